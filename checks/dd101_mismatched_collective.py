@@ -1,0 +1,72 @@
+"""Ranks met in different collectives.
+
+What it is
+----------
+The members of a process group must issue the same collectives in the same order.
+Here the n-th call of one rank is another operation than the n-th call of the others,
+and nothing shows that a call was merely left out or added (that is DD108).
+
+Why it matters
+--------------
+The backend pairs the calls by order, not by name. NCCL and gloo then wait for a
+partner that never comes, until a timeout ends the job far from the cause; or, worse,
+the operations pair up and the job trains on garbage.
+
+Sick
+----
+One rank reduces to a root where the others reduce to all:
+
+    rank 0 | all_reduce(4)@train.py:7!
+    rank 1 | reduce(4)@train.py:9...
+    rank 2 | all_reduce(4)@train.py:7!
+
+It counts on any group, and when every call did return:
+
+    rank 0 | all_reduce(4)/tp@a.py:1  broadcast(4)/tp@a.py:2  exit=0
+    rank 1 | all_reduce(4)/tp@a.py:1  barrier/tp@a.py:5       exit=0
+
+Well
+----
+The same operations in the same order; the groups are ordered apart:
+
+    rank 0 | all_reduce(4)     barrier/tp        barrier  exit=0
+    rank 1 | all_reduce(4)     barrier           exit=0
+    rank 2 | barrier/tp        all_reduce(4)     barrier  exit=0
+
+Each rank calls the same barrier from a line of its own:
+
+    rank 0 | barrier@prepare.py:8   all_reduce(4)  exit=0
+    rank 1 | barrier@prepare.py:12  all_reduce(4)  exit=0
+
+Unknown
+-------
+A rank without a journal may be the one that strayed:
+
+    rank 0 | start=2  all_reduce(4)  exit=0
+    rank 1 | ?
+
+Remedy
+------
+Let every rank take the same branch, or call the same operation in both branches. If
+the branch depends on data, agree on it first with an `all_reduce` of the condition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.analysis.divergence import Why, findings
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.model.events import Call
+from distdoctor.model.findings import Finding, Severity
+from distdoctor.model.run import Run
+
+CODE = "DD101"
+SEVERITY = Severity.ERROR
+NEEDS = (Call,)
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """The meetings at which ranks call different operations."""
+    yield from findings(run, Why.OPERATION)
+    require_whole(run)

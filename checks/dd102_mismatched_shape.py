@@ -1,0 +1,74 @@
+"""Ranks brought tensors of different size to one collective.
+
+What it is
+----------
+All ranks of a collective must move the same number of elements. Shapes may differ as
+long as the number of elements agrees: backends move flat buffers.
+
+Why it matters
+--------------
+gloo ends a process by abort (signal 6) when more bytes arrive than it expects; NCCL
+reads past the end of the smaller buffer, or hangs. Neither names the tensor.
+
+Sick
+----
+One rank's last batch, or vocabulary, has another size:
+
+    rank 0 | all_reduce(100)@train.py:7!
+    rank 1 | all_reduce(100)@train.py:7...
+    rank 2 | all_reduce(96)@train.py:7!
+
+With two ranks there is no majority; both sides are shown:
+
+    rank 0 | reduce_scatter_tensor(432)@zero.py:31...
+    rank 1 | reduce_scatter_tensor(480)@zero.py:31!
+
+Well
+----
+Sizes change from step to step, on all ranks alike:
+
+    rank 0 | all_reduce(64x8)  all_reduce(64x16)  exit=0
+    rank 1 | all_reduce(64x8)  all_reduce(64x16)  exit=0
+
+The same elements in another shape:
+
+    rank 0 | all_reduce(2x2)  exit=0
+    rank 1 | all_reduce(4)    exit=0
+
+All-to-all with uneven splits that the peers know of:
+
+    rank 0 | all_to_all_single(4,sent=1/3,received=1/2)  exit=0
+    rank 1 | all_to_all_single(5,sent=2/3,received=3/3)  exit=0
+
+Unknown
+-------
+A rank without a journal may be the one that strayed:
+
+    rank 0 | start=2  all_reduce(4)  exit=0
+    rank 1 | ?
+
+Remedy
+------
+Make the size the same on all ranks: pad to the largest (agree on it by an `all_reduce`
+with MAX), drop the last incomplete batch, or use an operation with explicit splits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.analysis.divergence import Why, findings
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.model.events import Call
+from distdoctor.model.findings import Finding, Severity
+from distdoctor.model.run import Run
+
+CODE = "DD102"
+SEVERITY = Severity.ERROR
+NEEDS = (Call,)
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """The meetings at which the numbers of elements differ."""
+    yield from findings(run, Why.NUMEL)
+    require_whole(run)

@@ -1,0 +1,61 @@
+"""Ranks brought tensors of different dtype to one collective.
+
+What it is
+----------
+All ranks of a collective must use one dtype. Here the operation and the number of
+elements agree, and the dtype does not.
+
+Why it matters
+--------------
+Backends move bytes. gloo combines float32 with int32 without any error and gives
+numbers like 1065353216 (measured with torch 2.13); dtypes of different width abort the
+process or hang.
+
+Sick
+----
+One rank computes in double precision:
+
+    rank 0 | all_reduce(4)@train.py:7!
+    rank 1 | all_reduce(4:float64)@train.py:7...
+    rank 2 | all_reduce(4)@train.py:7!
+
+Well
+----
+A compression hook sends half precision on all ranks:
+
+    rank 0 | all_reduce(4:float16)  all_reduce(4)  exit=0
+    rank 1 | all_reduce(4:float16)  all_reduce(4)  exit=0
+
+Unknown
+-------
+A rank without a journal may be the one that strayed:
+
+    rank 0 | start=2  all_reduce(4)  exit=0
+    rank 1 | ?
+
+Remedy
+------
+Convert to one dtype before the call, on every rank: `tensor.to(torch.float32)`. Look for
+a rank that skips autocast, loads an old checkpoint, or makes a tensor from numpy
+(float64 by default).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.analysis.divergence import Why, findings
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.model.events import Call
+from distdoctor.model.findings import Finding, Severity
+from distdoctor.model.run import Run
+
+CODE = "DD103"
+SEVERITY = Severity.ERROR
+NEEDS = (Call,)
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """The meetings at which dtypes differ."""
+    yield from findings(run, Why.DTYPE)
+    require_whole(run)

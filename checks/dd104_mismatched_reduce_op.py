@@ -1,0 +1,61 @@
+"""Ranks asked one reduction for different results.
+
+What it is
+----------
+All ranks of a reduction must pass the same reduce op. Here one asks for a sum where
+another asks for a maximum.
+
+Why it matters
+--------------
+No backend notices. Each rank applies its own op to the parts it handles: the job runs
+on with numbers that are neither sum nor maximum.
+
+Sick
+----
+One rank takes the maximum of what the others add up:
+
+    rank 0 | all_reduce(4)@train.py:7!
+    rank 1 | all_reduce(4,op=max)@train.py:9...
+    rank 2 | all_reduce(4)@train.py:7!
+
+Well
+----
+Different ops, one after the other, on all ranks alike:
+
+    rank 0 | all_reduce(4,op=min)  all_reduce(4,op=max)  exit=0
+    rank 1 | all_reduce(4,op=min)  all_reduce(4,op=max)  exit=0
+
+Unknown
+-------
+A rank without a journal may be the one that strayed:
+
+    rank 0 | start=2  all_reduce(4)  exit=0
+    rank 1 | ?
+
+torch 2.8 and older hide the reduce op from probes; it then counts as equal.
+
+Remedy
+------
+Pass the same `op` on every rank. If it depends on a setting, broadcast the setting
+first, or read it from one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.analysis.divergence import Why, findings
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.model.events import Call
+from distdoctor.model.findings import Finding, Severity
+from distdoctor.model.run import Run
+
+CODE = "DD104"
+SEVERITY = Severity.ERROR
+NEEDS = (Call,)
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """The meetings at which reduce ops differ."""
+    yield from findings(run, Why.REDUCE_OP)
+    require_whole(run)

@@ -1,0 +1,60 @@
+"""Ranks named different roots for one collective.
+
+What it is
+----------
+A broadcast, scatter, reduce or gather has one root, and every member must name the
+same. Here they do not.
+
+Why it matters
+--------------
+Two ranks then both send, or all wait for a sender that believes to be a receiver: the
+job hangs, or ranks keep values of their own, which nobody notices. Not even
+TORCH_DISTRIBUTED_DEBUG=DETAIL compares roots (seen with torch 2.13).
+
+Sick
+----
+One rank expects the weights from another source:
+
+    rank 0 | broadcast(8)@train.py:5!
+    rank 1 | broadcast(8)@train.py:5...
+    rank 2 | broadcast(8,root=2)@train.py:5!
+
+Well
+----
+The root moves on from call to call, on all ranks alike:
+
+    rank 0 | broadcast(8)  broadcast(8,root=1)  exit=0
+    rank 1 | broadcast(8)  broadcast(8,root=1)  exit=0
+
+Unknown
+-------
+A rank without a journal may be the one that strayed:
+
+    rank 0 | start=2  all_reduce(4)  exit=0
+    rank 1 | ?
+
+Remedy
+------
+Use one root on all ranks. Take care with groups: `src` and `dst` are global ranks,
+`group_src` and `group_dst` are ranks within the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.analysis.divergence import Why, findings
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.model.events import Call
+from distdoctor.model.findings import Finding, Severity
+from distdoctor.model.run import Run
+
+CODE = "DD105"
+SEVERITY = Severity.ERROR
+NEEDS = (Call,)
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """The meetings at which roots differ."""
+    yield from findings(run, Why.ROOT)
+    require_whole(run)

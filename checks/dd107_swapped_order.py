@@ -1,0 +1,70 @@
+"""Ranks made the same calls in another order.
+
+What it is
+----------
+Each rank makes all the calls, and one rank makes two of them the other way round.
+Collectives on one group pair up by order alone.
+
+Why it matters
+--------------
+If the sizes differ, the job aborts or hangs. If they agree, tensors that have nothing to
+do with each other are combined, and no error ever tells.
+
+Sick
+----
+Names of parameters come from a set, whose order differs per process:
+
+    rank 0 | all_reduce(16)@train.py:7&issued  all_reduce(64)@train.py:7&issued
+    rank 1 | all_reduce(64)@train.py:7&!
+    rank 2 | all_reduce(16)@train.py:7&!
+
+The sizes agree, and only the lines tell:
+
+    rank 0 | all_reduce(4)@train.py:7  all_reduce(4)@train.py:8  exit=0
+    rank 1 | all_reduce(4)@train.py:8  all_reduce(4)@train.py:7  exit=0
+    rank 2 | all_reduce(4)@train.py:7  all_reduce(4)@train.py:8  exit=0
+
+Well
+----
+Different lines, in no order that crosses:
+
+    rank 0 | all_reduce(4)@train.py:3  all_reduce(4)@train.py:4  exit=0
+    rank 1 | all_reduce(4)@train.py:6  all_reduce(4)@train.py:7  exit=0
+
+Two groups are ordered apart:
+
+    rank 0 | all_reduce(4)/dp&  all_reduce(8)/tp&  exit=0
+    rank 1 | all_reduce(8)/tp&  all_reduce(4)/dp&  exit=0
+
+Unknown
+-------
+A rank without a journal may be the one that strayed:
+
+    rank 0 | start=2  all_reduce(4)  exit=0
+    rank 1 | ?
+
+Remedy
+------
+Iterate in one order on all ranks: `sorted(...)` over names, never over a set, a directory
+listing or anything a per-rank seed has shuffled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.analysis.divergence import Why, findings
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.model.events import Call
+from distdoctor.model.findings import Finding, Severity
+from distdoctor.model.run import Run
+
+CODE = "DD107"
+SEVERITY = Severity.ERROR
+NEEDS = (Call,)
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """The meetings at which ranks make the same calls in another order."""
+    yield from findings(run, Why.ORDER)
+    require_whole(run)

@@ -1,0 +1,78 @@
+"""Some ranks skipped a collective, or made one of their own.
+
+What it is
+----------
+A collective stands in a branch that only some ranks take: `if rank == 0:`, a `continue`
+when the loss is not finite, a cache that only some ranks have. The others go on to the
+next call, and from there on all are out of step.
+
+Why it matters
+--------------
+The ranks wait in different calls for each other, for ever. With calls of one kind they
+pair up one step apart instead: rank 2's gradients of step 8 with everybody's of step 7.
+
+Sick
+----
+Rank 2 skips a batch and is already at the end of the epoch:
+
+    rank 0 | all_reduce(4)@t.py:7  barrier@t.py:9  all_reduce(4)@t.py:7!
+    rank 1 | all_reduce(4)@t.py:7  barrier@t.py:9  all_reduce(4)@t.py:7!
+    rank 2 | all_reduce(4)@t.py:7  barrier@t.py:9  barrier@t.py:9...
+
+Rank 0 alone makes sure that its checkpoint is on disk:
+
+    rank 0 | all_reduce(4)@t.py:7  barrier@save.py:3...
+    rank 1 | all_reduce(4)@t.py:7  all_reduce(4)@t.py:7!
+
+Rank 0 alone waits at the end for ranks that never do:
+
+    rank 0 | all_reduce(4)@t.py:7  barrier@t.py:12...  .
+    rank 1 | all_reduce(4)@t.py:7  leave               exit=0
+    rank 2 | all_reduce(4)@t.py:7  leave               exit=0
+
+Well
+----
+Every rank calls the barrier, each from its own branch:
+
+    rank 0 | all_reduce(4)@t.py:7  barrier@t.py:9   all_reduce(4)@t.py:7  exit=0
+    rank 1 | all_reduce(4)@t.py:7  barrier@t.py:11  all_reduce(4)@t.py:7  exit=0
+
+A subgroup is used by its members only:
+
+    rank 0 | all_reduce(4)  all_reduce(1)/log  all_reduce(4)  exit=0
+    rank 1 | all_reduce(4)  all_reduce(1)/log  all_reduce(4)  exit=0
+    rank 2 | all_reduce(4)  all_reduce(4)      exit=0
+
+Unknown
+-------
+A rank without a journal may be the one that strayed:
+
+    rank 0 | start=2  all_reduce(4)  exit=0
+    rank 1 | ?
+
+Remedy
+------
+Take the collective out of the branch, or let all ranks decide together: `all_reduce` the
+flag (MAX) and branch on the result. A rank that skips its work still makes the call, with
+zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.analysis.divergence import Why, findings
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.model.events import Call
+from distdoctor.model.findings import Finding, Severity
+from distdoctor.model.run import Run
+
+CODE = "DD108"
+SEVERITY = Severity.ERROR
+NEEDS = (Call,)
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """Calls that only some ranks made."""
+    yield from findings(run, Why.SKIPPED)
+    require_whole(run)

@@ -1,0 +1,74 @@
+"""Ranks wait for one that has finished.
+
+What it is
+----------
+A rank left the job: it returned, exited or destroyed its process group, while others
+still make calls that need it.
+
+Why it matters
+--------------
+The others wait until the timeout (30 minutes for gloo by default, 10 for NCCL) and then
+report a broken connection instead of the rank that left.
+
+Sick
+----
+Rank 2 stops early and goes home:
+
+    rank 0 | all_reduce(4)@t.py:7  all_reduce(4)@t.py:7...
+    rank 1 | all_reduce(4)@t.py:7  all_reduce(4)@t.py:7...
+    rank 2 | all_reduce(4)@t.py:7  leave@t.py:15  exit=0
+
+The others learn it by a broken connection:
+
+    rank 0 | all_reduce(4)@t.py:7  all_reduce(4)@t.py:7^  fail=RuntimeError^  exit=1
+    rank 1 | all_reduce(4)@t.py:7  leave@t.py:15          exit=0
+    rank 2 | all_reduce(4)@t.py:7  all_reduce(4)@t.py:7^  fail=RuntimeError^  exit=1
+
+Well
+----
+All leave after their last common call, some earlier than others:
+
+    rank 0 | all_reduce(4)  leave  exit=0
+    rank 1 | all_reduce(4)
+    rank 2 | all_reduce(4)  leave
+
+A rank that is not needed any more leaves; the rest start again without it:
+
+    group world | 0 1 2
+    group two | 0 1
+    rank 0 | all_reduce(4)  leave  start=2  all_reduce(4)/two  leave  exit=0
+    rank 1 | all_reduce(4)  leave  start=2  all_reduce(4)/two  leave  exit=0
+    rank 2 | all_reduce(4)  leave  exit=0
+
+Unknown
+-------
+A rank without a journal may be the one that strayed:
+
+    rank 0 | start=2  all_reduce(4)  exit=0
+    rank 1 | ?
+
+Remedy
+------
+Let all ranks leave together: agree on stopping by an `all_reduce` of the stop flag, and
+destroy the process group only after the last common call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.analysis.divergence import Why, findings
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.model.events import Call
+from distdoctor.model.findings import Finding, Severity
+from distdoctor.model.run import Run
+
+CODE = "DD201"
+SEVERITY = Severity.ERROR
+NEEDS = (Call,)
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """Calls that wait for ranks that have finished."""
+    yield from findings(run, Why.FINISHED)
+    require_whole(run)

@@ -1,0 +1,78 @@
+"""A rank died, and the others wait for it.
+
+What it is
+----------
+A rank raised an exception of its own, or was killed by a signal (out of memory, a crash in
+native code), while others still need it. The first exception is the cause; the errors of
+the others ("connection closed by peer") are consequences.
+
+Why it matters
+--------------
+The log shows the victims first and most: their timeouts and tracebacks bury the one line
+that matters. An exception may also be held up by a `finally:` that communicates, and is
+then never printed at all.
+
+Sick
+----
+Rank 1 meets a broken record:
+
+    rank 0 | all_reduce(4)@t.py:7  all_reduce(4)@t.py:7...
+    rank 1 | all_reduce(4)@t.py:7  fail=KeyError@data.py:3  exit=1
+    rank 2 | all_reduce(4)@t.py:7  all_reduce(4)@t.py:7...
+
+Rank 1 was killed, and its peers lost their connections:
+
+    rank 0 | all_reduce(4)@t.py:7  all_reduce(4)@t.py:7^  fail=RuntimeError^  exit=1
+    rank 1 | all_reduce(4)@t.py:7  exit=137!
+
+The exception waits in a `finally:` for a barrier:
+
+    rank 0 | all_reduce(4)@t.py:7  all_reduce(4)@t.py:7!
+    rank 1 | all_reduce(4)@t.py:7  fail=ValueError@data.py:3~  barrier@t.py:20~...
+    rank 2 | all_reduce(4)@t.py:7  all_reduce(4)@t.py:7!
+
+Well
+----
+A rank that had left the job is killed on its way out (torch 2.13 does that now and then):
+
+    rank 0 | all_reduce(4)  leave  exit=0
+    rank 1 | all_reduce(4)  leave  exit=134!
+
+An exception was handled, and the job went on:
+
+    rank 0 | all_reduce(4)  all_reduce(4)          leave  exit=0
+    rank 1 | all_reduce(4)  fail=ValueError~  all_reduce(4)~  leave  exit=0
+
+Unknown
+-------
+A rank without a journal may be the one that strayed:
+
+    rank 0 | start=2  all_reduce(4)  exit=0
+    rank 1 | ?
+
+Remedy
+------
+Repair the line that raised. If a rank may meet bad data, catch the error where it arises
+and let all ranks decide together what to do; never communicate in a `finally:` or an
+`except:` that only one rank can reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.analysis.divergence import Why, findings
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.model.events import Call
+from distdoctor.model.findings import Finding, Severity
+from distdoctor.model.run import Run
+
+CODE = "DD202"
+SEVERITY = Severity.ERROR
+NEEDS = (Call,)
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """Ranks that died and left others waiting."""
+    yield from findings(run, Why.DIED)
+    require_whole(run)

@@ -1,0 +1,79 @@
+"""Ranks wait for each other in a circle, across groups.
+
+What it is
+----------
+Every rank's calls are fine on each group taken alone, and the groups are used in an order
+that closes a circle: 0 waits for 1 on one group, 1 for 2 on another, 2 for 0 on a third.
+
+Why it matters
+--------------
+Nobody makes a mistake that a look at one group would show, nothing is ever printed, and
+NCCL's watchdog blames whichever group times out first.
+
+Sick
+----
+Three pairs, each rank beginning with the one to its right:
+
+    group ab | 0 1
+    group bc | 1 2
+    group ca | 0 2
+    rank 0 | all_reduce(4)/ab@t.py:7...
+    rank 1 | all_reduce(4)/bc@t.py:7...
+    rank 2 | all_reduce(4)/ca@t.py:7...
+
+Two groups over the same ranks, in opposite order:
+
+    group dp | 0 1
+    group tp | 0 1
+    rank 0 | all_reduce(4)/dp@t.py:7...
+    rank 1 | all_reduce(4)/tp@t.py:9...
+
+Well
+----
+A chain has an end: rank 2 is on its way, and then all can go on:
+
+    group ab | 0 1
+    group bc | 1 2
+    rank 0 | all_reduce(4)/ab...
+    rank 1 | all_reduce(4)/bc...
+    rank 2 | .
+
+Asynchronous calls cross without waiting:
+
+    group dp | 0 1
+    group tp | 0 1
+    rank 0 | all_reduce(4)/dp&  all_reduce(4)/tp&  exit=0
+    rank 1 | all_reduce(4)/tp&  all_reduce(4)/dp&  exit=0
+
+Unknown
+-------
+A rank without a journal may be the one that strayed:
+
+    rank 0 | start=2  all_reduce(4)  exit=0
+    rank 1 | ?
+
+Remedy
+------
+Use the groups in one global order on all ranks: sort them (by their ranks, for instance)
+before the loop, or start all calls with `async_op=True` and wait for them afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.analysis.divergence import Why, findings
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.model.events import Call
+from distdoctor.model.findings import Finding, Severity
+from distdoctor.model.run import Run
+
+CODE = "DD203"
+SEVERITY = Severity.ERROR
+NEEDS = (Call,)
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """Circles of ranks that wait for each other on different groups."""
+    yield from findings(run, Why.CIRCLE)
+    require_whole(run)

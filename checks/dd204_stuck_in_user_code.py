@@ -1,0 +1,71 @@
+"""A rank is stuck in its own code while the others wait for it.
+
+What it is
+----------
+All others wait in a call that needs this rank, and the rank neither calls nor ends. Its
+stack was looked at again and again: always the same functions, no data read or written,
+no batch fetched, no call made.
+
+Why it matters
+--------------
+An endless retry, a lock taken twice, a queue nobody fills: the job burns its allocation
+until the timeout, which then blames the ranks that waited.
+
+Sick
+----
+Rank 1 draws samples until one fits, and none ever does:
+
+    rank 0 | all_reduce(4)@t.py:7  all_reduce(4)@t.py:7...
+    rank 1 | all_reduce(4)@t.py:7  busy=38@sample.py:21
+
+Well
+----
+Rank 0 writes a checkpoint for a while:
+
+    rank 0 | all_reduce(4)@t.py:7  busy=6@save.py:3
+    rank 1 | all_reduce(4)@t.py:7  all_reduce(4)@t.py:7...
+
+Rank 0 evaluates for long, and comes back:
+
+    rank 0 | all_reduce(4)@t.py:7  all_reduce(4)@t.py:7  exit=0
+    rank 1 | all_reduce(4)@t.py:7  all_reduce(4)@t.py:7  exit=0
+
+Unknown
+-------
+A rank without a journal may be the one that is stuck:
+
+    rank 0 | start=2  all_reduce(4)...
+    rank 1 | ?
+
+Remedy
+------
+Give the loop an end: bound its retries, and raise when they are used up. For a lock, find
+who holds it (`py-spy dump --pid`). If the rank really computes for long, let the others
+wait outside of a collective, or raise the timeout for that phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.analysis.divergence import Why, findings
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.model.events import Busy, Call
+from distdoctor.model.findings import Finding, Severity
+from distdoctor.model.run import Run
+
+CODE = "DD204"
+SEVERITY = Severity.ERROR
+NEEDS = (Call,)
+
+STUCK_AFTER_S = 20.0
+"""Shorter than this, people do save, load and evaluate on one rank; our choice."""
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """Ranks that were seen in one place for long while others waited for them."""
+    for finding in findings(run, Why.BUSY):
+        seen = [event for event in finding.exhibits if isinstance(event, Busy)]
+        if seen and seen[0].seconds >= STUCK_AFTER_S:
+            yield finding
+    require_whole(run)

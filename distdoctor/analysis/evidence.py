@@ -1,0 +1,20 @@
+"""Whether a run was seen whole."""
+
+from __future__ import annotations
+
+from distdoctor.errors import MissingEvidence
+from distdoctor.model.run import Run, named
+
+
+def require_whole(run: Run) -> None:
+    """Raise MissingEvidence if a rank, or part of what it did, was not seen.
+
+    To be called after all that is proven has been yielded.
+    """
+    if run.unseen:
+        raise MissingEvidence(
+            f"no journal from {named(run.unseen)}; it may have strayed"
+        )
+    if run.partial:
+        rank, why = next(iter(run.partial.items()))
+        raise MissingEvidence(f"of rank {rank}, {why}")

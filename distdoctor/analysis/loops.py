@@ -1,0 +1,113 @@
+"""Which loops of the user's source a rank is in, from its stack and the text."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from distdoctor.model.events import Place
+from distdoctor.model.run import Frame, Run
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A `for` or `while` of the user's source."""
+
+    place: Place  # its first line
+    last_line: int
+    targets: tuple[str, ...]  # names a `for` assigns
+
+
+def loops_around(run: Run, stack: Sequence[Frame]) -> Iterator[tuple[Frame, Loop]]:
+    """The loops a rank is in, innermost first, each with the frame that runs it."""
+    for frame in stack:
+        text = run.sources.get(frame.place.file)
+        if text is None:
+            continue
+        around = [
+            loop
+            for loop in _loops(text, frame.place.file, frame.place.function)
+            if loop.place.line <= frame.place.line <= loop.last_line
+        ]
+        for loop in sorted(around, key=lambda loop: -loop.place.line):
+            yield frame, loop
+
+
+def left(run: Run, inside: int, outside: int) -> tuple[Loop, bool] | None:
+    """The outermost loop that one rank is in and another has left.
+
+    Args:
+        run: Holds stacks and sources.
+        inside: The rank that is in the loop.
+        outside: The rank that may have left it.
+
+    Returns:
+        The loop, and whether the other rank is known to have gone through all rounds
+        that the first one began (by the loop's own integer variable); None if there is
+        no such loop, or a stack or source is missing.
+    """
+    if inside not in run.stacks or outside not in run.stacks:
+        return None
+    found: tuple[Loop, bool] | None = None
+    for frame, loop in loops_around(run, run.stacks[inside]):
+        others = [
+            other
+            for other in run.stacks[outside]
+            if (other.place.file, other.place.function)
+            == (frame.place.file, frame.place.function)
+        ]
+        if any(
+            loop.place.line <= other.place.line <= loop.last_line for other in others
+        ):
+            break  # both are in it, and in all loops around it
+        found = loop, _same_round(loop, frame, others)
+    return found
+
+
+def _same_round(loop: Loop, frame: Frame, others: Sequence[Frame]) -> bool:
+    for other in others:
+        for name in loop.targets:
+            mine, theirs = frame.integers.get(name), other.integers.get(name)
+            if mine is not None and theirs is not None:
+                return theirs >= mine
+    return False
+
+
+@lru_cache(maxsize=256)
+def _loops(text: str, file: str, function: str) -> tuple[Loop, ...]:
+    """Loops of one function; of the whole file outside functions for "<module>"."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return ()
+    name = function.rpartition(".")[2]
+    scopes: list[ast.AST] = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name == name
+    ] or [tree]
+    found: dict[int, Loop] = {}
+    for scope in scopes:
+        for node in ast.walk(scope):
+            if isinstance(node, ast.For | ast.While | ast.AsyncFor):
+                found[node.lineno] = Loop(
+                    Place(file, node.lineno, function),
+                    max(_last_line(child) for child in node.body),
+                    _targets(node),
+                )
+    return tuple(found.values())
+
+
+def _last_line(node: ast.stmt) -> int:
+    return node.end_lineno or node.lineno
+
+
+def _targets(node: ast.For | ast.While | ast.AsyncFor) -> tuple[str, ...]:
+    if isinstance(node, ast.While):
+        return ()
+    return tuple(
+        part.id for part in ast.walk(node.target) if isinstance(part, ast.Name)
+    )

@@ -1,0 +1,254 @@
+"""Who waits for whom, and who will wait for ever.
+
+A pending collective waits for all members of its group to make the matching call
+(AND); a receive waits for its peer, a receive from any source for one of several (OR);
+a rank that ended never arrives. Ranks that can go on are released until nothing
+changes; what remains can never move, provably, and without any timeout.
+
+Source: deadlock detection by reduction of the AND/OR wait-for graph, as for MPI in
+Hilbrich et al., "MPI Runtime Error Detection with MUST" (2013).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distdoctor.model.events import BLOCKED, Ended, Left, Started, State, ThreadEnded
+from distdoctor.model.operations import OPERATIONS, Waits
+from distdoctor.model.run import Rows, Run
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A blocked thread's call and the ranks it needs."""
+
+    rank: int
+    row: int  # in Run.calls
+    missing: frozenset[int]  # ranks that have not done their part
+    any_of: bool = False  # one of them is enough
+
+
+@dataclass(frozen=True, slots=True)
+class Standstill:
+    """What can never move again.
+
+    Attributes:
+        waits: By stuck rank, the waits of its threads; a refused call needs nobody.
+        gone: Ranks that ended or left.
+        by_send: Whether it rests on a send that waits for its receiver, which a backend
+            may merely be slow to take.
+    """
+
+    waits: dict[int, tuple[Wait, ...]]
+    gone: frozenset[int]
+    by_send: bool = False
+
+
+def standstill(run: Run) -> Standstill:
+    """The ranks that can never move again, worked out once per run."""
+    if "standstill" not in run.memory:
+        run.memory["standstill"] = _reduce(run)
+    result: Standstill = run.memory["standstill"]
+    return result
+
+
+def gone(run: Run) -> frozenset[int]:
+    """Ranks that will make no further call: ended, or left without joining again."""
+    ended = set()
+    for rank in run.seen:
+        over = False
+        for _, event in run.life.get(rank, ()):
+            if isinstance(event, Ended | Left):
+                over = True
+            elif isinstance(event, Started):
+                over = False
+        if over:
+            ended.add(rank)
+    return frozenset(ended)
+
+
+def _reduce(run: Run) -> Standstill:
+    ended = gone(run)
+    waits, moving = _waits(run, ended)
+    moving |= {rank for rank in run.unseen}
+    released = True
+    while released:
+        released = False
+        for rank, threads in list(waits.items()):
+            if any(_can_end(wait, moving) for wait in threads):
+                moving.add(rank)
+                del waits[rank]
+                released = True
+    by_send = any(
+        OPERATIONS[run.calls["op"][wait.row]].waits is Waits.RECEIVER
+        for threads in waits.values()
+        for wait in threads
+    )
+    return Standstill({r: tuple(w) for r, w in waits.items()}, ended, by_send)
+
+
+def _can_end(wait: Wait, moving: set[int]) -> bool:
+    if wait.any_of:
+        return bool(wait.missing & moving)
+    return wait.missing <= moving
+
+
+def _waits(run: Run, ended: frozenset[int]) -> tuple[dict[int, list[Wait]], set[int]]:
+    """Waits of the ranks all of whose threads are blocked, and the ranks that can move.
+
+    A refused call is a wait for the rank itself: nothing releases it.
+    """
+    blocked = np.flatnonzero(np.isin(run.calls["state"], BLOCKED))
+    by_rank: dict[int, list[int]] = {}
+    for row in blocked:
+        by_rank.setdefault(int(run.calls["rank"][row]), []).append(int(row))
+    needs = _Needs(run, blocked)
+    waits: dict[int, list[Wait]] = {}
+    moving: set[int] = set()
+    for rank in run.seen:
+        if rank in ended:
+            continue
+        rows = by_rank.get(rank, [])
+        if not rows or _has_free_thread(run, rank, rows):
+            moving.add(rank)
+            continue
+        threads = [needs.of(rank, row) for row in rows]
+        if any(wait is None for wait in threads):
+            moving.add(rank)
+        else:
+            waits[rank] = [wait for wait in threads if wait is not None]
+    return waits, moving
+
+
+def _has_free_thread(run: Run, rank: int, rows: list[int]) -> bool:
+    mine = run.calls["thread"][run.rows_of(rank).start : run.rows_of(rank).stop]
+    over = {event.thread for event in run.of(ThreadEnded, rank)}
+    # The first thread counts even if it never communicated: it may yet.
+    threads = {0, *map(int, np.unique(mine))}
+    return bool(threads - over - {int(run.calls["thread"][row]) for row in rows})
+
+
+class _Needs:
+    """Whom a blocked call waits for."""
+
+    def __init__(self, run: Run, blocked: Rows) -> None:
+        self._run = run
+        self._meetings: dict[tuple[int, int], frozenset[int]] = {}
+        waited = np.unique(run.calls["group"][blocked])
+        self._issued = _issued(run, waited)
+        self._channels: _Channels | None = None
+
+    def of(self, rank: int, row: int) -> Wait | None:
+        """The wait; None if nothing keeps the call from completing."""
+        record = self._run.calls[row]
+        if record["state"] == State.REFUSED:
+            return Wait(rank, row, frozenset({rank}))
+        operation = OPERATIONS[record["op"]]
+        if operation.is_point_to_point:
+            if self._channels is None:
+                self._channels = _Channels(self._run)
+            return self._channels.wait(rank, row, record)
+        group = self._run.groups[record["group"]]
+        absent = self._absent(int(record["group"]), int(record["ordinal"]))
+        if operation.is_rooted:
+            root = group.ranks[record["peer"]]
+            from_root = operation.waits is Waits.ROOT
+            if (rank == root) == from_root:
+                absent = frozenset()  # its part needs nobody
+            elif from_root:
+                absent &= {root}
+        missing = absent - {rank}
+        return Wait(rank, row, missing) if missing else None
+
+    def _absent(self, group: int, ordinal: int) -> frozenset[int]:
+        key = (group, ordinal)
+        if key not in self._meetings:
+            self._meetings[key] = frozenset(
+                rank
+                for rank in self._run.groups[group].ranks
+                if self._issued.get((group, rank), 0) < ordinal
+            )
+        return self._meetings[key]
+
+
+def _issued(run: Run, groups: Rows) -> dict[tuple[int, int], int]:
+    """By group and rank, the last ordinal that was really issued."""
+    calls = run.calls
+    used = np.isin(calls["group"], groups) & (calls["ordinal"] > 0)
+    used &= calls["state"] != State.REFUSED
+    part = calls[used]
+    keys = part["group"].astype(np.int64) << 32 | part["rank"]
+    unique, inverse = np.unique(keys, return_inverse=True)
+    last = np.zeros(len(unique), np.int64)
+    np.maximum.at(last, inverse, part["ordinal"])
+    return {
+        (int(key) >> 32, int(key) & 0xFFFFFFFF): int(ordinal)
+        for key, ordinal in zip(unique, last, strict=True)
+    }
+
+
+class _Channels:
+    """Counts sends and receives between pairs of ranks."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._sent: Counter[tuple[Any, ...]] = Counter()
+        self._posted: Counter[tuple[Any, ...]] = Counter()
+        self._nth: dict[int, int] = {}
+        inbox: Counter[tuple[Any, ...]] = Counter()
+        taken: Counter[tuple[Any, ...]] = Counter()
+        self._anybody: set[tuple[Any, ...]] = set()
+        for row, record, rank in _point_to_point(run):
+            key, waits = self._key(record, rank), OPERATIONS[record["op"]].waits
+            box = (key[0], key[2], key[3])
+            if waits is Waits.RECEIVER:
+                self._sent[key] += 1
+                self._nth[row] = self._sent[key]
+                inbox[box] += 1
+                continue
+            if waits is Waits.ANY_SENDER:
+                if record["state"] != State.DONE:
+                    self._anybody.add(box)
+            else:
+                self._posted[key] += 1
+                self._nth[row] = self._posted[key]
+            taken[box] += record["state"] == State.DONE
+        self._waiting = inbox - taken
+
+    def _key(self, record: Any, rank: int) -> tuple[Any, ...]:
+        """Channel of a call: group, sender, receiver, tag."""
+        ranks = self._run.groups[record["group"]].ranks
+        peer = ranks[record["peer"]] if record["peer"] >= 0 else None
+        group, tag = int(record["group"]), int(record["tag"])
+        if OPERATIONS[record["op"]].waits is Waits.RECEIVER:
+            return group, rank, peer, tag
+        return group, peer, rank, tag
+
+    def wait(self, rank: int, row: int, record: Any) -> Wait | None:
+        key = self._key(record, rank)
+        box = (key[0], key[2], key[3])
+        match OPERATIONS[record["op"]].waits:
+            case Waits.SENDER:
+                if self._sent[key] >= self._nth[row]:
+                    return None
+                return Wait(rank, row, frozenset({key[1]}))
+            case Waits.ANY_SENDER:
+                if self._waiting[box]:
+                    return None
+                others = set(self._run.groups[record["group"]].ranks) - {rank}
+                return Wait(rank, row, frozenset(others), any_of=True)
+        if self._posted[key] >= self._nth[row] or box in self._anybody:
+            return None
+        return Wait(rank, row, frozenset({key[2]}))
+
+
+def _point_to_point(run: Run) -> Iterator[tuple[int, Any, int]]:
+    codes = [n for n, op in enumerate(OPERATIONS) if op.is_point_to_point]
+    for row in np.flatnonzero(np.isin(run.calls["op"], codes)):
+        record = run.calls[row]
+        yield int(row), record, int(record["rank"])

@@ -1,0 +1,87 @@
+"""Finds the checks: every module `dd…` of `distdoctor.checks`, and no list to keep."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import pkgutil
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from distdoctor.errors import CheckMalformed, CheckUnknown
+from distdoctor.model.manual import Manual
+
+if TYPE_CHECKING:
+    from distdoctor.model.declare import Check
+
+CHECKS = "distdoctor.checks"
+
+
+def every_check() -> list[Check]:
+    """All checks, by code.
+
+    Raises:
+        CheckMalformed: A module lacks a part, or two share a code.
+    """
+    found = [
+        read_check(importlib.import_module(f"{CHECKS}.{module.name}"))
+        for module in pkgutil.iter_modules(importlib.import_module(CHECKS).__path__)
+    ]
+    by_code = {check.code: check for check in found}
+    if len(by_code) < len(found):
+        raise CheckMalformed(f"two checks share a code: {[c.name for c in found]}")
+    return [by_code[code] for code in sorted(by_code)]
+
+
+def manuals() -> dict[str, Manual]:
+    """By code, the manual of every check, read from its source and not imported."""
+    return {path.stem[:5].upper(): _manual(path) for path in _files()}
+
+
+def manual_of(code: str) -> Manual:
+    """The manual of one check, read from its source and not imported.
+
+    Raises:
+        CheckUnknown: There is none of this code.
+    """
+    for path in _files():
+        if path.stem[:5].upper() == code.upper():
+            return _manual(path)
+    raise CheckUnknown(f"no check is called {code}; `distdoctor explain` lists them")
+
+
+def read_check(module: ModuleType) -> Check:
+    """The check that a module declares.
+
+    Raises:
+        CheckMalformed: CODE, SEVERITY, NEEDS, examine or a part of the manual is not
+            there.
+    """
+    from distdoctor.model.declare import Check  # numpy: only where a run is examined
+
+    name = module.__name__.rpartition(".")[2]
+    try:
+        return Check(
+            name=name,
+            code=module.CODE,
+            severity=module.SEVERITY,
+            needs=module.NEEDS,
+            manual=Manual.parse(module.__doc__ or ""),
+            examine=module.examine,
+        )
+    except (AttributeError, CheckMalformed) as error:
+        raise CheckMalformed(f"{name}: {error}") from error
+
+
+def _files() -> list[Path]:
+    spec = importlib.util.find_spec(CHECKS)
+    if spec is None or spec.submodule_search_locations is None:
+        raise CheckUnknown("the checks are not installed; install distdoctor again")
+    folder = Path(spec.submodule_search_locations[0])
+    return sorted(folder.glob("dd[0-9]*.py"))
+
+
+def _manual(path: Path) -> Manual:
+    return Manual.parse(ast.get_docstring(ast.parse(path.read_text())) or "")

@@ -1,0 +1,126 @@
+"""Options that several commands share, and what they do with a judged run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from distdoctor.errors import RecordUnreadable
+
+
+class Format(StrEnum):
+    """How a report is written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def report_options(command: Command) -> Command:
+    """Add the options of every command that writes a report."""
+    options = (
+        click.option(
+            "--format",
+            "form",
+            type=click.Choice([form.value for form in Format]),
+            default=Format.TEXT.value,
+            show_default=True,
+            help="How to write the report.",
+        ),
+        click.option(
+            "--output",
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="Write the report to this file.",
+        ),
+        click.option("--strict", is_flag=True, help="Warnings count as errors."),
+        click.option(
+            "--allow-incomplete",
+            is_flag=True,
+            help="Exit 0 where the evidence is incomplete.",
+        ),
+        click.option(
+            "--verbose", is_flag=True, help="List the checks that found nothing."
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+class Judgement:
+    """A run, judged: what to print and how to leave."""
+
+    def __init__(self, folder: Path, kept: str) -> None:
+        """Judge the run in a record folder.
+
+        Args:
+            folder: The record folder.
+            kept: Its name for the report, if it stays.
+        """
+        # Here, so that --help and explain do not wait for numpy.
+        from distdoctor.catalogue import every_check
+        from distdoctor.examination import conclude, examine
+        from distdoctor.journal.assembly import read_run
+        from distdoctor.journal.folder import read_manifest
+        from distdoctor.report.compose import compose
+
+        self.run = read_run(folder)
+        verdicts = examine(self.run, every_check())
+        conclusion = conclude(self.run, verdicts)
+        manifest = read_manifest(folder)
+        self.report = compose(self.run, verdicts, conclusion, manifest, kept)
+
+    def write(self, form: str, output: Path | None, verbose: bool) -> None:
+        """Write the report where it is wanted.
+
+        Raises:
+            RecordUnreadable: The file cannot be written.
+        """
+        text = self._rendered(form, output, verbose)
+        if output is None:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            return
+        try:
+            output.write_text(text)
+        except OSError as error:
+            raise RecordUnreadable(
+                f"the report cannot be written to {output}: {error.strerror}"
+            ) from error
+
+    def _rendered(self, form: str, output: Path | None, verbose: bool) -> str:
+        if form == Format.JSON:
+            from distdoctor.report import json
+
+            return json.render(self.report, self.run)
+        from distdoctor.report import text
+
+        terminal = output is None and sys.stdout.isatty()
+        width = shutil.get_terminal_size((80, 24)).columns if terminal else 80
+        return text.render(
+            self.report,
+            self.run,
+            width=max(60, min(width, 120)),
+            colour=terminal and "NO_COLOR" not in os.environ,
+            verbose=verbose,
+        )
+
+    def status(self, strict: bool, allow_incomplete: bool) -> int:
+        """Exit status of the examination."""
+        findings = self.report.findings
+        if self.report.verdict == "sick":
+            return 1
+        if strict and any(finding.severity == "warning" for finding in findings):
+            return 1
+        if self.report.checks.crashed:
+            return 3
+        return 4 if self.report.verdict == "unknown" and not allow_incomplete else 0

@@ -1,0 +1,49 @@
+"""Every error distdoctor raises on purpose.
+
+`DistdoctorError` is the root: the command line prints its text and exits with 2;
+any other exception is a bug of ours, keeps its traceback and exits with 3. A message
+says what was expected, what was found, and what the reader can do next.
+"""
+
+from __future__ import annotations
+
+
+class DistdoctorError(Exception):
+    """Something is wrong with what distdoctor was given, not with distdoctor."""
+
+
+class SketchError(DistdoctorError):
+    """A drawing of a run cannot be read."""
+
+    def __init__(self, line: int, word: str, problem: str) -> None:
+        self.line = line  # 1-based
+        self.word = word
+        super().__init__(f"sketch, line {line}: {word!r} {problem}")
+
+
+class CheckMalformed(DistdoctorError):
+    """A file in `checks/` does not have the shape of a check."""
+
+
+class CheckUnknown(DistdoctorError):
+    """There is no check of that code."""
+
+
+class JournalUnreadable(DistdoctorError):
+    """A file is not a journal of ours, or of a version this release cannot read."""
+
+
+class RecordUnreadable(DistdoctorError):
+    """A record folder holds no run that can be judged."""
+
+
+class LaunchRefused(DistdoctorError):
+    """The job cannot be started as asked: no script, no ranks, no room, no program."""
+
+
+class MissingEvidence(DistdoctorError):
+    """A check cannot decide, because the run does not hold what it needs.
+
+    Raised by a check; the examination turns it into the verdict *unknown* and shows
+    the text as its reason, so the text names what is missing and from which ranks.
+    """

@@ -1,0 +1,209 @@
+"""Run → verdicts: asks every check, lets none of them guess, and sums up."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from distdoctor.errors import MissingEvidence
+from distdoctor.model.declare import Check
+from distdoctor.model.events import BLOCKED, Call, Ended, Failure, Left, Started
+from distdoctor.model.findings import (
+    Finding,
+    NotApplicable,
+    Severity,
+    Sick,
+    Unknown,
+    Verdict,
+    Well,
+)
+from distdoctor.model.run import Run, named
+
+
+def examine(run: Run, checks: Iterable[Check]) -> list[Verdict]:
+    """One verdict per check, in the order of the checks."""
+    return [verdict(run, check) for check in checks]
+
+
+def verdict(run: Run, check: Check) -> Verdict:
+    """What one check says of a run.
+
+    A check whose needs were not watched for is not asked. What is proven stands:
+    findings made before the evidence ran out make the verdict sick.
+    """
+    for kind in check.needs:
+        if kind in run.unwatched:
+            return Unknown(check.code, run.unwatched[kind])
+    findings: list[Finding] = []
+    missing = None
+    try:
+        for finding in check.examine(run):
+            findings.append(finding)  # noqa: PERF402 - keeps what came before a raise
+    except MissingEvidence as error:
+        missing = str(error)
+    except Exception:  # noqa: BLE001 - one broken check must not silence the others
+        return Unknown(check.code, traceback.format_exc(), internal=True)
+    if findings:
+        return Sick(
+            check.code,
+            check.disease,
+            check.severity,
+            tuple(findings),
+            check.manual.remedy(),
+        )
+    if missing is not None:
+        return Unknown(check.code, missing)
+    for kind in check.needs:
+        if not run.has(kind):
+            return NotApplicable(check.code, f"the run has no {kind.__name__} events")
+    return Well(check.code)
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Something that was not examined."""
+
+    what: str
+    why: str
+    hides: bool = True  # it could hide a disease: without findings, all is unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """The examination as a whole: "sick", "well" or "unknown", and what it did not see."""
+
+    verdict: str
+    gaps: tuple[Gap, ...]
+
+
+def conclude(run: Run, verdicts: Sequence[Verdict]) -> Conclusion:
+    """Sum up: sick by any error, unknown if a gap could hide one, else well."""
+    gaps = tuple(_gaps(run, verdicts))
+    errors = [
+        verdict
+        for verdict in verdicts
+        if isinstance(verdict, Sick) and verdict.severity is Severity.ERROR
+    ]
+    if errors:
+        return Conclusion("sick", gaps)
+    return Conclusion("unknown" if any(gap.hides for gap in gaps) else "well", gaps)
+
+
+def _gaps(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
+    named_something = any(isinstance(verdict, Sick) for verdict in verdicts)
+    started = [rank for rank in run.seen if run.of(Started, rank)]
+    if not started:
+        yield from _nothing_started(run)
+        return
+    if not named_something:
+        yield from _failed(run)
+        yield from _unnamed_standstill(run)
+    if run.world_size == 1:
+        yield Gap("everything between ranks", "the job ran on one rank; try -n 2")
+    elif not len(run.calls):
+        yield Gap(
+            "everything between ranks", "the ranks never communicated in this run"
+        )
+    if run.unseen:
+        by_reason: dict[str, list[int]] = {}
+        for rank, why in run.unseen.items():
+            by_reason.setdefault(why, []).append(rank)
+        for why, ranks in by_reason.items():
+            yield Gap(named(ranks), why)
+    for rank, why in run.partial.items():
+        yield Gap(f"part of what rank {rank} did", why)
+    yield from _undecided(run, verdicts)
+    yield from _ended_early(run)
+
+
+def _undecided(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
+    """Checks that could not decide; what was not seen at all is told above already."""
+    by_reason: dict[str, list[str]] = {}
+    for verdict in verdicts:
+        if isinstance(verdict, Unknown) and verdict.internal:
+            last = verdict.reason.strip().splitlines()[-1]
+            by_reason.setdefault(f"the check itself failed: {last}", []).append(
+                verdict.code
+            )
+        elif isinstance(verdict, Unknown) and not (run.unseen or run.partial):
+            by_reason.setdefault(verdict.reason, []).append(verdict.code)
+    for why, codes in by_reason.items():
+        yield Gap(", ".join(codes), why)
+
+
+def _nothing_started(run: Run) -> Iterator[Gap]:
+    failures = [failure for rank in run.seen for failure in run.of(Failure, rank)]
+    why = "the script never called torch.distributed.init_process_group"
+    if failures:
+        first = failures[0]
+        why = f"rank {first.rank} raised {_told(first)} before init_process_group"
+    elif run.stopped:
+        why = f"the run was ended ({run.stopped}) before init_process_group was called"
+    elif run.exit_code:
+        why += f" and left with exit code {run.exit_code}"
+    yield Gap("everything", why)
+
+
+def _failed(run: Run) -> Iterator[Gap]:
+    """The job ended in failure and no check named a disease."""
+    failures = [
+        failure
+        for rank in run.seen
+        for failure in run.of(Failure, rank)
+        if failure.fatal
+    ]
+    primary = [failure for failure in failures if not failure.secondary] or failures
+    if primary:
+        ranks = {failure.rank for failure in primary}
+        yield Gap(
+            "what comes after the failure",
+            f"{named(ranks)} raised {_told(primary[0])}",
+        )
+    elif run.exit_code and not all(_was_over(run, rank) for rank in run.seen):
+        yield Gap(
+            "what comes after the failure", f"the job left with code {run.exit_code}"
+        )
+
+
+def _was_over(run: Run, rank: int) -> bool:
+    """Whether a rank had left the job, or its interpreter was ending, when it ended."""
+    return bool(run.of(Left, rank)) or any(
+        event.orderly for event in run.of(Ended, rank)
+    )
+
+
+def _unnamed_standstill(run: Run) -> Iterator[Gap]:
+    if run.stopped in {"deadlock", "refused", "stuck"}:
+        waiting = {
+            rank
+            for rank in run.seen
+            for row in run.rows_of(rank)[-1:]
+            if run.calls["state"][row] in BLOCKED
+        }
+        yield Gap(
+            "why the job stands still",
+            f"{named(waiting)} can never go on, and no check knows the reason",
+        )
+
+
+def _ended_early(run: Run) -> Iterator[Gap]:
+    if run.stopped in {"budget", "steps"}:
+        done = min(run.steps.values(), default=0)
+        yield Gap(
+            "what comes later in the job",
+            f"the run was ended by --{run.stopped} after {done} steps",
+            hides=not run.has(Call),
+        )
+    elif run.stopped == "interrupted":
+        yield Gap("what comes later in the job", "the run was interrupted")
+    elif run.stopped:
+        yield Gap(
+            "what comes later in the job", "the run ended at the fault", hides=False
+        )
+
+
+def _told(failure: Failure) -> str:
+    message = failure.message.splitlines()
+    said = f": {message[0][:160]}" if message else ""
+    return f"{failure.error}{said}" + (f" at {failure.place}" if failure.place else "")

@@ -1,0 +1,570 @@
+"""Makes a run of the journals and notes in a record folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distdoctor.errors import JournalUnreadable
+from distdoctor.journal import Kind
+from distdoctor.journal.folder import (
+    Manifest,
+    StackSample,
+    read_exits,
+    read_losses,
+    read_manifest,
+    read_sources,
+    read_stacks,
+)
+from distdoctor.journal.reader import Header, JournalReader, Records
+from distdoctor.model.events import (
+    WORLD,
+    Batch,
+    Busy,
+    Ended,
+    Event,
+    Failure,
+    GroupMade,
+    Left,
+    Place,
+    Started,
+    State,
+    Tensor,
+    ThreadEnded,
+    Wrapped,
+)
+from distdoctor.model.run import CALLS, Frame, Group, Run, Spec
+
+_STATE_AFTER = {
+    Kind.RETURN: State.ISSUED,
+    Kind.RAISE: State.RAISED,
+    Kind.WAIT: State.WAITING,
+    Kind.WOKE: State.DONE,
+    Kind.WAIT_RAISE: State.RAISED,
+    Kind.REISSUE: State.INSIDE,
+}
+
+_COPIED = ("ordinal", "signature", "op", "reduce_op", "flags", "peer")
+
+_SIGTERM_AS_SHELL = 143
+
+BUSY_LOOKS = 5
+"""Stacks that must agree before a rank is called busy in one place."""
+
+
+def read_run(folder: Path) -> Run:
+    """The run that a record folder holds.
+
+    Raises:
+        RecordUnreadable: The folder is not a record of ours.
+        JournalUnreadable: None of its journals can be read.
+    """
+    return assemble(folder, read_manifest(folder))
+
+
+def assemble(folder: Path, manifest: Manifest, stacks: bool = True) -> Run:
+    """The run in a folder whose manifest is known, also while the job runs.
+
+    Args:
+        folder: The record folder.
+        manifest: `alive` names the processes that have not ended.
+        stacks: Whether to read the stacks and sources as well.
+
+    Raises:
+        JournalUnreadable: There are journals, and none can be read.
+    """
+    boxes, damaged = _open_all(folder)
+    assembly = _Assembly(manifest, read_exits(folder), read_losses(folder))
+    for box in boxes:
+        assembly.add(box)
+    run = assembly.run(damaged)
+    if not stacks:
+        return run
+    samples = read_stacks(folder)
+    run = replace(run, sources=read_sources(folder))
+    return _with_stacks(run, samples, manifest.directory)
+
+
+def _open_all(folder: Path) -> tuple[list[JournalReader], dict[Path, str]]:
+    boxes: list[JournalReader] = []
+    damaged: dict[Path, str] = {}
+    for path in sorted(folder.glob("*.journal")):
+        try:
+            boxes.append(JournalReader(path))
+        except JournalUnreadable as error:
+            damaged[path] = str(error)
+    if damaged and not boxes:
+        raise JournalUnreadable(next(iter(damaged.values())))
+    return boxes, damaged
+
+
+def relative(file: str, directory: str) -> str:
+    """A file's name as the user knows it: from the directory where the job ran."""
+    prefix = directory.rstrip("/") + "/"
+    return file.removeprefix(prefix) if file.startswith(prefix) else file
+
+
+@dataclass(slots=True)
+class _Journal:
+    """One process's journal, taken apart."""
+
+    header: Header
+    calls: NDArray[Any]
+    life: list[tuple[int, Event]]
+    groups: list[str]  # texts, by the numbers used in `calls`
+    partial: str
+
+
+class _Tables:
+    """Numbers of strings, the same for all journals of a run."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self.sites: list[Place | None] = [None]
+        self.specs: list[Spec] = [Spec()]
+        self.groups: list[str] = []
+        self._known: dict[tuple[str, str], int] = {("site", ""): 0, ("spec", ""): 0}
+
+    def site(self, text: str) -> int:
+        return self._number("site", text, self.sites, self.place)
+
+    def spec(self, text: str) -> int:
+        return self._number("spec", text, self.specs, parse_spec)
+
+    def group(self, text: str) -> int:
+        return self._number("group", text, self.groups, str)
+
+    def place(self, text: str) -> Place | None:
+        file, _, rest = text.partition("\n")
+        line, _, function = rest.partition("\n")
+        if not line.isdigit():
+            return None
+        return Place(relative(file, self._directory), int(line), function)
+
+    def _number(self, kind: str, text: str, table: list[Any], make: Any) -> int:
+        key = (kind, text)
+        if key not in self._known:
+            self._known[key] = len(table)
+            table.append(make(text))
+        return self._known[key]
+
+
+class _Assembly:
+    """Collects journals into a run."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        exits: Mapping[int, int],
+        losses: Mapping[int, str],
+    ) -> None:
+        self._manifest, self._exits, self._losses = manifest, exits, losses
+        self._tables = _Tables(manifest.directory)
+        self._journals: dict[int, _Journal] = {}
+        self._restarts: dict[int, int] = {}
+        self._unranked: list[_Journal] = []
+
+    def add(self, box: JournalReader) -> None:
+        records = box.last()
+        header = box.header()
+        journal = _Journal(
+            header,
+            *_take_apart(records, box, self._tables, header),
+            self._tables.groups,
+            _what_is_missing(box, header, self._losses.get(header.rank, "")),
+        )
+        if header.rank < 0:
+            self._unranked.append(journal)
+            return
+        other = self._journals.get(header.rank)
+        if other is None or other.header.started_ns < header.started_ns:
+            self._journals[header.rank] = journal
+        if other is not None:
+            self._restarts[header.rank] = self._restarts.get(header.rank, 0) + 1
+
+    def run(self, damaged: Mapping[Path, str]) -> Run:
+        sizes = [journal.header.world_size for journal in self._journals.values()]
+        size = max([*sizes, self._manifest.ranks, *(r + 1 for r in self._journals)])
+        unseen = {
+            rank: self._why_unseen(rank, damaged)
+            for rank in range(size)
+            if rank not in self._journals
+        }
+        life = {}
+        for rank, journal in self._journals.items():
+            life[rank] = list(journal.life)
+            if (ended := self._ended(rank, journal)) is not None:
+                life[rank].append((len(journal.calls), ended))
+        calls = [self._journals[rank].calls for rank in sorted(self._journals)]
+        partial = {
+            rank: journal.partial
+            for rank, journal in self._journals.items()
+            if journal.partial
+        }
+        return Run(
+            world_size=size,
+            groups=_groups(self._tables.groups, size),
+            calls=np.concatenate(calls) if calls else np.empty(0, CALLS),
+            sites=self._tables.sites,
+            specs=self._tables.specs,
+            life=life,
+            unseen=unseen,
+            partial=partial,
+            steps={r: j.header.steps for r, j in self._journals.items()},
+            stopped=self._manifest.stopped,
+            exit_code=self._manifest.exit_code,
+        )
+
+    def _why_unseen(self, rank: int, damaged: Mapping[Path, str]) -> str:
+        for path, why in damaged.items():
+            if path.name.startswith(f"rank-{rank}."):
+                return why
+        if rank in self._losses:
+            return f"its probes failed: {self._losses[rank]}"
+        return "it never reached init_process_group with the probes in place"
+
+    def _ended(self, rank: int, journal: _Journal) -> Ended | None:
+        header = journal.header
+        if header.pid in self._manifest.alive:
+            return None
+        status = self._exits.get(header.pid)
+        failed = any(
+            isinstance(event, Failure) and event.fatal for _, event in journal.life
+        )
+        if status is not None and status < 0:
+            status = 128 - status
+        if status is None and failed:
+            status = 1
+        return Ended(
+            rank=rank,
+            status=status,
+            orderly=bool(header.ended),
+            stopped=status == _SIGTERM_AS_SHELL and not header.ended,
+        )
+
+
+def _what_is_missing(box: JournalReader, header: Header, loss: str) -> str:
+    missing = []
+    if box.overwritten:
+        missing.append(f"its oldest {box.overwritten} records fell out of its ring")
+    if box.torn:
+        missing.append(f"{box.torn} records were torn")
+    if box.truncated:
+        missing.append("its file was cut off")
+    if header.lost:
+        missing.append(
+            f"{header.lost} events could not be written by the probes ({loss})"
+        )
+    return "; ".join(missing)
+
+
+# --- one journal -----------------------------------------------------------------
+
+
+def _take_apart(
+    records: Records, box: JournalReader, tables: _Tables, header: Header
+) -> tuple[NDArray[Any], list[tuple[int, Event]]]:
+    kinds = records["kind"]
+    made = np.isin(kinds, (Kind.ENTER, Kind.REFUSE))
+    entered = records[made]
+    calls = np.zeros(len(entered), CALLS)
+    for name in _COPIED:
+        calls[name] = entered[name]
+    calls["rank"] = header.rank
+    collective = entered["ordinal"] > 0
+    calls["nodes"] = np.where(collective, entered["detail"], 0)
+    calls["tag"] = np.where(collective, 0, entered["detail"])
+    calls["thread"] = np.where(entered["thread"] == header.pid, 0, entered["thread"])
+    calls["enter_ns"] = entered["time_ns"]
+    calls["state"] = np.where(
+        entered["kind"] == Kind.REFUSE, State.REFUSED, State.INSIDE
+    )
+    for column, number in (
+        ("site", tables.site),
+        ("spec", tables.spec),
+        ("group", tables.group),
+    ):
+        used, inverse = np.unique(entered[column], return_inverse=True)
+        numbers = [number(box.string(int(string))) for string in used]
+        calls[column] = np.array(numbers, "<i4")[inverse] if numbers else 0
+    _follow(calls, entered, records)
+    life = _life(records, np.cumsum(made), box, tables, header.rank)
+    return calls, life
+
+
+def _follow(calls: NDArray[Any], entered: Records, records: Records) -> None:
+    """Fill in how far each call came."""
+    if not len(calls):
+        return
+    lowest = int(entered["call"].min())
+    row_of = np.full(int(entered["call"].max()) - lowest + 1, -1)
+    row_of[entered["call"] - lowest] = np.arange(len(calls))
+    later = records[np.isin(records["kind"], list(_STATE_AFTER))]
+    numbers = later["call"].astype(np.int64) - lowest
+    known = (numbers >= 0) & (numbers < len(row_of))
+    later, rows = later[known], row_of[numbers[known]]
+    later, rows = later[rows >= 0], rows[rows >= 0]
+    states = np.zeros(max(Kind) + 1, np.uint8)
+    for kind, state in _STATE_AFTER.items():
+        states[kind] = state
+    calls["state"][rows] = states[later["kind"]]  # in order: the last one stays
+    for kind, column in (
+        (Kind.RETURN, "return_ns"),
+        (Kind.WOKE, "complete_ns"),
+    ):
+        of_kind = later["kind"] == kind
+        calls[column][rows[of_kind]] = later["time_ns"][of_kind]
+    _follow_backward(calls, records, row_of, lowest)
+
+
+def _follow_backward(
+    calls: NDArray[Any], records: Records, row_of: NDArray[Any], lowest: int
+) -> None:
+    """What autograd issued and nobody else waits for, the end of backward waits for.
+
+    A bracket is a BACKWARD_WAIT and the BACKWARD_WOKE of the same thread; both carry
+    the number of the first call that was issued in that backward pass.
+    """
+    brackets = records[
+        np.isin(records["kind"], (Kind.BACKWARD_WAIT, Kind.BACKWARD_WOKE))
+    ]
+    open_brackets: dict[int, int] = {}
+    for record in brackets:
+        thread, number = int(record["thread"]), int(record["call"]) - lowest
+        if record["kind"] == Kind.BACKWARD_WAIT:
+            open_brackets[thread] = number
+            continue
+        open_brackets.pop(thread, None)
+        _close(calls, record, row_of, number, State.DONE)
+    for record in brackets[::-1]:
+        number = int(record["call"]) - lowest
+        if open_brackets.get(int(record["thread"])) == number:
+            _close(calls, record, row_of, number, State.WAITING)
+
+
+def _close(
+    calls: NDArray[Any],
+    bracket: Any,
+    row_of: NDArray[Any],
+    number: int,
+    state: State,
+) -> None:
+    if not 0 <= number < len(row_of) or row_of[number] < 0:
+        return
+    part = calls[row_of[number] :]
+    part = part[: np.searchsorted(part["enter_ns"], bracket["time_ns"], "right")]
+    mine = part["state"] == State.ISSUED
+    part["state"][mine] = state
+    if state is State.DONE:
+        part["complete_ns"][mine] = bracket["time_ns"]
+
+
+def parse_spec(text: str) -> Spec:
+    """Tensors and splits as the probe wrote them, e.g. `float32 4x3;int64 |1,2|2,1`.
+
+    >>> parse_spec("float32 4x3;int64 ").tensors[1]
+    Tensor(shape=(), dtype='int64')
+    """
+    tensors, *splits = text.split("|")
+    return Spec(
+        tuple(_tensor(word) for word in tensors.split(";") if word),
+        (_numbers(splits[0]), _numbers(splits[1])) if len(splits) == 2 else None,
+    )
+
+
+def _tensor(word: str) -> Tensor:
+    dtype, _, shape = word.partition(" ")
+    return Tensor(tuple(int(size) for size in shape.split("x") if size), dtype)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(",") if number)
+
+
+# --- life ------------------------------------------------------------------------
+
+
+def _life(
+    records: Records,
+    calls_so_far: NDArray[Any],
+    box: JournalReader,
+    tables: _Tables,
+    rank: int,
+) -> list[tuple[int, Event]]:
+    history = _History(rank, tables)
+    told = np.isin(records["kind"], (Kind.LIFE, Kind.BATCH, Kind.THREAD_END))
+    for position in np.flatnonzero(told):
+        record, calls = records[position], int(calls_so_far[position])
+        if record["kind"] == Kind.THREAD_END:
+            ended = ThreadEnded(rank=rank, thread=int(record["thread"]))
+            history.events.append((calls, ended))
+            continue
+        if record["kind"] == Kind.BATCH:
+            place = tables.place(box.string(int(record["site"])))
+            history.batch(calls, record, place)
+            continue
+        try:
+            note = json.loads(box.string(int(record["spec"])))
+        except ValueError:
+            continue  # its text did not fit into the strings: counted as lost
+        place = tables.place(box.string(int(record["site"])))
+        history.add(calls, note, place)
+    history.close(int(calls_so_far[-1]) if len(calls_so_far) else 0)
+    return history.events
+
+
+@dataclass(slots=True)
+class _History:
+    """Makes events of a rank's notes; a later note may complete an earlier event."""
+
+    rank: int
+    tables: _Tables
+    events: list[tuple[int, Event]] = field(default_factory=list)
+    _open: dict[object, int] = field(default_factory=dict)
+    _loaders: dict[Place | None, Event] = field(default_factory=dict)
+
+    def add(self, position: int, note: dict[str, Any], place: Place | None) -> None:
+        rank, what = self.rank, note["what"]
+        match what:
+            case "start":
+                size = int(note["world_size"])
+                start = Started(rank=rank, world_size=size, joined=False, place=place)
+                self._begin("start", position, start)
+            case "started":
+                self._complete(
+                    "start",
+                    joined=True,
+                    world_size=int(note["world_size"]),
+                    backend=str(note["backend"]),
+                    torch=str(note["torch"]),
+                    device=str(note["device"]),
+                )
+            case "group":
+                ranks = tuple(map(int, note["ranks"]))
+                group = GroupMade(rank=rank, ranks=ranks, joined=False, place=place)
+                self._begin("group", position, group)
+            case "grouped":
+                self._complete("group", joined=True)
+            case "wrap":
+                names = tuple(map(str, note["parameters"]))
+                wrap = Wrapped(
+                    rank=rank, how=note["how"], parameters=names, place=place
+                )
+                self.events.append((position, wrap))
+            case "fail":
+                self.events.append((position, self._failure(note)))
+            case "leave":
+                self.events.append((position, Left(rank=rank, place=place)))
+
+    def _begin(self, key: object, position: int, event: Event) -> None:
+        self._open[key] = len(self.events)
+        self.events.append((position, event))
+
+    def _complete(self, key: object, **changes: Any) -> None:
+        if (index := self._open.pop(key, None)) is not None:
+            position, event = self.events[index]
+            self.events[index] = (position, replace(event, **changes))
+
+    def batch(self, position: int, record: Any, place: Place | None) -> None:
+        """Note a batch; only the last of each loader is kept."""
+        ended = bool(record["flags"])
+        event = Batch(
+            rank=self.rank, count=int(record["ordinal"]), ended=ended, place=place
+        )
+        self._loaders.pop(place, None)
+        if ended:
+            self.events.append((position, event))
+        else:
+            self._loaders[place] = event
+
+    def close(self, position: int) -> None:
+        """Add what is still open."""
+        self.events += [(position, event) for event in self._loaders.values()]
+
+    def _failure(self, note: dict[str, Any]) -> Failure:
+        return Failure(
+            rank=self.rank,
+            error=str(note["error"]),
+            message=str(note["message"]),
+            place=self.tables.place(note["site"]),
+            fatal=bool(note["fatal"]),
+            secondary=bool(note["secondary"]),
+        )
+
+
+# --- groups and stacks -----------------------------------------------------------
+
+
+def _groups(texts: Iterable[str], world_size: int) -> tuple[Group, ...]:
+    """Groups with names for readers: "world", torch's description, or its number."""
+    everyone = tuple(range(world_size))
+    groups: list[Group] = []
+    taken: set[str] = set()
+    for text in texts:
+        name, description, _, members = (*text.split("\n"), "", "", "")[:4]
+        ranks = _numbers(members)
+        label = f"group_{name}"
+        if description not in {"", "undefined", "default_pg"}:
+            label = description
+        if ranks == everyone and (description == "default_pg" or name in {"", "0"}):
+            label = WORLD
+        label = "".join(c if c.isalnum() else "_" for c in label)
+        unique, n = label, 1
+        while unique in taken:
+            n += 1
+            unique = f"{label}_{n}"
+        taken.add(unique)
+        groups.append(Group(unique, ranks))
+    return tuple(groups)
+
+
+def _with_stacks(run: Run, samples: list[StackSample], directory: str) -> Run:
+    """The run with the last stack of each rank, and who was busy in one place."""
+    by_rank: dict[int, list[StackSample]] = {}
+    for sample in samples:
+        by_rank.setdefault(sample.rank, []).append(sample)
+    stacks = {
+        rank: [
+            Frame(
+                Place(relative(frame.file, directory), frame.line, frame.function),
+                frame.integers,
+            )
+            for frame in taken[-1].frames
+        ]
+        for rank, taken in by_rank.items()
+    }
+    life = {rank: list(events) for rank, events in run.life.items()}
+    for rank, taken in by_rank.items():
+        if rank in life and (busy := _busy(rank, taken, stacks[rank])) is not None:
+            life[rank].append((len(run.rows_of(rank)), busy))
+    return replace(run, stacks=stacks, life=life)
+
+
+def _busy(rank: int, samples: list[StackSample], stack: list[Frame]) -> Busy | None:
+    """What the watch on a silent rank saw, if all its looks saw the same functions."""
+    if len(samples) < BUSY_LOOKS or not stack:
+        return None
+    shapes = {
+        tuple((frame.file, frame.function) for frame in sample.frames)
+        for sample in samples
+    }
+    if len(shapes) > 1:
+        return None
+    first, last = samples[0], samples[-1]
+    seconds = last.seconds - first.seconds
+    cpu = 0.0
+    if first.cpu_seconds is not None and last.cpu_seconds is not None and seconds > 0:
+        cpu = (last.cpu_seconds - first.cpu_seconds) / seconds
+    return Busy(
+        rank=rank,
+        place=stack[0].place,
+        seconds=round(seconds, 1),
+        looks=len(samples),
+        cpu=round(cpu, 2),
+    )

@@ -1,0 +1,151 @@
+"""The record folder: everything that was written down about one run.
+
+run.json             what was started and how it ended (`Manifest`)
+rank-R.K.journal     black box of the K-th process (from 0) that played rank R
+unranked.K.journal   of a process that failed before it had a rank
+exits.jsonl          ends of processes, as their parents saw them
+losses.jsonl         what went wrong inside the probes
+stacks.json          stacks of the ranks (`StackSample`)
+sources.json         text of the user's files that the journals name
+boards/, stacks/     used by the probes while the job runs
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from distdoctor.errors import RecordUnreadable
+from distdoctor.journal import EXITS_FILE, LOSSES_FILE
+
+SCHEMA = "distdoctor.record/1"
+
+MANIFEST, STACKS, SOURCES = "run.json", "stacks.json", "sources.json"
+
+_LARGEST_FILE = 64 * 1024 * 1024  # folders may come from anybody
+
+
+class Manifest(msgspec.Struct, kw_only=True):
+    """What was started and how it ended."""
+
+    schema: str = SCHEMA
+    distdoctor: str
+    launch: list[str]
+    script: str = ""  # as the reader knows the job, e.g. "train.py"
+    directory: str  # where the job ran
+    ranks: int = 0  # asked for; 0: the command decides
+    started: str = ""  # ISO time
+    seconds: float = 0.0
+    exit_code: int | None = None  # of the command; None: it was ended
+    stopped: str = ""  # why distdoctor ended the job; empty: it ended by itself
+    alive: list[int] = []  # processes that still lived then
+    proof_ms: float | None = None  # from a deadlock's last record to its proof
+    remarks: list[str] = []  # what distdoctor could not do
+
+
+class StackFrame(msgspec.Struct):
+    """A line of a stack."""
+
+    file: str
+    line: int
+    function: str
+    integers: dict[str, int] = {}  # local variables
+
+
+class StackSample(msgspec.Struct, kw_only=True):
+    """The stack of a rank's main thread at one moment, innermost frame first."""
+
+    rank: int
+    pid: int
+    seconds: float  # since the start of the run
+    cpu_seconds: float | None = None  # used by the process so far
+    taken_by: str = "py-spy"
+    frames: list[StackFrame] = []
+
+
+AnyStruct = TypeVar("AnyStruct")
+
+
+def write(folder: Path, name: str, value: object) -> None:
+    """Put a value into the folder, whole or not at all."""
+    draft = folder / f".{name}.draft"
+    draft.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=1))
+    draft.replace(folder / name)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """What was started and how it ended.
+
+    Raises:
+        RecordUnreadable: The folder holds no manifest, or not one of ours.
+    """
+    if not folder.is_dir():
+        raise RecordUnreadable(
+            f"{folder} is not a folder; give the one named by `--record` or by a report"
+        )
+    manifest = _read(folder / MANIFEST, Manifest)
+    if manifest is None:
+        raise RecordUnreadable(
+            f"{folder} holds no {MANIFEST}; give a folder that `distdoctor check "
+            "--record` has written"
+        )
+    if manifest.schema != SCHEMA:
+        raise RecordUnreadable(
+            f"{folder} was written in {manifest.schema!r}; this release reads "
+            f"{SCHEMA!r}: use the release that wrote it"
+        )
+    return manifest
+
+
+def read_stacks(folder: Path) -> list[StackSample]:
+    """Stacks taken from the ranks, in order of time; empty if there are none."""
+    return _read(folder / STACKS, list[StackSample]) or []
+
+
+def read_sources(folder: Path) -> dict[str, str]:
+    """Text of the user's files by name; empty if none was kept."""
+    return _read(folder / SOURCES, dict[str, str]) or {}
+
+
+def read_exits(folder: Path) -> dict[int, int]:
+    """Status of each ended process by its number; negative: minus the signal."""
+    exits: dict[int, int] = {}
+    with suppress(OSError), (folder / EXITS_FILE).open() as file:
+        for line in file:
+            with suppress(ValueError, TypeError, KeyError):  # torn: its writer died
+                record = json.loads(line)
+                exits[int(record["pid"])] = int(record["status"])
+    return exits
+
+
+def read_losses(folder: Path) -> dict[int, str]:
+    """What went wrong inside the probes, by rank; -1 for processes without one."""
+    losses: dict[int, str] = {}
+    with suppress(OSError), (folder / LOSSES_FILE).open() as file:
+        for line in file:
+            with suppress(ValueError, TypeError, KeyError):  # torn: its writer died
+                record = json.loads(line)
+                losses.setdefault(int(record["rank"]), str(record["why"]))
+    return losses
+
+
+def _read(path: Path, kind: type[AnyStruct]) -> AnyStruct | None:
+    """A file of the folder; None if it is not there.
+
+    Raises:
+        RecordUnreadable: It is there and damaged.
+    """
+    try:
+        if path.stat().st_size > _LARGEST_FILE:
+            raise RecordUnreadable(f"{path} is larger than {_LARGEST_FILE} bytes")
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError) as error:
+        raise RecordUnreadable(
+            f"{path} cannot be read ({error}); the record is damaged or not yours"
+        ) from error

@@ -1,0 +1,178 @@
+"""Follows one journal from outside: never blocks its writer, needs nothing from it."""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distdoctor.errors import JournalUnreadable
+from distdoctor.journal import (
+    HEADER,
+    HEADER_BYTES,
+    HEADER_FIELDS,
+    MAGIC,
+    RECORD_BYTES,
+    RECORD_FIELDS,
+    VERSION,
+    offset_of,
+)
+
+RECORD_TYPE = np.dtype([(name, f"<{code}") for name, code in RECORD_FIELDS])
+"""A record as the reader sees it; the writer packs the same bytes with `struct`."""
+
+Records = NDArray[Any]
+"""An array of `RECORD_TYPE`."""
+
+_U64 = struct.Struct("<Q")
+
+
+class Header(NamedTuple):
+    """The first page of a journal; see `HEADER_FIELDS`."""
+
+    magic: int
+    version: int
+    rank: int
+    world_size: int
+    incarnation: int
+    pid: int
+    lost: int
+    capacity: int
+    strings_bytes: int
+    head: int
+    strings_tail: int
+    ended: int
+    steps: int
+    started_ns: int
+
+
+assert Header._fields == tuple(name for name, _ in HEADER_FIELDS)
+
+
+class JournalReader:
+    """One journal, read while it grows or after its writer died.
+
+    Attributes:
+        overwritten: Records that fell out of the ring before they were read.
+        torn: Records that were never whole: their writer died while writing them.
+        truncated: Whether the file is shorter than its header says.
+
+    Args:
+        path: The file.
+
+    Raises:
+        JournalUnreadable: The file is no journal, of another version, or cut off before
+            its first record.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with path.open("rb") as file:
+                self._map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        except (OSError, ValueError) as error:
+            raise JournalUnreadable(
+                f"{path} cannot be read ({error}); was the run recorded completely?"
+            ) from error
+        if len(self._map) < HEADER_BYTES:
+            raise JournalUnreadable(
+                f"{path} has {len(self._map)} bytes, less than a journal's header; "
+                "it was cut off while being copied"
+            )
+        header = self.header()
+        if header.magic != MAGIC:
+            raise JournalUnreadable(f"{path} is not a journal of distdoctor")
+        if header.version != VERSION:
+            raise JournalUnreadable(
+                f"{path} has format version {header.version}; this release reads "
+                f"version {VERSION}: use the release that wrote it"
+            )
+        ring = HEADER_BYTES + header.strings_bytes
+        if header.capacity < 1 or ring > 1 << 40:
+            raise JournalUnreadable(f"{path} has a damaged header")
+        whole = max(0, len(self._map) - ring) // RECORD_BYTES
+        self.truncated = whole < header.capacity
+        self._capacity = header.capacity
+        self._whole = min(whole, header.capacity)
+        self._slots = (
+            np.frombuffer(self._map, RECORD_TYPE, self._whole, ring)
+            if (self._whole)
+            else np.empty(0, RECORD_TYPE)
+        )
+        self._strings_end = min(header.strings_bytes, len(self._map) - HEADER_BYTES)
+        self._strings = [""]
+        self._tail = 0
+        self.position = 0  # records taken so far
+        self.overwritten = 0
+        self.torn = 0
+
+    def header(self) -> Header:
+        """The header as it stands now."""
+        return Header(*HEADER.unpack_from(self._map, 0))
+
+    def head(self) -> int:
+        """Records written so far."""
+        return int(_U64.unpack_from(self._map, _HEAD)[0])
+
+    def string(self, number: int) -> str:
+        """An interned string; empty if it is missing from the file."""
+        if number >= len(self._strings):
+            self._read_strings()
+        return self._strings[number] if number < len(self._strings) else ""
+
+    def _read_strings(self) -> None:
+        tail = min(self.header().strings_tail, self._strings_end)
+        while self._tail + 2 <= tail:
+            at = HEADER_BYTES + self._tail
+            size = int.from_bytes(self._map[at : at + 2], "little")
+            if self._tail + 2 + size > tail:
+                break  # torn: the process died while writing it
+            text = self._map[at + 2 : at + 2 + size].decode("utf-8", "replace")
+            self._strings.append(text)
+            self._tail += 2 + size
+
+    def poll(self) -> Records:
+        """The records written since the last call, in order.
+
+        A record that its thread has not finished is left for the next call.
+        """
+        head = self.head()
+        first = max(self.position, head - self._capacity)
+        self.overwritten += first - self.position
+        numbers = np.arange(first, max(first, head), dtype=np.uint64)
+        places = (numbers % np.uint64(self._capacity)).astype(np.intp)
+        if self.truncated:
+            there = places < self._whole
+            self.torn += int((~there).sum())
+            numbers, places = numbers[there], places[there]
+        records = self._slots[places]
+        again = self._slots["commit"][places]
+        whole = (records["commit"] == numbers + 1) & (again == numbers + 1)
+        taken = head
+        if not whole.all():
+            young = np.flatnonzero(~whole & (again <= numbers))
+            if len(young):
+                # Being written; what follows it waits, so that order is kept.
+                taken = int(numbers[young[0]])
+                keep = numbers < taken
+                whole, records = whole[keep], records[keep]
+            self.overwritten += int((~whole).sum())
+            records = records[whole]
+        self.position = max(self.position, first, taken)
+        return records
+
+    def last(self) -> Records:
+        """What `poll` gives once the writer is dead: unfinished records are skipped."""
+        batches = [self.poll()]
+        while self.position < self.head():
+            self.torn += 1
+            self.position += 1
+            batches.append(self.poll())
+        return np.concatenate(batches)
+
+
+_HEAD = offset_of("head")

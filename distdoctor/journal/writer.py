@@ -1,0 +1,177 @@
+"""Writes one process's journal, from inside the job: small, and never in the way."""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from distdoctor.journal import (
+    DEFAULT_BYTES,
+    HEADER,
+    HEADER_BYTES,
+    MAGIC,
+    RECORD,
+    RECORD_BYTES,
+    SIZE_VARIABLE,
+    STRINGS_BYTES,
+    VERSION,
+    journal_name,
+    offset_of,
+)
+
+_U64 = struct.Struct("<Q")
+_U32 = struct.Struct("<I")
+_I32 = struct.Struct("<i")
+_LONGEST_STRING = 60_000  # its length is written in two bytes
+_HEAD = offset_of("head")
+_TAIL = offset_of("strings_tail")
+
+
+class JournalWriter:
+    """One process's journal.
+
+    `put` may be called from several threads: a record number is handed out by one
+    atomic step (`itertools.count` under the interpreter lock). `intern` needs a lock
+    of the caller's.
+
+    Args:
+        folder: The record folder; it must exist.
+        rank: The rank this process plays; -1 if none is known.
+        world_size: Number of ranks; 0 if not known.
+        size_bytes: Of the whole file.
+
+    Raises:
+        OSError: The file cannot be made, for want of space for instance. The space is
+            taken at once, because a full disk would later end the job by SIGBUS.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        rank: int,
+        world_size: int,
+        size_bytes: int = DEFAULT_BYTES,
+    ) -> None:
+        self.rank = rank
+        strings = min(STRINGS_BYTES, size_bytes // 4)
+        self._capacity = max(1, (size_bytes - HEADER_BYTES - strings) // RECORD_BYTES)
+        self._ring = HEADER_BYTES + strings
+        size = self._ring + self._capacity * RECORD_BYTES
+        self.path, self.incarnation, file = _new_file(folder, rank)
+        try:
+            os.posix_fallocate(file, 0, size)
+            self._map = mmap.mmap(file, size)
+        except OSError:
+            self.path.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(file)
+        self._strings_end = strings
+        self._tail = 0
+        self._ids: dict[str, int] = {"": 0}
+        self._numbers = itertools.count()
+        self._lost = 0
+        self._steps = 0
+        self.started_ns = time.monotonic_ns()
+        HEADER.pack_into(
+            self._map,
+            0,
+            *(0, VERSION, rank, world_size, self.incarnation, os.getpid(), 0),
+            *(self._capacity, strings, 0, 0, 0, 0, self.started_ns),
+        )
+        _U64.pack_into(self._map, 0, MAGIC)  # last: from here on the file is a journal
+        self.put = self._make_put()
+
+    @classmethod
+    def of_environment(cls, folder: Path, rank: int, world_size: int) -> JournalWriter:
+        """The journal of this process, of the size the environment asks for."""
+        size = int(os.environ.get(SIZE_VARIABLE, DEFAULT_BYTES))
+        return cls(folder, rank, world_size, size)
+
+    def _make_put(self) -> Callable[..., None]:
+        """The function that writes a record; a closure saves 0.1 µs of lookups."""
+        number = self._numbers.__next__
+        capacity, ring, area = self._capacity, self._ring, self._map
+        pack, commit, clock = RECORD.pack_into, _U64.pack_into, time.monotonic_ns
+
+        def put(
+            kind: int,
+            thread: int = 0,
+            call: int = 0,
+            ordinal: int = 0,
+            group: int = 0,
+            signature: int = 0,
+            op: int = 0,
+            reduce_op: int = 255,
+            flags: int = 0,
+            site: int = 0,
+            spec: int = 0,
+            peer: int = -1,
+            detail: int = 0,
+        ) -> None:
+            n = number()
+            at = ring + (n % capacity) * RECORD_BYTES
+            pack(
+                area,
+                at,
+                *(0, clock(), ordinal, signature, kind, op, reduce_op, flags),
+                *(thread, call, group, site, spec, peer, detail),
+            )
+            commit(area, at, n + 1)
+            commit(area, _HEAD, n + 1)
+
+        return put
+
+    def intern(self, text: str) -> int:
+        """Number of a string; 0 once the area for strings is full."""
+        known = self._ids.get(text)
+        if known is not None:
+            return known
+        data = text.encode("utf-8", "replace")[:_LONGEST_STRING]
+        end = self._tail + 2 + len(data)
+        if end > self._strings_end:
+            self.lose()
+            return 0
+        at = HEADER_BYTES + self._tail
+        self._map[at : at + 2 + len(data)] = struct.pack("<H", len(data)) + data
+        self._tail = end
+        _U64.pack_into(self._map, _TAIL, end)  # after the bytes it covers
+        known = self._ids[text] = len(self._ids)
+        return known
+
+    def lose(self) -> None:
+        """Count an event that could not be written."""
+        self._lost += 1
+        _U32.pack_into(self._map, offset_of("lost"), self._lost)
+
+    def step(self) -> None:
+        """Count an optimizer step."""
+        self._steps += 1
+        _U32.pack_into(self._map, offset_of("steps"), self._steps)
+
+    def end(self) -> None:
+        """Note that the interpreter runs its exit handlers."""
+        _U32.pack_into(self._map, offset_of("ended"), 1)
+
+    def become(self, rank: int, world_size: int) -> None:
+        """Correct what was not known when the journal was opened."""
+        self.rank = rank
+        _I32.pack_into(self._map, offset_of("rank"), rank)
+        _I32.pack_into(self._map, offset_of("world_size"), world_size)
+
+
+def _new_file(folder: Path, rank: int) -> tuple[Path, int, int]:
+    """A file nobody has: its path, which process of the rank this is, its descriptor."""
+    for incarnation in itertools.count():
+        path = folder / journal_name(rank, incarnation)
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            continue
+        return path, incarnation, file
+    raise AssertionError

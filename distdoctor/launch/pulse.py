@@ -1,0 +1,196 @@
+"""Feels the pulse of the ranks: cheap, at every look, and never a verdict.
+
+It only says when a proof is worth the work: every rank that lives is blocked, nothing
+moves, and somebody waits for a call that has not been made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from distdoctor.errors import JournalUnreadable
+from distdoctor.journal import Kind
+from distdoctor.journal.reader import JournalReader
+from distdoctor.launch.tree import lives
+
+_BLOCKING = frozenset(
+    {int(Kind.WAIT), int(Kind.BACKWARD_WAIT), int(Kind.REFUSE), int(Kind.ENTER)}
+)
+
+
+@dataclass(slots=True)
+class _Thread:
+    """Where a thread stands: the kind of its last record and what it waits for."""
+
+    kind: int = 0
+    group: str = ""
+    ordinal: int = 0
+    issued: list[tuple[str, int]] = field(default_factory=list)  # since its last wait
+
+
+class Rank:
+    """One rank's process, seen through its journal.
+
+    Attributes:
+        moved_ns: Time of its last record, on the monotonic clock.
+        ended_ns: When its end was noticed; 0 while it lives.
+        refused: Whether a call of it was refused.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.reader = JournalReader(path)
+        header = self.reader.header()
+        self.pid, self.rank = header.pid, header.rank
+        self.moved_ns = header.started_ns
+        self.ended_ns = 0
+        self.refused = False
+        self.last_call = ""
+        self._threads: dict[int, _Thread] = {}
+        self._issued: dict[str, int] = {}
+
+    def update(self) -> bool:
+        """Read what is new; whether there was anything."""
+        records = self.reader.poll()
+        if not len(records):
+            return False
+        self.moved_ns = int(records["time_ns"].max())
+        columns = (
+            records[name].tolist() for name in ("kind", "thread", "group", "ordinal")
+        )
+        for kind, number, group, ordinal in zip(*columns, strict=True):
+            thread = self._threads.setdefault(number, _Thread())
+            if kind == Kind.THREAD_END:
+                del self._threads[number]
+                continue
+            thread.kind = kind
+            if kind in {Kind.ENTER, Kind.REFUSE, Kind.WAIT}:
+                thread.group, thread.ordinal = self.reader.string(group), ordinal
+            if kind == Kind.ENTER and ordinal:
+                self._issued[thread.group] = ordinal
+                thread.issued.append((thread.group, ordinal))
+                del thread.issued[:-256]
+            elif kind == Kind.REFUSE:
+                self.refused = True
+            elif kind == Kind.BACKWARD_WOKE:
+                thread.issued.clear()
+        return True
+
+    def is_blocked(self) -> bool:
+        """Whether all threads that communicate are inside a call or a wait."""
+        return bool(self._threads) and all(
+            thread.kind in _BLOCKING for thread in self._threads.values()
+        )
+
+    def has_issued(self, group: str) -> int:
+        """The last ordinal it issued on a group."""
+        return self._issued.get(group, 0)
+
+    def waits(self) -> list[tuple[str, int]]:
+        """Group and ordinal of what its threads wait for; ordinal 0: point-to-point."""
+        waits: list[tuple[str, int]] = []
+        for thread in self._threads.values():
+            if thread.kind == Kind.BACKWARD_WAIT:
+                waits += thread.issued or [("", 0)]
+            elif thread.kind in _BLOCKING:
+                waits.append((thread.group, thread.ordinal))
+        return waits
+
+
+class Pulse:
+    """All ranks of a job.
+
+    Attributes:
+        ranks: Their processes by journal; a restarted rank has several.
+        quiet_since_ns: Monotonic time of the last record, or end, of any rank.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.ranks: dict[Path, Rank] = {}
+        self.unreadable: set[Path] = set()
+        self.looks_without_news = 0
+
+    def discover(self) -> None:
+        """Find journals that are new."""
+        for path in self._folder.glob("rank-*.journal"):
+            if path in self.ranks or path in self.unreadable:
+                continue
+            try:
+                self.ranks[path] = Rank(path)
+            except JournalUnreadable:
+                # It may be in the making: a size but no header yet.
+                if path.stat().st_size and not self._is_young(path):
+                    self.unreadable.add(path)
+
+    @staticmethod
+    def _is_young(path: Path) -> bool:
+        with path.open("rb") as file:
+            return not any(file.read(8))
+
+    def update(self) -> bool:
+        """Look at every rank once; whether anything moved or ended."""
+        moved = [rank.update() for rank in self.ranks.values() if not rank.ended_ns]
+        self.looks_without_news = 0 if any(moved) else self.looks_without_news + 1
+        return any(moved)
+
+    def bury(self, now_ns: int) -> bool:
+        """Notice ends of processes; whether there was one."""
+        ended = [
+            rank
+            for rank in self.ranks.values()
+            if not rank.ended_ns and not lives(rank.pid)
+        ]
+        for rank in ended:
+            rank.update()
+            rank.ended_ns = now_ns
+        if ended:
+            self.looks_without_news = 0
+        return bool(ended)
+
+    def living(self) -> list[Rank]:
+        """Ranks whose process has not ended."""
+        return [rank for rank in self.ranks.values() if not rank.ended_ns]
+
+    def heads(self) -> tuple[int, ...]:
+        """How much each rank has written; equal twice means nothing moved between."""
+        return tuple(rank.reader.head() for rank in self.ranks.values())
+
+    def last_event_ns(self) -> int:
+        """Time of the last record or end."""
+        return max(
+            (max(rank.moved_ns, rank.ended_ns) for rank in self.ranks.values()),
+            default=0,
+        )
+
+    def is_suspicious(self) -> bool:
+        """Whether all that live are blocked and somebody waits for what is not there."""
+        living = self.living()
+        return (
+            bool(living)
+            and all(rank.is_blocked() for rank in living)
+            and any(self._in_vain(rank) for rank in living)
+        )
+
+    def _in_vain(self, rank: Rank) -> bool:
+        if rank.refused:
+            return True
+        for group, ordinal in rank.waits():
+            if not ordinal:
+                return True
+            members = group.rpartition("\n")[2].count(",") + 1
+            arrived = sum(
+                other.has_issued(group) >= ordinal for other in self.ranks.values()
+            )
+            if arrived < members:
+                return True
+        return False
+
+    def laggards(self) -> list[Rank]:
+        """Ranks that are not blocked while all others are, and somebody is."""
+        living = self.living()
+        free = [rank for rank in living if not rank.is_blocked()]
+        if len(free) == len(living) or not free:
+            return []
+        blocked = [rank for rank in living if rank not in free]
+        return free if any(self._in_vain(rank) for rank in blocked) else []

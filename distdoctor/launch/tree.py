@@ -1,0 +1,148 @@
+"""The processes of the job: all that descend from the command, and only these."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from distdoctor.errors import LaunchRefused
+from distdoctor.journal import FOLDER_VARIABLE
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+
+_GRACE_S = 2.0  # from the request to end to the order
+
+
+class ProcessTree:
+    """A command and everything it starts.
+
+    Whatever leaves the tree (a daemon, a session of its own) is found again, because
+    orphans become children of this process, and every process of the job carries the
+    name of its record folder in its environment.
+
+    Args:
+        command: What to run.
+        environment: Its environment.
+        directory: Where to run it.
+        mark: Value of `FOLDER_VARIABLE` in the environment.
+
+    Raises:
+        LaunchRefused: It cannot be started.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        directory: Path,
+        mark: str,
+    ) -> None:
+        self._mark = mark
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._adopt_orphans(True)
+        try:
+            self.root = subprocess.Popen(
+                command,
+                env=environment,
+                cwd=directory,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                preexec_fn=self._die_with_parent,
+            )
+        except OSError as error:
+            self._adopt_orphans(False)
+            raise LaunchRefused(
+                f"{command[0]} cannot be started: {error.strerror}"
+            ) from error
+
+    def _adopt_orphans(self, wanted: bool) -> None:
+        prctl = getattr(self._libc, "prctl", None)  # Linux only
+        if prctl is not None:
+            prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0)
+
+    def _die_with_parent(self) -> None:
+        prctl = getattr(self._libc, "prctl", None)
+        if prctl is not None:
+            prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+    def processes(self) -> list[psutil.Process]:
+        """All processes of the job that live, the command itself included."""
+        found = {}
+        for process in psutil.Process().children(recursive=True):
+            found[process.pid] = process
+        for process in psutil.process_iter():
+            if process.pid not in found and process.pid != os.getpid():
+                with suppress(psutil.Error, OSError):
+                    if process.environ().get(FOLDER_VARIABLE) == self._mark:
+                        found[process.pid] = process
+        return [process for process in found.values() if _lives(process)]
+
+    def end(self, launcher_first: bool = False) -> None:
+        """End the job: ask, wait a little, then order; nothing of it remains.
+
+        Args:
+            launcher_first: The command is a launcher that would only complain about
+                the end of its ranks: it goes first and without being asked.
+        """
+        if launcher_first and self.root.poll() is None:
+            with suppress(OSError):
+                self.root.kill()
+        remaining = self.processes()
+        _signal(remaining, signal.SIGTERM)
+        end = time.monotonic() + _GRACE_S
+        while remaining and time.monotonic() < end:
+            _, remaining = psutil.wait_procs(remaining, timeout=0.05)
+            remaining = [process for process in remaining if _lives(process)]
+            self._reap()
+        for _ in range(20):  # what is ordered to end may still be starting others
+            remaining = self.processes()
+            if not remaining:
+                break
+            _signal(remaining, signal.SIGKILL)
+            psutil.wait_procs(remaining, timeout=0.1)
+            self._reap()
+        self._reap()
+        self._adopt_orphans(False)
+
+    def _reap(self) -> None:
+        """Take leave of the command, and of orphans that became our children."""
+        self.root.poll()
+        with suppress(ChildProcessError):
+            for child in psutil.Process().children():
+                if child.pid != self.root.pid:
+                    with suppress(psutil.Error):
+                        if child.status() == psutil.STATUS_ZOMBIE:
+                            os.waitpid(child.pid, os.WNOHANG)
+
+
+def lives(pid: int) -> bool:
+    """Whether a process exists and has not ended."""
+    try:
+        return _lives(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.Error:
+        return True
+
+
+def _signal(processes: Iterable[psutil.Process], number: int) -> None:
+    for process in processes:
+        with suppress(psutil.Error, OSError):
+            process.send_signal(number)

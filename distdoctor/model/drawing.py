@@ -1,0 +1,344 @@
+"""Drawings of runs: `sketch` reads one, `draw` makes one.
+
+A drawing has one line per rank and is the shortest way to say what a run did, in a
+manual, in a test and in a report:
+
+    group tp | 0 1
+    rank 0 | all_reduce(4)  barrier        exit=0
+    rank 1 | all_reduce(4)  all_reduce(4)...
+    rank 2 | ?
+
+    all_reduce(4)           a collective on a tensor of 4 elements
+    all_reduce(2x3:int64)   of shape 2x3 and dtype int64 (float32 is not written)
+    all_gather(4+2)         on two tensors
+    all_reduce(-)           on a tensor without dimensions
+    all_reduce(4,op=max)    with that reduce op (sum is not written)
+    broadcast(4,root=1)     from or to that group rank (0 is not written)
+    send(4,peer=1,tag=7)    to, or from, that group rank (tag 0 is not written)
+    all_to_all_single(4,sent=1/3,received=2/2)
+    all_reduce(4)/tp        on the group "tp" ("world" is not written)
+    barrier@train.py:12     called from that line of the user's source
+    barrier...              waited for and not complete: the thread is blocked
+    barrier...inside        entered, and torch did not give back control
+    all_reduce(4)&          asynchronous and complete
+    all_reduce(4)&issued    asynchronous, not waited for
+    barrier!                stopped before it was issued
+    barrier^                ended with an exception
+    barrier~                called while an exception was on its way up
+    barrier~...             both; the flags & and ~ stand before the ending
+    barrier%2               called by the thread number 2 (0 is not written)
+    start=4                 init_process_group, of a world of 4; start=4... is stuck in it
+    group=0+2               new_group of those ranks; group=0+2... is stuck in it
+    wrap=ddp:a+b            wrapped a model with the parameters a and b
+    batches=12              a DataLoader ended after 12 batches; batches=12... is open
+    fail=KeyError           an exception left the rank's code and ended it
+    fail=KeyError~          an exception was seen on its way up
+    fail=RuntimeError^      an exception raised by a communication call ended it
+    leave                   destroy_process_group
+    exit=0                  the process ended with that status; exit=? is not known
+    exit=137!               without the interpreter's exit handlers: killed
+    exit=143!!              ended by distdoctor or by the launcher
+    over=2                  the thread number 2 ended
+    busy=40@train.py:9      seen there for 40 s, moving nowhere
+    .                       nothing; keeps the columns in line
+    ?                       alone on its line: the rank left no journal
+
+The second line is only needed for groups that not all of their members used.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from inspect import cleandoc
+
+from distdoctor.errors import SketchError
+from distdoctor.model.events import (
+    WORLD,
+    Batch,
+    Busy,
+    Call,
+    Ended,
+    Event,
+    Failure,
+    GroupMade,
+    Left,
+    Place,
+    Started,
+    State,
+    Tensor,
+    ThreadEnded,
+    Wrapped,
+)
+from distdoctor.model.operations import CODE_OF, OPERATIONS
+from distdoctor.model.run import Run
+
+_NO_JOURNAL = "the rank left no journal"
+_LINE = re.compile(r"rank (?P<rank>\d+) \|(?P<words>.*)")
+_GROUP = re.compile(r"group (?P<name>\w+) \|(?P<ranks>(?: \d+)+)")
+_WORD = re.compile(
+    r"(?P<name>[a-z_]+)"
+    r"(?:=(?P<value>[^@\s]*?))?"
+    r"(?:\((?P<tensors>[^)\s]*)\))?"
+    r"(?:/(?P<group>\w+))?"
+    r"(?:@(?P<file>[^\s:]+?):(?P<line>\d+))?"
+    r"(?P<flags>[&~]*)(?P<end>\.\.\.inside|\.\.\.|issued|!!|!|\^)?"
+    r"(?:%(?P<thread>\d+))?"
+)
+_STATES = {
+    "": State.DONE,
+    "...": State.WAITING,
+    "...inside": State.INSIDE,
+    "issued": State.ISSUED,
+    "!": State.REFUSED,
+    "^": State.RAISED,
+}
+_ENDINGS = {state: ending for ending, state in _STATES.items()}
+
+
+def sketch(drawing: str) -> Run:
+    """Read a drawing.
+
+    >>> run = sketch('''
+    ...     rank 0 | all_reduce(4)  exit=0
+    ...     rank 1 | barrier...
+    ... ''')
+    >>> [str(event) for event in run.events(1)]
+    ['barrier']
+
+    Raises:
+        SketchError: A line or a word is not of the grammar above.
+    """
+    events: dict[int, list[Event]] = {}
+    unseen: dict[int, str] = {}
+    members: dict[str, tuple[int, ...]] = {}
+    for number, line in enumerate(cleandoc(drawing).splitlines(), start=1):
+        if group := _GROUP.fullmatch(line.rstrip()):
+            members[group["name"]] = tuple(map(int, group["ranks"].split()))
+            continue
+        match = _LINE.fullmatch(line.rstrip())
+        if match is None:
+            raise SketchError(number, line, 'is not of the form "rank N | …"')
+        rank, words = int(match["rank"]), match["words"].split()
+        if rank in events or rank in unseen:
+            raise SketchError(number, f"rank {rank}", "was drawn already")
+        if words == ["?"]:
+            unseen[rank] = _NO_JOURNAL
+        else:
+            ordinals: dict[str, int] = {}
+            events[rank] = [
+                _event(rank, word, number, ordinals) for word in words if word != "."
+            ]
+    return Run.of_events(events, unseen, members)
+
+
+def draw(run: Run, *, places: bool = True) -> str:
+    """Draw a run; `sketch(draw(run)) == run` for every run `sketch` can express.
+
+    Args:
+        run: The run.
+        places: Whether to write the lines of source; they make wide columns.
+    """
+    rows = [
+        ["?"]
+        if rank in run.unseen
+        else [_word(event, places) for event in run.events(rank)]
+        for rank in range(run.world_size)
+    ]
+    widths = [
+        max(len(row[column]) for row in rows if column < len(row))
+        for column in range(max(map(len, rows), default=0))
+    ]
+    groups = [
+        f"group {group.name} | {' '.join(map(str, group.ranks))}"
+        for group in run.groups
+        if group.name != WORLD or group.ranks != tuple(range(run.world_size))
+    ]
+    ranks = [
+        f"rank {rank} | " + "  ".join(map(str.ljust, row, widths)).rstrip()
+        for rank, row in enumerate(rows)
+    ]
+    return "\n".join([*groups, *ranks])
+
+
+# --- reading ---------------------------------------------------------------------
+
+
+def _event(rank: int, word: str, number: int, ordinals: dict[str, int]) -> Event:
+    match = _WORD.fullmatch(word)
+    if match is None:
+        raise SketchError(number, word, "is no event; see distdoctor.model.drawing")
+    name, mark = match["name"], match["flags"] + (match["end"] or "")
+    place = Place(match["file"], int(match["line"])) if match["file"] else None
+    try:
+        if name in _LIFE:
+            return _LIFE[name](rank, match["value"] or "", mark, place)
+        if name in CODE_OF and match["value"] is None:
+            return _call(rank, match, place, ordinals)
+    except ValueError:
+        pass
+    raise SketchError(number, word, "is no event; see distdoctor.model.drawing")
+
+
+def _call(
+    rank: int, match: re.Match[str], place: Place | None, ordinals: dict[str, int]
+) -> Call:
+    operation = OPERATIONS[CODE_OF[match["name"]]]
+    group = match["group"] or WORLD
+    ordinal = 0
+    if not operation.is_point_to_point:
+        ordinals[group] = ordinal = ordinals.get(group, 0) + 1
+    tensors: tuple[Tensor, ...] = ()
+    options: dict[str, str] = {}
+    for part in (match["tensors"] or "").split(","):
+        key, equals, value = part.partition("=")
+        if equals:
+            options[key] = value
+        elif part:
+            tensors = tuple(map(_tensor, part.split("+")))
+    if set(options) - {"op", "root", "peer", "tag", "sent", "received"}:
+        raise ValueError(options)
+    splits = None
+    if "sent" in options:
+        splits = (_numbers(options["sent"]), _numbers(options["received"]))
+    reduce_op = options.get("op", "sum" if "reduce" in operation.name else None)
+    return Call(
+        rank=rank,
+        op=operation.name,
+        group=group,
+        ordinal=ordinal,
+        tensors=tensors,
+        reduce_op=reduce_op,
+        root=int(options.get("root", 0)) if operation.is_rooted else None,
+        peer=int(options["peer"]) if "peer" in options else None,
+        tag=int(options.get("tag", 0)),
+        splits=splits,
+        asynchronous="&" in match["flags"],
+        state=_STATES[match["end"] or ""],
+        place=place,
+        thread=int(match["thread"] or 0),
+        failing="~" in match["flags"],
+    )
+
+
+def _tensor(text: str) -> Tensor:
+    shape, _, dtype = text.partition(":")
+    return Tensor(_numbers(shape.replace("-", ""), "x"), dtype or "float32")
+
+
+def _numbers(text: str, separator: str = "/") -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(separator) if number)
+
+
+_LIFE: dict[str, Callable[[int, str, str, Place | None], Event]] = {
+    "start": lambda rank, value, mark, place: Started(
+        rank=rank, world_size=int(value), joined=mark != "...", place=place
+    ),
+    "group": lambda rank, value, mark, place: GroupMade(
+        rank=rank, ranks=_numbers(value, "+"), joined=mark != "...", place=place
+    ),
+    "wrap": lambda rank, value, _mark, place: Wrapped(
+        rank=rank,
+        how=value.partition(":")[0],
+        parameters=tuple(filter(None, value.partition(":")[2].split("+"))),
+        place=place,
+    ),
+    "batches": lambda rank, value, mark, place: Batch(
+        rank=rank, count=int(value), ended=mark != "...", place=place
+    ),
+    "fail": lambda rank, value, mark, place: Failure(
+        rank=rank,
+        error=value,
+        place=place,
+        fatal="~" not in mark,
+        secondary="^" in mark,
+    ),
+    "leave": lambda rank, _value, _mark, place: Left(rank=rank, place=place),
+    "exit": lambda rank, value, mark, _place: Ended(
+        rank=rank,
+        status=None if value == "?" else int(value),
+        orderly="!" not in mark,
+        stopped=mark == "!!",
+    ),
+    "over": lambda rank, value, _mark, _place: ThreadEnded(
+        rank=rank, thread=int(value)
+    ),
+    "busy": lambda rank, value, _mark, place: _busy(rank, value, place),
+}
+
+
+def _busy(rank: int, value: str, place: Place | None) -> Busy:
+    if place is None:
+        raise ValueError(value)
+    return Busy(rank=rank, place=place, seconds=float(value), looks=10)
+
+
+# --- writing ---------------------------------------------------------------------
+
+
+def _word(event: Event, places: bool) -> str:
+    where = f"@{event.place}" if places and _place(event) else ""
+    match event:
+        case Call():
+            return _call_word(event, where)
+        case Started(world_size=size, joined=joined):
+            return f"start={size}{where}{'' if joined else '...'}"
+        case GroupMade(ranks=ranks, joined=joined):
+            return f"group={_joined(ranks, '+')}{where}{'' if joined else '...'}"
+        case Wrapped(how=how, parameters=parameters):
+            return f"wrap={':'.join(filter(None, [how, '+'.join(parameters)]))}{where}"
+        case Batch(count=count, ended=ended):
+            return f"batches={count}{where}{'' if ended else '...'}"
+        case Failure(error=error, fatal=fatal, secondary=secondary):
+            return f"fail={error}{where}{'' if fatal else '~'}{'^' * secondary}"
+        case Left():
+            return f"leave{where}"
+        case Ended(status=status, orderly=orderly, stopped=stopped):
+            known = "?" if status is None else status
+            return f"exit={known}{'!!' if stopped else '' if orderly else '!'}"
+        case ThreadEnded(thread=thread):
+            return f"over={thread}"
+        case Busy(seconds=seconds):
+            return f"busy={seconds:g}@{event.place}"
+
+
+def _place(event: Event) -> Place | None:
+    return None if isinstance(event, Ended) else event.place
+
+
+def _call_word(call: Call, where: str) -> str:
+    options = ["+".join(map(_tensor_word, call.tensors))] if call.tensors else []
+    if call.reduce_op not in {None, "sum"}:
+        options.append(f"op={call.reduce_op}")
+    if call.root:
+        options.append(f"root={call.root}")
+    if call.peer is not None:
+        options.append(f"peer={call.peer}")
+    if call.tag:
+        options.append(f"tag={call.tag}")
+    if call.splits is not None:
+        sent, received = call.splits
+        options += [f"sent={_joined(sent, '/')}", f"received={_joined(received, '/')}"]
+    return "".join(
+        [
+            call.op,
+            f"({','.join(options)})" if options else "",
+            "" if call.group == WORLD else f"/{call.group}",
+            where,
+            _mark(call),
+            f"%{call.thread}" if call.thread else "",
+        ]
+    )
+
+
+def _mark(call: Call) -> str:
+    return "&" * call.asynchronous + "~" * call.failing + _ENDINGS[call.state]
+
+
+def _tensor_word(tensor: Tensor) -> str:
+    dtype = "" if tensor.dtype == "float32" else f":{tensor.dtype}"
+    return f"{_joined(tensor.shape, 'x') or '-'}{dtype}"
+
+
+def _joined(numbers: Iterable[int], separator: str) -> str:
+    return separator.join(map(str, numbers))

@@ -1,0 +1,197 @@
+"""The events that a run is made of.
+
+An event is one thing that one rank did, as a probe saw it. Events are values: frozen,
+comparable, and free of torch, so that a check can be tried on a drawing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from math import prod
+from typing import TypeAlias
+
+WORLD = "world"
+"""Name of the group that holds every rank."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """A line of the user's own source; never one of torch's or ours."""
+
+    file: str
+    line: int  # 1-based
+    function: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """What is known of a tensor that took part in a call."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"  # torch's name without the prefix
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    def __str__(self) -> str:
+        return f"{'x'.join(map(str, self.shape)) or 'scalar'} {self.dtype}"
+
+
+class State(IntEnum):
+    """How far a call had come when its rank's journal ends."""
+
+    INSIDE = 0  # entered; torch has not given back control
+    ISSUED = 1  # the backend has it; nobody waited for it (yet)
+    WAITING = 2  # a thread is blocked until it completes
+    DONE = 3  # waited for, and complete
+    RAISED = 4  # ended with an exception
+    REFUSED = 5  # stopped by the board before it was issued
+
+
+BLOCKED = (State.INSIDE, State.WAITING, State.REFUSED)
+"""States in which the calling thread cannot go on by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A rank called a communication operation."""
+
+    rank: int  # global rank, 0-based
+    op: str  # name of the function users call, e.g. "all_reduce"
+    group: str = WORLD  # `Group.name`
+    ordinal: int = 0  # 1-based among the rank's collectives on the group; 0: P2P
+    tensors: tuple[Tensor, ...] = ()
+    reduce_op: str | None = None  # None: the operation has none, or it was not read
+    root: int | None = None  # group rank
+    peer: int | None = None  # group rank; None for collectives and any source
+    tag: int = 0
+    splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None  # sent, received
+    asynchronous: bool = False
+    state: State = State.DONE
+    place: Place | None = None
+    thread: int = 0  # 0: the rank's first; otherwise any number
+    failing: bool = False  # called while an exception was on its way up
+
+    def __str__(self) -> str:
+        tensors = "+".join(map(str, self.tensors))
+        options = [tensors] if tensors else []
+        if self.reduce_op not in {None, "sum"}:
+            options.append(f"op={self.reduce_op}")
+        if self.root is not None:
+            options.append(f"root={self.root}")
+        if self.peer is not None:
+            options.append(f"peer={self.peer}")
+        return f"{self.op}({', '.join(options)})" if options else self.op
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """The rank joined (or tried to join) a job: `init_process_group` was called."""
+
+    rank: int
+    world_size: int
+    joined: bool = True
+    backend: str = ""
+    torch: str = ""  # release
+    device: str = "cpu"
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMade:
+    """The rank called `new_group`."""
+
+    rank: int
+    ranks: tuple[int, ...]
+    joined: bool = True
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wrapped:
+    """The rank wrapped a model for data parallelism."""
+
+    rank: int
+    how: str  # "ddp" or "fsdp"
+    parameters: tuple[str, ...] = ()  # qualified names, in order of registration
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """A DataLoader's iterator ended; `count` batches had come from it."""
+
+    rank: int
+    count: int
+    ended: bool = True  # False: it is still at its `count`-th batch
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """An exception left the rank's own code."""
+
+    rank: int
+    error: str  # "KeyError"
+    message: str = ""
+    place: Place | None = None  # innermost line of the user's source
+    fatal: bool = True  # False: seen on its way up, with the process still alive
+    secondary: bool = False  # raised by a communication call: a peer's fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """The rank called `destroy_process_group` for the whole world."""
+
+    rank: int
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The rank's process ended."""
+
+    rank: int
+    status: int | None  # as the shell counts: 128 + n is signal n; None: not known
+    orderly: bool = True  # the interpreter ran its exit handlers
+    stopped: bool = False  # distdoctor or the launcher ended it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadEnded:
+    """A thread of the rank that had communicated ended."""
+
+    rank: int
+    thread: int
+    place: None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Busy:
+    """The rank's main thread was seen in user code, again and again, moving nowhere."""
+
+    rank: int
+    place: Place
+    seconds: float  # from the first look to the last
+    looks: int
+    cpu: float = 0.0  # share of one core it used meanwhile
+
+
+Event: TypeAlias = (
+    Call
+    | Started
+    | GroupMade
+    | Wrapped
+    | Batch
+    | Failure
+    | Left
+    | Ended
+    | ThreadEnded
+    | Busy
+)

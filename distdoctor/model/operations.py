@@ -1,0 +1,112 @@
+"""The communication operations of torch, and who waits for whom in each.
+
+The position of an operation in `OPERATIONS` is its code in the journal: new ones are
+added at the end and none is ever removed.
+
+Source: the operators of the `c10d` library that take a process group
+(torch 2.13, torch/csrc/distributed/c10d/Ops.cpp).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import blake2b
+
+
+class Waits(StrEnum):
+    """Whom a rank inside an operation waits for."""
+
+    ALL = "all"  # every member of the group
+    ROOT = "root"  # all but the root need the root
+    AT_ROOT = "at root"  # the root needs every member
+    SENDER = "sender"  # its peer
+    ANY_SENDER = "any sender"  # one of the members
+    RECEIVER = "receiver"  # its peer, unless the backend buffers
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One communication operation."""
+
+    c10d: str  # name of the operator, e.g. "allreduce_"
+    name: str  # name of the function users call, e.g. "all_reduce"
+    waits: Waits
+    payload: bool = True  # False: its tensor argument only picks the device
+    sizes_agree: bool = True  # the numbers of elements are the same on all ranks
+
+    @property
+    def is_point_to_point(self) -> bool:
+        """Whether it joins two ranks instead of a whole group."""
+        return self.waits in {Waits.SENDER, Waits.ANY_SENDER, Waits.RECEIVER}
+
+    @property
+    def is_rooted(self) -> bool:
+        """Whether one rank of the group plays another part than the rest."""
+        return self.waits in {Waits.ROOT, Waits.AT_ROOT}
+
+
+OPERATIONS = (
+    Operation("allreduce_", "all_reduce", Waits.ALL),
+    Operation("broadcast_", "broadcast", Waits.ROOT),
+    Operation("allgather_", "all_gather", Waits.ALL),
+    Operation("_allgather_base_", "all_gather_into_tensor", Waits.ALL),
+    Operation("reduce_", "reduce", Waits.AT_ROOT),
+    Operation("gather_", "gather", Waits.AT_ROOT),
+    Operation("scatter_", "scatter", Waits.ROOT),
+    Operation("reduce_scatter_", "reduce_scatter", Waits.ALL),
+    Operation("_reduce_scatter_base_", "reduce_scatter_tensor", Waits.ALL),
+    Operation("alltoall_", "all_to_all", Waits.ALL, sizes_agree=False),
+    Operation("alltoall_base_", "all_to_all_single", Waits.ALL, sizes_agree=False),
+    Operation("barrier", "barrier", Waits.ALL, payload=False),
+    Operation("monitored_barrier_", "monitored_barrier", Waits.ALL, payload=False),
+    Operation("send", "send", Waits.RECEIVER, sizes_agree=False),
+    Operation("recv_", "recv", Waits.SENDER, sizes_agree=False),
+    Operation("recv_any_source_", "recv_any", Waits.ANY_SENDER, sizes_agree=False),
+    Operation("allreduce_coalesced_", "all_reduce_coalesced", Waits.ALL),
+    Operation("allgather_coalesced_", "all_gather_coalesced", Waits.ALL),
+    Operation(
+        "allgather_into_tensor_coalesced_",
+        "all_gather_into_tensor_coalesced",
+        Waits.ALL,
+    ),
+    Operation(
+        "reduce_scatter_tensor_coalesced_", "reduce_scatter_tensor_coalesced", Waits.ALL
+    ),
+)
+
+CODE_OF = {operation.name: code for code, operation in enumerate(OPERATIONS)}
+"""Code of each operation by the name users call."""
+
+REDUCE_OPS = (
+    *("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum"),
+    "unused",
+)
+"""Reduce ops by the number torch gives them (`c10d::ReduceOp::RedOpType`)."""
+
+ASYNCHRONOUS, FAILING = 1, 2
+"""Bits of a call's flags."""
+
+NO_REDUCE_OP, UNKNOWN_REDUCE_OP = 255, 254
+"""Codes for an operation without a reduce op, and for one that could not be read."""
+
+
+def signature(
+    op: int, reduce_op: int, root: int, dtypes: tuple[str, ...], numels: tuple[int, ...]
+) -> int:
+    """64 bits that are equal on two ranks if and only if their calls can meet.
+
+    Shapes do not count, only numbers of elements: backends move flat buffers (measured:
+    torch 2.13, gloo: `all_reduce` of [4] and of [2, 2] gives the right sum). Whether a
+    call is asynchronous does not count either: that is the caller's own affair.
+
+    Args:
+        op: Position in `OPERATIONS`.
+        reduce_op: Position in `REDUCE_OPS`, or one of the two codes above.
+        root: Group rank of the root; -1 where there is none.
+        dtypes: One per tensor, e.g. "float32".
+        numels: Elements of each tensor; ignored where sizes need not agree.
+    """
+    sizes = numels if OPERATIONS[op].sizes_agree else ()
+    text = f"{op}|{reduce_op}|{root}|{','.join(dtypes)}|{','.join(map(str, sizes))}"
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") or 1

@@ -1,0 +1,331 @@
+"""A run: what every rank did, and what nobody saw.
+
+Calls are kept as columns, because 16,384 ranks × 1,000 calls must fit; `Run.call` makes
+an event object of the few that a check looks at. All other events are few, and are
+kept as objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distdoctor.model.events import WORLD, Call, Event, Place, State, Tensor
+from distdoctor.model.operations import (
+    ASYNCHRONOUS,
+    CODE_OF,
+    FAILING,
+    NO_REDUCE_OP,
+    OPERATIONS,
+    REDUCE_OPS,
+    signature,
+)
+
+CALLS = np.dtype(
+    [
+        ("signature", "<u8"),
+        ("ordinal", "<i8"),
+        ("enter_ns", "<i8"),  # monotonic clock; 0: not known
+        ("return_ns", "<i8"),
+        ("complete_ns", "<i8"),
+        ("rank", "<i4"),
+        ("group", "<i4"),  # index into Run.groups
+        ("site", "<i4"),  # index into Run.sites
+        ("spec", "<i4"),  # index into Run.specs
+        ("peer", "<i4"),  # the root where there is one; -1: none
+        ("tag", "<i4"),
+        ("nodes", "<i4"),  # autograd nodes its thread had made, modulo 2**31
+        ("thread", "<i4"),
+        ("op", "u1"),
+        ("reduce_op", "u1"),
+        ("state", "u1"),
+        ("flags", "u1"),
+    ]
+)
+"""Columns of the calls, ordered by rank and then as the rank made them."""
+
+Rows = NDArray[np.intp]
+"""Positions in `Run.calls`."""
+
+AnyEvent = TypeVar("AnyEvent")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A process group; its name is unique in the run."""
+
+    name: str
+    ranks: tuple[int, ...]  # global ranks by group rank
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """The tensors of a call, and how all-to-all splits them."""
+
+    tensors: tuple[Tensor, ...] = ()
+    splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A line of a rank's stack at the end of the run."""
+
+    place: Place
+    integers: Mapping[str, int] = field(default_factory=dict)  # local variables
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """One execution of a job.
+
+    Within a rank, the order of calls and events is the order in which it wrote them.
+    There is no order *between* ranks: a check may only reason with what the
+    collectives themselves order.
+
+    Args:
+        world_size: Number of ranks, seen and unseen.
+        groups: Every process group that a seen rank used.
+        calls: The calls; see `CALLS`.
+        sites: Lines of the user's source that calls came from; the first is None.
+        specs: What the calls moved.
+        life: By rank, the other events, each with the number of the rank's calls
+            before it.
+        unseen: Why, in words for the reader, a rank has no journal.
+        partial: Why part of a rank's journal is missing.
+        unwatched: Why no probe looked for events of a kind; that none are in the
+            journals then means nothing.
+        stacks: By rank, user frames at the end of the run, innermost first.
+        sources: Text of the user's files by name as in `Place.file`.
+        steps: By rank, optimizer steps done.
+        stopped: Why distdoctor ended the run; empty if it ended by itself.
+        exit_code: Of the command, if it ended by itself.
+    """
+
+    world_size: int
+    groups: tuple[Group, ...] = ()
+    calls: NDArray[Any] = field(default_factory=lambda: np.empty(0, CALLS))
+    sites: Sequence[Place | None] = (None,)
+    specs: Sequence[Spec] = (Spec(),)
+    life: Mapping[int, Sequence[tuple[int, Event]]] = field(default_factory=dict)
+    unseen: Mapping[int, str] = field(default_factory=dict)
+    partial: Mapping[int, str] = field(default_factory=dict)
+    unwatched: Mapping[type, str] = field(default_factory=dict)
+    stacks: Mapping[int, Sequence[Frame]] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+    steps: Mapping[int, int] = field(default_factory=dict)
+    stopped: str = ""
+    exit_code: int | None = None
+    memory: dict[str, Any] = field(default_factory=dict, repr=False)
+    """What analyses concluded already, by their names."""
+
+    @classmethod
+    def of_events(
+        cls,
+        events: Mapping[int, Sequence[Event]],
+        unseen: Mapping[int, str] | None = None,
+        members: Mapping[str, Sequence[int]] | None = None,
+        **rest: Any,
+    ) -> Run:
+        """The run in which each rank did just these things, in this order.
+
+        Args:
+            events: By rank.
+            unseen: As in `Run`.
+            members: Ranks of groups; by default "world" has all ranks, and any other
+                group the ranks that use it.
+            rest: Further fields of `Run`.
+        """
+        return _Builder(events, unseen or {}, members or {}).run(**rest)
+
+    @property
+    def seen(self) -> list[int]:
+        """Ranks with a journal, ascending."""
+        return [rank for rank in range(self.world_size) if rank not in self.unseen]
+
+    def rows_of(self, rank: int) -> range:
+        """Positions in `calls` of one rank's calls, in order."""
+        first, last = np.searchsorted(self.calls["rank"], [rank, rank + 1])
+        return range(int(first), int(last))
+
+    def call(self, row: int) -> Call:
+        """One call as an event."""
+        record = self.calls[row]
+        operation = OPERATIONS[record["op"]]
+        spec = self.specs[record["spec"]]
+        peer = int(record["peer"])
+        reduce_op = int(record["reduce_op"])
+        return Call(
+            rank=int(record["rank"]),
+            op=operation.name,
+            group=self.groups[record["group"]].name,
+            ordinal=int(record["ordinal"]),
+            tensors=spec.tensors,
+            reduce_op=REDUCE_OPS[reduce_op] if reduce_op < len(REDUCE_OPS) else None,
+            root=peer if operation.is_rooted else None,
+            peer=peer if operation.is_point_to_point and peer >= 0 else None,
+            tag=int(record["tag"]),
+            splits=spec.splits,
+            asynchronous=bool(record["flags"] & ASYNCHRONOUS),
+            state=State(int(record["state"])),
+            place=self.sites[record["site"]],
+            thread=int(record["thread"]),
+            failing=bool(record["flags"] & FAILING),
+        )
+
+    def events(self, rank: int) -> Iterator[Event]:
+        """All a rank did, in order."""
+        life = list(self.life.get(rank, ()))
+        for position, row in enumerate(self.rows_of(rank)):
+            while life and life[0][0] <= position:
+                yield life.pop(0)[1]
+            yield self.call(row)
+        yield from (event for _, event in life)
+
+    def of(self, kind: type[AnyEvent], rank: int) -> list[AnyEvent]:
+        """The events of one kind other than calls on one rank, in order."""
+        life = self.life.get(rank, ())
+        return [event for _, event in life if isinstance(event, kind)]
+
+    def has(self, kind: type) -> bool:
+        """Whether any rank has an event of this kind."""
+        if kind is Call:
+            return len(self.calls) > 0
+        return any(self.of(kind, rank) for rank in self.life)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Run):
+            return NotImplemented
+        return (
+            (self.world_size, dict(self.unseen), set(self.groups))
+            == (other.world_size, dict(other.unseen), set(other.groups))
+        ) and all(
+            list(self.events(rank)) == list(other.events(rank))
+            for rank in range(self.world_size)
+        )
+
+    __hash__ = None  # type: ignore[assignment] # a run is large; nothing hashes it
+
+
+class _Builder:
+    """Turns events into columns."""
+
+    def __init__(
+        self,
+        events: Mapping[int, Sequence[Event]],
+        unseen: Mapping[int, str],
+        members: Mapping[str, Sequence[int]],
+    ) -> None:
+        ranks = sorted([*events, *unseen])
+        if ranks != list(range(len(ranks))):
+            raise ValueError(f"ranks must be 0..n-1, each once; got {ranks}")
+        self._events, self._unseen, self._members = events, unseen, members
+        self._sites: dict[Place | None, int] = {None: 0}
+        self._specs: dict[Spec, int] = {Spec(): 0}
+        self._groups: dict[str, int] = {}
+        self._users: dict[str, set[int]] = {}
+
+    def run(self, **rest: Any) -> Run:
+        records: list[tuple[object, ...]] = []
+        life: dict[int, list[tuple[int, Event]]] = {}
+        for rank in sorted(self._events):
+            count = 0
+            life[rank] = []
+            ordinals: dict[str, int] = {}
+            for event in self._events[rank]:
+                if isinstance(event, Call):
+                    records.append(self._record(event, ordinals))
+                    count += 1
+                else:
+                    life[rank].append((count, event))
+        size = len(self._events) + len(self._unseen)
+        for name in self._members:
+            self._index(self._groups, name)
+        groups = tuple(Group(name, self._ranks(name, size)) for name in self._groups)
+        return Run(
+            world_size=size,
+            groups=groups,
+            calls=np.array(records, CALLS) if records else np.empty(0, CALLS),
+            sites=list(self._sites),
+            specs=list(self._specs),
+            life=life,
+            unseen=dict(self._unseen),
+            **rest,
+        )
+
+    def _ranks(self, name: str, size: int) -> tuple[int, ...]:
+        if name in self._members:
+            return tuple(self._members[name])
+        return tuple(range(size) if name == WORLD else sorted(self._users[name]))
+
+    @staticmethod
+    def _index(table: dict[Any, int], key: object) -> int:
+        return table.setdefault(key, len(table))
+
+    def _record(self, call: Call, ordinals: dict[str, int]) -> tuple[object, ...]:
+        op = CODE_OF[call.op]
+        operation = OPERATIONS[op]
+        ordinal = 0
+        if not operation.is_point_to_point:
+            ordinals[call.group] = ordinal = ordinals.get(call.group, 0) + 1
+        self._users.setdefault(call.group, set()).add(call.rank)
+        reduce_op = NO_REDUCE_OP
+        if call.reduce_op is not None:
+            reduce_op = REDUCE_OPS.index(call.reduce_op)
+        root = -1 if call.root is None else call.root
+        peer = root if call.peer is None else call.peer
+        dtypes = tuple(tensor.dtype for tensor in call.tensors)
+        numels = tuple(tensor.numel for tensor in call.tensors)
+        flags = ASYNCHRONOUS * call.asynchronous | FAILING * call.failing
+        return (
+            signature(op, reduce_op, root, dtypes, numels),
+            call.ordinal or ordinal,
+            *(0, 0, 0),
+            call.rank,
+            self._index(self._groups, call.group),
+            self._index(self._sites, call.place),
+            self._index(self._specs, Spec(call.tensors, call.splits)),
+            peer,
+            call.tag,
+            0,
+            call.thread,
+            op,
+            reduce_op,
+            int(call.state),
+            flags,
+        )
+
+
+def ranges(ranks: Iterable[int]) -> str:
+    """Ranks as people write them.
+
+    >>> ranges([0, 1, 2, 5])
+    '{0-2,5}'
+    >>> ranges([3])
+    '3'
+    """
+    runs: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    words = [str(a) if a == b else f"{a}-{b}" for a, b in runs]
+    return (
+        words[0]
+        if len(words) == 1 and "-" not in words[0]
+        else f"{{{','.join(words)}}}"
+    )
+
+
+def named(ranks: Iterable[int]) -> str:
+    """Ranks with their noun.
+
+    >>> named([3]), named([0, 1])
+    ('rank 3', 'ranks {0-1}')
+    """
+    listed = sorted(set(ranks))
+    return f"rank{'s' if len(listed) != 1 else ''} {ranges(listed)}"

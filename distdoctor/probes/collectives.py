@@ -1,0 +1,334 @@
+"""Sees every communication operation that goes through torch's dispatcher.
+
+The dispatcher asks the key `BackendSelect` before the backends, and the `c10d`
+operators leave that slot empty. A kernel there sees each call, whoever makes it (Python,
+the reducer of DistributedDataParallel, FSDP2, DTensor, functional collectives,
+batched point-to-point, compiled code, any thread), and passes it on with the key
+removed. What does not pass here: methods of a backend object, RPC.
+
+Source: measured with torch 2.8 to 2.15; nothing in stock torch fills the slot.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.library import Library
+
+from distdoctor.journal import NODES_MODULO, SUPERVISOR_VARIABLE, Kind, group_text
+from distdoctor.model.operations import (
+    ASYNCHRONOUS,
+    FAILING,
+    NO_REDUCE_OP,
+    OPERATIONS,
+    UNKNOWN_REDUCE_OP,
+    Operation,
+)
+from distdoctor.probes.board import Board
+from distdoctor.probes.harmless import harmless
+from distdoctor.probes.recorder import RECORDER
+from distdoctor.probes.sites import call_site
+from distdoctor.probes.tensors import Key, describe, reader_of
+
+_BACKEND_SELECT = torch._C.DispatchKey.BackendSelect
+_META = torch._C.DispatchKey.Meta
+
+_MOST_SPECS = 65_536
+_MOST_WORKS = 1024
+_LONGEST_PARK_S = 600.0
+
+
+class _Group:
+    """One process group, as this process uses it."""
+
+    __slots__ = ("board", "number", "ordinal")
+
+    def __init__(self, number: int, board: Board) -> None:
+        self.number = number  # of its text in the journal
+        self.ordinal = 0  # collectives so far
+        self.board = board
+
+
+class _Pending:
+    """A call whose end is not known yet."""
+
+    __slots__ = ("call", "group", "ordinal", "work")
+
+    def __init__(self, work: Any, call: int, group: int, ordinal: int) -> None:
+        self.work = work  # held, so that pybind hands the user this very object
+        self.call = call
+        self.group = group
+        self.ordinal = ordinal
+
+
+class Collectives:
+    """The kernels and what they remember; one per process.
+
+    Attributes:
+        pending: Calls by the identity of their Work object.
+        by_pointer: Calls by the address of their result, for functional collectives.
+    """
+
+    def __init__(self) -> None:
+        self.pending: OrderedDict[int, _Pending] = OrderedDict()
+        self.by_pointer: OrderedDict[int, _Pending] = OrderedDict()
+        self._groups: dict[str, _Group | None] = {}
+        self._seen: dict[tuple[str, tuple[int, ...]], int] = {}
+        self._specs: dict[Key, tuple[int, int]] = {}
+        self._calls = 0
+        self._tasks: dict[int, int] = {}  # thread -> autograd task with a bracket
+        self._failing = 0
+        # Dropping this object takes the kernels away.
+        self._library = Library("c10d", "IMPL")
+        for code, operation in enumerate(OPERATIONS):
+            op = getattr(torch.ops.c10d, operation.c10d, None)
+            if op is not None:
+                kernel = self._kernel(code, operation, op.default)
+                self._library.impl(
+                    operation.c10d, kernel, "BackendSelect", with_keyset=True
+                )
+
+    def close(self) -> None:
+        """Take the kernels away."""
+        self._library._destroy()
+
+    def forget_groups(self) -> None:
+        """Group names are about to be used again; old Work objects may go."""
+        self._groups.clear()
+        self._specs.clear()  # their numbers are of a journal that may be another now
+        self.pending.clear()
+        self.by_pointer.clear()
+
+    def _kernel(self, code: int, operation: Operation, op: Any) -> Callable[..., Any]:
+        enter, left, raised = (
+            self._entering(code, operation, op),
+            self._left,
+            self._raised,
+        )
+        redispatch = op.redispatch
+
+        def kernel(keyset: Any, *args: Any) -> Any:
+            below = keyset.remove(_BACKEND_SELECT)
+            if keyset.has(_META):  # a tracer's fake tensors: no call is made
+                return redispatch(below, *args)
+            pending = enter(args)
+            if pending is None:
+                return redispatch(below, *args)
+            try:
+                out = redispatch(below, *args)
+            except BaseException:
+                raised(pending)
+                raise
+            left(pending, out)
+            return out
+
+        return kernel
+
+    def _entering(
+        self, code: int, operation: Operation, op: Any
+    ) -> Callable[[tuple[Any, ...]], _Pending | None]:
+        """The function that notes that a call of this operator is about to be made."""
+        at = {argument.name: n for n, argument in enumerate(op._schema.arguments)}
+        at_group, at_reduce = at["process_group"], at.get("reduce_op")
+        at_root, at_tag = at.get("root_rank"), at.get("tag")
+        at_peer = at.get("src", at.get("dst"))
+        at_async = at.get("async_op")
+        read = reader_of(operation.c10d, at)
+        point_to_point = operation.is_point_to_point
+        unbox = dist.ProcessGroup.unbox
+        groups, specs, recorder = self._groups, self._specs, RECORDER
+        task_id = torch._C._current_graph_task_id
+        nodes = torch._C._autograd._get_sequence_nr  # type: ignore[attr-defined]
+        enter, refuse = int(Kind.ENTER), int(Kind.REFUSE)
+
+        def entering(args: tuple[Any, ...]) -> _Pending | None:
+            writer = recorder.writer
+            if writer is None:
+                return None
+            unboxed = unbox(args[at_group])
+            name = unboxed.group_name
+            try:
+                group = groups[name]
+            except KeyError:
+                group = groups[name] = self._meet(unboxed, name)
+            if group is None:
+                return None
+            reduce_op = (
+                NO_REDUCE_OP if at_reduce is None else _reduce_op(args[at_reduce])
+            )
+            if at_root is not None:
+                peer = args[at_root]
+            else:
+                peer = -1 if at_peer is None else args[at_peer]
+            key = (code, reduce_op, peer, read(args))
+            spec = specs.get(key)
+            if spec is None:
+                spec = self._spec(key, point_to_point)
+            thread = recorder.thread()
+            site = recorder.intern(call_site(4))
+            # A trailing argument equal to its default is not passed: absent is True.
+            flags = 0
+            if at_async is not None and (at_async >= len(args) or args[at_async]):
+                flags = ASYNCHRONOUS
+            error = sys.exception()
+            if error is not None and not isinstance(error, StopIteration):
+                flags |= FAILING
+                self._failing_with(error)
+            kind, ordinal = enter, 0
+            with recorder.lock:
+                self._calls = call = self._calls + 1
+                if not point_to_point:
+                    group.ordinal = ordinal = group.ordinal + 1
+                    group.board.write(ordinal, spec[0])
+            if ordinal and not group.board.agrees(ordinal, spec[0]):
+                kind = refuse
+            writer.put(
+                kind,
+                thread,
+                call,
+                ordinal,
+                group.number,
+                spec[0],
+                code,
+                reduce_op,
+                flags,
+                site,
+                spec[1],
+                peer,
+                args[at_tag] if at_tag is not None else nodes() % NODES_MODULO,
+            )
+            if kind == refuse:
+                _park()
+                writer.put(Kind.REISSUE, thread, call, ordinal, group.number)
+            task = task_id()
+            if task != -1 and self._tasks.get(thread) != task:
+                self._bracket(thread, task, call)
+            return _Pending(None, call, group.number, ordinal)
+
+        return harmless(entering)
+
+    # --- after the call ------------------------------------------------------------
+
+    @harmless
+    def _left(self, pending: _Pending, out: Any) -> None:
+        writer = RECORDER.writer
+        if writer is None:
+            return
+        thread = RECORDER.thread()
+        writer.put(Kind.RETURN, thread, pending.call)
+        boxed = out[-1] if isinstance(out, tuple) else out
+        if boxed is None:  # monitored_barrier has done all its waiting
+            writer.put(Kind.WOKE, thread, pending.call, pending.ordinal, pending.group)
+            return
+        pending.work = work = dist.Work.unbox(boxed)
+        works = self.pending
+        while works:
+            # A Work keeps its tensors alive: let the finished ones go.
+            oldest = next(iter(works))
+            if not works[oldest].work.is_completed() and len(works) < _MOST_WORKS:
+                break
+            works.pop(oldest, None)
+        works[id(work)] = pending
+        if isinstance(out, tuple):
+            self._remember_result(pending, out[0])
+
+    @harmless
+    def _raised(self, pending: _Pending) -> None:
+        if RECORDER.writer is not None:
+            RECORDER.writer.put(Kind.RAISE, RECORDER.thread(), pending.call)
+
+    def _remember_result(self, pending: _Pending, result: Any) -> None:
+        while isinstance(result, list) and result:
+            result = result[0]
+        if isinstance(result, torch.Tensor) and result.layout is torch.strided:
+            self.by_pointer[result.data_ptr()] = pending
+            if len(self.by_pointer) > _MOST_WORKS:
+                self.by_pointer.popitem(last=False)
+
+    # --- what is worked out once -----------------------------------------------------
+
+    def _meet(self, group: Any, name: str) -> _Group | None:
+        """What to remember of a group; None if it has one member and nothing to meet."""
+        if group.size() < 2:
+            return None
+        try:
+            ranks = tuple(dist.get_process_group_ranks(group))
+        except (KeyError, RuntimeError, ValueError):
+            ranks = tuple(range(group.size()))  # not (yet) known to torch's Python side
+        generation = self._seen.get((name, ranks), 0)
+        self._seen[name, ranks] = generation + 1
+        assert RECORDER.writer is not None
+        generation += 1000 * RECORDER.writer.incarnation
+        text = group_text(name, getattr(group, "group_desc", ""), generation, ranks)
+        board = Board(RECORDER.folder / "boards", text, group.size(), group.rank())
+        return _Group(RECORDER.intern(text), board)
+
+    def _spec(self, key: Key, point_to_point: bool) -> tuple[int, int]:
+        code, reduce_op, peer, tensors = key
+        if len(self._specs) >= _MOST_SPECS:
+            self._specs.clear()
+        root = -1 if point_to_point else peer
+        number, text = describe(code, reduce_op, root, tensors)
+        spec = self._specs[key] = (number, RECORDER.intern(text))
+        return spec
+
+    def _failing_with(self, error: BaseException) -> None:
+        if id(error) != self._failing:
+            self._failing = id(error)
+            RECORDER.failure(error, error.__traceback__, fatal=False)
+
+    # --- waiting inside backward -------------------------------------------------------
+
+    def _bracket(self, thread: int, task: int, call: int) -> None:
+        """Note when autograd is done and the reducer starts, and ends, its wait.
+
+        The reducer waits in C++, in a callback it queues after ours; a callback that
+        is queued by ours runs after the reducer's. (Measured: torch 2.8 to 2.15.)
+        """
+        queue = torch.autograd.Variable._execution_engine.queue_callback  # type: ignore[attr-defined]
+        self._tasks[thread] = task
+
+        @harmless
+        def before() -> None:
+            if RECORDER.writer is not None:
+                RECORDER.writer.put(Kind.BACKWARD_WAIT, thread, call)
+                queue(after)
+
+        @harmless
+        def after() -> None:
+            self._tasks.pop(thread, None)
+            if RECORDER.writer is not None:
+                RECORDER.writer.put(Kind.BACKWARD_WOKE, thread, call)
+
+        queue(before)
+
+
+def _reduce_op(boxed: Any) -> int:
+    """Number of a reduce op; torch 2.8 and older do not let Python see it."""
+    op = getattr(boxed, "op", None)
+    return UNKNOWN_REDUCE_OP if op is None else int(op())
+
+
+def _park() -> None:
+    """Stay before a refused call until the supervisor ends the job.
+
+    Nothing of the job runs on, so that it cannot save, send or print nonsense. When
+    nobody supervises any more, the call is made as if there were no probe.
+    """
+    supervisor = int(os.environ.get(SUPERVISOR_VARIABLE, "0"))
+    end = time.monotonic() + _LONGEST_PARK_S
+    while supervisor and time.monotonic() < end:
+        try:
+            os.kill(supervisor, 0)
+        except ProcessLookupError:
+            return
+        except PermissionError:
+            pass
+        time.sleep(0.02)

@@ -1,0 +1,38 @@
+"""Keeps what goes wrong in a probe away from the job."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import suppress
+from typing import ParamSpec, TypeVar
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+_on_loss: list[Callable[[str, BaseException], None]] = []
+
+
+def on_loss(report: Callable[[str, BaseException], None]) -> None:
+    """Say who is told of events that a probe lost (the recorder)."""
+    _on_loss[:] = [report]
+
+
+def harmless(probe: Callable[Given, Result]) -> Callable[Given, Result | None]:
+    """Turn any error of a probe into lost evidence, and give None instead.
+
+    Only a probe's own work goes inside; the job's call stays outside, so that the
+    job's errors reach the job.
+    """
+
+    @functools.wraps(probe)
+    def guarded(*args: Given.args, **kwargs: Given.kwargs) -> Result | None:
+        try:
+            return probe(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - the job must not feel the probe
+            with suppress(Exception):
+                for report in _on_loss:
+                    report(getattr(probe, "__qualname__", repr(probe)), error)
+            return None
+
+    return guarded

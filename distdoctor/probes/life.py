@@ -1,0 +1,260 @@
+"""Sees how a rank's process lives: joins, leaves, makes groups, wraps models, reads data.
+
+There is no public hook for these, so functions are replaced wherever torch's own
+modules hold them.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.data import dataloader
+
+from distdoctor.journal import Kind
+from distdoctor.probes.boot import reporting
+from distdoctor.probes.harmless import harmless
+from distdoctor.probes.recorder import RECORDER
+from distdoctor.probes.sites import call_site
+
+_MOST_NAMES = 500
+
+_installed: list[Any] = []
+
+
+def install() -> None:
+    """Right after `import torch`: only what is cheap."""
+    if not dist.is_available():
+        return
+    _replace(dist.init_process_group, _init_process_group)
+    _replace(dist.destroy_process_group, _destroy_process_group)
+    _replace(dist.new_group, _new_group)
+    # torch.multiprocessing.spawn is also a function of that name.
+    torch_spawn = importlib.import_module("torch.multiprocessing.spawn")
+    wrapped = torch_spawn._wrap
+
+    @functools.wraps(wrapped)
+    def _wrap(fn: Callable[..., Any], *args: Any) -> Any:
+        return wrapped(functools.partial(reporting, fn), *args)
+
+    torch_spawn._wrap = _wrap  # type: ignore[attr-defined]
+
+
+def _replace(function: Callable[..., Any], around: Callable[..., Any]) -> None:
+    """Put `around(function, …)` in the place of a function, in all of torch.
+
+    Several modules of torch import these functions by name (DeviceMesh does).
+    """
+
+    @functools.wraps(function)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        return around(function, *args, **kwargs)
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("torch.distributed") and module is not None:
+            for key, value in list(vars(module).items()):
+                if value is function:
+                    setattr(module, key, replacement)
+
+
+# --- joining and leaving ------------------------------------------------------------
+
+
+def _init_process_group(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    _joining(args, kwargs)
+    result = made(*args, **kwargs)
+    _joined()
+    return result
+
+
+@harmless
+def _joining(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    named = dict(
+        zip(
+            ("backend", "init_method", "timeout", "world_size", "rank"),
+            args,
+            strict=False,
+        )
+    )
+    named.update(kwargs)
+    rank, size = (
+        _asked(named, "rank", "RANK"),
+        _asked(named, "world_size", "WORLD_SIZE"),
+    )
+    if rank >= 0:
+        writer = RECORDER.open(rank, max(size, 0))
+        if writer is not None and writer.rank < 0:
+            writer.become(rank, max(size, 0))
+    RECORDER.note("start", call_site(4), world_size=size)
+
+
+def _asked(named: dict[str, Any], name: str, variable: str) -> int:
+    value = named.get(name, -1)
+    if isinstance(value, int) and value >= 0:
+        return value
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdigit() else -1
+
+
+@harmless
+def _joined() -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    first = RECORDER.writer is None
+    writer = RECORDER.open(rank, size)
+    if writer is None:
+        return
+    if first:
+        RECORDER.note("start", call_site(4), world_size=size)
+    if not _installed:
+        writer.become(rank, size)
+    _watch()
+    _installed[0].forget_groups()
+    RECORDER.note(
+        "started",
+        world_size=size,
+        backend=dist.get_backend(),
+        torch=torch.__version__,
+        device="cuda" if torch.cuda.is_available() else "cpu",
+    )
+
+
+def _watch() -> None:
+    """At the first `init_process_group`: all that costs something."""
+    if _installed:
+        return
+    from distdoctor.probes.collectives import Collectives
+    from distdoctor.probes.waits import watch_waits
+
+    collectives = Collectives()
+    _installed.extend([collectives, watch_waits(collectives)])
+    _watch_ddp()
+    _watch_loaders()
+    _watch_steps()
+
+
+def _destroy_process_group(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    group = args[0] if args else kwargs.get("group")
+    if group is None or group is dist.group.WORLD:
+        # Before: peers notice the closed connections at once.
+        _leaving()
+    return made(*args, **kwargs)
+
+
+@harmless
+def _leaving() -> None:
+    RECORDER.note("leave", call_site(4))
+    if _installed:
+        _installed[0].forget_groups()
+
+
+def _new_group(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    _grouping(args[0] if args else kwargs.get("ranks"))
+    result = made(*args, **kwargs)
+    _grouped()
+    return result
+
+
+@harmless
+def _grouping(ranks: Any) -> None:
+    if ranks is None:
+        ranks = range(dist.get_world_size())
+    RECORDER.note("group", call_site(4), ranks=[int(rank) for rank in ranks])
+
+
+@harmless
+def _grouped() -> None:
+    RECORDER.note("grouped")
+
+
+# --- models, data, steps ---------------------------------------------------------------
+
+
+def _watch_ddp() -> None:
+    ddp = torch.nn.parallel.DistributedDataParallel
+    made = ddp.__init__
+
+    @functools.wraps(made)
+    def __init__(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
+        _wrapping("ddp", module)
+        made(self, module, *args, **kwargs)
+
+    ddp.__init__ = __init__  # type: ignore[method-assign]
+
+
+def watch_fsdp(module: ModuleType) -> None:
+    """Right after `import torch.distributed.fsdp`."""
+    made = getattr(module, "fully_shard", None)
+    if made is None:
+        return
+
+    @functools.wraps(made)
+    def fully_shard(wrapped: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(wrapped, torch.nn.Module):
+            _wrapping("fsdp", wrapped)
+        return made(wrapped, *args, **kwargs)
+
+    for name in ("state", "with_fsdp_mark"):  # attributes users reach through it
+        if hasattr(made, name):
+            setattr(fully_shard, name, getattr(made, name))
+    module.fully_shard = fully_shard  # type: ignore[attr-defined]
+
+
+@harmless
+def _wrapping(how: str, module: torch.nn.Module) -> None:
+    names = [
+        name
+        for name, parameter in module.named_parameters()
+        if how == "fsdp" or parameter.requires_grad
+    ]
+    RECORDER.note("wrap", call_site(4), how=how, parameters=names[:_MOST_NAMES])
+
+
+def _watch_loaders() -> None:
+    """Note where each DataLoader's iterator stands, and when it ends."""
+    iterator = dataloader._BaseDataLoaderIter
+    made = iterator.__next__
+
+    def __next__(self: Any) -> Any:
+        try:
+            batch = made(self)
+        except StopIteration:
+            _batch(self, ended=True)
+            raise
+        _batch(self, ended=False)
+        return batch
+
+    iterator.__next__ = __next__  # type: ignore[method-assign]
+    iterator.next = __next__  # type: ignore[attr-defined]
+
+
+@harmless
+def _batch(iterator: Any, ended: bool) -> None:
+    if RECORDER.writer is not None:
+        RECORDER.writer.put(
+            Kind.BATCH,
+            RECORDER.thread(),
+            ordinal=iterator._num_yielded,
+            flags=int(ended),
+            site=RECORDER.intern(call_site(4)),
+        )
+
+
+def _watch_steps() -> None:
+    def stepped(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        _step()
+
+    register_optimizer_step_post_hook(stepped)
+
+
+@harmless
+def _step() -> None:
+    if RECORDER.writer is not None:
+        RECORDER.writer.step()

@@ -1,0 +1,181 @@
+"""The pen of this process: its journal, once it has one."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import signal
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TextIO
+
+from distdoctor.journal import (
+    EXITS_FILE,
+    FOLDER_VARIABLE,
+    LOSSES_FILE,
+    OWNER_VARIABLE,
+    STACK_SIGNAL_FROM_LAST,
+    Kind,
+)
+from distdoctor.journal.writer import JournalWriter
+from distdoctor.probes import harmless, sites
+
+_SMALL_BYTES = 256 * 1024  # a process without a rank only tells how it failed
+
+
+class _Goodbye:
+    """Notes the end of the thread whose local storage holds it."""
+
+    def __init__(self, thread: int) -> None:
+        self._thread = thread
+
+    def __del__(self) -> None:
+        with suppress(Exception):
+            if RECORDER.writer is not None:
+                RECORDER.writer.put(Kind.THREAD_END, self._thread)
+
+
+class Recorder:
+    """What this process writes down, and where.
+
+    Attributes:
+        writer: The journal; None until the process has a rank, and again in a forked
+            child, for whom its parent's journal is not to be touched.
+        folder: The record folder.
+    """
+
+    def __init__(self) -> None:
+        self.writer: JournalWriter | None = None
+        self.folder = Path(os.environ.get(FOLDER_VARIABLE, "."))
+        self.lock = threading.Lock()
+        self._local = threading.local()
+        self._stack_file: TextIO | None = None
+        self._failed: BaseException | None = None
+        self._told = False
+
+    def open(self, rank: int, world_size: int) -> JournalWriter | None:
+        """Give this process its journal, if it has none yet."""
+        if self.writer is None:
+            self.writer = JournalWriter.of_environment(self.folder, rank, world_size)
+            os.environ[OWNER_VARIABLE] = str(os.getpid())
+            self._offer_stacks()
+        return self.writer
+
+    def forked(self) -> None:
+        """In a child: leave the parent's journal alone."""
+        self.writer = None
+        self.lock = threading.Lock()
+        self._local = threading.local()
+
+    def thread(self) -> int:
+        """The operating system's number of this thread; its end will be noted."""
+        try:
+            return self._local.number  # type: ignore[no-any-return]
+        except AttributeError:
+            self._local.number = number = threading.get_native_id()
+            if number != os.getpid():
+                self._local.goodbye = _Goodbye(number)
+            return number
+
+    def intern(self, text: str) -> int:
+        """Number of a string in the journal."""
+        assert self.writer is not None
+        number = self.writer._ids.get(text)
+        if number is None:
+            with self.lock:
+                number = self.writer.intern(text)
+        return number
+
+    def note(self, what: str, site: str = "", /, **details: object) -> None:
+        """Write an event of the process's life."""
+        if self.writer is None:
+            return
+        text = json.dumps({"what": what, **details})
+        self.writer.put(
+            Kind.LIFE, self.thread(), spec=self.intern(text), site=self.intern(site)
+        )
+
+    def failure(
+        self,
+        error: BaseException,
+        traceback: TracebackType | None,
+        fatal: bool,
+    ) -> None:
+        """Write that an exception left the user's code, each exception once as fatal."""
+        if fatal and error is self._failed:
+            return
+        if self.writer is None:
+            if not fatal:
+                return
+            self.writer = JournalWriter(
+                self.folder, _rank_of_environment(), 0, _SMALL_BYTES
+            )
+        if fatal:
+            self._failed = error
+        self.note(
+            "fail",
+            error=type(error).__name__,
+            message=str(error)[:500],
+            site=sites.error_site(traceback),
+            fatal=fatal,
+            secondary=sites.raised_by_torch_distributed(traceback),
+        )
+
+    def exit_of(self, pid: int, status: int) -> None:
+        """Write how a child of this process ended; negative: minus the signal."""
+        self._append(EXITS_FILE, {"pid": pid, "status": status})
+
+    def _append(self, name: str, note: dict[str, object]) -> None:
+        """One write, so that lines of several processes do not mix."""
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        file = os.open(self.folder / name, flags, 0o600)
+        try:
+            os.write(file, (json.dumps(note) + "\n").encode())
+        finally:
+            os.close(file)
+
+    def lose(self, probe: str, error: BaseException) -> None:
+        """Count what a probe failed to write."""
+        if self.writer is not None:
+            self.writer.lose()
+        if not self._told:
+            self._told = True
+            rank = -1 if self.writer is None else self.writer.rank
+            rank = _rank_of_environment() if rank < 0 else rank
+            why = f"{probe}: {error!r}"[:500]
+            self._append(LOSSES_FILE, {"pid": os.getpid(), "rank": rank, "why": why})
+
+    def _offer_stacks(self) -> None:
+        """Let the supervisor ask for stacks by a signal, where it may not trace us.
+
+        The handler is C, takes no interpreter lock and restarts system calls.
+        """
+        number = signal.SIGRTMAX - STACK_SIGNAL_FROM_LAST
+        if signal.getsignal(number) is not signal.SIG_DFL:
+            return
+        folder = self.folder / "stacks"
+        folder.mkdir(exist_ok=True, mode=0o700)
+        self._stack_file = (folder / f"{os.getpid()}.txt").open("w")
+        faulthandler.register(number, self._stack_file, all_threads=True)
+
+
+def _rank_of_environment() -> int:
+    rank = os.environ.get("RANK", "")
+    owner = os.environ.get(OWNER_VARIABLE)
+    mine = owner in {None, str(os.getpid())}
+    return int(rank) if rank.isdigit() and mine else -1
+
+
+RECORDER = Recorder()
+harmless.on_loss(RECORDER.lose)
+os.register_at_fork(after_in_child=RECORDER.forked)
+
+
+def interpreter_ends() -> None:
+    """Note that the exit handlers run."""
+    if RECORDER.writer is not None and sys is not None:
+        RECORDER.writer.end()

@@ -1,0 +1,81 @@
+"""Sees when a thread waits for a communication operation to complete.
+
+On gloo a synchronous collective returns at once from the backend; the blocking part is
+`Work.wait`, called by torch's Python code, which can be replaced. Functional
+collectives wait in the operator `_c10d_functional::wait_tensor`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.library import Library
+
+from distdoctor.journal import Kind
+from distdoctor.probes.collectives import Collectives, _Pending
+from distdoctor.probes.harmless import harmless
+from distdoctor.probes.recorder import RECORDER
+
+_BACKEND_SELECT = torch._C.DispatchKey.BackendSelect
+_META = torch._C.DispatchKey.Meta
+
+
+@harmless
+def _put(kind: Kind, pending: _Pending) -> None:
+    if RECORDER.writer is not None:
+        RECORDER.writer.put(
+            kind, RECORDER.thread(), pending.call, pending.ordinal, pending.group
+        )
+
+
+def watch_waits(collectives: Collectives) -> Library:
+    """From now on, write when a thread starts and ends to wait.
+
+    Returns:
+        The library of the kernel; it must be kept.
+    """
+    works = collectives.pending
+    made = dist.Work.wait
+
+    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        pending = works.get(id(self))
+        if pending is None or pending.work is not self:
+            return made(self, *args, **kwargs)
+        _put(Kind.WAIT, pending)
+        try:
+            result = made(self, *args, **kwargs)
+        except BaseException:
+            _put(Kind.WAIT_RAISE, pending)
+            raise
+        _put(Kind.WOKE, pending)
+        works.pop(id(self), None)
+        return result
+
+    dist.Work.wait = wait  # type: ignore[method-assign,assignment]
+
+    library = Library("_c10d_functional", "IMPL")
+    redispatch = torch.ops._c10d_functional.wait_tensor.default.redispatch
+    pointers = collectives.by_pointer
+
+    @harmless
+    def find(tensor: Any) -> _Pending | None:
+        return pointers.pop(tensor.data_ptr(), None)
+
+    def wait_tensor(keyset: Any, tensor: Any) -> Any:
+        below = keyset.remove(_BACKEND_SELECT)
+        pending = None if keyset.has(_META) else find(tensor)
+        if pending is None:
+            return redispatch(below, tensor)
+        _put(Kind.WAIT, pending)
+        try:
+            result = redispatch(below, tensor)
+        except BaseException:
+            _put(Kind.WAIT_RAISE, pending)
+            raise
+        _put(Kind.WOKE, pending)
+        return result
+
+    library.impl("wait_tensor", wait_tensor, "BackendSelect", with_keyset=True)
+    return library

@@ -1,0 +1,118 @@
+"""Puts a run, its verdicts and the conclusion together as one report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from distdoctor.examination import Conclusion
+from distdoctor.journal.folder import Manifest
+from distdoctor.model.events import Busy, Ended, Started
+from distdoctor.model.findings import (
+    Finding,
+    NotApplicable,
+    Sick,
+    Unknown,
+    Verdict,
+    Well,
+)
+from distdoctor.model.run import Run
+from distdoctor.report.schema import (
+    ChecksData,
+    FindingData,
+    LocationData,
+    NotExamined,
+    Report,
+    RunData,
+)
+
+
+def compose(
+    run: Run,
+    verdicts: Sequence[Verdict],
+    conclusion: Conclusion,
+    manifest: Manifest,
+    kept: str = "",
+) -> Report:
+    """The report of an examination.
+
+    Args:
+        run: What was examined.
+        verdicts: One per check.
+        conclusion: Their sum.
+        manifest: How the job was started and how it ended.
+        kept: The record folder, if it stays.
+    """
+    sick = [verdict for verdict in verdicts if isinstance(verdict, Sick)]
+    return Report(
+        distdoctor=manifest.distdoctor,
+        verdict=conclusion.verdict,
+        world_size=run.world_size,
+        script=manifest.script,
+        launch=manifest.launch,
+        findings=[
+            _finding(verdict, finding)
+            for verdict in sick
+            for finding in verdict.findings
+        ],
+        not_examined=[NotExamined(gap.what, gap.why) for gap in conclusion.gaps],
+        remarks=manifest.remarks,
+        run=_run(run, manifest, kept),
+        checks=ChecksData(
+            sick=[verdict.code for verdict in sick],
+            well=[v.code for v in verdicts if isinstance(v, Well)],
+            unknown=[v.code for v in verdicts if isinstance(v, Unknown)],
+            not_applicable=[v.code for v in verdicts if isinstance(v, NotApplicable)],
+            crashed=[v.code for v in verdicts if isinstance(v, Unknown) and v.internal],
+        ),
+    )
+
+
+def _finding(sick: Sick, finding: Finding) -> FindingData:
+    stacks = any(isinstance(event, Busy) for event in finding.exhibits)
+    return FindingData(
+        code=sick.code,
+        name=sick.name,
+        severity=str(sick.severity),
+        summary=finding.message,
+        ranks=list(finding.culprits),
+        victims=list(finding.victims),
+        locations=[
+            LocationData(
+                location.place.file,
+                location.place.line,
+                location.place.function,
+                list(location.ranks),
+                str(location.role),
+                location.remark,
+            )
+            for location in finding.locations
+        ],
+        certainty=str(finding.certainty),
+        evidence=["run", "stack"] if stacks else ["run"],
+        remedy=sick.remedy,
+        details=dict(finding.details),
+    )
+
+
+def _run(run: Run, manifest: Manifest, kept: str) -> RunData:
+    joined = [event for rank in run.seen for event in run.of(Started, rank)]
+    joined = [event for event in joined if event.joined]
+    codes = {}
+    for rank in range(run.world_size):
+        ended = run.of(Ended, rank)
+        codes[str(rank)] = ended[-1].status if ended else None
+        if ended and ended[-1].status is None and ended[-1].orderly:
+            codes[str(rank)] = 0
+    return RunData(
+        steps=min(run.steps.values(), default=0),
+        seconds=manifest.seconds,
+        exit_codes=codes,
+        exit_code=manifest.exit_code,
+        stopped=manifest.stopped,
+        calls=len(run.calls),
+        proof_ms=manifest.proof_ms,
+        torch=joined[0].torch if joined else "",
+        backend=joined[0].backend if joined else "",
+        device=joined[0].device if joined else "",
+        record=kept,
+    )

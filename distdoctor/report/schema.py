@@ -1,0 +1,96 @@
+"""The report as data, schema `distdoctor.report/1`.
+
+Machine readers depend on this shape: fields may be added, and none is ever renamed or
+removed. `docs/report.md` describes it for readers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+SCHEMA = "distdoctor.report/1"
+
+
+class LocationData(msgspec.Struct):
+    """A line of the user's source."""
+
+    file: str  # relative to the working directory where it can be
+    line: int  # from 1
+    function: str
+    ranks: list[int]
+    role: str  # culprit | victim | party
+    remark: str = ""
+
+
+class FindingData(msgspec.Struct, kw_only=True):
+    """One thing found wrong."""
+
+    code: str
+    name: str
+    severity: str  # error | warning | note
+    summary: str
+    ranks: list[
+        int
+    ]  # the culprits; empty when all ranks share the fault or none stands out
+    victims: list[int]
+    locations: list[LocationData]  # most telling first
+    certainty: str  # proved | likely
+    evidence: list[str]  # run | source | log | dump | stack
+    remedy: str
+    details: dict[str, Any]
+
+
+class NotExamined(msgspec.Struct):
+    """Something that was not examined, and why."""
+
+    what: str
+    why: str
+
+
+class RunData(msgspec.Struct, kw_only=True):
+    """The run in figures."""
+
+    steps: int  # optimizer steps every rank did
+    seconds: float
+    exit_codes: dict[str, int | None]  # by rank; null: it was ended or is not known
+    exit_code: int | None  # of the command; null: distdoctor ended it
+    stopped: str  # why distdoctor ended it; empty: it ended by itself
+    calls: int  # communication calls recorded
+    proof_ms: float | None  # from a deadlock's last event to its proof
+    torch: str
+    backend: str
+    device: str
+    record: str  # folder, if it was kept
+
+
+class ChecksData(msgspec.Struct, kw_only=True):
+    """What the checks said, by code."""
+
+    sick: list[str]
+    well: list[str]
+    unknown: list[str]
+    not_applicable: list[str]
+    crashed: list[str]  # a part of unknown: a fault of distdoctor's own
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """All of it."""
+
+    schema: str = SCHEMA
+    distdoctor: str
+    verdict: str  # sick | well | unknown
+    world_size: int
+    script: str
+    launch: list[str]
+    findings: list[FindingData]
+    not_examined: list[NotExamined]
+    remarks: list[str]
+    run: RunData
+    checks: ChecksData
+
+
+def json_schema() -> dict[str, Any]:
+    """The schema as JSON Schema (draft 2020-12)."""
+    return msgspec.json.schema(Report)

@@ -1,0 +1,232 @@
+"""The report for people: the verdict, the line to look at, the others, the cure.
+
+What comes from the job (messages, names of files) may hold control characters; they
+are shown as escapes.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from distdoctor.model.events import BLOCKED, State
+from distdoctor.model.run import Run, named, ranges
+from distdoctor.report.schema import FindingData, LocationData, Report
+
+_MARGIN = 7
+_AROUND = 2  # lines of source shown before and after
+_EXCERPTS = 2  # locations shown with their source
+_ROWS = 8  # rows of ranks shown
+_CALLS = 3  # calls shown on a row
+_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+_WORDS = {"error": "SICK", "warning": "warning", "note": "note"}
+
+
+def render(
+    report: Report,
+    run: Run,
+    *,
+    width: int = 80,
+    colour: bool = False,
+    verbose: bool = False,
+) -> str:
+    """The report as text.
+
+    Args:
+        report: What to say.
+        run: For the rows of ranks and the excerpts of source.
+        width: Columns.
+        colour: Whether to use terminal colours.
+        verbose: Whether to list the checks that do not apply.
+    """
+    stream = io.StringIO()
+    console = Console(
+        file=stream,
+        width=width,
+        force_terminal=colour,
+        color_system="standard" if colour else None,
+        highlight=False,
+        emoji=False,
+        markup=False,
+        legacy_windows=False,
+    )
+    console.print(_headline(report), soft_wrap=True)
+    if report.findings or report.verdict == "unknown":
+        console.print()
+    for finding in report.findings:
+        console.print(_finding(finding, run))
+        console.print()
+    if not any(finding.severity == "error" for finding in report.findings):
+        console.print(_health(report))
+    for gap in report.not_examined:
+        console.print(_hanging("not examined", f"{gap.what}: {gap.why}", "dim"))
+    for remark in report.remarks:
+        console.print(_hanging("remark", remark, "dim"))
+    if verbose:
+        console.print(_hanging("well", ", ".join(report.checks.well) or "none", ""))
+        left = ", ".join(report.checks.not_applicable) or "none"
+        console.print(_hanging("do not apply", left, ""))
+    if report.findings or report.verdict != "well":
+        console.print(_last_line(report), soft_wrap=True)
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
+
+
+def _plain(text: str) -> str:
+    """Text without control characters."""
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode() for c in text
+    )
+
+
+def _headline(report: Report) -> Text:
+    run = report.run
+    release = ".".join(report.distdoctor.split(".")[:2])
+    parts = [
+        f"distdoctor {release}",
+        f"{_plain(report.script)} on {report.world_size} "
+        f"rank{'s' if report.world_size != 1 else ''}",
+    ]
+    if run.torch:
+        torch = ".".join(run.torch.split("+")[0].split(".")[:2])
+        parts.append(f"torch {torch} {run.backend}/{run.device}")
+    parts.append(f"{run.steps} steps in {run.seconds:.1f} s")
+    return Text(" · ".join(parts), style="bold")
+
+
+def _health(report: Report) -> RenderableType:
+    if report.verdict != "well":
+        return _hanging(
+            "unknown", "nothing wrong was found, but not all was seen", "yellow"
+        )
+    checks = report.checks
+    text = f"{len(checks.well)} checks found nothing"
+    if checks.not_applicable:
+        text += f"; {len(checks.not_applicable)} do not apply: --verbose lists them"
+    return _hanging("well", text, "green")
+
+
+def _last_line(report: Report) -> Text:
+    counts = [
+        f"{n} {word}{'s' if n > 1 else ''}"
+        for word in ("error", "warning", "note")
+        if (n := sum(finding.severity == word for finding in report.findings))
+    ]
+    words = [f"verdict: {report.verdict}", *counts]
+    if report.run.record:
+        words.append(f"kept in {_plain(report.run.record)}")
+    return Text(" · ".join(words), style="bold")
+
+
+def _finding(finding: FindingData, run: Run) -> RenderableType:
+    style = _STYLES[finding.severity]
+    title = Table.grid(expand=True)
+    title.add_column()
+    title.add_column(justify="right")
+    name = finding.name.replace("-", " ")
+    title.add_row(
+        Text.assemble(
+            (f"{_WORDS[finding.severity]:7}", style), (f"{finding.code} {name}", "bold")
+        ),
+        finding.certainty,
+    )
+    parts: list[RenderableType] = [
+        title,
+        Padding(Text(_plain(finding.summary)), (0, 0, 1, _MARGIN)),
+    ]
+    shown: set[tuple[str, int]] = set()
+    for location in finding.locations:
+        at = (location.file, location.line)
+        if at not in shown and len(shown) < _EXCERPTS:
+            shown.add(at)
+            parts.append(_located(location, run))
+    rows = list(_rows(finding, run))
+    if rows:
+        parts.append(_table(rows))
+    remedy = f"{finding.remedy} (distdoctor explain {finding.code})"
+    parts.append(_hanging("cure", remedy, "green"))
+    return Group(*parts)
+
+
+def _located(location: LocationData, run: Run) -> RenderableType:
+    """A line of the user's source with its neighbours."""
+    remark = f" {location.remark}" if location.remark else ""
+    head = Text.assemble(
+        (f"{_plain(location.file)}:{location.line}", "bold"),
+        f" {_plain(location.function)}".rstrip(),
+        (f"   {named(location.ranks)}:{_plain(remark)}", "dim"),
+    )
+    lines: list[Text] = [head]
+    source = run.sources.get(location.file, "").splitlines()
+    first = max(1, location.line - _AROUND)
+    if source and location.line <= len(source):
+        for number in range(first, min(len(source), location.line + _AROUND) + 1):
+            here = number == location.line
+            text = _plain(source[number - 1].expandtabs(4).rstrip())
+            lines.append(
+                Text(
+                    f"{'▸' if here else ' '}{number:5} │ {text}",
+                    style="bold" if here else "",
+                    no_wrap=True,
+                    overflow="ellipsis",
+                )
+            )
+    return Padding(Group(*lines), (0, 0, 1, _MARGIN))
+
+
+def _rows(finding: FindingData, run: Run) -> Iterator[tuple[str, str, str, str]]:
+    """What each rank did around the fault; ranks that did the same share a row."""
+    group = finding.details.get("group")
+    index = next((n for n, g in enumerate(run.groups) if g.name == group), None)
+    folded: dict[tuple[str, str], list[int]] = {}
+    for rank in [*finding.ranks, *finding.victims]:
+        folded.setdefault(_row(run, rank, index), []).append(rank)
+    for (calls, place), ranks in sorted(folded.items(), key=lambda item: min(item[1]))[
+        :_ROWS
+    ]:
+        mark = "▸" if set(ranks) & set(finding.ranks) else " "
+        yield f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}", mark, calls, place
+
+
+def _row(run: Run, rank: int, group: int | None) -> tuple[str, str]:
+    rows = [
+        row
+        for row in run.rows_of(rank)
+        if group is None or run.calls["group"][row] == group
+    ][-_CALLS:]
+    if not rows:
+        return "no call on the group", ""
+    words = []
+    for row in rows:
+        call = run.call(row)
+        waits = (
+            "…" if call.state in BLOCKED else "✗" if call.state is State.RAISED else ""
+        )
+        words.append(f"{call.ordinal or ''} {call.op}{waits}".strip())
+    more = "… " if len(run.rows_of(rank)) > len(rows) else ""
+    place = run.call(rows[-1]).place
+    at = f"{place.file.rpartition('/')[2]}:{place.line}" if place else ""
+    return more + "   ".join(words), at
+
+
+def _table(rows: list[tuple[str, str, str, str]]) -> RenderableType:
+    table = Table.grid(padding=(0, 1))
+    table.add_column(no_wrap=True)
+    table.add_column()
+    table.add_column(overflow="fold")
+    table.add_column(no_wrap=True, overflow="ellipsis")
+    for ranks, mark, calls, place in rows:
+        table.add_row(ranks, Text(mark, "bold"), f"│ {_plain(calls)}", _plain(place))
+    return Padding(table, (0, 0, 1, _MARGIN))
+
+
+def _hanging(label: str, text: str, style: str) -> RenderableType:
+    table = Table.grid()
+    table.add_column(width=max(_MARGIN, len(label) + 2), no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row(Text(label, style), Text(_plain(text)))
+    return table
