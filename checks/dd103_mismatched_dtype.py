@@ -35,8 +35,8 @@ A rank without a journal may be the one that strayed:
 
 Remedy
 ------
-Convert to one dtype before the call, on every rank: `tensor.to(torch.float32)`. Look for
-a rank that skips autocast, loads an old checkpoint, or makes a tensor from numpy
+Convert to one dtype before the call, on every rank: `tensor.to(torch.float32)`. Look
+for a rank that skips autocast, loads an old checkpoint, or makes a tensor from numpy
 (float64 by default).
 """
 

@@ -8,8 +8,8 @@ equally long.
 
 Why it matters
 --------------
-The backend rejects the call on one rank only, aborts, or hangs; in expert-parallel models
-it depends on the data, so it strikes after hours.
+The backend rejects the call on one rank only, aborts, or hangs; in expert-parallel
+models it depends on the data, so it strikes after hours.
 
 Sick
 ----

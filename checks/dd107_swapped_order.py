@@ -7,8 +7,8 @@ Collectives on one group pair up by order alone.
 
 Why it matters
 --------------
-If the sizes differ, the job aborts or hangs. If they agree, tensors that have nothing to
-do with each other are combined, and no error ever tells.
+If the sizes differ, the job aborts or hangs. If they agree, tensors that have nothing
+to do with each other are combined, and no error ever tells.
 
 Sick
 ----
@@ -45,8 +45,8 @@ A rank without a journal may be the one that strayed:
 
 Remedy
 ------
-Iterate in one order on all ranks: `sorted(...)` over names, never over a set, a directory
-listing or anything a per-rank seed has shuffled.
+Iterate in one order on all ranks: `sorted(...)` over names, never over a set, a
+directory listing or anything a per-rank seed has shuffled.
 """
 
 from __future__ import annotations

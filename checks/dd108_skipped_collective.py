@@ -52,9 +52,9 @@ A rank without a journal may be the one that strayed:
 
 Remedy
 ------
-Take the collective out of the branch, or let all ranks decide together: `all_reduce` the
-flag (MAX) and branch on the result. A rank that skips its work still makes the call, with
-zeros.
+Take the collective out of the branch, or let all ranks decide together: `all_reduce`
+the flag (MAX) and branch on the result. A rank that skips its work still makes the
+call, with zeros.
 """
 
 from __future__ import annotations

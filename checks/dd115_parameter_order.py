@@ -2,14 +2,14 @@
 
 What it is
 ----------
-DistributedDataParallel averages gradients by position: the n-th parameter of one rank with
-the n-th of every other. Here the names at these positions differ between ranks.
+DistributedDataParallel averages gradients by position: the n-th parameter of one rank
+with the n-th of every other. Here the names at these positions differ between ranks.
 
 Why it matters
 --------------
-Where the shapes agree nothing fails: at the start, rank 0's weights are copied by position
-into other layers, and from then on gradients of different layers are averaged together.
-The loss may even fall.
+Where the shapes agree nothing fails: at the start, rank 0's weights are copied by
+position into other layers, and from then on gradients of different layers are
+averaged together. The loss may even fall.
 
 Sick
 ----
@@ -34,8 +34,8 @@ A rank without a journal may be the one with another order:
 
 Remedy
 ------
-Build the model in one order on all ranks: sort the names, and do not seed per rank before
-the model is built. Wrap first, and seed per rank afterwards.
+Build the model in one order on all ranks: sort the names, and do not seed per rank
+before the model is built. Wrap first, and seed per rank afterwards.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.model.events import Wrapped
+from distdoctor.model.events import Place, Wrapped
 from distdoctor.model.findings import Finding, Location, Role, Severity
 from distdoctor.model.run import Run, named
 
@@ -75,10 +75,10 @@ def _finding(models: dict[int, Wrapped], orders: Counter[tuple[str, ...]]) -> Fi
     other = models[odd[0]].parameters
     at = next(i for i, name in enumerate(usual) if name != other[i])
     rest = [rank for rank in models if rank not in odd]
-    places = {model.place: [] for model in models.values() if model.place is not None}
+    places: dict[Place, list[int]] = {}
     for rank, model in models.items():
         if model.place is not None:
-            places[model.place].append(rank)
+            places.setdefault(model.place, []).append(rank)
     return Finding(
         message=f"Parameter {at + 1} of the model is {usual[at]} on {named(rest)} and "
         f"{other[at]} on {named(odd)}: gradients of different layers are averaged.",

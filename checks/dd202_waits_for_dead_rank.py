@@ -2,15 +2,15 @@
 
 What it is
 ----------
-A rank raised an exception of its own, or was killed by a signal (out of memory, a crash in
-native code), while others still need it. The first exception is the cause; the errors of
-the others ("connection closed by peer") are consequences.
+A rank raised an exception of its own, or was killed by a signal (out of memory, a
+crash in native code), while others still need it. The first exception is the cause;
+the errors of the others ("connection closed by peer") are consequences.
 
 Why it matters
 --------------
-The log shows the victims first and most: their timeouts and tracebacks bury the one line
-that matters. An exception may also be held up by a `finally:` that communicates, and is
-then never printed at all.
+The log shows the victims first and most: their timeouts and tracebacks bury the one
+line that matters. An exception may also be held up by a `finally:` that communicates,
+and is then never printed at all.
 
 Sick
 ----
@@ -33,7 +33,8 @@ The exception waits in a `finally:` for a barrier:
 
 Well
 ----
-A rank that had left the job is killed on its way out (torch 2.13 does that now and then):
+A rank that had left the job is killed on its way out (torch 2.13 does that now and
+then):
 
     rank 0 | all_reduce(4)  leave  exit=0
     rank 1 | all_reduce(4)  leave  exit=134!
@@ -52,9 +53,9 @@ A rank without a journal may be the one that strayed:
 
 Remedy
 ------
-Repair the line that raised. If a rank may meet bad data, catch the error where it arises
-and let all ranks decide together what to do; never communicate in a `finally:` or an
-`except:` that only one rank can reach.
+Repair the line that raised. If a rank may meet bad data, catch the error where it
+arises and let all ranks decide together what to do; never communicate in a `finally:`
+or an `except:` that only one rank can reach.
 """
 
 from __future__ import annotations

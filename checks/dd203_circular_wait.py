@@ -2,8 +2,9 @@
 
 What it is
 ----------
-Every rank's calls are fine on each group taken alone, and the groups are used in an order
-that closes a circle: 0 waits for 1 on one group, 1 for 2 on another, 2 for 0 on a third.
+Every rank's calls are fine on each group taken alone, and the groups are used in an
+order that closes a circle: 0 waits for 1 on one group, 1 for 2 on another, 2 for 0 on
+a third.
 
 Why it matters
 --------------
@@ -54,8 +55,9 @@ A rank without a journal may be the one that strayed:
 
 Remedy
 ------
-Use the groups in one global order on all ranks: sort them (by their ranks, for instance)
-before the loop, or start all calls with `async_op=True` and wait for them afterwards.
+Use the groups in one global order on all ranks: sort them (by their ranks, for
+instance) before the loop, or start all calls with `async_op=True` and wait for them
+afterwards.
 """
 
 from __future__ import annotations

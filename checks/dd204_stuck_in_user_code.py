@@ -39,9 +39,9 @@ A rank without a journal may be the one that is stuck:
 
 Remedy
 ------
-Give the loop an end: bound its retries, and raise when they are used up. For a lock, find
-who holds it (`py-spy dump --pid`). If the rank really computes for long, let the others
-wait outside of a collective, or raise the timeout for that phase.
+Give the loop an end: bound its retries, and raise when they are used up. For a lock,
+find who holds it (`py-spy dump --pid`). If the rank really computes for long, let the
+others wait outside of a collective, or raise the timeout for that phase.
 """
 
 from __future__ import annotations

@@ -2,14 +2,14 @@
 
 What it is
 ----------
-One rank's loader ran out of batches, or it left its loop for a reason of its own (early
-stopping decided locally), while the others began another round. Each round communicates,
-so the others wait for a partner that is already behind the loop.
+One rank's loader ran out of batches, or it left its loop for a reason of its own
+(early stopping decided locally), while the others began another round. Each round
+communicates, so the others wait for a partner that is already behind the loop.
 
 Why it matters
 --------------
-With DistributedDataParallel the job hangs in the last step of an epoch, only for data sets
-whose size does not divide by the ranks, and only when the sampler does not pad.
+With DistributedDataParallel the job hangs in the last step of an epoch, only for data
+sets whose size does not divide by the ranks, and only when the sampler does not pad.
 
 Sick
 ----
@@ -44,9 +44,9 @@ A rank without a journal may be the one that ran out of batches:
 
 Remedy
 ------
-Give all ranks the same number of rounds: DistributedSampler (it pads), `drop_last=True`, or
-wrap the loop in `torch.distributed.algorithms.join.Join`. A decision to stop must be
-common: `all_reduce` the flag before the `break`.
+Give all ranks the same number of rounds: DistributedSampler (it pads),
+`drop_last=True`, or wrap the loop in `torch.distributed.algorithms.join.Join`. A
+decision to stop must be common: `all_reduce` the flag before the `break`.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """The examination as a whole: "sick", "well" or "unknown", and what it did not see."""
+    """The whole: "sick", "well" or "unknown", and what was not seen."""
 
     verdict: str
     gaps: tuple[Gap, ...]

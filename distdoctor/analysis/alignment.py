@@ -61,14 +61,14 @@ class Alignment:
         return Meeting(self.group, int(self.ordinals[n]), by_rank, absent)
 
     def first_fault(self, run: Run) -> Meeting | None:
-        """The first meeting that not all members made, or not alike; None if all did."""
+        """The first meeting that not all members made, or not alike, if any."""
         members = sum(rank not in run.unseen for rank in self.group.ranks)
         faulty = np.flatnonzero(~self.equal | (self.counts < members))
         return self.meeting(run, int(faulty[0])) if len(faulty) else None
 
 
 def alignments(run: Run) -> list[Alignment]:
-    """One per group of two or more members that anybody used, in order of the groups."""
+    """One per group of two or more members that was used, in order of the groups."""
     if "alignments" not in run.memory:
         run.memory["alignments"] = list(_align(run))
     result: list[Alignment] = run.memory["alignments"]
@@ -80,6 +80,8 @@ def _align(run: Run) -> Iterator[Alignment]:
     collective = np.flatnonzero(calls["ordinal"] > 0)
     order = np.lexsort((calls["ordinal"][collective], calls["group"][collective]))
     rows = collective[order]
+    if not len(rows):
+        return
     groups, starts = np.unique(calls["group"][rows], return_index=True)
     for group, part in zip(groups, np.split(rows, starts[1:]), strict=True):
         if len(run.groups[group].ranks) > 1:

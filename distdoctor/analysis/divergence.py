@@ -180,7 +180,7 @@ class _Explainer:
             found += self._busy()
         return found
 
-    # --- who stands where ------------------------------------------------------------
+    # --- who stands where ---
 
     def _calls(self, meeting: Meeting) -> dict[int, Call]:
         return {rank: self.run.call(row) for rank, row in meeting.rows.items()}
@@ -231,7 +231,7 @@ class _Explainer:
             calls["signature"][row] == calls["signature"][other]
         )
 
-    # --- calls that do not match ---------------------------------------------------------
+    # --- calls that do not match ---
 
     def _mismatch(self, meeting: Meeting) -> Divergence:
         sides = self._sides(meeting)
@@ -296,7 +296,7 @@ class _Explainer:
         return failures[0] if failures else None
 
     def _deviating(self, a: _Side, b: _Side) -> tuple[_Side, _Side, bool]:
-        """Of two camps of one size, the one that does as before and the one that does not.
+        """Of two camps of one size, the one that does as before, and the other.
 
         Returns:
             Both, and whether nothing decides between them.
@@ -331,7 +331,7 @@ class _Explainer:
         known = self._knows(major.rank, major.row, minor.row)
         if same_line or (major.call.op == minor.call.op and not (did_before or known)):
             return None
-        if did_before and not known:
+        if did_before and not known and not self._passed_over(major, minor):
             return replace(
                 base,
                 why=Why.SKIPPED,
@@ -340,9 +340,15 @@ class _Explainer:
                 f"{named(major.ranks)} went on to {major.call.op}, as before.",
             )
         if known or did_before:
+            place = major.call.place
+            here = () if place is None else (place,)
             return replace(
                 base,
                 why=Why.SKIPPED,
+                elsewhere=tuple(
+                    Location(at, minor.ranks, Role.CULPRIT, "skipped this call")
+                    for at in here
+                ),
                 story=f"{_capital(named(minor.ranks))} skipped {major.call.op} "
                 f"({where_of(base)}) and went on to {minor.call.op}; "
                 f"{named(major.ranks)} {_wait(major.ranks)} in it.",
@@ -395,7 +401,7 @@ class _Explainer:
                 }
             if others:
                 return None  # as many batches: it skipped the call, not the round
-        if self._began_a_round(major, minor) is False:
+        if self._kept_pace(major, minor):
             return None
         loop = loops.left(self.run, major.rank, minor.rank)
         if loop is None or loop[1]:
@@ -412,32 +418,40 @@ class _Explainer:
             f"wait{_s(major.ranks)} in {major.call.op}.",
         }
 
-    def _began_a_round(self, major: _Side, minor: _Side) -> bool | None:
-        """Whether one camp, but not the other, had a forward pass since its last call.
+    def _passed_over(self, major: _Side, minor: _Side) -> bool:
+        """Whether a camp left the other's loop with as many forward passes made."""
+        return (
+            self._kept_pace(major, minor)
+            and loops.left(self.run, major.rank, minor.rank) is not None
+        )
 
-        Returns:
-            None if the job has no forward passes between these calls at all.
+    def _kept_pace(self, major: _Side, minor: _Side) -> bool:
+        """Whether a camp made as many forward passes as the other up to here.
+
+        Then it went through the round and left out its calls. Counted in nodes of the
+        autograd graph: half a round's worth is the margin.
         """
-        mine, theirs = self._nodes_since(minor.row), self._nodes_since(major.row)
-        if mine is None or theirs is None:
-            return None
-        if not theirs and not mine and not self._has_forward(major.rank):
-            return None
-        return theirs > 0 and not mine
+        theirs, mine = self._nodes(major.row), self._nodes(minor.row)
+        if theirs is None or mine is None:
+            return False
+        round_nodes = self._nodes_of_a_round(major)
+        return round_nodes > 0 and theirs - mine < round_nodes / 2
 
-    def _nodes_since(self, row: int) -> int | None:
-        """Autograd nodes made between a call and the one before it on its thread."""
+    def _nodes(self, row: int) -> int | None:
+        """Autograd nodes made between a rank's first call and this one."""
         calls = self.run.calls
-        before = row - 1
-        if before not in self.run.rows_of(int(calls["rank"][row])):
+        first = self.run.rows_of(int(calls["rank"][row])).start
+        if calls["thread"][first] != calls["thread"][row]:
             return None
-        if calls["thread"][before] != calls["thread"][row]:
-            return None
-        return int(calls["nodes"][row]) - int(calls["nodes"][before])
+        return int(calls["nodes"][row]) - int(calls["nodes"][first])
 
-    def _has_forward(self, rank: int) -> bool:
-        rows = self.run.rows_of(rank)
-        return bool(np.ptp(self.run.calls["nodes"][rows.start : rows.stop]) > 0)
+    def _nodes_of_a_round(self, side: _Side) -> int:
+        """What a forward pass adds, typically: the median of all increases."""
+        nodes = self.run.calls["nodes"][
+            self.run.rows_of(side.rank).start : side.row + 1
+        ]
+        added = np.diff(nodes)
+        return int(np.median(added[added > 0])) if (added > 0).any() else 0
 
     def _ended_loader(self, rank: int, row: int) -> Batch | None:
         """The loader that ended between a rank's last call and the one at `row`."""
@@ -460,7 +474,7 @@ class _Explainer:
         story = f"{_capital(words)} at {where_of(base)}{undecided}: {said}."
         return replace(base, why=why, story=story)
 
-    # --- what no signature shows -------------------------------------------------------
+    # --- what no signature shows ---
 
     def _splits(self, alignment: Alignment, fault: Meeting | None) -> Divergence | None:
         """The first all-to-all in which a rank expects what its peer does not send."""
@@ -535,7 +549,7 @@ class _Explainer:
                 )
                 return
 
-    # --- calls that were not made ---------------------------------------------------------
+    # --- calls that were not made ---
 
     def _absence(self, meeting: Meeting) -> Iterator[Divergence]:
         """Members are missing at a meeting: where they are explains it."""
@@ -627,7 +641,7 @@ class _Explainer:
         return int(part["ordinal"][part["group"] == index].max(initial=0))
 
     def _added(self, side: _Side, finished: list[int]) -> bool:
-        """Whether the call is the waiting ranks' own, and not one the others left out."""
+        """Whether the call is the waiting ranks' own, not one the others left out."""
         if len(side.ranks) > len(finished):
             return False
         rank = finished[0]
@@ -643,7 +657,7 @@ class _Explainer:
             for event in self.run.of(Batch, rank)
         ) and any(not event.ended for event in self.run.of(Batch, side.rank))
 
-    # --- ranks that died ----------------------------------------------------------------
+    # --- ranks that died ---
 
     def _died(self, rank: int) -> bool:
         """Whether a rank ended by its own fault: an exception, a signal, an abort."""
@@ -668,7 +682,7 @@ class _Explainer:
         return None
 
     def _victim(self, rank: int) -> bool:
-        """Whether a rank ended because of another: its connection broke, or it was ended."""
+        """Whether a rank ended because of another: broken connection or signal."""
         failures = self.run.of(Failure, rank)
         return any(failure.secondary for failure in failures) or any(
             event.stopped for event in self.run.of(Ended, rank)
@@ -732,7 +746,7 @@ class _Explainer:
             story=f"{how}; {named(others)} could not go on without it.",
         )
 
-    # --- ranks that wait for each other, or for one that does not come --------------------
+    # --- ranks that wait for each other, or for one that does not come ---
 
     def _circle(self) -> Iterator[Divergence]:
         waits = self.stuck.waits
@@ -775,6 +789,7 @@ class _Explainer:
                 continue
             calls = {other: self.run.call(row) for other, row in waiting.items()}
             seen = busy[-1]
+            function = seen.place.function or "its own code"
             doing = "working" if seen.cpu > 0.5 else "waiting for something"
             yield Divergence(
                 why=Why.BUSY,
@@ -791,7 +806,7 @@ class _Explainer:
                     ),
                     *self._stack(rank),
                 ),
-                story=f"Rank {rank} has been in {seen.place.function or 'its own code'} "
+                story=f"Rank {rank} has been in {function} "
                 f"({seen.place}) for {seen.seconds:.0f} s, {doing}, while "
                 f"{named(waiting)} wait{_s(waiting)} for it in "
                 f"{next(iter(calls.values())).op}; a very long computation would look "
@@ -806,7 +821,7 @@ class _Explainer:
         )
 
 
-# --- small questions -----------------------------------------------------------------
+# --- small questions ---
 
 
 def _difference(a: Call, b: Call) -> tuple[Why, str]:
@@ -875,7 +890,7 @@ def _crossed(run: Run, first: Meeting, second: Meeting) -> tuple[int, ...]:
     (a, ranks_a), (b, ranks_b) = orders.items()
     if a != b[::-1]:
         return ()
-    return tuple(min((ranks_b, ranks_a), key=len))
+    return tuple(ranks_b if len(ranks_b) <= len(ranks_a) else ranks_a)
 
 
 def _first_circle(waits: dict[int, tuple[Wait, ...]]) -> list[Wait]:

@@ -75,7 +75,7 @@ def gone(run: Run) -> frozenset[int]:
 def _reduce(run: Run) -> Standstill:
     ended = gone(run)
     waits, moving = _waits(run, ended)
-    moving |= {rank for rank in run.unseen}
+    moving |= set(run.unseen)
     released = True
     while released:
         released = False

@@ -28,7 +28,7 @@ from distdoctor.launch.command import (
 )
 
 BUDGET_S = 120.0
-"""Enough for a pre-flight: torch comes up in seconds, an hour belongs to the cluster."""
+"""Enough for a pre-flight: torch comes up in seconds, hours belong to the cluster."""
 
 _RANK_PREFIX = "[rank${rank}]:"  # torchrun's own is "[default0]:"
 _MARGIN_BYTES = 64 * 1024 * 1024
@@ -160,7 +160,7 @@ def _supervise(
 
 @contextmanager
 def _signals_interrupt() -> Iterator[list[int]]:
-    """SIGTERM and SIGHUP end the job as Ctrl-C does; a second signal changes nothing."""
+    """SIGTERM and SIGHUP end the job as Ctrl-C does; a second one changes nothing."""
     received: list[int] = []
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
@@ -220,8 +220,8 @@ def _require_space(folder: Path, ranks: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise LaunchRefused(
-            f"{folder} has {free >> 20} MiB free and the journals of {ranks} ranks need "
-            f"{needed >> 20}: give another folder with --record"
+            f"{folder} has {free >> 20} MiB free and the journals of {ranks} ranks "
+            f"need {needed >> 20}: give another folder with --record"
         )
 
 

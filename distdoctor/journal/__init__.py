@@ -1,4 +1,4 @@
-"""Journals: one black box per rank's process, readable while it lives and after it died.
+"""Journals: a black box per rank's process, readable while it lives and afterwards.
 
 A journal is a memory-mapped file of fixed size:
 
@@ -121,7 +121,7 @@ OWNER_VARIABLE = "DISTDOCTOR_OWNER"
 """Environment variable with the process that plays the rank named in RANK."""
 
 EXITS_FILE = "exits.jsonl"
-"""Ends of processes as their parents saw them: a line of JSON each, `pid` and `status`."""
+"""Ends of processes as their parents saw them: lines of JSON, `pid` and `status`."""
 
 LOSSES_FILE = "losses.jsonl"
 """First error of a probe in each process: a line of JSON each, `pid`, `rank`, `why`."""

@@ -264,7 +264,7 @@ def _what_is_missing(box: JournalReader, header: Header, loss: str) -> str:
     return "; ".join(missing)
 
 
-# --- one journal -----------------------------------------------------------------
+# --- one journal ---
 
 
 def _take_apart(
@@ -498,7 +498,7 @@ class _History:
         )
 
 
-# --- groups and stacks -----------------------------------------------------------
+# --- groups and stacks ---
 
 
 def _groups(texts: Iterable[str], world_size: int) -> tuple[Group, ...]:

@@ -166,7 +166,7 @@ class JournalWriter:
 
 
 def _new_file(folder: Path, rank: int) -> tuple[Path, int, int]:
-    """A file nobody has: its path, which process of the rank this is, its descriptor."""
+    """A file nobody has: its path, its number among the rank's, its descriptor."""
     for incarnation in itertools.count():
         path = folder / journal_name(rank, incarnation)
         try:

@@ -164,7 +164,7 @@ class Pulse:
         )
 
     def is_suspicious(self) -> bool:
-        """Whether all that live are blocked and somebody waits for what is not there."""
+        """Whether all that live are blocked, and somebody, it seems, in vain."""
         living = self.living()
         return (
             bool(living)

@@ -1,8 +1,8 @@
-"""Takes the stacks of ranks from outside: py-spy, or, where that is not allowed, a signal.
+"""Takes the stacks of ranks from outside: by py-spy, or else by a signal.
 
-py-spy needs the right to trace the process. The signal makes the rank's own faulthandler
-write its stacks into the record folder; it needs no rights and no interpreter lock, but
-tells no local variables.
+py-spy needs the right to trace the process. The signal makes the rank's own
+faulthandler write its stacks into the record folder; it needs no rights and no
+interpreter lock, but tells no local variables.
 """
 
 from __future__ import annotations

@@ -175,10 +175,10 @@ class _Supervisor:
             SIZE_VARIABLE: str(self.plan.journal_bytes),
         }
 
-    # --- while it runs -------------------------------------------------------------------
+    # --- while it runs ---
 
     def _watch(self, tree: ProcessTree) -> str:
-        """Wait for the end of the job, or for a reason to end it; "" if it just ended."""
+        """Wait for the end of the job, or for a reason to end it; "" if it ended."""
         slow = over = 0.0
         while True:
             now = time.monotonic()
@@ -256,7 +256,7 @@ class _Supervisor:
         self.watch.look(self.pulse.laggards(), now, self.begun)
         return Stop.STUCK if self.watch.is_stuck() else ""
 
-    # --- when it is over -----------------------------------------------------------------
+    # --- when it is over ---
 
     def _look(self, tree: ProcessTree) -> None:
         """Take the stacks of all ranks that live, before they are ended."""

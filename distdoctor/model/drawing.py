@@ -27,8 +27,8 @@ manual, in a test and in a report:
     barrier~                called while an exception was on its way up
     barrier~...             both; the flags & and ~ stand before the ending
     barrier%2               called by the thread number 2 (0 is not written)
-    start=4                 init_process_group, of a world of 4; start=4... is stuck in it
-    group=0+2               new_group of those ranks; group=0+2... is stuck in it
+    start=4                 init_process_group of a world of 4; start=4... is in it
+    group=0+2               new_group of those ranks; group=0+2... is in it
     wrap=ddp:a+b            wrapped a model with the parameters a and b
     batches=12              a DataLoader ended after 12 batches; batches=12... is open
     fail=KeyError           an exception left the rank's code and ended it
@@ -277,7 +277,8 @@ def _busy(rank: int, value: str, place: Place | None) -> Busy:
 
 
 def _word(event: Event, places: bool) -> str:
-    where = f"@{event.place}" if places and _place(event) else ""
+    place = None if isinstance(event, Ended) else event.place
+    where = f"@{place}" if places and place is not None else ""
     match event:
         case Call():
             return _call_word(event, where)
@@ -300,10 +301,6 @@ def _word(event: Event, places: bool) -> str:
             return f"over={thread}"
         case Busy(seconds=seconds):
             return f"busy={seconds:g}@{event.place}"
-
-
-def _place(event: Event) -> Place | None:
-    return None if isinstance(event, Ended) else event.place
 
 
 def _call_word(call: Call, where: str) -> str:

@@ -41,7 +41,7 @@ def _open_if_ranked() -> None:
         RECORDER.open(int(rank), int(size))
 
 
-# --- ends of processes -----------------------------------------------------------
+# --- ends of processes ---
 
 
 def _watch_children() -> None:
@@ -65,7 +65,7 @@ def _watch_children() -> None:
         harmless(interpreter_ends)()
         leave(status)
 
-    os._exit = _exit  # type: ignore[assignment]
+    os._exit = _exit
 
 
 @harmless
@@ -117,7 +117,7 @@ def reporting(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         raise
 
 
-# --- what is imported later ------------------------------------------------------
+# --- what is imported later ---
 
 
 def _multiprocessing(module: ModuleType) -> None:

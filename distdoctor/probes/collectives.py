@@ -1,8 +1,8 @@
 """Sees every communication operation that goes through torch's dispatcher.
 
 The dispatcher asks the key `BackendSelect` before the backends, and the `c10d`
-operators leave that slot empty. A kernel there sees each call, whoever makes it (Python,
-the reducer of DistributedDataParallel, FSDP2, DTensor, functional collectives,
+operators leave that slot empty. A kernel there sees each call, whoever makes it
+(Python, the reducer of DistributedDataParallel, FSDP2, DTensor, functional collectives,
 batched point-to-point, compiled code, any thread), and passes it on with the key
 removed. What does not pass here: methods of a backend object, RPC.
 
@@ -86,18 +86,18 @@ class Collectives:
         self._tasks: dict[int, int] = {}  # thread -> autograd task with a bracket
         self._failing = 0
         # Dropping this object takes the kernels away.
-        self._library = Library("c10d", "IMPL")
+        self._library = Library("c10d", "IMPL")  # type: ignore[no-untyped-call]
         for code, operation in enumerate(OPERATIONS):
             op = getattr(torch.ops.c10d, operation.c10d, None)
             if op is not None:
                 kernel = self._kernel(code, operation, op.default)
-                self._library.impl(
+                self._library.impl(  # type: ignore[no-untyped-call]
                     operation.c10d, kernel, "BackendSelect", with_keyset=True
                 )
 
     def close(self) -> None:
         """Take the kernels away."""
-        self._library._destroy()
+        self._library._destroy()  # type: ignore[no-untyped-call]
 
     def forget_groups(self) -> None:
         """Group names are about to be used again; old Work objects may go."""
@@ -145,7 +145,7 @@ class Collectives:
         unbox = dist.ProcessGroup.unbox
         groups, specs, recorder = self._groups, self._specs, RECORDER
         task_id = torch._C._current_graph_task_id
-        nodes = torch._C._autograd._get_sequence_nr  # type: ignore[attr-defined]
+        nodes = torch._C._autograd._get_sequence_nr
         enter, refuse = int(Kind.ENTER), int(Kind.REFUSE)
 
         def entering(args: tuple[Any, ...]) -> _Pending | None:
@@ -214,7 +214,7 @@ class Collectives:
 
         return harmless(entering)
 
-    # --- after the call ------------------------------------------------------------
+    # --- after the call ---
 
     @harmless
     def _left(self, pending: _Pending, out: Any) -> None:
@@ -252,10 +252,10 @@ class Collectives:
             if len(self.by_pointer) > _MOST_WORKS:
                 self.by_pointer.popitem(last=False)
 
-    # --- what is worked out once -----------------------------------------------------
+    # --- what is worked out once ---
 
     def _meet(self, group: Any, name: str) -> _Group | None:
-        """What to remember of a group; None if it has one member and nothing to meet."""
+        """What to remember of a group; None if it has one member."""
         if group.size() < 2:
             return None
         try:
@@ -284,7 +284,7 @@ class Collectives:
             self._failing = id(error)
             RECORDER.failure(error, error.__traceback__, fatal=False)
 
-    # --- waiting inside backward -------------------------------------------------------
+    # --- waiting inside backward ---
 
     def _bracket(self, thread: int, task: int, call: int) -> None:
         """Note when autograd is done and the reducer starts, and ends, its wait.
@@ -292,7 +292,7 @@ class Collectives:
         The reducer waits in C++, in a callback it queues after ours; a callback that
         is queued by ours runs after the reducer's. (Measured: torch 2.8 to 2.15.)
         """
-        queue = torch.autograd.Variable._execution_engine.queue_callback  # type: ignore[attr-defined]
+        queue = torch.autograd.Variable._execution_engine.queue_callback
         self._tasks[thread] = task
 
         @harmless

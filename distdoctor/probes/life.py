@@ -1,4 +1,4 @@
-"""Sees how a rank's process lives: joins, leaves, makes groups, wraps models, reads data.
+"""Sees how a rank lives: it joins, leaves, makes groups, wraps models, reads data.
 
 There is no public hook for these, so functions are replaced wherever torch's own
 modules hold them.
@@ -65,7 +65,7 @@ def _replace(function: Callable[..., Any], around: Callable[..., Any]) -> None:
                     setattr(module, key, replacement)
 
 
-# --- joining and leaving ------------------------------------------------------------
+# --- joining and leaving ---
 
 
 def _init_process_group(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -174,7 +174,7 @@ def _grouped() -> None:
     RECORDER.note("grouped")
 
 
-# --- models, data, steps ---------------------------------------------------------------
+# --- models, data, steps ---
 
 
 def _watch_ddp() -> None:
@@ -182,11 +182,11 @@ def _watch_ddp() -> None:
     made = ddp.__init__
 
     @functools.wraps(made)
-    def __init__(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
+    def initialise(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
         _wrapping("ddp", module)
         made(self, module, *args, **kwargs)
 
-    ddp.__init__ = __init__  # type: ignore[method-assign]
+    ddp.__init__ = initialise  # type: ignore[method-assign]
 
 
 def watch_fsdp(module: ModuleType) -> None:
@@ -222,7 +222,7 @@ def _watch_loaders() -> None:
     iterator = dataloader._BaseDataLoaderIter
     made = iterator.__next__
 
-    def __next__(self: Any) -> Any:
+    def advance(self: Any) -> Any:
         try:
             batch = made(self)
         except StopIteration:
@@ -231,8 +231,7 @@ def _watch_loaders() -> None:
         _batch(self, ended=False)
         return batch
 
-    iterator.__next__ = __next__  # type: ignore[method-assign]
-    iterator.next = __next__  # type: ignore[attr-defined]
+    iterator.__next__ = advance  # type: ignore[method-assign]
 
 
 @harmless

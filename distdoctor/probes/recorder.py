@@ -105,7 +105,7 @@ class Recorder:
         traceback: TracebackType | None,
         fatal: bool,
     ) -> None:
-        """Write that an exception left the user's code, each exception once as fatal."""
+        """Write that an exception left the user's code; as fatal only once."""
         if fatal and error is self._failed:
             return
         if self.writer is None:

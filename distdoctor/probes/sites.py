@@ -24,7 +24,7 @@ _MOST_TEXTS = 65_536
 
 
 def is_users(file: str) -> bool:
-    """Whether a file is the user's: not Python's, not installed, not generated, not ours.
+    """Whether a file is the user's: not Python's, not installed, not ours.
 
     A script that lies inside an installed tree is the user's if it is the program.
     """

@@ -53,9 +53,9 @@ def watch_waits(collectives: Collectives) -> Library:
         works.pop(id(self), None)
         return result
 
-    dist.Work.wait = wait  # type: ignore[method-assign,assignment]
+    dist.Work.wait = wait  # type: ignore[method-assign]
 
-    library = Library("_c10d_functional", "IMPL")
+    library = Library("_c10d_functional", "IMPL")  # type: ignore[no-untyped-call]
     redispatch = torch.ops._c10d_functional.wait_tensor.default.redispatch
     pointers = collectives.by_pointer
 
@@ -77,5 +77,7 @@ def watch_waits(collectives: Collectives) -> Library:
         _put(Kind.WOKE, pending)
         return result
 
-    library.impl("wait_tensor", wait_tensor, "BackendSelect", with_keyset=True)
+    library.impl(  # type: ignore[no-untyped-call]
+        "wait_tensor", wait_tensor, "BackendSelect", with_keyset=True
+    )
     return library
