@@ -1,0 +1,174 @@
+"""The house keeps its shape: who imports whom, where files lie, how they are named."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from distdoctor.model.manual import HEADINGS, Manual
+
+ROOT = Path(__file__).parent.parent
+
+MUST_STAND_AT_THE_TOP = {"distdoctor", "checks", "fixtures", "reference_jobs", "tests"}
+MUST_STAND_AT_THE_TOP |= {"pyproject.toml", "README.md"}
+MAY_STAND_AT_THE_TOP = {"benchmarks", "docs", ".ci", ".gitignore"}
+MAY_STAND_AT_THE_TOP |= {"CHANGELOG.md", "LICENSE"}
+LEFT_BY_TOOLS = re.compile(
+    r"\.git|\.venv|\.benchmarks|\..*_cache|\.hypothesis|build|dist|\S+egg-info"
+)
+
+# Who may import whom, from the ground up: a part may import itself and what is listed.
+MAY_IMPORT = {
+    "errors": "",
+    "model": "errors",
+    "analysis": "errors model",
+    "checks": "errors model analysis",
+    "catalogue": "errors model",
+    "examination": "errors model",
+    "journal": "errors model",
+    "probes": "errors model journal",
+    "launch": "errors model journal probes analysis",  # it proves what the checks name
+    "report": "errors model analysis journal examination",
+    "cli": "errors model analysis journal launch catalogue examination report",
+    "pytest_plugin": "errors model journal launch catalogue examination report",
+    "__main__": "cli",
+    "__init__": "",
+    "reference_jobs": "",
+    "fixtures": "",
+}
+
+# Who may import which package that is not Python's own.
+MAY_USE = {
+    "model": "numpy",
+    "analysis": "numpy",
+    "journal": "numpy msgspec",
+    "launch": "psutil",
+    "report": "msgspec rich",
+    "cli": "click rich",
+    "probes": "torch horovod",
+    "reference_jobs": "torch horovod tensorboard",
+    "fixtures": "torch horovod",
+    "pytest_plugin": "pytest",
+}
+
+
+def sources() -> Iterator[Path]:
+    for folder in ("distdoctor", "checks", "reference_jobs", "fixtures"):
+        yield from (ROOT / folder).rglob("*.py")
+
+
+def part(source: Path) -> str:
+    """The row of the table a file belongs to."""
+    inside = source.relative_to(ROOT).with_suffix("").parts
+    return inside[1] if inside[0] == "distdoctor" else inside[0]
+
+
+def imported(source: Path) -> Iterator[str]:
+    """Dotted names a file imports, wherever in the file it does so."""
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def each(paths: Iterator[Path]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        "source", sorted(paths), ids=lambda path: str(path.relative_to(ROOT))
+    )
+
+
+@each(sources())
+def test_imports_point_downwards(source: Path) -> None:
+    here = part(source)
+    allowed = {here, *MAY_IMPORT[here].split()}
+    ours = [name.split(".") for name in imported(source) if name.startswith("distdoct")]
+    assert {name[1] for name in ours if name[1:]} <= allowed | {"__version__"}
+
+
+@each(sources())
+def test_other_packages_stay_in_their_rooms(source: Path) -> None:
+    packages = {name.partition(".")[0] for name in imported(source)}
+    foreign = packages - set(sys.stdlib_module_names) - {"distdoctor"}
+    assert foreign <= set(MAY_USE.get(part(source), "").split())
+
+
+def test_the_probes_load_without_any_other_package() -> None:
+    """The job's environment may be another than ours: only Python and torch are there."""
+    ours = ("numpy", "msgspec", "psutil", "rich", "click")
+    program = (
+        "import sys\n"
+        f"for name in {ours!r}: sys.modules[name] = None\n"
+        "from distdoctor.probes import boot, board, recorder, sites\n"
+        "from distdoctor.model import operations\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["explain", "DD101"]], ids=str)
+def test_a_question_is_answered_without_torch_and_numpy(arguments: list[str]) -> None:
+    program = (
+        "import sys, contextlib\n"
+        "from distdoctor import cli\n"
+        f"sys.argv[1:] = {arguments!r}\n"
+        "with contextlib.suppress(SystemExit): cli.main()\n"
+        "assert not {'torch', 'numpy'} & set(sys.modules), 'slow'"
+    )
+    subprocess.run(
+        [sys.executable, "-c", program], check=True, timeout=60, capture_output=True
+    )
+
+
+@each((ROOT / "checks").glob("dd*.py"))
+def test_a_check_stands_alone(source: Path) -> None:
+    assert not [name for name in imported(source) if ".checks" in name]
+
+
+@each((ROOT / "checks").glob("[!_]*.py"))
+def test_a_check_is_named_for_its_disease(source: Path) -> None:
+    assert re.fullmatch(r"dd[1-7]\d\d(_[a-z0-9]+)+", source.stem)
+    tree = ast.parse(source.read_text())
+    assert f"CODE = {source.stem[:5].upper()!r}" in map(ast.unparse, tree.body)
+    manual = Manual.parse(ast.get_docstring(tree) or "")
+    assert tuple(manual.sections) == HEADINGS
+
+
+@each((ROOT / "checks").glob("dd*.py"))
+def test_a_check_has_its_patient(source: Path) -> None:
+    assert (ROOT / "fixtures" / source.name).exists()
+
+
+@each((ROOT / "fixtures").glob("*.py"))
+def test_a_patient_has_its_check(source: Path) -> None:
+    assert (ROOT / "checks" / source.name).exists()
+
+
+@each(sources())
+def test_a_module_says_what_it_is(source: Path) -> None:
+    docstring = ast.get_docstring(ast.parse(source.read_text())) or ""
+    assert docstring.partition("\n")[0].endswith((".", "?"))
+
+
+def test_only_what_belongs_stands_at_the_top() -> None:
+    names = {path.name for path in ROOT.iterdir()}
+    standing = {name for name in names if not LEFT_BY_TOOLS.fullmatch(name)}
+    assert standing >= MUST_STAND_AT_THE_TOP
+    assert standing <= MUST_STAND_AT_THE_TOP | MAY_STAND_AT_THE_TOP
+
+
+def test_every_package_is_installed() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    setuptools = settings["tool"]["setuptools"]
+    moved = {path: name for name, path in setuptools["package-dir"].items()}
+    found = set()
+    for top in moved:
+        for source in (ROOT / top).rglob("__init__.py"):
+            inside = source.parent.relative_to(ROOT / top).parts
+            found.add(".".join([moved[top], *inside]))
+    assert found == set(setuptools["packages"])

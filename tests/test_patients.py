@@ -1,0 +1,100 @@
+"""Every check against its patient, and the reference jobs, under the real command."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distdoctor.catalogue import every_check
+from distdoctor.model.declare import Check
+
+ROOT = Path(__file__).parent.parent
+
+DEADLINE_S = 300.0  # importing torch on a busy machine took over 30
+
+NEAR = 3  # lines between a culprit line and the one that is named
+
+pytestmark = pytest.mark.live
+
+
+def constant(patient: Path, name: str) -> Any:
+    """A constant of a patient's, read and not imported."""
+    match = re.search(rf"^{name}(?:: .+)? = (.+)$", patient.read_text(), re.MULTILINE)
+    assert match
+    return json.loads(match[1])
+
+
+def culprit_lines(patient: Path) -> list[int]:
+    lines = patient.read_text().splitlines()
+    return [n for n, line in enumerate(lines, start=1) if "# culprit" in line]
+
+
+def check(folder: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
+    """Run `distdoctor check`; its exit status, its report, and what the job printed."""
+    report = folder / "report.json"
+    command = [sys.executable, "-m", "distdoctor", "check", "--format", "json"]
+    done = subprocess.run(
+        [*command, "--output", str(report), *arguments],
+        cwd=folder,
+        env=os.environ | {"XDG_CACHE_HOME": str(folder / "cache")},
+        timeout=DEADLINE_S,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, json.loads(report.read_text()), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("doctor", every_check(), ids=lambda check: check.code)
+def test_a_sick_patient_is_diagnosed(doctor: Check, tmp_path: Path) -> None:
+    patient = ROOT / "fixtures" / f"{doctor.name}.py"
+    ranks = str(constant(patient, "RANKS"))
+    status, report, said = check(tmp_path, str(patient), "-n", ranks, "--", "sick")
+    assert (status, report["verdict"]) == (1, "sick"), said
+    (finding,) = report["findings"]
+    assert finding["code"] == doctor.code
+    assert finding["ranks"] == constant(patient, "CULPRITS")
+    named = [location["line"] for location in finding["locations"]]
+    for line in culprit_lines(patient):
+        assert any(abs(line - other) <= NEAR for other in named), (line, named)
+
+
+@pytest.mark.parametrize("doctor", every_check(), ids=lambda check: check.code)
+def test_its_healthy_twin_is_well(doctor: Check, tmp_path: Path) -> None:
+    patient = ROOT / "fixtures" / f"{doctor.name}.py"
+    ranks = str(constant(patient, "RANKS"))
+    status, report, said = check(tmp_path, str(patient), "-n", ranks, "--", "well")
+    assert (status, report["verdict"], report["findings"]) == (0, "well", []), said
+    assert doctor.code in report["checks"]["well"]
+
+
+JOBS = [
+    ("ddp_training.py", "--epochs 2 --workers 0"),
+    ("ddp_training.py", "--epochs 1 --checkpointing --no-amp --workers 1"),
+    ("spawn_training.py", ""),
+    ("device_mesh.py", ""),
+    ("device_mesh.py", "--tp 1 --fsdp"),
+    ("fsdp_training.py", ""),
+    ("pipeline.py", ""),
+    ("pipeline.py", "--schedule gpipe"),
+]
+
+
+@pytest.mark.parametrize(("job", "options"), JOBS)
+def test_a_reference_job_is_well(job: str, options: str, tmp_path: Path) -> None:
+    script = ROOT / "reference_jobs" / job
+    status, report, said = check(tmp_path, str(script), "--", *options.split())
+    assert (status, report["verdict"], report["findings"]) == (0, "well", []), said
+    assert report["world_size"] == 2
+    assert report["run"]["steps"] > 0
+    assert not list((tmp_path / "cache").glob("distdoctor/runs/*"))
+
+
+def test_every_reference_job_is_checked() -> None:
+    jobs = {path.name for path in (ROOT / "reference_jobs").glob("[!_]*.py")}
+    assert jobs == {job for job, _ in JOBS}
