@@ -99,7 +99,7 @@ def test_other_packages_stay_in_their_rooms(source: Path) -> None:
 
 
 def test_the_probes_load_without_any_other_package() -> None:
-    """The job's environment may be another than ours: only Python and torch are there."""
+    """The job's environment may be another than ours: Python and torch, no more."""
     ours = ("numpy", "msgspec", "psutil", "rich", "click")
     program = (
         "import sys\n"

@@ -14,7 +14,8 @@ has been overwritten. All numbers are little-endian. A call is written before it
 made: when the job hangs, the record is already there, and what is missing is its end.
 
 Only the standard library is used here and in `writer`, for they run inside the job.
-The order of two stores is kept by x86; on other processors a reader may meet a torn
+The three words are each written by one aligned store. The order of stores is kept by
+x86; on other processors a reader may meet a torn
 record that looks whole for some nanoseconds, which the second look in `reader` finds.
 """
 

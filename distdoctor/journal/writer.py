@@ -58,7 +58,7 @@ class JournalWriter:
         size_bytes: int = DEFAULT_BYTES,
     ) -> None:
         self.rank = rank
-        strings = min(STRINGS_BYTES, size_bytes // 4)
+        strings = min(STRINGS_BYTES, size_bytes // 4) // 8 * 8  # keeps the ring aligned
         self._capacity = max(1, (size_bytes - HEADER_BYTES - strings) // RECORD_BYTES)
         self._ring = HEADER_BYTES + strings
         size = self._ring + self._capacity * RECORD_BYTES
@@ -71,6 +71,9 @@ class JournalWriter:
             raise
         finally:
             os.close(file)
+        # A store through a view is one aligned store; `struct` clears the bytes before
+        # it packs them, and a reader would see that.
+        self._words = memoryview(self._map)[: size - size % 8].cast("Q")
         self._strings_end = strings
         self._tail = 0
         self._ids: dict[str, int] = {"": 0}
@@ -97,7 +100,8 @@ class JournalWriter:
         """The function that writes a record; a closure saves 0.1 µs of lookups."""
         number = self._numbers.__next__
         capacity, ring, area = self._capacity, self._ring, self._map
-        pack, commit, clock = RECORD.pack_into, _U64.pack_into, time.monotonic_ns
+        pack, clock = RECORD.pack_into, time.monotonic_ns
+        words, head = self._words, _HEAD // 8
 
         def put(
             kind: int,
@@ -122,8 +126,8 @@ class JournalWriter:
                 *(0, clock(), ordinal, signature, kind, op, reduce_op, flags),
                 *(thread, call, group, site, spec, peer, detail),
             )
-            commit(area, at, n + 1)
-            commit(area, _HEAD, n + 1)
+            words[at >> 3] = n + 1
+            words[head] = n + 1
 
         return put
 
@@ -140,7 +144,7 @@ class JournalWriter:
         at = HEADER_BYTES + self._tail
         self._map[at : at + 2 + len(data)] = struct.pack("<H", len(data)) + data
         self._tail = end
-        _U64.pack_into(self._map, _TAIL, end)  # after the bytes it covers
+        self._words[_TAIL // 8] = end  # after the bytes it covers
         known = self._ids[text] = len(self._ids)
         return known
 

@@ -91,6 +91,8 @@ def _parse(script: Path) -> ast.Module:
     try:
         return ast.parse(script.read_bytes(), filename=str(script))
     except SyntaxError as error:
+        if error.lineno is None:  # null bytes, or an encoding that does not fit
+            raise LaunchRefused(f"{script} is not Python source: {error}") from error
         raise LaunchRefused(
             f"{script}, line {error.lineno}: {error.msg}; the script cannot be run"
         ) from error

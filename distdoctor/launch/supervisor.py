@@ -41,6 +41,8 @@ POLL_S = 0.004
 SLOW_POLL_S = 0.05  # for what costs more: new journals, ended processes
 PATIENT_S = 0.15  # a send may only be slow to be taken
 REFUSED_S = 10.0  # for the rest of a group to arrive at a refused call
+LAST_WORDS_S = 1.5  # for a launcher to notice that a rank ended; torchrun: 0.1
+SETTLE_S = 0.25  # of silence before the job is ended; torchrun's tee looks every 0.1
 ORPHANS_S = 1.0  # for what outlives the command
 
 LOOK_AFTER_S = 8.0  # of silence before a laggard's stack is looked at
@@ -150,6 +152,9 @@ class _Supervisor:
         try:
             self.manifest.stopped = self._watch(tree)
             self._look(tree)
+            if self.manifest.stopped:
+                self._let_finish(tree)
+                pumps.settle()
         except KeyboardInterrupt:
             self.manifest.stopped = Stop.INTERRUPTED
             self.manifest.alive = [rank.pid for rank in self.pulse.living()]
@@ -270,6 +275,16 @@ class _Supervisor:
             who = [(rank.rank, rank.pid) for rank in living]
             self.samples += self.stacks.take(who, seconds)
 
+    def _let_finish(self, tree: ProcessTree) -> None:
+        """Where a rank ended, its launcher is about to say so and to end the rest."""
+        end = time.monotonic() + LAST_WORDS_S
+        while (
+            any(rank.ended_ns for rank in self.pulse.ranks.values())
+            and tree.root.poll() is None
+            and time.monotonic() < end
+        ):
+            time.sleep(SLOW_POLL_S)
+
     def _conclude(self, tree: ProcessTree) -> None:
         manifest, folder = self.manifest, self.plan.folder
         manifest.seconds = round(time.monotonic() - self.begun, 2)
@@ -355,6 +370,7 @@ class _Pumps:
     def __init__(self, tree: ProcessTree, audience: Audience) -> None:
         self._audience = audience
         self._lock = threading.Lock()
+        self._last = 0.0
         streams = (("stdout", tree.root.stdout), ("stderr", tree.root.stderr))
         self._threads = [
             threading.Thread(target=self._pump, args=(name, pipe), daemon=True)
@@ -368,7 +384,16 @@ class _Pumps:
         with suppress(ValueError, OSError):  # closed under us: the job is over
             for line in iter(pipe.readline, b""):
                 with self._lock:
+                    self._last = time.monotonic()
                     self._audience.output(name, line)
+
+    def settle(self) -> None:
+        """Let what the job has printed arrive: launchers hand it on with a delay."""
+        begun = time.monotonic()
+        while time.monotonic() < begun + 4 * SETTLE_S:
+            if time.monotonic() > max(begun, self._last) + SETTLE_S:
+                return
+            time.sleep(SLOW_POLL_S)
 
     def close(self) -> None:
         """Wait for the rest; a daemon that keeps the pipe open is not waited for."""

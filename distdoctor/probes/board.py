@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import mmap
 import os
-import struct
 from hashlib import blake2b
 from pathlib import Path
 
 _LARGEST_BYTES = 1 << 20
 _MOST_ROWS, _FEWEST_ROWS = 4096, 64
-_CELL = struct.Struct("<QQ")
+_WORDS = 2  # of 8 bytes in a cell: ordinal, signature
+_CELL_BYTES = 8 * _WORDS
 
 
 class Board:
@@ -37,33 +37,34 @@ class Board:
     """
 
     def __init__(self, folder: Path, group: str, members: int, member: int) -> None:
-        rows = min(_MOST_ROWS, _LARGEST_BYTES // (_CELL.size * members))
+        rows = min(_MOST_ROWS, _LARGEST_BYTES // (_CELL_BYTES * members))
         self._rows = max(_FEWEST_ROWS, rows)
-        self._row_bytes = _CELL.size * members
-        self._at = member * _CELL.size
-        self._row = struct.Struct(f"<{2 * members}Q")
-        size = self._rows * self._row_bytes
+        self._row_words = _WORDS * members
+        self._at = member * _WORDS
+        size = self._rows * self._row_words * 8
         folder.mkdir(exist_ok=True, mode=0o700)
         name = blake2b(group.encode(), digest_size=12).hexdigest()
         file = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             os.posix_fallocate(file, 0, size)
-            self._map = mmap.mmap(file, size)
+            # Words, not `struct`, which clears the bytes before it packs them: a store
+            # through a view is one aligned store, so no other rank sees half of it.
+            self._words = memoryview(mmap.mmap(file, size)).cast("Q")
         finally:
             os.close(file)
 
     def write(self, ordinal: int, signature: int) -> None:
         """Show this rank's call."""
-        at = (ordinal % self._rows) * self._row_bytes + self._at
+        at = (ordinal % self._rows) * self._row_words + self._at
         # The signature first: a cell counts once its ordinal is there.
-        _CELL.pack_into(self._map, at, 0, signature)
-        _CELL.pack_into(self._map, at, ordinal, signature)
+        self._words[at] = 0
+        self._words[at + 1] = signature
+        self._words[at] = ordinal
 
     def agrees(self, ordinal: int, signature: int) -> bool:
         """Whether every member that has made this call made the same."""
-        cells = self._row.unpack_from(
-            self._map, (ordinal % self._rows) * self._row_bytes
-        )
+        at = (ordinal % self._rows) * self._row_words
+        cells = self._words[at : at + self._row_words].tolist()
         return all(
             cells[n] != ordinal or cells[n + 1] == signature
             for n in range(0, len(cells), 2)

@@ -122,7 +122,7 @@ class Recorder:
             message=str(error)[:500],
             site=sites.error_site(traceback),
             fatal=fatal,
-            secondary=sites.raised_by_torch_distributed(traceback),
+            secondary=sites.is_peers_fault(error, traceback),
         )
 
     def exit_of(self, pid: int, status: int) -> None:
