@@ -64,8 +64,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.divergence import Why, findings
+from distdoctor.analysis.divergence import findings
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.reasons import Why
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run

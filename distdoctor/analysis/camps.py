@@ -1,0 +1,74 @@
+"""The camps at a meeting: ranks that made the same call, and what they knew before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distdoctor.analysis.alignment import Meeting
+from distdoctor.model.events import (
+    Call,
+)
+from distdoctor.model.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Camp:
+    """Ranks that made the same call at a meeting, and that call on one of them."""
+
+    ranks: tuple[int, ...]
+    rank: int
+    row: int
+    call: Call
+
+
+def calls_at(run: Run, meeting: Meeting) -> dict[int, Call]:
+    """The calls of a meeting, by rank."""
+    return {rank: run.call(row) for rank, row in meeting.rows.items()}
+
+
+def camps(run: Run, meeting: Meeting) -> list[Camp]:
+    """The camps at a meeting, largest first."""
+    by_call: dict[int, list[int]] = {}
+    for rank, row in meeting.rows.items():
+        by_call.setdefault(int(run.calls["signature"][row]), []).append(rank)
+    sides = [
+        Camp(tuple(ranks), ranks[0], row, run.call(row))
+        for ranks in map(sorted, by_call.values())
+        for row in [meeting.rows[ranks[0]]]
+    ]
+    return sorted(sides, key=lambda side: (-len(side.ranks), side.rank))
+
+
+def knows(run: Run, rank: int, before_row: int, other_row: int) -> bool:
+    """Whether a rank had made such a call, from that line, before."""
+    calls = run.calls
+    start = run.rows_of(rank).start
+    past, other = calls[start:before_row], calls[other_row]
+    same = (past["site"] == other["site"]) & (past["op"] == other["op"])
+    return bool((same & (past["group"] == other["group"])).any())
+
+
+def knows_exactly(run: Run, rank: int, before_row: int, other_row: int) -> bool:
+    """Whether it had made just that call, with the same arguments, before."""
+    calls = run.calls
+    past = calls[run.rows_of(rank).start : before_row]
+    other = calls[other_row]
+    same = (past["site"] == other["site"]) & (past["signature"] == other["signature"])
+    return bool((same & (past["group"] == other["group"])).any())
+
+
+def next_on_group(run: Run, row: int) -> int | None:
+    """The rank's next collective on the same group."""
+    calls = run.calls
+    for later in range(row + 1, run.rows_of(int(calls["rank"][row])).stop):
+        if calls["group"][later] == calls["group"][row] and calls["ordinal"][later] > 0:
+            return later
+    return None
+
+
+def is_same(run: Run, row: int | None, other: int) -> bool:
+    """Whether two calls could have met."""
+    calls = run.calls
+    return row is not None and bool(
+        calls["signature"][row] == calls["signature"][other]
+    )

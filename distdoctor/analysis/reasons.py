@@ -1,0 +1,161 @@
+"""What explains a divergence, and the words it is told in.
+
+Each divergence has exactly one explanation, so that one fault is one finding; each
+check asks for the explanation it is named for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from distdoctor.model.events import (
+    Batch,
+    Busy,
+    Call,
+    Ended,
+    Event,
+    Failure,
+    Left,
+    Place,
+)
+from distdoctor.model.findings import Certainty, Finding, Location, Role
+from distdoctor.model.run import Group, named
+
+
+class Why(StrEnum):
+    """What explains a divergence."""
+
+    OPERATION = "another operation"
+    NUMEL = "another number of elements"
+    DTYPE = "another dtype"
+    REDUCE_OP = "another reduce op"
+    ROOT = "another root"
+    SPLITS = "splits or lists that do not fit"
+    ORDER = "another order"
+    SKIPPED = "skipped or added"
+    UNEVEN = "fewer rounds"
+    FINISHED = "finished"
+    DIED = "died"
+    CIRCLE = "a circle of waits"
+    MESSAGES = "a circle of messages"
+    BUSY = "stuck in its own code"
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """One place where ranks part ways.
+
+    Attributes:
+        why: The explanation.
+        group: The group they part in; None if no call had to be made in vain.
+        ordinal: Which call on it, from 1; 0 with a circle.
+        calls: By rank, the call it stands at: at this ordinal, or, for a rank that
+            never came there, where it waits instead.
+        culprits: Ranks at fault; empty if none can be told from the others.
+        victims: Ranks that wait or were led astray.
+        cause: The event that explains it, where there is one.
+        story: What happened, as one sentence.
+        certainty: How sure the explanation is.
+        elsewhere: Further lines that tell the story.
+    """
+
+    why: Why
+    group: Group | None
+    ordinal: int
+    calls: dict[int, Call]
+    culprits: tuple[int, ...]
+    victims: tuple[int, ...]
+    story: str
+    cause: Event | None = None
+    certainty: Certainty = Certainty.PROVED
+    elsewhere: tuple[Location, ...] = field(default=())
+
+
+def finding(divergence: Divergence) -> Finding:
+    """A divergence as a finding: who stood where."""
+    culprits = set(divergence.culprits)
+    by_line: dict[tuple[Place, Role, str], list[int]] = {}
+    for rank, call in divergence.calls.items():
+        if call.place is not None:
+            if rank in culprits:
+                role = Role.CULPRIT
+            else:
+                role = Role.VICTIM if culprits else Role.PARTY
+            by_line.setdefault((call.place, role, str(call)), []).append(rank)
+    locations = [
+        Location(place, tuple(sorted(ranks)), role, text)
+        for (place, role, text), ranks in by_line.items()
+    ]
+    order = {Role.CULPRIT: 0, Role.PARTY: 1, Role.VICTIM: 2}
+    locations.sort(key=lambda location: (order[location.role], location.ranks))
+    exhibits: list[Event] = [divergence.calls[r] for r in sorted(divergence.calls)]
+    if divergence.cause is not None:
+        exhibits.insert(0, divergence.cause)
+    details: dict[str, object] = {"explanation": str(divergence.why)}
+    if divergence.group is not None:
+        details |= {"group": divergence.group.name, "ordinal": divergence.ordinal}
+    return Finding(
+        message=divergence.story,
+        exhibits=tuple(exhibits),
+        culprits=tuple(sorted(divergence.culprits)),
+        victims=tuple(sorted(divergence.victims)),
+        locations=(*divergence.elsewhere, *locations),
+        certainty=divergence.certainty,
+        details=details,
+    )
+
+
+def where(group: Group, ordinal: int) -> str:
+    """A call's place in a group's sequence, for readers."""
+    return f"call {ordinal} on {group.name}"
+
+
+def where_of(base: Divergence) -> str:
+    """A divergence's place in its group's sequence, for readers."""
+    return "" if base.group is None else where(base.group, base.ordinal)
+
+
+def at(
+    event: Batch | Busy | Failure | Left, ranks: Iterable[int], remark: str
+) -> tuple[Location, ...]:
+    """The line of an event as a location."""
+    if event.place is None:
+        return ()
+    return (Location(event.place, tuple(sorted(ranks)), Role.CULPRIT, remark),)
+
+
+def failed(ranks: Iterable[int], failure: Failure) -> str:
+    """That ranks raised, what and where."""
+    message = f" ({failure.message.splitlines()[0][:120]})" if failure.message else ""
+    at = f" at {failure.place}" if failure.place else ""
+    return f"{capital(named(ranks))} raised {failure.error}{message}{at}"
+
+
+def killed(ranks: Iterable[int], ended: Ended) -> str:
+    """That ranks were killed, and by which signal."""
+    how = "ended without a word"
+    if ended.status is not None:
+        how = f"was killed by signal {ended.status - 128}"
+    return f"{capital(named(ranks))} {how}"
+
+
+def capital(text: str) -> str:
+    """A text with its first letter as a capital."""
+    return text[:1].upper() + text[1:]
+
+
+def s(ranks: Iterable[int]) -> str:
+    """Ending of a verb whose subject is these ranks."""
+    return "s" if len(set(ranks)) == 1 else ""
+
+
+def waits(ranks: Iterable[int]) -> str:
+    """The verb: "waits" or "wait", as the subject wants it."""
+    return "waits" if len(set(ranks)) == 1 else "wait"
+
+
+def has(ranks: Iterable[int]) -> str:
+    """The verb: "has" or "have", as the subject wants it."""
+    return "has" if len(set(ranks)) == 1 else "have"

@@ -1,0 +1,115 @@
+"""Ranks that wait for each other, or for one that does not come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from distdoctor.analysis.reasons import (
+    Divergence,
+    Why,
+    at,
+    capital,
+    s,
+)
+from distdoctor.analysis.wait_for import Wait, standstill
+from distdoctor.model.events import (
+    Busy,
+    State,
+)
+from distdoctor.model.findings import Certainty, Location, Role
+from distdoctor.model.operations import OPERATIONS
+from distdoctor.model.run import Run, named
+
+
+def circle(run: Run) -> Iterator[Divergence]:
+    """The first circle of ranks that wait for each other, if there is one."""
+    waits = standstill(run).waits
+    circle = _first_circle(waits)
+    if not circle:
+        return
+    calls = {wait.rank: run.call(wait.row) for wait in circle}
+    messages = any(
+        OPERATIONS[run.calls["op"][wait.row]].is_point_to_point for wait in circle
+    )
+    steps = "; ".join(
+        f"rank {wait.rank} waits in {calls[wait.rank].op} on "
+        f"{calls[wait.rank].group} for {named(wait.missing)}"
+        for wait in circle
+    )
+    victims = tuple(sorted(set(waits) - set(calls)))
+    yield Divergence(
+        why=Why.MESSAGES if messages else Why.CIRCLE,
+        group=None,
+        ordinal=0,
+        calls=calls,
+        culprits=(),
+        victims=victims,
+        story=f"{capital(named(calls))} wait in a circle: {steps}.",
+    )
+
+
+def busy(run: Run) -> Iterator[Divergence]:
+    """A rank that keeps others waiting and moves nowhere in its own code."""
+    for rank in run.seen:
+        busy = run.of(Busy, rank)
+        if not busy:
+            continue
+        waiting = {
+            int(row_rank): int(row)
+            for row in np.flatnonzero(run.calls["state"] == State.WAITING)
+            for row_rank in [run.calls["rank"][row]]
+        }
+        if not waiting or rank in waiting:
+            continue
+        calls = {other: run.call(row) for other, row in waiting.items()}
+        seen = busy[-1]
+        function = seen.place.function or "its own code"
+        doing = "working" if seen.cpu > 0.5 else "waiting for something"
+        yield Divergence(
+            why=Why.BUSY,
+            group=None,
+            ordinal=0,
+            calls=calls,
+            culprits=(rank,),
+            victims=tuple(sorted(waiting)),
+            cause=seen,
+            certainty=Certainty.LIKELY,
+            elsewhere=(
+                *at(seen, (rank,), f"{doing}, in {seen.looks} of {seen.looks} looks"),
+                *_stack(run, rank),
+            ),
+            story=f"Rank {rank} has been in {function} "
+            f"({seen.place}) for {seen.seconds:.0f} s, {doing}, while "
+            f"{named(waiting)} wait{s(waiting)} for it in "
+            f"{next(iter(calls.values())).op}; a very long computation would look "
+            "the same.",
+        )
+
+
+def _stack(run: Run, rank: int) -> tuple[Location, ...]:
+    frames = run.stacks.get(rank, ())[1:3]
+    return tuple(
+        Location(frame.place, (rank,), Role.CULPRIT, "called from here")
+        for frame in frames
+    )
+
+
+def _first_circle(waits: dict[int, tuple[Wait, ...]]) -> list[Wait]:
+    """A shortest way around, if stuck ranks wait for each other; empty if none does."""
+    for start in sorted(waits):
+        path: dict[int, Wait] = {}
+        rank = start
+        while rank in waits and rank not in path:
+            wait = waits[rank][0]
+            path[rank] = wait
+            among = sorted(wait.missing & set(waits))
+            if not among:
+                break
+            rank = next((other for other in among if other in path), among[0])
+        else:
+            if rank in path:
+                ranks = list(path)
+                return [path[other] for other in ranks[ranks.index(rank) :]]
+    return []
