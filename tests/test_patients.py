@@ -1,5 +1,6 @@
 """Every check against its patient, and the reference jobs, under the real command."""
 
+import ast
 import json
 import os
 import re
@@ -26,7 +27,7 @@ def constant(patient: Path, name: str) -> Any:
     """A constant of a patient's, read and not imported."""
     match = re.search(rf"^{name}(?:: .+)? = (.+)$", patient.read_text(), re.MULTILINE)
     assert match
-    return json.loads(match[1])
+    return ast.literal_eval(match[1])
 
 
 def culprit_lines(patient: Path) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from distdoctor.analysis import loops
 from distdoctor.analysis.alignment import Meeting
 from distdoctor.analysis.camps import (
     Camp,
@@ -23,6 +24,7 @@ from distdoctor.analysis.reasons import (
     at,
     capital,
     has,
+    pointers,
     s,
     where_of,
 )
@@ -33,6 +35,7 @@ from distdoctor.model.events import (
     Event,
     Left,
 )
+from distdoctor.model.findings import Location, Role
 from distdoctor.model.run import Group, Run, named
 
 
@@ -106,17 +109,34 @@ def _finished(
     left = [event for event in run.of(Left, rank) if event.place]
     over = run.of(Ended, rank)
     cause: Event | None = left[-1] if left else over[-1] if over else None
+    last_call = _last_call(run, base.group, rank)
     how = f"left the job at {left[-1].place}" if left else "ended"
     return replace(
         base,
         culprits=culprits,
         cause=cause,
-        elsewhere=at(left[-1], culprits, "left the job here") if left else (),
+        elsewhere=(
+            *last_call,
+            *(at(left[-1], culprits, "left the job here") if left else ()),
+        ),
         story=f"{capital(named(side.ranks))} "
         f"wait{s(side.ranks)} in {side.call.op} ({where_of(base)}) for "
         f"{named(finished)}, which {how} after "
         f"{_made(run, base.group, rank)} calls on it and will never come.",
     )
+
+
+def _last_call(run: Run, group: Group | None, rank: int) -> tuple[Location, ...]:
+    """Where a rank made its last call on a group: behind it, it went another way."""
+    for row in reversed(run.rows_of(rank)):
+        call = run.call(row)
+        if call.place and (group is None or call.group == group.name):
+            exits = loops.ways_out(run, call.place)
+            return (
+                *pointers(exits, (rank,), "a way out of the loop"),
+                Location(call.place, (rank,), Role.CULPRIT, "its last call"),
+            )
+    return ()
 
 
 def _made(run: Run, group: Group | None, rank: int) -> int:

@@ -18,6 +18,7 @@ class Loop:
     place: Place  # its first line
     last_line: int
     targets: tuple[str, ...]  # names a `for` assigns
+    jumps: tuple[tuple[type[ast.stmt], int], ...] = ()  # break, continue, return
 
 
 def loops_around(run: Run, stack: Sequence[Frame]) -> Iterator[tuple[Frame, Loop]]:
@@ -75,6 +76,37 @@ def _same_round(loop: Loop, frame: Frame, others: Sequence[Frame]) -> bool:
     return False
 
 
+def ways_out(run: Run, place: Place | None) -> list[Place]:
+    """Lines at which the innermost loop around a line can be left: break and return."""
+    return _jumps(run, place, (ast.Break, ast.Return))
+
+
+def ways_around(run: Run, place: Place | None) -> list[Place]:
+    """Lines at which a round of that loop can be cut short: continue."""
+    return _jumps(run, place, (ast.Continue,))
+
+
+_MOST_JUMPS = 2  # with more of them a list says nothing
+
+
+def _jumps(
+    run: Run, place: Place | None, kinds: tuple[type[ast.stmt], ...]
+) -> list[Place]:
+    if place is None or place.file not in run.sources:
+        return []
+    around = [
+        loop
+        for loop in _loops(run.sources[place.file], place.file, place.function)
+        if loop.place.line <= place.line <= loop.last_line
+    ]
+    for loop in sorted(around, key=lambda loop: -loop.place.line):
+        lines = [line for kind, line in loop.jumps if kind in kinds]
+        if lines:
+            found = [Place(place.file, line, place.function) for line in lines]
+            return found if len(found) <= _MOST_JUMPS else []
+    return []
+
+
 @lru_cache(maxsize=256)
 def _loops(text: str, file: str, function: str) -> tuple[Loop, ...]:
     """Loops of one function; of the whole file outside functions for "<module>"."""
@@ -97,8 +129,26 @@ def _loops(text: str, file: str, function: str) -> tuple[Loop, ...]:
                     Place(file, node.lineno, function),
                     max(_last_line(child) for child in node.body),
                     _targets(node),
+                    tuple(_jumps_of(node.body)),
                 )
     return tuple(found.values())
+
+
+def _jumps_of(body: Sequence[ast.stmt]) -> Iterator[tuple[type[ast.stmt], int]]:
+    """Jumps of this loop; those of loops and functions inside are their own."""
+    for statement in body:
+        if isinstance(statement, ast.Break | ast.Continue | ast.Return):
+            yield type(statement), statement.lineno
+        elif isinstance(statement, ast.For | ast.While | ast.AsyncFor):
+            inner = _jumps_of(statement.body)
+            yield from (jump for jump in inner if jump[0] is ast.Return)
+        elif not isinstance(
+            statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+        ):
+            for name in ("body", "orelse", "finalbody"):
+                yield from _jumps_of(getattr(statement, name, ()))
+            for handler in getattr(statement, "handlers", ()):
+                yield from _jumps_of(handler.body)
 
 
 def _last_line(node: ast.stmt) -> int:

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from distdoctor.analysis import loops
 from distdoctor.analysis.alignment import Alignment, Meeting
 from distdoctor.analysis.camps import (
     Camp,
@@ -31,6 +32,7 @@ from distdoctor.analysis.reasons import (
     at,
     capital,
     failed,
+    pointers,
     s,
     waits,
     where,
@@ -40,7 +42,7 @@ from distdoctor.analysis.rounds import fewer_rounds, passed_over
 from distdoctor.model.events import (
     Call,
 )
-from distdoctor.model.findings import Certainty, Location, Role
+from distdoctor.model.findings import Certainty
 from distdoctor.model.operations import OPERATIONS
 from distdoctor.model.run import Run, named
 
@@ -226,12 +228,13 @@ def _sequence(
     if known or did_before:
         place = major.call.place
         here = () if place is None else (place,)
+        around = loops.ways_around(run, place)
         return replace(
             base,
             why=Why.SKIPPED,
-            elsewhere=tuple(
-                Location(at, minor.ranks, Role.CULPRIT, "skipped this call")
-                for at in here
+            elsewhere=(
+                *pointers(here, minor.ranks, "skipped this call"),
+                *pointers(around, minor.ranks, "a way around it"),
             ),
             story=f"{capital(named(minor.ranks))} skipped {major.call.op} "
             f"({where_of(base)}) and went on to {minor.call.op}; "

@@ -126,6 +126,14 @@ def at(
     return (Location(event.place, tuple(sorted(ranks)), Role.CULPRIT, remark),)
 
 
+def pointers(
+    places: Iterable[Place], ranks: Iterable[int], remark: str
+) -> tuple[Location, ...]:
+    """Lines that the ranks at fault may have taken."""
+    who = tuple(sorted(ranks))
+    return tuple(Location(place, who, Role.CULPRIT, remark) for place in places)
+
+
 def failed(ranks: Iterable[int], failure: Failure) -> str:
     """That ranks raised, what and where."""
     message = f" ({failure.message.splitlines()[0][:120]})" if failure.message else ""

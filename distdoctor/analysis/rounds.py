@@ -16,12 +16,12 @@ from distdoctor.analysis.reasons import (
     at,
     capital,
     has,
+    pointers,
     s,
 )
 from distdoctor.model.events import (
     Batch,
 )
-from distdoctor.model.findings import Location, Role
 from distdoctor.model.run import Run, named
 
 
@@ -53,7 +53,10 @@ def fewer_rounds(run: Run, major: Camp, minor: Camp) -> dict[str, object] | None
         return None
     place = loop[0].place
     return {
-        "elsewhere": (Location(place, minor.ranks, Role.CULPRIT, "left this loop"),),
+        "elsewhere": (
+            *pointers(loops.ways_out(run, place), minor.ranks, "a way out of the loop"),
+            *pointers([place], minor.ranks, "left this loop"),
+        ),
         "story": f"{capital(named(minor.ranks))} left the loop at {place} and "
         f"{'are' if len(minor.ranks) > 1 else 'is'} at {minor.call.op} "
         f"({minor.call.place}); {named(major.ranks)} "

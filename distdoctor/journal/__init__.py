@@ -132,8 +132,9 @@ STACK_SIGNAL_FROM_LAST = 2
 
 
 def journal_name(rank: int, incarnation: int) -> str:
-    """Name of the journal of the n-th process (from 0) that plays a rank."""
-    return f"rank-{rank}.{incarnation}.journal"
+    """Name of the journal of the n-th process (from 0) that plays a rank, or none."""
+    player = "unranked" if rank < 0 else f"rank-{rank}"
+    return f"{player}.{incarnation}.journal"
 
 
 def group_text(

@@ -13,6 +13,7 @@ boards/, stacks/     used by the probes while the job runs
 from __future__ import annotations
 
 import json
+import struct
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -20,7 +21,16 @@ from typing import TypeVar
 import msgspec
 
 from distdoctor.errors import RecordUnreadable
-from distdoctor.journal import EXITS_FILE, LOSSES_FILE
+from distdoctor.journal import (
+    EXITS_FILE,
+    HEADER,
+    HEADER_BYTES,
+    HEADER_FIELDS,
+    LOSSES_FILE,
+    MAGIC,
+    RECORD_BYTES,
+    offset_of,
+)
 
 SCHEMA = "distdoctor.record/1"
 
@@ -75,6 +85,29 @@ def write(folder: Path, name: str, value: object) -> None:
     draft = folder / f".{name}.draft"
     draft.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=1))
     draft.replace(folder / name)
+
+
+def shrink(folder: Path) -> None:
+    """Cut the unused part off every journal, once all writers are dead.
+
+    A ring that has not gone round gets the capacity it has used: what stays is a whole
+    journal of 4 MiB and some, not of 64.
+    """
+    for path in folder.glob("*.journal"):
+        with suppress(OSError, struct.error), path.open("r+b") as file:
+            fields = dict(
+                zip(
+                    (name for name, _ in HEADER_FIELDS),
+                    HEADER.unpack(file.read(HEADER.size)),
+                    strict=True,
+                )
+            )
+            used = max(1, fields["head"])
+            if fields["magic"] != MAGIC or used >= fields["capacity"]:
+                continue
+            file.seek(offset_of("capacity"))
+            file.write(struct.pack("<Q", used))
+            file.truncate(HEADER_BYTES + fields["strings_bytes"] + used * RECORD_BYTES)
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -292,6 +292,7 @@ class _Supervisor:
             manifest.exit_code = tree.root.returncode
         if self.stacks.remark and self.samples:
             manifest.remarks.append(self.stacks.remark)
+        record.shrink(folder)
         record.write(folder, record.MANIFEST, manifest)
         record.write(folder, record.STACKS, self.samples)
         run = assemble(folder, manifest, stacks=False)

@@ -23,6 +23,7 @@ _AROUND = 2  # lines of source shown before and after
 _EXCERPTS = 2  # locations shown with their source
 _ROWS = 8  # rows of ranks shown
 _CALLS = 3  # calls shown on a row
+_PLACE = 20  # columns for the line of the last of them
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 _WORDS = {"error": "SICK", "warning": "warning", "note": "note"}
 
@@ -210,6 +211,7 @@ def _row(run: Run, rank: int, group: int | None) -> tuple[str, str]:
     more = "… " if len(run.rows_of(rank)) > len(rows) else ""
     place = run.call(rows[-1]).place
     at = f"{place.file.rpartition('/')[2]}:{place.line}" if place else ""
+    at = at if len(at) <= _PLACE else "…" + at[1 - _PLACE :]
     return more + "   ".join(words), at
 
 
@@ -218,7 +220,7 @@ def _table(rows: list[tuple[str, str, str, str]]) -> RenderableType:
     table.add_column(no_wrap=True)
     table.add_column()
     table.add_column(overflow="fold")
-    table.add_column(no_wrap=True, overflow="ellipsis")
+    table.add_column(no_wrap=True, overflow="ellipsis", max_width=_PLACE)
     for ranks, mark, calls, place in rows:
         table.add_row(ranks, Text(mark, "bold"), f"│ {_plain(calls)}", _plain(place))
     return Padding(table, (0, 0, 1, _MARGIN))
