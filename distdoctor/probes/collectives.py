@@ -42,43 +42,48 @@ _META = torch._C.DispatchKey.Meta
 
 _MOST_SPECS = 65_536
 _MOST_WORKS = 1024
+_MOST_UNPOLLED = 16
 _LONGEST_PARK_S = 600.0
 
 
 class _Group:
     """One process group, as this process uses it."""
 
-    __slots__ = ("board", "number", "ordinal")
+    __slots__ = ("board", "number", "ordinal", "polled")
 
-    def __init__(self, number: int, board: Board) -> None:
+    def __init__(self, number: int, board: Board, polled: bool) -> None:
         self.number = number  # of its text in the journal
         self.ordinal = 0  # collectives so far
         self.board = board
+        # To ask NCCL whether a call is complete breaks the capture of a CUDA graph.
+        self.polled = polled
 
 
-class _Pending:
+class Pending:
     """A call whose end is not known yet."""
 
-    __slots__ = ("call", "group", "ordinal", "work")
+    __slots__ = ("asynchronous", "call", "group", "ordinal", "polled")
 
-    def __init__(self, work: Any, call: int, group: int, ordinal: int) -> None:
-        self.work = work  # held, so that pybind hands the user this very object
+    def __init__(self, call: int, group: _Group, ordinal: int, flags: int) -> None:
         self.call = call
-        self.group = group
+        self.group = group.number
         self.ordinal = ordinal
+        self.asynchronous = bool(flags & ASYNCHRONOUS)
+        self.polled = group.polled
 
 
 class Collectives:
     """The kernels and what they remember; one per process.
 
     Attributes:
-        pending: Calls by the identity of their Work object.
+        works: Work objects and their calls, by the identity of the Work: it is held so
+            that pybind hands the user this very object.
         by_pointer: Calls by the address of their result, for functional collectives.
     """
 
     def __init__(self) -> None:
-        self.pending: OrderedDict[int, _Pending] = OrderedDict()
-        self.by_pointer: OrderedDict[int, _Pending] = OrderedDict()
+        self.works: OrderedDict[int, tuple[Any, Pending]] = OrderedDict()
+        self.by_pointer: OrderedDict[int, Pending] = OrderedDict()
         self._groups: dict[str, _Group | None] = {}
         self._seen: dict[tuple[str, tuple[int, ...]], int] = {}
         self._specs: dict[Key, tuple[int, int]] = {}
@@ -103,7 +108,7 @@ class Collectives:
         """Group names are about to be used again; old Work objects may go."""
         self._groups.clear()
         self._specs.clear()  # their numbers are of a journal that may be another now
-        self.pending.clear()
+        self.works.clear()
         self.by_pointer.clear()
 
     def _kernel(self, code: int, operation: Operation, op: Any) -> Callable[..., Any]:
@@ -133,7 +138,7 @@ class Collectives:
 
     def _entering(
         self, code: int, operation: Operation, op: Any
-    ) -> Callable[[tuple[Any, ...]], _Pending | None]:
+    ) -> Callable[[tuple[Any, ...]], Pending | None]:
         """The function that notes that a call of this operator is about to be made."""
         at = {argument.name: n for n, argument in enumerate(op._schema.arguments)}
         at_group, at_reduce = at["process_group"], at.get("reduce_op")
@@ -148,7 +153,7 @@ class Collectives:
         nodes = torch._C._autograd._get_sequence_nr
         enter, refuse = int(Kind.ENTER), int(Kind.REFUSE)
 
-        def entering(args: tuple[Any, ...]) -> _Pending | None:
+        def entering(args: tuple[Any, ...]) -> Pending | None:
             writer = recorder.writer
             if writer is None:
                 return None
@@ -210,14 +215,14 @@ class Collectives:
             task = task_id()
             if task != -1 and self._tasks.get(thread) != task:
                 self._bracket(thread, task, call)
-            return _Pending(None, call, group.number, ordinal)
+            return Pending(call, group, ordinal, flags)
 
         return harmless(entering)
 
     # --- after the call ---
 
     @harmless
-    def _left(self, pending: _Pending, out: Any) -> None:
+    def _left(self, pending: Pending, out: Any) -> None:
         writer = RECORDER.writer
         if writer is None:
             return
@@ -227,24 +232,25 @@ class Collectives:
         if boxed is None:  # monitored_barrier has done all its waiting
             writer.put(Kind.WOKE, thread, pending.call, pending.ordinal, pending.group)
             return
-        pending.work = work = dist.Work.unbox(boxed)
-        works = self.pending
+        work = dist.Work.unbox(boxed)
+        works = self.works
+        most = _MOST_WORKS if pending.polled else _MOST_UNPOLLED
         while works:
             # A Work keeps its tensors alive: let the finished ones go.
-            oldest = next(iter(works))
-            if not works[oldest].work.is_completed() and len(works) < _MOST_WORKS:
+            oldest, (held, _) = next(iter(works.items()))
+            if len(works) < most and not (pending.polled and held.is_completed()):
                 break
             works.pop(oldest, None)
-        works[id(work)] = pending
-        if isinstance(out, tuple):
+        works[id(work)] = (work, pending)
+        if pending.asynchronous and isinstance(out, tuple):
             self._remember_result(pending, out[0])
 
     @harmless
-    def _raised(self, pending: _Pending) -> None:
+    def _raised(self, pending: Pending) -> None:
         if RECORDER.writer is not None:
             RECORDER.writer.put(Kind.RAISE, RECORDER.thread(), pending.call)
 
-    def _remember_result(self, pending: _Pending, result: Any) -> None:
+    def _remember_result(self, pending: Pending, result: Any) -> None:
         while isinstance(result, list) and result:
             result = result[0]
         if isinstance(result, torch.Tensor) and result.layout is torch.strided:
@@ -260,15 +266,17 @@ class Collectives:
             return None
         try:
             ranks = tuple(dist.get_process_group_ranks(group))
+            polled = dist.get_backend(group) == "gloo"
         except (KeyError, RuntimeError, ValueError):
             ranks = tuple(range(group.size()))  # not (yet) known to torch's Python side
+            polled = False
         generation = self._seen.get((name, ranks), 0)
         self._seen[name, ranks] = generation + 1
         assert RECORDER.writer is not None
         generation += 1000 * RECORDER.writer.incarnation
         text = group_text(name, getattr(group, "group_desc", ""), generation, ranks)
         board = Board(RECORDER.folder / "boards", text, group.size(), group.rank())
-        return _Group(RECORDER.intern(text), board)
+        return _Group(RECORDER.intern(text), board, polled)
 
     def _spec(self, key: Key, point_to_point: bool) -> tuple[int, int]:
         code, reduce_op, peer, tensors = key

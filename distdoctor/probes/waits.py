@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.library import Library
 
 from distdoctor.journal import Kind
-from distdoctor.probes.collectives import Collectives, _Pending
+from distdoctor.probes.collectives import Collectives, Pending
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
 
@@ -23,7 +23,7 @@ _META = torch._C.DispatchKey.Meta
 
 
 @harmless
-def _put(kind: Kind, pending: _Pending) -> None:
+def _put(kind: Kind, pending: Pending) -> None:
     if RECORDER.writer is not None:
         RECORDER.writer.put(
             kind, RECORDER.thread(), pending.call, pending.ordinal, pending.group
@@ -36,13 +36,14 @@ def watch_waits(collectives: Collectives) -> Library:
     Returns:
         The library of the kernel; it must be kept.
     """
-    works = collectives.pending
+    works = collectives.works
     made = dist.Work.wait
 
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        pending = works.get(id(self))
-        if pending is None or pending.work is not self:
+        held = works.get(id(self))
+        if held is None or held[0] is not self:
             return made(self, *args, **kwargs)
+        pending = held[1]
         _put(Kind.WAIT, pending)
         try:
             result = made(self, *args, **kwargs)
@@ -60,7 +61,7 @@ def watch_waits(collectives: Collectives) -> Library:
     pointers = collectives.by_pointer
 
     @harmless
-    def find(tensor: Any) -> _Pending | None:
+    def find(tensor: Any) -> Pending | None:
         return pointers.pop(tensor.data_ptr(), None)
 
     def wait_tensor(keyset: Any, tensor: Any) -> Any:
