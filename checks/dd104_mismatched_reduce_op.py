@@ -32,7 +32,7 @@ A rank without a journal may be the one that strayed:
     rank 0 | start=2  all_reduce(4)  exit=0
     rank 1 | ?
 
-torch 2.8 and older hide the reduce op from probes; it then counts as equal.
+torch 2.8 hides the reduce op of calls that C++ makes by itself; it counts as equal.
 
 Remedy
 ------

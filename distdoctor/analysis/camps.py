@@ -19,6 +19,7 @@ class Camp:
     rank: int
     row: int
     call: Call
+    rows: tuple[int, ...]  # of all of them
 
 
 def calls_at(run: Run, meeting: Meeting) -> dict[int, Call]:
@@ -32,9 +33,9 @@ def camps(run: Run, meeting: Meeting) -> list[Camp]:
     for rank, row in meeting.rows.items():
         by_call.setdefault(int(run.calls["signature"][row]), []).append(rank)
     sides = [
-        Camp(tuple(ranks), ranks[0], row, run.call(row))
+        Camp(tuple(ranks), ranks[0], rows[0], run.call(rows[0]), rows)
         for ranks in map(sorted, by_call.values())
-        for row in [meeting.rows[ranks[0]]]
+        for rows in [tuple(meeting.rows[rank] for rank in ranks)]
     ]
     return sorted(sides, key=lambda side: (-len(side.ranks), side.rank))
 

@@ -247,8 +247,9 @@ def _swap(
     run: Run, base: Divergence, major: Camp, minor: Camp, tie: bool
 ) -> Divergence | None:
     """The same calls, the other way round."""
-    ahead = is_same(run, next_on_group(run, minor.row), major.row)
-    behind = is_same(run, next_on_group(run, major.row), minor.row)
+    # Only the first to arrive got beyond the call at which the others were refused.
+    ahead = any(is_same(run, next_on_group(run, row), major.row) for row in minor.rows)
+    behind = any(is_same(run, next_on_group(run, row), minor.row) for row in major.rows)
     one_line = minor.call.place == major.call.place
     familiar = knows_exactly(run, major.rank, major.row, minor.row) and knows_exactly(
         run, minor.rank, minor.row, major.row

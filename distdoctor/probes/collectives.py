@@ -28,9 +28,9 @@ from distdoctor.model.operations import (
     FAILING,
     NO_REDUCE_OP,
     OPERATIONS,
-    UNKNOWN_REDUCE_OP,
     Operation,
 )
+from distdoctor.probes import reduce_ops
 from distdoctor.probes.board import Board
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
@@ -166,7 +166,7 @@ class Collectives:
             if group is None:
                 return None
             reduce_op = (
-                NO_REDUCE_OP if at_reduce is None else _reduce_op(args[at_reduce])
+                NO_REDUCE_OP if at_reduce is None else reduce_ops.read(args[at_reduce])
             )
             if at_root is not None:
                 peer = args[at_root]
@@ -316,12 +316,6 @@ class Collectives:
                 RECORDER.writer.put(Kind.BACKWARD_WOKE, thread, call)
 
         queue(before)
-
-
-def _reduce_op(boxed: Any) -> int:
-    """Number of a reduce op; torch 2.8 and older do not let Python see it."""
-    op = getattr(boxed, "op", None)
-    return UNKNOWN_REDUCE_OP if op is None else int(op())
 
 
 def _park() -> None:

@@ -27,6 +27,8 @@ from distdoctor.probes.sites import call_site
 
 _MOST_NAMES = 500
 
+_TELLS_REDUCE_OPS = (2, 10)  # the release of torch from which on a kernel can read them
+
 _installed: list[Any] = []
 
 
@@ -130,11 +132,14 @@ def _watch() -> None:
     """At the first `init_process_group`: all that costs something."""
     if _installed:
         return
+    from distdoctor.probes import reduce_ops
     from distdoctor.probes.collectives import Collectives
     from distdoctor.probes.waits import watch_waits
 
     collectives = Collectives()
     _installed.extend([collectives, watch_waits(collectives)])
+    if tuple(map(int, torch.__version__.split(".")[:2])) < _TELLS_REDUCE_OPS:
+        reduce_ops.watch()
     _watch_ddp()
     _watch_loaders()
     _watch_steps()

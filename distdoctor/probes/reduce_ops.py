@@ -1,0 +1,63 @@
+"""Reads the reduce op of a call, in releases of torch that hide it, too.
+
+A kernel gets the reduce op as a script object. From torch 2.10 on it tells its number;
+in 2.8 it tells nothing (seen with both). There, Python's calls pass through methods of
+ProcessGroup that can be replaced and whose options name the op. What C++ issues by
+itself (the reducer of DistributedDataParallel) stays unknown, and counts as equal.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+
+from distdoctor.model.operations import UNKNOWN_REDUCE_OP
+from distdoctor.probes.harmless import harmless
+
+_METHODS = (
+    *("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter"),
+    *("_reduce_scatter_base", "reduce_scatter_tensor_coalesced"),
+)
+
+_asked = threading.local()
+
+
+def read(boxed: Any) -> int:
+    """Number of a reduce op as a kernel gets it."""
+    op = getattr(boxed, "op", None)
+    if op is not None:
+        return int(op())
+    number: int = getattr(_asked, "number", UNKNOWN_REDUCE_OP)
+    return number
+
+
+def watch() -> None:
+    """From now on, remember what Python's calls ask for."""
+    for name in _METHODS:
+        made = getattr(dist.ProcessGroup, name, None)
+        if made is not None:
+            setattr(dist.ProcessGroup, name, _remembering(made))
+
+
+def _remembering(made: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(made)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        _remember([*args, *kwargs.values()])
+        try:
+            return made(*args, **kwargs)
+        finally:
+            _asked.number = UNKNOWN_REDUCE_OP
+
+    return call
+
+
+@harmless
+def _remember(arguments: list[Any]) -> None:
+    for argument in arguments:
+        op = getattr(argument, "reduceOp", argument)
+        if isinstance(op, dist.ReduceOp):
+            _asked.number = int(op.op)  # type: ignore[attr-defined]
