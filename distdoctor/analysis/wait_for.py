@@ -154,6 +154,8 @@ class _Needs:
                 self._channels = _Channels(self._run)
             return self._channels.wait(rank, row, record)
         group = self._run.groups[record["group"]]
+        if operation.is_rooted and not 0 <= record["peer"] < len(group.ranks):
+            return None  # a root that is not in the group: whom it needs is not known
         absent = self._absent(int(record["group"]), int(record["ordinal"]))
         if operation.is_rooted:
             root = group.ranks[record["peer"]]
@@ -212,8 +214,8 @@ class _Channels:
                 inbox[box] += 1
                 continue
             if waits is Waits.ANY_SENDER:
-                if record["state"] != State.DONE:
-                    self._anybody.add(box)
+                # It may have taken, or take, any message: who got which is not known.
+                self._anybody.add(box)
             else:
                 self._posted[key] += 1
                 self._nth[row] = self._posted[key]
@@ -223,7 +225,8 @@ class _Channels:
     def _key(self, record: Any, rank: int) -> tuple[Any, ...]:
         """Channel of a call: group, sender, receiver, tag."""
         ranks = self._run.groups[record["group"]].ranks
-        peer = ranks[record["peer"]] if record["peer"] >= 0 else None
+        known = 0 <= record["peer"] < len(ranks)
+        peer = ranks[record["peer"]] if known else None
         group, tag = int(record["group"]), int(record["tag"])
         if OPERATIONS[record["op"]].waits is Waits.RECEIVER:
             return group, rank, peer, tag
@@ -232,6 +235,8 @@ class _Channels:
     def wait(self, rank: int, row: int, record: Any) -> Wait | None:
         key = self._key(record, rank)
         box = (key[0], key[2], key[3])
+        if record["peer"] >= 0 and None in key:
+            return None  # a peer that is not in the group: whom it needs is not known
         match OPERATIONS[record["op"]].waits:
             case Waits.SENDER:
                 if self._sent[key] >= self._nth[row]:

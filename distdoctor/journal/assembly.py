@@ -39,6 +39,7 @@ from distdoctor.model.events import (
     ThreadEnded,
     Wrapped,
 )
+from distdoctor.model.operations import OPERATIONS
 from distdoctor.model.run import CALLS, Frame, Group, Run, Spec
 
 _STATE_AFTER = {
@@ -53,6 +54,9 @@ _STATE_AFTER = {
 _COPIED = ("ordinal", "signature", "op", "reduce_op", "flags", "peer")
 
 _SIGTERM_AS_SHELL = 143
+
+_DAMAGED = (ValueError, TypeError, KeyError, OverflowError, RecursionError)
+"""What reading a note can end in whose text is not what we have written."""
 
 BUSY_LOOKS = 5
 """Stacks that must agree before a rank is called busy in one place."""
@@ -267,12 +271,21 @@ def _what_is_missing(box: JournalReader, header: Header, loss: str) -> str:
 # --- one journal ---
 
 
+def _understood(entered: Records, box: JournalReader) -> Records:
+    """Without calls of later releases, and those whose group was cut off."""
+    used, inverse = np.unique(entered["group"], return_inverse=True)
+    known = np.array([bool(box.string(int(number))) for number in used], np.bool_)
+    kept = entered[known[inverse] & (entered["op"] < len(OPERATIONS))]
+    box.torn += len(entered) - len(kept)
+    return kept
+
+
 def _take_apart(
     records: Records, box: JournalReader, tables: _Tables, header: Header
 ) -> tuple[NDArray[Any], list[tuple[int, Event]]]:
     kinds = records["kind"]
     made = np.isin(kinds, (Kind.ENTER, Kind.REFUSE))
-    entered = records[made]
+    entered = _understood(records[made], box)
     calls = np.zeros(len(entered), CALLS)
     for name in _COPIED:
         calls[name] = entered[name]
@@ -409,12 +422,11 @@ def _life(
             place = tables.place(box.string(int(record["site"])))
             history.batch(calls, record, place)
             continue
-        try:
-            note = json.loads(box.string(int(record["spec"])))
-        except ValueError:
-            continue  # its text did not fit into the strings: counted as lost
         place = tables.place(box.string(int(record["site"])))
-        history.add(calls, note, place)
+        try:
+            history.add(calls, json.loads(box.string(int(record["spec"]))), place)
+        except _DAMAGED:
+            box.torn += 1
     history.close(int(calls_so_far[-1]) if len(calls_so_far) else 0)
     return history.events
 

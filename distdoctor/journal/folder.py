@@ -16,7 +16,7 @@ import json
 import struct
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -35,6 +35,8 @@ from distdoctor.journal import (
 SCHEMA = "distdoctor.record/1"
 
 MANIFEST, STACKS, SOURCES = "run.json", "stacks.json", "sources.json"
+
+_DAMAGED = (ValueError, TypeError, KeyError, OverflowError, RecursionError)
 
 _LARGEST_FILE = 64 * 1024 * 1024  # folders may come from anybody
 
@@ -83,8 +85,21 @@ AnyStruct = TypeVar("AnyStruct")
 def write(folder: Path, name: str, value: object) -> None:
     """Put a value into the folder, whole or not at all."""
     draft = folder / f".{name}.draft"
-    draft.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=1))
+    data = msgspec.json.encode(_as_text(msgspec.to_builtins(value)))
+    draft.write_bytes(msgspec.json.format(data, indent=1))
     draft.replace(folder / name)
+
+
+def _as_text(value: Any) -> Any:
+    """With names that are no text (of files, arguments) written as escapes."""
+    match value:
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode()
+        case dict():
+            return {_as_text(key): _as_text(part) for key, part in value.items()}
+        case list():
+            return [_as_text(part) for part in value]
+    return value
 
 
 def shrink(folder: Path) -> None:
@@ -147,9 +162,9 @@ def read_sources(folder: Path) -> dict[str, str]:
 def read_exits(folder: Path) -> dict[int, int]:
     """Status of each ended process by its number; negative: minus the signal."""
     exits: dict[int, int] = {}
-    with suppress(OSError), (folder / EXITS_FILE).open() as file:
+    with suppress(OSError), (folder / EXITS_FILE).open(errors="replace") as file:
         for line in file:
-            with suppress(ValueError, TypeError, KeyError):  # torn: its writer died
+            with suppress(*_DAMAGED):  # torn: its writer died
                 record = json.loads(line)
                 exits[int(record["pid"])] = int(record["status"])
     return exits
@@ -158,9 +173,9 @@ def read_exits(folder: Path) -> dict[int, int]:
 def read_losses(folder: Path) -> dict[int, str]:
     """What went wrong inside the probes, by rank; -1 for processes without one."""
     losses: dict[int, str] = {}
-    with suppress(OSError), (folder / LOSSES_FILE).open() as file:
+    with suppress(OSError), (folder / LOSSES_FILE).open(errors="replace") as file:
         for line in file:
-            with suppress(ValueError, TypeError, KeyError):  # torn: its writer died
+            with suppress(*_DAMAGED):  # torn: its writer died
                 record = json.loads(line)
                 losses.setdefault(int(record["rank"]), str(record["why"]))
     return losses

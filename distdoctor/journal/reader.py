@@ -28,6 +28,10 @@ RECORD_TYPE = np.dtype([(name, f"<{code}") for name, code in RECORD_FIELDS])
 Records = NDArray[Any]
 """An array of `RECORD_TYPE`."""
 
+_MOST_RANKS = 1 << 20
+_MOST_RECORDS = 1 << 24  # 1 GiB of them
+_MOST_THREADS = 256  # that write at one moment
+
 _U64 = struct.Struct("<Q")
 
 
@@ -92,8 +96,13 @@ class JournalReader:
                 f"version {VERSION}: use the release that wrote it"
             )
         ring = HEADER_BYTES + header.strings_bytes
-        if header.capacity < 1 or ring > 1 << 40:
+        if not 1 <= header.capacity <= _MOST_RECORDS or ring > 1 << 40:
             raise JournalUnreadable(f"{path} has a damaged header")
+        if not -1 <= header.rank < _MOST_RANKS or header.world_size > _MOST_RANKS:
+            raise JournalUnreadable(
+                f"{path} has a damaged header: rank {header.rank} of "
+                f"{header.world_size}"
+            )
         whole = max(0, len(self._map) - ring) // RECORD_BYTES
         self.truncated = whole < header.capacity
         self._capacity = header.capacity
@@ -140,7 +149,23 @@ class JournalReader:
 
         A record that its thread has not finished is left for the next call.
         """
-        head = self.head()
+        return self._take(wait_for_young=True)
+
+    def last(self) -> Records:
+        """What `poll` gives once the writer is dead: unfinished records are skipped."""
+        return self._take(wait_for_young=False)
+
+    def _furthest(self, head: int) -> int:
+        """The head, if a thread that was overtaken has set it back."""
+        for _ in range(_MOST_THREADS):
+            place = head % self._capacity
+            if place >= self._whole or self._slots["commit"][place] != head + 1:
+                break
+            head += 1
+        return head
+
+    def _take(self, wait_for_young: bool) -> Records:
+        head = self._furthest(self.head())
         first = max(self.position, head - self._capacity)
         self.overwritten += first - self.position
         numbers = np.arange(first, max(first, head), dtype=np.uint64)
@@ -152,27 +177,21 @@ class JournalReader:
         records = self._slots[places]
         again = self._slots["commit"][places]
         whole = (records["commit"] == numbers + 1) & (again == numbers + 1)
+        # Also what was finished between the two looks.
+        young = np.flatnonzero(~whole & (again <= numbers + 1))
         taken = head
-        if not whole.all():
-            young = np.flatnonzero(~whole & (again <= numbers))
-            if len(young):
-                # Being written; what follows it waits, so that order is kept.
-                taken = int(numbers[young[0]])
-                keep = numbers < taken
-                whole, records = whole[keep], records[keep]
-            self.overwritten += int((~whole).sum())
-            records = records[whole]
+        if len(young) and wait_for_young:
+            # Being written; what follows it waits, so that order is kept.
+            taken = int(numbers[young[0]])
+            keep = numbers < taken
+            whole, records = whole[keep], records[keep]
+        elif len(young):
+            self.torn += len(young)
+            self.overwritten -= len(young)
+        self.overwritten += int((~whole).sum())
         self.position = max(self.position, first, taken)
-        return records
-
-    def last(self) -> Records:
-        """What `poll` gives once the writer is dead: unfinished records are skipped."""
-        batches = [self.poll()]
-        while self.position < self.head():
-            self.torn += 1
-            self.position += 1
-            batches.append(self.poll())
-        return np.concatenate(batches)
+        kept: Records = records[whole]
+        return kept
 
 
 _HEAD = offset_of("head")

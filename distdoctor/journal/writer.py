@@ -136,7 +136,10 @@ class JournalWriter:
         known = self._ids.get(text)
         if known is not None:
             return known
-        data = text.encode("utf-8", "replace")[:_LONGEST_STRING]
+        data = text.encode("utf-8", "replace")
+        if len(data) > _LONGEST_STRING:
+            self.lose()
+            data = data[:_LONGEST_STRING]
         end = self._tail + 2 + len(data)
         if end > self._strings_end:
             self.lose()

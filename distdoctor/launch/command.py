@@ -108,7 +108,7 @@ def _look_into(tree: ast.Module) -> Launcher:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             name = _last_name(node.func)
-            spawns |= name in _SPAWNERS
+            spawns |= name in _SPAWNERS and not _is_of(node.func, "psutil")
             reads |= name in {"get", "getenv"} and _names_launcher(node.args)
         elif isinstance(node, ast.Assign):
             sets |= any(
@@ -117,7 +117,11 @@ def _look_into(tree: ast.Module) -> Launcher:
             )
         elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
             reads |= _names_launcher([node.slice])
-    own = sets or (spawns and not reads)
+        elif isinstance(node, ast.Compare):
+            reads |= _names_launcher([node.left])  # "RANK" in os.environ
+    # A script that both sets and asks plays a rank if it starts others, and otherwise
+    # only has defaults for runs without a launcher.
+    own = (sets or not reads) if spawns else (sets and not reads)
     return Launcher.PYTHON if own else Launcher.TORCHRUN
 
 
@@ -125,6 +129,14 @@ def _last_name(node: ast.expr) -> str:
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
+
+
+def _is_of(node: ast.expr, module: str) -> bool:
+    return (
+        isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == module
+    )
 
 
 def _names_launcher(nodes: Sequence[ast.expr]) -> bool:

@@ -115,7 +115,7 @@ class StackTaker:
             threads = json.loads(output)
             main = next(t for t in threads if t.get("os_thread_id") in {pid, None})
             return [_frame(frame) for frame in main["frames"][:_MOST_FRAMES]]
-        except (ValueError, StopIteration, KeyError, TypeError):
+        except (ValueError, StopIteration, KeyError, TypeError, AttributeError):
             return None
 
     def _signal_frames(self, pid: int) -> list[StackFrame] | None:
@@ -145,7 +145,7 @@ def _last_thread(dump: str) -> list[StackFrame] | None:
             frames.append(
                 StackFrame(match["file"], int(match["line"]), match["function"])
             )
-        elif line:
+        elif line and not line.startswith(" "):  # the next thread
             frames = []
     return frames or None
 

@@ -70,7 +70,7 @@ from distdoctor.model.events import (
     ThreadEnded,
     Wrapped,
 )
-from distdoctor.model.operations import CODE_OF, OPERATIONS
+from distdoctor.model.operations import CODE_OF, OPERATIONS, REDUCE_OPS
 from distdoctor.model.run import Run
 
 _NO_JOURNAL = "the rank left no journal"
@@ -112,6 +112,7 @@ def sketch(drawing: str) -> Run:
     events: dict[int, list[Event]] = {}
     unseen: dict[int, str] = {}
     members: dict[str, tuple[int, ...]] = {}
+    number = 0
     for number, line in enumerate(cleandoc(drawing).splitlines(), start=1):
         if group := _GROUP.fullmatch(line.rstrip()):
             members[group["name"]] = tuple(map(int, group["ranks"].split()))
@@ -129,6 +130,10 @@ def sketch(drawing: str) -> Run:
             events[rank] = [
                 _event(rank, word, number, ordinals) for word in words if word != "."
             ]
+    drawn = {*events, *unseen}
+    for rank in range(max(drawn, default=-1)):
+        if rank not in drawn:
+            raise SketchError(number, f"rank {rank}", "is left out")
     return Run.of_events(events, unseen, members)
 
 
@@ -175,7 +180,7 @@ def _event(rank: int, word: str, number: int, ordinals: dict[str, int]) -> Event
             return _LIFE[name](rank, match["value"] or "", mark, place)
         if name in CODE_OF and match["value"] is None:
             return _call(rank, match, place, ordinals)
-    except ValueError:
+    except (ValueError, KeyError):
         pass
     raise SketchError(number, word, "is no event; see distdoctor.model.drawing")
 
@@ -201,6 +206,10 @@ def _call(
     splits = None
     if "sent" in options:
         splits = (_numbers(options["sent"]), _numbers(options["received"]))
+    if options.get("op", "sum") not in REDUCE_OPS:
+        raise ValueError(options)
+    if ("sent" in options) != ("received" in options):
+        raise ValueError(options)
     reduce_op = options.get("op", "sum" if "reduce" in operation.name else None)
     return Call(
         rank=rank,

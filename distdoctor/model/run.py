@@ -119,7 +119,7 @@ class Run:
     steps: Mapping[int, int] = field(default_factory=dict)
     stopped: str = ""
     exit_code: int | None = None
-    memory: dict[str, Any] = field(default_factory=dict, repr=False)
+    memory: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
     """What analyses concluded already, by their names."""
 
     @classmethod
@@ -199,9 +199,10 @@ class Run:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Run):
             return NotImplemented
+        everyone = {Group(WORLD, tuple(range(self.world_size)))}  # need not be said
         return (
-            (self.world_size, dict(self.unseen), set(self.groups))
-            == (other.world_size, dict(other.unseen), set(other.groups))
+            (self.world_size, dict(self.unseen), {*self.groups} - everyone)
+            == (other.world_size, dict(other.unseen), {*other.groups} - everyone)
         ) and all(
             list(self.events(rank)) == list(other.events(rank))
             for rank in range(self.world_size)

@@ -24,6 +24,11 @@ _PEER_IS_GONE = re.compile(
     r"|failed to pass monitoredBarrier|connection to peer"
 )
 
+_COMMUNICATING = tuple(
+    os.sep + part.replace("/", os.sep) + os.sep
+    for part in ("torch/distributed", "torch/autograd", "torch/nn/parallel")
+)
+
 _users: dict[str, bool] = {}
 _texts: dict[tuple[CodeType, int], str] = {}
 
@@ -103,7 +108,7 @@ def is_peers_fault(error: BaseException, traceback: TracebackType | None) -> boo
     while traceback is not None:
         last = traceback.tb_frame.f_code.co_filename
         traceback = traceback.tb_next
-    by_torch = f"{os.sep}torch{os.sep}" in last or last.startswith(_OWN)
+    by_torch = last.startswith(_OWN) or any(part in last for part in _COMMUNICATING)
     return (
         by_torch
         and isinstance(error, RuntimeError)

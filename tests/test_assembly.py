@@ -1,0 +1,972 @@
+"""Assembly: from journals as the probes write them to a run as the checks read it."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from distdoctor.analysis.divergence import divergences
+from distdoctor.analysis.wait_for import standstill
+from distdoctor.errors import JournalUnreadable, RecordUnreadable
+from distdoctor.journal import (
+    EXITS_FILE,
+    HEADER_BYTES,
+    LOSSES_FILE,
+    Kind,
+    group_text,
+    offset_of,
+)
+from distdoctor.journal import folder as record
+from distdoctor.journal.assembly import (
+    BUSY_LOOKS,
+    assemble,
+    parse_spec,
+    read_run,
+    relative,
+)
+from distdoctor.journal.folder import Manifest, StackFrame, StackSample
+from distdoctor.journal.writer import JournalWriter
+from distdoctor.model.drawing import draw, sketch
+from distdoctor.model.events import (
+    Batch,
+    Busy,
+    Call,
+    Ended,
+    Failure,
+    GroupMade,
+    Place,
+    Started,
+    State,
+    Tensor,
+    ThreadEnded,
+    Wrapped,
+)
+from distdoctor.model.operations import (
+    ASYNCHRONOUS,
+    CODE_OF,
+    FAILING,
+    NO_REDUCE_OP,
+    OPERATIONS,
+    REDUCE_OPS,
+    UNKNOWN_REDUCE_OP,
+    signature,
+)
+from distdoctor.model.run import Frame, Group, Run, Spec
+
+SMALL_BYTES = 64 * 1024
+
+DIRECTORY = "/home/user/job"
+
+ME = os.getpid()
+
+
+def site(line: int, file: str = f"{DIRECTORY}/t.py", function: str = "train") -> str:
+    return f"{file}\n{line}\n{function}"
+
+
+class Process:
+    """One process's pen: writes what the probes write, in their order."""
+
+    def __init__(self, folder: Path, rank: int, world_size: int = 2) -> None:
+        self.writer = JournalWriter(folder, rank, world_size, SMALL_BYTES)
+        self.world = group_text("0", "default_pg", 0, tuple(range(world_size)))
+        self.calls = 0
+        self.ordinals: dict[str, int] = {}
+
+    def enter(
+        self,
+        op: str = "barrier",
+        spec: str = "",
+        *,
+        line: int = 7,
+        group: str = "",
+        reduce_op: int = NO_REDUCE_OP,
+        peer: int = -1,
+        kind: Kind = Kind.ENTER,
+        flags: int = 0,
+        thread: int = ME,
+        detail: int = 0,
+    ) -> int:
+        """Note a call that is about to be made; its number in this process."""
+        group = group or self.world
+        code, ordinal = CODE_OF[op], 0
+        if not OPERATIONS[code].is_point_to_point:
+            self.ordinals[group] = ordinal = self.ordinals.get(group, 0) + 1
+        tensors = parse_spec(spec).tensors
+        self.calls += 1
+        self.writer.put(
+            kind,
+            thread,
+            self.calls,
+            ordinal,
+            self.writer.intern(group),
+            signature(
+                code,
+                reduce_op,
+                -1 if OPERATIONS[code].is_point_to_point else peer,
+                tuple(tensor.dtype for tensor in tensors),
+                tuple(tensor.numel for tensor in tensors),
+            ),
+            code,
+            reduce_op,
+            flags,
+            self.writer.intern(site(line)),
+            self.writer.intern(spec),
+            peer,
+            detail,
+        )
+        return self.calls
+
+    def then(self, *kinds: Kind, call: int = 0, thread: int = ME) -> None:
+        """Note how a call, the last one if none is named, goes on."""
+        for kind in kinds:
+            self.writer.put(kind, thread, call or self.calls)
+
+    def note(self, what: str, where: str = "", /, **details: object) -> None:
+        """Note an event of the process's life."""
+        self.remark(json.dumps({"what": what, **details}), where)
+
+    def remark(self, text: str, where: str = "") -> None:
+        """Note a text as it is."""
+        self.writer.put(
+            Kind.LIFE,
+            ME,
+            spec=self.writer.intern(text),
+            site=self.writer.intern(where),
+        )
+
+    def batch(self, count: int, line: int = 5, ended: bool = False) -> None:
+        """Note how many batches a loader gave."""
+        self.writer.put(
+            Kind.BATCH,
+            ME,
+            ordinal=count,
+            flags=int(ended),
+            site=self.writer.intern(site(line)),
+        )
+
+    def header(self, field: str, value: int) -> None:
+        """Put four bytes into the header."""
+        with self.writer.path.open("r+b") as file:
+            file.seek(offset_of(field))
+            file.write(value.to_bytes(4, "little", signed=True))
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Callable[..., Process]:
+    """Starts a process of the job whose record folder is `tmp_path`."""
+    return lambda rank=0, world_size=2: Process(tmp_path, rank, world_size)
+
+
+def manifest_of(**rest: object) -> Manifest:
+    fields = {"distdoctor": "0.1.0", "launch": [], "directory": DIRECTORY} | rest
+    return Manifest(**fields)  # type: ignore[arg-type]
+
+
+def living(folder: Path) -> Run:
+    """The run while its processes live, so that it has no ends."""
+    return assemble(folder, manifest_of(alive=[ME]))
+
+
+def ended(folder: Path, **rest: object) -> Run:
+    record.write(folder, record.MANIFEST, manifest_of(**rest))
+    return read_run(folder)
+
+
+# --- how far a call came ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kinds", "drawn"),
+    [
+        ((), "barrier@t.py:7...inside"),
+        ((Kind.RETURN,), "barrier@t.py:7issued"),
+        ((Kind.RETURN, Kind.WAIT), "barrier@t.py:7..."),
+        ((Kind.RETURN, Kind.WAIT, Kind.WOKE), "barrier@t.py:7"),
+        ((Kind.RETURN, Kind.WAIT, Kind.WAIT_RAISE), "barrier@t.py:7^"),
+        ((Kind.RAISE,), "barrier@t.py:7^"),
+        ((Kind.RETURN, Kind.WOKE), "barrier@t.py:7"),
+    ],
+)
+def test_the_last_word_on_a_call_is_its_state(
+    start: Callable[..., Process], tmp_path: Path, kinds: tuple[Kind, ...], drawn: str
+) -> None:
+    process = start(0, 1)
+    process.enter()
+    process.then(*kinds)
+    assert draw(living(tmp_path)) == f"rank 0 | {drawn}"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "state"),
+    [
+        ((), State.REFUSED),
+        ((Kind.REISSUE,), State.INSIDE),
+        ((Kind.REISSUE, Kind.RETURN, Kind.WAIT), State.WAITING),
+    ],
+)
+def test_a_refused_call_stays_so_until_it_is_made_all_the_same(
+    start: Callable[..., Process], tmp_path: Path, kinds: tuple[Kind, ...], state: State
+) -> None:
+    process = start(0, 2)
+    process.enter(kind=Kind.REFUSE)
+    process.then(*kinds)
+    assert living(tmp_path).call(0).state is state
+
+
+def test_calls_that_end_out_of_order_are_told_apart(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    process = start(0, 1)
+    for line in (1, 2, 3):
+        process.enter("all_reduce", "float32 4", line=line, flags=ASYNCHRONOUS)
+        process.then(Kind.RETURN)
+    process.then(Kind.WAIT, Kind.WOKE, call=3)
+    process.then(Kind.WAIT, call=1)
+    assert [living(tmp_path).call(row).state for row in range(3)] == [
+        *(State.WAITING, State.ISSUED, State.DONE)
+    ]
+
+
+def test_times_are_kept(start: Callable[..., Process], tmp_path: Path) -> None:
+    process = start(0, 1)
+    process.enter()
+    process.then(Kind.RETURN, Kind.WAIT, Kind.WOKE)
+    (call,) = living(tmp_path).calls
+    assert 0 < call["enter_ns"] <= call["return_ns"] <= call["complete_ns"]
+
+
+# --- what a call was ----------------------------------------------------------------
+
+
+def test_a_call_is_told_whole(start: Callable[..., Process], tmp_path: Path) -> None:
+    process = start(0, 2)
+    process.enter(
+        "reduce",
+        "bfloat16 2x3;int64 ",
+        line=31,
+        reduce_op=REDUCE_OPS.index("max"),
+        peer=1,
+        flags=ASYNCHRONOUS | FAILING,
+    )
+    assert living(tmp_path).call(0) == Call(
+        rank=0,
+        op="reduce",
+        ordinal=1,
+        tensors=(Tensor((2, 3), "bfloat16"), Tensor((), "int64")),
+        reduce_op="max",
+        root=1,
+        asynchronous=True,
+        failing=True,
+        state=State.INSIDE,
+        place=Place("t.py", 31, "train"),
+    )
+
+
+def test_a_message_has_a_peer_and_a_tag_and_no_ordinal(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    process = start(0, 2)
+    process.enter("send", "float32 4", peer=1, detail=7)
+    process.enter("recv_any", "float32 4", detail=9)
+    run = living(tmp_path)
+    assert draw(run, places=False) == (
+        "rank 0 | send(4,peer=1,tag=7)...inside  recv_any(4,tag=9)...inside\nrank 1 | ?"
+    )
+    assert run.calls["nodes"].tolist() == [0, 0]
+
+
+def test_a_collective_counts_autograd_nodes_and_has_no_tag(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    start(0, 2).enter(detail=41)
+    run = living(tmp_path)
+    assert (int(run.calls["nodes"][0]), run.call(0).tag) == (41, 0)
+
+
+@pytest.mark.parametrize("code", [NO_REDUCE_OP, UNKNOWN_REDUCE_OP])
+def test_a_reduce_op_that_was_not_read_is_none(
+    start: Callable[..., Process], tmp_path: Path, code: int
+) -> None:
+    start(0, 2).enter("all_reduce", "float32 4", reduce_op=code)
+    assert living(tmp_path).call(0).reduce_op is None
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("", Spec()),
+        ("float32 ", Spec((Tensor(()),))),
+        ("float32 4x0", Spec((Tensor((4, 0)),))),
+        ("bool 4;int64 2", Spec((Tensor((4,), "bool"), Tensor((2,), "int64")))),
+        ("float32 4|1,3|2,2", Spec((Tensor((4,)),), ((1, 3), (2, 2)))),
+        ("float32 0||", Spec((Tensor((0,)),), ((), ()))),
+        ("float32 4|1,3", Spec((Tensor((4,)),))),  # cut off in the middle
+    ],
+)
+def test_what_a_call_moves_is_read(text: str, spec: Spec) -> None:
+    assert parse_spec(text) == spec
+
+
+@pytest.mark.parametrize(
+    ("file", "directory", "known_as"),
+    [
+        ("/job/src/t.py", "/job", "src/t.py"),
+        ("/job/src/t.py", "/job/", "src/t.py"),
+        ("/jobs/t.py", "/job", "/jobs/t.py"),
+        ("/t.py", "/", "t.py"),
+        ("t.py", "/job", "t.py"),
+    ],
+)
+def test_files_are_named_as_the_user_knows_them(
+    file: str, directory: str, known_as: str
+) -> None:
+    assert relative(file, directory) == known_as
+
+
+def test_a_call_without_user_code_has_no_place(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    process = start(0, 1)
+    process.writer.put(Kind.ENTER, ME, 1, 1, process.writer.intern(process.world))
+    assert living(tmp_path).call(0).place is None
+
+
+def test_threads_but_the_first_are_numbered(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    process = start(0, 1)
+    process.enter()
+    process.enter(thread=ME + 1)
+    process.then(Kind.THREAD_END, thread=ME + 1)
+    run = living(tmp_path)
+    assert [run.call(row).thread for row in run.rows_of(0)] == [0, ME + 1]
+    assert run.of(ThreadEnded, 0) == [ThreadEnded(rank=0, thread=ME + 1)]
+
+
+# --- backward -----------------------------------------------------------------------
+
+
+def in_backward(process: Process, count: int) -> int:
+    """Issue calls as DistributedDataParallel's reducer does; the first's number."""
+    numbers = []
+    for _ in range(count):
+        numbers.append(process.enter("all_reduce", "float32 9", flags=ASYNCHRONOUS))
+        process.then(Kind.RETURN)
+    return numbers[0]
+
+
+def states(run: Run) -> list[State]:
+    return [run.call(row).state for row in range(len(run.calls))]
+
+
+def test_what_backward_issued_is_complete_when_backward_is(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    process = start(0, 1)
+    first = in_backward(process, 2)
+    process.then(Kind.BACKWARD_WAIT, Kind.BACKWARD_WOKE, call=first)
+    in_backward(process, 1)
+    run = living(tmp_path)
+    assert states(run) == [State.DONE, State.DONE, State.ISSUED]
+    assert run.calls["complete_ns"][0] == run.calls["complete_ns"][1] > 0
+
+
+def test_a_backward_that_waits_waits_for_all_it_issued(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    process = start(0, 1)
+    process.enter("all_reduce", "float32 4", flags=ASYNCHRONOUS)
+    process.then(Kind.RETURN)
+    first = in_backward(process, 2)
+    process.then(Kind.BACKWARD_WAIT, call=first)
+    assert states(living(tmp_path)) == [State.ISSUED, State.WAITING, State.WAITING]
+
+
+def test_brackets_of_many_steps_are_matched(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    process = start(0, 1)
+    for _ in range(3):
+        first = in_backward(process, 2)
+        process.then(Kind.BACKWARD_WAIT, Kind.BACKWARD_WOKE, call=first)
+    first = in_backward(process, 1)
+    process.then(Kind.BACKWARD_WAIT, call=first)
+    assert states(living(tmp_path)) == [State.DONE] * 6 + [State.WAITING]
+
+
+def test_what_was_waited_for_apart_is_not_touched_by_a_bracket(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    process = start(0, 1)
+    first = in_backward(process, 1)
+    process.enter("broadcast", "float32 4", peer=0)
+    process.then(Kind.RETURN, Kind.WAIT, Kind.WAIT_RAISE)
+    process.then(Kind.BACKWARD_WAIT, Kind.BACKWARD_WOKE, call=first)
+    assert states(living(tmp_path)) == [State.DONE, State.RAISED]
+
+
+# --- groups -------------------------------------------------------------------------
+
+
+def test_groups_are_named_for_readers(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    process = start(0, 4)
+    texts = [
+        process.world,
+        group_text("1", "mesh_tp", 0, (0, 1)),
+        group_text("2", "undefined", 0, (0, 2)),
+        group_text("3", "", 0, (3, 0)),
+        group_text("7", "a b/c", 0, (0, 3)),
+        group_text("0", "undefined", 0, (0, 1, 2, 3)),
+    ]
+    for text in texts:
+        process.enter(group=text)
+    assert living(tmp_path).groups == (
+        Group("world", (0, 1, 2, 3)),
+        Group("mesh_tp", (0, 1)),
+        Group("group_2", (0, 2)),
+        Group("group_3", (3, 0)),
+        Group("a_b_c", (0, 3)),
+        Group("world_2", (0, 1, 2, 3)),
+    )
+
+
+def test_groups_of_one_name_are_told_apart(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    """Every pipeline has its own "pp"."""
+    start(0, 4).enter(group=group_text("5", "pp", 0, (0, 2)))
+    start(1, 4).enter(group=group_text("6", "pp", 0, (1, 3)))
+    assert living(tmp_path).groups == (Group("pp", (0, 2)), Group("pp_2", (1, 3)))
+
+
+def test_names_of_groups_stay_words_of_a_drawing(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    process = start(0, 2)
+    process.enter(group=group_text("1", "mesh dp·tp\x1b[2J", 0, (0, 1)))
+    process.then(Kind.RETURN, Kind.WAIT)
+    run = living(tmp_path)
+    assert sketch(draw(run)).groups == run.groups
+
+
+def test_a_group_made_again_is_another_group(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    for rank in (0, 1):
+        process = start(rank)
+        for generation in (0, 1):
+            process.enter(group=group_text("0", "default_pg", generation, (0, 1)))
+    run = living(tmp_path)
+    assert [group.name for group in run.groups] == ["world", "world_2"]
+    assert run.calls["ordinal"].tolist() == [1, 1, 1, 1]
+
+
+def test_ranks_share_groups_sites_and_specs(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    for rank in (1, 0):
+        process = start(rank)
+        process.note("something before")
+        process.enter("all_reduce", "float32 4")
+    run = living(tmp_path)
+    first, second = run.calls
+    for column in ("group", "site", "spec", "signature"):
+        assert first[column] == second[column]
+
+
+def test_a_group_whose_text_was_lost_leads_no_analysis_astray(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    """Once the area for strings is full, every string is number 0."""
+    process = start(0, 2)
+    code = CODE_OF["broadcast"]
+    process.writer.put(Kind.ENTER, ME, 1, ordinal=1, group=0, op=code, peer=1)
+    process.writer.lose()
+    run = living(tmp_path)
+    assert standstill(run).waits == {}
+    assert divergences(run) == []
+    assert "could not be written" in run.partial[0]
+
+
+# --- life ---------------------------------------------------------------------------
+
+
+def test_a_rank_that_joined_has_started(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    process = start(0, 2)
+    process.note("start", site(3), world_size=2)
+    process.note("started", world_size=2, backend="gloo", torch="2.13.0", device="cpu")
+    assert living(tmp_path).of(Started, 0) == [
+        Started(
+            rank=0,
+            world_size=2,
+            joined=True,
+            backend="gloo",
+            torch="2.13.0",
+            device="cpu",
+            place=Place("t.py", 3, "train"),
+        )
+    ]
+
+
+def test_a_rank_that_is_stuck_in_joining_has_not_joined(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    start(0, 2).note("start", site(3), world_size=2)
+    assert draw(living(tmp_path)) == "rank 0 | start=2@t.py:3...\nrank 1 | ?"
+
+
+def test_a_group_is_made_when_new_group_gives_it_back(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    process = start(0, 2)
+    process.note("group", site(4), ranks=[0, 1])
+    process.note("grouped")
+    process.note("group", site(5), ranks=[1])
+    assert [
+        (event.ranks, event.joined) for event in living(tmp_path).of(GroupMade, 0)
+    ] == [
+        ((0, 1), True),
+        ((1,), False),
+    ]
+
+
+def test_a_life_is_told_in_its_order_among_the_calls(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    process = start(0, 1)
+    process.note("wrap", site(4), how="ddp", parameters=["0.weight", "0.bias"])
+    process.enter()
+    process.then(Kind.RETURN, Kind.WAIT, Kind.WOKE)
+    process.note("leave", site(9))
+    process.note("start", site(10), world_size=1)
+    process.enter(line=11)
+    run = living(tmp_path)
+    assert run.of(Wrapped, 0)[0].parameters == ("0.weight", "0.bias")
+    assert draw(run) == (
+        "rank 0 | wrap=ddp:0.weight+0.bias@t.py:4  barrier@t.py:7  leave@t.py:9  "
+        "start=1@t.py:10...  barrier@t.py:11...inside"
+    )
+
+
+@pytest.mark.parametrize("fatal", [True, False])
+@pytest.mark.parametrize("secondary", [True, False])
+def test_a_failure_is_told_whole(
+    start: Callable[..., Process], tmp_path: Path, fatal: bool, secondary: bool
+) -> None:
+    start(0, 1).note(
+        "fail",
+        error="KeyError",
+        message="'lr'",
+        site=site(12),
+        fatal=fatal,
+        secondary=secondary,
+    )
+    assert living(tmp_path).of(Failure, 0) == [
+        Failure(
+            rank=0,
+            error="KeyError",
+            message="'lr'",
+            place=Place("t.py", 12, "train"),
+            fatal=fatal,
+            secondary=secondary,
+        )
+    ]
+
+
+def test_of_a_loader_only_the_last_batch_is_told(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    process = start(0, 1)
+    for count in (1, 2, 3):
+        process.batch(count)
+    process.enter()
+    assert draw(living(tmp_path)) == (
+        "rank 0 | barrier@t.py:7...inside  batches=3@t.py:5..."
+    )
+
+
+def test_every_end_of_a_loader_is_told_where_it_was(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    process = start(0, 1)
+    for _epoch in (1, 2):
+        process.batch(1)
+        process.enter()
+        process.then(Kind.RETURN, Kind.WAIT, Kind.WOKE)
+        process.batch(1, ended=True)
+    process.batch(1, line=20)
+    run = living(tmp_path)
+    assert draw(run) == (
+        "rank 0 | barrier@t.py:7  batches=1@t.py:5  barrier@t.py:7  "
+        "batches=1@t.py:5  batches=1@t.py:20..."
+    )
+    assert run.of(Batch, 0)[-1].ended is False
+
+
+def test_a_note_of_a_later_release_is_passed_over(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    process = start(0, 1)
+    process.note("dreamt", site(1), of="sheep")
+    process.enter()
+    assert draw(living(tmp_path)) == "rank 0 | barrier@t.py:7...inside"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        '{"what": "fa',
+        "[]",
+        "7",
+        "null",
+        "{}",
+        '{"what": ["leave"]}',
+        '{"what": "fail"}',
+        '{"what": "start", "world_size": "many"}',
+        '{"what": "start", "world_size": 1e999}',
+        '{"what": "group", "ranks": 3}',
+        '{"what": "group", "ranks": [null]}',
+        '{"what": "wrap", "how": 3, "parameters": null}',
+        "[" * 4000,
+    ],
+)
+def test_a_damaged_note_costs_only_itself(
+    start: Callable[..., Process], tmp_path: Path, text: str
+) -> None:
+    process = start(0, 1)
+    process.remark(text, site(1))
+    process.enter()
+    assert draw(living(tmp_path)) == "rank 0 | barrier@t.py:7...inside"
+
+
+# --- processes and how they ended ---------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "orderly", "failed", "drawn"),
+    [
+        (0, True, False, "exit=0"),
+        (1, True, True, "exit=1"),
+        (-9, False, False, "exit=137!"),
+        (-6, False, False, "exit=134!"),
+        (-15, False, False, "exit=143!!"),
+        (-15, True, False, "exit=143"),
+        (None, True, True, "exit=1"),
+        (None, True, False, "exit=?"),
+        (None, False, False, "exit=?!"),
+    ],
+)
+def test_the_end_of_a_process_is_what_its_parent_saw(
+    start: Callable[..., Process],
+    tmp_path: Path,
+    status: int | None,
+    orderly: bool,
+    failed: bool,
+    drawn: str,
+) -> None:
+    process = start(0, 1)
+    if failed:
+        process.note(
+            "fail", error="E", message="", site="", fatal=True, secondary=False
+        )
+    if orderly:
+        process.writer.end()
+    if status is not None:
+        note = json.dumps({"pid": ME, "status": status})
+        (tmp_path / EXITS_FILE).write_text(note + "\n")
+    assert draw(ended(tmp_path)).endswith(drawn)
+
+
+def test_a_process_that_lives_has_no_end(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    start(0, 1)
+    assert ended(tmp_path, alive=[ME]).of(Ended, 0) == []
+    assert len(ended(tmp_path, alive=[ME + 1]).of(Ended, 0)) == 1
+
+
+def test_an_end_is_the_last_event(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    process = start(0, 1)
+    process.enter()
+    process.batch(1)
+    assert isinstance(list(ended(tmp_path).events(0))[-1], Ended)
+
+
+def test_of_a_restarted_rank_the_later_process_counts(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    start(0, 1).enter("all_reduce", "float32 4")
+    start(0, 1).enter("barrier")
+    assert draw(living(tmp_path), places=False) == "rank 0 | barrier...inside"
+
+
+def test_the_later_process_is_told_by_its_clock_and_not_by_its_name(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    start(0, 1).enter("barrier")
+    for number in range(11):
+        process = start(0, 1)
+        process.enter("all_reduce", f"float32 {number}")
+    assert draw(living(tmp_path), places=False).endswith("all_reduce(10)...inside")
+
+
+def test_a_process_may_learn_its_rank_late(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    process = start(-1, 0)
+    process.writer.become(1, 2)
+    process.enter()
+    run = living(tmp_path)
+    assert (run.world_size, run.seen) == (2, [1])
+
+
+def test_steps_are_counted(start: Callable[..., Process], tmp_path: Path) -> None:
+    process = start(0, 2)
+    start(1, 2)
+    process.writer.step()
+    process.writer.step()
+    assert living(tmp_path).steps == {0: 2, 1: 0}
+
+
+def test_the_manifest_tells_how_the_run_ended(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    start(0, 1)
+    run = ended(tmp_path, stopped="budget", exit_code=3)
+    assert (run.stopped, run.exit_code) == ("budget", 3)
+
+
+# --- what nobody saw ----------------------------------------------------------------
+
+
+def test_the_world_is_as_large_as_anybody_says(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    start(1, 3)
+    assert ended(tmp_path).world_size == 3
+    assert ended(tmp_path, ranks=5).world_size == 5
+
+
+def test_a_rank_without_a_journal_is_unseen(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    start(1, 2)
+    assert living(tmp_path).unseen == {
+        0: "it never reached init_process_group with the probes in place"
+    }
+
+
+def test_a_rank_whose_journal_is_damaged_says_so(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    start(1, 12)
+    (tmp_path / "rank-0.0.journal").write_bytes(b"x" * 100)
+    unseen = living(tmp_path).unseen
+    assert "less than a journal's header" in unseen[0]
+    assert "never reached" in unseen[10]
+
+
+def test_a_rank_whose_probes_failed_says_so(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    start(1, 2)
+    note = json.dumps({"pid": 3, "rank": 0, "why": "open: OSError(28)"})
+    (tmp_path / LOSSES_FILE).write_text(note)
+    assert living(tmp_path).unseen == {0: "its probes failed: open: OSError(28)"}
+
+
+def test_a_folder_of_nothing_but_damaged_journals_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "rank-0.0.journal").write_bytes(b"x" * 100)
+    with pytest.raises(JournalUnreadable):
+        ended(tmp_path)
+
+
+def test_a_folder_without_journals_is_a_run_nobody_saw(tmp_path: Path) -> None:
+    run = ended(tmp_path, ranks=2, exit_code=1)
+    assert (run.world_size, sorted(run.unseen), len(run.calls)) == (2, [0, 1], 0)
+
+
+def test_a_folder_without_a_manifest_is_refused(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    start(0, 1)
+    with pytest.raises(RecordUnreadable):
+        read_run(tmp_path)
+
+
+def test_records_that_fell_out_of_the_ring_make_a_rank_partial(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    process = start(0, 1)
+    for _ in range(1000):
+        process.enter()
+        process.then(Kind.RETURN)
+    run = living(tmp_path)
+    assert "its oldest" in run.partial[0]
+    assert "fell out of its ring" in run.partial[0]
+    assert run.calls["ordinal"][-1] == 1000
+
+
+def test_an_end_without_its_beginning_is_passed_over(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    """What completes now may have been entered before the ring began."""
+    process = start(0, 1)
+    process.then(Kind.WOKE, call=9)
+    process.then(Kind.BACKWARD_WAIT, Kind.BACKWARD_WOKE, call=8)
+    process.calls = 11
+    process.enter()
+    process.then(Kind.WOKE, call=10)
+    process.then(Kind.BACKWARD_WAIT, call=40)
+    assert states(living(tmp_path)) == [State.INSIDE]
+
+
+def test_lost_events_make_a_rank_partial(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    start(0, 1).writer.lose()
+    note = json.dumps({"pid": ME, "rank": 0, "why": "entering: IndexError()"})
+    (tmp_path / LOSSES_FILE).write_text(note)
+    assert living(tmp_path).partial == {
+        0: "1 events could not be written by the probes (entering: IndexError())"
+    }
+
+
+def test_a_file_that_was_cut_off_makes_a_rank_partial(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    process = start(0, 1)
+    process.enter()
+    process.enter()
+    copy = tmp_path / "elsewhere"
+    copy.mkdir()
+    target = copy / process.writer.path.name
+    shutil.copy(process.writer.path, target)
+    os.truncate(target, HEADER_BYTES + SMALL_BYTES // 4 + 64)
+    run = living(copy)
+    assert len(run.calls) == 1
+    assert run.partial == {0: "1 records were torn; its file was cut off"}
+
+
+def test_a_whole_journal_is_not_partial(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    start(0, 1).enter()
+    assert living(tmp_path).partial == {}
+
+
+@pytest.mark.parametrize("field", ["rank", "world_size"])
+def test_a_job_of_impossible_size_is_refused(
+    start: Callable[..., Process], tmp_path: Path, field: str
+) -> None:
+    process = start(0, 1)
+    process.header(field, (1 << 31) - 1)
+    with pytest.raises((JournalUnreadable, RecordUnreadable)):
+        living(tmp_path)
+
+
+def test_an_operation_of_a_later_release_is_no_reason_to_crash(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    process = start(0, 1)
+    process.writer.put(
+        Kind.ENTER, ME, 1, 1, process.writer.intern(process.world), op=200
+    )
+    try:
+        run = living(tmp_path)
+    except JournalUnreadable:
+        return
+    standstill(run)
+    list(run.events(0))
+
+
+# --- stacks -------------------------------------------------------------------------
+
+
+def look(seconds: float, *functions: str, cpu: float | None = None) -> StackSample:
+    frames = [
+        StackFrame(f"{DIRECTORY}/t.py", 10 + int(seconds) % 3, function, {"i": 4})
+        for function in functions
+    ]
+    return StackSample(rank=0, pid=ME, seconds=seconds, cpu_seconds=cpu, frames=frames)
+
+
+def watched(
+    start: Callable[..., Process], folder: Path, looks: list[StackSample]
+) -> Run:
+    start(0, 1).enter()
+    record.write(folder, record.STACKS, looks)
+    return living(folder)
+
+
+def test_the_last_stack_of_a_rank_counts(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    run = watched(start, tmp_path, [look(1, "a"), look(2, "b", "main")])
+    assert run.stacks == {
+        0: [
+            Frame(Place("t.py", 12, "b"), {"i": 4}),
+            Frame(Place("t.py", 12, "main"), {"i": 4}),
+        ]
+    }
+
+
+def test_a_rank_seen_in_one_place_again_and_again_is_busy(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    looks = [look(n, "spin", "main", cpu=n / 2) for n in range(BUSY_LOOKS)]
+    assert watched(start, tmp_path, looks).of(Busy, 0) == [
+        Busy(
+            rank=0,
+            place=Place("t.py", 11, "spin"),
+            seconds=4.0,
+            looks=BUSY_LOOKS,
+            cpu=0.5,
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        [look(n, "spin") for n in range(BUSY_LOOKS - 1)],
+        [look(n, "spin" if n else "load") for n in range(BUSY_LOOKS)],
+        [look(n) for n in range(BUSY_LOOKS)],
+        [],
+    ],
+)
+def test_a_rank_that_moves_or_was_hardly_seen_is_not_busy(
+    start: Callable[..., Process], tmp_path: Path, looks: list[StackSample]
+) -> None:
+    assert watched(start, tmp_path, looks).of(Busy, 0) == []
+
+
+def test_a_stack_of_a_rank_without_a_journal_does_no_harm(tmp_path: Path) -> None:
+    record.write(tmp_path, record.STACKS, [look(n, "spin") for n in range(9)])
+    run = ended(tmp_path, ranks=1)
+    assert list(run.events(0)) == []
+
+
+def test_sources_come_along(start: Callable[..., Process], tmp_path: Path) -> None:
+    start(0, 1)
+    record.write(tmp_path, record.SOURCES, {"t.py": "x = 1\n"})
+    assert living(tmp_path).sources == {"t.py": "x = 1\n"}
+
+
+def test_a_look_at_the_run_alone_reads_neither_stacks_nor_sources(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    start(0, 1)
+    (tmp_path / record.STACKS).write_text("damaged")
+    assert assemble(tmp_path, manifest_of(), stacks=False).stacks == {}

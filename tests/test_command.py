@@ -1,0 +1,192 @@
+"""Commands: how a script's ranks come to life, and what cannot be started."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from distdoctor.errors import LaunchRefused
+from distdoctor.launch.command import (
+    TORCHRUN,
+    Launcher,
+    command_for,
+    given_command,
+    script_in,
+    starts_torchrun,
+)
+
+
+def launcher_of(folder: Path, source: str) -> Launcher:
+    script = folder / "train.py"
+    script.write_text(source)
+    command = command_for(script, [], 2, Launcher.AUTO, folder)
+    return Launcher.TORCHRUN if TORCHRUN in command else Launcher.PYTHON
+
+
+# --- looking into a script ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "",
+        "dist.init_process_group('gloo')",
+        "rank = int(os.environ['RANK'])",
+        "rank = int(os.environ.get('LOCAL_RANK', 0))",
+        "rank = int(os.getenv('RANK', '0'))",
+        "os.environ.setdefault('RANK', '0')\nos.environ.setdefault('WORLD_SIZE', '1')",
+        "os.environ['MASTER_ADDR'] = 'localhost'",
+        "print('spawn')  # mp.spawn(main, nprocs=2)",
+        "local_rank = int(os.environ['LOCAL_RANK'])\nProcess(target=serve).start()",
+        "rank = os.getenv('RANK')\nmp.spawn(load, nprocs=4)",
+        "parser.add_argument('--world-size')",
+        "import psutil\nprint(psutil.Process().memory_info())",
+        "if 'RANK' not in os.environ:\n    os.environ['RANK'] = '0'",
+        "if 'RANK' in os.environ:\n    main()\nelse:\n    mp.spawn(main)",
+    ],
+)
+def test_a_script_that_is_given_its_rank_is_for_torchrun(
+    tmp_path: Path, source: str
+) -> None:
+    assert launcher_of(tmp_path, source) is Launcher.TORCHRUN
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "mp.spawn(main, nprocs=2)",
+        "import torch.multiprocessing as mp\nif main:\n    mp.spawn(train, (2,), 2)",
+        "from torch.multiprocessing import spawn\nspawn(main)",
+        "mp.start_processes(main, nprocs=2)",
+        "for rank in range(2):\n    mp.Process(target=main, args=(rank,)).start()",
+        "context.Process(target=main)",
+        "notebook_launcher(main, num_processes=2)",
+        "os.environ['RANK'] = str(rank)",
+        "def main(rank):\n    os.environ['WORLD_SIZE'] = '2'\nmp.spawn(main, nprocs=2)",
+        "environ['LOCAL_RANK'] = environ['RANK'] = '0'",
+    ],
+)
+def test_a_script_that_starts_its_own_ranks_is_for_python(
+    tmp_path: Path, source: str
+) -> None:
+    assert launcher_of(tmp_path, source) is Launcher.PYTHON
+
+
+def test_a_script_is_looked_at_whatever_its_encoding(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_bytes("# coding: latin-1\nmp.spawn('é')\n".encode("latin-1"))
+    assert TORCHRUN not in command_for(script, [], 2, Launcher.AUTO, tmp_path)
+
+
+# --- commands -------------------------------------------------------------------------
+
+
+def test_torchrun_is_told_the_ranks_and_the_script_its_arguments(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "train.py"
+    script.touch()
+    logs = tmp_path / "logs"
+    command = command_for(script, ["--lr", "0.1"], 4, Launcher.AUTO, logs)
+    assert command[:3] == [sys.executable, "-m", TORCHRUN]
+    assert command[command.index("--nproc-per-node") + 1] == "4"
+    assert command[command.index("--log-dir") + 1] == str(logs)
+    assert command[-3:] == [str(script), "--lr", "0.1"]
+
+
+def test_python_is_given_script_and_arguments(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.touch()
+    command = command_for(script, ["-n", "3"], 4, Launcher.PYTHON, tmp_path)
+    assert command == [sys.executable, str(script), "-n", "3"]
+
+
+def test_what_the_user_says_goes_before_what_the_script_looks_like(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("mp.spawn(main)")
+    assert TORCHRUN in command_for(script, [], 2, Launcher.TORCHRUN, tmp_path)
+
+
+def test_a_given_command_gets_the_path_of_its_program() -> None:
+    program, *arguments = given_command(["sh", "-c", "true"])
+    assert Path(program).is_absolute()
+    assert Path(program).name == "sh"
+    assert arguments == ["-c", "true"]
+
+
+# --- what is refused ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [0, -3])
+def test_no_ranks_are_refused(tmp_path: Path, ranks: int) -> None:
+    script = tmp_path / "train.py"
+    script.touch()
+    with pytest.raises(LaunchRefused, match=f"-n {ranks}: give the number of ranks"):
+        command_for(script, [], ranks, Launcher.AUTO, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["gone.py", "."])
+def test_a_script_that_is_not_there_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(LaunchRefused, match=r"there is no script .*; give a Python"):
+        command_for(tmp_path / name, [], 2, Launcher.AUTO, tmp_path)
+
+
+def test_a_syntax_error_is_said_with_its_line(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import os\nprint('a'\n")
+    with pytest.raises(
+        LaunchRefused, match=r"train\.py, line 2: '\(' was never closed"
+    ):
+        command_for(script, [], 2, Launcher.AUTO, tmp_path)
+
+
+@pytest.mark.parametrize("launcher", Launcher)
+@pytest.mark.parametrize("content", [b"print(1)\0", b"x = '\xff'\n", b"\xff\xfe\x00"])
+def test_what_is_no_python_is_refused_however_it_would_be_started(
+    tmp_path: Path, content: bytes, launcher: Launcher
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_bytes(content)
+    with pytest.raises(LaunchRefused, match=r"train\.py") as caught:
+        command_for(script, [], 2, launcher, tmp_path)
+    assert "None" not in str(caught.value)
+
+
+def test_a_program_that_is_not_there_is_refused() -> None:
+    with pytest.raises(LaunchRefused, match="no program 'tochrun' on PATH"):
+        given_command(["tochrun", "train.py"])
+
+
+# --- names of commands ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["python", "train.py", "--lr", "1"], "train.py"),
+        (["torchrun", "--nproc-per-node", "2", "src/train.py"], "src/train.py"),
+        (["python", "-m", "package.train"], "python"),
+        (["/usr/bin/make", "train"], "make"),
+        (["run.py"], "run.py"),
+    ],
+)
+def test_a_job_is_known_by_its_script(command: list[str], name: str) -> None:
+    assert script_in(command) == name
+
+
+@pytest.mark.parametrize(
+    ("command", "torchrun"),
+    [
+        (["torchrun", "train.py"], True),
+        (["/env/bin/torchrun", "train.py"], True),
+        (["python", "-m", TORCHRUN, "train.py"], True),
+        (["python", "-u", "-m", TORCHRUN, "train.py"], True),
+        (["python", "train.py"], False),
+        (["bash", "torchrun.sh"], False),
+        (["python", "train.py", "-a", "-b", "torchrun"], False),
+    ],
+)
+def test_torchrun_is_known_by_all_its_names(command: list[str], torchrun: bool) -> None:
+    assert starts_torchrun(command) is torchrun

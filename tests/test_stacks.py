@@ -1,0 +1,309 @@
+"""Stacks: what a rank is doing, told by py-spy or by the rank itself."""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from distdoctor.journal import FOLDER_VARIABLE
+from distdoctor.journal.folder import StackFrame, StackSample
+from distdoctor.launch.stacks import StackTaker, _last_thread, _users
+
+DEADLINE_S = 60.0  # for a Python without torch on a busy machine
+
+STDLIB = sysconfig.get_paths()["stdlib"]
+
+# --- what a rank writes itself --------------------------------------------------------
+
+DUMP = """\
+Thread 0x00007f1b2c3d4700 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 320 in wait
+  File "/usr/lib/python3.11/threading.py", line 1002 in _bootstrap
+
+Current thread 0x00007f1b35a5c740 (most recent call first):
+  File "/job/my model.py", line 12 in forward
+  File "/job/train.py", line 40 in main
+  File "/job/train.py", line 52 in <module>
+"""
+
+MAIN = [
+    StackFrame("/job/my model.py", 12, "forward"),
+    StackFrame("/job/train.py", 40, "main"),
+    StackFrame("/job/train.py", 52, "<module>"),
+]
+
+
+def test_the_main_thread_stands_last() -> None:
+    assert _last_thread(DUMP) == MAIN
+
+
+def test_one_thread_is_the_main_thread() -> None:
+    assert _last_thread(DUMP[DUMP.index("Current") :]) == MAIN
+
+
+def test_of_several_dumps_the_last_counts() -> None:
+    assert _last_thread(DUMP.replace("train", "old") + "\n" + DUMP) == MAIN
+
+
+def test_a_deep_stack_that_was_cut_off_keeps_its_inner_frames() -> None:
+    """Python writes a hundred frames and then three dots."""
+    assert _last_thread(DUMP + "  ...\n") == MAIN
+
+
+def test_a_frame_without_a_line_is_passed_over() -> None:
+    unknown = '  File "/job/train.py", line ??? in generated\n'
+    assert _last_thread(DUMP + unknown) == MAIN
+
+
+def test_a_thread_that_collects_garbage_is_read_too() -> None:
+    head, main = DUMP.rsplit("first):\n", 1)
+    assert _last_thread(f"{head}first):\n  Garbage-collecting\n{main}") == MAIN
+
+
+@pytest.mark.parametrize("dump", ["", "\n\n", "Thread 0x1 (most recent call first):\n"])
+def test_no_frames_are_no_stack(dump: str) -> None:
+    assert _last_thread(dump) is None
+
+
+# --- what py-spy writes ---------------------------------------------------------------
+
+
+def frame(name: str, line: int, /, **variables: str) -> dict[str, object]:
+    return {
+        "name": name,
+        "filename": "/job/train.py",
+        "short_filename": "train.py",
+        "module": None,
+        "line": line,
+        "locals": [
+            {"name": variable, "addr": 1, "arg": False, "repr": text}
+            for variable, text in variables.items()
+        ],
+        "is_entry": True,
+    }
+
+
+def thread(number: int | None, *frames: dict[str, object]) -> dict[str, object]:
+    return {
+        "pid": 7,
+        "thread_id": 139755,
+        "thread_name": "MainThread",
+        "os_thread_id": number,
+        "active": True,
+        "owns_gil": False,
+        "frames": list(frames),
+    }
+
+
+def read(folder: Path, output: str, status: int = 0) -> list[StackFrame] | None:
+    """What is read if py-spy, asked about process 7, answers this."""
+    said = "Error: No such process" if status else ""
+    answer = (
+        f"import sys; sys.stdout.write({output!r}); sys.stderr.write({said!r}); "
+        f"sys.exit({status})"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-S", "-c", answer],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    return StackTaker(folder)._py_spy_frames(7, process)
+
+
+def test_the_frames_of_the_main_thread_are_read(tmp_path: Path) -> None:
+    threads = [
+        thread(9, frame("_bootstrap", 3)),
+        thread(7, frame("step", 12, i="4", loss="0.5", name="'3'"), frame("main", 40)),
+    ]
+    assert read(tmp_path, json.dumps(threads)) == [
+        StackFrame("/job/train.py", 12, "step", {"i": 4}),
+        StackFrame("/job/train.py", 40, "main"),
+    ]
+
+
+def test_a_thread_without_a_number_may_be_the_main_thread(tmp_path: Path) -> None:
+    threads = [thread(None, frame("main", 40))]
+    assert read(tmp_path, json.dumps(threads)) == [
+        StackFrame("/job/train.py", 40, "main")
+    ]
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        {"name": "i"},
+        {"name": "i", "repr": None},
+        {"name": "i", "repr": "<Tensor>"},
+        {"repr": "3"},
+    ],
+)
+def test_a_variable_that_cannot_be_read_is_left_out(
+    tmp_path: Path, variable: dict[str, object]
+) -> None:
+    threads = [thread(7, frame("main", 40) | {"locals": [variable]})]
+    frames = read(tmp_path, json.dumps(threads))
+    assert frames is not None
+    assert frames[0].integers == {}
+
+
+def test_frames_may_have_no_variables(tmp_path: Path) -> None:
+    threads = [thread(7, frame("main", 40) | {"locals": None})]
+    assert read(tmp_path, json.dumps(threads)) == [
+        StackFrame("/job/train.py", 40, "main")
+    ]
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "",
+        "[",
+        "{}",
+        "[]",
+        json.dumps([thread(9)]),
+        json.dumps([thread(7) | {"frames": None}]),
+        json.dumps([thread(7, {"name": "main"})]),
+        "null",
+        '{"error": "no"}',
+        "[3]",
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_no_stack(tmp_path: Path, output: str) -> None:
+    assert read(tmp_path, output) is None
+
+
+def test_a_failure_of_py_spy_is_no_stack(tmp_path: Path) -> None:
+    assert read(tmp_path, json.dumps([thread(7, frame("main", 1))]), status=1) is None
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "/job/train.py",
+        "train.py",
+        "/home/user/distdoctor/train.py",
+    ],
+)
+def test_frames_of_the_user_are_kept(file: str) -> None:
+    one = StackFrame(file, 1, "f")
+    assert list(_users([one])) == [one]
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        f"{STDLIB}/threading.py",
+        "/other/env/lib/python3.12/site-packages/torch/autograd/graph.py",
+        "/usr/lib/python3/dist-packages/yaml/__init__.py",
+        "<string>",
+        "<frozen importlib._bootstrap>",
+    ],
+)
+def test_frames_of_others_are_left_out(file: str) -> None:
+    assert list(_users([StackFrame(file, 1, "f")])) == []
+
+
+# --- real processes -------------------------------------------------------------------
+
+PROGRAM = """\
+import sys, time
+if sys.argv[1] == "signal":
+    from distdoctor.probes.recorder import RECORDER
+    RECORDER.open(0, 1)
+def spin(depth, epoch):
+    if depth:
+        return spin(depth - 1, epoch)
+    print("ready", flush=True)
+    while True:
+        time.sleep(0.01)
+spin(int(sys.argv[2]), 3)
+"""
+
+SPINNING = range(8, 11)  # lines of the program once it is ready
+
+
+@contextmanager
+def a_spinning_process(
+    folder: Path, way: str, depth: int
+) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    program = folder / "spin.py"
+    program.write_text(PROGRAM)
+    process = subprocess.Popen(
+        [sys.executable, str(program), way, str(depth)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, FOLDER_VARIABLE: str(folder)},
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process, program
+    finally:
+        process.kill()
+        process.communicate(timeout=DEADLINE_S)
+
+
+def look_at(taker: StackTaker, pid: int) -> list[StackSample]:
+    """What is seen within a few looks; one may come at a bad moment."""
+    end = time.monotonic() + DEADLINE_S
+    while time.monotonic() < end:
+        samples = taker.take([(0, pid)], 1.23456)
+        if samples or taker.remark:
+            return samples
+    return []
+
+
+@pytest.mark.live
+def test_py_spy_sees_what_a_process_is_doing(tmp_path: Path) -> None:
+    taker = StackTaker(tmp_path)
+    with a_spinning_process(tmp_path, "py-spy", 0) as (process, program):
+        samples = look_at(taker, process.pid)
+    if taker.remark:
+        pytest.skip(taker.remark)
+    (sample,) = samples
+    assert (sample.rank, sample.pid, sample.seconds) == (0, process.pid, 1.235)
+    assert sample.taken_by == "py-spy"
+    assert sample.cpu_seconds is not None
+    assert [f.function for f in sample.frames] == ["spin", "<module>"]
+    inner = sample.frames[0]
+    assert inner.file == str(program)
+    assert inner.line in SPINNING
+    assert inner.integers == {"depth": 0, "epoch": 3}
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("depth", [0, 150])
+def test_a_process_tells_its_stack_when_it_may_not_be_traced(
+    tmp_path: Path, depth: int
+) -> None:
+    taker = StackTaker(tmp_path)
+    taker._py_spy = None
+    with a_spinning_process(tmp_path, "signal", depth) as (process, program):
+        for _ in range(2):  # a second look reads what is new
+            (sample,) = taker.take([(0, process.pid)], 2.0)
+            assert sample.taken_by == "signal"
+            inner = sample.frames[0]
+            assert (inner.file, inner.function) == (str(program), "spin")
+            assert inner.line in SPINNING
+    assert len(sample.frames) == min(depth + 2, 100)
+
+
+@pytest.mark.live
+def test_a_process_that_is_gone_is_left_out(tmp_path: Path) -> None:
+    with a_spinning_process(tmp_path, "signal", 0) as (process, _):
+        pass
+    assert StackTaker(tmp_path).take([(0, process.pid)], 1.0) == []
+
+
+def test_a_process_that_offers_nothing_is_left_alone(tmp_path: Path) -> None:
+    """No signal is sent to it: it would end."""
+    taker = StackTaker(tmp_path)
+    taker._py_spy = None
+    assert taker.take([(0, os.getpid())], 1.0) == []
