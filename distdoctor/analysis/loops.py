@@ -142,13 +142,15 @@ def _jumps_of(body: Sequence[ast.stmt]) -> Iterator[tuple[type[ast.stmt], int]]:
         elif isinstance(statement, ast.For | ast.While | ast.AsyncFor):
             inner = _jumps_of(statement.body)
             yield from (jump for jump in inner if jump[0] is ast.Return)
+            yield from _jumps_of(statement.orelse)
         elif not isinstance(
             statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
         ):
             for name in ("body", "orelse", "finalbody"):
                 yield from _jumps_of(getattr(statement, name, ()))
-            for handler in getattr(statement, "handlers", ()):
-                yield from _jumps_of(handler.body)
+            for name in ("handlers", "cases"):
+                for branch in getattr(statement, name, ()):
+                    yield from _jumps_of(branch.body)
 
 
 def _last_line(node: ast.stmt) -> int:

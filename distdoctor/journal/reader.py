@@ -166,6 +166,8 @@ class JournalReader:
 
     def _take(self, wait_for_young: bool) -> Records:
         head = self._furthest(self.head())
+        if head <= self.position:
+            return self._slots[:0]
         first = max(self.position, head - self._capacity)
         self.overwritten += first - self.position
         numbers = np.arange(first, max(first, head), dtype=np.uint64)
