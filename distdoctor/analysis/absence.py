@@ -71,7 +71,7 @@ def absence(run: Run, meeting: Meeting) -> Iterator[Divergence]:
             victims=tuple(finished),
             story=f"{capital(named(side.ranks))} alone call{s(side.ranks)} "
             f"{side.call.op} ({where_of(base)}); {named(finished)} finished "
-            "without it and never called it before.",
+            "without it.",
         )
         return
     yield _finished(run, base, finished, side)
@@ -150,14 +150,13 @@ def _made(run: Run, group: Group | None, rank: int) -> int:
 
 def _added(run: Run, side: Camp, finished: list[int]) -> bool:
     """Whether the call is the waiting ranks' own, not one the others left out."""
-    if len(side.ranks) > len(finished):
+    if len(side.ranks) > len(finished) or _uneven_end(run, finished[0], side):
         return False
+    if len(side.ranks) < len(finished):
+        return True
+    # With a tie, what the waiting ranks alone have ever done is theirs.
     rank = finished[0]
-    end = run.rows_of(rank).stop
-    if knows(run, rank, end, side.row):
-        return False
-    # With a tie, something the waiting ranks alone have made a habit of is theirs.
-    return len(side.ranks) < len(finished) or not _uneven_end(run, rank, side)
+    return not knows(run, rank, run.rows_of(rank).stop, side.row)
 
 
 def _uneven_end(run: Run, rank: int, side: Camp) -> bool:

@@ -68,8 +68,8 @@ def next_on_group(run: Run, row: int) -> int | None:
 
 
 def is_same(run: Run, row: int | None, other: int) -> bool:
-    """Whether two calls could have met."""
-    calls = run.calls
-    return row is not None and bool(
-        calls["signature"][row] == calls["signature"][other]
-    )
+    """Whether two calls could have met and come from one line."""
+    if row is None:
+        return False
+    a, b = run.calls[row], run.calls[other]
+    return bool(a["signature"] == b["signature"] and a["site"] == b["site"])

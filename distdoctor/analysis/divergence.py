@@ -6,6 +6,7 @@ A divergence is the first meeting of a group that not all members made, or not a
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from distdoctor.analysis.absence import absence
 from distdoctor.analysis.alignment import alignments
@@ -41,6 +42,27 @@ def findings(run: Run, *reasons: Why) -> Iterator[Finding]:
             yield finding(divergence)
 
 
+def _once(found: list[Divergence]) -> list[Divergence]:
+    """A rank that is gone is missed on every group: that is one fault."""
+    faults: dict[object, Divergence] = {}
+    left = {
+        rank
+        for divergence in found
+        if divergence.why in {Why.DIED, Why.FINISHED}
+        for rank in divergence.culprits
+    }
+    for divergence in found:
+        absent = divergence.why in {Why.DIED, Why.FINISHED}
+        if divergence.why is Why.SKIPPED and set(divergence.victims) <= left:
+            continue  # whom it waits for is at fault already
+        key = (divergence.why, divergence.culprits) if absent else id(divergence)
+        first = faults.setdefault(key, divergence)
+        victims = {*first.victims, *divergence.victims}
+        if absent and len(victims) > len(first.victims):
+            faults[key] = replace(first, victims=tuple(sorted(victims)))
+    return list(faults.values())
+
+
 def _explained(run: Run) -> list[Divergence]:
     found: list[Divergence] = []
     for alignment in alignments(run):
@@ -50,10 +72,11 @@ def _explained(run: Run) -> list[Divergence]:
             found.append(unfit)
         elif fault is not None and len(camps(run, fault)) > 1:
             found.append(mismatch(run, fault))
+        elif fault is not None:
+            found += absence(run, fault)
         else:
             found += unseen_swaps(run, alignment)
-            if fault is not None:
-                found += absence(run, fault)
+    found = _once(found)
     # What is left explains nothing more where a cause is known already.
     for explain in (deaths, circle, busy):
         if not found:

@@ -76,6 +76,8 @@ def mismatch(run: Run, meeting: Meeting) -> Divergence:
         )
         if (sequence := _sequence(run, base, major, minor, tie)) is not None:
             return sequence
+    elif tie:
+        base = replace(base, culprits=(), victims=tuple(calls))
     return _arguments(base, sides, tie)
 
 
@@ -118,7 +120,6 @@ def unfit_splits(
 
 def unseen_swaps(run: Run, alignment: Alignment) -> Iterator[Divergence]:
     """Two calls that look alike, made in opposite order: they pair up wrongly."""
-    run = run
     calls, group = run.calls, alignment.group
     full = (alignment.counts == len(group.ranks)) & alignment.equal
     if not full.any():
@@ -323,7 +324,10 @@ def _pairs(
     for i, sender in enumerate(ranks):
         for j, receiver in enumerate(ranks):
             sent, expected = calls[sender].splits, calls[receiver].splits
-            if sent is not None and expected is not None:
+            size = len(ranks)
+            if sent is None or expected is None:
+                continue
+            if len(sent[0]) == len(expected[1]) == size:
                 yield sender, receiver, sent[0][j], expected[1][i]
 
 

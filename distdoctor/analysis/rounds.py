@@ -66,11 +66,9 @@ def fewer_rounds(run: Run, major: Camp, minor: Camp) -> dict[str, object] | None
 
 
 def passed_over(run: Run, major: Camp, minor: Camp) -> bool:
-    """Whether a camp left the other's loop with as many forward passes made."""
-    return (
-        _kept_pace(run, major, minor)
-        and loops.left(run, major.rank, minor.rank) is not None
-    )
+    """Whether a camp left the other's loop with no fewer rounds made."""
+    loop = loops.left(run, major.rank, minor.rank)
+    return loop is not None and (loop[1] or _kept_pace(run, major, minor))
 
 
 def _kept_pace(run: Run, major: Camp, minor: Camp) -> bool:

@@ -104,7 +104,7 @@ def _first_circle(waits: dict[int, tuple[Wait, ...]]) -> list[Wait]:
         while rank in waits and rank not in path:
             wait = waits[rank][0]
             path[rank] = wait
-            among = sorted(wait.missing & set(waits))
+            among = sorted(wait.missing & set(waits) - {rank})
             if not among:
                 break
             rank = next((other for other in among if other in path), among[0])
