@@ -1,0 +1,85 @@
+"""Reports: what a reader and a machine get to see."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import jsonschema
+
+from distdoctor.catalogue import every_check
+from distdoctor.examination import conclude, examine
+from distdoctor.journal.folder import Manifest
+from distdoctor.model.drawing import sketch
+from distdoctor.model.run import Run
+from distdoctor.report import json as json_report
+from distdoctor.report import text as text_report
+from distdoctor.report.compose import compose
+from distdoctor.report.schema import SCHEMA, Report, json_schema
+
+SOURCE = "\n".join(f"line_{n}()" for n in range(1, 30))
+
+SICK = """
+    rank 0 | start=4  all_reduce(4)@train.py:7  all_reduce(4)@train.py:7!
+    rank 1 | start=4  all_reduce(4)@train.py:7  all_reduce(4)@train.py:7!
+    rank 2 | start=4  all_reduce(4)@train.py:7  barrier@train.py:12...
+    rank 3 | start=4  all_reduce(4)@train.py:7  all_reduce(4)@train.py:7!
+"""
+
+WELL = """
+    rank 0 | start=2  all_reduce(4)@train.py:7  leave  exit=0
+    rank 1 | start=2  all_reduce(4)@train.py:7  leave  exit=0
+"""
+
+
+def report_of(run: Run, script: str = "train.py") -> Report:
+    verdicts = examine(run, every_check())
+    manifest = Manifest(
+        distdoctor="0.1.0", launch=["torchrun", script], script=script, directory="/job"
+    )
+    return compose(run, verdicts, conclude(run, verdicts), manifest)
+
+
+def text_of(run: Run, script: str = "train.py") -> str:
+    return text_report.render(report_of(run, script), run)
+
+
+def sick() -> Run:
+    return replace(sketch(SICK), sources={"train.py": SOURCE}, stopped="refused")
+
+
+def test_the_json_report_keeps_its_schema() -> None:
+    for run in (sick(), sketch(WELL), sketch("rank 0 | ?\nrank 1 | ?")):
+        report = json.loads(json_report.render(report_of(run), run))
+        jsonschema.validate(report, json_schema())
+        assert report["schema"] == SCHEMA
+
+
+def test_a_sick_run_reads_verdict_rank_line_and_cure() -> None:
+    said = text_of(sick())
+    assert "SICK   DD108 skipped collective" in said
+    assert "ranks {0-1,3}" in said
+    assert "▸   12 │ line_12()" in said
+    assert "\ncure   " in said
+    assert "distdoctor explain DD108" in " ".join(said.split())
+    assert said.rstrip().splitlines()[-1].startswith("verdict: sick · 1 error")
+    assert max(map(len, said.splitlines())) <= 80
+
+
+def test_a_healthy_run_is_told_in_three_lines() -> None:
+    said = text_of(sketch(WELL))
+    assert len(said.splitlines()) <= 3
+    assert "checks found nothing" in said
+
+
+def test_what_was_not_seen_makes_the_verdict_unknown() -> None:
+    report = report_of(sketch("rank 0 | start=2  all_reduce(4)  exit=0\nrank 1 | ?"))
+    assert report.verdict == "unknown"
+    assert [gap.what for gap in report.not_examined] == ["rank 1"]
+
+
+def test_control_characters_of_the_job_do_not_reach_the_terminal() -> None:
+    said = text_of(sketch(WELL), script="evil\x1b]0;owned\x07.py")
+    assert "\x1b" not in said
+    assert "\x07" not in said
+    assert "\\x1b" in said
