@@ -38,6 +38,8 @@ MANIFEST, STACKS, SOURCES = "run.json", "stacks.json", "sources.json"
 
 _DAMAGED = (ValueError, TypeError, KeyError, OverflowError, RecursionError)
 
+_SLACK = 256  # records: a thread that was overtaken may have set the head back
+
 _LARGEST_FILE = 64 * 1024 * 1024  # folders may come from anybody
 
 
@@ -85,20 +87,20 @@ AnyStruct = TypeVar("AnyStruct")
 def write(folder: Path, name: str, value: object) -> None:
     """Put a value into the folder, whole or not at all."""
     draft = folder / f".{name}.draft"
-    data = msgspec.json.encode(_as_text(msgspec.to_builtins(value)))
+    data = msgspec.json.encode(as_text(msgspec.to_builtins(value)))
     draft.write_bytes(msgspec.json.format(data, indent=1))
     draft.replace(folder / name)
 
 
-def _as_text(value: Any) -> Any:
+def as_text(value: Any) -> Any:
     """With names that are no text (of files, arguments) written as escapes."""
     match value:
         case str():
             return value.encode("utf-8", "backslashreplace").decode()
         case dict():
-            return {_as_text(key): _as_text(part) for key, part in value.items()}
+            return {as_text(key): as_text(part) for key, part in value.items()}
         case list():
-            return [_as_text(part) for part in value]
+            return [as_text(part) for part in value]
     return value
 
 
@@ -117,7 +119,7 @@ def shrink(folder: Path) -> None:
                     strict=True,
                 )
             )
-            used = max(1, fields["head"])
+            used = fields["head"] + _SLACK
             if fields["magic"] != MAGIC or used >= fields["capacity"]:
                 continue
             file.seek(offset_of("capacity"))

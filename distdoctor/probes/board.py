@@ -65,7 +65,7 @@ class Board:
         """Whether every member that has made this call made the same."""
         at = (ordinal % self._rows) * self._row_words
         cells = self._words[at : at + self._row_words].tolist()
-        return all(
-            cells[n] != ordinal or cells[n + 1] == signature
-            for n in range(0, len(cells), 2)
-        )
+        for n in range(0, len(cells), _WORDS):  # a generator would cost twice as much
+            if cells[n] == ordinal and cells[n + 1] != signature:
+                return False
+        return True

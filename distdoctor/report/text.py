@@ -94,9 +94,9 @@ def _headline(report: Report) -> Text:
     ]
     if run.torch:
         torch = ".".join(run.torch.split("+")[0].split(".")[:2])
-        parts.append(f"torch {torch} {run.backend}/{run.device}")
+        parts.append(_plain(f"torch {torch} {run.backend}/{run.device}"))
     parts.append(f"{run.steps} steps in {run.seconds:.1f} s")
-    return Text(" · ".join(parts), style="bold")
+    return Text(_plain(" · ".join(parts)), style="bold")
 
 
 def _health(report: Report) -> RenderableType:
@@ -128,7 +128,7 @@ def _finding(finding: FindingData, run: Run) -> RenderableType:
     title = Table.grid(expand=True)
     title.add_column()
     title.add_column(justify="right")
-    name = finding.name.replace("-", " ")
+    name = _plain(finding.name.replace("-", " "))
     title.add_row(
         Text.assemble(
             (f"{_WORDS[finding.severity]:7}", style), (f"{finding.code} {name}", "bold")
@@ -183,13 +183,14 @@ def _rows(finding: FindingData, run: Run) -> Iterator[tuple[str, str, str, str]]
     """What each rank did around the fault; ranks that did the same share a row."""
     group = finding.details.get("group")
     index = next((n for n, g in enumerate(run.groups) if g.name == group), None)
-    folded: dict[tuple[str, str], list[int]] = {}
+    folded: dict[tuple[str, str, bool], list[int]] = {}
     for rank in [*finding.ranks, *finding.victims]:
-        folded.setdefault(_row(run, rank, index), []).append(rank)
-    for (calls, place), ranks in sorted(folded.items(), key=lambda item: min(item[1]))[
-        :_ROWS
-    ]:
-        mark = "▸" if set(ranks) & set(finding.ranks) else " "
+        key = (*_row(run, rank, index), rank in finding.ranks)
+        folded.setdefault(key, []).append(rank)
+    for (calls, place, culprit), ranks in sorted(
+        folded.items(), key=lambda item: min(item[1])
+    )[:_ROWS]:
+        mark = "▸" if culprit else " "
         yield f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}", mark, calls, place
 
 
