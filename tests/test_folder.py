@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distdoctor.errors import RecordUnreadable
-from distdoctor.journal import EXITS_FILE, LOSSES_FILE, Kind, offset_of
+from distdoctor.journal import EXITS_FILE, LOSSES_FILE, Kind
 from distdoctor.journal import folder as record
 from distdoctor.journal.folder import (
     MANIFEST,
@@ -105,14 +105,6 @@ def test_sources_come_back(tmp_path: Path) -> None:
     assert read_sources(tmp_path) == sources
 
 
-def test_the_docs_tell_every_field_of_a_manifest() -> None:
-    text = (Path(__file__).parent.parent / "docs" / "journal.md").read_text()
-    for field in msgspec.structs.fields(Manifest):
-        assert f"| `{field.name}` |" in text
-    for field in msgspec.structs.fields(StackSample):
-        assert f"`{field.name}`" in text
-
-
 # --- what is kept ---------------------------------------------------------------------
 
 
@@ -134,18 +126,6 @@ def test_a_journal_is_cut_to_what_it_holds(written: int) -> None:
         assert after.truncated is False
         assert after.string(text) == "text"
         assert (writer.path.stat().st_size < size) is cut
-
-
-def test_what_an_overtaken_thread_hid_is_not_cut_off(tmp_path: Path) -> None:
-    """It sets the header's head back to its own record."""
-    writer = JournalWriter(tmp_path, 0, 2, 32 * 1024)
-    for call in range(1, 6):
-        writer.put(Kind.ENTER, call=call)
-    with writer.path.open("r+b") as file:
-        file.seek(offset_of("head"))
-        file.write((4).to_bytes(8, "little"))
-    record.shrink(tmp_path)
-    assert JournalReader(writer.path).last()["call"].tolist() == [1, 2, 3, 4, 5]
 
 
 def test_what_is_no_journal_is_not_cut(tmp_path: Path) -> None:

@@ -38,8 +38,6 @@ MANIFEST, STACKS, SOURCES = "run.json", "stacks.json", "sources.json"
 
 _DAMAGED = (ValueError, TypeError, KeyError, OverflowError, RecursionError)
 
-_SLACK = 256  # records: a thread that was overtaken may have set the head back
-
 _LARGEST_FILE = 64 * 1024 * 1024  # folders may come from anybody
 
 
@@ -119,7 +117,7 @@ def shrink(folder: Path) -> None:
                     strict=True,
                 )
             )
-            used = fields["head"] + _SLACK
+            used = max(1, fields["head"])
             if fields["magic"] != MAGIC or used >= fields["capacity"]:
                 continue
             file.seek(offset_of("capacity"))
