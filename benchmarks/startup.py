@@ -3,7 +3,8 @@
     python benchmarks/startup.py [pairs]
 
 Runs the same script under bare torchrun and under `distdoctor check` in turn, and gives
-the difference pair by pair.
+the difference pair by pair. Then asks what needs no torch, in turn with the shortest
+program there is, and makes sure that torch was not imported.
 """
 
 from __future__ import annotations
@@ -41,8 +42,22 @@ def seconds(folder: Path, arguments: list[str]) -> float:
     return time.perf_counter() - begun
 
 
+def imports_torch(folder: Path, arguments: list[str]) -> bool:
+    """Whether a run of Python imports torch, by Python's own account of it."""
+    told = subprocess.run(
+        [sys.executable, "-X", "importtime", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    ).stderr
+    assert "site" in told
+    return any(line.rpartition("|")[2].strip() == "torch" for line in told.splitlines())
+
+
 def main() -> None:
-    """Print both differences and the ratio."""
+    """Print the differences and the ratios."""
     pairs = int(sys.argv[1]) if sys.argv[1:] else 5
     bare, checked = [], []
     with tempfile.TemporaryDirectory() as name:
@@ -62,16 +77,22 @@ def main() -> None:
             f"ratio {statistics.median(ratio):.2f}, {pairs} pairs"
         )
         questions = {
-            "python -c pass": ["-c", "pass"],
             "import distdoctor": ["-c", "import distdoctor"],
             "distdoctor --help": ["-m", "distdoctor", "--help"],
             "distdoctor explain DD101": ["-m", "distdoctor", "explain", "DD101"],
         }
         rows = []
         for label, arguments in questions.items():
-            taken = [seconds(folder, arguments) for _ in range(7)]
-            rows.append([label, f"{1e3 * statistics.median(taken):.0f}"])
-        print_table(["question", "ms"], rows)
+            assert not imports_torch(folder, arguments), label
+            asked = [
+                (seconds(folder, arguments), seconds(folder, ["-c", "pass"]))
+                for _ in range(15)
+            ]
+            added = statistics.median(a - b for a, b in asked)
+            ratio = statistics.median(a / b for a, b in asked)
+            rows.append([label, f"{1e3 * added:+.0f}", f"{ratio:.1f}", "no"])
+        heads = ["against python -c pass", "ms added", "ratio", "imports torch"]
+        print_table(heads, rows)
 
 
 if __name__ == "__main__":

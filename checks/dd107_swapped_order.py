@@ -14,7 +14,7 @@ Sick
 ----
 Names of parameters come from a set, whose order differs per process:
 
-    rank 0 | all_reduce(16)@train.py:7&issued  all_reduce(64)@train.py:7&issued
+    rank 0 | all_reduce(16)@train.py:7&...issued  all_reduce(64)@train.py:7&...issued
     rank 1 | all_reduce(64)@train.py:7&!
     rank 2 | all_reduce(16)@train.py:7&!
 

@@ -195,7 +195,7 @@ def calls_of(run: Run, rank: int) -> list[Call]:
         ("barrier", State.DONE),
         ("barrier...", State.WAITING),
         ("barrier...inside", State.INSIDE),
-        ("barrier&issued", State.ISSUED),
+        ("barrier&...issued", State.ISSUED),
         ("barrier!", State.REFUSED),
         ("barrier^", State.RAISED),
     ],

@@ -84,7 +84,7 @@ def test_calls_keep_the_ordinals_they_have() -> None:
 
 def test_signatures_are_equal_where_calls_can_meet() -> None:
     run = sketch("""
-        rank 0 | all_reduce(2x2)@a.py:1  all_reduce(4)&issued  all_reduce(5)
+        rank 0 | all_reduce(2x2)@a.py:1  all_reduce(4)&...issued  all_reduce(5)
         rank 1 | all_reduce(4)@b.py:9    all_reduce(4)         all_reduce(6)
     """)
     signatures = run.calls["signature"].reshape(2, 3)

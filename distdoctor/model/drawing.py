@@ -21,7 +21,7 @@ manual, in a test and in a report:
     barrier...              waited for and not complete: the thread is blocked
     barrier...inside        entered, and torch did not give back control
     all_reduce(4)&          asynchronous and complete
-    all_reduce(4)&issued    asynchronous, not waited for
+    all_reduce(4)&...issued    asynchronous, not waited for
     barrier!                stopped before it was issued
     barrier^                ended with an exception
     barrier~                called while an exception was on its way up
@@ -82,14 +82,14 @@ _WORD = re.compile(
     r"(?:\((?P<tensors>[^)\s]*)\))?"
     r"(?:/(?P<group>\w+))?"
     r"(?:@(?P<file>[^\s:]+?):(?P<line>\d+))?"
-    r"(?P<flags>[&~]*)(?P<end>\.\.\.inside|\.\.\.|issued|!!|!|\^)?"
+    r"(?P<flags>[&~]*)(?P<end>\.\.\.inside|\.\.\.issued|\.\.\.|!!|!|\^)?"
     r"(?:%(?P<thread>\d+))?"
 )
 _STATES = {
     "": State.DONE,
     "...": State.WAITING,
     "...inside": State.INSIDE,
-    "issued": State.ISSUED,
+    "...issued": State.ISSUED,
     "!": State.REFUSED,
     "^": State.RAISED,
 }
