@@ -32,13 +32,17 @@ from distdoctor.model.operations import (
 )
 from distdoctor.probes import reduce_ops
 from distdoctor.probes.board import Board
-from distdoctor.probes.harmless import harmless
+from distdoctor.probes.harmless import harmless, lost
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.sites import call_site
 from distdoctor.probes.tensors import Key, describe, reader_of
 
 _BACKEND_SELECT = torch._C.DispatchKey.BackendSelect
 _META = torch._C.DispatchKey.Meta
+
+# A member of an Enum costs a lookup of 0.1 µs each time.
+_ENTER, _REFUSE = int(Kind.ENTER), int(Kind.REFUSE)
+_RETURN, _WOKE = int(Kind.RETURN), int(Kind.WOKE)
 
 _MOST_SPECS = 65_536
 _MOST_WORKS = 1024
@@ -117,13 +121,20 @@ class Collectives:
             self._left,
             self._raised,
         )
-        redispatch = op.redispatch
+        # `redispatch` without its frame of Python, where torch has it by that name.
+        handle = getattr(op, "_handle", None)
+        redispatch = getattr(handle, "redispatch_boxed", op.redispatch)
 
+        # The guards are written out: as calls they cost as much as the work.
         def kernel(keyset: Any, *args: Any) -> Any:
             below = keyset.remove(_BACKEND_SELECT)
             if keyset.has(_META):  # a tracer's fake tensors: no call is made
                 return redispatch(below, *args)
-            pending = enter(args)
+            try:
+                pending = enter(args)
+            except Exception as error:  # noqa: BLE001 - the job must not feel the probe
+                lost("entering", error)
+                pending = None
             if pending is None:
                 return redispatch(below, *args)
             try:
@@ -131,7 +142,10 @@ class Collectives:
             except BaseException:
                 raised(pending)
                 raise
-            left(pending, out)
+            try:
+                left(pending, out)
+            except Exception as error:  # noqa: BLE001
+                lost("left", error)
             return out
 
         return kernel
@@ -151,7 +165,6 @@ class Collectives:
         groups, specs, recorder = self._groups, self._specs, RECORDER
         task_id = torch._C._current_graph_task_id
         nodes = torch._C._autograd._get_sequence_nr
-        enter, refuse = int(Kind.ENTER), int(Kind.REFUSE)
 
         def entering(args: tuple[Any, ...]) -> Pending | None:
             writer = recorder.writer
@@ -177,7 +190,7 @@ class Collectives:
             if spec is None:
                 spec = self._spec(key, point_to_point)
             thread = recorder.thread()
-            site = recorder.intern(call_site(4))
+            site = recorder.intern(call_site(2))
             # A trailing argument equal to its default is not passed: absent is True.
             flags = 0
             if at_async is not None and (at_async >= len(args) or args[at_async]):
@@ -186,14 +199,14 @@ class Collectives:
             if error is not None and not isinstance(error, StopIteration):
                 flags |= FAILING
                 self._failing_with(error)
-            kind, ordinal = enter, 0
+            kind, ordinal = _ENTER, 0
             with recorder.lock:
                 self._calls = call = self._calls + 1
                 if not point_to_point:
                     group.ordinal = ordinal = group.ordinal + 1
                     group.board.write(ordinal, spec[0])
             if ordinal and not group.board.agrees(ordinal, spec[0]):
-                kind = refuse
+                kind = _REFUSE
             writer.put(
                 kind,
                 thread,
@@ -209,7 +222,7 @@ class Collectives:
                 peer,
                 args[at_tag] if at_tag is not None else nodes() % NODES_MODULO,
             )
-            if kind == refuse:
+            if kind == _REFUSE:
                 _park()
                 writer.put(Kind.REISSUE, thread, call, ordinal, group.number)
             task = task_id()
@@ -217,20 +230,19 @@ class Collectives:
                 self._bracket(thread, task, call)
             return Pending(call, group, ordinal, flags)
 
-        return harmless(entering)
+        return entering
 
     # --- after the call ---
 
-    @harmless
     def _left(self, pending: Pending, out: Any) -> None:
         writer = RECORDER.writer
         if writer is None:
             return
         thread = RECORDER.thread()
-        writer.put(Kind.RETURN, thread, pending.call)
+        writer.put(_RETURN, thread, pending.call)
         boxed = out[-1] if isinstance(out, tuple) else out
         if boxed is None:  # monitored_barrier has done all its waiting
-            writer.put(Kind.WOKE, thread, pending.call, pending.ordinal, pending.group)
+            writer.put(_WOKE, thread, pending.call, pending.ordinal, pending.group)
             return
         work = dist.Work.unbox(boxed)
         works = self.works

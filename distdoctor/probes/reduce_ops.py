@@ -24,19 +24,22 @@ _METHODS = (
 )
 
 _asked = threading.local()
+_hidden = False
 
 
 def read(boxed: Any) -> int:
     """Number of a reduce op as a kernel gets it."""
-    op = getattr(boxed, "op", None)
-    if op is not None:
-        return int(op())
-    number: int = getattr(_asked, "number", UNKNOWN_REDUCE_OP)
+    if _hidden:
+        number: int = getattr(_asked, "number", UNKNOWN_REDUCE_OP)
+    else:  # its attribute `op` is the same method, found in twice the time
+        number = boxed._get_method("op")()
     return number
 
 
 def watch() -> None:
-    """From now on, remember what Python's calls ask for."""
+    """From now on, remember what Python's calls ask for: this torch hides it."""
+    global _hidden
+    _hidden = True
     for name in _METHODS:
         made = getattr(dist.ProcessGroup, name, None)
         if made is not None:

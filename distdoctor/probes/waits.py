@@ -15,19 +15,23 @@ from torch.library import Library
 
 from distdoctor.journal import Kind
 from distdoctor.probes.collectives import Collectives, Pending
-from distdoctor.probes.harmless import harmless
+from distdoctor.probes.harmless import harmless, lost
 from distdoctor.probes.recorder import RECORDER
 
 _BACKEND_SELECT = torch._C.DispatchKey.BackendSelect
 _META = torch._C.DispatchKey.Meta
 
 
-@harmless
-def _put(kind: Kind, pending: Pending) -> None:
-    if RECORDER.writer is not None:
-        RECORDER.writer.put(
-            kind, RECORDER.thread(), pending.call, pending.ordinal, pending.group
-        )
+_WAIT, _WOKE, _RAISED = int(Kind.WAIT), int(Kind.WOKE), int(Kind.WAIT_RAISE)
+
+
+def _put(kind: int, pending: Pending) -> None:
+    try:
+        if (writer := RECORDER.writer) is not None:
+            thread = RECORDER.thread()
+            writer.put(kind, thread, pending.call, pending.ordinal, pending.group)
+    except Exception as error:  # noqa: BLE001 - written out: a guard costs as much
+        lost("waiting", error)
 
 
 def watch_waits(collectives: Collectives) -> Library:
@@ -44,13 +48,13 @@ def watch_waits(collectives: Collectives) -> Library:
         if held is None or held[0] is not self:
             return made(self, *args, **kwargs)
         pending = held[1]
-        _put(Kind.WAIT, pending)
+        _put(_WAIT, pending)
         try:
             result = made(self, *args, **kwargs)
         except BaseException:
-            _put(Kind.WAIT_RAISE, pending)
+            _put(_RAISED, pending)
             raise
-        _put(Kind.WOKE, pending)
+        _put(_WOKE, pending)
         works.pop(id(self), None)
         return result
 
@@ -69,13 +73,13 @@ def watch_waits(collectives: Collectives) -> Library:
         pending = None if keyset.has(_META) else find(tensor)
         if pending is None:
             return redispatch(below, tensor)
-        _put(Kind.WAIT, pending)
+        _put(_WAIT, pending)
         try:
             result = redispatch(below, tensor)
         except BaseException:
-            _put(Kind.WAIT_RAISE, pending)
+            _put(_RAISED, pending)
             raise
-        _put(Kind.WOKE, pending)
+        _put(_WOKE, pending)
         return result
 
     library.impl(  # type: ignore[no-untyped-call]
