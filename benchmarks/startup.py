@@ -88,9 +88,9 @@ def main() -> None:
                 (seconds(folder, arguments), seconds(folder, ["-c", "pass"]))
                 for _ in range(15)
             ]
-            added = statistics.median(a - b for a, b in asked)
-            ratio = statistics.median(a / b for a, b in asked)
-            rows.append([label, f"{1e3 * added:+.0f}", f"{ratio:.1f}", "no"])
+            more = statistics.median(a - b for a, b in asked)
+            times = statistics.median(a / b for a, b in asked)
+            rows.append([label, f"{1e3 * more:+.0f}", f"{times:.1f}", "no"])
         heads = ["against python -c pass", "ms added", "ratio", "imports torch"]
         print_table(heads, rows)
 
