@@ -101,7 +101,7 @@ def _gaps(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
         yield from _unnamed_standstill(run)
     if run.world_size == 1:
         yield Gap("everything between ranks", "the job ran on one rank; try -n 2")
-    elif not len(run.calls):
+    elif not run.has(Call):
         yield Gap(
             "everything between ranks", "the ranks never communicated in this run"
         )

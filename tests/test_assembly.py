@@ -36,7 +36,6 @@ from distdoctor.model.events import (
     Call,
     Ended,
     Failure,
-    GroupMade,
     Place,
     Started,
     State,
@@ -183,7 +182,7 @@ def ended(folder: Path, **rest: object) -> Run:
     ("kinds", "drawn"),
     [
         ((), "barrier@t.py:7...inside"),
-        ((Kind.RETURN,), "barrier@t.py:7issued"),
+        ((Kind.RETURN,), "barrier@t.py:7...issued"),
         ((Kind.RETURN, Kind.WAIT), "barrier@t.py:7..."),
         ((Kind.RETURN, Kind.WAIT, Kind.WOKE), "barrier@t.py:7"),
         ((Kind.RETURN, Kind.WAIT, Kind.WAIT_RAISE), "barrier@t.py:7^"),
@@ -521,21 +520,6 @@ def test_a_rank_that_is_stuck_in_joining_has_not_joined(
 ) -> None:
     start(0, 2).note("start", site(3), world_size=2)
     assert draw(living(tmp_path)) == "rank 0 | start=2@t.py:3...\nrank 1 | ?"
-
-
-def test_a_group_is_made_when_new_group_gives_it_back(
-    start: Callable[..., Process], tmp_path: Path
-) -> None:
-    process = start(0, 2)
-    process.note("group", site(4), ranks=[0, 1])
-    process.note("grouped")
-    process.note("group", site(5), ranks=[1])
-    assert [
-        (event.ranks, event.joined) for event in living(tmp_path).of(GroupMade, 0)
-    ] == [
-        ((0, 1), True),
-        ((1,), False),
-    ]
 
 
 def test_a_life_is_told_in_its_order_among_the_calls(

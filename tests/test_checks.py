@@ -93,7 +93,9 @@ def test_no_check_judges_what_nobody_watched(check: Check) -> None:
 def test_every_finding_shows_its_proof(check: Check) -> None:
     for drawing in check.manual.drawings("Sick"):
         run = sketch(drawing)
-        for finding in check.examine(run):
+        sick = verdict(run, check)
+        assert isinstance(sick, Sick)
+        for finding in sick.findings:
             assert finding.exhibits
             for event in finding.exhibits:
                 assert event in list(run.events(event.rank))

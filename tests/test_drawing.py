@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from distdoctor.errors import SketchError
 from distdoctor.model.drawing import draw, sketch
 from distdoctor.model.events import (
+    SETUP,
+    STORE,
     WORLD,
     Batch,
     Busy,
@@ -17,7 +19,6 @@ from distdoctor.model.events import (
     Ended,
     Event,
     Failure,
-    GroupMade,
     Left,
     Place,
     Started,
@@ -47,7 +48,8 @@ tensors = st.builds(
     st.sampled_from(["float32", "int64", "bfloat16", "float8_e4m3fn", "bool"]),
 )
 names = st.sampled_from(["0.weight", "0.bias", "net.fc1.weight", "scale_2"])
-groups = st.sampled_from([WORLD, "tp", "dp_0", "7"])
+groups = st.sampled_from([WORLD, SETUP, STORE, "tp", "dp_0", "7"])
+keys = st.text(max_size=5)
 ranks = st.integers(0, 20)
 
 
@@ -67,6 +69,7 @@ def calls(choose: Choose, rank: int) -> Call:
         peer=choose(st.none() | ranks) if operation.is_point_to_point else None,
         tag=choose(st.integers(0, 99)),
         splits=choose(splits) if "all_to_all" in operation.name else None,
+        names=tuple(choose(st.lists(keys, max_size=3))) if operation.sets_up else (),
         asynchronous=choose(st.booleans()),
         state=choose(st.sampled_from(State)),
         place=choose(maybe_places),
@@ -102,13 +105,6 @@ LIFE: dict[type, Callable[[int], st.SearchStrategy[Event]]] = {
         backend=st.just(""),
         torch=st.just(""),
         device=st.just("cpu"),
-        place=maybe_places,
-    ),
-    GroupMade: lambda rank: st.builds(
-        GroupMade,
-        rank=st.just(rank),
-        ranks=st.lists(ranks, max_size=4).map(tuple),
-        joined=st.booleans(),
         place=maybe_places,
     ),
     Wrapped: lambda rank: st.builds(
@@ -162,9 +158,8 @@ def runs(choose: Choose) -> Run:
     unseen = [rank for rank, events in enumerate(drawn) if events is None]
     odd = st.dictionaries(groups, st.lists(st.integers(0, 3), min_size=1, unique=True))
     members = choose(st.just({}) | odd)
-    return Run.of_events(
-        seen, dict.fromkeys(unseen, "the rank left no journal"), members
-    )
+    why = dict.fromkeys(unseen, "the rank left no journal")
+    return Run.of_events(seen, why, members, closed=choose(st.booleans()))
 
 
 def test_every_kind_of_event_is_drawn_here() -> None:

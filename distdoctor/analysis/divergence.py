@@ -22,6 +22,12 @@ from distdoctor.analysis.reasons import (
     Why,
     finding,
 )
+from distdoctor.analysis.setting_up import (
+    groups_left_out,
+    joining,
+    missing_key,
+    of_setting_up,
+)
 from distdoctor.analysis.waiting import busy, circle
 from distdoctor.model.findings import Finding
 from distdoctor.model.run import Run
@@ -76,9 +82,9 @@ def _explained(run: Run) -> list[Divergence]:
             found += absence(run, fault)
         else:
             found += unseen_swaps(run, alignment)
-    found = _once(found)
+    found = _once([of_setting_up(divergence) for divergence in found])
     # What is left explains nothing more where a cause is known already.
-    for explain in (deaths, circle, busy):
+    for explain in (deaths, joining, missing_key, groups_left_out, circle, busy):
         if not found:
             found += explain(run)
     return found

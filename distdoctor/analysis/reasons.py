@@ -41,6 +41,9 @@ class Why(StrEnum):
     CIRCLE = "a circle of waits"
     MESSAGES = "a circle of messages"
     BUSY = "stuck in its own code"
+    GROUPS = "groups that not all ranks created alike"
+    JOINING = "ranks that do not find each other"
+    KEY = "a key that is never set"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from distdoctor.model.events import BLOCKED, Ended, Left, Started, State, ThreadEnded
-from distdoctor.model.operations import OPERATIONS, Waits
+from distdoctor.model.operations import CODE_OF, OPERATIONS, Waits
 from distdoctor.model.run import Rows, Run
 
 
@@ -75,7 +75,8 @@ def gone(run: Run) -> frozenset[int]:
 def _reduce(run: Run) -> Standstill:
     ended = gone(run)
     waits, moving = _waits(run, ended)
-    moving |= set(run.unseen)
+    if not run.closed:
+        moving |= set(run.unseen)
     released = True
     while released:
         released = False
@@ -149,6 +150,8 @@ class _Needs:
         if record["state"] == State.REFUSED:
             return Wait(rank, row, frozenset({rank}))
         operation = OPERATIONS[record["op"]]
+        if operation.waits is Waits.SETTER:
+            return self._for_key(rank, row, record)
         if operation.is_point_to_point:
             if self._channels is None:
                 self._channels = _Channels(self._run)
@@ -165,7 +168,16 @@ class _Needs:
             elif from_root:
                 absent &= {root}
         missing = absent - {rank}
+        if not missing and operation.sets_up and self._run.closed:
+            missing = frozenset({rank})  # all came, and they do not find each other
         return Wait(rank, row, missing) if missing else None
+
+    def _for_key(self, rank: int, row: int, record: Any) -> Wait | None:
+        """A wait for a key: any rank may set it, and so may a process without rank."""
+        if not self._run.closed or is_set(self._run, row):
+            return None
+        others = set(self._run.groups[record["group"]].ranks) - {rank}
+        return Wait(rank, row, frozenset(others), any_of=True)
 
     def _absent(self, group: int, ordinal: int) -> frozenset[int]:
         key = (group, ordinal)
@@ -176,6 +188,17 @@ class _Needs:
                 if self._issued.get((group, rank), 0) < ordinal
             )
         return self._meetings[key]
+
+
+def is_set(run: Run, row: int) -> bool:
+    """Whether the keys that a call waits for were set by a rank."""
+    sets = np.flatnonzero(run.calls["op"] == CODE_OF["store_set"])
+    keys = {
+        name
+        for spec in np.unique(run.calls["spec"][sets])
+        for name in run.specs[spec].names
+    }
+    return set(run.specs[run.calls["spec"][row]].names) <= keys
 
 
 def _issued(run: Run, groups: Rows) -> dict[tuple[int, int], int]:

@@ -24,13 +24,14 @@ from distdoctor.journal.folder import (
 )
 from distdoctor.journal.reader import Header, JournalReader, Records
 from distdoctor.model.events import (
+    SETUP,
+    STORE,
     WORLD,
     Batch,
     Busy,
     Ended,
     Event,
     Failure,
-    GroupMade,
     Left,
     Place,
     Started,
@@ -194,7 +195,11 @@ class _Assembly:
 
     def run(self, damaged: Mapping[Path, str]) -> Run:
         sizes = [journal.header.world_size for journal in self._journals.values()]
-        size = max([*sizes, self._manifest.ranks, *(r + 1 for r in self._journals)])
+        members = (
+            rank + 1 for ranks in map(_members, self._tables.groups) for rank in ranks
+        )
+        played = (rank + 1 for rank in self._journals)
+        size = max([*sizes, self._manifest.ranks, *played, *members])
         unseen = {
             rank: self._why_unseen(rank, damaged)
             for rank in range(size)
@@ -222,6 +227,7 @@ class _Assembly:
             partial=partial,
             steps={r: j.header.steps for r, j in self._journals.items()},
             stopped=self._manifest.stopped,
+            closed=self._manifest.closed,
             exit_code=self._manifest.exit_code,
         )
 
@@ -384,6 +390,8 @@ def parse_spec(text: str) -> Spec:
     >>> parse_spec("float32 4x3;int64 ").tensors[1]
     Tensor(shape=(), dtype='int64')
     """
+    if text.startswith("="):
+        return Spec(names=tuple(map(str, json.loads(text[1:]))))
     tensors, *splits = text.split("|")
     return Spec(
         tuple(_tensor(word) for word in tensors.split(";") if word),
@@ -457,12 +465,6 @@ class _History:
                     torch=str(note["torch"]),
                     device=str(note["device"]),
                 )
-            case "group":
-                ranks = tuple(map(int, note["ranks"]))
-                group = GroupMade(rank=rank, ranks=ranks, joined=False, place=place)
-                self._begin("group", position, group)
-            case "grouped":
-                self._complete("group", joined=True)
             case "wrap":
                 names = tuple(map(str, note["parameters"]))
                 wrap = Wrapped(
@@ -513,20 +515,27 @@ class _History:
 # --- groups and stacks ---
 
 
+def _members(group: str) -> tuple[int, ...]:
+    """The ranks in a group's text; see `group_text`."""
+    return _numbers((*group.split("\n"), "", "", "")[3])
+
+
 def _groups(texts: Iterable[str], world_size: int) -> tuple[Group, ...]:
     """Groups with names for readers: "world", torch's description, or its number."""
     everyone = tuple(range(world_size))
     groups: list[Group] = []
     taken: set[str] = set()
     for text in texts:
-        name, description, _, members = (*text.split("\n"), "", "", "")[:4]
-        ranks = _numbers(members)
+        name, description = (*text.split("\n"), "")[:2]
+        ranks = _members(text)
         label = f"group_{name}"
         if description not in {"", "undefined", "default_pg"}:
             label = description
         if ranks == everyone and (description == "default_pg" or name in {"", "0"}):
             label = WORLD
         label = "".join(c if c.isalnum() else "_" for c in label)
+        if name in {SETUP, STORE}:
+            label = name
         unique, n = label, 1
         while unique in taken:
             n += 1

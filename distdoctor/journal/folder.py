@@ -54,6 +54,7 @@ class Manifest(msgspec.Struct, kw_only=True):
     seconds: float = 0.0
     exit_code: int | None = None  # of the command; None: it was ended
     stopped: str = ""  # why distdoctor ended the job; empty: it ended by itself
+    closed: bool = False  # no process was left that could still become a rank
     alive: list[int] = []  # processes that still lived then
     proof_ms: float | None = None  # from a deadlock's last record to its proof
     remarks: list[str] = []  # what distdoctor could not do

@@ -13,6 +13,9 @@ from distdoctor.errors import JournalUnreadable
 from distdoctor.journal import Kind
 from distdoctor.journal.reader import JournalReader
 from distdoctor.launch.tree import lives
+from distdoctor.model.events import SETUP, STORE
+
+_SETTING_UP = (SETUP + "\n", STORE + "\n")
 
 _BLOCKING = frozenset(
     {int(Kind.WAIT), int(Kind.BACKWARD_WAIT), int(Kind.REFUSE), int(Kind.ENTER)}
@@ -85,6 +88,13 @@ class Rank:
     def has_issued(self, group: str) -> int:
         """The last ordinal it issued on a group."""
         return self._issued.get(group, 0)
+
+    def sets_up(self) -> bool:
+        """Whether one of its threads meets others through the store."""
+        return any(
+            thread.kind in _BLOCKING and thread.group.startswith(_SETTING_UP)
+            for thread in self._threads.values()
+        )
 
     def waits(self) -> list[tuple[str, int]]:
         """Group and ordinal of what its threads wait for; ordinal 0: point-to-point."""

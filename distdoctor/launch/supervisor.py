@@ -31,6 +31,7 @@ from distdoctor.journal import (
 from distdoctor.journal import folder as record
 from distdoctor.journal.assembly import assemble
 from distdoctor.journal.folder import Manifest, StackSample
+from distdoctor.launch.muster import Muster
 from distdoctor.launch.pulse import Pulse, Rank
 from distdoctor.launch.stacks import StackTaker
 from distdoctor.launch.tree import ProcessTree
@@ -138,8 +139,10 @@ class _Supervisor:
         self.pulse = Pulse(plan.folder)
         self.stacks = StackTaker(plan.folder)
         self.watch = _Watch(self.stacks)
+        self.muster = Muster()
         self.samples: list[StackSample] = []
         self.rejected: tuple[int, ...] = ()
+        self.patient = False
         self.begun = time.monotonic()
 
     def run(self) -> Manifest:
@@ -201,6 +204,9 @@ class _Supervisor:
                     return reason
                 if reason := self._stuck(now):
                     return reason
+                if self.muster.is_closed(tree, self.pulse.living(), now):
+                    self.manifest.closed = True
+                    self.rejected = ()
             if reason := self._proved():
                 return reason
             time.sleep(POLL_S)
@@ -233,18 +239,16 @@ class _Supervisor:
             return ""
         heads = pulse.heads()
         quiet_s = (time.monotonic_ns() - pulse.last_event_ns()) / 1e9
-        if heads == self.rejected and quiet_s < PATIENT_S:
+        if heads == self.rejected and (quiet_s < PATIENT_S or self.patient):
             return ""
         living = {rank.rank for rank in pulse.living()}
         self.manifest.alive = [rank.pid for rank in pulse.living()]
         still = standstill(assemble(self.plan.folder, self.manifest, stacks=False))
         stuck = set(still.waits) & living
         surely = stuck == living and not still.by_send
-        if not stuck or pulse.heads() != heads:
-            self.rejected = heads
-            return ""
-        if not surely and quiet_s < PATIENT_S:
-            self.rejected = heads
+        if not stuck or pulse.heads() != heads or not (surely or quiet_s >= PATIENT_S):
+            # Once more when all has been quiet for a while, and then not again.
+            self.rejected, self.patient = heads, quiet_s >= PATIENT_S
             return ""
         self.manifest.proof_ms = round(
             (time.monotonic_ns() - pulse.last_event_ns()) / 1e6, 2

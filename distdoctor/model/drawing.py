@@ -28,7 +28,8 @@ manual, in a test and in a report:
     barrier~...             both; the flags & and ~ stand before the ending
     barrier%2               called by the thread number 2 (0 is not written)
     start=4                 init_process_group of a world of 4; start=4... is in it
-    group=0+2               new_group of those ranks; group=0+2... is in it
+    new_group(names=0-2)    new_group of those ranks
+    store_wait(names=key)   waits for a key of the store; store_set(names=key) sets it
     wrap=ddp:a+b            wrapped a model with the parameters a and b
     batches=12              a DataLoader ended after 12 batches; batches=12... is open
     fail=KeyError           an exception left the rank's code and ended it
@@ -43,7 +44,8 @@ manual, in a test and in a report:
     .                       nothing; keeps the columns in line
     ?                       alone on its line: the rank left no journal
 
-The second line is only needed for groups that not all of their members used.
+The first line is only needed for groups that not all of their members used. A last
+line "nobody else" says that no process is left that could still become a rank.
 """
 
 from __future__ import annotations
@@ -51,9 +53,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from inspect import cleandoc
+from urllib.parse import quote, unquote
 
 from distdoctor.errors import SketchError
 from distdoctor.model.events import (
+    SETUP,
+    STORE,
     WORLD,
     Batch,
     Busy,
@@ -61,7 +66,6 @@ from distdoctor.model.events import (
     Ended,
     Event,
     Failure,
-    GroupMade,
     Left,
     Place,
     Started,
@@ -70,17 +74,18 @@ from distdoctor.model.events import (
     ThreadEnded,
     Wrapped,
 )
-from distdoctor.model.operations import CODE_OF, OPERATIONS, REDUCE_OPS
+from distdoctor.model.operations import CODE_OF, OPERATIONS, REDUCE_OPS, Operation
 from distdoctor.model.run import Run
 
+_CLOSED = "nobody else"
 _NO_JOURNAL = "the rank left no journal"
 _LINE = re.compile(r"rank (?P<rank>\d+) \|(?P<words>.*)")
-_GROUP = re.compile(r"group (?P<name>\w+) \|(?P<ranks>(?: \d+)+)")
+_GROUP = re.compile(r"group (?P<name>[\w-]+) \|(?P<ranks>(?: \d+)+)")
 _WORD = re.compile(
     r"(?P<name>[a-z_]+)"
     r"(?:=(?P<value>[^@\s]*?))?"
     r"(?:\((?P<tensors>[^)\s]*)\))?"
-    r"(?:/(?P<group>\w+))?"
+    r"(?:/(?P<group>[\w-]+))?"
     r"(?:@(?P<file>[^\s:]+?):(?P<line>\d+))?"
     r"(?P<flags>[&~]*)(?P<end>\.\.\.inside|\.\.\.issued|\.\.\.|!!|!|\^)?"
     r"(?:%(?P<thread>\d+))?"
@@ -112,8 +117,11 @@ def sketch(drawing: str) -> Run:
     events: dict[int, list[Event]] = {}
     unseen: dict[int, str] = {}
     members: dict[str, tuple[int, ...]] = {}
-    number = 0
+    number, closed = 0, False
     for number, line in enumerate(cleandoc(drawing).splitlines(), start=1):
+        if line.strip() == _CLOSED:
+            closed = True
+            continue
         if group := _GROUP.fullmatch(line.rstrip()):
             members[group["name"]] = tuple(map(int, group["ranks"].split()))
             continue
@@ -134,7 +142,7 @@ def sketch(drawing: str) -> Run:
     for rank in range(max(drawn, default=-1)):
         if rank not in drawn:
             raise SketchError(number, f"rank {rank}", "is left out")
-    return Run.of_events(events, unseen, members)
+    return Run.of_events(events, unseen, members, closed=closed)
 
 
 def draw(run: Run, *, places: bool = True) -> str:
@@ -157,13 +165,14 @@ def draw(run: Run, *, places: bool = True) -> str:
     groups = [
         f"group {group.name} | {' '.join(map(str, group.ranks))}"
         for group in run.groups
-        if group.name != WORLD or group.ranks != tuple(range(run.world_size))
+        if group.name not in {WORLD, SETUP, STORE}
+        or group.ranks != tuple(range(run.world_size))
     ]
     ranks = [
         f"rank {rank} | " + "  ".join(map(str.ljust, row, widths)).rstrip()
         for rank, row in enumerate(rows)
     ]
-    return "\n".join([*groups, *ranks])
+    return "\n".join([*groups, *ranks, *([_CLOSED] if run.closed else [])])
 
 
 # --- reading ---------------------------------------------------------------------
@@ -189,9 +198,9 @@ def _call(
     rank: int, match: re.Match[str], place: Place | None, ordinals: dict[str, int]
 ) -> Call:
     operation = OPERATIONS[CODE_OF[match["name"]]]
-    group = match["group"] or WORLD
+    group = match["group"] or _usual_group(operation)
     ordinal = 0
-    if not operation.is_point_to_point:
+    if operation.is_collective:
         ordinals[group] = ordinal = ordinals.get(group, 0) + 1
     tensors: tuple[Tensor, ...] = ()
     options: dict[str, str] = {}
@@ -201,7 +210,7 @@ def _call(
             options[key] = value
         elif part:
             tensors = tuple(map(_tensor, part.split("+")))
-    if set(options) - {"op", "root", "peer", "tag", "sent", "received"}:
+    if set(options) - {"op", "root", "peer", "tag", "sent", "received", "names"}:
         raise ValueError(options)
     splits = None
     if "sent" in options:
@@ -222,12 +231,21 @@ def _call(
         peer=int(options["peer"]) if "peer" in options else None,
         tag=int(options.get("tag", 0)),
         splits=splits,
+        names=tuple(unquote(name) for name in options["names"].split("+"))
+        if "names" in options
+        else (),
         asynchronous="&" in match["flags"],
         state=_STATES[match["end"] or ""],
         place=place,
         thread=int(match["thread"] or 0),
         failing="~" in match["flags"],
     )
+
+
+def _usual_group(operation: Operation) -> str:
+    if not operation.sets_up:
+        return WORLD
+    return SETUP if operation.is_collective else STORE
 
 
 def _tensor(text: str) -> Tensor:
@@ -242,9 +260,6 @@ def _numbers(text: str, separator: str = "/") -> tuple[int, ...]:
 _LIFE: dict[str, Callable[[int, str, str, Place | None], Event]] = {
     "start": lambda rank, value, mark, place: Started(
         rank=rank, world_size=int(value), joined=mark != "...", place=place
-    ),
-    "group": lambda rank, value, mark, place: GroupMade(
-        rank=rank, ranks=_numbers(value, "+"), joined=mark != "...", place=place
     ),
     "wrap": lambda rank, value, _mark, place: Wrapped(
         rank=rank,
@@ -293,8 +308,6 @@ def _word(event: Event, places: bool) -> str:
             return _call_word(event, where)
         case Started(world_size=size, joined=joined):
             return f"start={size}{where}{'' if joined else '...'}"
-        case GroupMade(ranks=ranks, joined=joined):
-            return f"group={_joined(ranks, '+')}{where}{'' if joined else '...'}"
         case Wrapped(how=how, parameters=parameters):
             return f"wrap={':'.join(filter(None, [how, '+'.join(parameters)]))}{where}"
         case Batch(count=count, ended=ended):
@@ -325,11 +338,14 @@ def _call_word(call: Call, where: str) -> str:
     if call.splits is not None:
         sent, received = call.splits
         options += [f"sent={_joined(sent, '/')}", f"received={_joined(received, '/')}"]
+    if call.names:
+        options.append(f"names={'+'.join(quote(name) for name in call.names)}")
+    usual = _usual_group(OPERATIONS[CODE_OF[call.op]])
     return "".join(
         [
             call.op,
             f"({','.join(options)})" if options else "",
-            "" if call.group == WORLD else f"/{call.group}",
+            "" if call.group == usual else f"/{call.group}",
             where,
             _mark(call),
             f"%{call.thread}" if call.thread else "",

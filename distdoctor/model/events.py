@@ -14,6 +14,12 @@ from typing import TypeAlias
 WORLD = "world"
 """Name of the group that holds every rank."""
 
+SETUP = "set-up"
+"""Name of the group on which ranks meet to join the job and to make groups."""
+
+STORE = "store"
+"""Name of the group whose members share the store."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
@@ -72,6 +78,7 @@ class Call:
     peer: int | None = None  # group rank; None for collectives and any source
     tag: int = 0
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None  # sent, received
+    names: tuple[str, ...] = ()  # of set-up calls: ranks, an address, keys
     asynchronous: bool = False
     state: State = State.DONE
     place: Place | None = None
@@ -87,6 +94,7 @@ class Call:
             options.append(f"root={self.root}")
         if self.peer is not None:
             options.append(f"peer={self.peer}")
+        options += self.names
         return f"{self.op}({', '.join(options)})" if options else self.op
 
 
@@ -100,16 +108,6 @@ class Started:
     backend: str = ""
     torch: str = ""  # release
     device: str = "cpu"
-    place: Place | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupMade:
-    """The rank called `new_group`."""
-
-    rank: int
-    ranks: tuple[int, ...]
-    joined: bool = True
     place: Place | None = None
 
 
@@ -184,14 +182,5 @@ class Busy:
 
 
 Event: TypeAlias = (
-    Call
-    | Started
-    | GroupMade
-    | Wrapped
-    | Batch
-    | Failure
-    | Left
-    | Ended
-    | ThreadEnded
-    | Busy
+    Call | Started | Wrapped | Batch | Failure | Left | Ended | ThreadEnded | Busy
 )

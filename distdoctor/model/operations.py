@@ -23,13 +23,15 @@ class Waits(StrEnum):
     SENDER = "sender"  # its peer
     ANY_SENDER = "any sender"  # one of the members
     RECEIVER = "receiver"  # its peer, unless the backend buffers
+    SETTER = "setter"  # any rank that sets the key in the store
+    NOBODY = "nobody"
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One communication operation."""
 
-    c10d: str  # name of the operator, e.g. "allreduce_"
+    c10d: str  # name of the operator, e.g. "allreduce_"; "": a function of Python
     name: str  # name of the function users call, e.g. "all_reduce"
     waits: Waits
     payload: bool = True  # False: its tensor argument only picks the device
@@ -44,6 +46,19 @@ class Operation:
     def is_rooted(self) -> bool:
         """Whether one rank of the group plays another part than the rest."""
         return self.waits in {Waits.ROOT, Waits.AT_ROOT}
+
+    @property
+    def sets_up(self) -> bool:
+        """Whether it meets its peers through the store, before or beside a backend."""
+        return not self.c10d
+
+    @property
+    def is_collective(self) -> bool:
+        """Whether the n-th calls of all members of a group are one operation."""
+        return not self.is_point_to_point and self.waits not in {
+            Waits.SETTER,
+            Waits.NOBODY,
+        }
 
 
 OPERATIONS = (
@@ -73,6 +88,10 @@ OPERATIONS = (
     Operation(
         "reduce_scatter_tensor_coalesced_", "reduce_scatter_tensor_coalesced", Waits.ALL
     ),
+    Operation("", "init_process_group", Waits.ALL, payload=False),
+    Operation("", "new_group", Waits.ALL, payload=False),
+    Operation("", "store_wait", Waits.SETTER, payload=False),
+    Operation("", "store_set", Waits.NOBODY, payload=False),
 )
 
 CODE_OF = {operation.name: code for code, operation in enumerate(OPERATIONS)}
@@ -91,8 +110,17 @@ NO_REDUCE_OP, UNKNOWN_REDUCE_OP = 255, 254
 """Codes for an operation without a reduce op, and for one that could not be read."""
 
 
+SETUP_CODES = tuple(n for n, operation in enumerate(OPERATIONS) if operation.sets_up)
+"""Codes of what is no communication itself but prepares it."""
+
+
 def signature(
-    op: int, reduce_op: int, root: int, dtypes: tuple[str, ...], numels: tuple[int, ...]
+    op: int,
+    reduce_op: int,
+    root: int,
+    dtypes: tuple[str, ...],
+    numels: tuple[int, ...],
+    names: tuple[str, ...] = (),
 ) -> int:
     """64 bits that are equal on two ranks if and only if their calls can meet.
 
@@ -106,7 +134,10 @@ def signature(
         root: Group rank of the root; -1 where there is none.
         dtypes: One per tensor, e.g. "float32".
         numels: Elements of each tensor; ignored where sizes need not agree.
+        names: What a set-up call names: the ranks of a new group.
     """
     sizes = numels if OPERATIONS[op].sizes_agree else ()
     text = f"{op}|{reduce_op}|{root}|{','.join(dtypes)}|{','.join(map(str, sizes))}"
+    if OPERATIONS[op].name == "new_group":
+        text += "|" + ",".join(names)
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") or 1

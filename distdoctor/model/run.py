@@ -14,7 +14,16 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from distdoctor.model.events import WORLD, Call, Event, Place, State, Tensor
+from distdoctor.model.events import (
+    SETUP,
+    STORE,
+    WORLD,
+    Call,
+    Event,
+    Place,
+    State,
+    Tensor,
+)
 from distdoctor.model.operations import (
     ASYNCHRONOUS,
     CODE_OF,
@@ -22,6 +31,7 @@ from distdoctor.model.operations import (
     NO_REDUCE_OP,
     OPERATIONS,
     REDUCE_OPS,
+    SETUP_CODES,
     signature,
 )
 
@@ -64,10 +74,11 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """The tensors of a call, and how all-to-all splits them."""
+    """The tensors of a call, how all-to-all splits them, what a set-up call names."""
 
     tensors: tuple[Tensor, ...] = ()
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +113,7 @@ class Run:
         sources: Text of the user's files by name as in `Place.file`.
         steps: By rank, optimizer steps done.
         stopped: Why distdoctor ended the run; empty if it ended by itself.
+        closed: No process is left that could still become a rank.
         exit_code: Of the command, if it ended by itself.
     """
 
@@ -118,6 +130,7 @@ class Run:
     sources: Mapping[str, str] = field(default_factory=dict)
     steps: Mapping[int, int] = field(default_factory=dict)
     stopped: str = ""
+    closed: bool = False
     exit_code: int | None = None
     memory: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
     """What analyses concluded already, by their names."""
@@ -169,6 +182,7 @@ class Run:
             peer=peer if operation.is_point_to_point and peer >= 0 else None,
             tag=int(record["tag"]),
             splits=spec.splits,
+            names=spec.names,
             asynchronous=bool(record["flags"] & ASYNCHRONOUS),
             state=State(int(record["state"])),
             place=self.sites[record["site"]],
@@ -191,18 +205,20 @@ class Run:
         return [event for _, event in life if isinstance(event, kind)]
 
     def has(self, kind: type) -> bool:
-        """Whether any rank has an event of this kind."""
+        """Whether any rank has an event of this kind; setting up is no call."""
         if kind is Call:
-            return len(self.calls) > 0
+            return bool((~np.isin(self.calls["op"], SETUP_CODES)).any())
         return any(self.of(kind, rank) for rank in self.life)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Run):
             return NotImplemented
-        everyone = {Group(WORLD, tuple(range(self.world_size)))}  # need not be said
+        ranks = tuple(range(self.world_size))  # these need not be said:
+        everyone = {Group(name, ranks) for name in (WORLD, SETUP, STORE)}
         return (
-            (self.world_size, dict(self.unseen), {*self.groups} - everyone)
-            == (other.world_size, dict(other.unseen), {*other.groups} - everyone)
+            (self.world_size, self.closed, dict(self.unseen))
+            == (other.world_size, other.closed, dict(other.unseen))
+            and {*self.groups} - everyone == {*other.groups} - everyone
         ) and all(
             list(self.events(rank)) == list(other.events(rank))
             for rank in range(self.world_size)
@@ -260,7 +276,8 @@ class _Builder:
     def _ranks(self, name: str, size: int) -> tuple[int, ...]:
         if name in self._members:
             return tuple(self._members[name])
-        return tuple(range(size) if name == WORLD else sorted(self._users[name]))
+        everyone = name in {WORLD, SETUP, STORE}
+        return tuple(range(size) if everyone else sorted(self._users[name]))
 
     @staticmethod
     def _index(table: dict[Any, int], key: object) -> int:
@@ -270,7 +287,7 @@ class _Builder:
         op = CODE_OF[call.op]
         operation = OPERATIONS[op]
         ordinal = 0
-        if not operation.is_point_to_point:
+        if operation.is_collective:
             ordinals[call.group] = ordinal = ordinals.get(call.group, 0) + 1
         self._users.setdefault(call.group, set()).add(call.rank)
         reduce_op = NO_REDUCE_OP
@@ -282,13 +299,13 @@ class _Builder:
         numels = tuple(tensor.numel for tensor in call.tensors)
         flags = ASYNCHRONOUS * call.asynchronous | FAILING * call.failing
         return (
-            signature(op, reduce_op, root, dtypes, numels),
+            signature(op, reduce_op, root, dtypes, numels, call.names),
             call.ordinal or ordinal,
             *(0, 0, 0),
             call.rank,
             self._index(self._groups, call.group),
             self._index(self._sites, call.place),
-            self._index(self._specs, Spec(call.tensors, call.splits)),
+            self._index(self._specs, Spec(call.tensors, call.splits, call.names)),
             peer,
             call.tag,
             0,

@@ -11,9 +11,7 @@ Source: measured with torch 2.8 to 2.15; nothing in stock torch fills the slot.
 
 from __future__ import annotations
 
-import os
 import sys
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch.library import Library
 
-from distdoctor.journal import NODES_MODULO, SUPERVISOR_VARIABLE, Kind, group_text
+from distdoctor.journal import NODES_MODULO, Kind, group_text
 from distdoctor.model.operations import (
     ASYNCHRONOUS,
     FAILING,
@@ -33,6 +31,7 @@ from distdoctor.model.operations import (
 from distdoctor.probes import reduce_ops
 from distdoctor.probes.board import Board
 from distdoctor.probes.harmless import harmless, lost
+from distdoctor.probes.parking import park
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.sites import call_site
 from distdoctor.probes.tensors import Key, describe, reader_of
@@ -47,7 +46,6 @@ _RETURN, _WOKE = int(Kind.RETURN), int(Kind.WOKE)
 _MOST_SPECS = 65_536
 _MOST_WORKS = 1024
 _MOST_UNPOLLED = 16
-_LONGEST_PARK_S = 600.0
 
 
 class _Group:
@@ -91,13 +89,12 @@ class Collectives:
         self._groups: dict[str, _Group | None] = {}
         self._seen: dict[tuple[str, tuple[int, ...]], int] = {}
         self._specs: dict[Key, tuple[int, int]] = {}
-        self._calls = 0
         self._tasks: dict[int, int] = {}  # thread -> autograd task with a bracket
         self._failing = 0
         # Dropping this object takes the kernels away.
         self._library = Library("c10d", "IMPL")  # type: ignore[no-untyped-call]
         for code, operation in enumerate(OPERATIONS):
-            op = getattr(torch.ops.c10d, operation.c10d, None)
+            op = getattr(torch.ops.c10d, operation.c10d or "none", None)
             if op is not None:
                 kernel = self._kernel(code, operation, op.default)
                 self._library.impl(  # type: ignore[no-untyped-call]
@@ -201,7 +198,7 @@ class Collectives:
                 self._failing_with(error)
             kind, ordinal = _ENTER, 0
             with recorder.lock:
-                self._calls = call = self._calls + 1
+                recorder.calls = call = recorder.calls + 1
                 if not point_to_point:
                     group.ordinal = ordinal = group.ordinal + 1
                     group.board.write(ordinal, spec[0])
@@ -223,7 +220,7 @@ class Collectives:
                 args[at_tag] if at_tag is not None else nodes() % NODES_MODULO,
             )
             if kind == _REFUSE:
-                _park()
+                park()
                 writer.put(Kind.REISSUE, thread, call, ordinal, group.number)
             task = task_id()
             if task != -1 and self._tasks.get(thread) != task:
@@ -328,21 +325,3 @@ class Collectives:
                 RECORDER.writer.put(Kind.BACKWARD_WOKE, thread, call)
 
         queue(before)
-
-
-def _park() -> None:
-    """Stay before a refused call until the supervisor ends the job.
-
-    Nothing of the job runs on, so that it cannot save, send or print nonsense. When
-    nobody supervises any more, the call is made as if there were no probe.
-    """
-    supervisor = int(os.environ.get(SUPERVISOR_VARIABLE, "0"))
-    end = time.monotonic() + _LONGEST_PARK_S
-    while supervisor and time.monotonic() < end:
-        try:
-            os.kill(supervisor, 0)
-        except ProcessLookupError:
-            return
-        except PermissionError:
-            pass
-        time.sleep(0.02)

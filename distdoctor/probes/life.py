@@ -20,6 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import dataloader
 
 from distdoctor.journal import Kind
+from distdoctor.probes import setup
 from distdoctor.probes.boot import reporting
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
@@ -38,7 +39,7 @@ def install() -> None:
         return
     _replace(dist.init_process_group, _init_process_group)
     _replace(dist.destroy_process_group, _destroy_process_group)
-    _replace(dist.new_group, _new_group)
+    _replace(dist.new_group, setup.new_group)
     # torch.multiprocessing.spawn is also a function of that name.
     torch_spawn = importlib.import_module("torch.multiprocessing.spawn")
     wrapped = torch_spawn._wrap
@@ -71,14 +72,19 @@ def _replace(function: Callable[..., Any], around: Callable[..., Any]) -> None:
 
 
 def _init_process_group(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    _joining(args, kwargs)
-    result = made(*args, **kwargs)
+    members, address = _joining(args, kwargs) or ((), "")
+    result = setup.around(
+        "init_process_group", lambda: made(*args, **kwargs), members, (address,)
+    )
     _joined()
     return result
 
 
 @harmless
-def _joining(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _joining(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[int, ...], str]:
+    """Who is to meet, as far as that is known, and where."""
     named = dict(
         zip(
             ("backend", "init_method", "timeout", "world_size", "rank"),
@@ -96,6 +102,8 @@ def _joining(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if writer is not None and writer.rank < 0:
             writer.become(rank, max(size, 0))
     RECORDER.note("start", call_site(4), world_size=size)
+    known = 0 <= rank < size
+    return tuple(range(size)) if known else (), setup.address_of(named)
 
 
 def _asked(named: dict[str, Any], name: str, variable: str) -> int:
@@ -140,6 +148,7 @@ def _watch() -> None:
     _installed.extend([collectives, watch_waits(collectives)])
     if tuple(map(int, torch.__version__.split(".")[:2])) < _TELLS_REDUCE_OPS:
         reduce_ops.watch()
+    setup.watch_stores()
     _watch_ddp()
     _watch_loaders()
     _watch_steps()
@@ -158,25 +167,6 @@ def _leaving() -> None:
     RECORDER.note("leave", call_site(4))
     if _installed:
         _installed[0].forget_groups()
-
-
-def _new_group(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    _grouping(args[0] if args else kwargs.get("ranks"))
-    result = made(*args, **kwargs)
-    _grouped()
-    return result
-
-
-@harmless
-def _grouping(ranks: Any) -> None:
-    if ranks is None:
-        ranks = range(dist.get_world_size())
-    RECORDER.note("group", call_site(4), ranks=[int(rank) for rank in ranks])
-
-
-@harmless
-def _grouped() -> None:
-    RECORDER.note("grouped")
 
 
 # --- models, data, steps ---

@@ -46,11 +46,13 @@ class Recorder:
         writer: The journal; None until the process has a rank, and again in a forked
             child, for whom its parent's journal is not to be touched.
         folder: The record folder.
+        calls: How many calls were written; to be changed under `lock`.
     """
 
     def __init__(self) -> None:
         self.writer: JournalWriter | None = None
         self.folder = Path(os.environ.get(FOLDER_VARIABLE, "."))
+        self.calls = 0
         self.lock = threading.Lock()
         self._local = threading.local()
         self._stack_file: TextIO | None = None

@@ -1,0 +1,76 @@
+"""Ranks wait for others to join the job, and these never come.
+
+What it is
+----------
+`init_process_group` returns when as many ranks have joined as the world size says. Here
+fewer processes were started, or they look for each other at different addresses, or
+they do not agree on the world size.
+
+Why it matters
+--------------
+The ranks that came wait without a word until a timeout of minutes ends them, with an
+error that speaks of the store and not of the rank that is missing.
+
+Sick
+----
+Two of three ranks were started, and no process is left that could become the third
+(the last line of a drawing says so):
+
+    rank 0 | start=3@t.py:7...  init_process_group@t.py:7...inside
+    rank 1 | start=3@t.py:7...  init_process_group@t.py:7...inside
+    rank 2 | ?
+    nobody else
+
+They look for each other at two addresses:
+
+    rank 0 | start=2@t.py:7...  init_process_group(names=a%3A1)@t.py:7...inside
+    rank 1 | start=2@t.py:7...  init_process_group(names=a%3A2)@t.py:7...inside
+    nobody else
+
+They gave it up:
+
+    rank 0 | start=2@t.py:7...  init_process_group@t.py:7^  fail=DistStoreError^  exit=1
+    rank 1 | ?
+
+Well
+----
+All came:
+
+    rank 0 | start=2  init_process_group  all_reduce(4)  leave  exit=0
+    rank 1 | start=2  init_process_group  all_reduce(4)  leave  exit=0
+
+Unknown
+-------
+The other may still be on its way:
+
+    rank 0 | start=2...  init_process_group...inside
+    rank 1 | ?
+
+Remedy
+------
+Start as many processes as the world size says: let the launcher count them (`torchrun
+--nproc-per-node`, `nprocs=` of `mp.spawn`) and read `WORLD_SIZE` instead of computing
+it. Give all the same `MASTER_ADDR`, `MASTER_PORT` and `init_method`, and each a rank of
+its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.analysis.divergence import findings
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.reasons import Why
+from distdoctor.model.events import Started
+from distdoctor.model.findings import Finding, Severity
+from distdoctor.model.run import Run
+
+CODE = "DD206"
+SEVERITY = Severity.ERROR
+NEEDS = (Started,)
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """Ranks that waited in vain for others to join."""
+    yield from findings(run, Why.JOINING)
+    require_whole(run)

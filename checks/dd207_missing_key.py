@@ -1,0 +1,74 @@
+"""A rank waits for a key of the store that nobody sets.
+
+What it is
+----------
+Ranks tell each other things by keys of a store (`TCPStore`, `FileStore`): one sets a
+key, others wait for it or get it. Here no rank ever sets the key: it is spelled
+otherwise, it is set in a branch that was not taken, or it is set after a call in which
+its setter waits for the one who waits for the key.
+
+Why it matters
+--------------
+The rank sleeps until the store's timeout (minutes), and everybody who needs the rank
+sleeps as well.
+
+Sick
+----
+The others have ended, and none has set the key:
+
+    rank 0 | store_set(names=ready%2F1)@t.py:5  leave  exit=0
+    rank 1 | store_wait(names=ready_1)@t.py:7...inside
+    nobody else
+
+Its setter waits in a barrier for the one who waits for the key:
+
+    rank 0 | barrier@t.py:5...
+    rank 1 | store_wait(names=ready)@t.py:7...inside
+    nobody else
+
+The wait was given up:
+
+    rank 0 | store_wait(names=ready)@t.py:7^  fail=DistStoreError^  exit=1
+    rank 1 | barrier@t.py:9  leave  exit=0
+
+Well
+----
+One sets, the other waits:
+
+    rank 0 | store_set(names=ready)   barrier  exit=0
+    rank 1 | store_wait(names=ready)  barrier  exit=0
+
+Unknown
+-------
+A rank without a journal may be the one that sets it:
+
+    rank 0 | store_wait(names=ready)...inside
+    rank 1 | ?
+
+Remedy
+------
+Build the key in one function that setter and waiter both use, set it before any
+collective in which the setter waits for the waiter, and pass a short
+`timedelta(seconds=…)` to `wait`, so that a missing key tells its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.analysis.divergence import findings
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.reasons import Why
+from distdoctor.model.events import Call
+from distdoctor.model.findings import Finding, Severity
+from distdoctor.model.run import Run
+
+CODE = "DD207"
+SEVERITY = Severity.ERROR
+NEEDS = (Call,)
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """Keys that were waited for in vain."""
+    yield from findings(run, Why.KEY)
+    require_whole(run)

@@ -1,0 +1,147 @@
+"""Ranks that do not meet while they join, make groups or wait for keys."""
+
+import pytest
+
+from distdoctor.analysis.divergence import divergences
+from distdoctor.analysis.reasons import Divergence, Why
+from distdoctor.model.drawing import sketch
+
+JOIN = "init_process_group"
+
+
+def only(drawing: str) -> Divergence:
+    (divergence,) = divergences(sketch(drawing))
+    return divergence
+
+
+@pytest.mark.parametrize(
+    ("drawing", "culprits"),
+    [
+        (  # the minority creates another group
+            "rank 0 | new_group(names=0+1)\nrank 1 | new_group(names=0+1)\n"
+            "rank 2 | new_group(names=1+2)!",
+            (2,),
+        ),
+        (  # a tie
+            "rank 0 | new_group(names=0)\nrank 1 | new_group(names=1)!",
+            (),
+        ),
+        (  # the minority goes on
+            "rank 0 | new_group(names=0+1)...inside\n"
+            "rank 1 | new_group(names=0+1)...inside\nrank 2 | all_reduce(4)...",
+            (2,),
+        ),
+        (  # the minority creates a group of its own
+            "rank 0 | new_group(names=0)...inside\n"
+            "rank 1 | all_reduce(4)...\nrank 2 | all_reduce(4)...",
+            (0,),
+        ),
+        (  # nobody is in the minority
+            "rank 0 | new_group(names=0)...inside\nrank 1 | all_reduce(4)...",
+            (),
+        ),
+        (  # one has ended
+            "rank 0 | new_group(names=0)...inside\nrank 1 | leave  exit=0",
+            (),
+        ),
+        (  # the minority has ended
+            "rank 0 | new_group(names=0)...inside\nrank 1 | leave  exit=0\n"
+            "rank 2 | new_group(names=0)...inside",
+            (1,),
+        ),
+    ],
+)
+def test_groups_that_not_all_create_alike(
+    drawing: str, culprits: tuple[int, ...]
+) -> None:
+    divergence = only(drawing)
+    assert (divergence.why, divergence.culprits) == (Why.GROUPS, culprits)
+    assert "new_group" in divergence.story or "group of" in divergence.story
+
+
+def test_who_died_is_the_cause_and_not_the_group() -> None:
+    divergence = only(
+        "rank 0 | new_group(names=0)...inside\nrank 1 | fail=KeyError@t.py:3  exit=1"
+    )
+    assert (divergence.why, divergence.culprits) == (Why.DIED, (1,))
+
+
+@pytest.mark.parametrize(
+    "drawing",
+    [
+        "rank 0 | new_group(names=0)...inside\nrank 1 | .",
+        "rank 0 | new_group(names=0)...inside\nrank 1 | ?",
+        f"rank 0 | {JOIN}...inside\nrank 1 | ?",
+        f"rank 0 | {JOIN}...inside\nrank 1 | .",
+        f"rank 0 | {JOIN}...inside\nrank 1 | .\nnobody else",
+        "rank 0 | store_wait(names=a)...inside\nrank 1 | .",
+        "rank 0 | store_wait(names=a)...inside\nrank 1 | .\nnobody else",
+        "rank 0 | store_wait(names=a)...inside\nrank 1 | barrier...",
+        "rank 0 | store_wait(names=a)...inside\n"
+        "rank 1 | store_set(names=a)  barrier...",
+    ],
+)
+def test_what_may_still_come_is_not_accused(drawing: str) -> None:
+    assert not divergences(sketch(drawing))
+
+
+@pytest.mark.parametrize(
+    ("drawing", "culprits", "said"),
+    [
+        (f"rank 0 | {JOIN}...inside\nrank 1 | ?\nnobody else", (), "only 1 of 2"),
+        (
+            f"rank 0 | {JOIN}...inside\nrank 1 | {JOIN}...inside\n"
+            f"rank 2 | leave  exit=0\nnobody else",
+            (2,),
+            "set-up",
+        ),
+        (
+            f"rank 0 | {JOIN}(names=a)...inside\nrank 1 | {JOIN}(names=b)...inside\n"
+            f"rank 2 | {JOIN}(names=a)...inside\nnobody else",
+            (1,),
+            "rank 1 b",
+        ),
+        (
+            f"rank 0 | {JOIN}(names=a)...inside\nrank 1 | {JOIN}(names=a)...inside\n"
+            "nobody else",
+            (),
+            "do not find each other",
+        ),
+        (f"rank 0 | {JOIN}^  fail=DistStoreError^  exit=1\nrank 1 | ?", (), "only 1"),
+    ],
+)
+def test_ranks_that_do_not_join(
+    drawing: str, culprits: tuple[int, ...], said: str
+) -> None:
+    divergence = only(drawing)
+    assert (divergence.why, divergence.culprits) == (Why.JOINING, culprits)
+    assert said in divergence.story
+
+
+def test_world_sizes_that_differ() -> None:
+    divergence = only(
+        f"group small | 0 1\nrank 0 | {JOIN}/small...inside\n"
+        f"rank 1 | {JOIN}/small...inside\nrank 2 | {JOIN}...inside\nnobody else"
+    )
+    assert (divergence.why, divergence.culprits) == (Why.JOINING, (2,))
+    assert "ranks {0-1} 2; rank 2 3" in divergence.story
+
+
+def test_a_second_attempt_that_succeeded_is_forgiven() -> None:
+    assert not divergences(
+        sketch(
+            f"rank 0 | {JOIN}^  {JOIN}  all_reduce(4)  exit=0\n"
+            f"rank 1 | {JOIN}^  {JOIN}  all_reduce(4)  exit=0"
+        )
+    )
+
+
+def test_a_missing_key_is_told_beside_those_that_are_there() -> None:
+    divergence = only(
+        "rank 0 | store_set(names=ready%2F0)  barrier...\n"
+        "rank 1 | store_wait(names=ready_0)...inside\nnobody else"
+    )
+    assert divergence.why is Why.KEY
+    assert "'ready_0'" in divergence.story
+    assert "'ready/0'" in divergence.story
+    assert "rank 0 waits in barrier" in divergence.story
