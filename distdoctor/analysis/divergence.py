@@ -16,6 +16,7 @@ from distdoctor.analysis.camps import (
 from distdoctor.analysis.deaths import (
     deaths,
 )
+from distdoctor.analysis.membership import strangers
 from distdoctor.analysis.mismatch import mismatch, unfit_splits, unseen_swaps
 from distdoctor.analysis.reasons import (
     Divergence,
@@ -70,7 +71,11 @@ def _once(found: list[Divergence]) -> list[Divergence]:
 
 
 def _explained(run: Run) -> list[Divergence]:
-    found: list[Divergence] = []
+    found = list(strangers(run))
+    if found:
+        return (
+            found  # a call that cannot be made: what others do for want of it follows
+        )
     for alignment in alignments(run):
         fault = alignment.first_fault(run)
         unfit = unfit_splits(run, alignment, fault)

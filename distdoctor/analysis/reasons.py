@@ -6,6 +6,7 @@ check asks for the explanation it is named for.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -22,6 +23,8 @@ from distdoctor.model.events import (
 )
 from distdoctor.model.findings import Certainty, Finding, Location, Role
 from distdoctor.model.run import Group, named
+
+_OBJECT = re.compile(r"<(?:\w+\.)*(\w+) object at 0x[0-9a-f]+>")
 
 
 class Why(StrEnum):
@@ -41,6 +44,7 @@ class Why(StrEnum):
     CIRCLE = "a circle of waits"
     MESSAGES = "a circle of messages"
     BUSY = "stuck in its own code"
+    STRANGER = "a rank that is not in the group"
     GROUPS = "groups that not all ranks created alike"
     JOINING = "ranks that do not find each other"
     KEY = "a key that is never set"
@@ -139,7 +143,8 @@ def pointers(
 
 def failed(ranks: Iterable[int], failure: Failure) -> str:
     """That ranks raised, what and where."""
-    message = f" ({failure.message.splitlines()[0][:120]})" if failure.message else ""
+    said = _OBJECT.sub(r"a \1", failure.message)
+    message = f" ({said.splitlines()[0][:120]})" if said else ""
     at = f" at {failure.place}" if failure.place else ""
     return f"{capital(named(ranks))} raised {failure.error}{message}{at}"
 

@@ -259,7 +259,7 @@ class _Channels:
         key = self._key(record, rank)
         box = (key[0], key[2], key[3])
         if record["peer"] >= 0 and None in key:
-            return None  # a peer that is not in the group: whom it needs is not known
+            return Wait(rank, row, frozenset({rank}))  # a peer that is not in the group
         match OPERATIONS[record["op"]].waits:
             case Waits.SENDER:
                 if self._sent[key] >= self._nth[row]:

@@ -187,13 +187,32 @@ class _Assembly:
         if header.rank < 0:
             self._unranked.append(journal)
             return
+        self._take(journal)
+
+    def _take(self, journal: _Journal) -> None:
+        header = journal.header
         other = self._journals.get(header.rank)
         if other is None or other.header.started_ns < header.started_ns:
             self._journals[header.rank] = journal
         if other is not None:
             self._restarts[header.rank] = self._restarts.get(header.rank, 0) + 1
 
+    def _adopt(self) -> None:
+        """Give the ranks they were spawned for to processes that failed without one."""
+        for journal in self._unranked:
+            told = [e.spawned for _, e in journal.life if isinstance(e, Failure)]
+            rank = max(told, default=-1)
+            if rank < 0 or rank in self._journals:
+                continue
+            journal.life = [
+                (position, replace(event, rank=rank))
+                for position, event in journal.life
+            ]
+            journal.header = journal.header._replace(rank=rank)
+            self._journals[rank] = journal
+
     def run(self, damaged: Mapping[Path, str]) -> Run:
+        self._adopt()
         sizes = [journal.header.world_size for journal in self._journals.values()]
         members = (
             rank + 1 for ranks in map(_members, self._tables.groups) for rank in ranks
@@ -509,6 +528,7 @@ class _History:
             place=self.tables.place(note["site"]),
             fatal=bool(note["fatal"]),
             secondary=bool(note["secondary"]),
+            spawned=int(note.get("spawned", -1)),
         )
 
 

@@ -141,6 +141,7 @@ class Failure:
     place: Place | None = None  # innermost line of the user's source
     fatal: bool = True  # False: seen on its way up, with the process still alive
     secondary: bool = False  # raised by a communication call: a peer's fault
+    spawned: int = -1  # number in `torch.multiprocessing.spawn`; -1: none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

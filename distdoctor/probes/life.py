@@ -46,6 +46,7 @@ def install() -> None:
 
     @functools.wraps(wrapped)
     def _wrap(fn: Callable[..., Any], *args: Any) -> Any:
+        RECORDER.spawned = args[0] if args and isinstance(args[0], int) else -1
         return wrapped(functools.partial(reporting, fn), *args)
 
     torch_spawn._wrap = _wrap  # type: ignore[attr-defined]

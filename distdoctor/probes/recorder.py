@@ -46,12 +46,15 @@ class Recorder:
         writer: The journal; None until the process has a rank, and again in a forked
             child, for whom its parent's journal is not to be touched.
         folder: The record folder.
+        spawned: Number of this process among those of `torch.multiprocessing.spawn`,
+            mostly its rank; -1: it was not spawned so.
         calls: How many calls were written; to be changed under `lock`.
     """
 
     def __init__(self) -> None:
         self.writer: JournalWriter | None = None
         self.folder = Path(os.environ.get(FOLDER_VARIABLE, "."))
+        self.spawned = -1
         self.calls = 0
         self.lock = threading.Lock()
         self._local = threading.local()
@@ -124,6 +127,7 @@ class Recorder:
             message=str(error)[:500],
             site=sites.error_site(traceback),
             fatal=fatal,
+            spawned=self.spawned,
             secondary=sites.is_peers_fault(error, traceback),
         )
 
