@@ -44,6 +44,7 @@ class Why(StrEnum):
     CIRCLE = "a circle of waits"
     MESSAGES = "a circle of messages"
     BUSY = "stuck in its own code"
+    LATE = "late at most collectives"
     STRANGER = "a rank that is not in the group"
     GROUPS = "groups that not all ranks created alike"
     JOINING = "ranks that do not find each other"

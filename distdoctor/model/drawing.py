@@ -27,6 +27,8 @@ manual, in a test and in a report:
     barrier~                called while an exception was on its way up
     barrier~...             both; the flags & and ~ stand before the ending
     barrier%2               called by the thread number 2 (0 is not written)
+    barrier+70ms            entered 70 ms after the start (read, and never written)
+    barrier+70ms*9          nine times, 100 ms apart
     start=4                 init_process_group of a world of 4; start=4... is in it
     new_group(names=0-2)    new_group of those ranks
     store_wait(names=key)   waits for a key of the store; store_set(names=key) sets it
@@ -89,7 +91,10 @@ _WORD = re.compile(
     r"(?:@(?P<file>[^\s:]+?):(?P<line>\d+))?"
     r"(?P<flags>[&~]*)(?P<end>\.\.\.inside|\.\.\.issued|\.\.\.|!!|!|\^)?"
     r"(?:%(?P<thread>\d+))?"
+    r"(?:\+(?P<entered>\d+)ms)?"
 )
+_TIMES = re.compile(r"(?P<word>.+)\+(?P<first>\d+)ms\*(?P<times>\d+)")
+_PERIOD_MS = 100
 _STATES = {
     "": State.DONE,
     "...": State.WAITING,
@@ -136,7 +141,10 @@ def sketch(drawing: str) -> Run:
         else:
             ordinals: dict[str, int] = {}
             events[rank] = [
-                _event(rank, word, number, ordinals) for word in words if word != "."
+                _event(rank, once, number, ordinals)
+                for word in words
+                if word != "."
+                for once in _repeated(word)
             ]
     drawn = {*events, *unseen}
     for rank in range(max(drawn, default=-1)):
@@ -176,6 +184,15 @@ def draw(run: Run, *, places: bool = True) -> str:
 
 
 # --- reading ---------------------------------------------------------------------
+
+
+def _repeated(word: str) -> Iterable[str]:
+    match = _TIMES.fullmatch(word)
+    if match is None:
+        return [word]
+    first = int(match["first"])
+    moments = range(first, first + int(match["times"]) * _PERIOD_MS, _PERIOD_MS)
+    return [f"{match['word']}+{moment}ms" for moment in moments]
 
 
 def _event(rank: int, word: str, number: int, ordinals: dict[str, int]) -> Event:
@@ -239,6 +256,7 @@ def _call(
         place=place,
         thread=int(match["thread"] or 0),
         failing="~" in match["flags"],
+        entered_ms=int(match["entered"] or 0),
     )
 
 

@@ -301,7 +301,7 @@ class _Builder:
         return (
             signature(op, reduce_op, root, dtypes, numels, call.names),
             call.ordinal or ordinal,
-            *(0, 0, 0),
+            *(call.entered_ms * 1_000_000, 0, 0),
             call.rank,
             self._index(self._groups, call.group),
             self._index(self._sites, call.place),

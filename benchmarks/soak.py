@@ -1,0 +1,257 @@
+"""Many short runs with faults injected at random: what goes wrong in distdoctor itself?
+
+    python benchmarks/soak.py [--runs 1000] [--jobs 1] [--seed 0]
+
+Each run is a patient, sick or well, under `distdoctor check`; in half of them a rank,
+the job's launcher or distdoctor itself gets a signal at a random moment. Counted are:
+
+wrong     a finding that neither the patient nor the injected fault explains, a sick
+          patient called well, or a well one that nobody touched called anything else
+crashed   an exit status that is not documented, or a traceback of distdoctor's own
+orphans   processes of the job that live 5 s after distdoctor ended
+left      files in the folder for temporary files, or records of well runs, that stay
+
+All must be 0. A killed distdoctor (SIGKILL) leaves its record, which is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+from figures import print_table
+
+PATIENTS = Path(__file__).parent.parent / "fixtures"
+
+SLOW = {"DD204", "DD206", "DD207", "DD213"}  # they are watched for long, on purpose
+DOCUMENTED = {0, 1, 2, 4, 128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGKILL}
+RUN_S = 180.0  # more than the default budget
+ORPHANS_S = 5.0
+MARK = "DISTDOCTOR_SOAK"
+
+AFTER_A_KILL = {"DD202", "DD201", "DD206"}
+"""What the end of a rank by a signal may rightly be called, by its moment."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one run came to."""
+
+    what: str
+    faults: list[str] = field(default_factory=list)
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What one run does."""
+
+    patient: Path
+    state: str
+    victim: str  # "", "rank", "launcher" or "distdoctor"
+    signal: signal.Signals
+    moment_s: float
+
+    @property
+    def code(self) -> str:
+        """The patient's disease."""
+        return self.patient.stem[:5].upper()
+
+
+def constant(patient: Path, name: str, otherwise: str = "None") -> Any:
+    """A constant of a patient's."""
+    match = re.search(rf"^{name}(?:: .+)? = (.+)$", patient.read_text(), re.MULTILINE)
+    return ast.literal_eval(match[1] if match else otherwise)
+
+
+def processes(mark: str) -> list[psutil.Process]:
+    """The processes of one run."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if process.environ().get(MARK) == mark:
+                found.append(process)
+    return found
+
+
+def strike(case: Case, doctor: subprocess.Popen[bytes], mark: str) -> bool:
+    """Send the signal to whom it is for, if they are there."""
+    if case.victim == "distdoctor":
+        doctor.send_signal(case.signal)
+        return True
+    wanted = "torch.distributed.run" if case.victim == "launcher" else case.patient.name
+    for process in processes(mark):
+        with suppress(psutil.Error, OSError):
+            line = process.cmdline()
+            launcher = any("torch.distributed.run" in word for word in line)
+            if process.pid == doctor.pid or "distdoctor" in " ".join(line[:4]):
+                continue
+            if (case.victim == "launcher") == launcher and wanted in " ".join(line):
+                process.send_signal(case.signal)
+                return True
+    return False
+
+
+def run(case: Case) -> Outcome:
+    """Make one run and look at what it left."""
+    folder = Path(tempfile.mkdtemp(prefix="soak-"))
+    mark, temporary, cache = uuid.uuid4().hex, folder / "tmp", folder / "cache"
+    temporary.mkdir()
+    report = folder / "report.json"
+    n = str(constant(case.patient, "RANKS"))
+    outcome = Outcome(f"{case.code} {case.state} {case.victim}".strip())
+    struck = False
+    with (folder / "said.txt").open("wb") as said:
+        doctor = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "distdoctor", "check", "--format", "json"),
+                *("--output", str(report), str(case.patient), "-n", n),
+                *("--", case.state),
+            ],
+            cwd=folder,
+            env=os.environ
+            | {"XDG_CACHE_HOME": str(cache), "TMPDIR": str(temporary), MARK: mark},
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+        )
+        if case.victim:
+            time.sleep(case.moment_s)
+            struck = doctor.poll() is None and strike(case, doctor, mark)
+        try:
+            status = doctor.wait(RUN_S)
+        except subprocess.TimeoutExpired:
+            doctor.kill()
+            status = 999
+    judge(case, struck, status, report, outcome)
+    outcome.detail = (folder / "said.txt").read_text(errors="replace")[-1500:]
+    if '"internal": true' in outcome.detail or "internal error" in outcome.detail:
+        outcome.faults.append("crashed")
+    if status not in DOCUMENTED:
+        outcome.faults.append("crashed")
+        outcome.detail += f"\nstatus {status}"
+    end = time.monotonic() + ORPHANS_S
+    while (orphans := processes(mark)) and time.monotonic() < end:
+        time.sleep(0.2)
+    if orphans:
+        outcome.faults.append("orphans")
+        for orphan in orphans:
+            with suppress(psutil.Error):
+                outcome.detail += f"\norphan {orphan.cmdline()}"
+                orphan.kill()
+    # torch makes this one, also without us.
+    left = [path for path in temporary.iterdir() if "torchinductor" not in path.name]
+    if status == 0:
+        left += list(cache.glob("distdoctor/runs/*"))
+    if left and status != -signal.SIGKILL:
+        outcome.faults.append("left")
+        outcome.detail += f"\nleft {left}"
+    shutil.rmtree(folder, ignore_errors=True)
+    return outcome
+
+
+def judge(
+    case: Case, struck: bool, status: int, report: Path, outcome: Outcome
+) -> None:
+    """Compare the verdict with what the run was."""
+    if struck and case.victim == "distdoctor":
+        return
+    if not report.exists():
+        outcome.faults.append("crashed")
+        return
+    told = json.loads(report.read_text())
+    codes = {finding["code"] for finding in told["findings"]}
+    allowed = {case.code} if case.state == "sick" else set()
+    if struck:
+        allowed |= AFTER_A_KILL
+    # An abort of torch's own at exit is named, and is no error.
+    strange = codes - allowed - {"DD209", "DD213", "DD214"}
+    missed = case.state == "sick" and case.code not in codes
+    accused = case.state == "well" and told["verdict"] != "well"
+    if strange or (not struck and (missed or accused)):
+        outcome.faults.append("wrong")
+    if outcome.faults:
+        outcome.what += f" -> {status} {told['verdict']} {sorted(codes)}"
+
+
+def cases(runs: int, seed: int) -> list[Case]:
+    """What to run, the same for the same seed."""
+    dice = random.Random(seed)
+    patients = [
+        patient
+        for patient in sorted(PATIENTS.glob("dd*.py"))
+        if patient.stem[:5].upper() not in SLOW and constant(patient, "RANKS") <= 3
+    ]
+    made = []
+    for _ in range(runs):
+        victim = dice.choice(["", "", "", "rank", "launcher", "distdoctor"])
+        signals = [signal.SIGKILL]
+        if victim == "distdoctor":
+            signals = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
+        made.append(
+            Case(
+                dice.choice(patients),
+                dice.choice(["sick", "well"]),
+                victim,
+                dice.choice(signals),
+                dice.uniform(0.2, 8.0),
+            )
+        )
+    return made
+
+
+def main() -> None:
+    """Run them all, and count."""
+    parser = argparse.ArgumentParser(description="Many short runs.")
+    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=1e9, help="start no more then")
+    options = parser.parse_args()
+    begun = time.monotonic()
+
+    def one(case: Case) -> Outcome | None:
+        if time.monotonic() > begun + options.seconds:
+            return None
+        return run(case)
+
+    counts: Counter[str] = Counter()
+    made: Counter[str] = Counter()
+    with ThreadPoolExecutor(options.jobs) as pool:
+        planned = cases(options.runs, options.seed)
+        for case, outcome in zip(planned, pool.map(one, planned), strict=True):
+            if outcome is None:
+                continue
+            made[f"{case.state}, {case.victim or 'nothing'} struck"] += 1
+            counts.update(set(outcome.faults))
+            if outcome.faults:
+                print(outcome.what, outcome.faults, outcome.detail, sep="\n")
+    print_table(
+        ["runs", "number"], [[name, str(n)] for name, n in sorted(made.items())]
+    )
+    kinds = ["wrong", "crashed", "orphans", "left"]
+    print_table(
+        ["of", *kinds], [[str(sum(made.values())), *(str(counts[k]) for k in kinds)]]
+    )
+
+
+if __name__ == "__main__":
+    main()

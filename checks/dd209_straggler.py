@@ -1,0 +1,72 @@
+"""One rank comes late to most collectives, and all others wait for it.
+
+What it is
+----------
+A collective is as fast as the last rank that arrives. Here it is the same rank again
+and again: it has more or longer samples, decodes them in its own process, writes logs
+and checkpoints alone, or sits on a slower or busier machine.
+
+Why it matters
+--------------
+Nothing is wrong and nothing hangs, but the job runs at the speed of its slowest rank,
+and the time of all others is lost.
+
+Sick
+----
+Rank 1 comes 50 ms late to each of 30 calls:
+
+    rank 0 | all_reduce(4)@t.py:7+100ms*30  exit=0
+    rank 1 | all_reduce(4)@t.py:7+150ms*30  exit=0
+
+Well
+----
+Each is late for a while:
+
+    rank 0 | barrier+100ms*15  barrier+1650ms*15  exit=0
+    rank 1 | barrier+150ms*15  barrier+1600ms*15  exit=0
+
+One is first to be called last, by a breath:
+
+    rank 0 | barrier+100ms*30  exit=0
+    rank 1 | barrier+101ms*30  exit=0
+
+A few calls tell nothing:
+
+    rank 0 | barrier+100ms*9  exit=0
+    rank 1 | barrier+190ms*9  exit=0
+
+Unknown
+-------
+A rank without a journal may be the one that strayed:
+
+    rank 0 | start=2  all_reduce(4)  exit=0
+    rank 1 | ?
+
+Remedy
+------
+Look at what this rank does between the calls (`py-spy record --pid`, or torch's
+profiler on this rank and on another): give all ranks the same amount of work per step
+(bucket samples by length), move loading into workers, let rank 0 write in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.lateness import late
+from distdoctor.analysis.reasons import finding
+from distdoctor.model.events import Call
+from distdoctor.model.findings import Finding, Severity
+from distdoctor.model.run import Run
+
+CODE = "DD209"
+SEVERITY = Severity.WARNING
+NEEDS = (Call,)
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """The rank that keeps the others waiting."""
+    for divergence in late(run):
+        yield finding(divergence)
+    require_whole(run)

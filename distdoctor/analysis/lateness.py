@@ -1,0 +1,77 @@
+"""A rank that the others keep waiting for, meeting by meeting.
+
+Arrivals are compared on the monotonic clock, which the processes of one machine share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distdoctor.analysis.alignment import Alignment, alignments
+from distdoctor.analysis.reasons import Divergence, Why
+from distdoctor.model.events import SETUP
+from distdoctor.model.findings import Certainty
+from distdoctor.model.run import Run, named
+
+_FEWEST_MEETINGS = 20
+_WARM_UP = 5  # meetings: caches, lazy imports, and buckets that are rebuilt
+_SHORTEST_NS = 2_000_000  # below it the order of arrival is chance
+_ITS_SHARE = 0.8  # of all waiting for a last rank
+_OF_THE_TIME = 0.25
+
+
+def late(run: Run) -> Iterator[Divergence]:
+    """The rank whose lateness costs the others a quarter of their time, if any."""
+    for alignment in alignments(run):
+        if alignment.group.name != SETUP and len(alignment.group.ranks) > 1:
+            yield from _late_on(run, alignment)
+
+
+def _late_on(run: Run, alignment: Alignment) -> Iterator[Divergence]:
+    size = len(alignment.group.ranks)
+    whole = np.flatnonzero(alignment.equal & (alignment.counts == size))[_WARM_UP:]
+    if len(whole) < _FEWEST_MEETINGS:
+        return
+    rows = alignment.rows[alignment.starts[whole][:, None] + np.arange(size)]
+    entered: NDArray[np.int64] = run.calls["enter_ns"][rows]
+    if not entered.all():
+        return
+    order = np.argsort(entered, axis=1)
+    last = order[:, -1]
+    meetings = np.arange(len(whole))
+    delay = entered[meetings, last] - entered[meetings, order[:, -2]]
+    delay[delay < _SHORTEST_NS] = 0
+    by_rank = np.bincount(last, delay, minlength=size)
+    slowest = int(by_rank.argmax())
+    span = int(entered[-1].max() - entered[0].max())
+    mine = (last == slowest) & (delay > 0)
+    if (
+        by_rank[slowest] < _ITS_SHARE * by_rank.sum()
+        or by_rank[slowest] < _OF_THE_TIME * span
+        or mine.sum() < _FEWEST_MEETINGS // 2
+        or span <= 0
+    ):
+        return
+    rank = alignment.group.ranks[slowest]
+    worst = int(np.flatnonzero(mine)[delay[mine].argmax()])
+    calls = {
+        int(run.calls["rank"][row]): run.call(int(row)) for row in rows[worst][:64]
+    }
+    calls[rank] = run.call(int(rows[worst][slowest]))
+    others = tuple(other for other in alignment.group.ranks if other != rank)
+    yield Divergence(
+        why=Why.LATE,
+        group=alignment.group,
+        ordinal=int(alignment.ordinals[whole[worst]]),
+        calls=calls,
+        culprits=(rank,),
+        victims=others,
+        certainty=Certainty.LIKELY,
+        story=f"Rank {rank} came last to {int(mine.sum())} of {len(whole)} collectives "
+        f"on {alignment.group.name}, by {np.median(delay[mine]) / 1e6:.0f} ms in the "
+        f"median; {named(others)} waited for it during "
+        f"{by_rank[slowest] / span:.0%} of the time.",
+    )
