@@ -25,7 +25,7 @@ _ROWS = 8  # rows of ranks shown
 _CALLS = 3  # calls shown on a row
 _PLACE = 20  # columns for the line of the last of them
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
-_WORDS = {"error": "SICK", "warning": "warning", "note": "note"}
+_WORDS = {"error": "SICK", "warning": "warn", "note": "note"}
 
 
 def render(
