@@ -17,6 +17,7 @@ from distdoctor.analysis.deaths import (
     deaths,
 )
 from distdoctor.analysis.membership import strangers
+from distdoctor.analysis.misfits import misfits
 from distdoctor.analysis.mismatch import mismatch, unfit_splits, unseen_swaps
 from distdoctor.analysis.reasons import (
     Divergence,
@@ -88,6 +89,9 @@ def _explained(run: Run) -> list[Divergence]:
         else:
             found += unseen_swaps(run, alignment)
     found = _once([of_setting_up(divergence) for divergence in found])
+    if wrong := misfits(run):  # of which the backend may have died
+        ends = {Why.DIED, Why.FINISHED, Why.UNEVEN}
+        found = [*wrong, *(each for each in found if each.why not in ends)]
     # What is left explains nothing more where a cause is known already.
     for explain in (deaths, joining, missing_key, groups_left_out, circle, busy):
         if not found:

@@ -43,6 +43,7 @@ class Why(StrEnum):
     DIED = "died"
     CIRCLE = "a circle of waits"
     MESSAGES = "a circle of messages"
+    MISFIT = "two sides of a message that do not fit"
     BUSY = "stuck in its own code"
     LATE = "late at most collectives"
     STRANGER = "a rank that is not in the group"
