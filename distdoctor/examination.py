@@ -83,7 +83,8 @@ def conclude(run: Run, verdicts: Sequence[Verdict]) -> Conclusion:
     errors = [
         verdict
         for verdict in verdicts
-        if isinstance(verdict, Sick) and verdict.severity is Severity.ERROR
+        if isinstance(verdict, Sick)
+        and any(verdict.severity_of(f) is Severity.ERROR for f in verdict.findings)
     ]
     if errors:
         return Conclusion("sick", gaps)

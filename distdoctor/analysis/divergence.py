@@ -30,6 +30,7 @@ from distdoctor.analysis.setting_up import (
     missing_key,
     of_setting_up,
 )
+from distdoctor.analysis.unanswered import left_over, unanswered
 from distdoctor.analysis.waiting import busy, circle
 from distdoctor.model.findings import Finding
 from distdoctor.model.run import Run
@@ -93,7 +94,17 @@ def _explained(run: Run) -> list[Divergence]:
         ends = {Why.DIED, Why.FINISHED, Why.UNEVEN}
         found = [*wrong, *(each for each in found if each.why not in ends)]
     # What is left explains nothing more where a cause is known already.
-    for explain in (deaths, joining, missing_key, groups_left_out, circle, busy):
+    explanations = (
+        deaths,
+        joining,
+        missing_key,
+        groups_left_out,
+        unanswered,
+        circle,
+        busy,
+        left_over,
+    )
+    for explain in explanations:
         if not found:
             found += explain(run)
     return found

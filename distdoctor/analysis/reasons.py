@@ -43,6 +43,8 @@ class Why(StrEnum):
     DIED = "died"
     CIRCLE = "a circle of waits"
     MESSAGES = "a circle of messages"
+    UNANSWERED = "a message with one side only"
+    LEFT_OVER = "a message nobody took"
     MISFIT = "two sides of a message that do not fit"
     BUSY = "stuck in its own code"
     LATE = "late at most collectives"

@@ -13,6 +13,7 @@ from distdoctor.analysis.reasons import (
     capital,
     s,
 )
+from distdoctor.analysis.unanswered import of_circle
 from distdoctor.analysis.wait_for import Wait, standstill
 from distdoctor.model.events import (
     Busy,
@@ -39,8 +40,11 @@ def circle(run: Run) -> Iterator[Divergence]:
         for wait in circle
     )
     victims = tuple(sorted(set(waits) - set(calls)))
+    if messages:
+        yield of_circle(run, circle, victims, steps)
+        return
     yield Divergence(
-        why=Why.MESSAGES if messages else Why.CIRCLE,
+        why=Why.CIRCLE,
         group=None,
         ordinal=0,
         calls=calls,

@@ -61,6 +61,7 @@ class Finding:
         locations: Lines of the user's source, most telling first.
         certainty: How sure.
         details: Figures for machines, JSON-able.
+        severity: If it is milder than its check's.
     """
 
     message: str
@@ -70,6 +71,7 @@ class Finding:
     locations: tuple[Location, ...] = ()
     certainty: Certainty = Certainty.PROVED
     details: Mapping[str, object] = field(default_factory=dict)
+    severity: Severity | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,10 @@ class Sick:
     severity: Severity
     findings: tuple[Finding, ...]
     remedy: str
+
+    def severity_of(self, finding: Finding) -> Severity:
+        """How bad one of its findings is."""
+        return finding.severity or self.severity
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ def _finding(sick: Sick, finding: Finding) -> FindingData:
     return FindingData(
         code=sick.code,
         name=sick.name,
-        severity=str(sick.severity),
+        severity=str(sick.severity_of(finding)),
         summary=finding.message,
         ranks=list(finding.culprits),
         victims=list(finding.victims),

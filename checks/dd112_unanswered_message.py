@@ -1,0 +1,101 @@
+"""A send has no receive, or a receive no send.
+
+What it is
+----------
+One side of a message is in a branch that the other side knows nothing of: a rank with
+an empty batch sends no result, a stage leaves the loop one micro-batch early, the last
+rank sends to a neighbour that is not there. The other rank waits for it and the first
+one goes on, to a collective, to its next message or to its end.
+
+Why it matters
+--------------
+The rank that waits never goes on, and no timeout names the one that left its side out.
+A message that is never waited for is forgotten by gloo; NCCL does not end before it.
+
+Sick
+----
+Rank 2 has nothing to send, and is at the collective already:
+
+    rank 0 | recv(4,peer=1)@t.py:9  recv(4,peer=2)@t.py:9...  .
+    rank 1 | send(4,peer=0)@t.py:5  broadcast(4)@t.py:11...   .
+    rank 2 | broadcast(4)@t.py:11...
+
+Nobody receives; the other rank is done:
+
+    rank 0 | send(4,peer=1)@t.py:5  send(4,peer=1)@t.py:5...
+    rank 1 | recv(4,peer=0)@t.py:9  leave  exit=0
+
+Rank 1 skips its answer, for the first time, and both wait for the next message:
+
+    rank 0 | send(peer=1)@t:4  recv(peer=1)@t:5  send(peer=1)@t:4  recv(peer=1)@t:5...
+    rank 1 | recv(peer=0)@t:8  send(peer=0)@t:9  recv(peer=0)@t:8  recv(peer=0)@t:8...
+
+Of any source, and all have gone:
+
+    rank 0 | recv_any(4)@t.py:9  recv_any(4)@t.py:9...
+    rank 1 | send(4,peer=0)@t.py:5  exit=0
+
+A warning: the job ended well, and a message was never received:
+
+    rank 0 | send(4,peer=1)@t.py:5&...issued  exit=0
+    rank 1 | .                                exit=0
+
+Well
+----
+The sender is on its way:
+
+    rank 0 | recv(4,peer=1)...
+    rank 1 | .
+
+A receive from any source took it:
+
+    rank 0 | send(4,peer=1)&  exit=0
+    rank 1 | recv_any(4)      exit=0
+
+A thread of the background listens until its process ends:
+
+    rank 0 | recv(1,peer=1,tag=9)...%7  send(4,peer=1)  exit=0
+    rank 1 | .                          recv(4,peer=0)  exit=0
+
+A wait for the stop that comes as a broken connection:
+
+    rank 0 | recv(4,peer=1)  recv(4,peer=1)^  .     exit=0
+    rank 1 | send(4,peer=0)  .                leave exit=0
+
+Unknown
+-------
+A rank without a journal may have left its side out:
+
+    rank 0 | ?
+    rank 1 | recv(4,peer=0)  exit=0
+
+Remedy
+------
+Take the send, or the receive, out of the branch: send a message in any case, an empty
+one if need be, or tell the other rank beforehand how many will come. Receive, or wait
+for, all that was sent before the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from distdoctor.analysis.divergence import findings
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.reasons import Why
+from distdoctor.model.events import Call
+from distdoctor.model.findings import Finding, Severity
+from distdoctor.model.run import Run
+
+CODE = "DD112"
+SEVERITY = Severity.ERROR
+NEEDS = (Call,)
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """Messages with one side only; what merely stayed behind is a warning."""
+    yield from findings(run, Why.UNANSWERED)
+    for finding in findings(run, Why.LEFT_OVER):
+        yield replace(finding, severity=Severity.WARNING)
+    require_whole(run)

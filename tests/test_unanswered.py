@@ -1,0 +1,117 @@
+"""Messages with one side only: who is at fault, and what is not accused."""
+
+from dataclasses import replace
+
+import pytest
+
+from distdoctor.analysis.divergence import divergences
+from distdoctor.analysis.reasons import Why
+from distdoctor.catalogue import every_check
+from distdoctor.examination import conclude, examine
+from distdoctor.model.drawing import sketch
+from distdoctor.model.findings import Certainty
+
+
+def told(drawing: str) -> tuple[Why, tuple[int, ...]]:
+    (found,) = divergences(sketch(drawing))
+    return found.why, found.culprits
+
+
+def test_a_rank_that_did_less_than_its_like_is_at_fault() -> None:
+    (found,) = divergences(
+        sketch("""
+        rank 0 | recv(4,peer=1)@t:9  recv(4,peer=2)@t:9...  .
+        rank 1 | send(4,peer=0)@t:5  broadcast(4)@t:11...   .
+        rank 2 | broadcast(4)@t:11...
+        """)
+    )
+    assert (found.why, found.culprits) == (Why.UNANSWERED, (2,))
+    assert (found.victims, found.certainty) == ((0, 1), Certainty.PROVED)
+
+
+def test_a_rank_that_waits_for_one_more_than_all_others_gave_is_at_fault() -> None:
+    assert told("""
+        rank 0 | recv(4,peer=1)@t:9  recv(4,peer=2)@t:9  recv(4,peer=1)@t:9...
+        rank 1 | send(4,peer=0)@t:5  barrier@t:11...     .
+        rank 2 | send(4,peer=0)@t:5  barrier@t:11...     .
+    """) == (Why.UNANSWERED, (0,))
+
+
+def test_a_rank_that_leaves_its_habit_is_at_fault() -> None:
+    assert told("""
+        rank 0 | recv(4,peer=1)@t:5  barrier@t:6  recv(4,peer=1)@t:5  recv(peer=1)@t:7...
+        rank 1 | send(4,peer=0)@t:9  barrier@t:6  send(4,peer=0)@t:9  barrier@t:6...
+    """) == (Why.UNANSWERED, (0,))
+
+
+def test_between_two_the_one_that_went_elsewhere_may_be_at_fault() -> None:
+    (found,) = divergences(
+        sketch("""
+        rank 0 | send(4,peer=1)@t:5...
+        rank 1 | barrier@t:9...
+        """)
+    )
+    assert (found.why, found.culprits) == (Why.UNANSWERED, (1,))
+    assert found.certainty is Certainty.LIKELY
+
+
+def test_who_waits_for_one_that_waits_in_vain_is_a_victim() -> None:
+    (found,) = divergences(
+        sketch("""
+        rank 0 | leave@t:30  exit=0
+        rank 1 | recv(4,peer=0)@t:5...
+        rank 2 | recv(4,peer=1)@t:5...
+        """)
+    )
+    assert (found.culprits, found.victims) == ((0,), (1, 2))
+    assert [location.place.line for location in found.elsewhere] == [30]
+
+
+def test_a_rank_that_died_of_waiting_is_a_victim() -> None:
+    assert told("""
+        rank 0 | send(4,peer=1)  leave  exit=0
+        rank 1 | recv(4,peer=0)  recv(4,peer=0)^  fail=RuntimeError^  exit=1
+    """) == (Why.UNANSWERED, (0,))
+
+
+def test_a_death_goes_before_the_message_it_left_out() -> None:
+    assert told("""
+        rank 0 | fail=KeyError@t:3  exit=1
+        rank 1 | recv(4,peer=0)@t:5...
+    """) == (Why.DIED, (0,))
+
+
+def test_a_circle_of_messages_whose_ranks_all_keep_their_habit_is_an_order() -> None:
+    assert told("""
+        rank 0 | send(4,peer=1)@t:5...
+        rank 1 | send(4,peer=0)@t:5...
+    """) == (Why.MESSAGES, ())
+
+
+@pytest.mark.parametrize(
+    "drawing",
+    [
+        "rank 0 | send(4,peer=1)&...issued  exit=1\nrank 1 | exit=0",
+        "rank 0 | send(4,peer=1)&...issued  exit=0\nrank 1 | exit=1",
+        "rank 0 | send(4,peer=1)&...issued  exit=0\nrank 1 | .",
+        "rank 0 | send(4,peer=1)^  exit=0\nrank 1 | exit=0",
+        "rank 0 | send(4,peer=1)&...issued  exit=0\nrank 1 | recv_any(4)  exit=0",
+        "rank 0 | recv(4,peer=1)&...issued  exit=0\nrank 1 | exit=0",
+    ],
+)
+def test_what_may_have_been_received_or_meant_is_not_left_over(drawing: str) -> None:
+    assert divergences(sketch(drawing)) == []
+
+
+def test_a_job_cut_short_has_nothing_left_over() -> None:
+    run = sketch("rank 0 | send(4,peer=1)&...issued  exit=0\nrank 1 | exit=0")
+    assert [each.why for each in divergences(run)] == [Why.LEFT_OVER]
+    assert divergences(replace(run, stopped="steps")) == []
+
+
+def test_what_is_left_over_is_a_warning_and_the_job_well() -> None:
+    run = sketch("""
+        rank 0 | start=2  send(4,peer=1)@t:5&...issued  exit=0
+        rank 1 | start=2  .                             exit=0
+    """)
+    assert conclude(run, examine(run, every_check())).verdict == "well"
