@@ -4,12 +4,14 @@ What it is
 ----------
 Every rank sends first and receives afterwards (or the other way round): each waits
 until its neighbour takes the message, and the neighbour waits for its own. Nothing is
-missing, only the order is wrong.
+missing, only the order is wrong. gloo takes asynchronous messages in any order; NCCL
+makes those of a pair of ranks one after another, unless they are given to it at once:
+a run that got by on gloo and would not on NCCL is told as a warning.
 
 Why it matters
 --------------
-Whether a send waits for its receive depends on backend, size and release, so that it
-may have worked for years, with small messages or with two ranks.
+Whether a send waits for its receive depends on backend, size and release: what went
+well on two ranks or with small messages stands still on the cluster.
 
 Sick
 ----
@@ -24,8 +26,30 @@ Both receive first:
     rank 0 | recv(4,peer=1)@t.py:7...
     rank 1 | recv(4,peer=0)@t.py:7...
 
+A warning: this went well on gloo; on NCCL both sends come first, each before the
+receive that its neighbour's waits for:
+
+    rank 0 | send(4,peer=1)@t.py:7&  recv(4,peer=1)@t.py:8  exit=0
+    rank 1 | send(4,peer=0)@t.py:7&  recv(4,peer=0)@t.py:8  exit=0
+
 Well
 ----
+Given to `batch_isend_irecv` together, in any order:
+
+    rank 0 | send(4,peer=1)+  recv(4,peer=1)+  barrier  exit=0
+    rank 1 | send(4,peer=0)+  recv(4,peer=0)+  barrier  exit=0
+
+Three ranks in a ring whose sends do not wait: each pair has its own order:
+
+    rank 0 | send(4,peer=1)&  recv(4,peer=2)  exit=0
+    rank 1 | send(4,peer=2)&  recv(4,peer=0)  exit=0
+    rank 2 | send(4,peer=0)&  recv(4,peer=1)  exit=0
+
+A pipeline of two stages, one forward and one backward in turn:
+
+    rank 0 | send(4,peer=1)  send(4,peer=1)&  recv(4,peer=1)  recv(4,peer=1)  exit=0
+    rank 1 | recv(4,peer=0)  recv(4,peer=0)&  send(4,peer=0)  send(4,peer=0)  exit=0
+
 Even ranks send first, odd ones receive first:
 
     rank 0 | send(4,peer=1)  recv(4,peer=1)  exit=0
@@ -53,6 +77,7 @@ afterwards, or let every other rank receive before it sends.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from distdoctor.analysis.divergence import findings
 from distdoctor.analysis.evidence import require_whole
@@ -67,6 +92,8 @@ NEEDS = (Call,)
 
 
 def examine(run: Run) -> Iterator[Finding]:
-    """Circles of ranks that wait for each other's messages."""
+    """Circles of ranks that wait for each other's messages, or would on NCCL."""
     yield from findings(run, Why.MESSAGES)
+    for finding in findings(run, Why.RENDEZVOUS):
+        yield replace(finding, severity=Severity.WARNING)
     require_whole(run)

@@ -71,6 +71,7 @@ def calls(choose: Choose, rank: int) -> Call:
         splits=choose(splits) if "all_to_all" in operation.name else None,
         names=tuple(choose(st.lists(keys, max_size=3))) if operation.sets_up else (),
         asynchronous=choose(st.booleans()),
+        batched=choose(st.booleans()),
         state=choose(st.sampled_from(State)),
         place=choose(maybe_places),
         thread=choose(st.integers(0, 5)),

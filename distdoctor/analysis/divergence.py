@@ -24,6 +24,7 @@ from distdoctor.analysis.reasons import (
     Why,
     finding,
 )
+from distdoctor.analysis.rendezvous import rendezvous
 from distdoctor.analysis.setting_up import (
     groups_left_out,
     joining,
@@ -103,6 +104,7 @@ def _explained(run: Run) -> list[Divergence]:
         circle,
         busy,
         left_over,
+        rendezvous,
     )
     for explain in explanations:
         if not found:

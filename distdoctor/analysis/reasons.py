@@ -45,6 +45,7 @@ class Why(StrEnum):
     MESSAGES = "a circle of messages"
     UNANSWERED = "a message with one side only"
     LEFT_OVER = "a message nobody took"
+    RENDEZVOUS = "an order that hangs where a send waits for its receive"
     MISFIT = "two sides of a message that do not fit"
     BUSY = "stuck in its own code"
     LATE = "late at most collectives"

@@ -20,12 +20,13 @@ manual, in a test and in a report:
     barrier@train.py:12     called from that line of the user's source
     barrier...              waited for and not complete: the thread is blocked
     barrier...inside        entered, and torch did not give back control
+    send(4,peer=1)+         one of several given to batch_isend_irecv together
     all_reduce(4)&          asynchronous and complete
     all_reduce(4)&...issued    asynchronous, not waited for
     barrier!                stopped before it was issued
     barrier^                ended with an exception
     barrier~                called while an exception was on its way up
-    barrier~...             both; the flags & and ~ stand before the ending
+    barrier~...             both; the flags &, ~ and + stand before the ending
     barrier%2               called by the thread number 2 (0 is not written)
     barrier+70ms            entered 70 ms after the start (read, and never written)
     barrier+70ms*9          nine times, 100 ms apart
@@ -89,7 +90,7 @@ _WORD = re.compile(
     r"(?:\((?P<tensors>[^)\s]*)\))?"
     r"(?:/(?P<group>[\w-]+))?"
     r"(?:@(?P<file>[^\s:]+?):(?P<line>\d+))?"
-    r"(?P<flags>[&~]*)(?P<end>\.\.\.inside|\.\.\.issued|\.\.\.|!!|!|\^)?"
+    r"(?P<flags>[&~+]*)(?P<end>\.\.\.inside|\.\.\.issued|\.\.\.|!!|!|\^)?"
     r"(?:%(?P<thread>\d+))?"
     r"(?:\+(?P<entered>\d+)ms)?"
 )
@@ -257,6 +258,7 @@ def _call(
         thread=int(match["thread"] or 0),
         failing="~" in match["flags"],
         entered_ms=int(match["entered"] or 0),
+        batched="+" in match["flags"],
     )
 
 
@@ -372,7 +374,8 @@ def _call_word(call: Call, where: str) -> str:
 
 
 def _mark(call: Call) -> str:
-    return "&" * call.asynchronous + "~" * call.failing + _ENDINGS[call.state]
+    flags = "&" * call.asynchronous + "~" * call.failing + "+" * call.batched
+    return flags + _ENDINGS[call.state]
 
 
 def _tensor_word(tensor: Tensor) -> str:

@@ -85,6 +85,7 @@ class Call:
     thread: int = 0  # 0: the rank's first; otherwise any number
     failing: bool = False  # called while an exception was on its way up
     entered_ms: int = 0  # of a drawing's clock; what was seen is in `Run.calls`
+    batched: bool = False  # a message of `batch_isend_irecv`
 
     def __str__(self) -> str:
         tensors = "+".join(map(str, self.tensors))

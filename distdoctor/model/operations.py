@@ -103,7 +103,7 @@ REDUCE_OPS = (
 )
 """Reduce ops by the number torch gives them (`c10d::ReduceOp::RedOpType`)."""
 
-ASYNCHRONOUS, FAILING = 1, 2
+ASYNCHRONOUS, FAILING, BATCHED = 1, 2, 4
 """Bits of a call's flags."""
 
 NO_REDUCE_OP, UNKNOWN_REDUCE_OP = 255, 254

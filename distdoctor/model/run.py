@@ -26,6 +26,7 @@ from distdoctor.model.events import (
 )
 from distdoctor.model.operations import (
     ASYNCHRONOUS,
+    BATCHED,
     CODE_OF,
     FAILING,
     NO_REDUCE_OP,
@@ -188,6 +189,7 @@ class Run:
             place=self.sites[record["site"]],
             thread=int(record["thread"]),
             failing=bool(record["flags"] & FAILING),
+            batched=bool(record["flags"] & BATCHED),
         )
 
     def events(self, rank: int) -> Iterator[Event]:
@@ -298,6 +300,7 @@ class _Builder:
         dtypes = tuple(tensor.dtype for tensor in call.tensors)
         numels = tuple(tensor.numel for tensor in call.tensors)
         flags = ASYNCHRONOUS * call.asynchronous | FAILING * call.failing
+        flags |= BATCHED * call.batched
         return (
             signature(op, reduce_op, root, dtypes, numels, call.names),
             call.ordinal or ordinal,

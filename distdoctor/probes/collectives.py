@@ -23,6 +23,7 @@ from torch.library import Library
 from distdoctor.journal import NODES_MODULO, Kind, group_text
 from distdoctor.model.operations import (
     ASYNCHRONOUS,
+    BATCHED,
     FAILING,
     NO_REDUCE_OP,
     OPERATIONS,
@@ -158,6 +159,7 @@ class Collectives:
         at_async = at.get("async_op")
         read = reader_of(operation.c10d, at)
         point_to_point = operation.is_point_to_point
+        batching = RECORDER.batching if point_to_point else None
         unbox = dist.ProcessGroup.unbox
         groups, specs, recorder = self._groups, self._specs, RECORDER
         task_id = torch._C._current_graph_task_id
@@ -192,6 +194,8 @@ class Collectives:
             flags = 0
             if at_async is not None and (at_async >= len(args) or args[at_async]):
                 flags = ASYNCHRONOUS
+            elif batching and thread in batching:
+                flags = BATCHED
             error = sys.exception()
             if error is not None and not isinstance(error, StopIteration):
                 flags |= FAILING

@@ -40,6 +40,7 @@ def install() -> None:
     _replace(dist.init_process_group, _init_process_group)
     _replace(dist.destroy_process_group, _destroy_process_group)
     _replace(dist.new_group, setup.new_group)
+    _replace(dist.batch_isend_irecv, _batch_isend_irecv)
     # torch.multiprocessing.spawn is also a function of that name.
     torch_spawn = importlib.import_module("torch.multiprocessing.spawn")
     wrapped = torch_spawn._wrap
@@ -168,6 +169,16 @@ def _leaving() -> None:
     RECORDER.note("leave", call_site(4))
     if _installed:
         _installed[0].forget_groups()
+
+
+def _batch_isend_irecv(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Its calls are one exchange: in NCCL their order among them does not count."""
+    thread = RECORDER.thread()
+    RECORDER.batching.add(thread)
+    try:
+        return made(*args, **kwargs)
+    finally:
+        RECORDER.batching.discard(thread)
 
 
 # --- models, data, steps ---

@@ -49,10 +49,12 @@ class Recorder:
         spawned: Number of this process among those of `torch.multiprocessing.spawn`,
             mostly its rank; -1: it was not spawned so.
         calls: How many calls were written; to be changed under `lock`.
+        batching: Threads that are inside `batch_isend_irecv`.
     """
 
     def __init__(self) -> None:
         self.writer: JournalWriter | None = None
+        self.batching: set[int] = set()
         self.folder = Path(os.environ.get(FOLDER_VARIABLE, "."))
         self.spawned = -1
         self.calls = 0
