@@ -1,13 +1,14 @@
-"""How the search for divergences grows with the ranks of a job.
+"""How the examination of a run grows with the ranks of a job.
 
 Run it with
 
     python benchmarks/scale.py
 
-Makes runs of 64 to 16,384 ranks with 1,000 calls each, in which one rank makes another
-call than the rest at the end, and asks `divergences` what happened. Each size has a
-process of its own, so that memory is that of this size alone. A size that would need
-more than 8 GiB, by the one before it, is left out, and so are all after it.
+Makes runs of 64 to 16,384 ranks with 1,000 calls each that end in three ways: a rank
+makes another call than the rest, a rank dies while the rest wait for it, and four ranks
+of a mesh close a circle across its groups. Each run is examined by all checks and told
+as text and as JSON. Each has a process of its own, so that its memory is its own. A
+size that would need too much, by the one before it, is left out with all after it.
 """
 
 from __future__ import annotations
@@ -23,11 +24,17 @@ from pathlib import Path
 
 import numpy as np
 from figures import print_table
+from generated import Mesh, Step, Tail, died, generate
 
-from distdoctor.analysis.divergence import divergences
-from distdoctor.model.events import WORLD, Place, State, Tensor
-from distdoctor.model.operations import CODE_OF, REDUCE_OPS, signature
-from distdoctor.model.run import CALLS, Group, Run, Spec
+from distdoctor.catalogue import every_check
+from distdoctor.examination import conclude, examine
+from distdoctor.journal.folder import Manifest
+from distdoctor.model.events import WORLD
+from distdoctor.model.run import Run
+from distdoctor.report import json as machine
+from distdoctor.report import text
+from distdoctor.report.compose import compose
+from distdoctor.report.schema import Report
 
 SIZES = (64, 256, 1024, 4096, 16384)
 CALLS_PER_RANK = 1000
@@ -35,56 +42,66 @@ LIMIT_GIB = 8.0
 LIMIT_S = 1200.0
 GOAL_S, GOAL_GIB = 10.0, 4.0
 
+_TENSOR_RANKS, _STAGES = 8, 4  # of the mesh; the rest is data parallel
+_ON_WORLD = [Step(WORLD, line) for line in (10, 20, 30)]
+_ON_MESH = [Step("dp", 10), Step("tp", 20), Step("pp", 30)]
 
-def straying(ranks: int, calls_per_rank: int) -> Run:
-    """A run in which all ranks stand in their last call, and one of them in another."""
+
+def mismatch(ranks: int) -> tuple[Run, str, list[int]]:
+    """One rank's last call has another dtype."""
     strays = ranks // 3
-    sum_op = REDUCE_OPS.index("sum")
-    specs = (Spec(), Spec((Tensor((1024,)),)), Spec((Tensor((1024,), "float16"),)))
-    signatures = [
-        signature(CODE_OF["all_reduce"], sum_op, -1, (dtype,), (1024,))
-        for dtype in ("float32", "float16")
-    ]
-    sites = (None, *(Place("train.py", line, "train") for line in (10, 20, 30)))
-
-    calls = np.zeros(ranks * calls_per_rank, CALLS)
-    by_rank = calls.reshape(ranks, calls_per_rank)
-    by_rank["rank"] = np.arange(ranks)[:, None]
-    by_rank["ordinal"] = np.arange(1, calls_per_rank + 1)
-    by_rank["site"] = 1 + np.arange(calls_per_rank) % 3
-    by_rank["nodes"] = np.arange(calls_per_rank) // 3 * 50
-    calls["op"], calls["reduce_op"] = CODE_OF["all_reduce"], sum_op
-    calls["spec"], calls["signature"] = 1, signatures[0]
-    calls["peer"], calls["state"] = -1, State.DONE
-    by_rank["state"][:, -1] = State.WAITING
-    by_rank["spec"][strays, -1] = 2
-    by_rank["signature"][strays, -1] = signatures[1]
-    return Run(
-        world_size=ranks,
-        groups=(Group(WORLD, tuple(range(ranks))),),
-        calls=calls,
-        sites=sites,
-        specs=specs,
-        life={rank: [] for rank in range(ranks)},
-        stopped="deadlock",
-    )
+    tails: dict[int, Tail] = {strays: [Step(WORLD, 10, "float16")]}
+    run = generate(Mesh({"all": ranks}), _ON_WORLD, CALLS_PER_RANK, tails)
+    return run, "DD103", [strays]
 
 
-def measure(ranks: int, profile: bool) -> dict[str, float]:
-    """Seconds and memory for one size, in this process."""
-    run = straying(ranks, CALLS_PER_RANK)
+def absent(ranks: int) -> tuple[Run, str, list[int]]:
+    """One rank dies."""
+    missed = ranks // 3
+    tails: dict[int, Tail] = {missed: died(missed, 12)}
+    run = generate(Mesh({"all": ranks}), _ON_WORLD, CALLS_PER_RANK, tails)
+    return run, "DD202", [missed]
+
+
+def circle(ranks: int) -> tuple[Run, str, list[int]]:
+    """Two ranks use two of their groups in the opposite order."""
+    sizes = {"tp": _TENSOR_RANKS, "pp": _STAGES}
+    mesh = Mesh({"dp": ranks // (_TENSOR_RANKS * _STAGES), **sizes})
+    turned = [Step("tp", 20), Step("dp", 10)]
+    tails: dict[int, Tail] = {mesh.rank(dp=1): turned, mesh.rank(tp=1): turned}
+    return generate(mesh, _ON_MESH, CALLS_PER_RANK, tails), "DD203", []
+
+
+CASES = {"mismatch": mismatch, "absent": absent, "circle": circle}
+
+
+def told(run: Run) -> Report:
+    """The report of a run, which is rendered in both ways."""
+    verdicts = examine(run, every_check())
+    manifest = Manifest(distdoctor="0", launch=[], directory=".", stopped="deadlock")
+    report = compose(run, verdicts, conclude(run, verdicts), manifest)
+    text.render(report, run)
+    machine.render(report, run)
+    return report
+
+
+def measure(case: str, ranks: int, profile: bool) -> dict[str, float]:
+    """Seconds and memory for one run, in this process."""
+    run, code, culprits = CASES[case](ranks)
+    every_check()
     held = _memory_gib("VmRSS")
     profiler = cProfile.Profile()
     if profile:
         profiler.enable()
     begun = time.perf_counter()
-    found = divergences(run)
+    report = told(run)
     seconds = time.perf_counter() - begun
     if profile:
         profiler.disable()
         figures = pstats.Stats(profiler, stream=sys.stderr)
-        figures.sort_stats("cumulative").print_stats(25)
-    assert [list(divergence.culprits) for divergence in found] == [[ranks // 3]]
+        figures.sort_stats("cumulative").print_stats(40)
+    found = [(finding.code, finding.ranks) for finding in report.findings]
+    assert found == [(code, culprits)], found
     return {
         "ranks": ranks,
         "seconds": seconds,
@@ -101,8 +118,8 @@ def _memory_gib(field: str) -> float:
     raise KeyError(field)
 
 
-def _in_own_process(ranks: int, profile: bool) -> dict[str, float]:
-    command = [sys.executable, __file__, "--one", str(ranks)]
+def _in_own_process(case: str, ranks: int, profile: bool) -> dict[str, float]:
+    command = [sys.executable, __file__, "--one", case, "--sizes", str(ranks)]
     command += ["--profile"] if profile else []
     output = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
     result: dict[str, float] = json.loads(output)
@@ -123,36 +140,26 @@ def _too_much(ranks: int, results: list[dict[str, float]]) -> str:
     return ""
 
 
-def _exponent(results: list[dict[str, float]]) -> float:
-    """Power of the ranks that the seconds grow with."""
+def _exponent(results: list[dict[str, float]], figure: str = "seconds") -> float:
+    """Power of the ranks that a figure grows with."""
     if len(results) < 2:
         return 1.0
-    sizes, seconds = (
-        np.log([result[name] for result in results]) for name in ("ranks", "seconds")
+    sizes, figures = (
+        np.log([result[name] for result in results]) for name in ("ranks", figure)
     )
-    return float(np.polyfit(sizes, seconds, 1)[0])
+    return float(np.polyfit(sizes, figures, 1)[0])
 
 
-def main() -> None:
-    """Measure all sizes, or, in a process of its own, one of them."""
-    parser = argparse.ArgumentParser(description="Analysis time against ranks.")
-    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
-    parser.add_argument("--profile", action="store_true", help="of the last size")
-    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.one is not None:
-        print(json.dumps(measure(options.one, options.profile)))
-        return
-
+def _measure_all(case: str, sizes: list[int], profile: bool) -> None:
     results: list[dict[str, float]] = []
     left_out = ""
-    for ranks in options.sizes:
+    for ranks in sizes:
         left_out = _too_much(ranks, results)
         if left_out:
             break
-        last = ranks == options.sizes[-1]
-        results.append(_in_own_process(ranks, options.profile and last))
-    print(f"divergences of a run with {CALLS_PER_RANK} calls per rank, one rank astray")
+        last = ranks == sizes[-1]
+        results.append(_in_own_process(case, ranks, profile and last))
+    print(f"{case}, {CALLS_PER_RANK} calls per rank")
     print_table(
         ("ranks", "seconds", "run GiB", "peak GiB"),
         [
@@ -167,11 +174,27 @@ def main() -> None:
     )
     if left_out:
         print(left_out)
-    print(f"goal at 16384 ranks: {GOAL_S:.0f} s and {GOAL_GIB:.0f} GiB")
     print(
         f"seconds grow as ranks to the power of {_exponent(results):.2f}, "
-        f"between the last two sizes {_exponent(results[-2:]):.2f}"
+        f"between the last two sizes {_exponent(results[-2:]):.2f}; peak GiB "
+        f"{_exponent(results[-2:], 'peak_gib'):.2f}\n"
     )
+
+
+def main() -> None:
+    """Measure all sizes of all cases, or, in a process of its own, one of them."""
+    parser = argparse.ArgumentParser(description="Examination against ranks.")
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=[*CASES])
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
+    parser.add_argument("--profile", action="store_true", help="of the last size")
+    parser.add_argument("--one", choices=CASES, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one is not None:
+        print(json.dumps(measure(options.one, options.sizes[0], options.profile)))
+        return
+    for case in options.cases:
+        _measure_all(case, options.sizes, options.profile)
+    print(f"goal at 16384 ranks: {GOAL_S:.0f} s and {GOAL_GIB:.0f} GiB")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from distdoctor.analysis.alignment import Meeting
@@ -58,18 +59,17 @@ def knows_exactly(run: Run, rank: int, before_row: int, other_row: int) -> bool:
     return bool((same & (past["group"] == other["group"])).any())
 
 
-def next_on_group(run: Run, row: int) -> int | None:
-    """The rank's next collective on the same group."""
+def next_on_group(run: Run, rows: Iterable[int]) -> Iterator[int]:
+    """The next collectives on the same group of the ranks that went on."""
     calls = run.calls
-    for later in range(row + 1, run.rows_of(int(calls["rank"][row])).stop):
-        if calls["group"][later] == calls["group"][row] and calls["ordinal"][later] > 0:
-            return later
-    return None
+    for row in rows:
+        later = calls[row + 1 : run.rows_of(int(calls["rank"][row])).stop]
+        same = (later["group"] == calls["group"][row]) & (later["ordinal"] > 0)
+        if same.any():
+            yield row + 1 + int(same.argmax())
 
 
-def is_same(run: Run, row: int | None, other: int) -> bool:
+def is_same(run: Run, row: int, other: int) -> bool:
     """Whether two calls could have met and come from one line."""
-    if row is None:
-        return False
     a, b = run.calls[row], run.calls[other]
     return bool(a["signature"] == b["signature"] and a["site"] == b["site"])

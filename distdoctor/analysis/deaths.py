@@ -69,8 +69,8 @@ def deaths(run: Run) -> Iterator[Divergence]:
     dead = [rank for rank in run.seen if died(run, rank)]
     others = [
         rank
-        for rank in run.seen
-        if rank not in dead and (is_victim(run, rank) or rank not in gone(run))
+        for rank in sorted(set(run.seen) - set(dead))
+        if (is_victim(run, rank) or rank not in gone(run))
     ]
     if not dead or not others:
         return

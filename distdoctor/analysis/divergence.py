@@ -6,7 +6,6 @@ A divergence is the first meeting of a group that not all members made, or not a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from distdoctor.analysis.absence import absence
 from distdoctor.analysis.alignment import alignments
@@ -16,6 +15,7 @@ from distdoctor.analysis.camps import (
 from distdoctor.analysis.deaths import (
     deaths,
 )
+from distdoctor.analysis.independence import independent
 from distdoctor.analysis.membership import strangers
 from distdoctor.analysis.misfits import misfits
 from distdoctor.analysis.mismatch import mismatch, unfit_splits, unseen_swaps
@@ -52,27 +52,6 @@ def findings(run: Run, *reasons: Why) -> Iterator[Finding]:
             yield finding(divergence)
 
 
-def _once(found: list[Divergence]) -> list[Divergence]:
-    """A rank that is gone is missed on every group: that is one fault."""
-    faults: dict[object, Divergence] = {}
-    left = {
-        rank
-        for divergence in found
-        if divergence.why in {Why.DIED, Why.FINISHED}
-        for rank in divergence.culprits
-    }
-    for divergence in found:
-        absent = divergence.why in {Why.DIED, Why.FINISHED}
-        if divergence.why is Why.SKIPPED and set(divergence.victims) <= left:
-            continue  # whom it waits for is at fault already
-        key = (divergence.why, divergence.culprits) if absent else id(divergence)
-        first = faults.setdefault(key, divergence)
-        victims = {*first.victims, *divergence.victims}
-        if absent and len(victims) > len(first.victims):
-            faults[key] = replace(first, victims=tuple(sorted(victims)))
-    return list(faults.values())
-
-
 def _explained(run: Run) -> list[Divergence]:
     found = list(strangers(run))
     if found:
@@ -90,23 +69,16 @@ def _explained(run: Run) -> list[Divergence]:
             found += absence(run, fault)
         else:
             found += unseen_swaps(run, alignment)
-    found = _once([of_setting_up(divergence) for divergence in found])
+    found = independent(run, [of_setting_up(divergence) for divergence in found])
     if wrong := misfits(run):  # of which the backend may have died
         ends = {Why.DIED, Why.FINISHED, Why.UNEVEN}
         found = [*wrong, *(each for each in found if each.why not in ends)]
     # What is left explains nothing more where a cause is known already.
-    explanations = (
-        deaths,
-        joining,
-        missing_key,
-        groups_left_out,
-        unanswered,
-        circle,
-        busy,
-        left_over,
-        rendezvous,
-    )
-    for explain in explanations:
+    for explain in (deaths, joining, missing_key, groups_left_out, unanswered):
+        if not found:
+            found += explain(run)
+    found += circle(run, found)
+    for explain in (busy, left_over, rendezvous):
         if not found:
             found += explain(run)
     return found

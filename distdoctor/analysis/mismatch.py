@@ -47,6 +47,7 @@ from distdoctor.model.operations import OPERATIONS
 from distdoctor.model.run import Run, named
 
 _LARGEST_ALL_TO_ALL = 256  # pairs grow with the square of the ranks
+_IS_ALL_TO_ALL = np.array(["all_to_all" in operation.name for operation in OPERATIONS])
 
 
 def mismatch(run: Run, meeting: Meeting) -> Divergence:
@@ -63,6 +64,7 @@ def mismatch(run: Run, meeting: Meeting) -> Divergence:
         culprits=tuple(sorted(rank for side in sides[1:] for rank in side.ranks)),
         victims=major.ranks,
         story="",
+        details=_what_came_next(run, sides),
     )
     if len(sides) == 2:
         if (died := _on_the_way_down(run, base, sides, tie)) is not None:
@@ -81,20 +83,40 @@ def mismatch(run: Run, meeting: Meeting) -> Divergence:
     return _arguments(base, sides, tie)
 
 
+def _what_came_next(run: Run, sides: list[Camp]) -> dict[str, object]:
+    """The calls that those made who did not stop at a refused call, by camp."""
+    after = [(side, next(next_on_group(run, side.rows), None)) for side in sides]
+    told = [
+        {"ranks": list(side.ranks), "call": str(call), "at": str(call.place or "")}
+        for side, row in after
+        if row is not None
+        for call in [run.call(row)]
+    ]
+    return {"next": told} if told else {}
+
+
 def unfit_splits(
     run: Run, alignment: Alignment, fault: Meeting | None
 ) -> Divergence | None:
     """The first all-to-all in which a rank expects what its peer does not send."""
-    run, size = run, len(alignment.group.ranks)
+    size = len(alignment.group.ranks)
     if size > _LARGEST_ALL_TO_ALL:
         return None
-    ops = [n for n, op in enumerate(OPERATIONS) if "all_to_all" in op.name]
-    used = np.isin(run.calls["op"][alignment.rows[alignment.starts]], ops)
+    used = _IS_ALL_TO_ALL[run.calls["op"][alignment.first]]
     used &= (alignment.counts == size) & alignment.equal
-    for n in np.flatnonzero(used):
-        meeting = alignment.meeting(run, int(n))
-        if fault is not None and meeting.ordinal >= fault.ordinal:
-            return None
+    if fault is not None:
+        used &= alignment.ordinals < fault.ordinal
+    if not used.any():
+        return None
+    # What fits once fits whenever the members split alike: with experts that is rare,
+    # and with equal splits it is always so.
+    fitting: set[tuple[int, ...]] = set()
+    for meeting in alignment.meetings(run, np.flatnonzero(used)):
+        rows = [meeting.rows[rank] for rank in alignment.group.ranks]
+        specs = tuple(run.calls["spec"][rows].tolist())
+        if specs in fitting or _all_fit(run, specs):
+            fitting.add(specs)
+            continue
         calls = calls_at(run, meeting)
         wrong = [
             (sender, receiver, sent, expected)
@@ -124,9 +146,7 @@ def unseen_swaps(run: Run, alignment: Alignment) -> Iterator[Divergence]:
     full = (alignment.counts == len(group.ranks)) & alignment.equal
     if not full.any():
         return
-    sites = calls["site"][alignment.rows]
-    lowest = np.minimum.reduceat(sites, alignment.starts)
-    differ = lowest != np.maximum.reduceat(sites, alignment.starts)
+    differ = alignment.varies(calls["site"])
     for n in np.flatnonzero(differ[:-1] & differ[1:] & full[:-1] & full[1:]):
         first = alignment.meeting(run, int(n))
         second = alignment.meeting(run, int(n) + 1)
@@ -134,7 +154,7 @@ def unseen_swaps(run: Run, alignment: Alignment) -> Iterator[Divergence]:
             continue
         swapped = _crossed(run, first, second)
         if swapped:
-            others = [rank for rank in first.rows if rank not in swapped]
+            others = sorted(set(first.rows) - set(swapped))
             here = calls_at(run, first)
             yield Divergence(
                 why=Why.ORDER,
@@ -168,7 +188,7 @@ def _on_the_way_down(
     side = failing[0]
     failure = own_failure(run, side.rank)
     assert failure is not None
-    others = [rank for rank in base.calls if rank not in side.ranks]
+    others = sorted(set(base.calls) - set(side.ranks))
     other = base.calls[others[0]]
     return replace(
         base,
@@ -249,8 +269,8 @@ def _swap(
 ) -> Divergence | None:
     """The same calls, the other way round."""
     # Only the first to arrive got beyond the call at which the others were refused.
-    ahead = any(is_same(run, next_on_group(run, row), major.row) for row in minor.rows)
-    behind = any(is_same(run, next_on_group(run, row), minor.row) for row in major.rows)
+    ahead = any(is_same(run, row, major.row) for row in next_on_group(run, minor.rows))
+    behind = any(is_same(run, row, minor.row) for row in next_on_group(run, major.rows))
     one_line = minor.call.place == major.call.place
     familiar = knows_exactly(run, major.rank, major.row, minor.row) and knows_exactly(
         run, minor.rank, minor.row, major.row
@@ -315,6 +335,16 @@ def _with(call: Call, why: Why) -> str:
         case Why.ROOT:
             return f"with root {call.root}"
     return f"with {len(call.tensors)}"
+
+
+def _all_fit(run: Run, specs: tuple[int, ...]) -> bool:
+    """Whether everybody expects what everybody sends, given what all members move."""
+    splits = [run.specs[spec].splits for spec in specs]
+    sent = [each[0] for each in splits if each is not None]
+    expected = [each[1] for each in splits if each is not None]
+    if {len(specs)} != {len(sent), *map(len, sent), *map(len, expected)}:
+        return False
+    return np.array_equal(np.array(sent), np.array(expected).T)
 
 
 def _pairs(

@@ -71,6 +71,7 @@ class Divergence:
         story: What happened, as one sentence.
         certainty: How sure the explanation is.
         elsewhere: Further lines that tell the story.
+        details: Figures for machines.
     """
 
     why: Why
@@ -83,6 +84,7 @@ class Divergence:
     cause: Event | None = None
     certainty: Certainty = Certainty.PROVED
     elsewhere: tuple[Location, ...] = field(default=())
+    details: dict[str, object] = field(default_factory=dict)
 
 
 def finding(divergence: Divergence) -> Finding:
@@ -102,10 +104,15 @@ def finding(divergence: Divergence) -> Finding:
     ]
     order = {Role.CULPRIT: 0, Role.PARTY: 1, Role.VICTIM: 2}
     locations.sort(key=lambda location: (order[location.role], location.ranks))
-    exhibits: list[Event] = [divergence.calls[r] for r in sorted(divergence.calls)]
+    # Thousands of ranks that did the same are shown by one call.
+    shown: dict[tuple[Place | None, str, bool], Call] = {}
+    for rank, call in sorted(divergence.calls.items()):
+        shown.setdefault((call.place, str(call), rank in culprits), call)
+    exhibits: list[Event] = list(shown.values())
     if divergence.cause is not None:
         exhibits.insert(0, divergence.cause)
     details: dict[str, object] = {"explanation": str(divergence.why)}
+    details |= divergence.details
     if divergence.group is not None:
         details |= {"group": divergence.group.name, "ordinal": divergence.ordinal}
     return Finding(

@@ -12,15 +12,16 @@ Hilbrich et al., "MPI Runtime Error Detection with MUST" (2013).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from distdoctor.analysis.sequences import sequences
 from distdoctor.model.events import BLOCKED, Ended, Left, Started, State, ThreadEnded
 from distdoctor.model.operations import CODE_OF, OPERATIONS, Waits
-from distdoctor.model.run import Rows, Run
+from distdoctor.model.run import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,13 @@ def standstill(run: Run) -> Standstill:
 
 def gone(run: Run) -> frozenset[int]:
     """Ranks that will make no further call: ended, or left without joining again."""
+    if "gone" not in run.memory:
+        run.memory["gone"] = _gone(run)
+    result: frozenset[int] = run.memory["gone"]
+    return result
+
+
+def _gone(run: Run) -> frozenset[int]:
     ended = set()
     for rank in run.seen:
         over = False
@@ -77,14 +85,7 @@ def _reduce(run: Run) -> Standstill:
     waits, moving = _waits(run, ended)
     if not run.closed:
         moving |= set(run.unseen)
-    released = True
-    while released:
-        released = False
-        for rank, threads in list(waits.items()):
-            if any(_can_end(wait, moving) for wait in threads):
-                moving.add(rank)
-                del waits[rank]
-                released = True
+    _release(waits, moving)
     by_send = any(
         OPERATIONS[run.calls["op"][wait.row]].waits is Waits.RECEIVER
         for threads in waits.values()
@@ -93,10 +94,46 @@ def _reduce(run: Run) -> Standstill:
     return Standstill({r: tuple(w) for r, w in waits.items()}, ended, by_send)
 
 
-def _can_end(wait: Wait, moving: set[int]) -> bool:
-    if wait.any_of:
-        return bool(wait.missing & moving)
-    return wait.missing <= moving
+def _release(waits: dict[int, list[Wait]], moving: set[int]) -> None:
+    """Take away the waits that end because ranks can move, until nothing changes.
+
+    Waits for the same ranks are looked at once: a whole group waits for one rank.
+    """
+    waiting: dict[tuple[frozenset[int], bool], list[int]] = {}
+    for rank, threads in waits.items():
+        for wait in threads:
+            waiting.setdefault((wait.missing, wait.any_of), []).append(rank)
+    by_member: dict[int, list[tuple[frozenset[int], bool]]] = {}
+    for key in waiting:
+        for member in key[0]:
+            by_member.setdefault(member, []).append(key)
+    short_of = {key: 1 if key[1] else len(key[0]) for key in waiting}
+    fresh = list(moving)
+    while fresh:
+        for key in by_member.get(fresh.pop(), ()):
+            short_of[key] -= 1
+            if short_of[key] == 0:
+                fresh += [rank for rank in waiting[key] if waits.pop(rank, None)]
+
+
+def held_up(waits: Mapping[int, Sequence[Wait]], by: Iterable[int]) -> set[int]:
+    """Ranks that wait for one of these, themselves or through others, and these."""
+    waiting: dict[frozenset[int], list[int]] = {}
+    for rank, threads in waits.items():
+        for wait in threads:
+            waiting.setdefault(wait.missing, []).append(rank)
+    by_member: dict[int, list[frozenset[int]]] = {}
+    for missing in waiting:
+        for member in missing:
+            by_member.setdefault(member, []).append(missing)
+    found = set(by)
+    fresh = list(found)
+    while fresh:
+        for missing in by_member.pop(fresh.pop(), ()):
+            new = set(waiting.pop(missing, ())) - found
+            found |= new
+            fresh += new
+    return found
 
 
 def _waits(run: Run, ended: frozenset[int]) -> tuple[dict[int, list[Wait]], set[int]]:
@@ -106,16 +143,18 @@ def _waits(run: Run, ended: frozenset[int]) -> tuple[dict[int, list[Wait]], set[
     """
     blocked = np.flatnonzero(np.isin(run.calls["state"], BLOCKED))
     by_rank: dict[int, list[int]] = {}
-    for row in blocked:
-        by_rank.setdefault(int(run.calls["rank"][row]), []).append(int(row))
-    needs = _Needs(run, blocked)
+    ranks = run.calls["rank"][blocked].tolist()
+    for rank, row in zip(ranks, blocked.tolist(), strict=True):
+        by_rank.setdefault(rank, []).append(row)
+    threads_of = _threads(run)
+    needs = _Needs(run)
     waits: dict[int, list[Wait]] = {}
     moving: set[int] = set()
     for rank in run.seen:
         if rank in ended:
             continue
         rows = by_rank.get(rank, [])
-        if not rows or _has_free_thread(run, rank, rows):
+        if not rows or _has_free_thread(run, rank, rows, threads_of.get(rank, {0})):
             moving.add(rank)
             continue
         threads = [needs.of(rank, row) for row in rows]
@@ -126,22 +165,31 @@ def _waits(run: Run, ended: frozenset[int]) -> tuple[dict[int, list[Wait]], set[
     return waits, moving
 
 
-def _has_free_thread(run: Run, rank: int, rows: list[int]) -> bool:
-    mine = run.calls["thread"][run.rows_of(rank).start : run.rows_of(rank).stop]
+def _threads(run: Run) -> dict[int, set[int]]:
+    """By rank, the threads of those that have more than one.
+
+    The first thread counts even if it never communicated: it may yet.
+    """
+    others = np.flatnonzero(run.calls["thread"])
+    part = run.calls[["rank", "thread"]][others]
+    threads: dict[int, set[int]] = {}
+    for rank, thread in np.unique(part).tolist():
+        threads.setdefault(rank, {0}).add(thread)
+    return threads
+
+
+def _has_free_thread(run: Run, rank: int, rows: list[int], threads: set[int]) -> bool:
     over = {event.thread for event in run.of(ThreadEnded, rank)}
-    # The first thread counts even if it never communicated: it may yet.
-    threads = {0, *map(int, np.unique(mine))}
     return bool(threads - over - {int(run.calls["thread"][row]) for row in rows})
 
 
 class _Needs:
     """Whom a blocked call waits for."""
 
-    def __init__(self, run: Run, blocked: Rows) -> None:
+    def __init__(self, run: Run) -> None:
         self._run = run
         self._meetings: dict[tuple[int, int], frozenset[int]] = {}
-        waited = np.unique(run.calls["group"][blocked])
-        self._issued = _issued(run, waited)
+        self._issued = _issued(run)
         self._channels: _Channels | None = None
 
     def of(self, rank: int, row: int) -> Wait | None:
@@ -167,7 +215,7 @@ class _Needs:
                 absent = frozenset()  # its part needs nobody
             elif from_root:
                 absent &= {root}
-        missing = absent - {rank}
+        missing = absent - {rank} if rank in absent else absent  # one set for many
         if not missing and operation.sets_up and self._run.closed:
             missing = frozenset({rank})  # all came, and they do not find each other
         return Wait(rank, row, missing) if missing else None
@@ -201,20 +249,16 @@ def is_set(run: Run, row: int) -> bool:
     return set(run.specs[run.calls["spec"][row]].names) <= keys
 
 
-def _issued(run: Run, groups: Rows) -> dict[tuple[int, int], int]:
+def _issued(run: Run) -> dict[tuple[int, int], int]:
     """By group and rank, the last ordinal that was really issued."""
-    calls = run.calls
-    used = np.isin(calls["group"], groups) & (calls["ordinal"] > 0)
-    used &= calls["state"] != State.REFUSED
-    part = calls[used]
-    keys = part["group"].astype(np.int64) << 32 | part["rank"]
-    unique, inverse = np.unique(keys, return_inverse=True)
-    last = np.zeros(len(unique), np.int64)
-    np.maximum.at(last, inverse, part["ordinal"])
-    return {
-        (int(key) >> 32, int(key) & 0xFFFFFFFF): int(ordinal)
-        for key, ordinal in zip(unique, last, strict=True)
-    }
+    found = sequences(run)
+    if not len(found.rows):
+        return {}
+    refused = (run.calls["state"] == State.REFUSED)[found.rows]
+    ordinals = np.where(refused, 0, found.ordinals) if refused.any() else found.ordinals
+    last = np.maximum.reduceat(ordinals, found.starts[:-1])
+    keys = zip(found.groups.tolist(), found.ranks.tolist(), strict=True)
+    return dict(zip(keys, last.tolist(), strict=True))
 
 
 class _Channels:

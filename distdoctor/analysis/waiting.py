@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 
 import numpy as np
 
+from distdoctor.analysis.independence import alike
 from distdoctor.analysis.reasons import (
     Divergence,
     Why,
@@ -14,7 +15,7 @@ from distdoctor.analysis.reasons import (
     s,
 )
 from distdoctor.analysis.unanswered import of_circle
-from distdoctor.analysis.wait_for import Wait, standstill
+from distdoctor.analysis.wait_for import Wait, gone, held_up, standstill
 from distdoctor.model.events import (
     Busy,
     State,
@@ -24,12 +25,26 @@ from distdoctor.model.operations import OPERATIONS
 from distdoctor.model.run import Run, named
 
 
-def circle(run: Run) -> Iterator[Divergence]:
-    """The first circle of ranks that wait for each other, if there is one."""
+def circle(run: Run, found: Sequence[Divergence]) -> list[Divergence]:
+    """The circles of ranks that wait for each other, and not for a fault found."""
+    explained: set[int] = set()
+    for fault in found:
+        explained |= {*fault.calls, *fault.culprits, *fault.victims}
+    if explained.issuperset(run.seen):
+        return []
     waits = standstill(run).waits
-    circle = _first_circle(waits)
-    if not circle:
-        return
+    if found:
+        explained = held_up(waits, explained | gone(run))
+    circles = []
+    while first := _first_circle(waits, explained):
+        stuck = held_up(waits, {wait.rank for wait in first}) - explained
+        explained |= stuck
+        circles.append(_told(run, first, stuck))
+    return alike(circles)
+
+
+def _told(run: Run, circle: list[Wait], stuck: set[int]) -> Divergence:
+    """A circle, and who is stuck because of it."""
     calls = {wait.rank: run.call(wait.row) for wait in circle}
     messages = any(
         OPERATIONS[run.calls["op"][wait.row]].is_point_to_point for wait in circle
@@ -39,11 +54,10 @@ def circle(run: Run) -> Iterator[Divergence]:
         f"{calls[wait.rank].group} for {named(wait.missing)}"
         for wait in circle
     )
-    victims = tuple(sorted(set(waits) - set(calls)))
+    victims = tuple(sorted(stuck - set(calls)))
     if messages:
-        yield of_circle(run, circle, victims, steps)
-        return
-    yield Divergence(
+        return of_circle(run, circle, victims, steps)
+    return Divergence(
         why=Why.CIRCLE,
         group=None,
         ordinal=0,
@@ -100,20 +114,30 @@ def _stack(run: Run, rank: int) -> tuple[Location, ...]:
     )
 
 
-def _first_circle(waits: dict[int, tuple[Wait, ...]]) -> list[Wait]:
-    """A shortest way around, if stuck ranks wait for each other; empty if none does."""
-    for start in sorted(waits):
+def _first_circle(
+    waits: dict[int, tuple[Wait, ...]], explained: Set[int]
+) -> list[Wait]:
+    """A short way around, if stuck ranks wait for each other; empty if none does.
+
+    Ranks whose waiting is explained already are left out.
+    """
+    stuck = waits.keys() - explained
+    ends: set[int] = set()  # from here no way leads around
+    for start in sorted(stuck):
         path: dict[int, Wait] = {}
         rank = start
-        while rank in waits and rank not in path:
-            wait = waits[rank][0]
-            path[rank] = wait
-            among = sorted(wait.missing & set(waits) - {rank})
-            if not among:
-                break
-            rank = next((other for other in among if other in path), among[0])
-        else:
-            if rank in path:
+        while True:
+            path[rank] = wait = waits[rank][0]
+            among = (wait.missing & stuck) - ends - {rank}
+            if around := among & path.keys():
                 ranks = list(path)
-                return [path[other] for other in ranks[ranks.index(rank) :]]
+                return [path[other] for other in ranks[ranks.index(min(around)) :]]
+            if among:
+                rank = min(among)
+                continue
+            ends.add(rank)
+            del path[rank]
+            if not path:
+                break
+            rank = next(reversed(path))
     return []

@@ -162,8 +162,18 @@ class Run:
 
     def rows_of(self, rank: int) -> range:
         """Positions in `calls` of one rank's calls, in order."""
-        first, last = np.searchsorted(self.calls["rank"], [rank, rank + 1])
-        return range(int(first), int(last))
+        if "bounds" not in self.memory:
+            ranks = np.arange(self.world_size + 1)
+            bounds = np.searchsorted(self.calls["rank"], ranks)
+            self.memory["bounds"] = bounds.tolist()
+        bounds = self.memory["bounds"]
+        return range(bounds[rank], bounds[rank + 1])
+
+    def rows_on(self, rank: int, group: int) -> Rows:
+        """Positions in `calls` of one rank's calls on one group, in order."""
+        mine = self.rows_of(rank)
+        used = self.calls["group"][mine.start : mine.stop] == group
+        return mine.start + np.flatnonzero(used)
 
     def call(self, row: int) -> Call:
         """One call as an event."""

@@ -183,10 +183,15 @@ def _rows(finding: FindingData, run: Run) -> Iterator[tuple[str, str, str, str]]
     """What each rank did around the fault; ranks that did the same share a row."""
     group = finding.details.get("group")
     index = next((n for n, g in enumerate(run.groups) if g.name == group), None)
+    culprits = set(finding.ranks)
     folded: dict[tuple[str, str, bool], list[int]] = {}
+    known: dict[tuple[bytes, bool], tuple[str, str]] = {}
     for rank in [*finding.ranks, *finding.victims]:
-        key = (*_row(run, rank, index), rank in finding.ranks)
-        folded.setdefault(key, []).append(rank)
+        rows, more = _last_calls(run, rank, index)
+        alike = (run.calls[_TOLD][rows].tobytes(), more)
+        if alike not in known:
+            known[alike] = _row(run, rows, more)
+        folded.setdefault((*known[alike], rank in culprits), []).append(rank)
     for (calls, place, culprit), ranks in sorted(
         folded.items(), key=lambda item: min(item[1])
     )[:_ROWS]:
@@ -194,12 +199,19 @@ def _rows(finding: FindingData, run: Run) -> Iterator[tuple[str, str, str, str]]
         yield f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}", mark, calls, place
 
 
-def _row(run: Run, rank: int, group: int | None) -> tuple[str, str]:
-    rows = [
-        row
-        for row in run.rows_of(rank)
-        if group is None or run.calls["group"][row] == group
-    ][-_CALLS:]
+_TOLD = ["ordinal", "op", "state", "site"]  # columns that a row of ranks shows
+
+
+def _last_calls(run: Run, rank: int, group: int | None) -> tuple[list[int], bool]:
+    """A rank's last calls on a group, and whether it made others."""
+    mine = run.rows_of(rank)
+    rows = list(mine[-_CALLS:])
+    if group is not None:
+        rows = run.rows_on(rank, group)[-_CALLS:].tolist()
+    return rows, len(mine) > len(rows)
+
+
+def _row(run: Run, rows: list[int], more: bool) -> tuple[str, str]:
     if not rows:
         return "no call on the group", ""
     words = []
@@ -209,11 +221,10 @@ def _row(run: Run, rank: int, group: int | None) -> tuple[str, str]:
             "…" if call.state in BLOCKED else "✗" if call.state is State.RAISED else ""
         )
         words.append(f"{call.ordinal or ''} {call.op}{waits}".strip())
-    more = "… " if len(run.rows_of(rank)) > len(rows) else ""
     place = run.call(rows[-1]).place
     at = f"{place.file.rpartition('/')[2]}:{place.line}" if place else ""
     at = at if len(at) <= _PLACE else "…" + at[1 - _PLACE :]
-    return more + "   ".join(words), at
+    return ("… " if more else "") + "   ".join(words), at
 
 
 def _table(rows: list[tuple[str, str, str, str]]) -> RenderableType:
