@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distdoctor.probes.board import Board
+from distdoctor.probes.board import Board, local_cells
 
 DEADLINE_S = 180.0  # for two processes that wait for each other on a busy machine
 
@@ -151,7 +151,7 @@ def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 RACER = """
 import mmap, os, sys, threading
 from pathlib import Path
-from distdoctor.probes.board import Board
+from distdoctor.probes.board import Board, local_cells
 
 folder, me, rounds, signature = Path(sys.argv[1]), *map(int, sys.argv[2:])
 with (folder / "gate").open("r+b") as file:
@@ -201,3 +201,40 @@ def test_of_two_that_disagree_at_the_same_moment_one_notices(tmp_path: Path) -> 
 def test_of_two_that_agree_at_the_same_moment_none_is_refused(tmp_path: Path) -> None:
     answers = race(tmp_path, (7, 7))
     assert [n for n, pair in enumerate(answers, start=1) if not all(pair)] == []
+
+
+# --- groups larger than a machine -----------------------------------------------------
+
+
+def told(rank: int, size: int, local: int, of: int) -> dict[str, str]:
+    """What torchrun tells a rank of the second machine."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "LOCAL_RANK": str(local),
+        "LOCAL_WORLD_SIZE": str(of),
+        "GROUP_RANK": "1",
+    }
+
+
+def test_of_a_large_group_only_the_ranks_of_the_machine_have_cells() -> None:
+    assert local_cells(16384, 13, 16384, told(13, 16384, 5, 8)) == (8, 5, "\n1")
+
+
+def test_a_small_group_has_a_cell_for_each_member() -> None:
+    assert local_cells(64, 13, 16384, told(13, 16384, 5, 8)) is None
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {},
+        told(0, 1, 0, 1),  # inherited by a rank that the script has started
+        told(13, 16384, 8, 8),
+        {**told(13, 16384, 5, 8), "LOCAL_WORLD_SIZE": "many"},
+    ],
+)
+def test_without_the_launchers_word_all_members_have_cells(
+    variables: dict[str, str],
+) -> None:
+    assert local_cells(16384, 13, 16384, variables) is None

@@ -5,6 +5,8 @@ the ordinal and the signature of its call. A rank writes its cell, then reads th
 if a member that is there already disagrees, the call must not be issued. Rows are used
 again after `rows` calls: a rank that runs further ahead than that is not compared.
 
+Of a large group only the members on this machine have cells: others cannot write here.
+
 No lock is shared between ranks, and nobody waits. The cell is written under the
 process's own lock, whose release is a full memory barrier: of two ranks that write at
 the same moment at least one sees the other.
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
 
@@ -23,14 +26,43 @@ _WORDS = 2  # of 8 bytes in a cell: ordinal, signature
 _CELL_BYTES = 8 * _WORDS
 
 
+_LARGEST_WHOLE = 64  # members that all have cells
+
+
+def local_cells(
+    members: int, rank: int, world_size: int, told: Mapping[str, str]
+) -> tuple[int, int, str] | None:
+    """How many cells a large group's board has here, this rank's, and whose they are.
+
+    Args:
+        members: Ranks in the group.
+        rank: Of this process in the world.
+        world_size: Of the job.
+        told: Environment, as a launcher like torchrun sets it.
+
+    Returns:
+        None if the group is small, or if the launcher did not start this very rank: a
+        rank that a script started itself has inherited its parent's variables.
+    """
+    if members <= _LARGEST_WHOLE:
+        return None
+    if (told.get("RANK"), told.get("WORLD_SIZE")) != (str(rank), str(world_size)):
+        return None
+    mine, size = told.get("LOCAL_RANK", ""), told.get("LOCAL_WORLD_SIZE", "")
+    if not (mine.isdigit() and size.isdigit() and int(mine) < int(size) < members):
+        return None
+    # Two launchers on one machine each count their ranks from 0.
+    return int(size), int(mine), f"\n{told.get('GROUP_RANK', '')}"
+
+
 class Board:
     """One group's board.
 
     Args:
         folder: Where boards lie.
         group: The group's text, equal on all members.
-        members: Number of ranks in the group.
-        member: Group rank of this process.
+        members: Number of cells in a row: of ranks in the group, or of those here.
+        member: Which of them is this process's.
 
     Raises:
         OSError: No space for it.

@@ -30,7 +30,7 @@ from distdoctor.model.operations import (
     Operation,
 )
 from distdoctor.probes import reduce_ops
-from distdoctor.probes.board import Board
+from distdoctor.probes.board import Board, local_cells
 from distdoctor.probes.harmless import harmless, lost
 from distdoctor.probes.parking import park
 from distdoctor.probes.recorder import RECORDER
@@ -288,7 +288,10 @@ class Collectives:
         assert RECORDER.writer is not None
         generation += 1000 * RECORDER.writer.incarnation
         text = group_text(name, getattr(group, "group_desc", ""), generation, ranks)
-        board = Board(RECORDER.folder / "boards", text, group.size(), group.rank())
+        cells, cell, whose = local_cells(
+            group.size(), dist.get_rank(), dist.get_world_size(), os.environ
+        ) or (group.size(), group.rank(), "")
+        board = Board(RECORDER.folder / "boards", text + whose, cells, cell)
         return _Group(RECORDER.intern(text), board, polled)
 
     def _spec(self, key: Key, point_to_point: bool) -> tuple[int, int]:
