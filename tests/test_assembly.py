@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -954,3 +956,19 @@ def test_a_look_at_the_run_alone_reads_neither_stacks_nor_sources(
     start(0, 1)
     (tmp_path / record.STACKS).write_text("damaged")
     assert assemble(tmp_path, manifest_of(), stacks=False).stacks == {}
+
+
+def test_more_journals_are_read_than_files_may_be_open(tmp_path: Path) -> None:
+    code = (
+        "import resource, sys; from pathlib import Path\n"
+        "from distdoctor.journal.writer import JournalWriter\n"
+        "from distdoctor.journal.assembly import assemble\n"
+        "from distdoctor.journal.folder import Manifest\n"
+        "folder = Path(sys.argv[1])\n"
+        "for rank in range(80):\n"
+        "    JournalWriter(folder, rank, 80, 16 * 1024)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
+        "manifest = Manifest(distdoctor='0', launch=[], directory='.')\n"
+        "assert assemble(folder, manifest).seen == list(range(80))\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)

@@ -39,7 +39,9 @@ def test_on_a_rank_the_earlier_fault_comes_first() -> None:
 
 
 def test_an_exception_of_its_own_is_no_consequence() -> None:
-    assert {culprits for _, _, culprits in faults("""
+    assert {
+        culprits
+        for _, _, culprits in faults("""
         group a | 0 1 2
         group b | 2 3 4
         rank 0 | all_reduce(4)/a@t.py:7!
@@ -47,7 +49,8 @@ def test_an_exception_of_its_own_is_no_consequence() -> None:
         rank 2 | all_reduce(5)/a@t.py:7&  fail=KeyError@t.py:8  exit=1
         rank 3 | all_reduce(7)/b@t.py:9...
         rank 4 | all_reduce(7)/b@t.py:9...
-    """)} == {(2,)}
+    """)
+    } == {(2,)}
 
 
 def test_circles_that_touch_nothing_else_are_told_each_once() -> None:

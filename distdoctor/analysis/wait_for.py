@@ -240,12 +240,14 @@ class _Needs:
 
 def is_set(run: Run, row: int) -> bool:
     """Whether the keys that a call waits for were set by a rank."""
-    sets = np.flatnonzero(run.calls["op"] == CODE_OF["store_set"])
-    keys = {
-        name
-        for spec in np.unique(run.calls["spec"][sets])
-        for name in run.specs[spec].names
-    }
+    if "keys" not in run.memory:
+        sets = np.flatnonzero(run.calls["op"] == CODE_OF["store_set"])
+        run.memory["keys"] = {
+            name
+            for spec in np.unique(run.calls["spec"][sets])
+            for name in run.specs[spec].names
+        }
+    keys: set[str] = run.memory["keys"]
     return set(run.specs[run.calls["spec"][row]].names) <= keys
 
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
+from functools import lru_cache
 
 MAGIC = 0x31_4C_4E_4A_54_53_49_44  # "DISTJNL1"
 
@@ -109,6 +110,9 @@ def offset_of(field: str) -> int:
     raise KeyError(field)
 
 
+_MOST_MEMBERS = 1 << 20  # a damaged text may name any number
+
+
 FOLDER_VARIABLE = "DISTDOCTOR_RUN"
 """Environment variable that names the record folder; without it, no probe starts."""
 
@@ -148,4 +152,31 @@ def group_text(
         generation: How often this process has seen such a group before.
         ranks: Global ranks by group rank.
     """
-    return f"{name}\n{description}\n{generation}\n{','.join(map(str, ranks))}"
+    return f"{name}\n{description}\n{generation}\n{_as_text(ranks)}"
+
+
+def _as_text(ranks: tuple[int, ...]) -> str:
+    """Ranks in their order, runs of them as `first-last`: 16,384 must fit a string."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+@lru_cache(maxsize=65_536)
+def members_of(group: str) -> tuple[int, ...]:
+    """Global ranks by group rank, from a group's text.
+
+    >>> members_of(group_text("0", "", 0, (0, 1, 2, 7)))
+    (0, 1, 2, 7)
+    """
+    members: list[int] = []
+    for part in filter(None, group.split("\n")[3:4]):
+        for run in filter(None, part.split(",")):
+            first, _, last = run.partition("-")
+            end = int(last or first) + 1
+            members += range(int(first), min(end, int(first) + _MOST_MEMBERS))
+    return tuple(members)

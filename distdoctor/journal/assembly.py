@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.errors import JournalUnreadable
-from distdoctor.journal import Kind
+from distdoctor.journal import Kind, members_of
 from distdoctor.journal.folder import (
     Manifest,
     StackSample,
@@ -84,29 +84,24 @@ def assemble(folder: Path, manifest: Manifest, stacks: bool = True) -> Run:
     Raises:
         JournalUnreadable: There are journals, and none can be read.
     """
-    boxes, damaged = _open_all(folder)
     assembly = _Assembly(manifest, read_exits(folder), read_losses(folder))
-    for box in boxes:
-        assembly.add(box)
+    damaged: dict[Path, str] = {}
+    readable = False
+    # One after the other: a process may not hold thousands of files open.
+    for path in sorted(folder.glob("*.journal")):
+        try:
+            assembly.add(JournalReader(path))
+            readable = True
+        except JournalUnreadable as error:
+            damaged[path] = str(error)
+    if damaged and not readable:
+        raise JournalUnreadable(next(iter(damaged.values())))
     run = assembly.run(damaged)
     if not stacks:
         return run
     samples = read_stacks(folder)
     run = replace(run, sources=read_sources(folder))
     return _with_stacks(run, samples, manifest.directory)
-
-
-def _open_all(folder: Path) -> tuple[list[JournalReader], dict[Path, str]]:
-    boxes: list[JournalReader] = []
-    damaged: dict[Path, str] = {}
-    for path in sorted(folder.glob("*.journal")):
-        try:
-            boxes.append(JournalReader(path))
-        except JournalUnreadable as error:
-            damaged[path] = str(error)
-    if damaged and not boxes:
-        raise JournalUnreadable(next(iter(damaged.values())))
-    return boxes, damaged
 
 
 def relative(file: str, directory: str) -> str:
@@ -215,7 +210,7 @@ class _Assembly:
         self._adopt()
         sizes = [journal.header.world_size for journal in self._journals.values()]
         members = (
-            rank + 1 for ranks in map(_members, self._tables.groups) for rank in ranks
+            rank + 1 for ranks in map(members_of, self._tables.groups) for rank in ranks
         )
         played = (rank + 1 for rank in self._journals)
         size = max([*sizes, self._manifest.ranks, *played, *members])
@@ -535,11 +530,6 @@ class _History:
 # --- groups and stacks ---
 
 
-def _members(group: str) -> tuple[int, ...]:
-    """The ranks in a group's text; see `group_text`."""
-    return _numbers((*group.split("\n"), "", "", "")[3])
-
-
 def _groups(texts: Iterable[str], world_size: int) -> tuple[Group, ...]:
     """Groups with names for readers: "world", torch's description, or its number."""
     everyone = tuple(range(world_size))
@@ -547,7 +537,7 @@ def _groups(texts: Iterable[str], world_size: int) -> tuple[Group, ...]:
     taken: set[str] = set()
     for text in texts:
         name, description = (*text.split("\n"), "")[:2]
-        ranks = _members(text)
+        ranks = members_of(text)
         label = f"group_{name}"
         if description not in {"", "undefined", "default_pg"}:
             label = description

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from distdoctor.errors import JournalUnreadable
-from distdoctor.journal import Kind
+from distdoctor.journal import Kind, members_of
 from distdoctor.journal.reader import JournalReader
 from distdoctor.launch.tree import lives
 from distdoctor.model.events import SETUP, STORE
@@ -188,7 +188,7 @@ class Pulse:
         for group, ordinal in rank.waits():
             if not ordinal:
                 return True
-            members = group.rpartition("\n")[2].count(",") + 1
+            members = len(members_of(group))
             arrived = sum(
                 other.has_issued(group) >= ordinal for other in self.ranks.values()
             )

@@ -20,7 +20,7 @@ from torch._C._distributed_c10d import Store
 from distdoctor.journal import Kind, group_text
 from distdoctor.model.events import SETUP, STORE
 from distdoctor.model.operations import CODE_OF, NO_REDUCE_OP, OPERATIONS, signature
-from distdoctor.probes.board import Board
+from distdoctor.probes.board import Board, local_cells
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.parking import park
 from distdoctor.probes.recorder import RECORDER
@@ -120,7 +120,10 @@ def _meet(text: str, members: Sequence[int]) -> tuple[int, Board | None]:
         board = None
         if RECORDER.writer.rank in members:
             folder, me = RECORDER.folder / "boards", RECORDER.writer.rank
-            board = Board(folder, text, len(members), list(members).index(me))
+            cells, cell, whose = local_cells(
+                len(members), me, len(members), os.environ
+            ) or (len(members), list(members).index(me), "")
+            board = Board(folder, text + whose, cells, cell)
         _groups[text] = RECORDER.intern(text), board
     return _groups[text]
 
