@@ -11,6 +11,7 @@ Source: measured with torch 2.8 to 2.15; nothing in stock torch fills the slot.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
