@@ -32,10 +32,13 @@ def late(run: Run) -> Iterator[Divergence]:
 
 def _late_on(run: Run, alignment: Alignment) -> Iterator[Divergence]:
     size = len(alignment.group.ranks)
-    whole = np.flatnonzero(alignment.equal & (alignment.counts == size))[_WARM_UP:]
+    full = alignment.equal & (alignment.counts == size)
+    whole = np.flatnonzero(full)[_WARM_UP:]
     if len(whole) < _FEWEST_MEETINGS:
         return
-    rows = alignment.rows[alignment.starts[whole][:, None] + np.arange(size)]
+    mine = full[alignment.at]
+    by_meeting = np.argsort(alignment.at[mine], kind="stable")
+    rows = alignment.rows[mine][by_meeting].reshape(-1, size)[_WARM_UP:]
     entered: NDArray[np.int64] = run.calls["enter_ns"][rows]
     if not entered.all():
         return
@@ -47,16 +50,16 @@ def _late_on(run: Run, alignment: Alignment) -> Iterator[Divergence]:
     by_rank = np.bincount(last, delay, minlength=size)
     slowest = int(by_rank.argmax())
     span = int(entered[-1].max() - entered[0].max())
-    mine = (last == slowest) & (delay > 0)
+    its = (last == slowest) & (delay > 0)
     if (
         by_rank[slowest] < _ITS_SHARE * by_rank.sum()
         or by_rank[slowest] < _OF_THE_TIME * span
-        or mine.sum() < _FEWEST_MEETINGS // 2
+        or its.sum() < _FEWEST_MEETINGS // 2
         or span <= 0
     ):
         return
     rank = alignment.group.ranks[slowest]
-    worst = int(np.flatnonzero(mine)[delay[mine].argmax()])
+    worst = int(np.flatnonzero(its)[delay[its].argmax()])
     calls = {
         int(run.calls["rank"][row]): run.call(int(row)) for row in rows[worst][:64]
     }
@@ -70,8 +73,8 @@ def _late_on(run: Run, alignment: Alignment) -> Iterator[Divergence]:
         culprits=(rank,),
         victims=others,
         certainty=Certainty.LIKELY,
-        story=f"Rank {rank} came last to {int(mine.sum())} of {len(whole)} collectives "
-        f"on {alignment.group.name}, by {np.median(delay[mine]) / 1e6:.0f} ms in the "
+        story=f"Rank {rank} came last to {int(its.sum())} of {len(whole)} collectives "
+        f"on {alignment.group.name}, by {np.median(delay[its]) / 1e6:.0f} ms in the "
         f"median; {named(others)} waited for it during "
         f"{by_rank[slowest] / span:.0%} of the time.",
     )
