@@ -45,6 +45,7 @@ from distdoctor.model.events import (
     ThreadEnded,
     Wrapped,
 )
+from distdoctor.model.layers import LAYER_SHIFT, LAYERS
 from distdoctor.model.operations import (
     ASYNCHRONOUS,
     CODE_OF,
@@ -522,6 +523,26 @@ def test_a_rank_that_is_stuck_in_joining_has_not_joined(
 ) -> None:
     start(0, 2).note("start", site(3), world_size=2)
     assert draw(living(tmp_path)) == "rank 0 | start=2@t.py:3...\nrank 1 | ?"
+
+
+def test_only_what_ddp_still_waits_for_at_the_end_is_told(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    process = start(0, 2)
+    process.note("unreduced", site(4), model=0, parameters=["a", "b"])
+    process.enter("barrier", line=5)
+    process.note("unreduced", site(6), model=1, parameters=["c"])
+    process.note("reduced", model=0)
+    assert draw(living(tmp_path)) == (
+        "rank 0 | barrier@t.py:5...inside  unreduced=c@t.py:6\nrank 1 | ?"
+    )
+
+
+def test_the_layer_of_a_call_is_told(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    start(0, 2).enter("barrier", line=5, flags=LAYERS.index("fsdp") << LAYER_SHIFT)
+    assert living(tmp_path).call(0).layer == "fsdp"
 
 
 def test_a_life_is_told_in_its_order_among_the_calls(

@@ -25,8 +25,10 @@ from distdoctor.model.events import (
     State,
     Tensor,
     ThreadEnded,
+    Unreduced,
     Wrapped,
 )
+from distdoctor.model.layers import LAYERS
 from distdoctor.model.operations import OPERATIONS, REDUCE_OPS, Operation
 from distdoctor.model.run import Run
 
@@ -76,6 +78,7 @@ def calls(choose: Choose, rank: int) -> Call:
         place=choose(maybe_places),
         thread=choose(st.integers(0, 5)),
         failing=choose(st.booleans()),
+        layer=choose(st.sampled_from(LAYERS)),
     )
 
 
@@ -112,6 +115,12 @@ LIFE: dict[type, Callable[[int], st.SearchStrategy[Event]]] = {
         Wrapped,
         rank=st.just(rank),
         how=st.sampled_from(["ddp", "fsdp"]),
+        parameters=st.lists(names, max_size=3).map(tuple),
+        place=maybe_places,
+    ),
+    Unreduced: lambda rank: st.builds(
+        Unreduced,
+        rank=st.just(rank),
         parameters=st.lists(names, max_size=3).map(tuple),
         place=maybe_places,
     ),

@@ -136,13 +136,13 @@ dist.destroy_process_group()
 FAULTY_PROBES = """
 import os, sys
 from distdoctor.probes import sites
-found, calls = sites.call_site, []
-def call_site(depth):
+found, calls = sites.layered_site, []
+def layered_site(depth):
     calls.append(depth)
     if len(calls) % 3 == 0:
         raise ZeroDivisionError("injected")
     return found(depth)
-sites.call_site = call_site
+sites.layered_site = layered_site
 sys.stderr.write("MINE TOO\\n")
 """
 

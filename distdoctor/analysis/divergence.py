@@ -32,6 +32,7 @@ from distdoctor.analysis.setting_up import (
     of_setting_up,
 )
 from distdoctor.analysis.unanswered import left_over, unanswered
+from distdoctor.analysis.unused import unused_parameters
 from distdoctor.analysis.waiting import busy, circle
 from distdoctor.model.findings import Finding
 from distdoctor.model.run import Run
@@ -81,4 +82,4 @@ def _explained(run: Run) -> list[Divergence]:
     for explain in (busy, left_over, rendezvous):
         if not found:
             found += explain(run)
-    return found
+    return unused_parameters(run, found)

@@ -20,6 +20,7 @@ from distdoctor.model.events import (
     Failure,
     Left,
     Place,
+    Unreduced,
 )
 from distdoctor.model.findings import Certainty, Finding, Location, Role
 from distdoctor.model.run import Group, named
@@ -47,6 +48,8 @@ class Why(StrEnum):
     LEFT_OVER = "a message nobody took"
     RENDEZVOUS = "an order that hangs where a send waits for its receive"
     MISFIT = "two sides of a message that do not fit"
+    UNUSED = "parameters without a gradient"
+    FORWARD = "a forward pass of some ranks"
     BUSY = "stuck in its own code"
     LATE = "late at most collectives"
     STRANGER = "a rank that is not in the group"
@@ -137,7 +140,7 @@ def where_of(base: Divergence) -> str:
 
 
 def at(
-    event: Batch | Busy | Failure | Left, ranks: Iterable[int], remark: str
+    event: Batch | Busy | Failure | Left | Unreduced, ranks: Iterable[int], remark: str
 ) -> tuple[Location, ...]:
     """The line of an event as a location."""
     if event.place is None:

@@ -38,6 +38,7 @@ from distdoctor.model.events import (
     State,
     Tensor,
     ThreadEnded,
+    Unreduced,
     Wrapped,
 )
 from distdoctor.model.operations import OPERATIONS
@@ -462,6 +463,7 @@ class _History:
     events: list[tuple[int, Event]] = field(default_factory=list)
     _open: dict[object, int] = field(default_factory=dict)
     _loaders: dict[Place | None, Event] = field(default_factory=dict)
+    _unreduced: dict[object, tuple[int, Event]] = field(default_factory=dict)
 
     def add(self, position: int, note: dict[str, Any], place: Place | None) -> None:
         rank, what = self.rank, note["what"]
@@ -485,6 +487,14 @@ class _History:
                     rank=rank, how=note["how"], parameters=names, place=place
                 )
                 self.events.append((position, wrap))
+            case "unreduced":
+                names = tuple(map(str, note["parameters"]))
+                self._unreduced[note["model"]] = (
+                    position,
+                    Unreduced(rank=rank, parameters=names, place=place),
+                )
+            case "reduced":
+                self._unreduced.pop(note["model"], None)
             case "fail":
                 self.events.append((position, self._failure(note)))
             case "leave":
@@ -513,6 +523,8 @@ class _History:
 
     def close(self, position: int) -> None:
         """Add what is still open."""
+        self.events += self._unreduced.values()
+        self.events.sort(key=lambda entry: entry[0])
         self.events += [(position, event) for event in self._loaders.values()]
 
     def _failure(self, note: dict[str, Any]) -> Failure:

@@ -16,6 +16,7 @@ manual, in a test and in a report:
     broadcast(4,root=1)     from or to that group rank (0 is not written)
     send(4,peer=1,tag=7)    to, or from, that group rank (tag 0 is not written)
     all_to_all_single(4,sent=1/3,received=2/2)
+    all_gather(4,by=fsdp)   issued by that part of torch (see model.layers)
     all_reduce(4)/tp        on the group "tp" ("world" is not written)
     barrier@train.py:12     called from that line of the user's source
     barrier...              waited for and not complete: the thread is blocked
@@ -34,6 +35,7 @@ manual, in a test and in a report:
     new_group(names=0-2)    new_group of those ranks
     store_wait(names=key)   waits for a key of the store; store_set(names=key) sets it
     wrap=ddp:a+b            wrapped a model with the parameters a and b
+    unreduced=a+b           DDP got no gradients of the parameters a and b
     batches=12              a DataLoader ended after 12 batches; batches=12... is open
     fail=KeyError           an exception left the rank's code and ended it
     fail=KeyError~          an exception was seen on its way up
@@ -75,8 +77,10 @@ from distdoctor.model.events import (
     State,
     Tensor,
     ThreadEnded,
+    Unreduced,
     Wrapped,
 )
+from distdoctor.model.layers import LAYERS
 from distdoctor.model.operations import CODE_OF, OPERATIONS, REDUCE_OPS, Operation
 from distdoctor.model.run import Run
 
@@ -228,12 +232,14 @@ def _call(
             options[key] = value
         elif part:
             tensors = tuple(map(_tensor, part.split("+")))
-    if set(options) - {"op", "root", "peer", "tag", "sent", "received", "names"}:
+    if set(options) - {"op", "root", "peer", "tag", "sent", "received", "names", "by"}:
         raise ValueError(options)
     splits = None
     if "sent" in options:
         splits = (_numbers(options["sent"]), _numbers(options["received"]))
     if options.get("op", "sum") not in REDUCE_OPS:
+        raise ValueError(options)
+    if options.get("by", "") not in LAYERS:
         raise ValueError(options)
     if ("sent" in options) != ("received" in options):
         raise ValueError(options)
@@ -259,6 +265,7 @@ def _call(
         failing="~" in match["flags"],
         entered_ms=int(match["entered"] or 0),
         batched="+" in match["flags"],
+        layer=options.get("by", ""),
     )
 
 
@@ -286,6 +293,9 @@ _LIFE: dict[str, Callable[[int, str, str, Place | None], Event]] = {
         how=value.partition(":")[0],
         parameters=tuple(filter(None, value.partition(":")[2].split("+"))),
         place=place,
+    ),
+    "unreduced": lambda rank, value, _mark, place: Unreduced(
+        rank=rank, parameters=tuple(filter(None, value.split("+"))), place=place
     ),
     "batches": lambda rank, value, mark, place: Batch(
         rank=rank, count=int(value), ended=mark != "...", place=place
@@ -330,6 +340,8 @@ def _word(event: Event, places: bool) -> str:
             return f"start={size}{where}{'' if joined else '...'}"
         case Wrapped(how=how, parameters=parameters):
             return f"wrap={':'.join(filter(None, [how, '+'.join(parameters)]))}{where}"
+        case Unreduced(parameters=parameters):
+            return f"unreduced={'+'.join(parameters)}{where}"
         case Batch(count=count, ended=ended):
             return f"batches={count}{where}{'' if ended else '...'}"
         case Failure(error=error, fatal=fatal, secondary=secondary):
@@ -360,6 +372,8 @@ def _call_word(call: Call, where: str) -> str:
         options += [f"sent={_joined(sent, '/')}", f"received={_joined(received, '/')}"]
     if call.names:
         options.append(f"names={'+'.join(quote(name) for name in call.names)}")
+    if call.layer:
+        options.append(f"by={call.layer}")
     usual = _usual_group(OPERATIONS[CODE_OF[call.op]])
     return "".join(
         [

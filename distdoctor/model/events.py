@@ -86,6 +86,7 @@ class Call:
     failing: bool = False  # called while an exception was on its way up
     entered_ms: int = 0  # of a drawing's clock; what was seen is in `Run.calls`
     batched: bool = False  # a message of `batch_isend_irecv`
+    layer: str = ""  # the part of torch that the user called; see model.layers
 
     def __str__(self) -> str:
         tensors = "+".join(map(str, self.tensors))
@@ -120,6 +121,15 @@ class Wrapped:
     rank: int
     how: str  # "ddp" or "fsdp"
     parameters: tuple[str, ...] = ()  # qualified names, in order of registration
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreduced:
+    """A backward pass ended, and DDP waits for gradients that did not come."""
+
+    rank: int
+    parameters: tuple[str, ...]  # those without a gradient, as in `Wrapped`
     place: Place | None = None
 
 
@@ -185,5 +195,14 @@ class Busy:
 
 
 Event: TypeAlias = (
-    Call | Started | Wrapped | Batch | Failure | Left | Ended | ThreadEnded | Busy
+    Call
+    | Started
+    | Wrapped
+    | Unreduced
+    | Batch
+    | Failure
+    | Left
+    | Ended
+    | ThreadEnded
+    | Busy
 )

@@ -24,6 +24,7 @@ from distdoctor.model.events import (
     State,
     Tensor,
 )
+from distdoctor.model.layers import LAYER_SHIFT, LAYERS, layer_of
 from distdoctor.model.operations import (
     ASYNCHRONOUS,
     BATCHED,
@@ -200,6 +201,7 @@ class Run:
             thread=int(record["thread"]),
             failing=bool(record["flags"] & FAILING),
             batched=bool(record["flags"] & BATCHED),
+            layer=layer_of(int(record["flags"])),
         )
 
     def events(self, rank: int) -> Iterator[Event]:
@@ -311,6 +313,7 @@ class _Builder:
         numels = tuple(tensor.numel for tensor in call.tensors)
         flags = ASYNCHRONOUS * call.asynchronous | FAILING * call.failing
         flags |= BATCHED * call.batched
+        flags |= LAYERS.index(call.layer) << LAYER_SHIFT
         return (
             signature(op, reduce_op, root, dtypes, numels, call.names),
             call.ordinal or ordinal,

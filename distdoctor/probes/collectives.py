@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch.library import Library
 
 from distdoctor.journal import NODES_MODULO, Kind, group_text
+from distdoctor.model.layers import LAYER_SHIFT
 from distdoctor.model.operations import (
     ASYNCHRONOUS,
     BATCHED,
@@ -35,7 +36,7 @@ from distdoctor.probes.board import Board, local_cells
 from distdoctor.probes.harmless import harmless, lost
 from distdoctor.probes.parking import park
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.sites import call_site
+from distdoctor.probes.sites import layered_site
 from distdoctor.probes.tensors import Key, describe, reader_of
 
 _BACKEND_SELECT = torch._C.DispatchKey.BackendSelect
@@ -190,13 +191,14 @@ class Collectives:
             if spec is None:
                 spec = self._spec(key, point_to_point)
             thread = recorder.thread()
-            site = recorder.intern(call_site(2))
+            text, layer = layered_site(2)
+            site = recorder.intern(text)
             # A trailing argument equal to its default is not passed: absent is True.
-            flags = 0
+            flags = layer << LAYER_SHIFT
             if at_async is not None and (at_async >= len(args) or args[at_async]):
-                flags = ASYNCHRONOUS
+                flags |= ASYNCHRONOUS
             elif batching and thread in batching:
-                flags = BATCHED
+                flags |= BATCHED
             error = sys.exception()
             if error is not None and not isinstance(error, StopIteration):
                 flags |= FAILING

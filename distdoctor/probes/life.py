@@ -20,7 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import dataloader
 
 from distdoctor.journal import Kind
-from distdoctor.probes import setup
+from distdoctor.probes import reducers, setup
 from distdoctor.probes.boot import reporting
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
@@ -192,8 +192,10 @@ def _watch_ddp() -> None:
     def initialise(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
         _wrapping("ddp", module)
         made(self, module, *args, **kwargs)
+        reducers.watch(self)
 
     ddp.__init__ = initialise  # type: ignore[method-assign]
+    reducers.install()
 
 
 def watch_fsdp(module: ModuleType) -> None:

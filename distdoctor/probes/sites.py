@@ -8,6 +8,8 @@ import sys
 import sysconfig
 from types import CodeType, FrameType, TracebackType
 
+from distdoctor.model.layers import LAYERS
+
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # noqa: PTH100, PTH120
 _LIBRARY = tuple(
     {
@@ -29,7 +31,22 @@ _COMMUNICATING = tuple(
     for part in ("torch/distributed", "torch/autograd", "torch/nn/parallel")
 )
 
-_users: dict[str, bool] = {}
+_LAYER_OF = {
+    os.sep + part.replace("/", os.sep): LAYERS.index(layer)
+    for part, layer in (
+        ("torch/autograd/", "backward"),
+        ("torch/nn/parallel/distributed.py", "ddp"),
+        ("torch/distributed/fsdp/", "fsdp"),
+        ("torch/distributed/_composable/fsdp/", "fsdp"),
+        ("torch/distributed/tensor/", "dtensor"),
+        ("torch/distributed/_tensor/", "dtensor"),
+        ("torch/distributed/checkpoint/", "checkpoint"),
+        ("torch/distributed/pipelining/", "pipeline"),
+    )
+}
+_USERS = len(LAYERS)
+
+_kinds: dict[str, int] = {}  # of files: `_USERS`, or a position in LAYERS
 _texts: dict[tuple[CodeType, int], str] = {}
 
 _MOST_TEXTS = 65_536
@@ -40,10 +57,22 @@ def is_users(file: str) -> bool:
 
     A script that lies inside an installed tree is the user's if it is the program.
     """
-    known = _users.get(file)
+    return _kind(file) == _USERS
+
+
+def _kind(file: str) -> int:
+    known = _kinds.get(file)
     if known is None:
-        known = _users[file] = _is_users(file)
+        known = _USERS if _is_users(file) else _layer(file)
+        _kinds[file] = known
     return known
+
+
+def _layer(file: str) -> int:
+    for part, layer in _LAYER_OF.items():
+        if part in file:
+            return layer
+    return 0
 
 
 def _is_users(file: str) -> bool:
@@ -61,18 +90,23 @@ def text_of(file: str, line: int, function: str) -> str:
 
 
 def call_site(depth: int) -> str:
-    """The innermost frame of user code, `depth` frames above the caller; "" if none.
+    """The innermost frame of user code, `depth` frames above the caller; "" if none."""
+    return layered_site(depth + 1)[0]
+
+
+def layered_site(depth: int) -> tuple[str, int]:
+    """That frame, and the part of torch it called: a position in `LAYERS`.
 
     Source of the figure: measured, 0.2 µs at depth 1 with the text known.
     """
     frame: FrameType | None = sys._getframe(depth)
-    users = _users
+    layer = 0
     while frame is not None:
         code = frame.f_code
-        known = users.get(code.co_filename)
-        if known is None:
-            known = is_users(code.co_filename)
-        if known:
+        kind = _kinds.get(code.co_filename)
+        if kind is None:
+            kind = _kind(code.co_filename)
+        if kind == _USERS:
             key = (code, frame.f_lasti)
             text = _texts.get(key)
             if text is None:
@@ -81,9 +115,11 @@ def call_site(depth: int) -> str:
                 text = _texts[key] = text_of(
                     code.co_filename, frame.f_lineno, code.co_qualname
                 )
-            return text
+            return text, layer
+        if kind:
+            layer = kind  # the outermost is what the user called
         frame = frame.f_back
-    return ""
+    return "", layer
 
 
 def error_site(traceback: TracebackType | None) -> str:

@@ -1,0 +1,68 @@
+"""A parameter got no gradient on some ranks, and DDP waits for it.
+
+What it is
+----------
+DistributedDataParallel averages gradients in buckets, and sends a bucket when all its
+parameters have a gradient. Where the loss of one rank leaves a layer out (a head
+without labels in this batch, an early exit, a branch), its bucket is never full.
+
+Why it matters
+--------------
+Nothing is said at the fault: backward ends on that rank, its optimizer steps with
+gradients that were never averaged, and the others stay in the end of theirs. The error
+of the next forward pass names no parameter and no rank but its own.
+
+Sick
+----
+The last batch of rank 1 has no outlines, so the head for them is not used:
+
+    rank 0 | wrap=ddp:a+b  all_reduce(9)@t.py:5  all_reduce(9,by=backward)@t.py:5...
+    rank 1 | wrap=ddp:a+b  all_reduce(9)@t.py:5  unreduced=b@t.py:5  exit=0
+    rank 2 | wrap=ddp:a+b  all_reduce(9)@t.py:5  all_reduce(9,by=backward)@t.py:5...
+
+It goes on to average its loss, and meets a bucket there:
+
+    rank 0 | wrap=ddp:a+b  .                 all_reduce(9,by=backward)@t.py:5...
+    rank 1 | wrap=ddp:a+b  unreduced=b@t.py:5  all_reduce(1)@t.py:7!
+
+Well
+----
+Backward is called twice for one forward pass, and the second brings the rest:
+
+    rank 0 | wrap=ddp:a+b  unreduced=b@t.py:4  all_reduce(9,by=backward)@t.py:5  exit=0
+    rank 1 | wrap=ddp:a+b  unreduced=b@t.py:4  all_reduce(9,by=backward)@t.py:5  exit=0
+
+Unknown
+-------
+A rank without a journal may be the one that left a parameter out:
+
+    rank 0 | wrap=ddp:a+b@t.py:44  all_reduce(9,by=backward)  exit=0
+    rank 1 | ?
+
+Remedy
+------
+Let every parameter take part in every loss (add `0 * output.sum()` of the layer that
+is left out), or wrap with `find_unused_parameters=True`. Freeze what is never used
+(`requires_grad_(False)`) before wrapping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.analysis.divergence import findings
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.reasons import Why
+from distdoctor.model.events import Wrapped
+from distdoctor.model.findings import Finding, Severity
+from distdoctor.model.run import Run
+
+CODE = "DD116"
+SEVERITY = Severity.ERROR
+NEEDS = (Wrapped,)
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """Buckets that were never full, because of a parameter left out."""
+    yield from findings(run, Why.UNUSED)
+    require_whole(run)

@@ -1,0 +1,19 @@
+"""Parts of torch that users call and that communicate on their own.
+
+Apart from the operations, because every process of a job imports this.
+"""
+
+LAYERS = ("", "backward", "ddp", "fsdp", "dtensor", "checkpoint", "pipeline")
+"""Their names; "": none of them, the user's own call.
+
+"backward" is autograd: what reducers and hooks issue while gradients are computed.
+"""
+
+LAYER_SHIFT, LAYER_MASK = 3, 7
+"""Where a call's flags hold the position of its layer in `LAYERS`."""
+
+
+def layer_of(flags: int) -> str:
+    """The layer in a call's flags; "" also for one that a later release has added."""
+    number = flags >> LAYER_SHIFT & LAYER_MASK
+    return LAYERS[number] if number < len(LAYERS) else ""

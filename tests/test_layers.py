@@ -1,0 +1,55 @@
+"""Which part of torch a call came from."""
+
+from collections.abc import Callable
+from functools import partial
+from types import CodeType
+from typing import Any
+
+import pytest
+
+from distdoctor.model.layers import LAYER_SHIFT, LAYERS, layer_of
+from distdoctor.probes import sites
+
+TORCH = "/env/lib/python3.11/site-packages/torch"
+
+
+def through(file: str, function: Callable[[], tuple[str, int]]) -> tuple[str, int]:
+    """Call a function from code that lies in another file."""
+    code: CodeType = compile("result = function()", file, "exec")
+    names: dict[str, Any] = {"function": function}
+    exec(code, names)
+    found: tuple[str, int] = names["result"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("file", "layer"),
+    [
+        ("autograd/graph.py", "backward"),
+        ("nn/parallel/distributed.py", "ddp"),
+        ("distributed/fsdp/_fully_shard/_fsdp_param_group.py", "fsdp"),
+        ("distributed/tensor/_redistribute.py", "dtensor"),
+        ("distributed/checkpoint/state_dict.py", "checkpoint"),
+        ("distributed/pipelining/schedules.py", "pipeline"),
+        ("distributed/distributed_c10d.py", ""),
+    ],
+)
+def test_a_call_knows_its_layer(file: str, layer: str) -> None:
+    site, number = through(f"{TORCH}/{file}", lambda: sites.layered_site(2))
+    assert LAYERS[number] == layer
+    assert "test_layers" in site
+
+
+def test_the_layer_that_the_user_called_counts() -> None:
+    hook = f"{TORCH}/distributed/fsdp/hooks.py"
+    autograd = compile("inner()", f"{TORCH}/autograd/graph.py", "exec")
+    inner = compile("found = layered_site(1)", hook, "exec")
+    names: dict[str, Any] = {"layered_site": sites.layered_site}
+    names["inner"] = partial(exec, inner, names)
+    exec(autograd, names)
+    assert LAYERS[names["found"][1]] == "backward"
+
+
+def test_a_layer_of_a_later_release_is_none() -> None:
+    assert layer_of(7 << LAYER_SHIFT) == ""
+    assert layer_of(3 << LAYER_SHIFT | 3) == "fsdp"
