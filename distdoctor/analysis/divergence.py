@@ -15,6 +15,7 @@ from distdoctor.analysis.camps import (
 from distdoctor.analysis.deaths import (
     deaths,
 )
+from distdoctor.analysis.forwards import forward_by_some
 from distdoctor.analysis.independence import independent
 from distdoctor.analysis.membership import strangers
 from distdoctor.analysis.misfits import misfits
@@ -82,4 +83,5 @@ def _explained(run: Run) -> list[Divergence]:
     for explain in (busy, left_over, rendezvous):
         if not found:
             found += explain(run)
-    return unused_parameters(run, found)
+    found = unused_parameters(run, found)
+    return [forward_by_some(run, divergence) for divergence in found]

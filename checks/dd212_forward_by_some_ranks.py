@@ -1,0 +1,71 @@
+"""Only some ranks ran the wrapped model.
+
+What it is
+----------
+The forward pass of a wrapped model communicates by itself: DDP broadcasts the buffers
+(BatchNorm's), FSDP gathers the weights, and so does their state dict. Here some ranks
+run it at a line where the others do not: mostly rank 0, to evaluate or to save.
+
+Why it matters
+--------------
+The call pairs with whatever the others do next. Where that is alike, as with a training
+step's own broadcast, nothing fails for epochs; the job hangs much later, elsewhere,
+often when it should end.
+
+Sick
+----
+Rank 0 evaluates the DDP model; its broadcast meets that of the next step of rank 1:
+
+    rank 0 | broadcast(8)@t.py:7  broadcast(8,by=ddp)@e.py:3  broadcast(8)@t.py:7...
+    rank 1 | broadcast(8)@t.py:7  broadcast(8,by=ddp)@t.py:7  exit=0
+
+Rank 0 alone makes the whole state dict of a sharded model:
+
+    rank 0 | all_gather(8,by=fsdp)@t.py:7  all_gather(4,by=checkpoint)@save.py:3...
+    rank 1 | all_gather(8,by=fsdp)@t.py:7  all_gather(8,by=fsdp)@t.py:7!
+
+Well
+----
+Rank 0 evaluates `model.module`, which communicates with nobody:
+
+    rank 0 | broadcast(8,by=ddp)@t.py:7  broadcast(8,by=ddp)@t.py:7  exit=0
+    rank 1 | broadcast(8,by=ddp)@t.py:7  broadcast(8,by=ddp)@t.py:7  exit=0
+
+Each rank runs the model, from its own branch:
+
+    rank 0 | all_gather(8,by=fsdp)@t.py:7  all_gather(8,by=fsdp)@e.py:3  exit=0
+    rank 1 | all_gather(8,by=fsdp)@t.py:7  all_gather(8,by=fsdp)@e.py:5  exit=0
+
+Unknown
+-------
+A rank without a journal may be the one that ran it alone:
+
+    rank 0 | start=2  broadcast(8,by=ddp)@t.py:7  exit=0
+    rank 1 | ?
+
+Remedy
+------
+On one rank run `model.module` (DDP only); with FSDP let all ranks run it, or collect
+the state dict on all of them and save it on one. Better: all evaluate, each its shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.analysis.divergence import findings
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.reasons import Why
+from distdoctor.model.events import Call
+from distdoctor.model.findings import Finding, Severity
+from distdoctor.model.run import Run
+
+CODE = "DD212"
+SEVERITY = Severity.ERROR
+NEEDS = (Call,)
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """Passes through a wrapped model that only some ranks made."""
+    yield from findings(run, Why.FORWARD)
+    require_whole(run)

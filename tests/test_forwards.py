@@ -1,0 +1,63 @@
+"""Passes through a wrapped model that only some ranks made, from drawings."""
+
+import pytest
+
+from distdoctor.analysis.divergence import divergences
+from distdoctor.analysis.reasons import Why
+from distdoctor.model.drawing import sketch
+
+
+def test_the_first_stray_is_named_although_the_hang_is_elsewhere() -> None:
+    run = sketch(
+        """
+        rank 0 | broadcast(8)@t.py:7  broadcast(8,by=ddp)@e.py:3  barrier@t.py:9!
+        rank 1 | broadcast(8)@t.py:7  broadcast(8)@t.py:7  all_reduce(4)@t.py:8...
+        """
+    )
+    (divergence,) = divergences(run)
+    assert (divergence.why, divergence.culprits) == (Why.FORWARD, (0,))
+    assert [str(line.place) for line in divergence.elsewhere] == ["e.py:3"]
+
+
+def test_a_users_own_call_is_skipped_or_added_and_no_forward() -> None:
+    run = sketch(
+        """
+        rank 0 | broadcast(8,by=ddp)@t.py:7  broadcast(8)@e.py:3...
+        rank 1 | broadcast(8,by=ddp)@t.py:7  all_reduce(4,by=backward)@t.py:8...
+        """
+    )
+    assert Why.FORWARD not in {d.why for d in divergences(run)}
+
+
+def test_a_model_run_from_each_ranks_own_branch_is_no_stray() -> None:
+    run = sketch(
+        """
+        rank 0 | broadcast(8,by=ddp)@e.py:3  all_reduce(4)@t.py:9  barrier@t.py:11...
+        rank 1 | broadcast(8,by=ddp)@e.py:5  all_reduce(4)@t.py:9  all_reduce(4)@t.py:9!
+        """
+    )
+    assert [d.why for d in divergences(run)] != [Why.FORWARD]
+
+
+def test_a_stray_that_was_made_up_for_is_not_blamed_for_what_comes_later() -> None:
+    run = sketch(
+        """
+        rank 0 | broadcast(8,by=ddp)@e.py:3  broadcast(8)@t.py:7  barrier@t.py:9...
+        rank 1 | broadcast(8,by=ddp)@t.py:7  broadcast(8)@t.py:7  all_reduce(4)@t.py:8!
+        """
+    )
+    assert Why.FORWARD not in {d.why for d in divergences(run)}
+
+
+@pytest.mark.parametrize("how", ["exit=0", "fail=KeyError  exit=1"])
+def test_a_rank_that_left_early_is_missed_by_the_forward_of_the_rest(how: str) -> None:
+    run = sketch(
+        f"""
+        rank 0 | all_reduce(4)@t.py:7  broadcast(8,by=ddp)@e.py:3...
+        rank 1 | all_reduce(4)@t.py:7  broadcast(8,by=ddp)@e.py:3...
+        rank 2 | all_reduce(4)@t.py:7  {how}
+        """
+    )
+    (divergence,) = divergences(run)
+    assert divergence.why in {Why.FINISHED, Why.DIED}
+    assert divergence.culprits == (2,)
