@@ -38,6 +38,7 @@ from distdoctor.model.events import (
     Call,
     Ended,
     Failure,
+    Misplaced,
     Place,
     Started,
     State,
@@ -536,6 +537,14 @@ def test_only_what_ddp_still_waits_for_at_the_end_is_told(
     assert draw(living(tmp_path)) == (
         "rank 0 | barrier@t.py:5...inside  unreduced=c@t.py:6\nrank 1 | ?"
     )
+
+
+def test_a_call_on_a_tensor_without_memory_is_told(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    start(0, 2).note("misplaced", site(4), device="meta", op="broadcast")
+    (told,) = living(tmp_path).of(Misplaced, 0)
+    assert told == Misplaced(rank=0, op="broadcast", place=Place("t.py", 4, "train"))
 
 
 def test_the_layer_of_a_call_is_told(

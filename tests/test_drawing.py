@@ -20,6 +20,7 @@ from distdoctor.model.events import (
     Event,
     Failure,
     Left,
+    Misplaced,
     Place,
     Started,
     State,
@@ -123,6 +124,9 @@ LIFE: dict[type, Callable[[int], st.SearchStrategy[Event]]] = {
         rank=st.just(rank),
         parameters=st.lists(names, max_size=3).map(tuple),
         place=maybe_places,
+    ),
+    Misplaced: lambda rank: st.builds(
+        Misplaced, rank=st.just(rank), device=st.just("meta"), place=maybe_places
     ),
     Batch: lambda rank: st.builds(
         Batch,

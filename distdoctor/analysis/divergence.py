@@ -15,6 +15,7 @@ from distdoctor.analysis.camps import (
 from distdoctor.analysis.deaths import (
     deaths,
 )
+from distdoctor.analysis.devices import wrong_device
 from distdoctor.analysis.forwards import forward_by_some
 from distdoctor.analysis.independence import independent
 from distdoctor.analysis.membership import strangers
@@ -83,5 +84,5 @@ def _explained(run: Run) -> list[Divergence]:
     for explain in (busy, left_over, rendezvous):
         if not found:
             found += explain(run)
-    found = unused_parameters(run, found)
+    found = wrong_device(run, unused_parameters(run, found))
     return [forward_by_some(run, divergence) for divergence in found]

@@ -19,6 +19,7 @@ from distdoctor.model.events import (
     Event,
     Failure,
     Left,
+    Misplaced,
     Place,
     Unreduced,
 )
@@ -49,6 +50,7 @@ class Why(StrEnum):
     RENDEZVOUS = "an order that hangs where a send waits for its receive"
     MISFIT = "two sides of a message that do not fit"
     UNUSED = "parameters without a gradient"
+    DEVICE = "a device that is not served"
     FORWARD = "a forward pass of some ranks"
     BUSY = "stuck in its own code"
     LATE = "late at most collectives"
@@ -140,7 +142,9 @@ def where_of(base: Divergence) -> str:
 
 
 def at(
-    event: Batch | Busy | Failure | Left | Unreduced, ranks: Iterable[int], remark: str
+    event: Batch | Busy | Failure | Left | Misplaced | Unreduced,
+    ranks: Iterable[int],
+    remark: str,
 ) -> tuple[Location, ...]:
     """The line of an event as a location."""
     if event.place is None:

@@ -33,6 +33,7 @@ from distdoctor.model.events import (
     Event,
     Failure,
     Left,
+    Misplaced,
     Place,
     Started,
     State,
@@ -495,6 +496,10 @@ class _History:
                 )
             case "reduced":
                 self._unreduced.pop(note["model"], None)
+            case "misplaced":
+                device, op = str(note["device"]), str(note["op"])
+                misplaced = Misplaced(rank=rank, device=device, op=op, place=place)
+                self.events.append((position, misplaced))
             case "fail":
                 self.events.append((position, self._failure(note)))
             case "leave":

@@ -35,6 +35,7 @@ manual, in a test and in a report:
     new_group(names=0-2)    new_group of those ranks
     store_wait(names=key)   waits for a key of the store; store_set(names=key) sets it
     wrap=ddp:a+b            wrapped a model with the parameters a and b
+    misplaced=meta          called an operation on a tensor of that device, in vain
     unreduced=a+b           DDP got no gradients of the parameters a and b
     batches=12              a DataLoader ended after 12 batches; batches=12... is open
     fail=KeyError           an exception left the rank's code and ended it
@@ -72,6 +73,7 @@ from distdoctor.model.events import (
     Event,
     Failure,
     Left,
+    Misplaced,
     Place,
     Started,
     State,
@@ -294,6 +296,9 @@ _LIFE: dict[str, Callable[[int, str, str, Place | None], Event]] = {
         parameters=tuple(filter(None, value.partition(":")[2].split("+"))),
         place=place,
     ),
+    "misplaced": lambda rank, value, _mark, place: Misplaced(
+        rank=rank, device=value, place=place
+    ),
     "unreduced": lambda rank, value, _mark, place: Unreduced(
         rank=rank, parameters=tuple(filter(None, value.split("+"))), place=place
     ),
@@ -340,6 +345,8 @@ def _word(event: Event, places: bool) -> str:
             return f"start={size}{where}{'' if joined else '...'}"
         case Wrapped(how=how, parameters=parameters):
             return f"wrap={':'.join(filter(None, [how, '+'.join(parameters)]))}{where}"
+        case Misplaced(device=device):
+            return f"misplaced={device}{where}"
         case Unreduced(parameters=parameters):
             return f"unreduced={'+'.join(parameters)}{where}"
         case Batch(count=count, ended=ended):

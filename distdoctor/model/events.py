@@ -134,6 +134,16 @@ class Unreduced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Misplaced:
+    """A communication operation was called on a tensor without memory, in vain."""
+
+    rank: int
+    device: str = "meta"
+    op: str = ""  # name of the function users call
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """A DataLoader's iterator ended; `count` batches had come from it."""
 
@@ -199,6 +209,7 @@ Event: TypeAlias = (
     | Started
     | Wrapped
     | Unreduced
+    | Misplaced
     | Batch
     | Failure
     | Left

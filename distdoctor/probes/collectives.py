@@ -36,7 +36,7 @@ from distdoctor.probes.board import Board, local_cells
 from distdoctor.probes.harmless import harmless, lost
 from distdoctor.probes.parking import park
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.sites import layered_site
+from distdoctor.probes.sites import call_site, layered_site
 from distdoctor.probes.tensors import Key, describe, reader_of
 
 _BACKEND_SELECT = torch._C.DispatchKey.BackendSelect
@@ -49,6 +49,7 @@ _RETURN, _WOKE = int(Kind.RETURN), int(Kind.WOKE)
 _MOST_SPECS = 65_536
 _MOST_WORKS = 1024
 _MOST_UNPOLLED = 16
+_MOST_IN_VAIN = 100
 
 
 class _Group:
@@ -94,6 +95,7 @@ class Collectives:
         self._specs: dict[Key, tuple[int, int]] = {}
         self._tasks: dict[int, int] = {}  # thread -> autograd task with a bracket
         self._failing = 0
+        self._in_vain = 0
         # Dropping this object takes the kernels away.
         self._library = Library("c10d", "IMPL")  # type: ignore[no-untyped-call]
         for code, operation in enumerate(OPERATIONS):
@@ -128,7 +130,8 @@ class Collectives:
         # The guards are written out: as calls they cost as much as the work.
         def kernel(keyset: Any, *args: Any) -> Any:
             below = keyset.remove(_BACKEND_SELECT)
-            if keyset.has(_META):  # a tracer's fake tensors: no call is made
+            if keyset.has(_META):  # a tensor without memory: no call is made
+                self._without_memory(operation, args)
                 return redispatch(below, *args)
             try:
                 pending = enter(args)
@@ -149,6 +152,18 @@ class Collectives:
             return out
 
         return kernel
+
+    @harmless
+    def _without_memory(self, operation: Operation, args: tuple[Any, ...]) -> None:
+        """Note a call on real meta tensors; a tracer's fake ones mean no call."""
+        tensors = torch.utils._pytree.tree_leaves(args)
+        kinds = {type(leaf) for leaf in tensors if isinstance(leaf, torch.Tensor)}
+        if (
+            kinds <= {torch.Tensor, torch.nn.Parameter}
+            and self._in_vain < _MOST_IN_VAIN
+        ):
+            self._in_vain += 1
+            RECORDER.note("misplaced", call_site(4), device="meta", op=operation.name)
 
     def _entering(
         self, code: int, operation: Operation, op: Any
