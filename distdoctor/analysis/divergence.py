@@ -33,6 +33,7 @@ from distdoctor.analysis.setting_up import (
     missing_key,
     of_setting_up,
 )
+from distdoctor.analysis.swallowed import swallowed_exception
 from distdoctor.analysis.unanswered import left_over, unanswered
 from distdoctor.analysis.unused import unused_parameters
 from distdoctor.analysis.waiting import busy, circle
@@ -85,4 +86,5 @@ def _explained(run: Run) -> list[Divergence]:
         if not found:
             found += explain(run)
     found = wrong_device(run, unused_parameters(run, found))
+    found = [swallowed_exception(run, divergence) for divergence in found]
     return [forward_by_some(run, divergence) for divergence in found]

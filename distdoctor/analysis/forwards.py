@@ -24,7 +24,7 @@ _RUNS = {
     "checkpoint": "collects a state dict",
 }
 
-_EXPLAINED = {Why.DIED, Why.UNEVEN, Why.BUSY, Why.UNUSED}
+_EXPLAINED = {Why.DIED, Why.UNEVEN, Why.BUSY, Why.UNUSED, Why.SWALLOWED}
 
 
 class _Stray(NamedTuple):

@@ -27,6 +27,7 @@ from distdoctor.analysis.deaths import (
     own_failure,
 )
 from distdoctor.analysis.reasons import (
+    SKIPPED_HERE,
     Divergence,
     Why,
     at,
@@ -254,7 +255,7 @@ def _sequence(
             base,
             why=Why.SKIPPED,
             elsewhere=(
-                *pointers(here, minor.ranks, "skipped this call"),
+                *pointers(here, minor.ranks, SKIPPED_HERE),
                 *pointers(around, minor.ranks, "a way around it"),
             ),
             story=f"{capital(named(minor.ranks))} skipped {major.call.op} "

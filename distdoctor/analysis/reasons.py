@@ -51,6 +51,7 @@ class Why(StrEnum):
     MISFIT = "two sides of a message that do not fit"
     UNUSED = "parameters without a gradient"
     DEVICE = "a device that is not served"
+    SWALLOWED = "a swallowed exception"
     FORWARD = "a forward pass of some ranks"
     BUSY = "stuck in its own code"
     LATE = "late at most collectives"
@@ -58,6 +59,10 @@ class Why(StrEnum):
     GROUPS = "groups that not all ranks created alike"
     JOINING = "ranks that do not find each other"
     KEY = "a key that is never set"
+
+
+SKIPPED_HERE = "skipped this call"
+"""Remark at the line of a call that the ranks at fault did not make."""
 
 
 @dataclass(frozen=True, slots=True)

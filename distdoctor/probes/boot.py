@@ -91,7 +91,7 @@ def _watch_exceptions() -> None:
 
     def thread_excepthook(args: threading.ExceptHookArgs, /) -> Any:
         if args.exc_value is not None:
-            _seen(args.exc_value, args.exc_traceback)
+            seen(args.exc_value, args.exc_traceback)
         return threads(args)
 
     sys.excepthook = excepthook
@@ -104,7 +104,8 @@ def _failed(error: BaseException, traceback: TracebackType | None) -> None:
 
 
 @harmless
-def _seen(error: BaseException, traceback: TracebackType | None) -> None:
+def seen(error: BaseException, traceback: TracebackType | None) -> None:
+    """Note an exception on its way up, which may yet be caught."""
     RECORDER.failure(error, traceback, fatal=False)
 
 

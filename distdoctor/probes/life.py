@@ -21,7 +21,7 @@ from torch.utils.data import dataloader
 
 from distdoctor.journal import Kind
 from distdoctor.probes import reducers, setup
-from distdoctor.probes.boot import reporting
+from distdoctor.probes.boot import reporting, seen
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.sites import call_site
@@ -236,6 +236,9 @@ def _watch_loaders() -> None:
             batch = made(self)
         except StopIteration:
             _batch(self, ended=True)
+            raise
+        except Exception as error:
+            seen(error, error.__traceback__)
             raise
         _batch(self, ended=False)
         return batch

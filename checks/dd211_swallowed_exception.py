@@ -1,0 +1,67 @@
+"""A rank swallowed an exception, and left out calls that the others made.
+
+What it is
+----------
+A handler around the training step (`except RuntimeError: continue`) catches what one
+rank meets alone: a damaged sample, a moment without memory. The rank skips its step,
+and with it the collectives of that step.
+
+Why it matters
+--------------
+The handler was written to keep the job alive, and makes it hang: from then on this rank
+is a call ahead. Where the calls look alike its gradients are added to those of another
+step of the others, without an error, until the loop ends.
+
+Sick
+----
+The loader of rank 1 raises, and the loop goes on:
+
+    rank 0 | all_reduce(4)@t.py:7  all_reduce(4)@t.py:7...
+    rank 1 | all_reduce(4)@t.py:7  fail=OSError@d.py:3~  barrier@t.py:9!
+
+Well
+----
+All ranks swallow one, and none is ahead:
+
+    rank 0 | all_reduce(4)@t.py:7  fail=OSError@d.py:3~  all_reduce(4)@t.py:7  exit=0
+    rank 1 | all_reduce(4)@t.py:7  fail=OSError@d.py:3~  all_reduce(4)@t.py:7  exit=0
+
+Rank 1 tries again, and misses no call:
+
+    rank 0 | all_reduce(4)@t.py:7  .                     all_reduce(4)@t.py:7  exit=0
+    rank 1 | all_reduce(4)@t.py:7  fail=OSError@d.py:3~  all_reduce(4)@t.py:7  exit=0
+
+Unknown
+-------
+A rank without a journal may be the one that went on:
+
+    rank 0 | start=2  all_reduce(4)  exit=0
+    rank 1 | ?
+
+Remedy
+------
+Catch the error where it arises and go on with something of the same shape (a batch of
+zeros, the batch before), so that the rank makes its step; or let all ranks skip it:
+`all_reduce` a flag (MAX) and branch on the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.analysis.divergence import findings
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.reasons import Why
+from distdoctor.model.events import Call
+from distdoctor.model.findings import Finding, Severity
+from distdoctor.model.run import Run
+
+CODE = "DD211"
+SEVERITY = Severity.ERROR
+NEEDS = (Call,)
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """Calls left out by ranks that swallowed an exception."""
+    yield from findings(run, Why.SWALLOWED)
+    require_whole(run)
