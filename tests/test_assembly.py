@@ -425,7 +425,7 @@ def test_groups_are_named_for_readers(
         group_text("2", "undefined", 0, (0, 2)),
         group_text("3", "", 0, (3, 0)),
         group_text("7", "a b/c", 0, (0, 3)),
-        group_text("0", "undefined", 0, (0, 1, 2, 3)),
+        group_text("0", "undefined", 1, (0, 1, 2, 3)),
     ]
     for text in texts:
         process.enter(group=text)
@@ -545,6 +545,15 @@ def test_a_call_on_a_tensor_without_memory_is_told(
     start(0, 2).note("misplaced", site(4), device="meta", op="broadcast")
     (told,) = living(tmp_path).of(Misplaced, 0)
     assert told == Misplaced(rank=0, op="broadcast", place=Place("t.py", 4, "train"))
+
+
+def test_members_may_describe_a_group_differently(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    for rank, description in ((0, "mesh_tp"), (1, "mesh_dp")):
+        start(rank, 2).enter(group=group_text("7", description, 0, (0, 1)))
+    run = living(tmp_path)
+    assert {call.group for call in map(run.call, range(2))} == {"mesh_tp"}
 
 
 def test_the_layer_of_a_call_is_told(

@@ -19,6 +19,7 @@ from distdoctor.analysis.devices import wrong_device
 from distdoctor.analysis.forwards import forward_by_some
 from distdoctor.analysis.independence import independent
 from distdoctor.analysis.membership import strangers
+from distdoctor.analysis.mesh import mixed_dimensions
 from distdoctor.analysis.misfits import misfits
 from distdoctor.analysis.mismatch import mismatch, unfit_splits, unseen_swaps
 from distdoctor.analysis.reasons import (
@@ -87,4 +88,5 @@ def _explained(run: Run) -> list[Divergence]:
             found += explain(run)
     found = wrong_device(run, unused_parameters(run, found))
     found = [swallowed_exception(run, divergence) for divergence in found]
+    found = mixed_dimensions(run, found)
     return [forward_by_some(run, divergence) for divergence in found]

@@ -24,7 +24,7 @@ _RUNS = {
     "checkpoint": "collects a state dict",
 }
 
-_EXPLAINED = {Why.DIED, Why.UNEVEN, Why.BUSY, Why.UNUSED, Why.SWALLOWED}
+_EXPLAINED = {Why.DIED, Why.UNEVEN, Why.BUSY, Why.UNUSED, Why.SWALLOWED, Why.MESH}
 
 
 class _Stray(NamedTuple):

@@ -52,6 +52,7 @@ class Why(StrEnum):
     UNUSED = "parameters without a gradient"
     DEVICE = "a device that is not served"
     SWALLOWED = "a swallowed exception"
+    MESH = "another dimension of the mesh"
     FORWARD = "a forward pass of some ranks"
     BUSY = "stuck in its own code"
     LATE = "late at most collectives"

@@ -140,7 +140,13 @@ class _Tables:
         return self._number("spec", text, self.specs, parse_spec)
 
     def group(self, text: str) -> int:
-        return self._number("group", text, self.groups, str)
+        # Members may describe one group differently: a mesh with mixed-up names does.
+        name, _, rest = text.partition("\n")
+        key = ("group", f"{name}\n{rest.partition(chr(10))[2]}")
+        if key not in self._known:
+            self._known[key] = len(self.groups)
+            self.groups.append(text)
+        return self._known[key]
 
     def place(self, text: str) -> Place | None:
         file, _, rest = text.partition("\n")

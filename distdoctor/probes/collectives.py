@@ -306,10 +306,12 @@ class Collectives:
         assert RECORDER.writer is not None
         generation += 1000 * RECORDER.writer.incarnation
         text = group_text(name, getattr(group, "group_desc", ""), generation, ranks)
+        # Without the description, which members of a mixed-up mesh differ in.
+        shared = group_text(name, "", generation, ranks)
         cells, cell, whose = local_cells(
             group.size(), dist.get_rank(), dist.get_world_size(), os.environ
         ) or (group.size(), group.rank(), "")
-        board = Board(RECORDER.folder / "boards", text + whose, cells, cell)
+        board = Board(RECORDER.folder / "boards", shared + whose, cells, cell)
         return _Group(RECORDER.intern(text), board, polled)
 
     def _spec(self, key: Key, point_to_point: bool) -> tuple[int, int]:
