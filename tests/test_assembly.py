@@ -44,6 +44,7 @@ from distdoctor.model.events import (
     State,
     Tensor,
     ThreadEnded,
+    Touched,
     Wrapped,
 )
 from distdoctor.model.layers import LAYER_SHIFT, LAYERS
@@ -55,6 +56,7 @@ from distdoctor.model.operations import (
     OPERATIONS,
     REDUCE_OPS,
     UNKNOWN_REDUCE_OP,
+    UNUSED,
     signature,
 )
 from distdoctor.model.run import Frame, Group, Run, Spec
@@ -180,6 +182,33 @@ def ended(folder: Path, **rest: object) -> Run:
 
 
 # --- how far a call came ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [Kind.WAIT, Kind.HANDED])
+def test_a_handle_is_unused_until_anything_is_done_with_it(
+    start: Callable[..., Process], tmp_path: Path, kind: Kind
+) -> None:
+    process = start(0, 1)
+    used = process.enter(flags=ASYNCHRONOUS | UNUSED)
+    process.enter(flags=ASYNCHRONOUS | UNUSED)
+    process.then(kind, call=used)
+    run = living(tmp_path)
+    assert [run.call(row).unused for row in run.rows_of(0)] == [False, True]
+    assert run.call(0).asynchronous
+
+
+@pytest.mark.parametrize(("how", "stepped"), [(1, False), (2, True)])
+def test_a_touched_tensor_is_told_with_the_line_of_its_call(
+    start: Callable[..., Process], tmp_path: Path, how: int, stepped: bool
+) -> None:
+    process = start(0, 1)
+    call = process.enter(line=7)
+    process.enter(line=8)
+    where = process.writer.intern(site(9))
+    process.writer.put(Kind.TOUCHED, ME, call, flags=how, site=where)
+    (event,) = living(tmp_path).of(Touched, 0)
+    lines = [place.line for place in (event.issued, event.place) if place]
+    assert (lines, event.stepped) == ([7, 9], stepped)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from distdoctor.model.events import (
     State,
     Tensor,
     ThreadEnded,
+    Touched,
     Unreduced,
     Wrapped,
 )
@@ -80,6 +81,7 @@ def calls(choose: Choose, rank: int) -> Call:
         thread=choose(st.integers(0, 5)),
         failing=choose(st.booleans()),
         layer=choose(st.sampled_from(LAYERS)),
+        unused=choose(st.booleans()),
     )
 
 
@@ -101,6 +103,13 @@ def endings(rank: int) -> st.SearchStrategy[Ended]:
 
 
 LIFE: dict[type, Callable[[int], st.SearchStrategy[Event]]] = {
+    Touched: lambda rank: st.builds(
+        Touched,
+        rank=st.just(rank),
+        issued=maybe_places,
+        stepped=st.booleans(),
+        place=maybe_places,
+    ),
     Call: calls,
     Started: lambda rank: st.builds(
         Started,

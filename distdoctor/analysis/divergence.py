@@ -16,6 +16,7 @@ from distdoctor.analysis.deaths import (
     deaths,
 )
 from distdoctor.analysis.devices import wrong_device
+from distdoctor.analysis.early import early
 from distdoctor.analysis.forwards import forward_by_some
 from distdoctor.analysis.independence import independent
 from distdoctor.analysis.membership import strangers
@@ -83,7 +84,7 @@ def _explained(run: Run) -> list[Divergence]:
         if not found:
             found += explain(run)
     found += circle(run, found)
-    for explain in (busy, left_over, rendezvous):
+    for explain in (busy, left_over, rendezvous, early):
         if not found:
             found += explain(run)
     found = wrong_device(run, unused_parameters(run, found))

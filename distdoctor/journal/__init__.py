@@ -97,6 +97,13 @@ class Kind(IntEnum):
     LIFE = 11  # anything else; `spec` is JSON with a "what"
     BATCH = 13  # a DataLoader gave its `ordinal`-th batch, or (flags 1) ended after it
     REISSUE = 12  # refused, and made all the same, because nobody watches any more
+    HANDED = 20  # its handle was used in another way than to wait
+    TOUCHED = 21  # it was not waited for, and (flags) what happened to its tensors
+
+
+TOUCHED_BY_LINE, TOUCHED_BY_STEP = 1, 2
+"""Flags of TOUCHED: changed in place between issue and wait (`site` is that of the
+wait); read by an optimizer's step (`site` is the step's)."""
 
 
 def offset_of(field: str) -> int:

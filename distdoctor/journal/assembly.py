@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.errors import JournalUnreadable
-from distdoctor.journal import Kind, members_of
+from distdoctor.journal import TOUCHED_BY_STEP, Kind, members_of
 from distdoctor.journal.folder import (
     Manifest,
     StackSample,
@@ -39,10 +39,11 @@ from distdoctor.model.events import (
     State,
     Tensor,
     ThreadEnded,
+    Touched,
     Unreduced,
     Wrapped,
 )
-from distdoctor.model.operations import OPERATIONS
+from distdoctor.model.operations import OPERATIONS, UNUSED
 from distdoctor.model.run import CALLS, Frame, Group, Run, Spec
 
 _STATE_AFTER = {
@@ -53,6 +54,8 @@ _STATE_AFTER = {
     Kind.WAIT_RAISE: State.RAISED,
     Kind.REISSUE: State.INSIDE,
 }
+
+_TOLD = (Kind.LIFE, Kind.BATCH, Kind.THREAD_END, Kind.TOUCHED)
 
 _COPIED = ("ordinal", "signature", "op", "reduce_op", "flags", "peer")
 
@@ -335,7 +338,13 @@ def _take_apart(
         numbers = [number(box.string(int(string))) for string in used]
         calls[column] = np.array(numbers, "<i4")[inverse] if numbers else 0
     _follow(calls, entered, records)
-    life = _life(records, np.cumsum(made), box, tables, header.rank)
+    issued = dict.fromkeys(
+        records["call"][records["kind"] == Kind.TOUCHED].tolist(), ""
+    )
+    for call in issued:
+        for site in entered["site"][entered["call"] == call]:
+            issued[call] = box.string(int(site))
+    life = _life(records, np.cumsum(made), box, tables, header.rank, issued)
     return calls, life
 
 
@@ -346,6 +355,8 @@ def _follow(calls: NDArray[Any], entered: Records, records: Records) -> None:
     lowest = int(entered["call"].min())
     row_of = np.full(int(entered["call"].max()) - lowest + 1, -1)
     row_of[entered["call"] - lowest] = np.arange(len(calls))
+    used = np.isin(records["kind"], (Kind.WAIT, Kind.HANDED))
+    calls["flags"][np.isin(entered["call"], records["call"][used])] &= ~UNUSED & 0xFF
     later = records[np.isin(records["kind"], list(_STATE_AFTER))]
     numbers = later["call"].astype(np.int64) - lowest
     known = (numbers >= 0) & (numbers < len(row_of))
@@ -439,9 +450,10 @@ def _life(
     box: JournalReader,
     tables: _Tables,
     rank: int,
+    issued: Mapping[int, str],
 ) -> list[tuple[int, Event]]:
     history = _History(rank, tables)
-    told = np.isin(records["kind"], (Kind.LIFE, Kind.BATCH, Kind.THREAD_END))
+    told = np.isin(records["kind"], _TOLD)
     for position in np.flatnonzero(told):
         record, calls = records[position], int(calls_so_far[position])
         if record["kind"] == Kind.THREAD_END:
@@ -451,6 +463,15 @@ def _life(
         if record["kind"] == Kind.BATCH:
             place = tables.place(box.string(int(record["site"])))
             history.batch(calls, record, place)
+            continue
+        if record["kind"] == Kind.TOUCHED:
+            touched = Touched(
+                rank=rank,
+                issued=tables.place(issued.get(int(record["call"]), "")),
+                stepped=record["flags"] == TOUCHED_BY_STEP,
+                place=tables.place(box.string(int(record["site"]))),
+            )
+            history.events.append((calls, touched))
             continue
         place = tables.place(box.string(int(record["site"])))
         try:

@@ -24,10 +24,11 @@ manual, in a test and in a report:
     send(4,peer=1)+         one of several given to batch_isend_irecv together
     all_reduce(4)&          asynchronous and complete
     all_reduce(4)&...issued    asynchronous, not waited for
+    all_reduce(4)&'         its handle was given to the user and never used
     barrier!                stopped before it was issued
     barrier^                ended with an exception
     barrier~                called while an exception was on its way up
-    barrier~...             both; the flags &, ~ and + stand before the ending
+    barrier~...             both; the flags &, ', ~ and + stand before the ending
     barrier%2               called by the thread number 2 (0 is not written)
     barrier+70ms            entered 70 ms after the start (read, and never written)
     barrier+70ms*9          nine times, 100 ms apart
@@ -46,6 +47,8 @@ manual, in a test and in a report:
     exit=137!               without the interpreter's exit handlers: killed
     exit=143!!              ended by distdoctor or by the launcher
     over=2                  the thread number 2 ended
+    touched=t.py:7@t.py:9   the tensor of t.py:7's call changed before the wait, t.py:9
+    stepped=t.py:7@t.py:9   an optimizer read it at t.py:9, before any wait
     busy=40@train.py:9      seen there for 40 s, moving nowhere
     .                       nothing; keeps the columns in line
     ?                       alone on its line: the rank left no journal
@@ -79,6 +82,7 @@ from distdoctor.model.events import (
     State,
     Tensor,
     ThreadEnded,
+    Touched,
     Unreduced,
     Wrapped,
 )
@@ -96,7 +100,7 @@ _WORD = re.compile(
     r"(?:\((?P<tensors>[^)\s]*)\))?"
     r"(?:/(?P<group>[\w-]+))?"
     r"(?:@(?P<file>[^\s:]+?):(?P<line>\d+))?"
-    r"(?P<flags>[&~+]*)(?P<end>\.\.\.inside|\.\.\.issued|\.\.\.|!!|!|\^)?"
+    r"(?P<flags>[&'~+]*)(?P<end>\.\.\.inside|\.\.\.issued|\.\.\.|!!|!|\^)?"
     r"(?:%(?P<thread>\d+))?"
     r"(?:\+(?P<entered>\d+)ms)?"
 )
@@ -268,6 +272,7 @@ def _call(
         entered_ms=int(match["entered"] or 0),
         batched="+" in match["flags"],
         layer=options.get("by", ""),
+        unused="'" in match["flags"],
     )
 
 
@@ -322,8 +327,19 @@ _LIFE: dict[str, Callable[[int, str, str, Place | None], Event]] = {
     "over": lambda rank, value, _mark, _place: ThreadEnded(
         rank=rank, thread=int(value)
     ),
+    "touched": lambda rank, value, _mark, place: Touched(
+        rank=rank, issued=_issued(value), place=place
+    ),
+    "stepped": lambda rank, value, _mark, place: Touched(
+        rank=rank, issued=_issued(value), stepped=True, place=place
+    ),
     "busy": lambda rank, value, _mark, place: _busy(rank, value, place),
 }
+
+
+def _issued(value: str) -> Place | None:
+    file, _, line = value.rpartition(":")
+    return Place(file, int(line)) if file else None
 
 
 def _busy(rank: int, value: str, place: Place | None) -> Busy:
@@ -360,6 +376,8 @@ def _word(event: Event, places: bool) -> str:
             return f"exit={known}{'!!' if stopped else '' if orderly else '!'}"
         case ThreadEnded(thread=thread):
             return f"over={thread}"
+        case Touched(issued=issued, stepped=stepped):
+            return f"{'stepped' if stepped else 'touched'}={issued or ':0'}{where}"
         case Busy(seconds=seconds):
             return f"busy={seconds:g}@{event.place}"
 
@@ -395,7 +413,8 @@ def _call_word(call: Call, where: str) -> str:
 
 
 def _mark(call: Call) -> str:
-    flags = "&" * call.asynchronous + "~" * call.failing + "+" * call.batched
+    flags = "&" * call.asynchronous + "'" * call.unused
+    flags += "~" * call.failing + "+" * call.batched
     return flags + _ENDINGS[call.state]
 
 

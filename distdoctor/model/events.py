@@ -87,6 +87,7 @@ class Call:
     entered_ms: int = 0  # of a drawing's clock; what was seen is in `Run.calls`
     batched: bool = False  # a message of `batch_isend_irecv`
     layer: str = ""  # the part of torch that the user called; see model.layers
+    unused: bool = False  # the user's line got its handle, and did nothing with it
 
     def __str__(self) -> str:
         tensors = "+".join(map(str, self.tensors))
@@ -194,6 +195,16 @@ class ThreadEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Touched:
+    """The tensor of an asynchronous call was used before the call was waited for."""
+
+    rank: int
+    issued: Place | None  # the call's line
+    stepped: bool = False  # an optimizer's step read it; else it was changed in place
+    place: Place | None = None  # the wait behind the change, or the step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Busy:
     """The rank's main thread was seen in user code, again and again, moving nowhere."""
 
@@ -215,5 +226,6 @@ Event: TypeAlias = (
     | Left
     | Ended
     | ThreadEnded
+    | Touched
     | Busy
 )

@@ -103,8 +103,12 @@ REDUCE_OPS = (
 )
 """Reduce ops by the number torch gives them (`c10d::ReduceOp::RedOpType`)."""
 
-ASYNCHRONOUS, FAILING, BATCHED = 1, 2, 4
-"""Bits of a call's flags."""
+ASYNCHRONOUS, FAILING, BATCHED, UNUSED = 1, 2, 4, 64
+"""Bits of a call's flags; those between are the layer's (see model.layers).
+
+UNUSED: a line of the user's own was given its handle. In a journal that is all it
+means; in a run it is only set if nothing was done with the handle.
+"""
 
 NO_REDUCE_OP, UNKNOWN_REDUCE_OP = 255, 254
 """Codes for an operation without a reduce op, and for one that could not be read."""

@@ -34,6 +34,7 @@ from distdoctor.model.operations import (
     OPERATIONS,
     REDUCE_OPS,
     SETUP_CODES,
+    UNUSED,
     signature,
 )
 
@@ -202,6 +203,7 @@ class Run:
             failing=bool(record["flags"] & FAILING),
             batched=bool(record["flags"] & BATCHED),
             layer=layer_of(int(record["flags"])),
+            unused=bool(record["flags"] & UNUSED),
         )
 
     def events(self, rank: int) -> Iterator[Event]:
@@ -314,6 +316,7 @@ class _Builder:
         flags = ASYNCHRONOUS * call.asynchronous | FAILING * call.failing
         flags |= BATCHED * call.batched
         flags |= LAYERS.index(call.layer) << LAYER_SHIFT
+        flags |= UNUSED * call.unused
         return (
             signature(op, reduce_op, root, dtypes, numels, call.names),
             call.ordinal or ordinal,

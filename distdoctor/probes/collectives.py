@@ -29,10 +29,12 @@ from distdoctor.model.operations import (
     FAILING,
     NO_REDUCE_OP,
     OPERATIONS,
+    UNUSED,
     Operation,
 )
 from distdoctor.probes import reduce_ops
 from distdoctor.probes.board import Board, local_cells
+from distdoctor.probes.handles import READ_BY, Handles, is_users_own, watchable
 from distdoctor.probes.harmless import harmless, lost
 from distdoctor.probes.parking import park
 from distdoctor.probes.recorder import RECORDER
@@ -45,6 +47,8 @@ _META = torch._C.DispatchKey.Meta
 # A member of an Enum costs a lookup of 0.1 µs each time.
 _ENTER, _REFUSE = int(Kind.ENTER), int(Kind.REFUSE)
 _RETURN, _WOKE = int(Kind.RETURN), int(Kind.WOKE)
+
+_is_completed = dist.Work.is_completed  # before anybody replaces it
 
 _MOST_SPECS = 65_536
 _MOST_WORKS = 1024
@@ -68,10 +72,12 @@ class _Group:
 class Pending:
     """A call whose end is not known yet."""
 
-    __slots__ = ("asynchronous", "call", "group", "ordinal", "polled")
+    __slots__ = ("asynchronous", "call", "group", "ordinal", "polled", "watched")
 
     def __init__(self, call: int, group: _Group, ordinal: int, flags: int) -> None:
         self.call = call
+        # What it reads, if a line of the user's own is given a handle for it.
+        self.watched: tuple[torch.Tensor, ...] | None = None
         self.group = group.number
         self.ordinal = ordinal
         self.asynchronous = bool(flags & ASYNCHRONOUS)
@@ -85,11 +91,13 @@ class Collectives:
         works: Work objects and their calls, by the identity of the Work: it is held so
             that pybind hands the user this very object.
         by_pointer: Calls by the address of their result, for functional collectives.
+        handles: What the user was given to wait for.
     """
 
     def __init__(self) -> None:
         self.works: OrderedDict[int, tuple[Any, Pending]] = OrderedDict()
         self.by_pointer: OrderedDict[int, Pending] = OrderedDict()
+        self.handles = Handles()
         self._groups: dict[str, _Group | None] = {}
         self._seen: dict[tuple[str, tuple[int, ...]], int] = {}
         self._specs: dict[Key, tuple[int, int]] = {}
@@ -116,6 +124,7 @@ class Collectives:
         self._specs.clear()  # their numbers are of a journal that may be another now
         self.works.clear()
         self.by_pointer.clear()
+        self.handles.forget()
 
     def _kernel(self, code: int, operation: Operation, op: Any) -> Callable[..., Any]:
         enter, left, raised = (
@@ -174,6 +183,7 @@ class Collectives:
         at_root, at_tag = at.get("root_rank"), at.get("tag")
         at_peer = at.get("src", at.get("dst"))
         at_async = at.get("async_op")
+        at_read = next((at[name] for name in READ_BY if name in at), at_group)
         read = reader_of(operation.c10d, at)
         point_to_point = operation.is_point_to_point
         batching = RECORDER.batching if point_to_point else None
@@ -214,6 +224,10 @@ class Collectives:
                 flags |= ASYNCHRONOUS
             elif batching and thread in batching:
                 flags |= BATCHED
+            if (flags & ASYNCHRONOUS or point_to_point) and is_users_own(
+                2, point_to_point=point_to_point
+            ):
+                flags |= UNUSED
             error = sys.exception()
             if error is not None and not isinstance(error, StopIteration):
                 flags |= FAILING
@@ -247,7 +261,10 @@ class Collectives:
             task = task_id()
             if task != -1 and self._tasks.get(thread) != task:
                 self._bracket(thread, task, call)
-            return Pending(call, group, ordinal, flags)
+            pending = Pending(call, group, ordinal, flags)
+            if flags & UNUSED:
+                pending.watched = watchable(args[at_read], group.polled)
+            return pending
 
         return entering
 
@@ -269,10 +286,12 @@ class Collectives:
         while works:
             # A Work keeps its tensors alive: let the finished ones go.
             oldest, (held, _) = next(iter(works.items()))
-            if len(works) < most and not (pending.polled and held.is_completed()):
+            if len(works) < most and not (pending.polled and _is_completed(held)):
                 break
             works.pop(oldest, None)
         works[id(work)] = (work, pending)
+        if pending.watched is not None:
+            self.handles.hold(work, pending, thread)
         if pending.asynchronous and isinstance(out, tuple):
             self._remember_result(pending, out[0])
 

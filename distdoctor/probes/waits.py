@@ -15,6 +15,7 @@ from torch.library import Library
 
 from distdoctor.journal import Kind
 from distdoctor.probes.collectives import Collectives, Pending
+from distdoctor.probes.handles import watch_uses
 from distdoctor.probes.harmless import harmless, lost
 from distdoctor.probes.recorder import RECORDER
 
@@ -40,14 +41,23 @@ def watch_waits(collectives: Collectives) -> Library:
     Returns:
         The library of the kernel; it must be kept.
     """
-    works = collectives.works
+    works, handles = collectives.works, collectives.handles
+    used = harmless(handles.used)
+    watch_uses(handles)
     made = dist.Work.wait
 
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        held = works.get(id(self))
-        if held is None or held[0] is not self:
+        number = id(self)
+        handle = handles.open.get(number)
+        held = works.get(number)
+        if handle is not None:
+            used(self, waited=True)
+        if held is not None and held[0] is self:
+            pending = held[1]
+        elif handle is not None and handle.reference() is self:
+            pending = handle.pending  # let go here because it was complete
+        else:
             return made(self, *args, **kwargs)
-        pending = held[1]
         _put(_WAIT, pending)
         try:
             result = made(self, *args, **kwargs)
@@ -55,7 +65,7 @@ def watch_waits(collectives: Collectives) -> Library:
             _put(_RAISED, pending)
             raise
         _put(_WOKE, pending)
-        works.pop(id(self), None)
+        works.pop(number, None)
         return result
 
     dist.Work.wait = wait  # type: ignore[method-assign]

@@ -1,0 +1,85 @@
+"""What was used before it was waited for: what is told, and who is not accused."""
+
+import pytest
+
+from distdoctor.analysis.divergence import divergences
+from distdoctor.analysis.reasons import Divergence, Why
+from distdoctor.model.drawing import sketch
+from distdoctor.model.findings import Role
+
+
+def early(drawing: str) -> list[Divergence]:
+    return [one for one in divergences(sketch(drawing)) if one.why is Why.EARLY]
+
+
+def test_the_line_of_the_call_and_of_the_wait_are_named() -> None:
+    (found,) = early(
+        """
+        rank 0 | all_reduce(4)@t.py:7&  touched=t.py:7@t.py:9  exit=0
+        rank 1 | all_reduce(4)@t.py:7&  touched=t.py:7@t.py:9  exit=0
+        """
+    )
+    assert [location.place.line for location in found.elsewhere] == [7, 9]
+    assert found.culprits == ()
+    assert found.elsewhere[0].role is Role.PARTY
+
+
+def test_a_rank_that_alone_touches_is_at_fault() -> None:
+    (found,) = early(
+        """
+        rank 0 | all_reduce(4)@t.py:7&  touched=t.py:7@t.py:9  exit=0
+        rank 1 | all_reduce(4)@t.py:7&  exit=0
+        """
+    )
+    assert found.culprits == (0,)
+
+
+def test_one_line_is_told_once_however_often_it_runs() -> None:
+    (found,) = early(
+        """
+        rank 0 | all_reduce(4)@t.py:7&  stepped=t.py:7@t.py:9  stepped=t.py:7@t.py:9
+        rank 1 | all_reduce(4)@t.py:7&  .
+        """
+    )
+    assert "2 times" in found.story
+
+
+def test_what_was_touched_hides_what_was_never_waited_for() -> None:
+    """It is the same handle, mostly."""
+    found = early(
+        """
+        rank 0 | all_reduce(4)@t.py:7&'...issued  stepped=t.py:7@t.py:9  exit=0
+        rank 1 | all_reduce(4)@t.py:7&'...issued  stepped=t.py:7@t.py:9  exit=0
+        """
+    )
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("end", ["exit=143!!", "fail=KeyError  exit=1", "exit=1", "."])
+def test_a_rank_that_was_cut_off_may_have_meant_to_wait(end: str) -> None:
+    assert not early(
+        f"""
+        rank 0 | all_reduce(4)@t.py:7&'...issued  {end}
+        rank 1 | all_reduce(4)@t.py:7&'...issued  {end}
+        """
+    )
+
+
+def test_a_receive_that_nobody_waits_for_is_told() -> None:
+    (found,) = early(
+        """
+        rank 0 | send(4,peer=1)@t.py:7'            leave  exit=0
+        rank 1 | recv(4,peer=0)@t.py:9'...issued   leave  exit=0
+        """
+    )
+    assert found.culprits == (1,)
+
+
+def test_a_fault_that_explains_the_end_comes_first() -> None:
+    run = sketch(
+        """
+        rank 0 | all_reduce(4)@t.py:7&  touched=t.py:7@t.py:9  barrier@t.py:9...
+        rank 1 | all_reduce(4)@t.py:7&  touched=t.py:7@t.py:9  all_reduce(4)@t.py:7!
+        """
+    )
+    assert Why.EARLY not in {one.why for one in divergences(run)}
