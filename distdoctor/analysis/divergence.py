@@ -23,6 +23,7 @@ from distdoctor.analysis.membership import strangers
 from distdoctor.analysis.mesh import mixed_dimensions
 from distdoctor.analysis.misfits import misfits
 from distdoctor.analysis.mismatch import mismatch, unfit_splits, unseen_swaps
+from distdoctor.analysis.races import race
 from distdoctor.analysis.reasons import (
     Divergence,
     Why,
@@ -65,6 +66,9 @@ def _explained(run: Run) -> list[Divergence]:
             found  # a call that cannot be made: what others do for want of it follows
         )
     for alignment in alignments(run):
+        if (raced := race(run, alignment)) is not None:
+            found.append(raced)
+            continue
         fault = alignment.first_fault(run)
         unfit = unfit_splits(run, alignment, fault)
         if unfit is not None:

@@ -60,6 +60,7 @@ class Why(StrEnum):
     GROUPS = "groups that not all ranks created alike"
     JOINING = "ranks that do not find each other"
     KEY = "a key that is never set"
+    RACE = "threads in no fixed order"
     EARLY = "used before it was waited for"
 
 

@@ -103,11 +103,12 @@ REDUCE_OPS = (
 )
 """Reduce ops by the number torch gives them (`c10d::ReduceOp::RedOpType`)."""
 
-ASYNCHRONOUS, FAILING, BATCHED, UNUSED = 1, 2, 4, 64
+ASYNCHRONOUS, FAILING, BATCHED, UNUSED, IN_BACKWARD = 1, 2, 4, 64, 128
 """Bits of a call's flags; those between are the layer's (see model.layers).
 
 UNUSED: a line of the user's own was given its handle. In a journal that is all it
-means; in a run it is only set if nothing was done with the handle.
+means; in a run it is only set if nothing was done with the handle. IN_BACKWARD: made
+by a thread of autograd, or from the thread that waits for it, during a backward pass.
 """
 
 NO_REDUCE_OP, UNKNOWN_REDUCE_OP = 255, 254

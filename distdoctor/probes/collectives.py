@@ -27,6 +27,7 @@ from distdoctor.model.operations import (
     ASYNCHRONOUS,
     BATCHED,
     FAILING,
+    IN_BACKWARD,
     NO_REDUCE_OP,
     OPERATIONS,
     UNUSED,
@@ -232,6 +233,9 @@ class Collectives:
             if error is not None and not isinstance(error, StopIteration):
                 flags |= FAILING
                 self._failing_with(error)
+            task = task_id()
+            if task != -1:
+                flags |= IN_BACKWARD
             kind, ordinal = _ENTER, 0
             with recorder.lock:
                 recorder.calls = call = recorder.calls + 1
@@ -258,7 +262,6 @@ class Collectives:
             if kind == _REFUSE:
                 park()
                 writer.put(Kind.REISSUE, thread, call, ordinal, group.number)
-            task = task_id()
             if task != -1 and self._tasks.get(thread) != task:
                 self._bracket(thread, task, call)
             pending = Pending(call, group, ordinal, flags)
