@@ -38,6 +38,7 @@ from distdoctor.model.events import (
     Call,
     Ended,
     Failure,
+    Locked,
     Misplaced,
     Place,
     Started,
@@ -182,6 +183,41 @@ def ended(folder: Path, **rest: object) -> Run:
 
 
 # --- how far a call came ------------------------------------------------------------
+
+
+LOCKING = "lock = threading.Lock()\nwith lock:\n    step()\n"
+
+
+def looks(rank: int, count: int, *lines: int) -> list[StackSample]:
+    """Looks at a rank one of whose threads stands in these lines of t.py."""
+    standing = [[StackFrame(f"{DIRECTORY}/t.py", line, "save")] for line in lines]
+    return [
+        StackSample(rank=rank, pid=ME, seconds=2.0 * n, standing=standing)
+        for n in range(count)
+    ]
+
+
+def locked(folder: Path, samples: list[StackSample]) -> dict[int, Place]:
+    record.write(folder, record.SOURCES, {"t.py": LOCKING})
+    record.write(folder, record.STACKS, samples)
+    run = ended(folder)
+    return {r: event.place for r in run.life for event in run.of(Locked, r)}
+
+
+def test_a_thread_that_stays_in_a_line_that_takes_a_lock_is_told(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    start(0), start(1)
+    found = locked(tmp_path, looks(0, BUSY_LOOKS, 2, 3) + looks(1, 1, 2))
+    assert found == dict.fromkeys([0, 1], Place("t.py", 2, "save"))
+
+
+@pytest.mark.parametrize(("count", "lines"), [(BUSY_LOOKS - 1, [2]), (9, [3]), (9, [])])
+def test_a_short_look_or_another_line_tells_of_no_lock(
+    start: Callable[..., Process], tmp_path: Path, count: int, lines: list[int]
+) -> None:
+    start(0), start(1)
+    assert not locked(tmp_path, looks(0, count, *lines))
 
 
 @pytest.mark.parametrize("kind", [Kind.WAIT, Kind.HANDED])

@@ -20,6 +20,7 @@ from distdoctor.model.events import (
     Event,
     Failure,
     Left,
+    Locked,
     Misplaced,
     Place,
     Started,
@@ -103,6 +104,12 @@ def endings(rank: int) -> st.SearchStrategy[Ended]:
 
 
 LIFE: dict[type, Callable[[int], st.SearchStrategy[Event]]] = {
+    Locked: lambda rank: st.builds(
+        Locked,
+        rank=st.just(rank),
+        place=places,
+        seconds=st.integers(0, 999).map(float),
+    ),
     Touched: lambda rank: st.builds(
         Touched,
         rank=st.just(rank),

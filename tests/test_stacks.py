@@ -14,7 +14,7 @@ import pytest
 
 from distdoctor.journal import FOLDER_VARIABLE
 from distdoctor.journal.folder import StackFrame, StackSample
-from distdoctor.launch.stacks import StackTaker, _last_thread, _users
+from distdoctor.launch.stacks import StackTaker, _is_standing, _stacks_of, _users
 
 DEADLINE_S = 60.0  # for a Python without torch on a busy machine
 
@@ -38,6 +38,29 @@ MAIN = [
     StackFrame("/job/train.py", 40, "main"),
     StackFrame("/job/train.py", 52, "<module>"),
 ]
+
+
+def _last_thread(dump: str) -> list[StackFrame] | None:
+    stacks = _stacks_of(dump)
+    return stacks[0] if stacks else None
+
+
+def test_all_threads_are_read_the_main_one_first() -> None:
+    stacks = _stacks_of(DUMP)
+    assert [stack[-1].function for stack in stacks] == ["<module>", "_bootstrap"]
+
+
+LOCK = StackFrame("/job/save.py", 4, "save")
+PYTHONS = StackFrame(f"{STDLIB}/threading.py", 450, "acquire")
+QUEUES = StackFrame(f"{STDLIB}/queue.py", 171, "get")
+
+
+def test_a_thread_stands_in_its_own_line_or_takes_a_lock() -> None:
+    assert _is_standing([LOCK])
+    assert _is_standing([PYTHONS, LOCK])
+    assert not _is_standing([QUEUES, LOCK])
+    assert not _is_standing([PYTHONS])
+    assert not _is_standing([])
 
 
 def test_the_main_thread_stands_last() -> None:
@@ -114,7 +137,8 @@ def read(folder: Path, output: str, status: int = 0) -> list[StackFrame] | None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    return StackTaker(folder)._py_spy_frames(7, process)
+    stacks = StackTaker(folder)._py_spy_stacks(7, process)
+    return stacks[0] if stacks else None
 
 
 def test_the_frames_of_the_main_thread_are_read(tmp_path: Path) -> None:

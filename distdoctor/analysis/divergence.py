@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from distdoctor.analysis.absence import absence
 from distdoctor.analysis.alignment import alignments
+from distdoctor.analysis.callbacks import called_back
 from distdoctor.analysis.camps import (
     camps,
 )
@@ -19,6 +20,7 @@ from distdoctor.analysis.devices import wrong_device
 from distdoctor.analysis.early import early
 from distdoctor.analysis.forwards import forward_by_some
 from distdoctor.analysis.independence import independent
+from distdoctor.analysis.locks import locks
 from distdoctor.analysis.membership import strangers
 from distdoctor.analysis.mesh import mixed_dimensions
 from distdoctor.analysis.misfits import misfits
@@ -74,7 +76,7 @@ def _explained(run: Run) -> list[Divergence]:
         if unfit is not None:
             found.append(unfit)
         elif fault is not None and len(camps(run, fault)) > 1:
-            found.append(mismatch(run, fault))
+            found.append(called_back(run, mismatch(run, fault)))
         elif fault is not None:
             found += absence(run, fault)
         else:
@@ -84,7 +86,8 @@ def _explained(run: Run) -> list[Divergence]:
         ends = {Why.DIED, Why.FINISHED, Why.UNEVEN}
         found = [*wrong, *(each for each in found if each.why not in ends)]
     # What is left explains nothing more where a cause is known already.
-    for explain in (deaths, joining, missing_key, groups_left_out, unanswered):
+    first = (deaths, joining, missing_key, groups_left_out, unanswered, locks)
+    for explain in first:
         if not found:
             found += explain(run)
     found += circle(run, found)

@@ -45,13 +45,11 @@ def _threads(run: Run, rows: Rows) -> NDArray[np.int32]:
 
 def _disagreements(run: Run, alignment: Alignment) -> Iterator[Meeting]:
     """Meetings of calls that differ, or of like calls from different lines."""
-    sites = run.calls["site"][alignment.rows]
-    lowest = np.minimum.reduceat(sites, alignment.starts)
-    differ = lowest != np.maximum.reduceat(sites, alignment.starts)
-    for n in np.flatnonzero(differ | ~alignment.equal):
-        yield alignment.meeting(run, int(n))
-        if not alignment.equal[n]:
-            return  # what follows is out of step
+    chosen = np.flatnonzero(alignment.varies(run.calls["site"]) | ~alignment.equal)
+    unequal = np.flatnonzero(~alignment.equal[chosen])
+    # What follows the first unequal one is out of step.
+    end = unequal[0] + 1 if len(unequal) else len(chosen)
+    yield from alignment.meetings(run, chosen[:end])
 
 
 def _raced(

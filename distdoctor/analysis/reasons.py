@@ -60,6 +60,8 @@ class Why(StrEnum):
     GROUPS = "groups that not all ranks created alike"
     JOINING = "ranks that do not find each other"
     KEY = "a key that is never set"
+    CALLBACK = "called from a finalizer or a signal handler"
+    LOCK = "a lock held across a call"
     RACE = "threads in no fixed order"
     EARLY = "used before it was waited for"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from distdoctor.model.events import (
     Event,
     Failure,
     Left,
+    Locked,
     Misplaced,
     Place,
     Started,
@@ -60,6 +62,8 @@ _TOLD = (Kind.LIFE, Kind.BATCH, Kind.THREAD_END, Kind.TOUCHED)
 _COPIED = ("ordinal", "signature", "op", "reduce_op", "flags", "peer")
 
 _SIGTERM_AS_SHELL = 143
+
+_TAKES_A_LOCK = re.compile(r"^\s*with\b|\.acquire\(")
 
 _DAMAGED = (ValueError, TypeError, KeyError, OverflowError, RecursionError)
 """What reading a note can end in whose text is not what we have written."""
@@ -618,7 +622,36 @@ def _with_stacks(run: Run, samples: list[StackSample], directory: str) -> Run:
     for rank, taken in by_rank.items():
         if rank in life and (busy := _busy(rank, taken, stacks[rank])) is not None:
             life[rank].append((len(run.rows_of(rank)), busy))
+    # Where one rank was watched for long, a last look at the others is enough.
+    watched = any(_locked(run, *one, directory) for one in by_rank.items())
+    for rank, taken in by_rank.items():
+        locked = _locked(run, rank, taken, directory, 1 if watched else BUSY_LOOKS)
+        if rank in life and locked is not None:
+            life[rank].append((len(run.rows_of(rank)), locked))
     return replace(run, stacks=stacks, life=life)
+
+
+def _locked(
+    run: Run,
+    rank: int,
+    samples: list[StackSample],
+    directory: str,
+    looks: int = BUSY_LOOKS,
+) -> Locked | None:
+    """A line that takes a lock, if a thread stood in it at all of so many looks."""
+    if len(samples) < looks:
+        return None
+    stood = [
+        {(stack[0].file, stack[0].line, stack[0].function) for stack in sample.standing}
+        for sample in samples
+    ]
+    for file, line, function in sorted(set.intersection(*stood)):
+        place = Place(relative(file, directory), line, function)
+        lines = run.sources.get(place.file, "").splitlines()
+        if line <= len(lines) and _TAKES_A_LOCK.search(lines[line - 1]):
+            seconds = round(samples[-1].seconds - samples[0].seconds, 1)
+            return Locked(rank=rank, place=place, seconds=seconds)
+    return None
 
 
 def _busy(rank: int, samples: list[StackSample], stack: list[Frame]) -> Busy | None:

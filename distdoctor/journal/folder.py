@@ -78,6 +78,7 @@ class StackSample(msgspec.Struct, kw_only=True):
     cpu_seconds: float | None = None  # used by the process so far
     taken_by: str = "py-spy"
     frames: list[StackFrame] = []
+    standing: list[list[StackFrame]] = []  # of each thread in no library's code
 
 
 AnyStruct = TypeVar("AnyStruct")

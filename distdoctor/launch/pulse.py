@@ -196,10 +196,20 @@ class Pulse:
                 return True
         return False
 
+    def entangled(self) -> list[Rank]:
+        """All ranks, if in each some thread waits in vain and another is free."""
+        living = self.living()
+        if any(rank.is_blocked() or not self._in_vain(rank) for rank in living):
+            return []
+        return living
+
     def laggards(self) -> list[Rank]:
         """Ranks that are not blocked while all others are, and somebody is."""
         living = self.living()
         free = [rank for rank in living if not rank.is_blocked()]
+        if len(free) == len(living):
+            # Threads: some of each rank's are blocked, and who is not holds them up.
+            free = [rank for rank in living if not self._in_vain(rank)]
         if len(free) == len(living) or not free:
             return []
         blocked = [rank for rank in living if rank not in free]

@@ -56,7 +56,7 @@ class StackTaker:
     def take(
         self, ranks: Sequence[tuple[int, int]], seconds: float
     ) -> list[StackSample]:
-        """User frames of the main threads; ranks that do not answer are left out.
+        """User frames of the threads; ranks that do not answer are left out.
 
         Args:
             ranks: Rank and process number of each.
@@ -65,10 +65,10 @@ class StackTaker:
         started = [(rank, pid, self._start(pid)) for rank, pid in ranks]
         samples = []
         for rank, pid, process in started:
-            frames, taken_by = self._py_spy_frames(pid, process), "py-spy"
-            if frames is None:
-                frames, taken_by = self._signal_frames(pid), "signal"
-            if frames is not None:
+            threads, taken_by = self._py_spy_stacks(pid, process), "py-spy"
+            if not threads:
+                threads, taken_by = self._signal_stacks(pid), "signal"
+            if threads:
                 samples.append(
                     StackSample(
                         rank=rank,
@@ -76,7 +76,12 @@ class StackTaker:
                         seconds=round(seconds, 3),
                         cpu_seconds=_cpu_seconds(pid),
                         taken_by=taken_by,
-                        frames=list(_users(frames)),
+                        frames=list(_users(threads[0])),
+                        standing=[
+                            list(_users(frames))
+                            for frames in threads
+                            if _is_standing(frames)
+                        ],
                     )
                 )
         return samples
@@ -91,17 +96,18 @@ class StackTaker:
             stdin=subprocess.DEVNULL,
         )
 
-    def _py_spy_frames(
+    def _py_spy_stacks(
         self, pid: int, process: subprocess.Popen[bytes] | None
-    ) -> list[StackFrame] | None:
+    ) -> list[list[StackFrame]]:
+        """All threads' frames, the main thread's first; empty if that is not known."""
         if process is None:
-            return None
+            return []
         try:
             output, errors = process.communicate(timeout=_DEADLINE_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
-            return None
+            return []
         if process.returncode:
             said = errors.decode(errors="replace").strip().splitlines()
             if said and "ermission" in errors.decode(errors="replace"):
@@ -110,18 +116,22 @@ class StackTaker:
                     "py-spy may not trace here (ptrace is not permitted): stacks came "
                     "by a signal, without local variables"
                 )
-            return None
+            return []
         try:
             threads = json.loads(output)
             main = next(t for t in threads if t.get("os_thread_id") in {pid, None})
-            return [_frame(frame) for frame in main["frames"][:_MOST_FRAMES]]
+            others = [thread for thread in threads if thread is not main]
+            return [
+                [_frame(frame) for frame in thread["frames"][:_MOST_FRAMES]]
+                for thread in [main, *others]
+            ]
         except (ValueError, StopIteration, KeyError, TypeError, AttributeError):
-            return None
+            return []
 
-    def _signal_frames(self, pid: int) -> list[StackFrame] | None:
+    def _signal_stacks(self, pid: int) -> list[list[StackFrame]]:
         file = self._folder / "stacks" / f"{pid}.txt"
         if not file.exists():
-            return None
+            return []
         before = file.stat().st_size
         with suppress(OSError):
             os.kill(pid, signal.SIGRTMAX - STACK_SIGNAL_FROM_LAST)
@@ -134,20 +144,37 @@ class StackTaker:
             size = now
         with file.open("rb") as text:
             text.seek(before)
-            return _last_thread(text.read(_LARGEST_DUMP).decode(errors="replace"))
+            return _stacks_of(text.read(_LARGEST_DUMP).decode(errors="replace"))
 
 
-def _last_thread(dump: str) -> list[StackFrame] | None:
-    """Frames of the main thread, which faulthandler writes last."""
-    frames: list[StackFrame] = []
+def _stacks_of(dump: str) -> list[list[StackFrame]]:
+    """Frames of all threads, first of the main thread, which faulthandler puts last."""
+    stacks: list[list[StackFrame]] = []
     for line in dump.splitlines():
         if match := _LINE.fullmatch(line):
-            frames.append(
-                StackFrame(match["file"], int(match["line"]), match["function"])
-            )
+            stacks[-1:] = [
+                [
+                    *(stacks[-1] if stacks else []),
+                    StackFrame(match["file"], int(match["line"]), match["function"]),
+                ]
+            ]
         elif line and not line.startswith(" "):  # the next thread
-            frames = []
-    return frames or None
+            stacks.append([])
+    return stacks[::-1] if stacks and stacks[-1] else []
+
+
+def _is_standing(frames: Sequence[StackFrame]) -> bool:
+    """Whether a thread's innermost line is the user's own, or takes a lock for it.
+
+    A lock written in C has no frame: its thread stands in the line that wants it.
+    """
+    if not frames or not any(_users(frames)):
+        return False
+    inner = frames[0]
+    takes = inner.function.rpartition(".")[2] in {"acquire", "__enter__"}
+    return inner in list(_users([inner])) or (
+        takes and Path(inner.file).name == "threading.py"
+    )
 
 
 def _frame(frame: dict[str, Any]) -> StackFrame:

@@ -262,8 +262,9 @@ class _Supervisor:
             waited = time.monotonic_ns() - min(rank.moved_ns for rank in refused)
             if waited > REFUSED_S * 1e9:
                 return Stop.REFUSED
-        self.watch.look(self.pulse.laggards(), now, self.begun)
-        return Stop.STUCK if self.watch.is_stuck() else ""
+        entangled = self.pulse.entangled()
+        self.watch.look(entangled or self.pulse.laggards(), now, self.begun)
+        return Stop.STUCK if self.watch.is_stuck(len(entangled)) else ""
 
     # --- when it is over ---
 
@@ -345,13 +346,14 @@ class _Watch:
         self._traffic[pid] = traffic
         return bool(moved > _IDLE_BYTES)
 
-    def is_stuck(self) -> bool:
-        """Whether one of them has not moved for so long that waiting is pointless."""
-        return any(
+    def is_stuck(self, at_least: int = 1) -> bool:
+        """Whether so many have not moved for so long that waiting is pointless."""
+        stuck = sum(
             taken[-1].seconds - taken[0].seconds >= STUCK_AFTER_S
             for taken in self._by_pid.values()
             if taken
         )
+        return stuck >= max(1, at_least)
 
     def samples(self) -> Iterator[StackSample]:
         """All looks at ranks that still keep others waiting."""
@@ -363,8 +365,11 @@ _IDLE_BYTES = 64 * 1024  # between two looks: a heartbeat file, a line of log
 
 
 def _alike(a: StackSample, b: StackSample) -> bool:
-    def functions(sample: StackSample) -> list[tuple[str, str]]:
-        return [(frame.file, frame.function) for frame in sample.frames]
+    def functions(sample: StackSample) -> list[list[tuple[str, str]]]:
+        return [
+            [(frame.file, frame.function) for frame in frames]
+            for frames in (sample.frames, *sample.standing)
+        ]
 
     return functions(a) == functions(b)
 
@@ -418,7 +423,8 @@ def _sources(
                 names.add(place.file)
     prefix = str(directory).rstrip("/") + "/"
     for sample in samples:
-        names.update(frame.file.removeprefix(prefix) for frame in sample.frames)
+        for frames in (sample.frames, *sample.standing):
+            names.update(frame.file.removeprefix(prefix) for frame in frames)
     for name in sorted(names):
         path = directory / name
         with suppress(OSError):

@@ -195,6 +195,15 @@ class ThreadEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Locked:
+    """A thread of the rank was seen, again and again, waiting for a lock."""
+
+    rank: int
+    place: Place
+    seconds: float  # from the first look to the last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Touched:
     """The tensor of an asynchronous call was used before the call was waited for."""
 
@@ -227,5 +236,6 @@ Event: TypeAlias = (
     | Ended
     | ThreadEnded
     | Touched
+    | Locked
     | Busy
 )

@@ -1,0 +1,70 @@
+"""A call hangs on a lock, or is made by a function that nobody calls.
+
+What it is
+----------
+One thread holds a lock and waits in a collective; another thread of the rank waits for
+the lock, and for that thread's call the other ranks wait. Or the collective stands in a
+finalizer (`__del__`, `weakref.finalize`) or a signal handler, which runs when it
+happens to: when the last reference goes, when garbage is collected, when a signal
+comes.
+
+Why it matters
+--------------
+It hangs only when threads, garbage or signals come in an unlucky order, mostly after
+hours, and the stack shows a line that is right on all other ranks.
+
+Sick
+----
+The training loop sums gradients under the lock that the saving thread wants, and on the
+other rank it is the other way round:
+
+    rank 0 | all_reduce(4)@t.py:7...         locked=30@save.py:4
+    rank 1 | barrier/save@save.py:6...%2     locked=30@t.py:6
+
+Only rank 0's saving thread got as far as its barrier:
+
+    rank 0 | barrier/save@save.py:6...%2  locked=30@t.py:6
+    rank 1 | all_reduce(4)@t.py:7...
+    group save | 0 1
+
+Well
+----
+Threads wait for a lock for a moment, and all goes on:
+
+    rank 0 | all_reduce(4)@t.py:7  barrier/save@save.py:6%2  exit=0
+    rank 1 | all_reduce(4)@t.py:7  barrier/save@save.py:6%2  exit=0
+
+Unknown
+-------
+A rank without a journal may be the one whose callback strayed:
+
+    rank 0 | start=2  all_reduce(4)  exit=0
+    rank 1 | ?
+
+Remedy
+------
+Take what the lock guards, let go of the lock, and then make the call. Out of a
+finalizer or a signal handler make none: set a flag there, and let all ranks agree on it
+(an `all_reduce` with MAX) at a fixed place of the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.analysis.divergence import findings
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.reasons import Why
+from distdoctor.model.events import Call
+from distdoctor.model.findings import Finding, Severity
+from distdoctor.model.run import Run
+
+CODE = "DD210"
+SEVERITY = Severity.ERROR
+NEEDS = (Call,)
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """Calls that a lock keeps from being made, and calls out of callbacks."""
+    yield from findings(run, Why.LOCK, Why.CALLBACK)
+    require_whole(run)
