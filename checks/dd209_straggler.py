@@ -30,6 +30,11 @@ One is first to be called last, by a breath:
     rank 0 | barrier+100ms*30  exit=0
     rank 1 | barrier+101ms*30  exit=0
 
+Rank 0 issues all of them before it waits for any; that is one wait, and not thirty:
+
+    rank 0 | all_reduce(4)&+100ms*30  barrier+9000ms*9  exit=0
+    rank 1 | all_reduce(4)&+2600ms*30  barrier+9001ms*9  exit=0
+
 A few calls tell nothing:
 
     rank 0 | barrier+100ms*9  exit=0

@@ -57,8 +57,9 @@ for tensor, handle in zip(many, handles):
 
 out, back = torch.ones(4) * rank, torch.zeros(4)
 there, here = (rank + 1) % size, (rank - 1) % size
-for handle in [dist.isend(out, there), dist.irecv(back, here)]:
-    handle.wait()
+sends_first = [(dist.isend, out, there), (dist.irecv, back, here)]
+for message, tensor, peer in sends_first if rank % 2 else sends_first[::-1]:
+    message(tensor, peer).wait()
 ops = [dist.P2POp(dist.isend, out, there), dist.P2POp(dist.irecv, back, here)]
 for handle in dist.batch_isend_irecv(ops):
     handle.wait()

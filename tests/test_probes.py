@@ -212,6 +212,7 @@ def test_every_kind_of_call_is_seen_with_its_line(tmp_path: Path) -> None:
     calls = [run.call(row) for row in run.rows_of(0)]
     ops = [call.op for call in calls]
     expected = [
+        "init_process_group",
         "all_reduce",
         "broadcast",
         "reduce",
@@ -243,9 +244,9 @@ def test_every_kind_of_call_is_seen_with_its_line(tmp_path: Path) -> None:
 
     assert of("all_reduce")[0] == "all_reduce(4 float32, op=max)"
     assert of("broadcast")[0] == "broadcast(4 float32, root=1)"
-    assert calls[11].asynchronous
-    assert calls[13].peer == 1
-    assert calls[13].tag == 7
+    assert calls[12].asynchronous
+    assert calls[14].peer == 1
+    assert calls[14].tag == 7
     assert {call.group for call in calls} >= {"world", "group_1"}
     assert len({call.thread for call in calls}) == 2
     assert of("all_gather_into_tensor_coalesced"), "DTensor"
@@ -326,4 +327,5 @@ def test_loader_workers_and_helpers_write_no_journal(tmp_path: Path) -> None:
     names = sorted(path.name for path in (tmp_path / "record").glob("*.journal"))
     assert names == ["rank-0.0.journal", "rank-1.0.journal"]
     assert not run.partial
-    assert [len(run.rows_of(rank)) for rank in (0, 1)] == [4, 4]
+    ops = [[run.call(row).op for row in run.rows_of(rank)] for rank in (0, 1)]
+    assert ops == [["init_process_group"] + ["all_reduce"] * 4] * 2

@@ -1,10 +1,13 @@
 """Ranks that do not meet while they join, make groups or wait for keys."""
 
+from dataclasses import replace
+
 import pytest
 
 from distdoctor.analysis.divergence import divergences
 from distdoctor.analysis.reasons import Divergence, Why
 from distdoctor.model.drawing import sketch
+from distdoctor.model.events import Failure
 
 JOIN = "init_process_group"
 
@@ -145,3 +148,30 @@ def test_a_missing_key_is_told_beside_those_that_are_there() -> None:
     assert "'ready_0'" in divergence.story
     assert "'ready/0'" in divergence.story
     assert "rank 0 waits in barrier" in divergence.story
+
+
+@pytest.mark.parametrize(
+    ("message", "found"),
+    [
+        ("Timed out after 6 seconds waiting for clients. 1/2 clients joined.", 1),
+        ("The client socket has timed out after 5000ms", 1),
+        ("wait timeout after 30000ms, keys: /default_pg/0//cpu", 1),
+        ("The server socket has failed to listen: EADDRINUSE", 0),
+        ("invalid init_method", 0),
+    ],
+)
+def test_only_who_ran_out_of_time_has_waited(message: str, found: int) -> None:
+    run = sketch(f"rank 0 | {JOIN}^  fail=DistNetworkError^  exit=1\nrank 1 | ?")
+    life = {
+        rank: [
+            (
+                n,
+                replace(event, message=message)
+                if isinstance(event, Failure)
+                else event,
+            )
+            for n, event in events
+        ]
+        for rank, events in run.life.items()
+    }
+    assert len(divergences(replace(run, life=life))) == found

@@ -36,25 +36,33 @@ def _late_on(run: Run, alignment: Alignment) -> Iterator[Divergence]:
     whole = np.flatnonzero(full)[_WARM_UP:]
     if len(whole) < _FEWEST_MEETINGS:
         return
-    mine = full[alignment.at]
-    by_meeting = np.argsort(alignment.at[mine], kind="stable")
-    rows = alignment.rows[mine][by_meeting].reshape(-1, size)[_WARM_UP:]
+    theirs = full[alignment.at]
+    by_meeting = np.argsort(alignment.at[theirs], kind="stable")
+    rows = alignment.rows[theirs][by_meeting].reshape(-1, size)[_WARM_UP:]
     entered: NDArray[np.int64] = run.calls["enter_ns"][rows]
     if not entered.all():
         return
     order = np.argsort(entered, axis=1)
     last = order[:, -1]
     meetings = np.arange(len(whole))
-    delay = entered[meetings, last] - entered[meetings, order[:, -2]]
-    delay[delay < _SHORTEST_NS] = 0
-    by_rank = np.bincount(last, delay, minlength=size)
-    slowest = int(by_rank.argmax())
+    since, until = entered[meetings, order[:, -2]], entered[meetings, last]
+    delay = until - since
+    long = delay >= _SHORTEST_NS
+    waits = {
+        int(one): _together(since[mine], until[mine])
+        for one in np.unique(last[long])
+        for mine in [long & (last == one)]
+    }
+    if not waits:
+        return
+    slowest = max(waits, key=lambda one: waits[one].sum())
+    waited = waits[slowest].sum()
     span = int(entered[-1].max() - entered[0].max())
-    its = (last == slowest) & (delay > 0)
+    its = long & (last == slowest)
     if (
-        by_rank[slowest] < _ITS_SHARE * by_rank.sum()
-        or by_rank[slowest] < _OF_THE_TIME * span
-        or its.sum() < _FEWEST_MEETINGS // 2
+        waited < _ITS_SHARE * sum(each.sum() for each in waits.values())
+        or waited < _OF_THE_TIME * span
+        or len(waits[slowest]) < _FEWEST_MEETINGS // 2
         or span <= 0
     ):
         return
@@ -76,5 +84,17 @@ def _late_on(run: Run, alignment: Alignment) -> Iterator[Divergence]:
         story=f"Rank {rank} came last to {int(its.sum())} of {len(whole)} collectives "
         f"on {alignment.group.name}, by {np.median(delay[its]) / 1e6:.0f} ms in the "
         f"median; {named(others)} waited for it during "
-        f"{by_rank[slowest] / span:.0%} of the time.",
+        f"{waited / span:.0%} of the time.",
     )
+
+
+def _together(since: NDArray[np.int64], until: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How long each wait lasts, with those that overlap taken as one.
+
+    A rank may issue many calls in a row before it waits for any of them.
+    """
+    order = np.argsort(since)
+    since, until = since[order], np.maximum.accumulate(until[order])
+    first = np.flatnonzero(np.append(True, since[1:] > until[:-1]))
+    ends: NDArray[np.int64] = until[np.append(first[1:], len(until)) - 1]
+    return ends - since[first]

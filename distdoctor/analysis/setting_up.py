@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,7 +11,7 @@ import numpy as np
 
 from distdoctor.analysis.reasons import Divergence, Why, capital, s, waits
 from distdoctor.analysis.wait_for import is_set, standstill
-from distdoctor.model.events import BLOCKED, SETUP, Call, State
+from distdoctor.model.events import BLOCKED, SETUP, Call, Failure, State
 from distdoctor.model.findings import Certainty
 from distdoctor.model.operations import CODE_OF
 from distdoctor.model.run import Run, named
@@ -20,6 +21,9 @@ _JOIN, _GROUP, _WAIT = (
 )
 
 _MOST_KEYS_TOLD = 5
+
+_TIME_IS_UP = re.compile(r"time(d )?[ -]?out", re.IGNORECASE)
+"""In what stores and rendezvous raise (torch 2.8 to 2.13: TCPStore.cpp, socket.cpp)."""
 
 
 def of_setting_up(divergence: Divergence) -> Divergence:
@@ -116,7 +120,7 @@ def joining(run: Run) -> Iterator[Divergence]:
     rows = [
         row
         for row in rows
-        if _raised(run, row) or (run.closed and int(calls["rank"][row]) in stuck)
+        if _gave_up(run, row) or (run.closed and int(calls["rank"][row]) in stuck)
     ]
     if not rows:
         return
@@ -170,8 +174,16 @@ def _is_last(run: Run, row: int) -> bool:
     return row == run.rows_of(int(run.calls["rank"][row]))[-1]
 
 
-def _raised(run: Run, row: int) -> bool:
-    return bool(run.calls["state"][row] == State.RAISED)
+def _gave_up(run: Run, row: int) -> bool:
+    """Whether a call ended with an exception because its time was up.
+
+    Another one, such as that of a port in use, tells nothing of the other ranks.
+    """
+    if run.calls["state"][row] != State.RAISED:
+        return False
+    failures = run.of(Failure, int(run.calls["rank"][row]))
+    said = failures[-1].message if failures else ""
+    return not said or _TIME_IS_UP.search(said) is not None
 
 
 def _group(run: Run, row: int) -> tuple[int, ...]:
@@ -203,7 +215,7 @@ def missing_key(run: Run) -> Iterator[Divergence]:
     rows = [
         row
         for row in map(int, np.flatnonzero(waited & pending))
-        if row in stuck or (_raised(run, row) and _is_last(run, row))
+        if row in stuck or (_gave_up(run, row) and _is_last(run, row))
         if not is_set(run, row)
     ]
     if not rows:
