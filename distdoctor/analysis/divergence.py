@@ -10,12 +10,8 @@ from collections.abc import Iterator
 from distdoctor.analysis.absence import absence
 from distdoctor.analysis.alignment import alignments
 from distdoctor.analysis.callbacks import called_back
-from distdoctor.analysis.camps import (
-    camps,
-)
-from distdoctor.analysis.deaths import (
-    deaths,
-)
+from distdoctor.analysis.camps import camps
+from distdoctor.analysis.deaths import deaths
 from distdoctor.analysis.devices import wrong_device
 from distdoctor.analysis.early import early
 from distdoctor.analysis.forwards import forward_by_some
@@ -26,11 +22,7 @@ from distdoctor.analysis.mesh import mixed_dimensions
 from distdoctor.analysis.misfits import misfits
 from distdoctor.analysis.mismatch import mismatch, unfit_splits, unseen_swaps
 from distdoctor.analysis.races import race
-from distdoctor.analysis.reasons import (
-    Divergence,
-    Why,
-    finding,
-)
+from distdoctor.analysis.reasons import Divergence, Why, finding
 from distdoctor.analysis.rendezvous import rendezvous
 from distdoctor.analysis.setting_up import (
     groups_left_out,
@@ -64,9 +56,28 @@ def findings(run: Run, *reasons: Why) -> Iterator[Finding]:
 def _explained(run: Run) -> list[Divergence]:
     found = list(strangers(run))
     if found:
-        return (
-            found  # a call that cannot be made: what others do for want of it follows
-        )
+        return found  # such a call cannot be made, and all else follows from it
+    found = _out_of_step(run)
+    for explain in _CAUSES:
+        if not found:
+            found += explain(run)
+    found += circle(run, found)
+    for explain in _SIGNS:
+        if not found:
+            found += explain(run)
+    return _in_their_terms(run, found)
+
+
+_CAUSES = (deaths, joining, missing_key, groups_left_out, unanswered, locks)
+"""What ranks that are in step may wait for; none explains more than one before it."""
+
+_SIGNS = (busy, left_over, rendezvous, early)
+"""What is looked at last: it tells of ranks that wait for nobody, or of no waiting."""
+
+
+def _out_of_step(run: Run) -> list[Divergence]:
+    """Meetings, of collectives or of messages, that the ranks did not make alike."""
+    found: list[Divergence] = []
     for alignment in alignments(run):
         if (raced := race(run, alignment)) is not None:
             found.append(raced)
@@ -85,15 +96,11 @@ def _explained(run: Run) -> list[Divergence]:
     if wrong := misfits(run):  # of which the backend may have died
         ends = {Why.DIED, Why.FINISHED, Why.UNEVEN}
         found = [*wrong, *(each for each in found if each.why not in ends)]
-    # What is left explains nothing more where a cause is known already.
-    first = (deaths, joining, missing_key, groups_left_out, unanswered, locks)
-    for explain in first:
-        if not found:
-            found += explain(run)
-    found += circle(run, found)
-    for explain in (busy, left_over, rendezvous, early):
-        if not found:
-            found += explain(run)
+    return found
+
+
+def _in_their_terms(run: Run, found: list[Divergence]) -> list[Divergence]:
+    """The divergences, told as what the user did where that is known better."""
     found = wrong_device(run, unused_parameters(run, found))
     found = [swallowed_exception(run, divergence) for divergence in found]
     found = mixed_dimensions(run, found)

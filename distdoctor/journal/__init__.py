@@ -56,7 +56,7 @@ RECORD_FIELDS = (
     ("kind", "B"),  # Kind
     ("op", "B"),  # position in distdoctor.model.operations.OPERATIONS
     ("reduce_op", "B"),  # position in REDUCE_OPS, or one of its codes
-    ("flags", "B"),  # bits of distdoctor.model.run
+    ("flags", "B"),  # bits of distdoctor.model.operations, and model.layers
     ("thread", "I"),  # operating system's number
     ("call", "I"),  # number of the call in this process, from 1
     ("group", "I"),  # string: see group_text
@@ -95,8 +95,8 @@ class Kind(IntEnum):
     BACKWARD_WOKE = 9  # and is over
     THREAD_END = 10
     LIFE = 11  # anything else; `spec` is JSON with a "what"
-    BATCH = 13  # a DataLoader gave its `ordinal`-th batch, or (flags 1) ended after it
     REISSUE = 12  # refused, and made all the same, because nobody watches any more
+    BATCH = 13  # a DataLoader gave its `ordinal`-th batch, or (flags 1) ended after it
     HANDED = 20  # its handle was used in another way than to wait
     TOUCHED = 21  # it was not waited for, and (flags) what happened to its tensors
 
