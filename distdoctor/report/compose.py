@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from distdoctor.analysis.outlook import outlook
 from distdoctor.examination import Conclusion
 from distdoctor.journal.folder import Manifest
 from distdoctor.model.events import Busy, Ended, Started
@@ -24,6 +25,8 @@ from distdoctor.report.schema import (
     Report,
     RunData,
 )
+
+_MOST_RANKS_TOLD = 64
 
 
 def compose(
@@ -50,7 +53,7 @@ def compose(
         script=manifest.script,
         launch=manifest.launch,
         findings=[
-            _finding(verdict, finding)
+            _finding(verdict, finding, run)
             for verdict in sick
             for finding in verdict.findings
         ],
@@ -67,7 +70,7 @@ def compose(
     )
 
 
-def _finding(sick: Sick, finding: Finding) -> FindingData:
+def _finding(sick: Sick, finding: Finding, run: Run) -> FindingData:
     stacks = any(isinstance(event, Busy) for event in finding.exhibits)
     return FindingData(
         code=sick.code,
@@ -90,8 +93,20 @@ def _finding(sick: Sick, finding: Finding) -> FindingData:
         certainty=str(finding.certainty),
         evidence=["run", "stack"] if stacks else ["run"],
         remedy=sick.remedy,
-        details=dict(finding.details),
+        details={**finding.details, **_outlook(finding, run)},
     )
+
+
+def _outlook(finding: Finding, run: Run) -> dict[str, object]:
+    """What ranks of a finding would have done next, where their past tells."""
+    ranks = [*finding.culprits, *finding.victims][:_MOST_RANKS_TOLD]
+    following = {rank: outlook(run, rank) for rank in ranks}
+    told = {
+        str(rank): [f"{run.call(row)} at {run.call(row).place}" for row in rows]
+        for rank, rows in following.items()
+        if rows
+    }
+    return {"next": told} if told else {}
 
 
 def _run(run: Run, manifest: Manifest, kept: str) -> RunData:

@@ -14,6 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from distdoctor.analysis.outlook import outlook
 from distdoctor.model.events import BLOCKED, State
 from distdoctor.model.run import Run, named, ranges
 from distdoctor.report.schema import FindingData, LocationData, Report
@@ -23,6 +24,7 @@ _AROUND = 2  # lines of source shown before and after
 _EXCERPTS = 2  # locations shown with their source
 _ROWS = 8  # rows of ranks shown
 _CALLS = 3  # calls shown on a row
+_FORETOLD = 2  # calls that would have followed
 _PLACE = 20  # columns for the line of the last of them
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 _WORDS = {"error": "SICK", "warning": "warn", "note": "note"}
@@ -148,6 +150,9 @@ def _finding(finding: FindingData, run: Run) -> RenderableType:
     rows = list(_rows(finding, run))
     if rows:
         parts.append(_table(rows))
+    if any("(" in calls for _, _, calls, _ in rows):
+        legend = "in parentheses: what followed that call the time before"
+        parts.append(Padding(Text(legend, "dim"), (0, 0, 1, _MARGIN)))
     remedy = f"{finding.remedy} (distdoctor explain {finding.code})"
     parts.append(_hanging("cure", remedy, "green"))
     return Group(*parts)
@@ -185,12 +190,13 @@ def _rows(finding: FindingData, run: Run) -> Iterator[tuple[str, str, str, str]]
     index = next((n for n, g in enumerate(run.groups) if g.name == group), None)
     culprits = set(finding.ranks)
     folded: dict[tuple[str, str, bool], list[int]] = {}
-    known: dict[tuple[bytes, bool], tuple[str, str]] = {}
+    known: dict[tuple[bytes, int, bool], tuple[str, str]] = {}
     for rank in [*finding.ranks, *finding.victims]:
         rows, more = _last_calls(run, rank, index)
-        alike = (run.calls[_TOLD][rows].tobytes(), more)
+        after = outlook(run, rank, _FORETOLD)
+        alike = (run.calls[_TOLD][[*rows, *after]].tobytes(), len(rows), more)
         if alike not in known:
-            known[alike] = _row(run, rows, more)
+            known[alike] = _row(run, rows, after, more)
         folded.setdefault((*known[alike], rank in culprits), []).append(rank)
     for (calls, place, culprit), ranks in sorted(
         folded.items(), key=lambda item: min(item[1])
@@ -211,7 +217,7 @@ def _last_calls(run: Run, rank: int, group: int | None) -> tuple[list[int], bool
     return rows, len(mine) > len(rows)
 
 
-def _row(run: Run, rows: list[int], more: bool) -> tuple[str, str]:
+def _row(run: Run, rows: list[int], after: list[int], more: bool) -> tuple[str, str]:
     if not rows:
         return "no call on the group", ""
     words = []
@@ -221,6 +227,8 @@ def _row(run: Run, rows: list[int], more: bool) -> tuple[str, str]:
             "…" if call.state in BLOCKED else "✗" if call.state is State.RAISED else ""
         )
         words.append(f"{call.ordinal or ''} {call.op}{waits}".strip())
+    if after:
+        words.append(f"({', '.join(run.call(row).op for row in after)})")
     place = run.call(rows[-1]).place
     at = f"{place.file.rpartition('/')[2]}:{place.line}" if place else ""
     at = at if len(at) <= _PLACE else "…" + at[1 - _PLACE :]
