@@ -55,7 +55,8 @@ Remedy
 ------
 Repair the line that raised. If a rank may meet bad data, catch the error where it
 arises and let all ranks decide together what to do; never communicate in a `finally:`
-or an `except:` that only one rank can reach.
+or an `except:` that only one rank can reach. If the kernel killed it for want of
+memory, give the job more, or start fewer ranks and loader workers on the machine.
 """
 
 from __future__ import annotations

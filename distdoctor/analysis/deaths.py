@@ -105,7 +105,7 @@ def _told(run: Run, dead: list[int], consequence: str) -> _Tale:
     return _Tale(
         cause=end,
         elsewhere=_last_line(run, dead),
-        story=f"{killed(dead, end)}; {consequence}.",
+        story=f"{killed(dead, end, run.starved)}; {consequence}.",
     )
 
 

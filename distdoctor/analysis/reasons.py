@@ -178,12 +178,17 @@ def failed(ranks: Iterable[int], failure: Failure) -> str:
     return f"{capital(named(ranks))} raised {failure.error}{message}{at}"
 
 
-def killed(ranks: Iterable[int], ended: Ended) -> str:
-    """That ranks were killed, and by which signal."""
+def killed(ranks: Iterable[int], ended: Ended, starved: str) -> str:
+    """That ranks were killed, and by which signal; see `Run.starved`."""
     how = "ended without a word"
     if ended.status is not None:
         how = f"was killed by signal {ended.status - 128}"
+    if starved and ended.status in {None, _SIGKILL_AS_SHELL}:
+        how += f" ({starved})"
     return f"{capital(named(ranks))} {how}"
+
+
+_SIGKILL_AS_SHELL = 128 + 9
 
 
 def capital(text: str) -> str:

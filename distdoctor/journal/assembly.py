@@ -257,6 +257,7 @@ class _Assembly:
             steps={r: j.header.steps for r, j in self._journals.items()},
             stopped=self._manifest.stopped,
             closed=self._manifest.closed,
+            starved=_starved(self._manifest),
             exit_code=self._manifest.exit_code,
         )
 
@@ -286,6 +287,14 @@ class _Assembly:
             orderly=bool(header.ended),
             stopped=status == _SIGTERM_AS_SHELL and not header.ended,
         )
+
+
+def _starved(manifest: Manifest) -> str:
+    if not manifest.oom_kills:
+        return ""
+    where = "in the job's control group" if manifest.oom_of_group else "on this machine"
+    times = "" if manifest.oom_kills == 1 else f" {manifest.oom_kills} times"
+    return f"the kernel's out-of-memory killer struck{times} {where} meanwhile"
 
 
 def _what_is_missing(box: JournalReader, header: Header, loss: str) -> str:

@@ -31,6 +31,7 @@ from distdoctor.journal import (
 from distdoctor.journal import folder as record
 from distdoctor.journal.assembly import assemble
 from distdoctor.journal.folder import Manifest, StackSample
+from distdoctor.launch.memory import OutOfMemoryKills
 from distdoctor.launch.muster import Muster
 from distdoctor.launch.pulse import Pulse, Rank
 from distdoctor.launch.stacks import StackTaker
@@ -140,6 +141,7 @@ class _Supervisor:
         self.stacks = StackTaker(plan.folder)
         self.watch = _Watch(self.stacks)
         self.muster = Muster()
+        self.kills = OutOfMemoryKills()
         self.samples: list[StackSample] = []
         self.rejected: tuple[int, ...] = ()
         self.patient = False
@@ -297,6 +299,8 @@ class _Supervisor:
             manifest.exit_code = tree.root.returncode
         if self.stacks.remark and self.samples:
             manifest.remarks.append(self.stacks.remark)
+        manifest.oom_kills = self.kills.count()
+        manifest.oom_of_group = self.kills.is_of_group
         record.shrink(folder)
         record.write(folder, record.MANIFEST, manifest)
         record.write(folder, record.STACKS, self.samples)

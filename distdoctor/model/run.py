@@ -117,6 +117,7 @@ class Run:
         steps: By rank, optimizer steps done.
         stopped: Why distdoctor ended the run; empty if it ended by itself.
         closed: No process is left that could still become a rank.
+        starved: That the kernel ended processes for want of memory; empty: it did not.
         exit_code: Of the command, if it ended by itself.
     """
 
@@ -134,6 +135,7 @@ class Run:
     steps: Mapping[int, int] = field(default_factory=dict)
     stopped: str = ""
     closed: bool = False
+    starved: str = ""
     exit_code: int | None = None
     memory: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
     """What analyses concluded already, by their names."""
