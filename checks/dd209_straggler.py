@@ -25,10 +25,10 @@ Each is late for a while:
     rank 0 | barrier+100ms*15  barrier+1650ms*15  exit=0
     rank 1 | barrier+150ms*15  barrier+1600ms*15  exit=0
 
-One is first to be called last, by a breath:
+One is late by what a busy machine's scheduler may do:
 
     rank 0 | barrier+100ms*30  exit=0
-    rank 1 | barrier+101ms*30  exit=0
+    rank 1 | barrier+108ms*30  exit=0
 
 Rank 0 issues all of them before it waits for any; that is one wait, and not thirty:
 

@@ -16,10 +16,10 @@ from distdoctor.model.events import SETUP
 from distdoctor.model.findings import Certainty
 from distdoctor.model.run import Run, named
 
-_FEWEST_MEETINGS = 20
+_FEWEST_WAITS = 20
 _WARM_UP = 5  # meetings: caches, lazy imports, and buckets that are rebuilt
-_SHORTEST_NS = 2_000_000  # below it the order of arrival is chance
-_ITS_SHARE = 0.8  # of all waiting for a last rank
+_SHORTEST_NS = 10_000_000  # below it the order of arrival is the scheduler's
+_ITS_SHARE = 0.9  # of all waits for a last rank, in number and in time
 _OF_THE_TIME = 0.25
 
 
@@ -34,7 +34,7 @@ def _late_on(run: Run, alignment: Alignment) -> Iterator[Divergence]:
     size = len(alignment.group.ranks)
     full = alignment.equal & (alignment.counts == size)
     whole = np.flatnonzero(full)[_WARM_UP:]
-    if len(whole) < _FEWEST_MEETINGS:
+    if len(whole) < _FEWEST_WAITS:
         return
     theirs = full[alignment.at]
     by_meeting = np.argsort(alignment.at[theirs], kind="stable")
@@ -61,8 +61,9 @@ def _late_on(run: Run, alignment: Alignment) -> Iterator[Divergence]:
     its = long & (last == slowest)
     if (
         waited < _ITS_SHARE * sum(each.sum() for each in waits.values())
+        or len(waits[slowest]) < _ITS_SHARE * sum(map(len, waits.values()))
+        or len(waits[slowest]) < _FEWEST_WAITS
         or waited < _OF_THE_TIME * span
-        or len(waits[slowest]) < _FEWEST_MEETINGS // 2
         or span <= 0
     ):
         return

@@ -1,0 +1,63 @@
+"""Starts the ranks of a script as forks of one process: torch is imported once.
+
+    python benchmarks/forked.py N script.py [arguments]
+
+For `soak.py`, where importing torch would take most of the time. Ends as `torchrun`
+does: when one rank fails, the others are ended, and the status is 1.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import runpy
+import socket
+import sys
+from multiprocessing.connection import wait
+
+import torch._dynamo  # the first optimizer of each rank would import it
+import torch.distributed
+
+
+def rank_of(rank: int, size: int, port: int, arguments: list[str]) -> None:
+    """Be one rank."""
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    sys.argv = arguments
+    runpy.run_path(arguments[0], run_name="__main__")
+
+
+def main() -> int:
+    """Start the ranks and wait for them."""
+    assert torch.distributed.is_available()
+    size, arguments = int(sys.argv[1]), sys.argv[2:]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    context = multiprocessing.get_context("fork")
+    ranks = [
+        context.Process(target=rank_of, args=(rank, size, port, arguments))
+        for rank in range(size)
+    ]
+    for rank in ranks:
+        rank.start()
+    living = list(ranks)
+    while living:
+        over = wait([rank.sentinel for rank in living])
+        failed = any(rank.exitcode for rank in living if rank.sentinel in over)
+        living = [rank for rank in living if rank.sentinel not in over]
+        if failed:
+            for rank in living:
+                rank.terminate()
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
