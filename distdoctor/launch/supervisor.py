@@ -265,7 +265,8 @@ class _Supervisor:
             if waited > REFUSED_S * 1e9:
                 return Stop.REFUSED
         entangled = self.pulse.entangled()
-        self.watch.look(entangled or self.pulse.laggards(), now, self.begun)
+        who = entangled or self.pulse.laggards()
+        self.watch.look(who, now, self.begun, threads=bool(entangled))
         return Stop.STUCK if self.watch.is_stuck(len(entangled)) else ""
 
     # --- when it is over ---
@@ -318,8 +319,17 @@ class _Watch:
         self._traffic: dict[int, int] = {}
         self._next = 0.0
 
-    def look(self, laggards: list[Rank], now: float, begun: float) -> None:
-        """Look at each rank that has been silent for long, now and then."""
+    def look(
+        self, laggards: list[Rank], now: float, begun: float, *, threads: bool
+    ) -> None:
+        """Look at each rank that has been silent for long, now and then.
+
+        Args:
+            laggards: Whom others wait for.
+            now: Monotonic time, seconds.
+            begun: When the run began.
+            threads: Any thread of them may be the one; else it is the main thread.
+        """
         silent = [
             rank
             for rank in laggards
@@ -333,7 +343,7 @@ class _Watch:
         who = [(rank.rank, rank.pid) for rank in silent]
         for sample in self._stacks.take(who, time.monotonic() - begun):
             earlier = self._by_pid.setdefault(sample.pid, [])
-            if earlier and not _alike(earlier[-1], sample):
+            if earlier and not _alike(earlier[-1], sample, threads=threads):
                 earlier.clear()
             if self._reads_or_writes(sample.pid):
                 earlier.clear()
@@ -368,11 +378,17 @@ class _Watch:
 _IDLE_BYTES = 64 * 1024  # between two looks: a heartbeat file, a line of log
 
 
-def _alike(a: StackSample, b: StackSample) -> bool:
+def _alike(a: StackSample, b: StackSample, *, threads: bool) -> bool:
+    """Whether two looks met the same functions.
+
+    Which threads stand in the user's own code changes while one of them is at work.
+    """
+
     def functions(sample: StackSample) -> list[list[tuple[str, str]]]:
+        standing = sample.standing if threads else []
         return [
             [(frame.file, frame.function) for frame in frames]
-            for frames in (sample.frames, *sample.standing)
+            for frames in (sample.frames, *standing)
         ]
 
     return functions(a) == functions(b)

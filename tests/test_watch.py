@@ -1,0 +1,77 @@
+"""The watch on ranks that keep others waiting: what is stuck, and what only slow."""
+
+import os
+import time
+from collections.abc import Sequence
+from typing import cast
+
+import pytest
+
+from distdoctor.journal.folder import StackFrame, StackSample
+from distdoctor.launch.pulse import Rank
+from distdoctor.launch.stacks import StackTaker
+from distdoctor.launch.supervisor import LOOK_EVERY_S, STUCK_AFTER_S, _Watch
+
+DRAW, MAIN = StackFrame("t.py", 20, "draw"), StackFrame("t.py", 56, "main")
+OTHER = StackFrame("t.py", 70, "save")
+
+Look = tuple[list[StackFrame], list[list[StackFrame]]]
+
+
+class Taker:
+    """Gives prepared stacks, as if this process were the rank."""
+
+    def __init__(self, looks: Sequence[Look]) -> None:
+        self.looks = list(looks)
+        self.taken = 0
+
+    def take(self, _ranks: object, _seconds: float) -> list[StackSample]:
+        """The next of them, taken when it would have been."""
+        frames, standing = self.looks[self.taken]
+        self.taken += 1
+        return [
+            StackSample(
+                rank=1,
+                pid=os.getpid(),
+                seconds=self.taken * LOOK_EVERY_S,
+                frames=frames,
+                standing=standing,
+            )
+        ]
+
+
+class Silent:
+    """A rank that has not moved for a minute."""
+
+    rank, pid = 1, os.getpid()
+    moved_ns = time.monotonic_ns() - 60_000_000_000
+
+
+def is_stuck(looks: Sequence[Look], *, threads: bool) -> bool:
+    watch = _Watch(cast("StackTaker", Taker(looks)))
+    for n in range(len(looks)):
+        now = n * (LOOK_EVERY_S + 0.01)
+        watch.look([cast("Rank", Silent())], now, 0.0, threads=threads)
+    return watch.is_stuck()
+
+
+LOOKS = int(STUCK_AFTER_S / LOOK_EVERY_S) + 2
+
+
+@pytest.mark.parametrize(
+    ("odd", "even", "threads", "stuck"),
+    [
+        # A loop calls a library now and then: it stands in the user's line, or not.
+        (([DRAW, MAIN], [[DRAW, MAIN]]), ([DRAW, MAIN], []), False, True),
+        (([DRAW, MAIN], []), ([DRAW, MAIN], []), False, True),
+        (([DRAW, MAIN], []), ([MAIN], []), False, False),
+        # Where threads may hold each other up, one that moves is at work.
+        (([MAIN], [[OTHER]]), ([MAIN], []), True, False),
+        (([MAIN], [[OTHER]]), ([MAIN], [[OTHER]]), True, True),
+    ],
+)
+def test_who_stays_in_the_same_functions_is_stuck(
+    odd: Look, even: Look, threads: bool, stuck: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Watch, "_reads_or_writes", lambda *_: False)
+    assert is_stuck([odd, even] * LOOKS, threads=threads) is stuck
