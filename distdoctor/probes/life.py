@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -24,6 +23,7 @@ from distdoctor.probes import reducers, setup
 from distdoctor.probes.boot import reporting, seen
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
+from distdoctor.probes.replacing import replace_everywhere
 from distdoctor.probes.sites import call_site
 
 _MOST_NAMES = 500
@@ -37,10 +37,10 @@ def install() -> None:
     """Right after `import torch`: only what is cheap."""
     if not dist.is_available():
         return
-    _replace(dist.init_process_group, _init_process_group)
-    _replace(dist.destroy_process_group, _destroy_process_group)
-    _replace(dist.new_group, setup.new_group)
-    _replace(dist.batch_isend_irecv, _batch_isend_irecv)
+    replace_everywhere(dist.init_process_group, _init_process_group)
+    replace_everywhere(dist.destroy_process_group, _destroy_process_group)
+    replace_everywhere(dist.new_group, setup.new_group)
+    replace_everywhere(dist.batch_isend_irecv, _batch_isend_irecv)
     # torch.multiprocessing.spawn is also a function of that name.
     torch_spawn = importlib.import_module("torch.multiprocessing.spawn")
     wrapped = torch_spawn._wrap
@@ -51,23 +51,6 @@ def install() -> None:
         return wrapped(functools.partial(reporting, fn), *args)
 
     torch_spawn._wrap = _wrap  # type: ignore[attr-defined]
-
-
-def _replace(function: Callable[..., Any], around: Callable[..., Any]) -> None:
-    """Put `around(function, …)` in the place of a function, in all of torch.
-
-    Several modules of torch import these functions by name (DeviceMesh does).
-    """
-
-    @functools.wraps(function)
-    def replacement(*args: Any, **kwargs: Any) -> Any:
-        return around(function, *args, **kwargs)
-
-    for name, module in list(sys.modules.items()):
-        if name.startswith("torch.distributed") and module is not None:
-            for key, value in list(vars(module).items()):
-                if value is function:
-                    setattr(module, key, replacement)
 
 
 # --- joining and leaving ---
