@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from distdoctor.errors import MissingEvidence
@@ -98,7 +98,8 @@ def _gaps(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
         yield from _nothing_started(run)
         return
     if not named_something:
-        yield from _failed(run)
+        if not run.simulated:  # then it is told as a part not seen
+            yield from _failed(run)
         yield from _unnamed_standstill(run)
     if run.world_size == 1:
         yield Gap("everything between ranks", "the job ran on one rank; try -n 2")
@@ -106,16 +107,40 @@ def _gaps(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
         yield Gap(
             "everything between ranks", "the ranks never communicated in this run"
         )
-    if run.unseen:
-        by_reason: dict[str, list[int]] = {}
-        for rank, why in run.unseen.items():
-            by_reason.setdefault(why, []).append(rank)
-        for why, ranks in by_reason.items():
+    if run.simulated:
+        yield from _simulated(run)
+    if run.missing:
+        for why, ranks in _by_reason({rank: run.unseen[rank] for rank in run.missing}):
             yield Gap(named(ranks), why)
-    for rank, why in run.partial.items():
-        yield Gap(f"part of what rank {rank} did", why)
+    for why, ranks in _by_reason(run.partial):
+        yield Gap(f"part of what {named(ranks)} did", why)
     yield from _undecided(run, verdicts)
     yield from _ended_early(run)
+
+
+def _by_reason(whys: Mapping[int, str]) -> list[tuple[str, list[int]]]:
+    ranks: dict[str, list[int]] = {}
+    for rank, why in whys.items():
+        ranks.setdefault(why, []).append(rank)
+    return list(ranks.items())
+
+
+def _simulated(run: Run) -> Iterator[Gap]:
+    """What ranks that each ran alone can not show, however well all went."""
+    if len(run.seen) < 2:
+        yield Gap("everything between ranks", "one rank was simulated; name two")
+    if others := set(range(run.world_size)) - run.simulated:
+        yield Gap(
+            named(others),
+            f"{len(run.seen)} of {run.world_size} ranks were simulated",
+            hides=False,
+        )
+    yield Gap(
+        "values, waiting and speed",
+        "each rank ran alone, with stand-ins for what others send; only the order and "
+        "the arguments of their calls were compared",
+        hides=False,
+    )
 
 
 def _undecided(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
@@ -127,7 +152,7 @@ def _undecided(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
             by_reason.setdefault(f"the check itself failed: {last}", []).append(
                 verdict.code
             )
-        elif isinstance(verdict, Unknown) and not (run.unseen or run.partial):
+        elif isinstance(verdict, Unknown) and not (run.missing or run.partial):
             by_reason.setdefault(verdict.reason, []).append(verdict.code)
     for why, codes in by_reason.items():
         yield Gap(", ".join(codes), why)

@@ -11,9 +11,9 @@ def require_whole(run: Run) -> None:
 
     To be called after all that is proven has been yielded.
     """
-    if run.unseen:
+    if run.missing:
         raise MissingEvidence(
-            f"no journal from {named(run.unseen)}; it may have strayed"
+            f"no journal from {named(run.missing)}; it may have strayed"
         )
     if run.partial:
         rank, why = next(iter(run.partial.items()))

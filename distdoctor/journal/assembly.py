@@ -24,6 +24,7 @@ from distdoctor.journal.folder import (
     read_stacks,
 )
 from distdoctor.journal.reader import Header, JournalReader, Records
+from distdoctor.journal.simulated import as_simulated
 from distdoctor.model.events import (
     SETUP,
     STORE,
@@ -106,6 +107,8 @@ def assemble(folder: Path, manifest: Manifest, stacks: bool = True) -> Run:
     if damaged and not readable:
         raise JournalUnreadable(next(iter(damaged.values())))
     run = assembly.run(damaged)
+    if manifest.simulated:
+        run = as_simulated(run, manifest)
     if not stacks:
         return run
     samples = read_stacks(folder)

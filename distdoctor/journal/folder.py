@@ -8,6 +8,7 @@ losses.jsonl         what went wrong inside the probes
 stacks.json          stacks of the ranks (`StackSample`)
 sources.json         text of the user's files that the journals name
 boards/, stacks/     used by the probes while the job runs
+values/, again/      used while ranks are simulated one by one
 """
 
 from __future__ import annotations
@@ -41,6 +42,22 @@ _DAMAGED = (ValueError, TypeError, KeyError, OverflowError, RecursionError)
 _LARGEST_FILE = 64 * 1024 * 1024  # folders may come from anybody
 
 
+class Simulated(msgspec.Struct, kw_only=True):
+    """A rank that ran alone, or was to."""
+
+    rank: int
+    begun: bool = True  # there was time for it
+    stopped: str = ""  # why distdoctor ended it
+    exit_code: int | None = None
+
+
+class Sure(msgspec.Struct, kw_only=True):
+    """Which calls of simulated ranks no stand-in for a received value decided."""
+
+    calls: int  # of each rank
+    why: str  # what is wrong with those after
+
+
 class Manifest(msgspec.Struct, kw_only=True):
     """What was started and how it ended."""
 
@@ -58,6 +75,8 @@ class Manifest(msgspec.Struct, kw_only=True):
     oom_kills: int = 0  # by the kernel, meanwhile
     oom_of_group: bool = False  # counted in the job's control group, not the machine
     alive: list[int] = []  # processes that still lived then
+    simulated: list[Simulated] = []  # ranks that ran alone, if not all ran together
+    sure: Sure | None = None  # None: all calls of simulated ranks
     proof_ms: float | None = None  # from a deadlock's last record to its proof
     remarks: list[str] = []  # what distdoctor could not do
 

@@ -7,7 +7,7 @@ kept as objects.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -109,6 +109,7 @@ class Run:
         life: By rank, the other events, each with the number of the rank's calls
             before it.
         unseen: Why, in words for the reader, a rank has no journal.
+        simulated: Ranks that were to run alone, without the others; none if all ran.
         partial: Why part of a rank's journal is missing.
         unwatched: Why no probe looked for events of a kind; that none are in the
             journals then means nothing.
@@ -128,6 +129,7 @@ class Run:
     specs: Sequence[Spec] = (Spec(),)
     life: Mapping[int, Sequence[tuple[int, Event]]] = field(default_factory=dict)
     unseen: Mapping[int, str] = field(default_factory=dict)
+    simulated: Set[int] = frozenset()
     partial: Mapping[int, str] = field(default_factory=dict)
     unwatched: Mapping[type, str] = field(default_factory=dict)
     stacks: Mapping[int, Sequence[Frame]] = field(default_factory=dict)
@@ -163,6 +165,13 @@ class Run:
     def seen(self) -> list[int]:
         """Ranks with a journal, ascending."""
         return [rank for rank in range(self.world_size) if rank not in self.unseen]
+
+    @property
+    def missing(self) -> list[int]:
+        """Ranks that should have been seen and were not, ascending."""
+        return sorted(
+            self.unseen.keys() & self.simulated if self.simulated else self.unseen
+        )
 
     def rows_of(self, rank: int) -> range:
         """Positions in `calls` of one rank's calls, in order."""

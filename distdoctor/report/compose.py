@@ -130,4 +130,5 @@ def _run(run: Run, manifest: Manifest, kept: str) -> RunData:
         backend=joined[0].backend if joined else "",
         device=joined[0].device if joined else "",
         record=kept,
+        simulated=sorted(run.simulated - run.unseen.keys()),
     )

@@ -63,6 +63,7 @@ class RunData(msgspec.Struct, kw_only=True):
     backend: str
     device: str
     record: str  # folder, if it was kept
+    simulated: list[int]  # ranks that ran alone, without the others; empty: all ran
 
 
 class ChecksData(msgspec.Struct, kw_only=True):

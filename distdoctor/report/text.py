@@ -94,6 +94,8 @@ def _headline(report: Report) -> Text:
         f"{_plain(report.script)} on {report.world_size} "
         f"rank{'s' if report.world_size != 1 else ''}",
     ]
+    if run.simulated:
+        parts.append(f"simulated as {named(run.simulated)}")
     if run.torch:
         torch = ".".join(run.torch.split("+")[0].split(".")[:2])
         parts.append(_plain(f"torch {torch} {run.backend}/{run.device}"))
