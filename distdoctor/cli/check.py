@@ -14,9 +14,11 @@ from pathlib import Path
 from types import FrameType
 
 import click
+from click.core import ParameterSource
 
 from distdoctor.cli.options import Format, Judgement, report_options
 from distdoctor.cli.screen import Screen
+from distdoctor.cli.simulation import command_alone, ranks_to_play
 from distdoctor.errors import LaunchRefused
 from distdoctor.journal import DEFAULT_BYTES
 from distdoctor.launch.command import (
@@ -32,12 +34,23 @@ BUDGET_S = 120.0
 
 _RANK_PREFIX = "[rank${rank}]:"  # torchrun's own is "[default0]:"
 _MARGIN_BYTES = 64 * 1024 * 1024
+_SHRUNK_BYTES = 8 * 1024 * 1024  # of most journals, once their rank is done
 _NOT_OURS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK", "LOCAL_WORLD_SIZE")
 
 
 @click.command()
 @click.argument("script", required=False, type=click.Path(path_type=Path))
 @click.option("-n", "--ranks", default=2, show_default=True, help="Number of ranks.")
+@click.option(
+    "--world-size",
+    type=int,
+    help="Start no ranks: simulate some of a job of this size, each alone.",
+)
+@click.option(
+    "--as-rank",
+    metavar="RANKS",
+    help="Which to simulate, such as 0,1,513 or 0-7; by default a few that differ.",
+)
 @click.option(
     "--launcher",
     type=click.Choice([launcher.value for launcher in Launcher]),
@@ -69,6 +82,8 @@ def run(
     context: click.Context,
     script: Path | None,
     ranks: int,
+    world_size: int | None,
+    as_rank: str | None,
     launcher: str,
     steps: int,
     budget: float,
@@ -86,8 +101,16 @@ def run(
     What the script or command is to get itself stands after `--`.
     """
     given: list[str] = context.obj or []
+    played: tuple[int, ...] = ()
+    if world_size is not None or as_rank is not None:
+        played = ranks_to_play(world_size, as_rank)
     with _record_folder(record) as folder:
-        if script is None:
+        if played:
+            asked = context.get_parameter_source("ranks")
+            given_n = asked is not ParameterSource.DEFAULT
+            command = command_alone(script, given, launcher, given_n)
+            name = str(script)
+        elif script is None:
             if not given:
                 raise LaunchRefused(
                     "give a script (distdoctor check train.py) or a command after `--`"
@@ -99,12 +122,14 @@ def run(
             name = str(script)
         if ranks < 1:
             raise LaunchRefused(f"-n {ranks}: give the number of ranks, 1 or more")
-        _require_space(folder, ranks)
+        _require_space(folder, len(played) or ranks, in_turn=bool(played))
         interrupted = _supervise(
             command,
             name,
             folder,
             ranks=ranks if script is not None and starts_torchrun(command) else 0,
+            world_size=world_size or 0,
+            played=played,
             own=script is not None,
             steps=steps,
             budget_s=budget,
@@ -126,12 +151,15 @@ def _supervise(
     folder: Path,
     *,
     ranks: int,
+    world_size: int,
+    played: tuple[int, ...],
     own: bool,
     steps: int,
     budget_s: float,
     divert: bool,
 ) -> int:
     """Run the job; 0, or the exit status that tells of an interruption."""
+    from distdoctor.launch.simulation import simulate
     from distdoctor.launch.supervisor import Plan, Stop, supervise
 
     environment = {}
@@ -152,7 +180,10 @@ def _supervise(
     )
     live = sys.stderr.isatty()
     with _signals_interrupt() as received, Screen(divert, live) as screen:
-        manifest = supervise(plan, screen)
+        if played:
+            manifest = simulate(plan, world_size, played, screen)
+        else:
+            manifest = supervise(plan, screen)
     if manifest.stopped == Stop.INTERRUPTED:
         return 128 + (received[0] if received else signal.SIGINT)
     return 0
@@ -214,9 +245,10 @@ def _cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 
-def _require_space(folder: Path, ranks: int) -> None:
+def _require_space(folder: Path, ranks: int, *, in_turn: bool) -> None:
     """Raise LaunchRefused if the journals do not fit."""
-    needed = ranks * DEFAULT_BYTES + _MARGIN_BYTES
+    each = _SHRUNK_BYTES if in_turn else DEFAULT_BYTES
+    needed = ranks * each + DEFAULT_BYTES * in_turn + _MARGIN_BYTES
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise LaunchRefused(

@@ -132,6 +132,16 @@ SUPERVISOR_VARIABLE = "DISTDOCTOR_SUPERVISOR"
 OWNER_VARIABLE = "DISTDOCTOR_OWNER"
 """Environment variable with the process that plays the rank named in RANK."""
 
+SIMULATION_VARIABLE = "DISTDOCTOR_SIMULATE"
+"""Environment variable of a process that plays a rank of a job without the others.
+
+"common": ranks of a group get the same values for what all of them would receive;
+"varied": other values, to see which calls change with them.
+"""
+
+VALUES_FOLDER = "values"
+"""Folder, in that of the record, of what simulated ranks agreed on."""
+
 EXITS_FILE = "exits.jsonl"
 """Ends of processes as their parents saw them: lines of JSON, `pid` and `status`."""
 

@@ -100,6 +100,7 @@ class Plan:
         quiet_launcher: The command is a launcher whose dying words nobody needs.
         journal_bytes: Size of each rank's black box.
         environment: Variables the job gets besides.
+        alone: It plays a rank without the others: nothing it does waits for them.
     """
 
     command: list[str]
@@ -112,6 +113,7 @@ class Plan:
     quiet_launcher: bool = False
     journal_bytes: int = DEFAULT_BYTES
     environment: dict[str, str] = field(default_factory=dict)
+    alone: bool = False
 
 
 def supervise(plan: Plan, audience: Audience) -> Manifest:
@@ -237,7 +239,7 @@ class _Supervisor:
     def _proved(self) -> str:
         """A reason to stop, if it is now certain that some ranks can never go on."""
         pulse = self.pulse
-        if pulse.looks_without_news < 2 or not pulse.is_suspicious():
+        if self.plan.alone or pulse.looks_without_news < 2 or not pulse.is_suspicious():
             return ""
         heads = pulse.heads()
         quiet_s = (time.monotonic_ns() - pulse.last_event_ns()) / 1e9

@@ -11,20 +11,23 @@ import importlib
 import os
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import dataloader
 
-from distdoctor.journal import Kind
+from distdoctor.journal import SIMULATION_VARIABLE, Kind
 from distdoctor.probes import reducers, setup
 from distdoctor.probes.boot import reporting, seen
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.replacing import replace_everywhere
 from distdoctor.probes.sites import call_site
+
+if TYPE_CHECKING:
+    from distdoctor.probes.collectives import Collectives
 
 _MOST_NAMES = 500
 
@@ -37,6 +40,10 @@ def install() -> None:
     """Right after `import torch`: only what is cheap."""
     if not dist.is_available():
         return
+    if _is_simulated():
+        from distdoctor.probes import simulation
+
+        simulation.install()
     replace_everywhere(dist.init_process_group, _init_process_group)
     replace_everywhere(dist.destroy_process_group, _destroy_process_group)
     replace_everywhere(dist.new_group, setup.new_group)
@@ -51,6 +58,11 @@ def install() -> None:
         return wrapped(functools.partial(reporting, fn), *args)
 
     torch_spawn._wrap = _wrap  # type: ignore[attr-defined]
+
+
+def _is_simulated() -> bool:
+    """Whether this process plays a rank of a job without the others."""
+    return SIMULATION_VARIABLE in os.environ
 
 
 # --- joining and leaving ---
@@ -126,10 +138,9 @@ def _watch() -> None:
     if _installed:
         return
     from distdoctor.probes import reduce_ops
-    from distdoctor.probes.collectives import Collectives
     from distdoctor.probes.waits import watch_waits
 
-    collectives = Collectives()
+    collectives = _collectives()
     _installed.extend([collectives, watch_waits(collectives)])
     if tuple(map(int, torch.__version__.split(".")[:2])) < _TELLS_REDUCE_OPS:
         reduce_ops.watch()
@@ -137,6 +148,16 @@ def _watch() -> None:
     _watch_ddp()
     _watch_loaders()
     _watch_steps()
+
+
+def _collectives() -> Collectives:
+    if _is_simulated():
+        from distdoctor.probes.simulation import SimulatedCollectives
+
+        return SimulatedCollectives()
+    from distdoctor.probes.collectives import Collectives
+
+    return Collectives()
 
 
 def _destroy_process_group(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
