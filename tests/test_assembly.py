@@ -36,6 +36,7 @@ from distdoctor.model.events import (
     Batch,
     Busy,
     Call,
+    Dead,
     Ended,
     Failure,
     Locked,
@@ -1040,6 +1041,36 @@ def test_a_rank_that_moves_or_was_hardly_seen_is_not_busy(
     start: Callable[..., Process], tmp_path: Path, looks: list[StackSample]
 ) -> None:
     assert watched(start, tmp_path, looks).of(Busy, 0) == []
+
+
+def holding(seconds: float, cpu: float, *, holds_gil: bool = True) -> StackSample:
+    """A look at a process whose main thread is, or is not, Python's one at work."""
+    sample = look(seconds, "close", cpu=cpu)
+    sample.holds_gil = holds_gil
+    return sample
+
+
+def test_a_rank_that_holds_the_lock_and_does_nothing_is_dead(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    looks = [holding(n, cpu=n / 100) for n in range(BUSY_LOOKS)]
+    assert watched(start, tmp_path, looks).of(Dead, 0) == [
+        Dead(rank=0, seconds=4.0, place=Place("t.py", 11, "close"))
+    ]
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        [holding(n, cpu=0) for n in range(BUSY_LOOKS - 1)],
+        [holding(n, cpu=n) for n in range(BUSY_LOOKS)],
+        [holding(n, cpu=0, holds_gil=n != 3) for n in range(BUSY_LOOKS)],
+    ],
+)
+def test_a_rank_that_works_or_lets_go_of_the_lock_is_not_dead(
+    start: Callable[..., Process], tmp_path: Path, looks: list[StackSample]
+) -> None:
+    assert watched(start, tmp_path, looks).of(Dead, 0) == []
 
 
 def test_a_stack_of_a_rank_without_a_journal_does_no_harm(tmp_path: Path) -> None:

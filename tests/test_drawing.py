@@ -16,6 +16,7 @@ from distdoctor.model.events import (
     Batch,
     Busy,
     Call,
+    Dead,
     Ended,
     Event,
     Failure,
@@ -104,6 +105,12 @@ def endings(rank: int) -> st.SearchStrategy[Ended]:
 
 
 LIFE: dict[type, Callable[[int], st.SearchStrategy[Event]]] = {
+    Dead: lambda rank: st.builds(
+        Dead,
+        rank=st.just(rank),
+        seconds=st.integers(0, 999).map(float),
+        place=maybe_places,
+    ),
     Locked: lambda rank: st.builds(
         Locked,
         rank=st.just(rank),

@@ -125,20 +125,35 @@ def thread(number: int | None, *frames: dict[str, object]) -> dict[str, object]:
     }
 
 
-def read(folder: Path, output: str, status: int = 0) -> list[StackFrame] | None:
-    """What is read if py-spy, asked about process 7, answers this."""
+def answering(output: str, status: int = 0) -> subprocess.Popen[bytes]:
+    """A process that answers as py-spy might."""
     said = "Error: No such process" if status else ""
     answer = (
         f"import sys; sys.stdout.write({output!r}); sys.stderr.write({said!r}); "
         f"sys.exit({status})"
     )
-    process = subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, "-S", "-c", answer],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    stacks = StackTaker(folder)._py_spy_stacks(7, process)
+
+
+def read(folder: Path, output: str, status: int = 0) -> list[StackFrame] | None:
+    """What is read if py-spy, asked about process 7, answers this."""
+    stacks = StackTaker(folder)._py_spy_stacks(7, answering(output, status))
     return stacks[0] if stacks else None
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_it_is_told_whether_the_main_thread_holds_the_interpreters_lock(
+    tmp_path: Path, holds: bool
+) -> None:
+    threads = [thread(7, frame("main", 40)), thread(9, frame("load", 3))]
+    threads[0]["owns_gil"], threads[1]["owns_gil"] = holds, not holds
+    taker, process = StackTaker(tmp_path), answering(json.dumps(threads))
+    assert taker._py_spy_stacks(7, process)
+    assert (7 in taker._holding) == holds
 
 
 def test_the_frames_of_the_main_thread_are_read(tmp_path: Path) -> None:

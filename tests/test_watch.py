@@ -10,7 +10,12 @@ import pytest
 from distdoctor.journal.folder import StackFrame, StackSample
 from distdoctor.launch.pulse import Rank
 from distdoctor.launch.stacks import StackTaker
-from distdoctor.launch.supervisor import LOOK_EVERY_S, STUCK_AFTER_S, _Watch
+from distdoctor.launch.supervisor import (
+    DEAD_AFTER_S,
+    LOOK_EVERY_S,
+    STUCK_AFTER_S,
+    _Watch,
+)
 
 DRAW, MAIN = StackFrame("t.py", 20, "draw"), StackFrame("t.py", 56, "main")
 OTHER = StackFrame("t.py", 70, "save")
@@ -75,3 +80,30 @@ def test_who_stays_in_the_same_functions_is_stuck(
 ) -> None:
     monkeypatch.setattr(_Watch, "_reads_or_writes", lambda *_: False)
     assert is_stuck([odd, even] * LOOKS, threads=threads) is stuck
+
+
+def sample(seconds: float, cpu: float, *, holds_gil: bool = True) -> StackSample:
+    return StackSample(
+        rank=1, pid=7, seconds=seconds, cpu_seconds=cpu, holds_gil=holds_gil
+    )
+
+
+@pytest.mark.parametrize(
+    ("taken", "dead"),
+    [
+        ([sample(0, 3.0), sample(9, 3.1), sample(DEAD_AFTER_S, 3.2)], True),
+        ([sample(0, 3.0), sample(9, 3.1), sample(DEAD_AFTER_S - 1, 3.2)], False),
+        ([sample(0, 3.0), sample(9, 7.0), sample(DEAD_AFTER_S, 9.0)], False),
+        (
+            [sample(0, 3), sample(9, 3, holds_gil=False), sample(DEAD_AFTER_S, 3)],
+            False,
+        ),
+        ([], False),
+    ],
+)
+def test_who_holds_the_interpreters_lock_and_does_nothing_is_dead(
+    taken: list[StackSample], dead: bool
+) -> None:
+    watch = _Watch(cast("StackTaker", Taker([])))
+    watch._by_pid[7] = taken
+    assert watch.is_dead() is dead

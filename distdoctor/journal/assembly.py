@@ -31,6 +31,7 @@ from distdoctor.model.events import (
     WORLD,
     Batch,
     Busy,
+    Dead,
     Ended,
     Event,
     Failure,
@@ -68,6 +69,8 @@ _TAKES_A_LOCK = re.compile(r"^\s*with\b|\.acquire\(")
 
 _DAMAGED = (ValueError, TypeError, KeyError, OverflowError, RecursionError)
 """What reading a note can end in whose text is not what we have written."""
+
+_IDLE_S = 0.5  # of processor time at most, for a process that does nothing
 
 BUSY_LOOKS = 5
 """Stacks that must agree before a rank is called busy in one place."""
@@ -634,6 +637,9 @@ def _with_stacks(run: Run, samples: list[StackSample], directory: str) -> Run:
     for rank, taken in by_rank.items():
         if rank in life and (busy := _busy(rank, taken, stacks[rank])) is not None:
             life[rank].append((len(run.rows_of(rank)), busy))
+    for rank, taken in by_rank.items():
+        if rank in life and (dead := _dead(rank, taken, stacks[rank])) is not None:
+            life[rank].append((len(run.rows_of(rank)), dead))
     # Where one rank was watched for long, a last look at the others is enough.
     watched = any(_locked(run, *one, directory) for one in by_rank.items())
     for rank, taken in by_rank.items():
@@ -641,6 +647,21 @@ def _with_stacks(run: Run, samples: list[StackSample], directory: str) -> Run:
         if rank in life and locked is not None:
             life[rank].append((len(run.rows_of(rank)), locked))
     return replace(run, stacks=stacks, life=life)
+
+
+def _dead(rank: int, samples: list[StackSample], stack: list[Frame]) -> Dead | None:
+    """A rank that held the interpreter's lock at all looks, without working."""
+    first, last = samples[0], samples[-1]
+    worked = (last.cpu_seconds or 0.0) - (first.cpu_seconds or 0.0)
+    if len(samples) < BUSY_LOOKS or worked > _IDLE_S:
+        return None
+    if not all(sample.holds_gil for sample in samples):
+        return None
+    return Dead(
+        rank=rank,
+        seconds=round(last.seconds - first.seconds, 1),
+        place=stack[0].place if stack else None,
+    )
 
 
 def _locked(

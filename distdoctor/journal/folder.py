@@ -98,6 +98,7 @@ class StackSample(msgspec.Struct, kw_only=True):
     seconds: float  # since the start of the run
     cpu_seconds: float | None = None  # used by the process so far
     taken_by: str = "py-spy"
+    holds_gil: bool = False  # the main thread held the interpreter's lock
     frames: list[StackFrame] = []
     standing: list[list[StackFrame]] = []  # of each thread in no library's code
 

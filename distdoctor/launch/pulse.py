@@ -39,6 +39,7 @@ class Rank:
         moved_ns: Time of its last record, on the monotonic clock.
         ended_ns: When its end was noticed; 0 while it lives.
         refused: Whether a call of it was refused.
+        left: Whether it has left the job, and not joined again.
     """
 
     def __init__(self, path: Path) -> None:
@@ -48,6 +49,7 @@ class Rank:
         self.moved_ns = header.started_ns
         self.ended_ns = 0
         self.refused = False
+        self.left = False
         self.last_call = ""
         self._threads: dict[int, _Thread] = {}
         self._issued: dict[str, int] = {}
@@ -59,14 +61,20 @@ class Rank:
             return False
         self.moved_ns = int(records["time_ns"].max())
         columns = (
-            records[name].tolist() for name in ("kind", "thread", "group", "ordinal")
+            records[name].tolist()
+            for name in ("kind", "thread", "group", "ordinal", "spec")
         )
-        for kind, number, group, ordinal in zip(*columns, strict=True):
+        for kind, number, group, ordinal, spec in zip(*columns, strict=True):
             thread = self._threads.setdefault(number, _Thread())
             if kind == Kind.THREAD_END:
                 del self._threads[number]
                 continue
             thread.kind = kind
+            if kind == Kind.LIFE:
+                what = self.reader.string(spec)
+                self.left = '"what": "leave"' in what or (
+                    self.left and '"what": "start' not in what
+                )
             if kind in {Kind.ENTER, Kind.REFUSE, Kind.WAIT}:
                 thread.group, thread.ordinal = self.reader.string(group), ordinal
             if kind == Kind.ENTER and ordinal:
@@ -195,6 +203,11 @@ class Pulse:
             if arrived < members:
                 return True
         return False
+
+    def leaving(self) -> list[Rank]:
+        """All ranks that live, if they have left the job and have only to end."""
+        living = self.living()
+        return living if all(rank.left for rank in living) else []
 
     def entangled(self) -> list[Rank]:
         """All ranks, if in each some thread waits in vain and another is free."""

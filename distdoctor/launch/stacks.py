@@ -49,6 +49,7 @@ class StackTaker:
         self._folder = folder
         beside = Path(sys.executable).with_name("py-spy")
         self._py_spy = str(beside) if beside.exists() else shutil.which("py-spy")
+        self._holding: set[int] = set()  # processes whose main thread holds the GIL
         self.remark = ""
         if self._py_spy is None:
             self.remark = "py-spy is not installed: stacks came by a signal"
@@ -76,6 +77,7 @@ class StackTaker:
                         seconds=round(seconds, 3),
                         cpu_seconds=_cpu_seconds(pid),
                         taken_by=taken_by,
+                        holds_gil=taken_by == "py-spy" and pid in self._holding,
                         frames=list(_users(threads[0])),
                         standing=[
                             list(_users(frames))
@@ -120,6 +122,9 @@ class StackTaker:
         try:
             threads = json.loads(output)
             main = next(t for t in threads if t.get("os_thread_id") in {pid, None})
+            self._holding.discard(pid)
+            if main.get("owns_gil"):
+                self._holding.add(pid)
             others = [thread for thread in threads if thread is not main]
             return [
                 [_frame(frame) for frame in thread["frames"][:_MOST_FRAMES]]

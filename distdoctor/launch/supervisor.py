@@ -49,6 +49,8 @@ ORPHANS_S = 1.0  # for what outlives the command
 
 LOOK_AFTER_S = 8.0  # of silence before a laggard's stack is looked at
 LOOK_EVERY_S = 2.0
+DEAD_AFTER_S = 15.0  # of a held interpreter lock, once a rank has left the job
+IDLE_S = 0.5  # of processor time meanwhile
 STUCK_AFTER_S = 30.0  # of the same stack before a laggard is called stuck
 
 _LARGEST_SOURCE = 400_000
@@ -267,8 +269,11 @@ class _Supervisor:
             if waited > REFUSED_S * 1e9:
                 return Stop.REFUSED
         entangled = self.pulse.entangled()
-        who = entangled or self.pulse.laggards()
+        leaving = self.pulse.leaving()
+        who = entangled or leaving or self.pulse.laggards()
         self.watch.look(who, now, self.begun, threads=bool(entangled))
+        if leaving:
+            return Stop.STUCK if self.watch.is_dead() else ""
         return Stop.STUCK if self.watch.is_stuck(len(entangled)) else ""
 
     # --- when it is over ---
@@ -370,6 +375,19 @@ class _Watch:
             if taken
         )
         return stuck >= max(1, at_least)
+
+    def is_dead(self) -> bool:
+        """Whether one has long held the interpreter's lock and done nothing with it.
+
+        Whoever sleeps, waits for a file or for the network has let go of the lock.
+        """
+        return any(
+            taken[-1].seconds - taken[0].seconds >= DEAD_AFTER_S
+            and all(sample.holds_gil for sample in taken)
+            and (taken[-1].cpu_seconds or 0) - (taken[0].cpu_seconds or 0) < IDLE_S
+            for taken in self._by_pid.values()
+            if taken
+        )
 
     def samples(self) -> Iterator[StackSample]:
         """All looks at ranks that still keep others waiting."""

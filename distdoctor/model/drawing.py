@@ -47,6 +47,7 @@ manual, in a test and in a report:
     exit=137!               without the interpreter's exit handlers: killed
     exit=143!!              ended by distdoctor or by the launcher
     over=2                  the thread number 2 ended
+    dead=20@train.py:9      held the interpreter's lock there for 20 s, doing nothing
     locked=40@train.py:9    one of its threads waited for a lock there for 40 s
     touched=t.py:7@t.py:9   the tensor of t.py:7's call changed before the wait, t.py:9
     stepped=t.py:7@t.py:9   an optimizer read it at t.py:9, before any wait
@@ -73,6 +74,7 @@ from distdoctor.model.events import (
     Batch,
     Busy,
     Call,
+    Dead,
     Ended,
     Event,
     Failure,
@@ -335,6 +337,9 @@ _LIFE: dict[str, Callable[[int, str, str, Place | None], Event]] = {
     "stepped": lambda rank, value, _mark, place: Touched(
         rank=rank, issued=_issued(value), stepped=True, place=place
     ),
+    "dead": lambda rank, value, _mark, place: Dead(
+        rank=rank, seconds=float(value), place=place
+    ),
     "locked": lambda rank, value, _mark, place: _locked(rank, value, place),
     "busy": lambda rank, value, _mark, place: _busy(rank, value, place),
 }
@@ -387,6 +392,8 @@ def _word(event: Event, places: bool) -> str:
             return f"over={thread}"
         case Touched(issued=issued, stepped=stepped):
             return f"{'stepped' if stepped else 'touched'}={issued or ':0'}{where}"
+        case Dead(seconds=seconds):
+            return f"dead={seconds:g}{where}"
         case Locked(seconds=seconds):
             return f"locked={seconds:g}@{event.place}"
         case Busy(seconds=seconds):

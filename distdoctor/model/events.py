@@ -204,6 +204,15 @@ class Locked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Dead:
+    """The rank's main thread held the interpreter's lock for long, and did nothing."""
+
+    rank: int
+    seconds: float  # from the first look to the last
+    place: Place | None = None  # the innermost line of the user's source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Touched:
     """The tensor of an asynchronous call was used before the call was waited for."""
 
@@ -235,6 +244,7 @@ Event: TypeAlias = (
     | Left
     | Ended
     | ThreadEnded
+    | Dead
     | Touched
     | Locked
     | Busy

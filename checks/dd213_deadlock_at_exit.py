@@ -1,0 +1,102 @@
+"""A rank never ends, because what it frees at the end waits for the interpreter.
+
+What it is
+----------
+After `destroy_process_group()` the rank frees a model whose C++ side still holds the
+process group. Its destructor keeps the interpreter's lock and joins a thread of the
+backend, and that thread needs the lock to let go of the last tensor: neither can go on.
+Seen with torch 2.13 and gloo: the destructor of DistributedDataParallel's reducer.
+
+Why it matters
+--------------
+All is computed, saved and printed, and the job does not end. On a cluster it holds its
+machines until the time limit, and counts as failed.
+
+Sick
+----
+Rank 1 has left and is stuck at the end of its function:
+
+    rank 0 | all_reduce(4)@t.py:7  leave@t.py:9  exit=0
+    rank 1 | all_reduce(4)@t.py:7  leave@t.py:9  dead=16@t.py:12
+
+Both are:
+
+    rank 0 | all_reduce(4)@t.py:7  leave@t.py:9  dead=16
+    rank 1 | all_reduce(4)@t.py:7  leave@t.py:9  dead=18@t.py:12
+
+Well
+----
+A rank takes its time to save, which lets go of the interpreter's lock:
+
+    rank 0 | all_reduce(4)@t.py:7  leave@t.py:9  exit=0
+    rank 1 | all_reduce(4)@t.py:7  leave@t.py:9  .
+
+The lock is held for long in the middle of the job, as by a slow extension:
+
+    rank 0 | all_reduce(4)@t.py:7  dead=16@t.py:8  leave@t.py:9  exit=0
+    rank 1 | all_reduce(4)@t.py:7  leave@t.py:9  exit=0
+
+Unknown
+-------
+A rank without a journal may be the one that hangs:
+
+    rank 0 | start=2  all_reduce(4)  exit=0
+    rank 1 | ?
+
+Remedy
+------
+Let the model go before the group: `del model, optimizer`, and only then
+`dist.destroy_process_group()`. What was computed is not affected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.model.events import Call, Dead, Ended, Left, Place
+from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
+from distdoctor.model.run import Run, named
+
+CODE = "DD213"
+SEVERITY = Severity.ERROR
+NEEDS = (Call,)
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """Ranks that left the job and then held the interpreter's lock for ever."""
+    left = {rank: run.of(Left, rank)[-1] for rank in run.seen if run.of(Left, rank)}
+    dead = {
+        rank: run.of(Dead, rank)[-1]
+        for rank in left
+        if run.of(Dead, rank) and not run.of(Ended, rank)
+    }
+    if dead:
+        first = min(dead)
+        after = f" at {left[first].place}" if left[first].place else ""
+        at = f" at {dead[first].place}" if dead[first].place else ""
+        everybody = len(dead) == len(run.seen)
+        where: dict[tuple[Place, str], list[int]] = {}
+        for rank in dead:
+            for place, remark in (
+                (left[rank].place, "left the job here"),
+                (dead[rank].place, "does not come out of here"),
+            ):
+                if place is not None:
+                    where.setdefault((place, remark), []).append(rank)
+        role = Role.PARTY if everybody else Role.CULPRIT
+        yield Finding(
+            message=f"After leaving the job{after}, {named(dead)} did not end: for "
+            f"{dead[first].seconds:.0f} s the interpreter's lock was held{at} and "
+            "nothing was done, as when a destructor joins a thread that waits for "
+            "that lock.",
+            exhibits=tuple(dead.values()),
+            culprits=() if everybody else tuple(dead),
+            victims=tuple(dead) if everybody else (),
+            locations=tuple(
+                Location(place, tuple(ranks), role, remark)
+                for (place, remark), ranks in where.items()
+            ),
+            certainty=Certainty.LIKELY,
+        )
+    require_whole(run)
