@@ -7,6 +7,7 @@ rank has moved nowhere for long while others wait for it, or when the budget is 
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -34,6 +35,7 @@ from distdoctor.journal.folder import Manifest, StackSample
 from distdoctor.launch.memory import OutOfMemoryKills
 from distdoctor.launch.muster import Muster
 from distdoctor.launch.pulse import Pulse, Rank
+from distdoctor.launch.restarts import restarts_left
 from distdoctor.launch.stacks import StackTaker
 from distdoctor.launch.tree import ProcessTree
 from distdoctor.model.run import Run
@@ -42,6 +44,7 @@ from distdoctor.probes import NEEDLE
 POLL_S = 0.004
 SLOW_POLL_S = 0.05  # for what costs more: new journals, ended processes
 PATIENT_S = 0.15  # a send may only be slow to be taken
+RESTART_S = 35.0  # for a launcher to start all anew; torchrun gives ranks 30 to end
 REFUSED_S = 10.0  # for the rest of a group to arrive at a refused call
 LAST_WORDS_S = 1.5  # for a launcher to notice that a rank ended; torchrun: 0.1
 SETTLE_S = 0.25  # of silence before the job is ended; torchrun's tee looks every 0.1
@@ -148,7 +151,7 @@ class _Supervisor:
         self.kills = OutOfMemoryKills()
         self.samples: list[StackSample] = []
         self.rejected: tuple[int, ...] = ()
-        self.patient = False
+        self.again_s = 0.0  # of quiet, before the same heads are looked at again
         self.begun = time.monotonic()
 
     def run(self) -> Manifest:
@@ -245,7 +248,7 @@ class _Supervisor:
             return ""
         heads = pulse.heads()
         quiet_s = (time.monotonic_ns() - pulse.last_event_ns()) / 1e9
-        if heads == self.rejected and (quiet_s < PATIENT_S or self.patient):
+        if heads == self.rejected and quiet_s < self.again_s:
             return ""
         living = {rank.rank for rank in pulse.living()}
         self.manifest.alive = [rank.pid for rank in pulse.living()]
@@ -254,7 +257,11 @@ class _Supervisor:
         surely = stuck == living and not still.by_send
         if not stuck or pulse.heads() != heads or not (surely or quiet_s >= PATIENT_S):
             # Once more when all has been quiet for a while, and then not again.
-            self.rejected, self.patient = heads, quiet_s >= PATIENT_S
+            self.rejected = heads
+            self.again_s = PATIENT_S if quiet_s < PATIENT_S else math.inf
+            return ""
+        if still.gone and quiet_s < RESTART_S and restarts_left(self.manifest.alive):
+            self.rejected, self.again_s = heads, RESTART_S
             return ""
         self.manifest.proof_ms = round(
             (time.monotonic_ns() - pulse.last_event_ns()) / 1e6, 2

@@ -1,0 +1,22 @@
+"""Whether a launcher would start the ranks again after one of them has failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+
+import psutil
+
+
+def restarts_left(pids: Iterable[int]) -> int:
+    """How often the launcher of these ranks may still start them all anew.
+
+    Source: torchrun tells its workers by these variables (torch 2.8 to 2.13,
+    torch/distributed/elastic/agent/server/local_elastic_agent.py).
+    """
+    for pid in pids:
+        with suppress(psutil.Error, KeyError, ValueError):
+            told = psutil.Process(pid).environ()
+            allowed = int(told["TORCHELASTIC_MAX_RESTARTS"])
+            return max(allowed - int(told["TORCHELASTIC_RESTART_COUNT"]), 0)
+    return 0
