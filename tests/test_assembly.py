@@ -305,7 +305,7 @@ def test_times_are_kept(start: Callable[..., Process], tmp_path: Path) -> None:
     process.enter()
     process.then(Kind.RETURN, Kind.WAIT, Kind.WOKE)
     (call,) = living(tmp_path).calls
-    assert 0 < call["enter_ns"] <= call["return_ns"] <= call["complete_ns"]
+    assert 0 < call["enter_ns"] <= call["wait_ns"] <= call["complete_ns"]
 
 
 # --- what a call was ----------------------------------------------------------------

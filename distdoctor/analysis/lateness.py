@@ -14,6 +14,7 @@ from distdoctor.analysis.alignment import Alignment, alignments
 from distdoctor.analysis.reasons import Divergence, Why
 from distdoctor.model.events import SETUP
 from distdoctor.model.findings import Certainty
+from distdoctor.model.operations import ASYNCHRONOUS, IN_BACKWARD
 from distdoctor.model.run import Run, named
 
 _FEWEST_WAITS = 20
@@ -42,10 +43,10 @@ def _late_on(run: Run, alignment: Alignment) -> Iterator[Divergence]:
     entered: NDArray[np.int64] = run.calls["enter_ns"][rows]
     if not entered.all():
         return
-    order = np.argsort(entered, axis=1)
-    last = order[:, -1]
-    meetings = np.arange(len(whole))
-    since, until = entered[meetings, order[:, -2]], entered[meetings, last]
+    last, until = entered.argmax(axis=1), entered.max(axis=1)
+    waiting = _waiting_since(run, rows, entered)
+    waiting[np.arange(len(whole)), last] = 0
+    since = np.minimum(waiting.max(axis=1), until)
     delay = until - since
     long = delay >= _SHORTEST_NS
     waits = {
@@ -99,3 +100,18 @@ def _together(since: NDArray[np.int64], until: NDArray[np.int64]) -> NDArray[np.
     first = np.flatnonzero(np.append(True, since[1:] > until[:-1]))
     ends: NDArray[np.int64] = until[np.append(first[1:], len(until)) - 1]
     return ends - since[first]
+
+
+def _waiting_since(
+    run: Run, rows: NDArray[np.intp], entered: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """When each rank began to wait at each meeting; never, if nobody waited.
+
+    An asynchronous call keeps its rank only from the moment it is waited for. Of what
+    autograd issues, that moment is not known for each call by itself.
+    """
+    flags = run.calls["flags"][rows]
+    free = (flags & ASYNCHRONOUS > 0) & (flags & IN_BACKWARD == 0)
+    waited: NDArray[np.int64] = run.calls["wait_ns"][rows]
+    waited = np.where(waited > 0, waited, np.iinfo(np.int64).max)
+    return np.where(free, waited, entered)

@@ -84,7 +84,7 @@ def _match(run: Run) -> Messages:
     rows = np.flatnonzero(np.isin(run.calls["op"], (SEND, RECEIVE, FROM_ANY)))
     calls = run.calls[rows]
     # What never reached the backend is no message: refused, or raised at once.
-    at_once = (calls["state"] == State.RAISED) & (calls["return_ns"] == 0)
+    at_once = (calls["state"] == State.RAISED) & (calls["wait_ns"] == 0)
     never = (calls["state"] == State.REFUSED) | (at_once & (calls["enter_ns"] > 0))
     rows, calls = rows[~never], calls[~never]
     peers = _peers(run, calls)

@@ -386,7 +386,7 @@ def _follow(calls: NDArray[Any], entered: Records, records: Records) -> None:
         states[kind] = state
     calls["state"][rows] = states[later["kind"]]  # in order: the last one stays
     for kind, column in (
-        (Kind.RETURN, "return_ns"),
+        (Kind.WAIT, "wait_ns"),
         (Kind.WOKE, "complete_ns"),
     ):
         of_kind = later["kind"] == kind

@@ -43,7 +43,7 @@ CALLS = np.dtype(
         ("signature", "<u8"),
         ("ordinal", "<i8"),
         ("enter_ns", "<i8"),  # monotonic clock; 0: not known
-        ("return_ns", "<i8"),
+        ("wait_ns", "<i8"),  # since when a thread of its rank waited for it
         ("complete_ns", "<i8"),
         ("rank", "<i4"),
         ("group", "<i4"),  # index into Run.groups
