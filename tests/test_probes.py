@@ -206,6 +206,29 @@ def test_weights_and_random_state_are_the_same_bit_for_bit(tmp_path: Path) -> No
     assert "injected" in gaps
 
 
+COMPILED = """
+import torch
+import torch.distributed as dist
+from torch._dynamo.utils import counters
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+compiled = torch.compile(model, backend="aot_eager")
+for batch in torch.ones(2, 3, 4):
+    compiled(batch).sum().backward()
+print("BROKEN AT", *counters["graph_break"], flush=True)
+dist.destroy_process_group()
+"""
+
+
+def test_nothing_of_the_probes_is_compiled(tmp_path: Path) -> None:
+    _, said = check(tmp_path, COMPILED)
+    assert "BROKEN AT" in said
+    for sign in ("know how to trace the builtin", "DispatchKeySet", "/probes/"):
+        assert sign not in said
+
+
 def test_every_kind_of_call_is_seen_with_its_line(tmp_path: Path) -> None:
     run, said = check(tmp_path, EVERY_CALL)
     assert "refused by torch" in said

@@ -144,10 +144,20 @@ def _fsdp(module: ModuleType) -> None:
     life.watch_fsdp(module)
 
 
+def _dynamo(rules: ModuleType) -> None:
+    """Keep torch.compile out of the probes: they would break its graphs, and be slow.
+
+    It compiles whatever Python runs in between, but for libraries it was told of.
+    """
+    for package in ("distdoctor.probes", "distdoctor.journal"):
+        rules.add(package)
+
+
 _INSTALLERS = {
     "multiprocessing.process": _multiprocessing,
     "torch": _torch,
     "torch.distributed.fsdp": _fsdp,
+    "torch._dynamo.trace_rules": _dynamo,
 }
 
 
