@@ -1,4 +1,4 @@
-"""Every check against its patient, and the reference jobs, under the real command."""
+"""Checks against their patients, healthy jobs and near misses, by the real command."""
 
 import ast
 import json
@@ -106,6 +106,25 @@ def test_a_reference_job_is_well(job: str, options: str, tmp_path: Path) -> None
     assert report["world_size"] == 2
     assert report["run"]["steps"] > 0
     assert not list((tmp_path / "cache").glob("distdoctor/runs/*"))
+
+
+@pytest.mark.parametrize(
+    "script",
+    sorted((ROOT / "tests" / "near_misses").glob("*.py")),
+    ids=lambda p: p.stem,
+)
+def test_a_near_miss_is_well(script: Path, tmp_path: Path) -> None:
+    """What looks like a disease and is none: nothing is found, not even advice."""
+    ranks = str(constant(script, "RANKS"))
+    command = [str(script), "-n", ranks]
+    if "RESTARTS" in script.read_text():
+        restarts = f"--max-restarts={constant(script, 'RESTARTS')}"
+        options = ["--standalone", f"--nproc-per-node={ranks}", restarts]
+        torchrun = [sys.executable, "-m", "torch.distributed.run", *options]
+        command = ["--", *torchrun, str(script)]
+    status, report, said = check(tmp_path, *command)
+    verdict, findings = report["verdict"], findings_of(report)
+    assert (status, verdict, findings) == (0, "well", []), said
 
 
 def test_every_reference_job_is_checked() -> None:
