@@ -85,6 +85,36 @@ def test_its_healthy_twin_is_well(doctor: Check, tmp_path: Path) -> None:
     assert doctor.code in well
 
 
+ON_NCCL = [f"DD{n}" for n in (101, 102, 103, 104, 105, 107, 108, 201, 202)]
+"""What NCCL meets as gloo does; two ranks can share a GPU from NCCL 2.30.3 on."""
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not Path("/dev/nvidia0").exists(), reason="there is no GPU")
+@pytest.mark.parametrize("state", ["sick", "well"])
+@pytest.mark.parametrize(
+    "doctor",
+    [check for check in every_check() if check.code in ON_NCCL],
+    ids=lambda check: check.code,
+)
+def test_a_patient_on_nccl(
+    doctor: Check, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1")
+    original = ROOT / "fixtures" / f"{doctor.name}.py"
+    patient = tmp_path / original.name
+    on_gloo = 'dist.init_process_group("gloo")'
+    on_nccl = 'torch.set_default_device("cuda"); dist.init_process_group("nccl")'
+    assert on_gloo in original.read_text()
+    patient.write_text(original.read_text().replace(on_gloo, on_nccl))
+    ranks = str(constant(patient, "RANKS"))
+    status, report, said = check(tmp_path, str(patient), "-n", ranks, "--", state)
+    codes = [one["code"] for one in findings_of(report)]
+    ill = state == "sick"
+    assert (status, codes) == ((1, [doctor.code]) if ill else (0, [])), said
+    assert report["run"]["backend"].endswith("nccl")
+
+
 JOBS = [
     ("ddp_training.py", "--epochs 2 --workers 0"),
     ("ddp_training.py", "--epochs 1 --checkpointing --no-amp --workers 1"),
