@@ -37,7 +37,19 @@ def culprit_lines(patient: Path) -> list[int]:
 
 
 def check(folder: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
-    """Run `distdoctor check`; its exit status, its report, and what the job printed."""
+    """Run `distdoctor check`; its exit status, its report, and what the job printed.
+
+    Once more if torch aborted while Python ended, which befalls any run now and then:
+    the launcher then ends ranks that were not done.
+    """
+    status, told, said = check_once(folder, *arguments)
+    if "DD214" in {one["code"] for one in told["findings"]}:
+        status, told, said = check_once(folder, *arguments)
+    return status, told, said
+
+
+def check_once(folder: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
+    """Run the command."""
     report = folder / "report.json"
     command = [sys.executable, "-m", "distdoctor", "check", "--format", "json"]
     done = subprocess.run(
@@ -49,7 +61,9 @@ def check(folder: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
         text=True,
         check=False,
     )
-    return done.returncode, json.loads(report.read_text()), done.stdout + done.stderr
+    told = json.loads(report.read_text())
+    said = f"{told['not_examined']}\n{done.stdout}{done.stderr}"
+    return done.returncode, told, said
 
 
 def findings_of(report: dict[str, Any], *, asked: str = "") -> list[dict[str, Any]]:

@@ -29,7 +29,7 @@ def as_simulated(run: Run, manifest: Manifest) -> Run:
     simulated = {each.rank: each for each in manifest.simulated}
     sure = manifest.sure
     calls = run.calls.copy()
-    for column in ("enter_ns", "return_ns", "complete_ns"):
+    for column in ("enter_ns", "wait_ns", "complete_ns"):
         calls[column] = 0
     calls["state"][np.isin(calls["state"], BLOCKED)] = State.ISSUED
     kept = calls["state"] != State.RAISED  # it may be a stand-in that did not fit

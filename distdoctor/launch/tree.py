@@ -15,8 +15,9 @@ import psutil
 
 from distdoctor.errors import LaunchRefused
 from distdoctor.journal import FOLDER_VARIABLE
+from distdoctor.launch.guard import Guard
 
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 _GRACE_S = 2.0  # from the request to end to the order
 
@@ -46,6 +47,7 @@ class ProcessTree:
         mark: str,
     ) -> None:
         self._mark = mark
+        self._guard = Guard(os.fsencode(f"{FOLDER_VARIABLE}={mark}"))
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._adopt_orphans(True)
         try:
@@ -57,10 +59,10 @@ class ProcessTree:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
-                preexec_fn=self._die_with_parent,
             )
         except OSError as error:
             self._adopt_orphans(False)
+            self._guard.release()
             raise LaunchRefused(
                 f"{command[0]} cannot be started: {error.strerror}"
             ) from error
@@ -69,11 +71,6 @@ class ProcessTree:
         prctl = getattr(self._libc, "prctl", None)  # Linux only
         if prctl is not None:
             prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0)
-
-    def _die_with_parent(self) -> None:
-        prctl = getattr(self._libc, "prctl", None)
-        if prctl is not None:
-            prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
     def processes(self) -> list[psutil.Process]:
         """All processes of the job that live, the command itself included."""
@@ -113,6 +110,7 @@ class ProcessTree:
             self._reap()
         self._reap()
         self._adopt_orphans(False)
+        self._guard.release()
 
     def _reap(self) -> None:
         """Take leave of the command, and of orphans that became our children."""

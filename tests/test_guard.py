@@ -1,0 +1,50 @@
+"""The guard that ends a job whose supervisor was killed."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from distdoctor.launch.guard import Guard
+
+STUBBORN = (
+    "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=1)"
+)
+
+
+def sleeper(text: str, **environment: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-S", "-c", f"{text}; import time; time.sleep(60)"],
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+    )
+
+
+def test_a_released_guard_harms_nobody(tmp_path: Path) -> None:
+    job = sleeper("pass", GUARDED=str(tmp_path))
+    guard = Guard(f"GUARDED={tmp_path}".encode())
+    guard.release()
+    assert job.poll() is None
+    job.kill()
+    job.communicate()
+
+
+def test_a_guard_left_alone_ends_the_job_and_nothing_else(tmp_path: Path) -> None:
+    jobs = [sleeper("pass", GUARDED=str(tmp_path)) for _ in range(2)]
+    jobs.append(sleeper(STUBBORN, GUARDED=str(tmp_path)))
+    assert jobs[-1].stdout is not None
+    jobs[-1].stdout.readline()
+    neighbour = sleeper("pass", GUARDED=f"{tmp_path}2")
+    starter = (
+        "from distdoctor.launch.guard import Guard; import os, signal;"
+        f"Guard(b'GUARDED={tmp_path}'); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    begun = time.monotonic()
+    subprocess.run([sys.executable, "-c", starter], check=False)
+    assert [job.wait(30) for job in jobs] == [-15, -15, -9]
+    assert time.monotonic() - begun < 30
+    assert neighbour.poll() is None
+    neighbour.kill()
+    for job in [*jobs, neighbour]:
+        job.communicate()
