@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from distdoctor.launch.guard import Guard
+from distdoctor.launch.tree import ProcessTree
 
 STUBBORN = (
     "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=1)"
@@ -48,3 +49,14 @@ def test_a_guard_left_alone_ends_the_job_and_nothing_else(tmp_path: Path) -> Non
     neighbour.kill()
     for job in [*jobs, neighbour]:
         job.communicate()
+
+
+def test_the_guard_is_no_part_of_the_job(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    tree = ProcessTree(command, dict(os.environ), tmp_path, str(tmp_path))
+    try:
+        alive = {process.pid for process in tree.processes()}
+    finally:
+        tree.end()
+        tree.root.communicate()
+    assert alive == {tree.root.pid}

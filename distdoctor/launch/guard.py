@@ -38,6 +38,11 @@ class Guard:
             start_new_session=True,
         )
 
+    @property
+    def pid(self) -> int:
+        """Its process number."""
+        return self._process.pid
+
     def release(self) -> None:
         """Nothing of the job is left: the guard may go."""
         with suppress(OSError, subprocess.SubprocessError):

@@ -82,6 +82,7 @@ class ProcessTree:
                 with suppress(psutil.Error, OSError):
                     if process.environ().get(FOLDER_VARIABLE) == self._mark:
                         found[process.pid] = process
+        found.pop(self._guard.pid, None)  # ours, and no part of the job
         return [process for process in found.values() if _lives(process)]
 
     def end(self, launcher_first: bool = False) -> None:
