@@ -68,15 +68,23 @@ def _all_claims(run: Run) -> dict[int, dict[int, int]]:
     calls = run.calls
     sizes = np.array([len(group.ranks) for group in run.groups] or [0])
     parts = np.flatnonzero((sizes > 1) & (sizes < run.world_size))
-    here = calls[np.isin(calls["group"], parts) & (calls["ordinal"] > 0)]
+    is_part = np.isin(np.arange(len(sizes)), parts)
+    here = np.flatnonzero(is_part[calls["group"]] & (calls["ordinal"] > 0))
+    sites, groups = calls["site"][here], calls["group"][here]
+    used = np.flatnonzero(np.bincount(sites, minlength=1))
+    # One cell for each line and rank: whoever writes it last stays.
+    cells = np.searchsorted(used, sites) * run.world_size + calls["rank"][here]
+    table = np.full(len(used) * run.world_size, -1, dtype=np.int32)
+    table[cells] = groups
+    several = set(np.unique(sites[table[cells] != groups]).tolist())
     claims: dict[int, dict[int, int]] = {}
-    several = set()
-    for triple in np.unique(here[["site", "rank", "group"]]):
-        site, rank, group = map(int, triple)
-        if rank in claims.setdefault(site, {}):
-            several.add(site)
-        claims[site][rank] = group
-    return {site: claims[site] for site in claims if site and site not in several}
+    for site, line in zip(
+        used.tolist(), table.reshape(-1, run.world_size), strict=True
+    ):
+        if site and site not in several:
+            ranks = np.flatnonzero(line >= 0)
+            claims[site] = dict(zip(ranks.tolist(), line[ranks].tolist(), strict=True))
+    return claims
 
 
 def _confusion(run: Run, site: int) -> _Confusion | None:

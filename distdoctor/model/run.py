@@ -234,7 +234,11 @@ class Run:
     def has(self, kind: type) -> bool:
         """Whether any rank has an event of this kind; setting up is no call."""
         if kind is Call:
-            return bool((~np.isin(self.calls["op"], SETUP_CODES)).any())
+            if "has calls" not in self.memory:
+                used = np.bincount(self.calls["op"], minlength=1) > 0
+                used[[code for code in SETUP_CODES if code < len(used)]] = False
+                self.memory["has calls"] = bool(used.any())
+            return bool(self.memory["has calls"])
         return any(self.of(kind, rank) for rank in self.life)
 
     def __eq__(self, other: object) -> bool:

@@ -192,13 +192,12 @@ def _rows(finding: FindingData, run: Run) -> Iterator[tuple[str, str, str, str]]
     index = next((n for n, g in enumerate(run.groups) if g.name == group), None)
     culprits = set(finding.ranks)
     folded: dict[tuple[str, str, bool], list[int]] = {}
-    known: dict[tuple[bytes, int, bool], tuple[str, str]] = {}
+    known: dict[tuple[bytes, bool], tuple[str, str]] = {}
     for rank in [*finding.ranks, *finding.victims]:
         rows, more = _last_calls(run, rank, index)
-        after = outlook(run, rank, _FORETOLD)
-        alike = (run.calls[_TOLD][[*rows, *after]].tobytes(), len(rows), more)
+        alike = (run.calls[_TOLD][rows].tobytes(), more)
         if alike not in known:
-            known[alike] = _row(run, rows, after, more)
+            known[alike] = _row(run, rows, outlook(run, rank, _FORETOLD), more)
         folded.setdefault((*known[alike], rank in culprits), []).append(rank)
     for (calls, place, culprit), ranks in sorted(
         folded.items(), key=lambda item: min(item[1])
