@@ -58,6 +58,8 @@ def _never_waited_for(run: Run) -> Iterator[Divergence]:
     calls = run.calls
     sends = [n for n, op in enumerate(OPERATIONS) if op.waits is Waits.RECEIVER]
     unused = (calls["flags"] & UNUSED) > 0
+    if not unused.any():
+        return
     unused &= (calls["site"] > 0) & ~np.isin(calls["op"], sends)
     over = [rank for rank in gone(run) if _ended_well(run, rank)]
     unused &= np.isin(calls["rank"], over)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from distdoctor.analysis.reasons import Divergence, Why, capital, s
 from distdoctor.model.events import BLOCKED, Call, Locked
 from distdoctor.model.findings import Certainty, Location, Role
@@ -16,7 +14,7 @@ def locks(run: Run) -> Iterator[Divergence]:
     """A rank that waits in a call while another thread of it waits for a lock."""
     locked = {rank: seen[-1] for rank in run.seen if (seen := run.of(Locked, rank))}
     calls: dict[int, Call] = {}
-    for row in np.flatnonzero(np.isin(run.calls["state"], BLOCKED)):
+    for row in run.with_state(*BLOCKED) if locked else ():
         calls.setdefault(int(run.calls["rank"][row]), run.call(int(row)))
     both = tuple(rank for rank in locked if rank in calls)
     if not both:

@@ -74,9 +74,9 @@ def _out_of_group(run: Run) -> dict[int, Call]:
     if not len(run.groups):
         return {}
     sizes = np.array([len(group.ranks) for group in run.groups])
-    wrong = np.isin(calls["op"], _ADDRESSED) & (calls["state"] != State.DONE)
-    wrong &= calls["peer"] >= sizes[calls["group"]]
+    rows = run.with_op(*_ADDRESSED)
+    rows = rows[calls["state"][rows] != State.DONE]
     found: dict[int, Call] = {}
-    for row in np.flatnonzero(wrong):
+    for row in rows[calls["peer"][rows] >= sizes[calls["group"][rows]]]:
         found.setdefault(int(calls["rank"][row]), run.call(int(row)))
     return found

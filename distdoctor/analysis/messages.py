@@ -81,7 +81,7 @@ def peer_of(run: Run, row: int) -> int | None:
 
 
 def _match(run: Run) -> Messages:
-    rows = np.flatnonzero(np.isin(run.calls["op"], (SEND, RECEIVE, FROM_ANY)))
+    rows = run.with_op(SEND, RECEIVE, FROM_ANY)
     calls = run.calls[rows]
     # What never reached the backend is no message: refused, or raised at once.
     at_once = (calls["state"] == State.RAISED) & (calls["wait_ns"] == 0)

@@ -67,10 +67,9 @@ def rendezvous(run: Run) -> Iterator[Divergence]:
 
 def _is_telling(run: Run) -> bool:
     """Whether the run has messages, was seen whole, and was not on NCCL itself."""
-    ops = run.calls["op"]
-    if run.unseen or run.partial or not np.isin(ops, (SEND, RECEIVE)).any():
+    if run.unseen or run.partial or not len(run.with_op(SEND, RECEIVE)):
         return False
-    if (ops == FROM_ANY).any():  # NCCL has no receive from any source
+    if len(run.with_op(FROM_ANY)):  # NCCL has no receive from any source
         return False
     lanes = np.unique(run.calls[["rank", "thread"]])
     if len(lanes) > len(np.unique(lanes["rank"])):

@@ -113,7 +113,8 @@ def joining(run: Run) -> Iterator[Divergence]:
     """Ranks that wait for others to join the job, or gave it up."""
     states = (*BLOCKED, State.RAISED)
     calls = run.calls
-    found = np.flatnonzero((calls["op"] == _JOIN) & np.isin(calls["state"], states))
+    found = run.with_op(_JOIN)
+    found = found[np.isin(calls["state"][found], states)]
     # Only what a rank did last: it may have tried again.
     rows = [int(row) for row in found if _is_last(run, int(row))]
     stuck = standstill(run).waits
@@ -209,12 +210,12 @@ def _told(of: dict[int, int] | dict[int, str]) -> str:
 def missing_key(run: Run) -> Iterator[Divergence]:
     """A rank waits for a key of the store that nobody sets, or gave it up."""
     calls = run.calls
-    waited = calls["op"] == _WAIT
+    waited = run.with_op(_WAIT)
     stuck = {wait.row for threads in standstill(run).waits.values() for wait in threads}
-    pending = np.isin(calls["state"], [State.INSIDE, State.RAISED])
+    pending = np.isin(calls["state"][waited], [State.INSIDE, State.RAISED])
     rows = [
         row
-        for row in map(int, np.flatnonzero(waited & pending))
+        for row in map(int, waited[pending])
         if row in stuck or (_gave_up(run, row) and _is_last(run, row))
         if not is_set(run, row)
     ]
@@ -247,6 +248,6 @@ def missing_key(run: Run) -> Iterator[Divergence]:
 
 
 def _keys_set(run: Run) -> list[str]:
-    rows = run.calls["op"] == CODE_OF["store_set"]
+    rows = run.with_op(CODE_OF["store_set"])
     specs = np.unique(run.calls["spec"][rows])
     return sorted({name for spec in specs for name in run.specs[spec].names})

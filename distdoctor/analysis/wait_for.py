@@ -141,7 +141,7 @@ def _waits(run: Run, ended: frozenset[int]) -> tuple[dict[int, list[Wait]], set[
 
     A refused call is a wait for the rank itself: nothing releases it.
     """
-    blocked = np.flatnonzero(np.isin(run.calls["state"], BLOCKED))
+    blocked = run.with_state(*BLOCKED)
     by_rank: dict[int, list[int]] = {}
     ranks = run.calls["rank"][blocked].tolist()
     for rank, row in zip(ranks, blocked.tolist(), strict=True):
@@ -241,7 +241,7 @@ class _Needs:
 def is_set(run: Run, row: int) -> bool:
     """Whether the keys that a call waits for were set by a rank."""
     if "keys" not in run.memory:
-        sets = np.flatnonzero(run.calls["op"] == CODE_OF["store_set"])
+        sets = run.with_op(CODE_OF["store_set"])
         run.memory["keys"] = {
             name
             for spec in np.unique(run.calls["spec"][sets])
@@ -323,6 +323,6 @@ class _Channels:
 
 def _point_to_point(run: Run) -> Iterator[tuple[int, Any, int]]:
     codes = [n for n, op in enumerate(OPERATIONS) if op.is_point_to_point]
-    for row in np.flatnonzero(np.isin(run.calls["op"], codes)):
+    for row in run.with_op(*codes):
         record = run.calls[row]
         yield int(row), record, int(record["rank"])

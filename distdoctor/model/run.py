@@ -188,6 +188,22 @@ class Run:
         used = self.calls["group"][mine.start : mine.stop] == group
         return mine.start + np.flatnonzero(used)
 
+    def with_op(self, *codes: int) -> Rows:
+        """Positions in `calls` of the calls of some operations."""
+        return self._where("op", codes)
+
+    def with_state(self, *states: State) -> Rows:
+        """Positions in `calls` of the calls that had come so far."""
+        return self._where("state", states)
+
+    def _where(self, column: str, values: Iterable[int]) -> Rows:
+        # Of millions of records, a column by itself is read many times as fast.
+        if column not in self.memory:
+            self.memory[column] = self.calls[column].astype(np.uint8)
+        wanted = np.zeros(256, dtype=np.bool_)
+        wanted[list(values)] = True
+        return np.flatnonzero(wanted[self.memory[column]])
+
     def call(self, row: int) -> Call:
         """One call as an event."""
         record = self.calls[row]
@@ -235,9 +251,8 @@ class Run:
         """Whether any rank has an event of this kind; setting up is no call."""
         if kind is Call:
             if "has calls" not in self.memory:
-                used = np.bincount(self.calls["op"], minlength=1) > 0
-                used[[code for code in SETUP_CODES if code < len(used)]] = False
-                self.memory["has calls"] = bool(used.any())
+                others = set(range(len(OPERATIONS))) - set(SETUP_CODES)
+                self.memory["has calls"] = len(self.with_op(*others)) > 0
             return bool(self.memory["has calls"])
         return any(self.of(kind, rank) for rank in self.life)
 
