@@ -8,6 +8,8 @@ import time
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 RANKS = 2
@@ -15,8 +17,19 @@ RANKS = 2
 WIDTH, EVALUATION_S, UPLOAD_S = 8, 6.0, 12.0
 
 
+def join(job: str) -> None:
+    """Join a job, with keys of its own in the store.
+
+    The store keeps gloo's addresses of the job before it, which a rank that comes early
+    may take for new ones (torch 2.13).
+    """
+    store, rank, size = next(rendezvous("env://"))
+    store = PrefixStore(job, store)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+
+
 def train(model: nn.Module) -> None:
-    dist.init_process_group("gloo")
+    join("training")
     wrapped = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.01)
     for batch in torch.randn(5, 4, WIDTH):
@@ -30,7 +43,7 @@ def train(model: nn.Module) -> None:
 
 def evaluate(model: nn.Module) -> bool:
     """Mean score of all ranks, in a job of its own; whether this is its first rank."""
-    dist.init_process_group("gloo")
+    join("evaluation")
     with torch.no_grad():
         score = model(torch.randn(64, WIDTH)).square().mean()
     dist.all_reduce(score, op=dist.ReduceOp.AVG)
