@@ -169,7 +169,7 @@ class _Supervisor:
                 pumps.settle()
         except KeyboardInterrupt:
             self.manifest.stopped = Stop.INTERRUPTED
-            self.manifest.alive = [rank.pid for rank in self.pulse.living()]
+            self.manifest.alive = self._alive()
         finally:
             tree.end(launcher_first=plan.quiet_launcher)
             pumps.close()
@@ -250,11 +250,13 @@ class _Supervisor:
         quiet_s = (time.monotonic_ns() - pulse.last_event_ns()) / 1e9
         if heads == self.rejected and quiet_s < self.again_s:
             return ""
+        self.manifest.alive = self._alive()
+        heads = pulse.heads()
         living = {rank.rank for rank in pulse.living()}
-        self.manifest.alive = [rank.pid for rank in pulse.living()]
         still = standstill(assemble(self.plan.folder, self.manifest, stacks=False))
         stuck = set(still.waits) & living
         surely = stuck == living and not still.by_send
+        pulse.discover()  # a rank that came meanwhile was taken for one that has ended
         if not stuck or pulse.heads() != heads or not (surely or quiet_s >= PATIENT_S):
             # Once more when all has been quiet for a while, and then not again.
             self.rejected = heads
@@ -268,6 +270,12 @@ class _Supervisor:
         )
         refused = any(rank.refused for rank in pulse.living())
         return Stop.REFUSED if refused else Stop.DEADLOCK
+
+    def _alive(self) -> list[int]:
+        """Processes of the ranks that live now, those that just began included."""
+        self.pulse.discover()
+        self.pulse.bury(time.monotonic_ns())
+        return [rank.pid for rank in self.pulse.living()]
 
     def _stuck(self, now: float) -> str:
         refused = [rank for rank in self.pulse.living() if rank.refused]
@@ -287,9 +295,8 @@ class _Supervisor:
 
     def _look(self, tree: ProcessTree) -> None:
         """Take the stacks of all ranks that live, before they are ended."""
-        self.pulse.bury(time.monotonic_ns())
+        self.manifest.alive = self._alive()
         living = self.pulse.living()
-        self.manifest.alive = [rank.pid for rank in living]
         self.manifest.exit_code = tree.root.poll()
         self.samples = list(self.watch.samples())
         if self.manifest.stopped and living:
