@@ -45,8 +45,7 @@ FORKED = Path(__file__).with_name("forked.py")
 SLOW = {"DD204", "DD206", "DD207", "DD213"}  # they are watched for long, on purpose
 AT_EXIT = {"DD214"}  # not in forked ranks: they end by os._exit
 DOCUMENTED = {0, 1, 2, 4, 128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGKILL}
-UNPREPARED = {-signal.SIGINT, -signal.SIGTERM}  # in Python's own start-up
-UNPREPARED_S = 1.0
+UNPREPARED = {-signal.SIGINT, -signal.SIGTERM}  # before it started anything
 FORKED_SHARE = 0.8  # of the runs
 RUN_S = 180.0  # more than the default budget
 ORPHANS_S = 5.0
@@ -129,7 +128,7 @@ def run(case: Case) -> Outcome:
     n = str(constant(case.patient, "RANKS"))
     how = "forked" if case.forked else "torchrun"
     outcome = Outcome(f"{case.code} {case.state} {how} {case.victim}".strip())
-    struck = False
+    struck = idle = False
     with (folder / "said.txt").open("wb") as said:
         doctor = subprocess.Popen(
             [
@@ -145,6 +144,8 @@ def run(case: Case) -> Outcome:
         )
         if case.victim:
             time.sleep(case.moment_s)
+            with suppress(psutil.Error):
+                idle = not psutil.Process(doctor.pid).children()
             struck = doctor.poll() is None and strike(case, doctor)
         try:
             status = doctor.wait(RUN_S)
@@ -155,8 +156,7 @@ def run(case: Case) -> Outcome:
     outcome.detail = (folder / "said.txt").read_text(errors="replace")[-1500:]
     if '"internal": true' in outcome.detail or "internal error" in outcome.detail:
         outcome.faults.append("crashed")
-    early = struck and case.moment_s < UNPREPARED_S and status in UNPREPARED
-    if status not in DOCUMENTED and not early:
+    if status not in DOCUMENTED and not (idle and status in UNPREPARED):
         outcome.faults.append("crashed")
         outcome.detail += f"\nstatus {status}"
     end = time.monotonic() + ORPHANS_S

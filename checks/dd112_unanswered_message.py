@@ -79,7 +79,6 @@ for, all that was sent before the end.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from distdoctor.analysis.divergence import findings
 from distdoctor.analysis.evidence import require_whole
@@ -96,6 +95,5 @@ NEEDS = (Call,)
 def examine(run: Run) -> Iterator[Finding]:
     """Messages with one side only; what merely stayed behind is a warning."""
     yield from findings(run, Why.UNANSWERED)
-    for finding in findings(run, Why.LEFT_OVER):
-        yield replace(finding, severity=Severity.WARNING)
+    yield from findings(run, Why.LEFT_OVER, severity=Severity.WARNING)
     require_whole(run)

@@ -77,7 +77,6 @@ afterwards, or let every other rank receive before it sends.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from distdoctor.analysis.divergence import findings
 from distdoctor.analysis.evidence import require_whole
@@ -94,6 +93,5 @@ NEEDS = (Call,)
 def examine(run: Run) -> Iterator[Finding]:
     """Circles of ranks that wait for each other's messages, or would on NCCL."""
     yield from findings(run, Why.MESSAGES)
-    for finding in findings(run, Why.RENDEZVOUS):
-        yield replace(finding, severity=Severity.WARNING)
+    yield from findings(run, Why.RENDEZVOUS, severity=Severity.WARNING)
     require_whole(run)

@@ -53,19 +53,23 @@ def test_an_exception_of_its_own_is_no_consequence() -> None:
     } == {(2,)}
 
 
+def two_circles(*lines: tuple[int, int]) -> str:
+    """Two pairs of ranks, each with a collective on two groups in turned order."""
+    drawing = []
+    for number, (first, second) in enumerate(lines):
+        one, other = 2 * number, 2 * number + 1
+        ahead, behind = f"ahead{number}", f"behind{number}"
+        drawing += [
+            f"group {ahead} | {one} {other}",
+            f"group {behind} | {one} {other}",
+            f"rank {one} | all_reduce(4)/{ahead}@t.py:{first}...",
+            f"rank {other} | all_reduce(4)/{behind}@t.py:{second}...",
+        ]
+    return "\n".join(drawing)
+
+
 def test_circles_that_touch_nothing_else_are_told_each_once() -> None:
-    found = divergences(
-        sketch("""
-            group ab | 0 1
-            group ba | 0 1
-            group cd | 2 3
-            group dc | 2 3
-            rank 0 | all_reduce(4)/ab@t.py:7...
-            rank 1 | all_reduce(4)/ba@t.py:9...
-            rank 2 | all_reduce(4)/cd@t.py:17...
-            rank 3 | all_reduce(4)/dc@t.py:19...
-        """)
-    )
+    found = divergences(sketch(two_circles((7, 9), (17, 19))))
     assert [(fault.why, set(fault.calls)) for fault in found] == [
         (Why.CIRCLE, {0, 1}),
         (Why.CIRCLE, {2, 3}),
@@ -74,18 +78,7 @@ def test_circles_that_touch_nothing_else_are_told_each_once() -> None:
 
 
 def test_circles_of_the_same_lines_are_one() -> None:
-    (found,) = divergences(
-        sketch("""
-            group ab | 0 1
-            group ba | 0 1
-            group cd | 2 3
-            group dc | 2 3
-            rank 0 | all_reduce(4)/ab@t.py:7...
-            rank 1 | all_reduce(4)/ba@t.py:9...
-            rank 2 | all_reduce(4)/cd@t.py:7...
-            rank 3 | all_reduce(4)/dc@t.py:9...
-        """)
-    )
+    (found,) = divergences(sketch(two_circles((7, 9), (7, 9))))
     assert set(found.calls) == {0, 1, 2, 3}
     assert found.story.endswith("The same 1 more time, with ranks {2-3}.")
 

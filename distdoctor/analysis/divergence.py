@@ -6,6 +6,7 @@ A divergence is the first meeting of a group that not all members made, or not a
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from distdoctor.analysis.absence import absence
 from distdoctor.analysis.alignment import alignments
@@ -34,7 +35,7 @@ from distdoctor.analysis.swallowed import swallowed_exception
 from distdoctor.analysis.unanswered import left_over, unanswered
 from distdoctor.analysis.unused import unused_parameters
 from distdoctor.analysis.waiting import busy, circle
-from distdoctor.model.findings import Finding
+from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run
 
 
@@ -46,11 +47,19 @@ def divergences(run: Run) -> list[Divergence]:
     return result
 
 
-def findings(run: Run, *reasons: Why) -> Iterator[Finding]:
-    """The divergences with one of these explanations, as findings."""
+def findings(
+    run: Run, *reasons: Why, severity: Severity | None = None
+) -> Iterator[Finding]:
+    """The divergences with one of these explanations, as findings.
+
+    Args:
+        run: The run.
+        reasons: The explanations.
+        severity: Of these findings, where it is not the check's.
+    """
     for divergence in divergences(run):
         if divergence.why in reasons:
-            yield finding(divergence)
+            yield replace(finding(divergence), severity=severity)
 
 
 def _explained(run: Run) -> list[Divergence]:

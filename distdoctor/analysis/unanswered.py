@@ -13,7 +13,6 @@ from distdoctor.analysis.reasons import (
     Divergence,
     Why,
     at,
-    capital,
     pointers,
     s,
 )
@@ -67,29 +66,19 @@ def _from_nobody(run: Run, rank: int, wait: Wait) -> Divergence:
     )
 
 
-def of_circle(
-    run: Run, circle: Sequence[Wait], victims: tuple[int, ...], steps: str
-) -> Divergence:
-    """What explains a circle of waits that messages take part in.
+def one_sided(
+    run: Run, circle: Sequence[Wait], victims: tuple[int, ...]
+) -> Divergence | None:
+    """The message whose other side is missing in a circle of waits, if one is.
 
     Sends and receives alone close a circle by their order, unless one rank left its
     own habit; with a collective in it, the other side of a message is missing.
     """
     strayed = [wait for wait in circle if _strayed(run, wait.row)]
-    calls = {wait.rank: run.call(wait.row) for wait in circle}
-    only_messages = all(_is_message(run, wait.row) for wait in circle)
-    if only_messages and len(strayed) != 1:
-        return Divergence(
-            why=Why.MESSAGES,
-            group=None,
-            ordinal=0,
-            calls=calls,
-            culprits=(),
-            victims=victims,
-            story=f"{capital(named(calls))} wait in a circle: {steps}.",
-        )
-    after = dict(zip(circle, [*circle[1:], circle[0]], strict=True))
     towards = [wait for wait in circle if _is_message(run, wait.row)]
+    if not towards or (len(towards) == len(circle) and len(strayed) != 1):
+        return None
+    after = dict(zip(circle, [*circle[1:], circle[0]], strict=True))
     towards.sort(
         key=lambda wait: (
             after[wait] not in strayed,
@@ -97,6 +86,7 @@ def of_circle(
         )
     )
     wait = towards[0]
+    calls = {each.rank: run.call(each.row) for each in circle}
     others = {*calls, *victims}
     return _without(run, wait.row, after[wait].rank, victims=others, calls=calls)
 

@@ -14,7 +14,7 @@ from distdoctor.analysis.reasons import (
     capital,
     s,
 )
-from distdoctor.analysis.unanswered import of_circle
+from distdoctor.analysis.unanswered import one_sided
 from distdoctor.analysis.wait_for import Wait, gone, held_up, standstill
 from distdoctor.model.events import (
     Busy,
@@ -46,7 +46,10 @@ def circle(run: Run, found: Sequence[Divergence]) -> list[Divergence]:
 def _told(run: Run, circle: list[Wait], stuck: set[int]) -> Divergence:
     """A circle, and who is stuck because of it."""
     calls = {wait.rank: run.call(wait.row) for wait in circle}
-    messages = any(
+    victims = tuple(sorted(stuck - set(calls)))
+    if (fault := one_sided(run, circle, victims)) is not None:
+        return fault
+    messages = all(
         OPERATIONS[run.calls["op"][wait.row]].is_point_to_point for wait in circle
     )
     steps = "; ".join(
@@ -54,11 +57,8 @@ def _told(run: Run, circle: list[Wait], stuck: set[int]) -> Divergence:
         f"{calls[wait.rank].group} for {named(wait.missing)}"
         for wait in circle
     )
-    victims = tuple(sorted(stuck - set(calls)))
-    if messages:
-        return of_circle(run, circle, victims, steps)
     return Divergence(
-        why=Why.CIRCLE,
+        why=Why.MESSAGES if messages else Why.CIRCLE,
         group=None,
         ordinal=0,
         calls=calls,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ from contextlib import suppress
 from datetime import timedelta
 from hashlib import blake2b
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -280,6 +282,19 @@ def _vary(tensors: list[torch.Tensor], ranks: int) -> None:
 # --- objects: torch sends their sizes first, and here only these ---
 
 
+def _by_name(
+    play: Callable[[Any], Any],
+) -> Callable[..., Any]:
+    """Let a stand-in see the arguments of torch's function by their names there."""
+
+    def called(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        bound = inspect.signature(made).bind(*args, **kwargs)
+        bound.apply_defaults()
+        return play(SimpleNamespace(**bound.arguments))
+
+    return called
+
+
 def _group_and_root(
     group: Any, root: int | None, group_root: int | None, default: int | None = 0
 ) -> tuple[Any, int]:
@@ -299,85 +314,53 @@ def _common_object(group: Any, kind: str, mine: Any, own: bool) -> Any:
     return varied(value, _factor()) if _varies() and not sent else value
 
 
-def _broadcast_object_list(
-    _made: Callable[..., Any],
-    object_list: list[Any],
-    src: int | None = None,
-    group: Any = None,
-    device: Any = None,
-    group_src: int | None = None,
-) -> None:
-    group, root = _group_and_root(group, src, group_src)
-    sizes = torch.zeros(len(object_list), dtype=torch.long, device=device)
+@_by_name
+def _broadcast_object_list(call: Any) -> None:
+    group, root = _group_and_root(call.group, call.src, call.group_src)
+    objects = call.object_list
+    sizes = torch.zeros(len(objects), dtype=torch.long, device=call.device)
     dist.broadcast(sizes, group=group, group_src=root)
-    kind = f"objects {len(object_list)}"
-    mine = list(object_list)
-    object_list[:] = _common_object(group, kind, mine, group.rank() == root)
+    kind = f"objects {len(objects)}"
+    objects[:] = _common_object(group, kind, list(objects), group.rank() == root)
 
 
-def _all_gather_object(
-    _made: Callable[..., Any], object_list: list[Any], obj: Any, group: Any = None
-) -> None:
-    group = group or dist.group.WORLD
+@_by_name
+def _all_gather_object(call: Any) -> None:
+    group = call.group or dist.group.WORLD
     _exchange_sizes(group)
-    mine = [obj] * len(object_list)
-    object_list[:] = _common_object(group, f"gathered {len(mine)}", mine, own=False)
+    mine = [call.obj] * len(call.object_list)
+    common = _common_object(group, f"gathered {len(mine)}", mine, own=False)
+    call.object_list[:] = common
 
 
-def _gather_object(
-    _made: Callable[..., Any],
-    obj: Any,
-    object_gather_list: list[Any] | None = None,
-    dst: int | None = None,
-    group: Any = None,
-    group_dst: int | None = None,
-) -> None:
-    group, _ = _group_and_root(group, dst, group_dst)
+@_by_name
+def _gather_object(call: Any) -> None:
+    group, _ = _group_and_root(call.group, call.dst, call.group_dst)
     _exchange_sizes(group)
-    if object_gather_list is not None:
-        object_gather_list[:] = [obj] * len(object_gather_list)
+    if call.object_gather_list is not None:
+        call.object_gather_list[:] = [call.obj] * len(call.object_gather_list)
 
 
-def _scatter_object_list(
-    _made: Callable[..., Any],
-    scatter_object_output_list: list[Any],
-    scatter_object_input_list: list[Any] | None = None,
-    src: int | None = None,
-    group: Any = None,
-    group_src: int | None = None,
-) -> None:
-    group, root = _group_and_root(group, src, group_src)
+@_by_name
+def _scatter_object_list(call: Any) -> None:
+    group, root = _group_and_root(call.group, call.src, call.group_src)
     dist.broadcast(torch.zeros(1, dtype=torch.long), group=group, group_src=root)
-    given = list(scatter_object_input_list or [None] * group.size())
+    given = list(call.scatter_object_input_list or [None] * group.size())
     is_root = group.rank() == root
     common = _common_object(group, f"scattered {len(given)}", given, is_root)
-    scatter_object_output_list[0] = common[group.rank()]
+    call.scatter_object_output_list[0] = common[group.rank()]
 
 
-def _send_object_list(
-    _made: Callable[..., Any],
-    object_list: list[Any],
-    dst: int | None = None,
-    group: Any = None,
-    device: Any = None,
-    group_dst: int | None = None,
-    use_batch: bool = False,  # noqa: ARG001 - torch's
-) -> None:
-    sizes = torch.zeros(len(object_list), dtype=torch.long, device=device)
-    dist.send(sizes, dst, group, group_dst=group_dst)
+@_by_name
+def _send_object_list(call: Any) -> None:
+    sizes = torch.zeros(len(call.object_list), dtype=torch.long, device=call.device)
+    dist.send(sizes, call.dst, call.group, group_dst=call.group_dst)
 
 
-def _recv_object_list(
-    _made: Callable[..., Any],
-    object_list: list[Any],
-    src: int | None = None,
-    group: Any = None,
-    device: Any = None,
-    group_src: int | None = None,
-    use_batch: bool = False,  # noqa: ARG001 - torch's
-) -> int:
-    sizes = torch.zeros(len(object_list), dtype=torch.long, device=device)
-    return dist.recv(sizes, src, group, group_src=group_src)
+@_by_name
+def _recv_object_list(call: Any) -> int:
+    sizes = torch.zeros(len(call.object_list), dtype=torch.long, device=call.device)
+    return dist.recv(sizes, call.src, call.group, group_src=call.group_src)
 
 
 def _exchange_sizes(group: Any) -> None:
