@@ -66,6 +66,18 @@ def test_a_sick_run_reads_verdict_rank_line_and_cure() -> None:
     assert max(map(len, said.splitlines())) <= 80
 
 
+def test_it_is_told_since_when_ranks_wait() -> None:
+    run = sketch("""
+        rank 0 | barrier+10ms  all_reduce(4)@train.py:7...+2050ms
+        rank 1 | barrier+12ms  all_reduce(4)@train.py:7...+2060ms
+        rank 2 | barrier+11ms  exit=0
+    """)
+    (finding,) = report_of(run).findings
+    (waiting,) = finding.details["waiting"]
+    assert (waiting["ranks"], waiting["at"]) == ([0, 1], "train.py:7")
+    assert "waiting: ranks {0-1} since 2.0 s (after the first call" in text_of(run)
+
+
 def test_a_healthy_run_is_told_in_three_lines() -> None:
     said = text_of(sketch(WELL))
     assert len(said.splitlines()) <= 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distdoctor.analysis.outlook import outlook
+from distdoctor.analysis.standing import standing
 from distdoctor.examination import Conclusion
 from distdoctor.journal.folder import Manifest
 from distdoctor.model.events import Busy, Ended, Started
@@ -27,6 +28,7 @@ from distdoctor.report.schema import (
 )
 
 _MOST_RANKS_TOLD = 64
+_MOST_STANDINGS_TOLD = 64
 
 
 def compose(
@@ -93,8 +95,29 @@ def _finding(sick: Sick, finding: Finding, run: Run) -> FindingData:
         certainty=str(finding.certainty),
         evidence=["run", "stack"] if stacks else ["run"],
         remedy=sick.remedy,
-        details={**finding.details, **_outlook(finding, run)},
+        details={
+            **finding.details,
+            **_standing(finding, run),
+            **_outlook(finding, run),
+        },
     )
+
+
+def _standing(finding: Finding, run: Run) -> dict[str, object]:
+    """Where the ranks of a finding wait that cannot go on, and since when."""
+    ranks = {*finding.culprits, *finding.victims}
+    ranks |= {rank for location in finding.locations for rank in location.ranks}
+    told = [
+        {
+            "ranks": list(one.ranks),
+            "call": str(one.call),
+            "group": one.call.group,
+            "at": str(one.call.place or ""),
+            "since_s": one.since_s,
+        }
+        for one in standing(run, ranks)[:_MOST_STANDINGS_TOLD]
+    ]
+    return {"waiting": told} if told else {}
 
 
 def _outlook(finding: Finding, run: Run) -> dict[str, object]:

@@ -155,6 +155,8 @@ def _finding(finding: FindingData, run: Run) -> RenderableType:
     if any("(" in calls for _, _, calls, _ in rows):
         legend = "in parentheses: what followed that call the time before"
         parts.append(Padding(Text(legend, "dim"), (0, 0, 1, _MARGIN)))
+    if since := _since(finding):
+        parts.append(Padding(Text(_plain(since), "dim"), (0, 0, 1, _MARGIN)))
     remedy = f"{finding.remedy} (distdoctor explain {finding.code})"
     parts.append(_hanging("cure", remedy, "green"))
     return Group(*parts)
@@ -234,6 +236,13 @@ def _row(run: Run, rows: list[int], after: list[int], more: bool) -> tuple[str, 
     at = f"{place.file.rpartition('/')[2]}:{place.line}" if place else ""
     at = at if len(at) <= _PLACE else "…" + at[1 - _PLACE :]
     return ("… " if more else "") + "   ".join(words), at
+
+
+def _since(finding: FindingData) -> str:
+    """Since when ranks wait; where they do, their rows and lines have shown."""
+    waiting = finding.details.get("waiting", [])[:_ROWS]
+    told = [f"{named(one['ranks'])} since {one['since_s']:.1f} s" for one in waiting]
+    return f"waiting: {', '.join(told)} (after the first call of all)" if told else ""
 
 
 def _table(rows: list[tuple[str, str, str, str]]) -> RenderableType:
