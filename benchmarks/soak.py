@@ -1,6 +1,6 @@
 """Many short runs with faults injected at random: what goes wrong in distdoctor itself?
 
-    python benchmarks/soak.py [--runs 1000] [--jobs 1] [--seed 0]
+    python benchmarks/soak.py [--runs 1000] [--jobs 1] [--seed 0] [--keep DIR]
 
 Each run is a patient, sick or well, under `distdoctor check`; in half of them a rank,
 the job's launcher or distdoctor itself gets a signal at a random moment. Counted are:
@@ -119,8 +119,8 @@ def strike(case: Case, doctor: subprocess.Popen[bytes]) -> bool:
     return False
 
 
-def run(case: Case) -> Outcome:
-    """Make one run and look at what it left."""
+def run(case: Case, keep: Path | None) -> Outcome:
+    """Make one run and look at what it left; at a fault, all of it is kept."""
     folder = Path(tempfile.mkdtemp(prefix="soak-"))
     mark, temporary, cache = uuid.uuid4().hex, folder / "tmp", folder / "cache"
     temporary.mkdir()
@@ -175,6 +175,9 @@ def run(case: Case) -> Outcome:
     if left and status != -signal.SIGKILL:
         outcome.faults.append("left")
         outcome.detail += f"\nleft {left}"
+    if outcome.faults and keep is not None:
+        shutil.move(folder, keep / mark)
+        outcome.detail += f"\nkept {keep / mark}"
     shutil.rmtree(folder, ignore_errors=True)
     return outcome
 
@@ -201,6 +204,7 @@ def judge(
         outcome.faults.append("wrong")
     if outcome.faults:
         outcome.what += f" -> {status} {told['verdict']} {sorted(codes)}"
+        outcome.what += "".join(f"\n{each['summary']}" for each in told["findings"])
 
 
 def cases(runs: int, seed: int) -> list[Case]:
@@ -239,13 +243,16 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=1e9, help="start no more then")
+    parser.add_argument("--keep", type=Path, help="folder for what faults left")
     options = parser.parse_args()
+    if options.keep is not None:
+        options.keep.mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()
 
     def one(case: Case) -> Outcome | None:
         if time.monotonic() > begun + options.seconds:
             return None
-        return run(case)
+        return run(case, options.keep)
 
     counts: Counter[str] = Counter()
     made: Counter[str] = Counter()
