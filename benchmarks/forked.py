@@ -11,7 +11,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import runpy
-import socket
 import sys
 from multiprocessing.connection import wait
 
@@ -28,6 +27,7 @@ def rank_of(rank: int, size: int, port: int, arguments: list[str]) -> None:
         "LOCAL_WORLD_SIZE": str(size),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
     }
     sys.argv = arguments
     runpy.run_path(arguments[0], run_name="__main__")
@@ -37,12 +37,13 @@ def main() -> int:
     """Start the ranks and wait for them."""
     assert torch.distributed.is_available()
     size, arguments = int(sys.argv[1]), sys.argv[2:]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    # As torchrun's agent: a port that is only looked up may be taken meanwhile.
+    store = torch.distributed.TCPStore(  # type: ignore[attr-defined]
+        "127.0.0.1", 0, is_master=True, wait_for_workers=False
+    )
     context = multiprocessing.get_context("fork")
     ranks = [
-        context.Process(target=rank_of, args=(rank, size, port, arguments))
+        context.Process(target=rank_of, args=(rank, size, store.port, arguments))
         for rank in range(size)
     ]
     for rank in ranks:
