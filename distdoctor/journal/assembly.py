@@ -192,8 +192,8 @@ class _Assembly:
         self._unranked: list[_Journal] = []
 
     def add(self, box: JournalReader) -> None:
-        records = box.last()
         header = box.header()
+        records = self._before_the_end(box.last(), header)
         journal = _Journal(
             header,
             *_take_apart(records, box, self._tables, header),
@@ -204,6 +204,17 @@ class _Assembly:
             self._unranked.append(journal)
             return
         self._take(journal)
+
+    def _before_the_end(self, records: Records, header: Header) -> Records:
+        """Without what a process did once distdoctor had begun to end the job.
+
+        Ranks are not ended at the same moment: who lives a little longer sees the
+        connections to the others break, and leaves the call it stood in.
+        """
+        stopped_ns = self._manifest.stopped_ns
+        if not stopped_ns or header.pid not in self._manifest.alive:
+            return records
+        return records[records["time_ns"] <= stopped_ns]
 
     def _take(self, journal: _Journal) -> None:
         header = journal.header

@@ -71,6 +71,7 @@ class Manifest(msgspec.Struct, kw_only=True):
     seconds: float = 0.0
     exit_code: int | None = None  # of the command; None: it was ended
     stopped: str = ""  # why distdoctor ended the job; empty: it ended by itself
+    stopped_ns: int = 0  # when that was decided, on the machine's monotonic clock
     closed: bool = False  # no process was left that could still become a rank
     oom_kills: int = 0  # by the kernel, meanwhile
     oom_of_group: bool = False  # counted in the job's control group, not the machine

@@ -162,14 +162,13 @@ class _Supervisor:
         )
         pumps = _Pumps(tree, self.audience)
         try:
-            self.manifest.stopped = self._watch(tree)
+            self._stop(self._watch(tree))
             self._look(tree)
             if self.manifest.stopped:
                 self._let_finish(tree)
                 pumps.settle()
         except KeyboardInterrupt:
-            self.manifest.stopped = Stop.INTERRUPTED
-            self.manifest.alive = self._alive()
+            self._stop(Stop.INTERRUPTED)
         finally:
             tree.end(launcher_first=plan.quiet_launcher)
             pumps.close()
@@ -293,9 +292,15 @@ class _Supervisor:
 
     # --- when it is over ---
 
+    def _stop(self, reason: str) -> None:
+        """Note why the job is ended, if it is, and who lives now."""
+        self.manifest.stopped = reason
+        if reason:
+            self.manifest.stopped_ns = time.monotonic_ns()
+        self.manifest.alive = self._alive()
+
     def _look(self, tree: ProcessTree) -> None:
         """Take the stacks of all ranks that live, before they are ended."""
-        self.manifest.alive = self._alive()
         living = self.pulse.living()
         self.manifest.exit_code = tree.root.poll()
         self.samples = list(self.watch.samples())
