@@ -264,8 +264,11 @@ def main() -> None:
             how = "forked" if case.forked else "torchrun"
             made[f"{case.state}, {how}, {case.victim or 'nothing'} struck"] += 1
             counts.update(set(outcome.faults))
+            if sum(made.values()) % 50 == 0:
+                print(f"{sum(made.values())} runs: {dict(counts)}", flush=True)
             if outcome.faults:
-                print(outcome.what, outcome.faults, outcome.detail, sep="\n")
+                said = [outcome.what, outcome.faults, outcome.detail]
+                print(*said, sep="\n", flush=True)
     print_table(
         ["runs", "number"], [[name, str(n)] for name, n in sorted(made.items())]
     )
