@@ -75,7 +75,17 @@ def test_it_is_told_since_when_ranks_wait() -> None:
     (finding,) = report_of(run).findings
     (waiting,) = finding.details["waiting"]
     assert (waiting["ranks"], waiting["at"]) == ([0, 1], "train.py:7")
-    assert "waiting: ranks {0-1} since 2.0 s (after the first call" in text_of(run)
+    assert "seconds after the first call: ranks {0-1} from 2.0\n" in text_of(run)
+
+
+def test_ranks_that_stand_since_the_same_moment_are_told_together() -> None:
+    said = text_of(
+        sketch("""
+        rank 0 | barrier+10ms  all_reduce(4)@train.py:7!+2050ms
+        rank 1 | barrier+12ms  barrier@train.py:9!+2060ms
+        """)
+    )
+    assert "after the first call: ranks {0-1} from 2.0\n" in said
 
 
 def test_a_healthy_run_is_told_in_three_lines() -> None:

@@ -240,9 +240,12 @@ def _row(run: Run, rows: list[int], after: list[int], more: bool) -> tuple[str, 
 
 def _since(finding: FindingData) -> str:
     """Since when ranks wait; where they do, their rows and lines have shown."""
-    waiting = finding.details.get("waiting", [])[:_ROWS]
-    told = [f"{named(one['ranks'])} since {one['since_s']:.1f} s" for one in waiting]
-    return f"waiting: {', '.join(told)} (after the first call of all)" if told else ""
+    since: dict[str, set[int]] = {}
+    for one in finding.details.get("waiting", []):
+        since.setdefault(f"{one['since_s']:.1f}", set()).update(one["ranks"])
+    told = [f"{named(ranks)} from {at}" for at, ranks in [*since.items()][:_ROWS]]
+    head = "standing still, in seconds after the first call"
+    return f"{head}: {', '.join(told)}" if told else ""
 
 
 def _table(rows: list[tuple[str, str, str, str]]) -> RenderableType:
