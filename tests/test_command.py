@@ -6,14 +6,17 @@ from pathlib import Path
 import pytest
 
 from distdoctor.errors import LaunchRefused
+from distdoctor.launch import together
 from distdoctor.launch.command import (
     TORCHRUN,
     Launcher,
     command_for,
     given_command,
+    rank_count,
     script_in,
     starts_torchrun,
 )
+from distdoctor.launch.isolation import may_be_isolated
 
 
 def launcher_of(folder: Path, source: str) -> Launcher:
@@ -72,6 +75,41 @@ def test_a_script_that_starts_its_own_ranks_is_for_python(
     assert launcher_of(tmp_path, source) is Launcher.PYTHON
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "rank = int(os.environ['SLURM_PROCID'])",
+        "os.environ['RANK'] = os.environ['SLURM_PROCID']",
+        "p.add_argument('--rank', required=True)",
+        "p.add_argument('--rank', default=0)\ninit_process_group(rank=args.rank)",
+        "p.add_argument('rank')\nos.environ['RANK'] = str(args.rank)",
+    ],
+)
+def test_a_script_that_is_told_its_rank_by_hand_gets_a_command_for_each(
+    tmp_path: Path, source: str
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(source)
+    command = command_for(script, ["--lr", "1"], 3, Launcher.AUTO, tmp_path)
+    assert command[:3] == [sys.executable, together.__file__, "rank"]
+    assert rank_count(command, 2) == 3
+    for rank, words in enumerate(together.split(command[3:])):
+        assert words[-2:] == ["--lr", "1"]
+        assert str(rank) in " ".join(words[:-2])
+
+
+def test_each_rank_can_be_given_its_own_arguments(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.touch()
+    own = ["--rank", "1", ":::", "--rank", "0"]
+    command = command_for(script, own, 2, Launcher.AUTO, tmp_path)
+    program = [sys.executable, str(script)]
+    assert together.split(command[3:]) == [
+        [*program, "--rank", "1"],
+        [*program, "--rank", "0"],
+    ]
+
+
 def test_a_script_is_looked_at_whatever_its_encoding(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_bytes("# coding: latin-1\nmp.spawn('é')\n".encode("latin-1"))
@@ -94,6 +132,18 @@ def test_torchrun_is_told_the_ranks_and_the_script_its_arguments(
     assert command[-3:] == [str(script), "--lr", "0.1"]
 
 
+def test_torchrun_puts_the_local_rank_where_a_script_wants_it(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("p.add_argument('--local_rank', type=int)")
+    command = command_for(script, ["--lr", "0.1"], 2, Launcher.AUTO, tmp_path)
+    assert command[-4:] == [str(script), "--local_rank=${local_rank}", "--lr", "0.1"]
+
+
+def test_only_torchrun_and_commands_by_rank_start_as_many_ranks_as_asked() -> None:
+    assert rank_count(["python", "-m", TORCHRUN, "train.py"], 4) == 4
+    assert rank_count(["python", "train.py"], 4) == 0
+
+
 def test_python_is_given_script_and_arguments(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.touch()
@@ -114,6 +164,22 @@ def test_a_given_command_gets_the_path_of_its_program() -> None:
     assert Path(program).is_absolute()
     assert Path(program).name == "sh"
     assert arguments == ["-c", "true"]
+
+
+def test_commands_given_together_get_the_paths_of_their_programs() -> None:
+    command = given_command(["sh", "a.sh", ":::", "RANK=1", "sh", "b.sh"])
+    assert command[:3] == [sys.executable, together.__file__, "command"]
+    first, second = together.split(command[3:])
+    assert Path(first[0]).is_absolute()
+    assert second[:2] == ["env", "RANK=1"]
+    assert Path(second[2]).name == "sh"
+    assert not starts_torchrun(command)
+
+
+@pytest.mark.parametrize("words", [["RANK=0"], ["sh", ":::", "RANK=0"]])
+def test_variables_without_a_program_are_refused(words: list[str]) -> None:
+    with pytest.raises(LaunchRefused, match="give a program after them"):
+        given_command(words)
 
 
 # --- what is refused ------------------------------------------------------------------
@@ -170,6 +236,9 @@ def test_a_program_that_is_not_there_is_refused() -> None:
         (["python", "-m", "package.train"], "python"),
         (["/usr/bin/make", "train"], "make"),
         (["run.py"], "run.py"),
+        (["python", "a.py", ":::", "python", "b.py"], "a.py, b.py"),
+        (["python", "a.py", "0", ":::", "python", "a.py", "1"], "a.py"),
+        (["serve", ":::", "work"], "2 commands"),
     ],
 )
 def test_a_job_is_known_by_its_script(command: list[str], name: str) -> None:
@@ -185,8 +254,43 @@ def test_a_job_is_known_by_its_script(command: list[str], name: str) -> None:
         (["python", "-u", "-m", TORCHRUN, "train.py"], True),
         (["python", "train.py"], False),
         (["bash", "torchrun.sh"], False),
+        (["python", together.__file__, "command", "/env/bin/torchrun"], False),
         (["python", "train.py", "-a", "-b", "torchrun"], False),
     ],
 )
 def test_torchrun_is_known_by_all_its_names(command: list[str], torchrun: bool) -> None:
     assert starts_torchrun(command) is torchrun
+
+
+# --- ports of its own -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "alone"),
+    [
+        ("python train.py --rank 0", True),
+        ("torchrun --nproc-per-node 2 train.py", True),
+        ("torchrun --nnodes=1 train.py", True),
+        ("torchrun --nnodes 1:1 train.py", True),
+        ("torchrun --nnodes=2 --node-rank 0 train.py", False),
+        ("torchrun --nnodes 1:4 train.py", False),
+        ("torchrun --nnodes 2 a.py ::: torchrun --nnodes 2 a.py", True),
+        ("/usr/bin/srun -n 4 python train.py", False),
+        ("mpirun -np 2 python train.py", False),
+        ("python train.py --dist-url tcp://node0.cluster:23456", False),
+        ("python train.py --dist-url=tcp://10.255.1.2:23456", False),
+        ("python train.py --dist-url tcp://127.0.0.1:23456", True),
+        ("torchrun --master-addr node0.cluster train.py", False),
+        ("torchrun --master_addr=localhost train.py", True),
+    ],
+)
+def test_a_job_that_may_span_machines_keeps_its_ports(
+    command: str, alone: bool
+) -> None:
+    assert may_be_isolated(command.split(), {}) is alone
+
+
+def test_a_master_on_another_machine_is_respected() -> None:
+    command = ["python", "train.py"]
+    assert not may_be_isolated(command, {"MASTER_ADDR": "node0.cluster"})
+    assert may_be_isolated(command, {"MASTER_ADDR": "127.0.0.1"})

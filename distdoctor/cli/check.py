@@ -20,14 +20,18 @@ from distdoctor.cli.options import Format, Judgement, report_options
 from distdoctor.cli.screen import Screen
 from distdoctor.cli.simulation import command_alone, ranks_to_play
 from distdoctor.errors import LaunchRefused
-from distdoctor.journal import DEFAULT_BYTES
+from distdoctor.journal import DEFAULT_BYTES, PORTS_VARIABLE
+from distdoctor.launch.allocation import of_job
 from distdoctor.launch.command import (
     Launcher,
     command_for,
     given_command,
+    rank_count,
     script_in,
+    source_of,
     starts_torchrun,
 )
+from distdoctor.launch.isolation import may_be_isolated
 
 BUDGET_S = 120.0
 """Enough for a pre-flight: torch comes up in seconds, hours belong to the cluster."""
@@ -98,9 +102,13 @@ def run(
 
     Either a script and its arguments (`distdoctor check train.py -n 2 -- --lr 0.1`), or
     a whole command (`distdoctor check -- torchrun --nproc-per-node 4 train.py`).
-    What the script or command is to get itself stands after `--`.
+    What the script or command is to get itself stands after `--`. Several commands, one
+    per rank, stand with `:::` between them (`distdoctor check -- python a.py ::: python
+    b.py`).
     """
     given: list[str] = context.obj or []
+    supplied: dict[str, str] = {}
+    expected = 0
     played: tuple[int, ...] = ()
     if world_size is not None or as_rank is not None:
         played = ranks_to_play(world_size, as_rank)
@@ -117,17 +125,24 @@ def run(
                 )
             command, name = given_command(given), script_in(given)
         else:
+            source = source_of(script)
+            if context.get_parameter_source("ranks") is ParameterSource.DEFAULT:
+                ranks = source.world_size or ranks
             logs = folder / "logs"
             command = command_for(script, given, ranks, Launcher(launcher), logs)
+            expected = rank_count(command, ranks)
+            supplied = of_job(source, expected or ranks)
             name = str(script)
         if ranks < 1:
             raise LaunchRefused(f"-n {ranks}: give the number of ranks, 1 or more")
-        _require_space(folder, len(played) or ranks, in_turn=bool(played))
+        needed = len(played) or expected or ranks
+        _require_space(folder, needed, in_turn=bool(played))
         interrupted = _supervise(
             command,
             name,
             folder,
-            ranks=ranks if script is not None and starts_torchrun(command) else 0,
+            ranks=expected,
+            supplied=supplied,
             world_size=world_size or 0,
             played=played,
             own=script is not None,
@@ -151,6 +166,7 @@ def _supervise(
     folder: Path,
     *,
     ranks: int,
+    supplied: dict[str, str],
     world_size: int,
     played: tuple[int, ...],
     own: bool,
@@ -162,7 +178,9 @@ def _supervise(
     from distdoctor.launch.simulation import simulate
     from distdoctor.launch.supervisor import Plan, Stop, supervise
 
-    environment = {}
+    environment = dict(supplied)
+    if may_be_isolated(command):
+        environment[PORTS_VARIABLE] = "own" if own else "given"
     if own:
         environment["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] = _RANK_PREFIX
         for variable in _NOT_OURS:  # of an allocation around us: the job has its own

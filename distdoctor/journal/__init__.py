@@ -132,6 +132,15 @@ SUPERVISOR_VARIABLE = "DISTDOCTOR_SUPERVISOR"
 OWNER_VARIABLE = "DISTDOCTOR_OWNER"
 """Environment variable with the process that plays the rank named in RANK."""
 
+PORTS_VARIABLE = "DISTDOCTOR_PORTS"
+"""Environment variable of a job on one machine, whose ranks may meet at other ports.
+
+"own": distdoctor chose how to start it; "given": the user did.
+"""
+
+PORTS_FOLDER = "ports"
+"""Folder, in that of the record, of the ports that stand for those of the script."""
+
 SIMULATION_VARIABLE = "DISTDOCTOR_SIMULATE"
 """Environment variable of a process that plays a rank of a job without the others.
 

@@ -1,8 +1,11 @@
-"""What to start for a script: torchrun, or plain Python if it starts its own ranks."""
+"""What to start for a script.
+
+That is torchrun, or plain Python if it starts its own ranks, or one command per rank if
+it is told its rank as by hand or by a scheduler.
+"""
 
 from __future__ import annotations
 
-import ast
 import shutil
 import sys
 from collections.abc import Sequence
@@ -10,9 +13,12 @@ from enum import StrEnum
 from pathlib import Path
 
 from distdoctor.errors import LaunchRefused
+from distdoctor.launch import together
+from distdoctor.launch.allocation import is_scheduled, meeting_point, of_rank
+from distdoctor.launch.arguments import takes_rank, told
+from distdoctor.launch.source import LAUNCHER_VARIABLES, Source, read_source
 
-_SPAWNERS = {"spawn", "start_processes", "Process", "notebook_launcher"}
-_LAUNCHER_VARIABLES = {"RANK", "LOCAL_RANK", "WORLD_SIZE"}
+_LOCAL_RANK = "${local_rank}"  # torchrun puts each rank's own in its place
 
 TORCHRUN = "torch.distributed.run"
 """The module behind `torchrun`."""
@@ -24,6 +30,7 @@ class Launcher(StrEnum):
     AUTO = "auto"
     TORCHRUN = "torchrun"
     PYTHON = "python"
+    COMMANDS = "commands"
 
 
 def command_for(
@@ -33,7 +40,7 @@ def command_for(
 
     Args:
         script: The user's program.
-        arguments: Its arguments.
+        arguments: Its arguments; with `:::` between them, those of each rank.
         ranks: How many; a script that starts its own ranks decides for itself.
         launcher: Which way; AUTO looks into the script.
         logs: Folder for the launcher's logs.
@@ -43,28 +50,56 @@ def command_for(
     """
     if ranks < 1:
         raise LaunchRefused(f"-n {ranks}: give the number of ranks, 1 or more")
+    source = source_of(script)
+    program = [sys.executable, str(script)]
+    if together.BETWEEN in arguments:
+        own = together.split(arguments)
+        return _together("rank", [[*program, *part] for part in own])
+    if launcher is Launcher.AUTO:
+        launcher = _look_into(source, arguments)
+    if launcher is Launcher.PYTHON:
+        return [*program, *arguments]
+    if launcher is Launcher.COMMANDS:
+        return _by_hand(source, program, arguments, ranks)
+    extra = told(source, arguments, _LOCAL_RANK, ranks, by_hand=False)
+    return [
+        *(sys.executable, "-m", TORCHRUN, "--standalone"),
+        *("--nproc-per-node", str(ranks), "--tee", "3", "--log-dir", str(logs)),
+        *(str(script), *extra, *arguments),
+    ]
+
+
+def source_of(script: Path) -> Source:
+    """What a script says of itself.
+
+    Raises:
+        LaunchRefused: It is not there, or no Python.
+    """
     if not script.is_file():
         raise LaunchRefused(
             f"there is no script {script}; give a Python file, or a command after `--`"
         )
-    tree = _parse(script)
-    if launcher is Launcher.AUTO:
-        launcher = _look_into(tree)
-    if launcher is Launcher.PYTHON:
-        return [sys.executable, str(script), *arguments]
-    return [
-        *(sys.executable, "-m", TORCHRUN, "--standalone"),
-        *("--nproc-per-node", str(ranks), "--tee", "3", "--log-dir", str(logs)),
-        *(str(script), *arguments),
-    ]
+    return read_source(script)
 
 
 def given_command(command: Sequence[str]) -> list[str]:
-    """The user's own command, with its program found.
+    """The user's own command, with its program found; or all those between `:::`.
 
     Raises:
         LaunchRefused: There is no such program.
     """
+    if together.BETWEEN in command:
+        return _together("command", [*map(_found, together.split(command))])
+    return _found(command)
+
+
+def _found(command: Sequence[str]) -> list[str]:
+    variables, command = together.settings(command)
+    if not command:
+        raise LaunchRefused("there are only variables: give a program after them")
+    if variables:
+        named = [f"{name}={value}" for name, value in variables.items()]
+        return ["env", *named, *_found(command)]
     program = shutil.which(command[0])
     if program is None:
         raise LaunchRefused(
@@ -74,73 +109,64 @@ def given_command(command: Sequence[str]) -> list[str]:
 
 
 def script_in(command: Sequence[str]) -> str:
-    """The Python file a command runs, as the reader knows the job."""
-    for word in command[1:]:
-        if word.endswith(".py"):
-            return word
-    return Path(command[0]).name
+    """The Python files a command runs, as the reader knows the job."""
+    commands = together.split(command)
+    words = (word for one in commands for word in one[1:] if word.endswith(".py"))
+    if together.BETWEEN not in command:
+        return next(words, Path(command[0]).name)
+    return ", ".join(dict.fromkeys(words)) or f"{len(commands)} commands"
 
 
 def starts_torchrun(command: Sequence[str]) -> bool:
     """Whether a command is torchrun, by any of its names."""
     words = list(command[:4])
+    if together.__file__ in words:
+        return False
     return TORCHRUN in words or any(Path(word).name == "torchrun" for word in words)
 
 
-def _parse(script: Path) -> ast.Module:
-    try:
-        return ast.parse(script.read_bytes(), filename=str(script))
-    except SyntaxError as error:
-        if error.lineno is None:  # null bytes, or an encoding that does not fit
-            raise LaunchRefused(f"{script} is not Python source: {error}") from error
-        raise LaunchRefused(
-            f"{script}, line {error.lineno}: {error.msg}; the script cannot be run"
-        ) from error
-    except ValueError as error:
-        raise LaunchRefused(f"{script} is not Python source: {error}") from error
-    except OSError as error:
-        raise LaunchRefused(f"{script} cannot be read: {error.strerror}") from error
+def rank_count(command: Sequence[str], asked: int) -> int:
+    """How many ranks our command for a script starts; 0: the script decides.
+
+    Args:
+        command: As `command_for` gives it.
+        asked: How many it was asked for.
+    """
+    if together.__file__ in command:
+        return command.count(together.BETWEEN) + 1
+    return asked if starts_torchrun(command) else 0
 
 
-def _look_into(tree: ast.Module) -> Launcher:
-    """PYTHON for a script that starts ranks or plays one by setting the variables."""
-    spawns = sets = reads = False
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            name = _last_name(node.func)
-            spawns |= name in _SPAWNERS and not _is_of(node.func, "psutil")
-            reads |= name in {"get", "getenv"} and _names_launcher(node.args)
-        elif isinstance(node, ast.Assign):
-            sets |= any(
-                isinstance(target, ast.Subscript) and _names_launcher([target.slice])
-                for target in node.targets
-            )
-        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
-            reads |= _names_launcher([node.slice])
-        elif isinstance(node, ast.Compare):
-            reads |= _names_launcher([node.left])  # "RANK" in os.environ
-    # A script that both sets and asks plays a rank if it starts others, and otherwise
-    # only has defaults for runs without a launcher.
-    own = (sets or not reads) if spawns else (sets and not reads)
-    return Launcher.PYTHON if own else Launcher.TORCHRUN
+def _look_into(source: Source, arguments: Sequence[str]) -> Launcher:
+    """How a script wants to be started, by what it sets, reads and takes.
+
+    One that both sets and asks plays a rank if it starts others, and otherwise only has
+    defaults for runs without a launcher.
+    """
+    sets = bool(source.sets & LAUNCHER_VARIABLES)
+    reads = bool(source.reads & LAUNCHER_VARIABLES)
+    if source.spawns:
+        return Launcher.PYTHON if sets or not reads else Launcher.TORCHRUN
+    if not reads and (is_scheduled(source) or takes_rank(source, arguments)):
+        return Launcher.COMMANDS
+    return Launcher.PYTHON if sets and not reads else Launcher.TORCHRUN
 
 
-def _last_name(node: ast.expr) -> str:
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""
+def _by_hand(
+    source: Source, program: list[str], arguments: Sequence[str], ranks: int
+) -> list[str]:
+    """One command per rank, each told who it is as a person or a scheduler would."""
+    meeting = meeting_point(source)
+    commands = []
+    for rank in range(ranks):
+        variables = meeting | of_rank(source, rank, ranks)
+        named = [f"{name}={value}" for name, value in variables.items()]
+        extra = told(source, arguments, rank, ranks, by_hand=True)
+        commands.append([*named, *program, *extra, *arguments])
+    return _together("rank", commands)
 
 
-def _is_of(node: ast.expr, module: str) -> bool:
-    return (
-        isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == module
-    )
-
-
-def _names_launcher(nodes: Sequence[ast.expr]) -> bool:
-    return any(
-        isinstance(node, ast.Constant) and node.value in _LAUNCHER_VARIABLES
-        for node in nodes
-    )
+def _together(label: str, commands: Sequence[Sequence[str]]) -> list[str]:
+    """The command that runs these at once."""
+    words = [word for command in commands for word in (together.BETWEEN, *command)]
+    return [sys.executable, together.__file__, label, *words[1:]]

@@ -1,0 +1,101 @@
+"""The variables that a cluster's scheduler would set, for scripts that read them.
+
+Only what a script reads is supplied, and only where it does not learn its rank in
+another way; the values are those of one machine with all ranks on it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+
+from distdoctor.launch.source import LAUNCHER_VARIABLES, Source
+
+_RANKS = frozenset(
+    {
+        *("SLURM_PROCID", "SLURM_LOCALID"),
+        *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"),
+        *("PMI_RANK", "PMI_LOCAL_RANK", "PMIX_RANK", "MPI_LOCALRANKID"),
+        *("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK"),
+        *("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_LOCAL_RANK"),
+    }
+)
+
+_SIZES = frozenset(
+    {
+        *("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"),
+        *("SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"),
+        *("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"),
+        *("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+        *("PMI_SIZE", "PMI_LOCAL_SIZE", "MPI_LOCALNRANKS"),
+        *("MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"),
+        *("JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_SIZE"),
+    }
+)
+
+_HOST = "localhost"
+
+_REST = {
+    **dict.fromkeys(
+        ("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_CPUS_PER_TASK"), "1"
+    ),
+    **dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID", "LSB_JOBID"), "1"),
+    **dict.fromkeys(("SLURM_NODELIST", "SLURM_JOB_NODELIST"), _HOST),
+    **dict.fromkeys(("SLURM_STEP_NODELIST", "SLURMD_NODENAME"), _HOST),
+    **dict.fromkeys(("SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST"), "127.0.0.1"),
+    "SLURM_NODEID": "0",
+}
+
+
+def is_scheduled(source: Source) -> bool:
+    """Whether a script learns its rank from a scheduler, and from nobody else."""
+    return bool(source.reads & _RANKS) and not source.reads & LAUNCHER_VARIABLES
+
+
+def of_rank(source: Source, rank: int, world_size: int) -> dict[str, str]:
+    """What the scheduler would tell a rank, of what the script reads."""
+    told = dict.fromkeys(_RANKS, str(rank)) | dict.fromkeys(_SIZES, str(world_size))
+    told |= _REST | _hosts(world_size)
+    return {name: value for name, value in told.items() if name in source.reads}
+
+
+def of_job(
+    source: Source, world_size: int, there: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Variables that are the same for all ranks, that a script demands and lacks.
+
+    Those it asks for with care stay away: it may take them for a sign that it runs on
+    a cluster. `CUDA_VISIBLE_DEVICES` is a sign of nothing.
+
+    Args:
+        source: The script.
+        world_size: How many ranks there are.
+        there: The variables that are set already.
+    """
+    sizes = dict.fromkeys(_SIZES, str(world_size))
+    told = sizes | _REST | _hosts(world_size)
+    wanted = source.demands - source.asks
+    visible = "CUDA_VISIBLE_DEVICES"
+    if visible in source.reads:
+        told[visible] = ",".join(map(str, range(world_size)))
+        wanted = wanted | {visible}
+    lacking = wanted - source.sets - set(there)
+    return {name: value for name, value in told.items() if name in lacking}
+
+
+def meeting_point(source: Source) -> dict[str, str]:
+    """Where ranks meet that no launcher tells it, and who do not say it themselves."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return {name: value for name, value in told.items() if name not in source.sets}
+
+
+def _hosts(world_size: int) -> dict[str, str]:
+    """LSF names the host of the batch script first, and then one per rank."""
+    return {
+        "LSB_HOSTS": " ".join([_HOST] * (world_size + 1)),
+        "LSB_MCPU_HOSTS": f"{_HOST} 1 {_HOST} {world_size}",
+    }

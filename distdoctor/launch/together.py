@@ -1,0 +1,101 @@
+"""Runs several commands at once, one per rank, as people do by hand in as many shells.
+
+Runs as a process of its own, by the standard library alone, and belongs to the job:
+
+    together.py LABEL [NAME=value ...] program argument ... ::: program argument ...
+
+Each line that a command prints is marked with the label and the command's number. None
+is ended because another one failed: by hand, nobody would. The exit status is that of
+the first command that failed, 128 + n if signal n ended it; 0 if none did.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import IO
+
+BETWEEN = ":::"
+"""The word that separates the commands."""
+
+_POLL_S = 0.05
+_REST_S = 1.0  # for what a daemon of the job keeps open
+
+
+def split(words: Sequence[str]) -> list[list[str]]:
+    """The commands between the separators; those without a word are left out."""
+    commands: list[list[str]] = [[]]
+    for word in words:
+        if word == BETWEEN:
+            commands.append([])
+        else:
+            commands[-1].append(word)
+    return [command for command in commands if command]
+
+
+def settings(command: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """The variables that stand before a program, as in a shell, and the rest.
+
+    >>> settings(["RANK=0", "python", "train.py", "lr=1"])
+    ({'RANK': '0'}, ['python', 'train.py', 'lr=1'])
+    """
+    variables: dict[str, str] = {}
+    for position, word in enumerate(command):
+        name, equals, value = word.partition("=")
+        if not (equals and name.isidentifier()):
+            return variables, list(command[position:])
+        variables[name] = value
+    return variables, []
+
+
+def main(label: str, words: Sequence[str]) -> int:
+    """Run the commands to their ends; the exit status."""
+    children: list[subprocess.Popen[bytes]] = []
+    pumps: list[threading.Thread] = []
+    lock = threading.Lock()
+    for number, command in enumerate(split(words)):
+        variables, program = settings(command)
+        child = subprocess.Popen(
+            program,
+            env=os.environ | variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        children.append(child)
+        mark = f"[{label}{number}]:".encode()
+        for pipe, stream in ((child.stdout, sys.stdout), (child.stderr, sys.stderr)):
+            assert pipe is not None
+            pump = threading.Thread(
+                target=_pump, args=(pipe, stream.buffer, mark, lock), daemon=True
+            )
+            pump.start()
+            pumps.append(pump)
+    # All at once: how a child ended is known only after its parent has asked.
+    while any([child.poll() is None for child in children]):  # noqa: C419 - asks all
+        time.sleep(_POLL_S)
+    for pump in pumps:
+        pump.join(_REST_S)
+    failed = [child.returncode for child in children if child.returncode]
+    return _as_shell(failed[0]) if failed else 0
+
+
+def _as_shell(status: int) -> int:
+    return 128 - status if status < 0 else status
+
+
+def _pump(
+    source: IO[bytes], target: IO[bytes], mark: bytes, lock: threading.Lock
+) -> None:
+    for line in iter(source.readline, b""):
+        with lock:
+            target.write(mark + line)
+            target.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))
