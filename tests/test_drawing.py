@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from distdoctor.errors import SketchError
 from distdoctor.model.drawing import draw, sketch
 from distdoctor.model.events import (
+    ADDRESS_FAULTS,
     SETUP,
     STORE,
     WORLD,
+    BadAddress,
     Batch,
     Busy,
     Call,
@@ -96,11 +98,12 @@ def endings(rank: int) -> st.SearchStrategy[Ended]:
     statuses = st.none() | st.integers(0, 255)
     how = st.sampled_from([(True, False), (False, False), (False, True)])
     return st.builds(
-        lambda status, how: Ended(
-            rank=rank, status=status, orderly=how[0], stopped=how[1]
+        lambda status, how, place: Ended(
+            rank=rank, status=status, orderly=how[0], stopped=how[1], place=place
         ),
         statuses,
         how,
+        maybe_places,
     )
 
 
@@ -133,6 +136,15 @@ LIFE: dict[type, Callable[[int], st.SearchStrategy[Event]]] = {
         backend=st.just(""),
         torch=st.just(""),
         device=st.just("cpu"),
+        place=maybe_places,
+    ),
+    BadAddress: lambda rank: st.builds(
+        BadAddress,
+        rank=st.just(rank),
+        fault=st.sampled_from(sorted(ADDRESS_FAULTS)),
+        address=st.sampled_from(["localhost:12355", "10.1.1.20:22", "eth0"]),
+        given=st.sampled_from(["", "127.0.0.1:29500"]),
+        mended=st.booleans(),
         place=maybe_places,
     ),
     Wrapped: lambda rank: st.builds(
@@ -196,7 +208,8 @@ def runs(choose: Choose) -> Run:
     odd = st.dictionaries(groups, st.lists(st.integers(0, 3), min_size=1, unique=True))
     members = choose(st.just({}) | odd)
     why = dict.fromkeys(unseen, "the rank left no journal")
-    return Run.of_events(seen, why, members, closed=choose(st.booleans()))
+    closed, exit_code = choose(st.booleans()), choose(st.none() | st.integers(0, 255))
+    return Run.of_events(seen, why, members, closed=closed, exit_code=exit_code)
 
 
 def test_every_kind_of_event_is_drawn_here() -> None:

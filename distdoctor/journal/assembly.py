@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from distdoctor.errors import JournalUnreadable
 from distdoctor.journal import TOUCHED_BY_STEP, Kind, members_of
 from distdoctor.journal.folder import (
+    Exit,
     Manifest,
     StackSample,
     read_exits,
@@ -26,9 +27,11 @@ from distdoctor.journal.folder import (
 from distdoctor.journal.reader import Header, JournalReader, Records
 from distdoctor.journal.simulated import as_simulated
 from distdoctor.model.events import (
+    ADDRESS_FAULTS,
     SETUP,
     STORE,
     WORLD,
+    BadAddress,
     Batch,
     Busy,
     Dead,
@@ -182,7 +185,7 @@ class _Assembly:
     def __init__(
         self,
         manifest: Manifest,
-        exits: Mapping[int, int],
+        exits: Mapping[int, Exit],
         losses: Mapping[int, str],
     ) -> None:
         self._manifest, self._exits, self._losses = manifest, exits, losses
@@ -229,23 +232,57 @@ class _Assembly:
         for journal in self._unranked:
             told = [e.spawned for _, e in journal.life if isinstance(e, Failure)]
             rank = max(told, default=-1)
-            if rank < 0 or rank in self._journals:
-                continue
-            journal.life = [
-                (position, replace(event, rank=rank))
-                for position, event in journal.life
-            ]
-            journal.header = journal.header._replace(rank=rank)
-            self._journals[rank] = journal
+            if rank >= 0 and rank not in self._journals:
+                self._give(journal, rank)
 
-    def run(self, damaged: Mapping[Path, str]) -> Run:
-        self._adopt()
+    def _give(self, journal: _Journal, rank: int) -> None:
+        """A process without a rank was this one."""
+        journal.life = [
+            (position, replace(event, rank=rank)) for position, event in journal.life
+        ]
+        journal.header = journal.header._replace(rank=rank)
+        self._journals[rank] = journal
+
+    def _adopt_the_rest(self, size: int) -> None:
+        """Take processes that failed alike for the ranks that are missing.
+
+        Only when no other process is left that could be one of these, and if they are
+        as many; which of them is which makes no difference.
+        """
+        over = self._manifest.closed or self._manifest.exit_code is not None
+        parents = {told.by for told in self._exits.values()}
+        strays = [
+            journal
+            for journal in self._unranked
+            if journal.header.rank < 0
+            and journal.header.pid not in parents
+            and _fatal(journal)
+        ]
+        ends = {(one.error, one.place) for journal in strays for one in _fatal(journal)}
+        missing = [rank for rank in range(size) if rank not in self._journals]
+        if over and len(ends) == 1 and len(strays) == len(missing):
+            for rank, journal in zip(missing, strays, strict=True):
+                self._give(journal, rank)
+
+    def _outside(self) -> tuple[Failure, ...]:
+        """How processes failed that never had a rank; their parents come last."""
+        parents = {told.by for told in self._exits.values()}
+        strays = [journal for journal in self._unranked if journal.header.rank < 0]
+        strays.sort(key=lambda journal: journal.header.pid in parents)
+        return tuple(failure for journal in strays for failure in _fatal(journal))
+
+    def _size(self) -> int:
         sizes = [journal.header.world_size for journal in self._journals.values()]
         members = (
             rank + 1 for ranks in map(members_of, self._tables.groups) for rank in ranks
         )
         played = (rank + 1 for rank in self._journals)
-        size = max([*sizes, self._manifest.ranks, *played, *members])
+        return max([*sizes, self._manifest.ranks, *played, *members])
+
+    def run(self, damaged: Mapping[Path, str]) -> Run:
+        self._adopt()
+        size = self._size()
+        self._adopt_the_rest(size)
         unseen = {
             rank: self._why_unseen(rank, damaged)
             for rank in range(size)
@@ -276,6 +313,8 @@ class _Assembly:
             closed=self._manifest.closed,
             starved=_starved(self._manifest),
             exit_code=self._manifest.exit_code,
+            outside=self._outside(),
+            last_words=self._manifest.last_words,
         )
 
     def _why_unseen(self, rank: int, damaged: Mapping[Path, str]) -> str:
@@ -290,7 +329,8 @@ class _Assembly:
         header = journal.header
         if header.pid in self._manifest.alive:
             return None
-        status = self._exits.get(header.pid)
+        told = self._exits.get(header.pid)
+        status = None if told is None else told.status
         failed = any(
             isinstance(event, Failure) and event.fatal for _, event in journal.life
         )
@@ -303,7 +343,14 @@ class _Assembly:
             status=status,
             orderly=bool(header.ended),
             stopped=status == _SIGTERM_AS_SHELL and not header.ended,
+            place=None if told is None else self._tables.place(told.site),
         )
+
+
+def _fatal(journal: _Journal) -> list[Failure]:
+    """The exceptions that ended a process."""
+    events = [event for _, event in journal.life]
+    return [event for event in events if isinstance(event, Failure) and event.fatal]
 
 
 def _starved(manifest: Manifest) -> str:
@@ -539,6 +586,18 @@ class _History:
                     torch=str(note["torch"]),
                     device=str(note["device"]),
                 )
+            case "address":
+                fault = str(note["fault"])
+                bad = BadAddress(
+                    rank=rank,
+                    fault=fault,
+                    address=str(note["address"]),
+                    given=str(note["given"]),
+                    mended=bool(note["mended"]),
+                    place=place,
+                )
+                if fault in ADDRESS_FAULTS:  # else of a later release
+                    self.events.append((position, bad))
             case "wrap":
                 names = tuple(map(str, note["parameters"]))
                 wrap = Wrapped(

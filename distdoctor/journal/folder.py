@@ -76,6 +76,7 @@ class Manifest(msgspec.Struct, kw_only=True):
     oom_kills: int = 0  # by the kernel, meanwhile
     oom_of_group: bool = False  # counted in the job's control group, not the machine
     alive: list[int] = []  # processes that still lived then
+    last_words: str = ""  # the last line that the job printed
     simulated: list[Simulated] = []  # ranks that ran alone, if not all ran together
     sure: Sure | None = None  # None: all calls of simulated ranks
     proof_ms: float | None = None  # from a deadlock's last record to its proof
@@ -184,14 +185,23 @@ def read_sources(folder: Path) -> dict[str, str]:
     return _read(folder / SOURCES, dict[str, str]) or {}
 
 
-def read_exits(folder: Path) -> dict[int, int]:
-    """Status of each ended process by its number; negative: minus the signal."""
-    exits: dict[int, int] = {}
+class Exit(msgspec.Struct, kw_only=True):
+    """How a process ended, as its parent saw it."""
+
+    pid: int
+    status: int  # negative: minus the signal
+    by: int = 0  # the parent
+    site: str = ""  # the parent's line that asked; as in journals
+
+
+def read_exits(folder: Path) -> dict[int, Exit]:
+    """Each ended process by its number; damaged lines are left out."""
+    exits: dict[int, Exit] = {}
     with suppress(OSError), (folder / EXITS_FILE).open(errors="replace") as file:
         for line in file:
-            with suppress(*_DAMAGED):  # torn: its writer died
-                record = json.loads(line)
-                exits[int(record["pid"])] = int(record["status"])
+            with suppress(msgspec.DecodeError, *_DAMAGED):  # torn: its writer died
+                told = msgspec.json.decode(line, type=Exit)
+                exits[told.pid] = told
     return exits
 
 

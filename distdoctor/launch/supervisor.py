@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -57,6 +58,9 @@ IDLE_S = 0.5  # of processor time meanwhile
 STUCK_AFTER_S = 30.0  # of the same stack before a laggard is called stuck
 
 _LARGEST_SOURCE = 400_000
+
+_LONGEST_LINE = 300
+_RANKS_MARK = re.compile(r"^\[\w+\]: ?")
 
 
 class Stop:
@@ -172,6 +176,7 @@ class _Supervisor:
         finally:
             tree.end(launcher_first=plan.quiet_launcher)
             pumps.close()
+        self.manifest.last_words = pumps.last_words()
         self._conclude(tree)
         return self.manifest
 
@@ -440,6 +445,7 @@ class _Pumps:
         self._audience = audience
         self._lock = threading.Lock()
         self._last = 0.0
+        self._line = b""
         streams = (("stdout", tree.root.stdout), ("stderr", tree.root.stderr))
         self._threads = [
             threading.Thread(target=self._pump, args=(name, pipe), daemon=True)
@@ -454,6 +460,7 @@ class _Pumps:
             for line in iter(pipe.readline, b""):
                 with self._lock:
                     self._last = time.monotonic()
+                    self._line = line.strip() or self._line
                     self._audience.output(name, line)
 
     def settle(self) -> None:
@@ -463,6 +470,11 @@ class _Pumps:
             if time.monotonic() > max(begun, self._last) + SETTLE_S:
                 return
             time.sleep(SLOW_POLL_S)
+
+    def last_words(self) -> str:
+        """The last line that says something, without the mark of its rank."""
+        line = self._line[:_LONGEST_LINE].decode(errors="replace")
+        return _RANKS_MARK.sub("", line)
 
     def close(self) -> None:
         """Wait for the rest; a daemon that keeps the pipe open is not waited for."""

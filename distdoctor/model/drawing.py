@@ -35,6 +35,10 @@ manual, in a test and in a report:
     start=4                 init_process_group of a world of 4; start=4... is in it
     new_group(names=0-2)    new_group of those ranks
     store_wait(names=key)   waits for a key of the store; store_set(names=key) sets it
+    overridden=a:1>b:2      sent to b:2 by its launcher, it looks for the others at a:1
+    taken=a:1               is to open a store at a port that the job has in use already
+    occupied=a:1            or somebody else; elsewhere=a:1 is no address of the machine
+    interface=eth0          nor that; with ... it was not led to where it can meet them
     wrap=ddp:a+b            wrapped a model with the parameters a and b
     misplaced=meta          called an operation on a tensor of that device, in vain
     unreduced=a+b           DDP got no gradients of the parameters a and b
@@ -46,6 +50,7 @@ manual, in a test and in a report:
     exit=0                  the process ended with that status; exit=? is not known
     exit=137!               without the interpreter's exit handlers: killed
     exit=143!!              ended by distdoctor or by the launcher
+    exit=1@main.py:9        that line of its parent learnt of it
     over=2                  the thread number 2 ended
     dead=20@train.py:9      held the interpreter's lock there for 20 s, doing nothing
     locked=40@train.py:9    one of its threads waited for a lock there for 40 s
@@ -56,7 +61,8 @@ manual, in a test and in a report:
     ?                       alone on its line: the rank left no journal
 
 The first line is only needed for groups that not all of their members used. A last
-line "nobody else" says that no process is left that could still become a rank.
+line "nobody else" says that no process is left that could still become a rank, and one
+such as "the command left with 0" how the whole job ended.
 """
 
 from __future__ import annotations
@@ -68,9 +74,11 @@ from urllib.parse import quote, unquote
 
 from distdoctor.errors import SketchError
 from distdoctor.model.events import (
+    ADDRESS_FAULTS,
     SETUP,
     STORE,
     WORLD,
+    BadAddress,
     Batch,
     Busy,
     Call,
@@ -95,6 +103,7 @@ from distdoctor.model.operations import CODE_OF, OPERATIONS, REDUCE_OPS, Operati
 from distdoctor.model.run import Run
 
 _CLOSED = "nobody else"
+_LEFT = re.compile(r"the command left with (?P<code>\d+)")
 _NO_JOURNAL = "the rank left no journal"
 _LINE = re.compile(r"rank (?P<rank>\d+) \|(?P<words>.*)")
 _GROUP = re.compile(r"group (?P<name>[\w-]+) \|(?P<ranks>(?: \d+)+)")
@@ -138,9 +147,13 @@ def sketch(drawing: str) -> Run:
     unseen: dict[int, str] = {}
     members: dict[str, tuple[int, ...]] = {}
     number, closed = 0, False
+    exit_code: int | None = None
     for number, line in enumerate(cleandoc(drawing).splitlines(), start=1):
         if line.strip() == _CLOSED:
             closed = True
+            continue
+        if left := _LEFT.fullmatch(line.strip()):
+            exit_code = int(left["code"])
             continue
         if group := _GROUP.fullmatch(line.rstrip()):
             members[group["name"]] = tuple(map(int, group["ranks"].split()))
@@ -165,7 +178,7 @@ def sketch(drawing: str) -> Run:
     for rank in range(max(drawn, default=-1)):
         if rank not in drawn:
             raise SketchError(number, f"rank {rank}", "is left out")
-    return Run.of_events(events, unseen, members, closed=closed)
+    return Run.of_events(events, unseen, members, closed=closed, exit_code=exit_code)
 
 
 def draw(run: Run, *, places: bool = True) -> str:
@@ -195,7 +208,10 @@ def draw(run: Run, *, places: bool = True) -> str:
         f"rank {rank} | " + "  ".join(map(str.ljust, row, widths)).rstrip()
         for rank, row in enumerate(rows)
     ]
-    return "\n".join([*groups, *ranks, *([_CLOSED] if run.closed else [])])
+    ends = [_CLOSED] if run.closed else []
+    if run.exit_code is not None:
+        ends.append(f"the command left with {run.exit_code}")
+    return "\n".join([*groups, *ranks, *ends])
 
 
 # --- reading ---------------------------------------------------------------------
@@ -322,11 +338,12 @@ _LIFE: dict[str, Callable[[int, str, str, Place | None], Event]] = {
         secondary="^" in mark,
     ),
     "leave": lambda rank, _value, _mark, place: Left(rank=rank, place=place),
-    "exit": lambda rank, value, mark, _place: Ended(
+    "exit": lambda rank, value, mark, place: Ended(
         rank=rank,
         status=None if value == "?" else int(value),
         orderly="!" not in mark,
         stopped=mark == "!!",
+        place=place,
     ),
     "over": lambda rank, value, _mark, _place: ThreadEnded(
         rank=rank, thread=int(value)
@@ -343,6 +360,24 @@ _LIFE: dict[str, Callable[[int, str, str, Place | None], Event]] = {
     "locked": lambda rank, value, _mark, place: _locked(rank, value, place),
     "busy": lambda rank, value, _mark, place: _busy(rank, value, place),
 }
+
+
+def _bad_address(fault: str) -> Callable[[int, str, str, Place | None], Event]:
+    def event(rank: int, value: str, mark: str, place: Place | None) -> Event:
+        address, _, given = value.partition(">")
+        return BadAddress(
+            rank=rank,
+            fault=fault,
+            address=address,
+            given=given,
+            mended=mark != "...",
+            place=place,
+        )
+
+    return event
+
+
+_LIFE |= {fault: _bad_address(fault) for fault in ADDRESS_FAULTS}
 
 
 def _locked(rank: int, value: str, place: Place | None) -> Locked:
@@ -366,13 +401,16 @@ def _busy(rank: int, value: str, place: Place | None) -> Busy:
 
 
 def _word(event: Event, places: bool) -> str:
-    place = None if isinstance(event, Ended) else event.place
+    place = event.place
     where = f"@{place}" if places and place is not None else ""
     match event:
         case Call():
             return _call_word(event, where)
         case Started(world_size=size, joined=joined):
             return f"start={size}{where}{'' if joined else '...'}"
+        case BadAddress(fault=fault, address=address, given=given, mended=mended):
+            sent = f">{given}" if given else ""
+            return f"{fault}={address}{sent}{where}{'' if mended else '...'}"
         case Wrapped(how=how, parameters=parameters):
             return f"wrap={':'.join(filter(None, [how, '+'.join(parameters)]))}{where}"
         case Misplaced(device=device):
@@ -387,7 +425,7 @@ def _word(event: Event, places: bool) -> str:
             return f"leave{where}"
         case Ended(status=status, orderly=orderly, stopped=stopped):
             known = "?" if status is None else status
-            return f"exit={known}{'!!' if stopped else '' if orderly else '!'}"
+            return f"exit={known}{where}{'!!' if stopped else '' if orderly else '!'}"
         case ThreadEnded(thread=thread):
             return f"over={thread}"
         case Touched(issued=issued, stepped=stepped):

@@ -116,6 +116,28 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BadAddress:
+    """The rank was to meet the others where that cannot work, or could not."""
+
+    rank: int
+    fault: str  # a key of ADDRESS_FAULTS
+    address: str  # "localhost:12355"; of a network interface, its name
+    given: str = ""  # where the launcher had sent it instead
+    mended: bool = True  # the probes led it to where it can meet them
+    place: Place | None = None  # the line that wrote the address, or joined
+
+
+ADDRESS_FAULTS = {
+    "overridden": "the launcher's store is elsewhere",
+    "taken": "another process of the job has the port",
+    "occupied": "a program that is no part of the job has the port",
+    "elsewhere": "the address is no address of this machine",
+    "interface": "this machine has no such network interface",
+}
+"""What can be wrong with an address."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wrapped:
     """The rank wrapped a model for data parallelism."""
 
@@ -183,6 +205,7 @@ class Ended:
     status: int | None  # as the shell counts: 128 + n is signal n; None: not known
     orderly: bool = True  # the interpreter ran its exit handlers
     stopped: bool = False  # distdoctor or the launcher ended it
+    place: Place | None = None  # the line of its parent that learnt of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,6 +259,7 @@ class Busy:
 Event: TypeAlias = (
     Call
     | Started
+    | BadAddress
     | Wrapped
     | Unreduced
     | Misplaced

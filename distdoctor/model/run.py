@@ -20,6 +20,7 @@ from distdoctor.model.events import (
     WORLD,
     Call,
     Event,
+    Failure,
     Place,
     State,
     Tensor,
@@ -120,6 +121,8 @@ class Run:
         closed: No process is left that could still become a rank.
         starved: That the kernel ended processes for want of memory; empty: it did not.
         exit_code: Of the command, if it ended by itself.
+        outside: Exceptions that ended processes which never had a rank.
+        last_words: The last line that the job printed.
     """
 
     world_size: int
@@ -139,6 +142,8 @@ class Run:
     closed: bool = False
     starved: str = ""
     exit_code: int | None = None
+    outside: Sequence[Failure] = ()
+    last_words: str = ""
     memory: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
     """What analyses concluded already, by their names."""
 
@@ -262,8 +267,8 @@ class Run:
         ranks = tuple(range(self.world_size))  # these need not be said:
         everyone = {Group(name, ranks) for name in (WORLD, SETUP, STORE)}
         return (
-            (self.world_size, self.closed, dict(self.unseen))
-            == (other.world_size, other.closed, dict(other.unseen))
+            (self.world_size, self.closed, self.exit_code, dict(self.unseen))
+            == (other.world_size, other.closed, other.exit_code, dict(other.unseen))
             and {*self.groups} - everyone == {*other.groups} - everyone
         ) and all(
             list(self.events(rank)) == list(other.events(rank))

@@ -19,12 +19,14 @@ from typing import Any
 from distdoctor.journal import OWNER_VARIABLE
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER, interpreter_ends
+from distdoctor.probes.settings import watch_settings
 
 
 def start() -> None:
     """Put all probes in place; called once, before the program's first line."""
     _watch_children()
     _watch_exceptions()
+    harmless(watch_settings)()
     atexit.register(interpreter_ends)
     sys.meta_path.insert(0, _WhenImported())
     _open_if_ranked()

@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import dataloader
 
 from distdoctor.journal import SIMULATION_VARIABLE, Kind
-from distdoctor.probes import reducers, setup
+from distdoctor.probes import reducers, rendezvous, setup
 from distdoctor.probes.boot import reporting, seen
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
@@ -44,6 +44,8 @@ def install() -> None:
         from distdoctor.probes import simulation
 
         simulation.install()
+    else:
+        harmless(rendezvous.install)()
     replace_everywhere(dist.init_process_group, _init_process_group)
     replace_everywhere(dist.destroy_process_group, _destroy_process_group)
     replace_everywhere(dist.new_group, setup.new_group)
@@ -99,6 +101,7 @@ def _joining(
         if writer is not None and writer.rank < 0:
             writer.become(rank, max(size, 0))
     RECORDER.note("start", call_site(4), world_size=size)
+    rendezvous.joining(named)
     known = 0 <= rank < size
     return tuple(range(size)) if known else (), setup.address_of(named)
 

@@ -135,7 +135,8 @@ class Recorder:
 
     def exit_of(self, pid: int, status: int) -> None:
         """Write how a child of this process ended; negative: minus the signal."""
-        self._append(EXITS_FILE, {"pid": pid, "status": status})
+        note = {"pid": pid, "status": status, "by": os.getpid()}
+        self._append(EXITS_FILE, {**note, "site": sites.asking_site()})
 
     def _append(self, name: str, note: dict[str, object]) -> None:
         """One write, so that lines of several processes do not mix."""

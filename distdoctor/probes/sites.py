@@ -122,6 +122,17 @@ def layered_site(depth: int) -> tuple[str, int]:
     return "", layer
 
 
+def asking_site() -> str:
+    """The line of the user's that asked how a child ended; "" if a launcher did.
+
+    Launchers are programs, too: torchrun is a script beside Python, or a part of torch.
+    """
+    site = call_site(1)
+    file = site.partition("\n")[0]
+    by_launcher = not file.endswith(".py") or any(mark in file for mark in _MARKS)
+    return "" if by_launcher else site
+
+
 def error_site(traceback: TracebackType | None) -> str:
     """The innermost line of user code that an exception came through; "" if none."""
     site = ""
