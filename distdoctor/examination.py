@@ -6,6 +6,8 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from distdoctor.analysis.addresses import misdirections
+from distdoctor.analysis.untrained import untrained
 from distdoctor.errors import MissingEvidence
 from distdoctor.model.declare import Check
 from distdoctor.model.events import BLOCKED, Call, Ended, Failure, Left, Started
@@ -80,30 +82,25 @@ class Conclusion:
 def conclude(run: Run, verdicts: Sequence[Verdict]) -> Conclusion:
     """Sum up: sick by any error, unknown if a gap could hide one, else well."""
     gaps = tuple(_gaps(run, verdicts))
-    errors = [
-        verdict
-        for verdict in verdicts
-        if isinstance(verdict, Sick)
-        and any(verdict.severity_of(f) is Severity.ERROR for f in verdict.findings)
-    ]
-    if errors:
+    if any(map(_is_error, verdicts)):
         return Conclusion("sick", gaps)
     return Conclusion("unknown" if any(gap.hides for gap in gaps) else "well", gaps)
 
 
 def _gaps(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
-    named_something = any(isinstance(verdict, Sick) for verdict in verdicts)
     started = [rank for rank in run.seen if run.of(Started, rank)]
     if not started:
         yield from _nothing_started(run)
         return
-    if not named_something:
+    yield from _nothing_trained(run)
+    yield from _led_elsewhere(run)
+    if not any(map(_is_error, verdicts)):
         if not run.simulated:  # then it is told as a part not seen
             yield from _failed(run)
         yield from _unnamed_standstill(run)
     if run.world_size == 1:
         yield Gap("everything between ranks", "the job ran on one rank; try -n 2")
-    elif not run.has(Call):
+    elif not run.has(Call) and not _fell_before(run):
         yield Gap(
             "everything between ranks", "the ranks never communicated in this run"
         )
@@ -116,6 +113,12 @@ def _gaps(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
         yield Gap(f"part of what {named(ranks)} did", why)
     yield from _undecided(run, verdicts)
     yield from _ended_early(run)
+
+
+def _is_error(verdict: Verdict) -> bool:
+    return isinstance(verdict, Sick) and any(
+        verdict.severity_of(finding) is Severity.ERROR for finding in verdict.findings
+    )
 
 
 def _by_reason(whys: Mapping[int, str]) -> list[tuple[str, list[int]]]:
@@ -159,16 +162,57 @@ def _undecided(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
 
 
 def _nothing_started(run: Run) -> Iterator[Gap]:
-    failures = [failure for rank in run.seen for failure in run.of(Failure, rank)]
+    failures = [
+        failure
+        for rank in run.seen
+        for failure in [f for f in run.of(Failure, rank) if f.fatal][:1]
+    ]
+    left = untrained(run)
     why = "the script never called torch.distributed.init_process_group"
     if failures:
-        first = failures[0]
-        why = f"rank {first.rank} raised {_told(first)} before init_process_group"
+        why = _all_told(failures) + " before init_process_group"
+    elif run.outside:
+        first = _told(run.outside[0])
+        n = sum(_told(failure) == first for failure in run.outside)
+        who = "a process" if n == 1 else f"{n} processes"
+        why = f"{who} raised {first} before init_process_group{_although(run)}"
     elif run.stopped:
         why = f"the run was ended ({run.stopped}) before init_process_group was called"
+    elif left is not None:
+        why = f"{left.why}, and the job left with exit code 0: nothing was trained "
+        why += f"(DD614){_last_words(run)}"
     elif run.exit_code:
-        why += f" and left with exit code {run.exit_code}"
+        why += f" and left with exit code {run.exit_code}{_last_words(run)}"
     yield Gap("everything", why)
+
+
+def _although(run: Run) -> str:
+    """That a job is green whose processes failed."""
+    green = run.exit_code == 0
+    return ", and the job left with exit code 0 all the same" if green else ""
+
+
+def _last_words(run: Run) -> str:
+    return f"; it last said: {run.last_words}" if run.last_words else ""
+
+
+def _nothing_trained(run: Run) -> Iterator[Gap]:
+    left = untrained(run)
+    if left is not None:
+        why = f"{left.why}, and the job left with exit code 0 (DD614)"
+        yield Gap("training", why)
+
+
+def _led_elsewhere(run: Run) -> Iterator[Gap]:
+    """What the probes changed so that the ranks of this machine could meet."""
+    for wrong in misdirections(run, "elsewhere", "interface"):
+        what = "address" if wrong.fault == "elsewhere" else "network interface"
+        at = f" at {wrong.place}" if wrong.place is not None else ""
+        yield Gap(
+            f"the {what} {wrong.address}",
+            f"this machine has no such {what}: {named(wrong.ranks)} used loopback{at}",
+            hides=False,
+        )
 
 
 def _failed(run: Run) -> Iterator[Gap]:
@@ -180,23 +224,45 @@ def _failed(run: Run) -> Iterator[Gap]:
         if failure.fatal
     ]
     primary = [failure for failure in failures if not failure.secondary] or failures
+    before = _fell_before(run)
+    what = "everything" if before else "what comes after the failure"
     if primary:
-        ranks = {failure.rank for failure in primary}
-        yield Gap(
-            "what comes after the failure",
-            f"{named(ranks)} raised {_told(primary[0])}",
-        )
+        why = _all_told(primary) + (" before anything was trained" if before else "")
+        yield Gap(what, why)
     elif run.exit_code and not all(_was_over(run, rank) for rank in run.seen):
-        yield Gap(
-            "what comes after the failure", f"the job left with code {run.exit_code}"
-        )
+        yield Gap(what, f"the job left with code {run.exit_code}{_last_words(run)}")
+
+
+def _fell_before(run: Run) -> bool:
+    """Whether a rank ended by an exception before any had communicated or trained."""
+    begun = run.has(Call) or any(run.steps.values())
+    return not begun and any(
+        failure.fatal for rank in run.seen for failure in run.of(Failure, rank)
+    )
+
+
+def _all_told(failures: Sequence[Failure]) -> str:
+    """What ranks raised, said once for those that raised the same."""
+    ranks: dict[str, list[int]] = {}
+    for failure in failures:
+        ranks.setdefault(_told(failure), []).append(failure.rank)
+    told = [f"{named(who)} raised {what}" for what, who in ranks.items()]
+    more = len(told) - _MOST_FAILURES_TOLD
+    return "; ".join(told[:_MOST_FAILURES_TOLD]) + f"; and {more} more" * (more > 0)
+
+
+_MOST_FAILURES_TOLD = 3
 
 
 def _was_over(run: Run, rank: int) -> bool:
-    """Whether a rank had left the job, or its interpreter was ending, when it ended."""
-    return bool(run.of(Left, rank)) or any(
-        event.orderly for event in run.of(Ended, rank)
-    )
+    """Whether a rank was done, and only ended badly: by a signal on its way out."""
+    ends = run.of(Ended, rank)
+    if any(0 < (event.status or 0) <= _BY_SIGNAL for event in ends):
+        return False
+    return bool(run.of(Left, rank)) or any(event.orderly for event in ends)
+
+
+_BY_SIGNAL = 128
 
 
 def _unnamed_standstill(run: Run) -> Iterator[Gap]:

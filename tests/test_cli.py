@@ -206,20 +206,49 @@ def test_a_script_that_fails_before_it_starts_is_said_to(box: Box) -> None:
 
 
 @pytest.mark.live
-def test_a_port_that_is_taken_is_said(box: Box, free_port: int) -> None:
-    import socket
-
+def test_a_port_that_the_job_itself_holds_is_said(box: Box, free_port: int) -> None:
     box.write(
-        "import sys, torch.distributed as dist\n"
-        "dist.init_process_group('gloo', init_method='tcp://127.0.0.1:'\n"
-        f"    '{free_port}', rank=0, world_size=2)\n"
+        "import socket, sys, torch.distributed as dist\n"
+        f"port = {free_port}\n"
+        "dashboard = socket.create_server(('127.0.0.1', port))\n"
+        "dist.init_process_group('gloo', init_method=f'tcp://127.0.0.1:{port}',\n"
+        "    rank=0, world_size=1)\n"
     )
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", free_port))
-        taken.listen()
-        status, out, _ = box.run("check", "--", sys.executable, "train.py")
-    assert status == 4
-    assert "EADDRINUSE" in " ".join(out.split())
+    status, out, _ = box.run("check", "--", sys.executable, "train.py")
+    assert status == 1
+    assert "DD612" in out
+    assert "another process of the job has that port" in " ".join(out.split())
+
+
+@pytest.mark.live
+def test_two_checks_at_once_meet_each_their_own_and_commands_may_differ(
+    box: Box, free_port: int
+) -> None:
+    """Both jobs name one port, of a machine that is not here, and rank 1 fails."""
+    box.write(
+        "import sys, time, torch, torch.distributed as dist\n"
+        "rank = int(sys.argv[1])\n"
+        f"at = 'tcp://10.255.255.1:{free_port}'\n"
+        "dist.init_process_group('gloo', init_method=at, rank=rank, world_size=2)\n"
+        "dist.all_reduce(torch.ones(4))\n"
+        "time.sleep(5)\n"
+        "print('done', sys.argv[2:])\n"
+        "sys.exit(3 * rank)\n"
+    )
+    own = ["--", sys.executable, "train.py", "0", "a", ":::"]
+    own += [sys.executable, "train.py", "1", "b"]
+    options = ["--format", "json", "--output"]
+    jobs = [box.start("check", *options, f"{n}.json", *own) for n in range(2)]
+    for number, job in enumerate(jobs):
+        out, _ = job.communicate(timeout=DEADLINE_S)
+        report = json.loads((box.folder / f"{number}.json").read_text())
+        assert "[command0]:done ['a']\n" in out
+        assert "[command1]:done ['b']\n" in out
+        assert report["run"]["exit_codes"] == {"0": 0, "1": 3}
+        assert (report["run"]["exit_code"], report["verdict"]) == (3, "unknown")
+        assert report["findings"] == []
+        whats = [gap["what"] for gap in report["not_examined"]]
+        assert f"the address 10.255.255.1:{free_port}" in whats
 
 
 # --- jobs that end badly ---

@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "analysis": "errors model",
     "checks": "errors model analysis",
     "catalogue": "errors model",
-    "examination": "errors model",
+    "examination": "errors model analysis",
     "journal": "errors model",
     "probes": "errors model journal",
     "launch": "errors model journal probes analysis",  # it proves what the checks name

@@ -66,6 +66,14 @@ def check_once(folder: Path, *arguments: str) -> tuple[int, dict[str, Any], str]
     return done.returncode, told, said
 
 
+def expected(doctor: Check, patient: Path) -> tuple[int, str]:
+    """Exit status and verdict for a sick patient; advice leaves a job well."""
+    if re.search(r"^VERDICT = \"unknown\"$", patient.read_text(), re.MULTILINE):
+        return 4, "unknown"
+    ill = doctor.severity is Severity.ERROR
+    return (1, "sick") if ill else (0, "well")
+
+
 def findings_of(report: dict[str, Any], *, asked: str = "") -> list[dict[str, Any]]:
     """Without torch's own abort at exit, which may befall any run."""
     found: list[dict[str, Any]] = report["findings"]
@@ -77,8 +85,7 @@ def test_a_sick_patient_is_diagnosed(doctor: Check, tmp_path: Path) -> None:
     patient = ROOT / "fixtures" / f"{doctor.name}.py"
     ranks = str(constant(patient, "RANKS"))
     status, report, said = check(tmp_path, str(patient), "-n", ranks, "--", "sick")
-    ill = doctor.severity is Severity.ERROR  # advice leaves a job well
-    assert (status, report["verdict"]) == ((1, "sick") if ill else (0, "well")), said
+    assert (status, report["verdict"]) == expected(doctor, patient), said
     (finding,) = findings_of(report, asked=doctor.code)
     assert (finding["code"], finding["severity"]) == (doctor.code, doctor.severity)
     assert finding["ranks"] == constant(patient, "CULPRITS")

@@ -20,6 +20,8 @@ from distdoctor.analysis.reasons import (
 )
 from distdoctor.analysis.wait_for import gone
 from distdoctor.model.events import (
+    BLOCKED,
+    Call,
     Ended,
     Failure,
     Left,
@@ -74,6 +76,8 @@ def deaths(run: Run) -> Iterator[Divergence]:
     ]
     if not dead or not others:
         return
+    if not _has_begun(run) and not any(_waited(run, rank) for rank in others):
+        return  # a launcher ended them on the way to where the first one fell
     yield Divergence(
         why=Why.DIED,
         group=None,
@@ -83,6 +87,18 @@ def deaths(run: Run) -> Iterator[Divergence]:
         victims=tuple(others),
         **_told(run, dead, f"{named(others)} could not go on without it"),
     )
+
+
+def _has_begun(run: Run) -> bool:
+    """Whether any rank has communicated or trained."""
+    return run.has(Call) or any(run.steps.values())
+
+
+def _waited(run: Run, rank: int) -> bool:
+    """Whether a rank stood in a call, or its call failed."""
+    rows = run.rows_of(rank)
+    blocked = bool(rows) and int(run.calls["state"][rows[-1]]) in BLOCKED
+    return blocked or any(failure.secondary for failure in run.of(Failure, rank))
 
 
 class _Tale(TypedDict):
