@@ -180,7 +180,7 @@ def _nothing_started(run: Run) -> Iterator[Gap]:
         why = f"the run was ended ({run.stopped}) before init_process_group was called"
     elif left is not None:
         why = f"{left.why}, and the job left with exit code 0: nothing was trained "
-        why += f"(DD614){_last_words(run)}"
+        why += f"together (DD614){_last_words(run)}"
     elif run.exit_code:
         why += f" and left with exit code {run.exit_code}{_last_words(run)}"
     yield Gap("everything", why)

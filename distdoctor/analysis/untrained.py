@@ -32,7 +32,7 @@ def untrained(run: Run) -> Untrained | None:
     if run.exit_code != 0 or run.stopped or run.simulated:
         return None
     if not run.seen:
-        return Untrained("no process ever called init_process_group")
+        return Untrained("the script never called torch.distributed.init_process_group")
     if any(_failed(run, rank) for rank in run.seen):
         return None
     ends = [event for rank in run.seen for event in run.of(Ended, rank)]

@@ -60,7 +60,8 @@ _NOT_OURS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK", "LOCAL_WORLD_SIZE
     type=click.Choice([launcher.value for launcher in Launcher]),
     default=Launcher.AUTO.value,
     show_default=True,
-    help="Start by torchrun, or as plain python; auto looks into the script.",
+    help="By torchrun, as plain python, or by a command per rank with the rank as "
+    "its argument; auto looks into the script.",
 )
 @click.option(
     "--steps",

@@ -8,6 +8,7 @@ losses.jsonl         what went wrong inside the probes
 stacks.json          stacks of the ranks (`StackSample`)
 sources.json         text of the user's files that the journals name
 boards/, stacks/     used by the probes while the job runs
+ports/               ports of this machine that stand for those of the script
 values/, again/      used while ranks are simulated one by one
 """
 

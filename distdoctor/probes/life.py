@@ -46,6 +46,7 @@ def install() -> None:
         simulation.install()
     else:
         harmless(rendezvous.install)()
+    harmless(_watch_steps)()  # also of ranks that never join, and train for themselves
     replace_everywhere(dist.init_process_group, _init_process_group)
     replace_everywhere(dist.destroy_process_group, _destroy_process_group)
     replace_everywhere(dist.new_group, setup.new_group)
@@ -150,7 +151,6 @@ def _watch() -> None:
     setup.watch_stores()
     _watch_ddp()
     _watch_loaders()
-    _watch_steps()
 
 
 def _collectives() -> Collectives:
