@@ -21,6 +21,7 @@ from distdoctor.model.findings import (
     Well,
 )
 from distdoctor.model.run import Run, named
+from distdoctor.model.substitutes import SUBSTITUTES
 
 
 def examine(run: Run, checks: Iterable[Check]) -> list[Verdict]:
@@ -113,6 +114,14 @@ def _gaps(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
         yield Gap(f"part of what {named(ranks)} did", why)
     yield from _undecided(run, verdicts)
     yield from _ended_early(run)
+    yield from _substituted(run)
+
+
+def _substituted(run: Run) -> Iterator[Gap]:
+    """What only GPUs show; a job that is well on the CPU is well as far as it goes."""
+    known = [SUBSTITUTES[kind] for kind in SUBSTITUTES if kind in run.substituted]
+    if hidden := "; ".join(one.hides for one in known if one.hides):
+        yield Gap("what only GPUs show", hidden, hides=False)
 
 
 def _is_error(verdict: Verdict) -> bool:

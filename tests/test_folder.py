@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distdoctor.errors import RecordUnreadable
-from distdoctor.journal import EXITS_FILE, LOSSES_FILE, Kind
+from distdoctor.journal import EXITS_FILE, LOSSES_FILE, SUBSTITUTES_FILE, Kind
 from distdoctor.journal import folder as record
 from distdoctor.journal.folder import (
     MANIFEST,
@@ -25,6 +25,7 @@ from distdoctor.journal.folder import (
     read_manifest,
     read_sources,
     read_stacks,
+    read_substitutes,
 )
 from distdoctor.journal.reader import JournalReader
 from distdoctor.journal.writer import JournalWriter
@@ -160,6 +161,13 @@ def test_what_was_not_kept_is_empty(tmp_path: Path) -> None:
     assert read_sources(tmp_path) == {}
     assert statuses(tmp_path) == {}
     assert read_losses(tmp_path) == {}
+    assert read_substitutes(tmp_path) == ()
+
+
+def test_what_took_the_place_of_cuda_is_told_once(tmp_path: Path) -> None:
+    lines = '{"pid": 1, "kind": "nccl"}', '{"pid": 2, "kind": "amp"}', '{"pid": 3, "ki'
+    (tmp_path / SUBSTITUTES_FILE).write_text("\n".join([*lines[:2], *lines]))
+    assert read_substitutes(tmp_path) == ("amp", "nccl")
 
 
 # --- what a stranger may have put there -----------------------------------------------

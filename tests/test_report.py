@@ -94,6 +94,27 @@ def test_a_healthy_run_is_told_in_three_lines() -> None:
     assert "checks found nothing" in said
 
 
+def test_what_only_gpus_show_is_told_and_leaves_a_job_well() -> None:
+    run = replace(
+        sketch(WELL), substituted=("batch-norm", "nccl", "of a later release")
+    )
+    report = report_of(run)
+    assert report.verdict == "well"
+    (gap,) = report.not_examined
+    assert (gap.what, gap.why) == ("what only GPUs show", "NCCL's own behaviour")
+    assert [one.what for one in report.substituted] == [
+        "NCCL",
+        "SyncBatchNorm's kernels",
+    ]
+    said = " ".join(text_of(run).split())
+    assert (
+        "substituted gloo for NCCL; the same formulas for SyncBatchNorm's kernels"
+        in said
+    )
+    nothing_hidden = replace(sketch(WELL), substituted=("properties",))
+    assert report_of(nothing_hidden).not_examined == []
+
+
 def test_what_was_not_seen_makes_the_verdict_unknown() -> None:
     report = report_of(sketch("rank 0 | start=2  all_reduce(4)  exit=0\nrank 1 | ?"))
     assert report.verdict == "unknown"

@@ -148,11 +148,20 @@ SIMULATION_VARIABLE = "DISTDOCTOR_SIMULATE"
 "varied": other values, to see which calls change with them.
 """
 
+DEVICE_VARIABLE = "DISTDOCTOR_DEVICE"
+"""What stands in for GPUs: "cpu", or "auto": the CPU where there are none."""
+
+RANKS_VARIABLE = "DISTDOCTOR_RANKS"
+"""How many GPUs a script is to find that starts its own ranks."""
+
 VALUES_FOLDER = "values"
 """Folder, in that of the record, of what simulated ranks agreed on."""
 
 EXITS_FILE = "exits.jsonl"
 """Ends of processes as their parents saw them: lines of JSON, `pid` and `status`."""
+
+SUBSTITUTES_FILE = "substitutes.jsonl"
+"""What took the place of CUDA in each process: lines of JSON, `pid` and `kind`."""
 
 LOSSES_FILE = "losses.jsonl"
 """First error of a probe in each process: a line of JSON each, `pid`, `rank`, `why`."""

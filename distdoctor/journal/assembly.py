@@ -23,6 +23,7 @@ from distdoctor.journal.folder import (
     read_manifest,
     read_sources,
     read_stacks,
+    read_substitutes,
 )
 from distdoctor.journal.reader import Header, JournalReader, Records
 from distdoctor.journal.simulated import as_simulated
@@ -118,7 +119,9 @@ def assemble(folder: Path, manifest: Manifest, stacks: bool = True) -> Run:
     if not stacks:
         return run
     samples = read_stacks(folder)
-    run = replace(run, sources=read_sources(folder))
+    run = replace(
+        run, sources=read_sources(folder), substituted=read_substitutes(folder)
+    )
     return _with_stacks(run, samples, manifest.directory)
 
 

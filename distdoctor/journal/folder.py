@@ -4,6 +4,7 @@ run.json             what was started and how it ended (`Manifest`)
 rank-R.K.journal     black box of the K-th process (from 0) that played rank R
 unranked.K.journal   of a process that failed before it had a rank
 exits.jsonl          ends of processes, as their parents saw them
+substitutes.jsonl    what took the place of CUDA
 losses.jsonl         what went wrong inside the probes
 stacks.json          stacks of the ranks (`StackSample`)
 sources.json         text of the user's files that the journals name
@@ -31,6 +32,7 @@ from distdoctor.journal import (
     LOSSES_FILE,
     MAGIC,
     RECORD_BYTES,
+    SUBSTITUTES_FILE,
     offset_of,
 )
 
@@ -215,6 +217,16 @@ def read_losses(folder: Path) -> dict[int, str]:
                 record = json.loads(line)
                 losses.setdefault(int(record["rank"]), str(record["why"]))
     return losses
+
+
+def read_substitutes(folder: Path) -> tuple[str, ...]:
+    """What took the place of CUDA in any process: names, each once, sorted."""
+    kinds = set()
+    with suppress(OSError), (folder / SUBSTITUTES_FILE).open(errors="replace") as file:
+        for line in file:
+            with suppress(*_DAMAGED):  # torn: its writer died
+                kinds.add(str(json.loads(line)["kind"]))
+    return tuple(sorted(kinds))
 
 
 def _read(path: Path, kind: type[AnyStruct]) -> AnyStruct | None:

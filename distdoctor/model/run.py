@@ -123,6 +123,7 @@ class Run:
         exit_code: Of the command, if it ended by itself.
         outside: Exceptions that ended processes which never had a rank.
         last_words: The last line that the job printed.
+        substituted: What took the place of CUDA: names in `model.substitutes`.
     """
 
     world_size: int
@@ -144,6 +145,7 @@ class Run:
     exit_code: int | None = None
     outside: Sequence[Failure] = ()
     last_words: str = ""
+    substituted: tuple[str, ...] = ()
     memory: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
     """What analyses concluded already, by their names."""
 

@@ -18,6 +18,7 @@ from distdoctor.model.findings import (
     Well,
 )
 from distdoctor.model.run import Run
+from distdoctor.model.substitutes import SUBSTITUTES
 from distdoctor.report.schema import (
     ChecksData,
     FindingData,
@@ -25,6 +26,7 @@ from distdoctor.report.schema import (
     NotExamined,
     Report,
     RunData,
+    SubstitutedData,
 )
 
 _MOST_RANKS_TOLD = 64
@@ -61,6 +63,11 @@ def compose(
         ],
         not_examined=[NotExamined(gap.what, gap.why) for gap in conclusion.gaps],
         remarks=manifest.remarks,
+        substituted=[
+            SubstitutedData(one.what, one.by)
+            for kind, one in SUBSTITUTES.items()
+            if kind in run.substituted
+        ],
         run=_run(run, manifest, kept),
         checks=ChecksData(
             sick=[verdict.code for verdict in sick],

@@ -49,6 +49,13 @@ class NotExamined(msgspec.Struct):
     why: str
 
 
+class SubstitutedData(msgspec.Struct):
+    """Something of CUDA's, and what took its place on the CPU."""
+
+    what: str
+    by: str
+
+
 class RunData(msgspec.Struct, kw_only=True):
     """The run in figures."""
 
@@ -88,6 +95,7 @@ class Report(msgspec.Struct, kw_only=True):
     findings: list[FindingData]
     not_examined: list[NotExamined]
     remarks: list[str]
+    substituted: list[SubstitutedData]  # empty: nothing was
     run: RunData
     checks: ChecksData
 

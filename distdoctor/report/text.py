@@ -68,6 +68,9 @@ def render(
         console.print(_health(report))
     for gap in report.not_examined:
         console.print(_hanging("not examined", f"{gap.what}: {gap.why}", "dim"))
+    if report.substituted:
+        told = "; ".join(f"{one.by} for {one.what}" for one in report.substituted)
+        console.print(_hanging("substituted", told, "dim"))
     for remark in report.remarks:
         console.print(_hanging("remark", remark, "dim"))
     if verbose:
