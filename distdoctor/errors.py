@@ -41,6 +41,13 @@ class LaunchRefused(DistdoctorError):
     """The job cannot be started as asked: no script, no ranks, no room, no program."""
 
 
+class NoStandIn(DistdoctorError, RuntimeError):
+    """A job on the CPU asks for something of CUDA's that nothing can take the place of.
+
+    Raised in the job, where torch would raise a RuntimeError.
+    """
+
+
 class MissingEvidence(DistdoctorError):
     """A check cannot decide, because the run does not hold what it needs.
 

@@ -145,6 +145,7 @@ JOBS = [
     ("fsdp_training.py", ""),
     ("pipeline.py", ""),
     ("pipeline.py", "--schedule gpipe"),
+    ("cuda_training.py", ""),
 ]
 
 

@@ -31,6 +31,7 @@ from distdoctor.launch.command import (
     source_of,
     starts_torchrun,
 )
+from distdoctor.launch.gpus import require_gpus
 from distdoctor.launch.isolation import may_be_isolated
 
 BUDGET_S = 120.0
@@ -77,6 +78,13 @@ _NOT_OURS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK", "LOCAL_WORLD_SIZE
     help="End after so many seconds.",
 )
 @click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="Run a job that is written for GPUs on them, or on the CPU instead of them.",
+)
+@click.option(
     "--record",
     type=click.Path(path_type=Path),
     help="Keep the record of the run in this folder.",
@@ -92,6 +100,7 @@ def run(
     launcher: str,
     steps: int,
     budget: float,
+    device: str,
     record: Path | None,
     form: str,
     output: Path | None,
@@ -136,6 +145,8 @@ def run(
             name = str(script)
         if ranks < 1:
             raise LaunchRefused(f"-n {ranks}: give the number of ranks, 1 or more")
+        if device == "cuda":
+            require_gpus(command)
         needed = len(played) or expected or ranks
         _require_space(folder, needed, in_turn=bool(played))
         interrupted = _supervise(
@@ -149,6 +160,8 @@ def run(
             own=script is not None,
             steps=steps,
             budget_s=budget,
+            device=device,
+            devices=ranks,
             divert=form == Format.JSON and output is None,
         )
         judgement = Judgement(folder, kept=str(record or ""))
@@ -173,6 +186,8 @@ def _supervise(
     own: bool,
     steps: int,
     budget_s: float,
+    device: str,
+    devices: int,
     divert: bool,
 ) -> int:
     """Run the job; 0, or the exit status that tells of an interruption."""
@@ -196,6 +211,8 @@ def _supervise(
         steps=steps,
         quiet_launcher=starts_torchrun(command),
         environment=environment,
+        device=device,
+        devices=devices,
     )
     live = sys.stderr.isatty()
     with _signals_interrupt() as received, Screen(divert, live) as screen:

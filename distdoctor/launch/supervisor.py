@@ -25,8 +25,10 @@ import distdoctor
 from distdoctor.analysis.wait_for import standstill
 from distdoctor.journal import (
     DEFAULT_BYTES,
+    DEVICE_VARIABLE,
     FOLDER_VARIABLE,
     OWNER_VARIABLE,
+    RANKS_VARIABLE,
     SIZE_VARIABLE,
     SUPERVISOR_VARIABLE,
 )
@@ -109,6 +111,8 @@ class Plan:
         quiet_launcher: The command is a launcher whose dying words nobody needs.
         journal_bytes: Size of each rank's black box.
         environment: Variables the job gets besides.
+        device: "cpu" puts a job for GPUs on the CPU, "auto" where there are none.
+        devices: How many GPUs such a job finds if its launcher does not say.
         alone: It plays a rank without the others: nothing it does waits for them.
     """
 
@@ -122,6 +126,8 @@ class Plan:
     quiet_launcher: bool = False
     journal_bytes: int = DEFAULT_BYTES
     environment: dict[str, str] = field(default_factory=dict)
+    device: str = ""
+    devices: int = 1
     alone: bool = False
 
 
@@ -194,6 +200,8 @@ class _Supervisor:
             FOLDER_VARIABLE: str(self.plan.folder),
             SUPERVISOR_VARIABLE: str(os.getpid()),
             SIZE_VARIABLE: str(self.plan.journal_bytes),
+            DEVICE_VARIABLE: self.plan.device,
+            RANKS_VARIABLE: str(self.plan.devices),
         }
 
     # --- while it runs ---

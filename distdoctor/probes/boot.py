@@ -135,14 +135,18 @@ def _multiprocessing(module: ModuleType) -> None:
 
 
 def _torch(_module: ModuleType) -> None:
+    from distdoctor.probes import stand_ins
+
+    stand_ins.install()  # first: the other probes go around what it puts in place
     from distdoctor.probes import life
 
     life.install()
 
 
 def _fsdp(module: ModuleType) -> None:
-    from distdoctor.probes import life
+    from distdoctor.probes import life, stand_ins
 
+    stand_ins.watch_fsdp(module)
     life.watch_fsdp(module)
 
 

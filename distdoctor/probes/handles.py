@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,15 @@ from distdoctor.probes.sites import call_site, is_users
 if TYPE_CHECKING:
     from distdoctor.probes.collectives import Pending
 
-_PASSED_THROUGH = frozenset({distributed_c10d.__file__, c10d_logger.__file__})
+_HERE = Path(__file__).parent
+_PASSED_THROUGH = frozenset(
+    {
+        distributed_c10d.__file__,
+        c10d_logger.__file__,
+        str(_HERE / "replacing.py"),
+        str(_HERE / "stand_ins" / "left_behind.py"),
+    }
+)
 _HANDLES_ONLY = frozenset({"isend", "irecv"})
 
 _MOST_TENSORS = 64  # to compare more would be felt

@@ -19,6 +19,7 @@ from distdoctor.journal import (
     LOSSES_FILE,
     OWNER_VARIABLE,
     STACK_SIGNAL_FROM_LAST,
+    SUBSTITUTES_FILE,
     Kind,
 )
 from distdoctor.journal.writer import JournalWriter
@@ -63,6 +64,7 @@ class Recorder:
         self._stack_file: TextIO | None = None
         self._failed: BaseException | None = None
         self._told = False
+        self._substituted: set[str] = set()
 
     def open(self, rank: int, world_size: int) -> JournalWriter | None:
         """Give this process its journal, if it has none yet."""
@@ -137,6 +139,17 @@ class Recorder:
         """Write how a child of this process ended; negative: minus the signal."""
         note = {"pid": pid, "status": status, "by": os.getpid()}
         self._append(EXITS_FILE, {**note, "site": sites.asking_site()})
+
+    def substituted(self, kind: str) -> None:
+        """Write, once, that something took the place of CUDA.
+
+        Args:
+            kind: Its name in `distdoctor.model.substitutes`.
+        """
+        if kind not in self._substituted:
+            self._substituted.add(kind)
+            with suppress(OSError):
+                self._append(SUBSTITUTES_FILE, {"pid": os.getpid(), "kind": kind})
 
     def _append(self, name: str, note: dict[str, object]) -> None:
         """One write, so that lines of several processes do not mix."""

@@ -1,0 +1,59 @@
+"""Refuses, as NCCL would, to communicate tensors that were left on the CPU.
+
+gloo would take them, and the job would break on the first machine with GPUs. Only what
+a line outside of torch hands over counts, and only tensors that are known to be there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from distdoctor.probes.replacing import replace_everywhere
+from distdoctor.probes.stand_ins import groups
+from distdoctor.probes.stand_ins.places import asked_by_user, is_left_behind
+
+_FUNCTIONS = (
+    *("all_reduce", "reduce", "broadcast", "gather", "scatter"),
+    *("all_gather", "all_gather_into_tensor", "all_gather_single"),
+    *("reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single"),
+    *("all_to_all", "all_to_all_single", "send", "recv", "isend", "irecv"),
+)
+
+_MOST_TENSORS = 64
+
+
+def install() -> None:
+    """Put the refusal in place."""
+    if dist.is_available():
+        for name in _FUNCTIONS:
+            function = getattr(dist, name, None)
+            if function is not None:
+                replace_everywhere(function, _call)
+
+
+def _call(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if asked_by_user(3) and is_refused((*args, *kwargs.values())):
+        raise RuntimeError("No backend type associated with device type cpu")
+    return made(*args, **kwargs)
+
+
+def is_refused(arguments: Iterable[Any]) -> bool:
+    """Whether a group on NCCL alone is given a tensor of the CPU."""
+    given = tuple(arguments)
+    kind = dist.ProcessGroup
+    group = next((one for one in given if isinstance(one, kind)), dist.group.WORLD)
+    if groups.asked_backend(group) != "nccl":
+        return False
+    return any(is_left_behind(tensor) for tensor in _tensors(given))
+
+
+def _tensors(given: tuple[Any, ...]) -> Iterator[torch.Tensor]:
+    for one in given:
+        if isinstance(one, torch.Tensor):
+            yield one
+        elif isinstance(one, list):
+            yield from (t for t in one[:_MOST_TENSORS] if isinstance(t, torch.Tensor))
