@@ -47,7 +47,7 @@ STEP_S = 0.1
 LAYERS, WIDTH = 8, 256
 BLOCK_STEPS = 5
 
-_NEVER_TRIM = {
+NEVER_TRIM = {
     "MALLOC_TRIM_THRESHOLD_": "2000000000",
     "MALLOC_MMAP_THRESHOLD_": "1000000000",
     "MALLOC_TOP_PAD_": "67108864",
@@ -211,7 +211,7 @@ def main() -> None:
         return
 
     if not options.trim:
-        os.environ.update(_NEVER_TRIM)
+        os.environ.update(NEVER_TRIM)
     ranks = on_two_ranks(in_turn, {"rounds": options.rounds})
     batch = ranks[0]["batch"]
     rows = []
