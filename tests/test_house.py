@@ -111,7 +111,9 @@ def test_the_probes_load_without_any_other_package() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["explain", "DD101"]], ids=str)
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["explain", "DD101"], ["env", "--help"]], ids=str
+)
 def test_a_question_is_answered_without_torch_and_numpy(arguments: list[str]) -> None:
     program = (
         "import sys, contextlib\n"

@@ -8,7 +8,7 @@ import traceback
 import click
 
 from distdoctor import __version__
-from distdoctor.cli import check, examine, explain
+from distdoctor.cli import check, env, examine, explain
 from distdoctor.errors import DistdoctorError
 
 WELL, SICK, MISUSED, BROKEN, INCOMPLETE = 0, 1, 2, 3, 4
@@ -25,6 +25,7 @@ def app() -> None:
 
 
 app.add_command(check.run, "check")
+app.add_command(env.run, "env")
 app.add_command(examine.run, "examine")
 app.add_command(explain.run, "explain")
 

@@ -16,7 +16,7 @@ from types import FrameType
 import click
 from click.core import ParameterSource
 
-from distdoctor.cli.options import Format, Judgement, report_options
+from distdoctor.cli.options import Format, Judgement, records, report_options
 from distdoctor.cli.screen import Screen
 from distdoctor.cli.simulation import command_alone, ranks_to_play
 from distdoctor.errors import LaunchRefused
@@ -254,7 +254,7 @@ def _record_folder(wanted: Path | None) -> Iterator[Path]:
     try:
         if wanted is None:
             stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H%M%S-")
-            runs = _cache() / "distdoctor" / "runs"
+            runs = records()
             runs.mkdir(parents=True, exist_ok=True, mode=0o700)
             folder = Path(tempfile.mkdtemp(prefix=stamp, dir=runs))
         else:
@@ -275,10 +275,6 @@ def _record_folder(wanted: Path | None) -> Iterator[Path]:
         with suppress(OSError):
             shutil.rmtree(folder)
         raise
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 
 def _require_space(folder: Path, ranks: int, *, in_turn: bool) -> None:

@@ -22,6 +22,12 @@ class Format(StrEnum):
     JSON = "json"
 
 
+def records() -> Path:
+    """Where records of runs lie that nobody gave a folder for."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "distdoctor" / "runs"
+
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 

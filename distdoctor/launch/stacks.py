@@ -38,6 +38,12 @@ _LIBRARIES = tuple(
 )
 
 
+def find_py_spy() -> str | None:
+    """The py-spy beside this Python, or on PATH."""
+    beside = Path(sys.executable).with_name("py-spy")
+    return str(beside) if beside.exists() else shutil.which("py-spy")
+
+
 class StackTaker:
     """Looks into ranks; remembers whether py-spy is allowed to.
 
@@ -47,8 +53,7 @@ class StackTaker:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        beside = Path(sys.executable).with_name("py-spy")
-        self._py_spy = str(beside) if beside.exists() else shutil.which("py-spy")
+        self._py_spy = find_py_spy()
         self._holding: set[int] = set()  # processes whose main thread holds the GIL
         self.remark = ""
         if self._py_spy is None:

@@ -1,0 +1,105 @@
+"""What ranks of one machine need of its network to find each other."""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import threading
+from collections.abc import Callable, Collection, Iterator
+
+import psutil
+
+from distdoctor.model.condition import Condition, State
+
+RESOLVE_S = 5.0
+"""Longer than that, every rank waits at each start. A name server may take minutes."""
+
+_IN_HOSTS = "add the name to /etc/hosts, or set GLOO_SOCKET_IFNAME=lo"
+
+
+def network() -> Iterator[Condition]:
+    """Name of the host, ports of the loopback, the interface for gloo."""
+    name = socket.gethostname()
+    yield host_name(name, _resolve)
+    yield loopback()
+    wanted = os.environ.get("GLOO_SOCKET_IFNAME", "")
+    yield interface(wanted, psutil.net_if_addrs().keys())
+
+
+def host_name(
+    name: str, resolve: Callable[[str], str], deadline_s: float = RESOLVE_S
+) -> Condition:
+    """Whether the host's own name leads to an address; gloo asks for it.
+
+    Args:
+        name: Of the host.
+        resolve: Gives the address of a name, or raises OSError.
+        deadline_s: To wait for it.
+    """
+    answer: queue.Queue[str | OSError] = queue.Queue()
+
+    def ask() -> None:
+        try:
+            answer.put(resolve(name))
+        except OSError as error:
+            answer.put(error)
+
+    # A daemon: nothing can interrupt a look-up, and nobody waits for it at the end.
+    threading.Thread(target=ask, daemon=True).start()
+    means = "gloo and torchrun ask for it: ranks fail, or wait, at their start"
+    try:
+        address = answer.get(timeout=deadline_s)
+    except queue.Empty:
+        found = f"{name}: no answer in {deadline_s:.0f} s"
+        return Condition("host name", State.LIMITS, found, means, _IN_HOSTS)
+    if isinstance(address, OSError):
+        found = f"{name} has no address ({address.strerror or address})"
+        return Condition("host name", State.LIMITS, found, means, _IN_HOSTS)
+    return Condition("host name", State.OK, f"{name} is {address}")
+
+
+def _resolve(name: str) -> str:
+    return str(socket.getaddrinfo(name, None)[0][4][0])
+
+
+def loopback(host: str = "127.0.0.1") -> Condition:
+    """Whether a port of the loopback can be opened and reached."""
+    try:
+        with socket.create_server((host, 0)) as server:
+            server.settimeout(RESOLVE_S)
+            port = server.getsockname()[1]
+            with socket.create_connection((host, port), RESOLVE_S):
+                server.accept()[0].close()
+    except OSError as error:
+        return Condition(
+            "loopback",
+            State.ABSENT,
+            f"{host}: {error.strerror or error}",
+            "ranks of one machine cannot meet",
+            "bring the interface lo up, and let processes open ports on it",
+            needed=True,
+        )
+    return Condition("loopback", State.OK, f"ports of {host} open", needed=True)
+
+
+def interface(wanted: str, there: Collection[str]) -> Condition:
+    """Which interface gloo uses.
+
+    Args:
+        wanted: What GLOO_SOCKET_IFNAME says; "" if it is not set.
+        there: Names of the machine's interfaces.
+    """
+    name = "gloo interface"
+    if not wanted:
+        return Condition(name, State.OK, "that of the host name's address")
+    missing = [each for each in wanted.split(",") if each not in there]
+    if not missing:
+        return Condition(name, State.OK, f"{wanted}, by GLOO_SOCKET_IFNAME")
+    return Condition(
+        name,
+        State.LIMITS,
+        f"GLOO_SOCKET_IFNAME={wanted}, and {', '.join(missing)} is not here",
+        "gloo fails at the start of every rank",
+        f"unset it, or name one of {', '.join(sorted(there))}",
+    )

@@ -1,0 +1,81 @@
+"""Whether stacks can be taken from ranks: py-spy, and the right to trace processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from distdoctor.launch.stacks import find_py_spy
+from distdoctor.model.condition import Condition, State
+
+_DEADLINE_S = 10.0
+_WITHOUT = "stacks of ranks come by a signal, without local variables"
+_SLEEPER = "print(flush=True); import time; time.sleep(30)"
+
+
+def tracing() -> Iterator[Condition]:
+    """py-spy, and what it was allowed to do with a process of our own."""
+    py_spy = find_py_spy()
+    yield program(py_spy)
+    yield permission(traced(py_spy), scope(Path("/proc/sys/kernel/yama/ptrace_scope")))
+
+
+def program(py_spy: str | None) -> Condition:
+    """Whether py-spy is there."""
+    if py_spy is not None:
+        return Condition("py-spy", State.OK, py_spy)
+    return Condition(
+        "py-spy", State.ABSENT, "not installed", _WITHOUT, "pip install py-spy"
+    )
+
+
+def traced(py_spy: str | None) -> bool | None:
+    """Whether it can look into a process of ours, as it would into a rank.
+
+    Yama lets a process trace its own children. py-spy is no parent of the ranks, and
+    here none of the sleeper's.
+
+    Returns:
+        None if there is no py-spy to try with.
+    """
+    if py_spy is None:
+        return None
+    sleeper = subprocess.Popen([sys.executable, "-c", _SLEEPER], stdout=subprocess.PIPE)
+    try:
+        assert sleeper.stdout is not None
+        sleeper.stdout.readline()  # it is up
+        looked = subprocess.run(
+            [py_spy, "dump", "--pid", str(sleeper.pid)],
+            capture_output=True,
+            timeout=_DEADLINE_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    finally:
+        sleeper.kill()
+        sleeper.communicate()
+    return looked.returncode == 0
+
+
+def scope(file: Path) -> str:
+    """What Yama allows: "0" all, "1" parents, "2" root, "3" nobody; "" without Yama."""
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""
+
+
+def permission(allowed: bool | None, yama: str) -> Condition:
+    """Whether the kernel lets processes be traced."""
+    found = f"kernel.yama.ptrace_scope is {yama}" if yama else "no Yama"
+    if allowed:
+        return Condition("ptrace", State.OK, f"a process was traced; {found}")
+    if allowed is None:
+        return Condition("ptrace", State.LIMITS, f"not tried; {found}", _WITHOUT)
+    cure = "in a container: start it with --cap-add=SYS_PTRACE"
+    if yama not in {"", "0"}:
+        cure = f"sysctl kernel.yama.ptrace_scope=0; {cure}"
+    return Condition("ptrace", State.LIMITS, f"refused; {found}", _WITHOUT, cure)

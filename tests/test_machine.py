@@ -1,0 +1,335 @@
+"""What a machine can do: each state of each thing, and the two forms of the list."""
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from distdoctor.launch import machine, machine_limits, machine_network
+from distdoctor.launch import machine_torch as of_torch
+from distdoctor.launch import machine_tracing as tracing
+from distdoctor.launch.stacks import find_py_spy
+from distdoctor.model.condition import Condition, State
+from distdoctor.report.machine import as_json, as_text, json_schema
+
+GOOD: Mapping[str, Any] = {
+    "torch": "2.13.0+cpu",
+    "cuda": "",
+    "rocm": "",
+    "distributed": True,
+    "nccl": "",
+    "has_gloo": True,
+    "gloo": "",
+    "gpus": [],
+}
+
+UNLIMITED = resource.RLIM_INFINITY
+
+
+# --- torch ---
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "said"),
+    [
+        ({}, State.OK, "2.13.0+cpu, built for the CPU alone"),
+        ({"torch": "2.9.1", "cuda": "12.8"}, State.OK, "built for CUDA 12.8"),
+        ({"rocm": "6.4"}, State.OK, "built for ROCm 6.4"),
+        ({"torch": "2.7.0"}, State.LIMITS, "2.7.0"),
+        ({"torch": "2.16.0a0"}, State.LIMITS, "2.16.0a0"),
+    ],
+)
+def test_torch_is_told_with_its_build(
+    changes: dict[str, str], state: State, said: str
+) -> None:
+    found = of_torch.release({**GOOD, **changes}, "")
+    assert (found.state, found.prevents) == (state, False)
+    assert said in found.found
+
+
+def test_without_torch_nothing_can_be_checked() -> None:
+    facts, why = of_torch.ask_torch(60.0, "import no_such_torch")
+    found = of_torch.release(facts, why)
+    assert found.prevents
+    assert found.found == "ModuleNotFoundError: No module named 'no_such_torch'"
+
+
+def test_a_torch_that_does_not_come_is_not_waited_for() -> None:
+    begun = time.monotonic()
+    facts, why = of_torch.ask_torch(0.5, "import time; time.sleep(60)")
+    assert time.monotonic() - begun < 30
+    assert (facts, why) == ({}, "`import torch` was not done after 0 s")
+
+
+def test_a_torch_that_dies_is_told_by_its_status() -> None:
+    _, why = of_torch.ask_torch(60.0, "import os; os.abort()")
+    assert why == "Python left with -6"
+
+
+def test_the_folder_we_are_in_is_no_part_of_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit(3)")
+    monkeypatch.chdir(tmp_path)
+    program = "import json; print('FACTS' + json.dumps({'torch': '2.13'}))"
+    assert of_torch.ask_torch(60.0, program) == ({"torch": "2.13"}, "")
+
+
+def test_gloo_that_is_missing_or_fails_prevents_a_check() -> None:
+    assert of_torch.gloo(GOOD).state is State.OK
+    assert of_torch.gloo({"has_gloo": False}).prevents
+    failed = of_torch.gloo({**GOOD, "gloo": "RuntimeError: no device"})
+    assert failed.prevents
+    assert failed.found == "RuntimeError: no device"
+
+
+def test_nccl_and_horovod_may_be_absent() -> None:
+    assert of_torch.nccl({**GOOD, "nccl": "2.27.5"}).found == "2.27.5"
+    assert of_torch.horovod({"horovod": "0.28.1"}).found == "0.28.1"
+    for absent in (of_torch.nccl(GOOD), of_torch.horovod(GOOD)):
+        assert (absent.state, absent.prevents) == (State.ABSENT, False)
+
+
+def test_gpus_are_counted_and_named() -> None:
+    seen = of_torch.gpus({**GOOD, "gpus": ["H100", "H100"]}, driver=True)
+    assert (seen.state, seen.found) == (State.OK, "2: H100")
+    broken = of_torch.gpus({"gpu_error": "RuntimeError: driver"}, driver=True)
+    assert broken.state is State.LIMITS
+
+
+def test_gpus_that_torch_cannot_see_have_a_cure() -> None:
+    assert not of_torch.gpus(GOOD, driver=False).cure
+    hidden = of_torch.gpus(GOOD, driver=True)
+    assert hidden.state is State.ABSENT
+    assert "built for CUDA" in hidden.cure
+
+
+# --- tracing ---
+
+
+def test_ptrace_is_tried_and_not_guessed() -> None:
+    py_spy = find_py_spy()
+    assert tracing.program(py_spy).state is State.OK
+    refusing = shutil.which("false")
+    assert tracing.traced(refusing) is False
+    assert tracing.traced(shutil.which("true")) is True
+    assert tracing.traced(None) is None
+
+
+@pytest.mark.parametrize(
+    ("allowed", "yama", "state", "cure"),
+    [
+        (True, "1", State.OK, ""),
+        (None, "", State.LIMITS, ""),
+        (False, "", State.LIMITS, "in a container: start it with"),
+        (False, "2", State.LIMITS, "sysctl kernel.yama.ptrace_scope=0; in a"),
+    ],
+)
+def test_a_refused_trace_has_a_cure(
+    allowed: bool | None, yama: str, state: State, cure: str
+) -> None:
+    found = tracing.permission(allowed, yama)
+    assert found.state is state
+    assert found.cure.startswith(cure)
+    assert bool(found.cure) == bool(cure)
+
+
+def test_py_spy_may_be_absent() -> None:
+    assert tracing.program(None).cure == "pip install py-spy"
+
+
+def test_a_kernel_without_yama_has_no_scope(tmp_path: Path) -> None:
+    (tmp_path / "scope").write_text("1\n")
+    assert tracing.scope(tmp_path / "scope") == "1"
+    assert tracing.scope(tmp_path / "none") == ""
+
+
+# --- network ---
+
+
+def unknown(_name: str) -> str:
+    raise OSError(-2, "Name or service not known")
+
+
+def silent(_name: str) -> str:
+    time.sleep(5)
+    return "10.0.0.1"
+
+
+def test_a_host_name_without_an_address_is_told() -> None:
+    assert machine_network.host_name("a", lambda _: "10.0.0.1").found == "a is 10.0.0.1"
+    lost = machine_network.host_name("a", unknown)
+    assert (lost.state, lost.prevents) == (State.LIMITS, False)
+    assert lost.found == "a has no address (Name or service not known)"
+    assert "/etc/hosts" in lost.cure
+
+
+def test_a_silent_name_server_is_not_waited_for() -> None:
+    begun = time.monotonic()
+    assert machine_network.host_name("a", silent, 0.1).state is State.LIMITS
+    assert time.monotonic() - begun < 4
+
+
+def test_a_loopback_without_ports_prevents_a_check() -> None:
+    assert machine_network.loopback().state is State.OK
+    assert machine_network.loopback("203.0.113.7").prevents  # kept for documentation
+
+
+@pytest.mark.parametrize(
+    ("wanted", "state"),
+    [("", State.OK), ("lo", State.OK), ("lo,eth7", State.LIMITS)],
+)
+def test_the_interface_that_gloo_is_told_must_be_there(
+    wanted: str, state: State
+) -> None:
+    found = machine_network.interface(wanted, ["lo", "eth0"])
+    assert found.state is state
+    assert ("eth7" in found.found) == (state is State.LIMITS)
+
+
+# --- limits and room ---
+
+
+def test_a_missing_or_small_shared_memory_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert machine_limits.shared_memory(tmp_path / "none").state is State.ABSENT
+    for size, state in ((64 << 20, State.LIMITS), (8 << 30, State.OK)):
+        usage = shutil._ntuple_diskusage(size, 0, size)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, usage=usage: usage)
+        assert machine_limits.shared_memory(tmp_path).state is state
+
+
+@pytest.mark.parametrize(
+    ("limit", "state", "cure"),
+    [
+        ((UNLIMITED, UNLIMITED), State.OK, ""),
+        ((65536, 65536), State.OK, ""),
+        ((1024, UNLIMITED), State.LIMITS, "ulimit -n 4096"),
+        ((1024, 8192), State.LIMITS, "ulimit -n 4096"),
+        ((1024, 2048), State.LIMITS, "ask for a higher hard limit"),
+    ],
+)
+def test_few_open_files_have_a_cure(
+    limit: tuple[int, int], state: State, cure: str
+) -> None:
+    found = machine_limits.open_files(limit)
+    assert (found.state, found.cure) == (state, cure)
+
+
+def test_few_processes_have_a_cure() -> None:
+    assert machine_limits.processes((4096, 4096)).state is State.OK
+    assert machine_limits.processes((512, UNLIMITED)).cure == "ulimit -u 2048"
+
+
+def test_locked_memory_matters_to_rdma_alone() -> None:
+    assert machine_limits.locked_memory((UNLIMITED, UNLIMITED)).state is State.OK
+    small = machine_limits.locked_memory((64 << 10, 64 << 10))
+    assert (small.state, small.found) == (State.LIMITS, "64 KiB")
+
+
+def test_a_launcher_is_looked_for_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert machine.launcher("sh").state is State.OK
+    monkeypatch.setenv("PATH", "")
+    assert machine.launcher("sh").state is State.ABSENT
+
+
+def test_one_core_and_little_memory_are_limits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert machine.memory(64 << 30).state is State.OK
+    assert machine.memory(1 << 30).state is State.LIMITS
+    for cores, state in (({3}, State.LIMITS), ({0, 1}, State.OK)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, c=cores: c)
+        assert machine.cores().state is state
+
+
+def test_records_need_a_folder_with_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / "not" / "yet" / "there"
+    usage = shutil._ntuple_diskusage(100 << 30, 0, 100 << 30)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    assert machine.room(deep).state is State.OK
+    usage = shutil._ntuple_diskusage(100 << 30, 0, 200 << 20)
+    assert machine.room(deep).found.startswith("200 MiB free")
+    assert machine.room(deep).state is State.LIMITS
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert "--record" in machine.room(deep).cure
+
+
+# --- the list ---
+
+OK = Condition("torch", State.OK, "2.13.0", needed=True)
+GONE = Condition("gloo", State.ABSENT, "no \x1b[31m", "so", "do this", needed=True)
+
+
+def test_the_list_says_what_prevents_a_check() -> None:
+    text = as_text([OK, GONE], "0.1.0", 80, colour=False)
+    assert "ok      torch  2.13.0\n" in text
+    assert "absent  gloo   no \\x1b[31m: so\n" in text
+    assert "cure: do this\n" in text
+    assert text.endswith("no job can be checked here without gloo\n")
+    assert as_text([OK], "0.1.0", 80, colour=False).endswith(
+        "distdoctor check train.py\n"
+    )
+    assert "\x1b[" in as_text([OK], "0.1.0", 80, colour=True)
+
+
+def test_the_list_as_data_follows_its_schema() -> None:
+    data = json.loads(as_json([OK, GONE], "0.1.0"))
+    jsonschema.validate(data, json_schema())
+    assert data["schema"] == "distdoctor.env/1"
+    assert data["usable"] is False
+    assert json.loads(as_json([OK], "0.1.0"))["usable"] is True
+
+
+def test_the_command_answers_for_this_machine() -> None:
+    """Here, where the tests run, a script can be checked."""
+    done = subprocess.run(
+        [sys.executable, "-m", "distdoctor", "env", "--format", "json"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    data = json.loads(done.stdout)
+    jsonschema.validate(data, json_schema())
+    names = [condition["name"] for condition in data["conditions"]]
+    assert len(set(names)) == len(names)
+    assert {
+        "torch",
+        "gloo",
+        "NCCL",
+        "GPUs",
+        "ptrace",
+        "/dev/shm",
+        *machine.LAUNCHERS,
+    } <= (set(names))
+
+
+def test_the_command_fails_where_nothing_can_be_checked(tmp_path: Path) -> None:
+    """With a torch that cannot be imported in front of the real one."""
+    (tmp_path / "torch.py").write_text("raise ImportError('libtorch is gone')")
+    done = subprocess.run(
+        [sys.executable, "-m", "distdoctor", "env"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "absent  torch" in done.stdout
+    assert "libtorch is gone" in done.stdout
+    assert "no job can be checked here without torch" in done.stdout
