@@ -21,6 +21,7 @@ from distdoctor.model.findings import (
     Well,
 )
 from distdoctor.model.run import Run, named
+from distdoctor.model.shortening import Shortening, shortenings
 from distdoctor.model.substitutes import SUBSTITUTES
 
 
@@ -113,6 +114,7 @@ def _gaps(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
     for why, ranks in _by_reason(run.partial):
         yield Gap(f"part of what {named(ranks)} did", why)
     yield from _undecided(run, verdicts)
+    yield from _left_out(run)
     yield from _ended_early(run)
     yield from _substituted(run)
 
@@ -286,6 +288,37 @@ def _unnamed_standstill(run: Run) -> Iterator[Gap]:
             "why the job stands still",
             f"{named(waiting)} can never go on, and no check knows the reason",
         )
+
+
+_MOST_LINES = 3
+
+
+def _left_out(run: Run) -> Iterator[Gap]:
+    """What shortened epochs can not show."""
+    lines = shortenings(run)
+    if not lines:
+        return
+    told = [_told_line(line) for line in lines[:_MOST_LINES]]
+    if len(lines) > _MOST_LINES:
+        told.append(f"{len(lines) - _MOST_LINES} others likewise")
+    what = "what takes many batches"
+    if any(line.length is None for line in lines):
+        what += ", and where each rank's stream of data ends"
+    yield Gap(
+        what,
+        "epochs were shortened so that the job ends within --budget: "
+        f"{'; '.join(told)}; --full leaves nothing out",
+        hides=False,
+    )
+
+
+def _told_line(line: Shortening) -> str:
+    fewest, most = line.kept
+    given = f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}"
+    whole = "" if line.length is None else f" of {line.length:,}"
+    at = f" at {line.place}" if line.place else ""
+    passes = f"in {line.shortened} of {line.passes} passes"
+    return f"the loader{at} gave {given}{whole} batches {passes}"
 
 
 def _ended_early(run: Run) -> Iterator[Gap]:

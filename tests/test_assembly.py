@@ -721,6 +721,17 @@ def test_every_end_of_a_loader_is_told_where_it_was(
     assert run.of(Batch, 0)[-1].ended is False
 
 
+def test_a_shortened_loader_is_told(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    process = start(0, 1)
+    process.note("shortened", site(5), length=1000, kept=4)
+    process.note("shortened", site(20), length=-1, kept=64)
+    assert draw(living(tmp_path)) == (
+        "rank 0 | shortened=4:1000@t.py:5  shortened=64:@t.py:20"
+    )
+
+
 def test_a_note_of_a_later_release_is_passed_over(
     start: Callable[..., Process], tmp_path: Path
 ) -> None:

@@ -26,6 +26,7 @@ from distdoctor.model.events import (
     Locked,
     Misplaced,
     Place,
+    Shortened,
     Started,
     State,
     Tensor,
@@ -162,6 +163,13 @@ LIFE: dict[type, Callable[[int], st.SearchStrategy[Event]]] = {
     ),
     Misplaced: lambda rank: st.builds(
         Misplaced, rank=st.just(rank), device=st.just("meta"), place=maybe_places
+    ),
+    Shortened: lambda rank: st.builds(
+        Shortened,
+        rank=st.just(rank),
+        kept=st.integers(2, 500),
+        length=st.none() | st.integers(8, 10**6),
+        place=maybe_places,
     ),
     Batch: lambda rank: st.builds(
         Batch,

@@ -126,3 +126,49 @@ def test_control_characters_of_the_job_do_not_reach_the_terminal() -> None:
     assert "\x1b" not in said
     assert "\x07" not in said
     assert "\\x1b" in said
+
+
+SHORTENED = """
+    rank 0 | start=2  batches=90@t.py:5  shortened=4:1000@t.py:5  batches=4@t.py:5
+    rank 1 | start=2  batches=90@t.py:5  shortened=4:1000@t.py:5  batches=4@t.py:5
+"""
+
+
+def with_calls(drawing: str) -> Run:
+    lines = [line for line in drawing.splitlines() if line.strip()]
+    return sketch("\n".join(f"{line}  all_reduce(4)  leave  exit=0" for line in lines))
+
+
+def test_shortened_epochs_are_told_and_do_no_harm() -> None:
+    report = report_of(with_calls(SHORTENED))
+    assert report.verdict == "well"
+    (gap,) = report.not_examined
+    assert gap.what == "what takes many batches"
+    assert gap.why == (
+        "epochs were shortened so that the job ends within --budget: the loader at "
+        "t.py:5 gave 4 of 1,000 batches in 1 of 2 passes; --full leaves nothing out"
+    )
+
+
+def test_passes_of_several_lengths_are_told_as_a_range() -> None:
+    rank = (
+        "start=1  shortened=64:1000@t.py:5  batches=64@t.py:5  "
+        "shortened=4:1000@t.py:5  batches=4@t.py:5  batches=4@t.py:5"
+    )
+    (gap, _) = report_of(with_calls(f"rank 0 | {rank}")).not_examined[::-1]
+    assert "gave 4 to 64 of 1,000 batches in 3 of 3 passes" in gap.why
+
+
+def test_a_stream_that_was_ended_hides_where_it_ends() -> None:
+    rank = "start=2  shortened=8:@t.py:5"
+    report = report_of(with_calls(f"rank 0 | {rank}\nrank 1 | {rank}"))
+    (gap,) = report.not_examined
+    assert gap.what.endswith("where each rank's stream of data ends")
+    assert "the loader at t.py:5 gave 8 batches in 0 of 0 passes" in gap.why
+
+
+def test_many_shortened_loaders_are_not_all_listed() -> None:
+    words = "  ".join(f"shortened=4:100@t.py:{n}" for n in range(1, 6))
+    rank = f"start=2  {words}"
+    report = report_of(with_calls(f"rank 0 | {rank}\nrank 1 | {rank}"))
+    assert "2 others likewise" in report.not_examined[0].why

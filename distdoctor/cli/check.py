@@ -85,6 +85,11 @@ _NOT_OURS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK", "LOCAL_WORLD_SIZE
     help="Run a job that is written for GPUs on them, or on the CPU instead of them.",
 )
 @click.option(
+    "--full",
+    is_flag=True,
+    help="Do not shorten epochs, even if the job will not end within the budget.",
+)
+@click.option(
     "--record",
     type=click.Path(path_type=Path),
     help="Keep the record of the run in this folder.",
@@ -101,6 +106,7 @@ def run(
     steps: int,
     budget: float,
     device: str,
+    full: bool,
     record: Path | None,
     form: str,
     output: Path | None,
@@ -162,6 +168,7 @@ def run(
             budget_s=budget,
             device=device,
             devices=ranks,
+            shorten=not (full or steps or played),
             divert=form == Format.JSON and output is None,
         )
         judgement = Judgement(folder, kept=str(record or ""))
@@ -188,6 +195,7 @@ def _supervise(
     budget_s: float,
     device: str,
     devices: int,
+    shorten: bool,
     divert: bool,
 ) -> int:
     """Run the job; 0, or the exit status that tells of an interruption."""
@@ -209,6 +217,7 @@ def _supervise(
         ranks=ranks,
         budget_s=budget_s,
         steps=steps,
+        shorten=shorten,
         quiet_launcher=starts_torchrun(command),
         environment=environment,
         device=device,

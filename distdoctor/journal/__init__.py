@@ -129,6 +129,13 @@ SIZE_VARIABLE = "DISTDOCTOR_JOURNAL_BYTES"
 SUPERVISOR_VARIABLE = "DISTDOCTOR_SUPERVISOR"
 """Environment variable with the supervisor's process number."""
 
+BUDGET_VARIABLE = "DISTDOCTOR_BUDGET_NS"
+"""Environment variable with begin and end of the budget, as `begin-end`.
+
+They are times of the monotonic clock. It is set where passes over loaders may be
+shortened to keep to them.
+"""
+
 OWNER_VARIABLE = "DISTDOCTOR_OWNER"
 """Environment variable with the process that plays the rank named in RANK."""
 

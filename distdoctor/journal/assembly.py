@@ -43,6 +43,7 @@ from distdoctor.model.events import (
     Locked,
     Misplaced,
     Place,
+    Shortened,
     Started,
     State,
     Tensor,
@@ -619,6 +620,15 @@ class _History:
                 device, op = str(note["device"]), str(note["op"])
                 misplaced = Misplaced(rank=rank, device=device, op=op, place=place)
                 self.events.append((position, misplaced))
+            case "shortened":
+                length = int(note["length"])
+                shortened = Shortened(
+                    rank=rank,
+                    kept=int(note["kept"]),
+                    length=length if length >= 0 else None,
+                    place=place,
+                )
+                self.events.append((position, shortened))
             case "fail":
                 self.events.append((position, self._failure(note)))
             case "leave":

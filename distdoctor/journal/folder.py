@@ -9,6 +9,7 @@ losses.jsonl         what went wrong inside the probes
 stacks.json          stacks of the ranks (`StackSample`)
 sources.json         text of the user's files that the journals name
 boards/, stacks/     used by the probes while the job runs
+loaders.K.log        likewise, and removed at its end; see `probes.agreement`
 ports/               ports of this machine that stand for those of the script
 values/, again/      used while ranks are simulated one by one
 """
@@ -129,6 +130,13 @@ def as_text(value: Any) -> Any:
         case list():
             return [as_text(part) for part in value]
     return value
+
+
+def clear(folder: Path) -> None:
+    """Remove what nobody needs once all writers are dead."""
+    for path in folder.glob("loaders.*.log"):
+        with suppress(OSError):
+            path.unlink()
 
 
 def shrink(folder: Path) -> None:

@@ -24,6 +24,7 @@ import psutil
 import distdoctor
 from distdoctor.analysis.wait_for import standstill
 from distdoctor.journal import (
+    BUDGET_VARIABLE,
     DEFAULT_BYTES,
     DEVICE_VARIABLE,
     FOLDER_VARIABLE,
@@ -114,6 +115,7 @@ class Plan:
         device: "cpu" puts a job for GPUs on the CPU, "auto" where there are none.
         devices: How many GPUs such a job finds if its launcher does not say.
         alone: It plays a rank without the others: nothing it does waits for them.
+        shorten: Epochs may be shortened, so that it ends within the budget.
     """
 
     command: list[str]
@@ -129,6 +131,7 @@ class Plan:
     device: str = ""
     devices: int = 1
     alone: bool = False
+    shorten: bool = False
 
 
 def supervise(plan: Plan, audience: Audience) -> Manifest:
@@ -192,9 +195,15 @@ class _Supervisor:
         path = os.pathsep.join(
             filter(None, [str(NEEDLE), os.environ.get("PYTHONPATH")])
         )
+        inherited.pop(BUDGET_VARIABLE, None)
+        limits = {}
+        if self.plan.shorten:
+            times = self.begun, self.begun + self.plan.budget_s
+            limits[BUDGET_VARIABLE] = "-".join(str(round(s * 1e9)) for s in times)
         return {
             "PYTHONUNBUFFERED": "1",  # what a rank printed must not die with it
             **inherited,
+            **limits,
             **self.plan.environment,
             "PYTHONPATH": path,
             FOLDER_VARIABLE: str(self.plan.folder),
@@ -341,6 +350,7 @@ class _Supervisor:
             manifest.remarks.append(self.stacks.remark)
         manifest.oom_kills = self.kills.count()
         manifest.oom_of_group = self.kills.is_of_group
+        record.clear(folder)
         record.shrink(folder)
         record.write(folder, record.MANIFEST, manifest)
         record.write(folder, record.STACKS, self.samples)

@@ -43,6 +43,7 @@ manual, in a test and in a report:
     misplaced=meta          called an operation on a tensor of that device, in vain
     unreduced=a+b           DDP got no gradients of the parameters a and b
     batches=12              a DataLoader ended after 12 batches; batches=12... is open
+    shortened=4:1000        from there on it gave 4 of 1000 batches; 4: of nobody knows
     fail=KeyError           an exception left the rank's code and ended it
     fail=KeyError~          an exception was seen on its way up
     fail=RuntimeError^      an exception raised by a communication call ended it
@@ -90,6 +91,7 @@ from distdoctor.model.events import (
     Locked,
     Misplaced,
     Place,
+    Shortened,
     Started,
     State,
     Tensor,
@@ -330,6 +332,7 @@ _LIFE: dict[str, Callable[[int, str, str, Place | None], Event]] = {
     "batches": lambda rank, value, mark, place: Batch(
         rank=rank, count=int(value), ended=mark != "...", place=place
     ),
+    "shortened": lambda rank, value, _mark, place: _shortened(rank, value, place),
     "fail": lambda rank, value, mark, place: Failure(
         rank=rank,
         error=value,
@@ -380,6 +383,12 @@ def _bad_address(fault: str) -> Callable[[int, str, str, Place | None], Event]:
 _LIFE |= {fault: _bad_address(fault) for fault in ADDRESS_FAULTS}
 
 
+def _shortened(rank: int, value: str, place: Place | None) -> Shortened:
+    kept, _, length = value.partition(":")
+    known = int(length) if length else None
+    return Shortened(rank=rank, kept=int(kept), length=known, place=place)
+
+
 def _locked(rank: int, value: str, place: Place | None) -> Locked:
     if place is None:
         raise ValueError(value)
@@ -419,6 +428,8 @@ def _word(event: Event, places: bool) -> str:
             return f"unreduced={'+'.join(parameters)}{where}"
         case Batch(count=count, ended=ended):
             return f"batches={count}{where}{'' if ended else '...'}"
+        case Shortened(kept=kept, length=length):
+            return f"shortened={kept}:{'' if length is None else length}{where}"
         case Failure(error=error, fatal=fatal, secondary=secondary):
             return f"fail={error}{where}{'' if fatal else '~'}{'^' * secondary}"
         case Left():

@@ -177,6 +177,19 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Shortened:
+    """From here on, passes over a DataLoader are shorter, so that the job ends in time.
+
+    distdoctor did that, on all ranks alike.
+    """
+
+    rank: int
+    kept: int  # batches that a pass gives from now on
+    length: int | None = None  # that it would have given; None: nobody knows
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """An exception left the rank's own code."""
 
@@ -264,6 +277,7 @@ Event: TypeAlias = (
     | Unreduced
     | Misplaced
     | Batch
+    | Shortened
     | Failure
     | Left
     | Ended

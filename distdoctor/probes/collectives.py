@@ -127,6 +127,12 @@ class Collectives:
         self.by_pointer.clear()
         self.handles.forget()
 
+    def met(self) -> int:
+        """How many collectives this process has done on the world."""
+        world = dist.group.WORLD
+        group = None if world is None else self._groups.get(world.group_name)
+        return 0 if group is None else group.ordinal
+
     def _kernel(self, code: int, operation: Operation, op: Any) -> Callable[..., Any]:
         enter, left, raised = (
             self._entering(code, operation, op),

@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils.data import dataloader
 
-from distdoctor.journal import SIMULATION_VARIABLE, Kind
+from distdoctor.journal import SIMULATION_VARIABLE
 from distdoctor.probes import reducers, rendezvous, setup
-from distdoctor.probes.boot import reporting, seen
+from distdoctor.probes.boot import reporting
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.loaders import watch_loaders
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.replacing import replace_everywhere
+from distdoctor.probes.shortening import Shortening, of_environment
 from distdoctor.probes.sites import call_site
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ _MOST_NAMES = 500
 _TELLS_REDUCE_OPS = (2, 10)  # the release of torch from which on a kernel can read them
 
 _installed: list[Any] = []
+
+_shortening: list[Shortening | None] = [None]
 
 
 def install() -> None:
@@ -128,6 +131,8 @@ def _joined() -> None:
         writer.become(rank, size)
     _watch()
     _installed[0].forget_groups()
+    if _shortening[0] is not None:
+        _shortening[0].joined()
     RECORDER.note(
         "started",
         world_size=size,
@@ -234,35 +239,12 @@ def _wrapping(how: str, module: torch.nn.Module) -> None:
 
 
 def _watch_loaders() -> None:
-    """Note where each DataLoader's iterator stands, and when it ends."""
-    iterator = dataloader._BaseDataLoaderIter
-    made = iterator.__next__
-
-    def advance(self: Any) -> Any:
-        try:
-            batch = made(self)
-        except StopIteration:
-            _batch(self, ended=True)
-            raise
-        except Exception as error:
-            seen(error, error.__traceback__)
-            raise
-        _batch(self, ended=False)
-        return batch
-
-    iterator.__next__ = advance  # type: ignore[method-assign]
-
-
-@harmless
-def _batch(iterator: Any, ended: bool) -> None:
-    if RECORDER.writer is not None:
-        RECORDER.writer.put(
-            Kind.BATCH,
-            RECORDER.thread(),
-            ordinal=iterator._num_yielded,
-            flags=int(ended),
-            site=RECORDER.intern(call_site(4)),
-        )
+    if _is_simulated():
+        _shortening[:] = [None]
+    else:
+        world, met = dist.get_world_size, _installed[0].met
+        _shortening[:] = [of_environment(world, met, torch.is_grad_enabled)]
+    watch_loaders(_shortening[0])
 
 
 def _watch_steps() -> None:
@@ -276,3 +258,5 @@ def _watch_steps() -> None:
 def _step() -> None:
     if RECORDER.writer is not None:
         RECORDER.writer.step()
+    if _shortening[0] is not None:
+        _shortening[0].stepped()

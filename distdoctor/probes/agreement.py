@@ -1,0 +1,110 @@
+"""How ranks of one machine come to one mind without a word between them.
+
+They share one file that each only appends to. Whoever has to decide something first
+looks whether it is decided; if not, it appends a proposal and looks again: of all
+proposals for one question the first in the file counts, for everybody. An append is
+whole or not at all, and each sees all that stands before its own, so that all read the
+same answer, whoever was first. Nobody waits, and no lock is held.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_PIECE_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A rank has begun a pass over a loader."""
+
+    length: int | None  # batches the loader has; None: it does not say
+    prefetch: int  # batches its workers load ahead
+
+
+class Agreement:
+    """What the ranks have told and decided so far.
+
+    Args:
+        file: The file they share; made if it is not there.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
+
+    def __init__(self, file: Path) -> None:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self._file = os.open(file, flags, 0o600)
+        self._read_to = 0
+        self._rest = b""
+        self._begun: dict[str, dict[int, Begun]] = {}
+        self._decided: dict[tuple[str, int], int] = {}
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+    def begin(self, key: str, rank: int, begun: Begun) -> None:
+        """Tell the others that this rank has begun a pass.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        length = -1 if begun.length is None else begun.length
+        self._append(f"B {key} {rank} {length} {begun.prefetch}\n")
+
+    def settle(
+        self, key: str, gate: int, propose: Callable[[Mapping[int, Begun]], int]
+    ) -> int:
+        """What all ranks do in a pass from a batch on; the first to ask decides.
+
+        Args:
+            key: The pass; the same on all ranks.
+            gate: How many batches were given.
+            propose: Decides, given the ranks that have begun the pass.
+
+        Raises:
+            OSError: The file cannot be read or written, and nothing is decided.
+        """
+        self._read()
+        if (key, gate) not in self._decided:
+            proposal = propose(self._begun.get(key, {}))
+            try:
+                self._append(f"G {key} {gate} {proposal}\n")
+            except OSError:
+                self._read()
+                if (key, gate) not in self._decided:
+                    raise
+            self._read()
+        return self._decided[key, gate]
+
+    def forget(self, key: str) -> None:
+        """A pass is long over; what was told of it may go."""
+        self._begun.pop(key, None)
+        for known in [known for known in self._decided if known[0] == key]:
+            del self._decided[known]
+
+    def _append(self, line: str) -> None:
+        text = line.encode()
+        if os.write(self._file, text) != len(text):
+            raise OSError("a note on the passes was cut short")
+
+    def _read(self) -> None:
+        """Take in what stands in the file since the last look."""
+        while piece := os.pread(self._file, _PIECE_BYTES, self._read_to):
+            self._read_to += len(piece)
+            *lines, self._rest = (self._rest + piece).split(b"\n")
+            for line in lines:
+                self._take_in(line.decode().split(" "))
+
+    def _take_in(self, words: list[str]) -> None:
+        match words:
+            case ["B", key, rank, length, prefetch]:
+                known = None if length == "-1" else int(length)
+                told = self._begun.setdefault(key, {})
+                told[int(rank)] = Begun(known, int(prefetch))
+            case ["G", key, gate, decided]:
+                self._decided.setdefault((key, int(gate)), int(decided))
