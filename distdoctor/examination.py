@@ -10,7 +10,15 @@ from distdoctor.analysis.addresses import misdirections
 from distdoctor.analysis.untrained import untrained
 from distdoctor.errors import MissingEvidence
 from distdoctor.model.declare import Check
-from distdoctor.model.events import BLOCKED, Call, Ended, Failure, Left, Started
+from distdoctor.model.events import (
+    BLOCKED,
+    Call,
+    Ended,
+    Failure,
+    Left,
+    Started,
+    Wrapped,
+)
 from distdoctor.model.findings import (
     Finding,
     NotApplicable,
@@ -324,10 +332,12 @@ def _told_line(line: Shortening) -> str:
 def _ended_early(run: Run) -> Iterator[Gap]:
     if run.stopped in {"budget", "steps"}:
         done = min(run.steps.values(), default=0)
+        untried = not done and run.has(Wrapped)
         yield Gap(
             "what comes later in the job",
-            f"the run was ended by --{run.stopped} after {done} steps",
-            hides=not run.has(Call),
+            f"the run was ended by --{run.stopped} after {done} steps"
+            + "; a larger --budget would reach the first" * untried,
+            hides=untried or not run.has(Call),
         )
     elif run.stopped == "interrupted":
         yield Gap("what comes later in the job", "the run was interrupted")

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import jsonschema
+import pytest
 
 from distdoctor.catalogue import every_check
 from distdoctor.examination import conclude, examine
@@ -126,6 +127,19 @@ def test_control_characters_of_the_job_do_not_reach_the_terminal() -> None:
     assert "\x1b" not in said
     assert "\x07" not in said
     assert "\\x1b" in said
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "verdict"), [("wrap=ddp:w", "unknown"), ("", "well")]
+)
+def test_a_budget_that_ends_before_the_first_step_shows_no_training(
+    wrapped: str, verdict: str
+) -> None:
+    rank = f"start=2  {wrapped}  all_reduce(4)"
+    run = sketch(f"rank 0 | {rank}\nrank 1 | {rank}")
+    report = report_of(replace(run, stopped="budget"))
+    assert report.verdict == verdict
+    assert ("larger --budget" in report.not_examined[-1].why) is bool(wrapped)
 
 
 SHORTENED = """

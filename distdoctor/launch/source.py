@@ -19,6 +19,8 @@ LAUNCHER_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE"})
 """What torchrun tells each rank."""
 
 _SPAWNERS = {"spawn", "start_processes", "Process", "notebook_launcher"}
+_COUNT = "nproc_per_node"
+"""The argument of ignite's `Parallel` and torch's `LaunchConfig`: ranks to start."""
 
 _MOST_MODULES = 60  # of the user's own; a project is not read as a whole
 _LARGEST_MODULE = 400_000
@@ -65,11 +67,11 @@ class Source:
     @cached_property
     def spawns(self) -> bool:
         """Whether the script starts processes."""
+        calls = [node for node in ast.walk(self.script) if isinstance(node, ast.Call)]
         return any(
-            isinstance(node, ast.Call)
-            and _last_name(node.func) in _SPAWNERS
-            and not _is_of(node.func, "psutil")
-            for node in ast.walk(self.script)
+            (_last_name(call.func) in _SPAWNERS and not _is_of(call.func, "psutil"))
+            or (self._number(_keywords(call).get(_COUNT)) or 0) > 1
+            for call in calls
         )
 
     @cached_property
