@@ -34,8 +34,9 @@ MAY_IMPORT = {
     "probes": "errors model journal",
     "launch": "errors model journal probes analysis",  # it proves what the checks name
     "report": "errors model analysis journal examination",
-    "cli": "errors model analysis journal launch catalogue examination report",
-    "pytest_plugin": "errors model journal launch catalogue examination report",
+    "judging": "errors model journal catalogue examination report",
+    "cli": "errors model analysis journal launch catalogue examination report judging",
+    "pytest_plugin": "errors model journal probes launch catalogue report judging",
     "__main__": "cli",
     "__init__": "",
     "reference_jobs": "",

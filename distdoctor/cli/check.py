@@ -16,7 +16,7 @@ from types import FrameType
 import click
 from click.core import ParameterSource
 
-from distdoctor.cli.options import Format, Judgement, records, report_options
+from distdoctor.cli.options import Format, Judged, records, report_options
 from distdoctor.cli.screen import Screen
 from distdoctor.cli.simulation import command_alone, ranks_to_play
 from distdoctor.errors import LaunchRefused
@@ -171,7 +171,7 @@ def run(
             shorten=not (full or steps or played),
             divert=form == Format.JSON and output is None,
         )
-        judgement = Judgement(folder, kept=str(record or ""))
+        judgement = Judged(folder, kept=str(record or ""))
         keep = record is not None or judgement.report.verdict != "well"
         if keep:
             judgement.report.run.record = _shown(folder)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from distdoctor.cli.options import Judgement, report_options
+from distdoctor.cli.options import Judged, report_options
 
 
 @click.command()
@@ -21,6 +21,6 @@ def run(
     verbose: bool,
 ) -> None:
     """Judge a run again that `check --record FOLDER` has kept."""
-    judgement = Judgement(folder, kept=str(folder))
+    judgement = Judged(folder, kept=str(folder))
     judgement.write(form, output, verbose)
     click.get_current_context().exit(judgement.status(strict, allow_incomplete))

@@ -62,7 +62,7 @@ def report_options(command: Command) -> Command:
     return command
 
 
-class Judgement:
+class Judged:
     """A run, judged: what to print and how to leave."""
 
     def __init__(self, folder: Path, kept: str) -> None:
@@ -73,17 +73,10 @@ class Judgement:
             kept: Its name for the report, if it stays.
         """
         # Here, so that --help and explain do not wait for numpy.
-        from distdoctor.catalogue import every_check
-        from distdoctor.examination import conclude, examine
-        from distdoctor.journal.assembly import read_run
-        from distdoctor.journal.folder import read_manifest
-        from distdoctor.report.compose import compose
+        from distdoctor.judging import judge
 
-        self.run = read_run(folder)
-        verdicts = examine(self.run, every_check())
-        conclusion = conclude(self.run, verdicts)
-        manifest = read_manifest(folder)
-        self.report = compose(self.run, verdicts, conclusion, manifest, kept)
+        judgement = judge(folder, kept)
+        self.run, self.report = judgement.run, judgement.report
 
     def write(self, form: str, output: Path | None, verbose: bool) -> None:
         """Write the report where it is wanted.
