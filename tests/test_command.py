@@ -279,6 +279,8 @@ def test_torchrun_is_known_by_all_its_names(command: list[str], torchrun: bool) 
         ("torchrun --nnodes 2 a.py ::: torchrun --nnodes 2 a.py", True),
         ("/usr/bin/srun -n 4 python train.py", False),
         ("mpirun -np 2 python train.py", False),
+        ("bash launch.sh", False),
+        ("./launch.sh 4", False),
         ("python train.py --dist-url tcp://node0.cluster:23456", False),
         ("python train.py --dist-url=tcp://10.255.1.2:23456", False),
         ("python train.py --dist-url tcp://127.0.0.1:23456", True),

@@ -12,6 +12,8 @@ from distdoctor.launch.together import BETWEEN
 
 _REMOTE = {"srun", "mpirun", "mpiexec", "horovodrun", "ssh", "pdsh", "ray", "jsrun"}
 
+_SHELLS = {"bash", "sh", "dash", "zsh", "make"}  # what they start is not seen here
+
 _NODES = {"--nnodes", "--num-nodes", "--num-machines", "--node-rank", "--machine-rank"}
 _ONE_NODE = {"1", "1:1", "0"}
 
@@ -37,7 +39,8 @@ def may_be_isolated(
     if environment.get("MASTER_ADDR", "") not in _LOCAL:
         return False
     words = [word for part in command for word in part.split("=", 1)]
-    if any(Path(word).name in _REMOTE for word in words[:4]):
+    names = [Path(word).name for word in words[:4]]
+    if any(name in _REMOTE | _SHELLS or name.endswith(".sh") for name in names):
         return False
     for option, value in pairwise(words):
         name = option.replace("_", "-")
