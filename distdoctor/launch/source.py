@@ -139,16 +139,35 @@ class Source:
 
     def _number(self, node: ast.expr | None) -> int | None:
         if isinstance(node, ast.Name):
-            node = self._literals().get(node.id)
+            node = self._literals().get(node.id) or self._default(node)
         number = node.value if isinstance(node, ast.Constant) else None
         return number if isinstance(number, int) else None
 
-    def _inits(self) -> Iterator[ast.Call]:
-        for node in self.nodes:
-            if not isinstance(node, ast.Call):
+    def _default(self, name: ast.Name) -> ast.expr | None:
+        """What a parameter is where no caller gives it."""
+        for function in self.nodes:
+            if not isinstance(function, ast.FunctionDef):
                 continue
-            if _last_name(node.func) == "init_process_group":
+            if not any(node is name for node in ast.walk(function)):
+                continue
+            names = [argument.arg for argument in function.args.args]
+            defaults = dict(
+                zip(reversed(names), reversed(function.args.defaults), strict=False)
+            )
+            if name.id in defaults and not any(
+                len(call.args) > names.index(name.id) or name.id in _keywords(call)
+                for call in self._calls_of(function.name)
+            ):
+                return defaults[name.id]
+        return None
+
+    def _calls_of(self, name: str) -> Iterator[ast.Call]:
+        for node in self.nodes:
+            if isinstance(node, ast.Call) and _last_name(node.func) == name:
                 yield node
+
+    def _inits(self) -> Iterator[ast.Call]:
+        return self._calls_of("init_process_group")
 
     def _literals(self) -> dict[str, ast.expr]:
         """Names that the script gives one value, on its outermost level."""
