@@ -78,6 +78,21 @@ def test_a_script_that_starts_its_own_ranks_is_for_python(
 
 
 @pytest.mark.parametrize(
+    "arguments",
+    [["--rank", "0"], ["--dist-url", "tcp://127.0.0.1:23456"], ["--url=tcp://x:1"]],
+)
+def test_a_script_that_can_do_both_starts_its_own_ranks_when_told_its_place(
+    tmp_path: Path, arguments: list[str]
+) -> None:
+    source = "p.add_argument('--rank')\nr = os.environ['RANK']\nmp.spawn(main)"
+    (tmp_path / "train.py").write_text(source)
+    script = tmp_path / "train.py"
+    alone = command_for(script, arguments, 2, Launcher.AUTO, tmp_path)
+    assert alone == [sys.executable, str(script), *arguments]
+    assert TORCHRUN in command_for(script, ["--lr=1"], 2, Launcher.AUTO, tmp_path)
+
+
+@pytest.mark.parametrize(
     "source",
     [
         "rank = int(os.environ['SLURM_PROCID'])",

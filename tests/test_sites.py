@@ -1,8 +1,10 @@
 """Sites: the line of the user's source, and whose fault an exception is."""
 
+import _thread
 import subprocess
 import sys
 import sysconfig
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -247,3 +249,16 @@ def test_a_users_error_stays_so_under_functions_of_torch_and_ours(outer: str) ->
 def test_a_loader_that_fails_is_the_ranks_own_fault(module: str, text: str) -> None:
     file = f"{sysconfig.get_paths()['purelib']}/torch/{module}"
     assert not is_peers_fault(*raised(RuntimeError(text), file))
+
+
+def test_a_thread_of_torchs_own_has_no_line() -> None:
+    told: list[str] = []
+    done = threading.Event()
+
+    def ask(depth: int) -> None:
+        told.append(call_site(depth))
+        done.set()
+
+    _thread.start_new_thread(ask, (50,))
+    assert done.wait(10)
+    assert told == [""]

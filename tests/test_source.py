@@ -158,6 +158,18 @@ SLURM = "r = int(os.environ['SLURM_PROCID'])\nn = os.environ.get('SLURM_NTASKS')
         ("os.environ.get('OMPI_COMM_WORLD_RANK', 0)", True),
         (SLURM + "os.environ['RANK'] = os.environ['SLURM_PROCID']", True),
         (SLURM + "if 'RANK' in os.environ: pass", False),
+        (
+            "os.environ['RANK'] = os.environ['SLURM_PROCID']\n"
+            "rank = os.environ['RANK']",
+            True,
+        ),
+        ("n = os.environ['WORLD_SIZE']\nr = os.environ['SLURM_PROCID']", True),
+        (
+            "if 'SLURM_JOB_ID' in os.environ:\n"
+            "    os.environ['RANK'] = os.environ['SLURM_PROCID']\n"
+            "rank = os.environ['RANK']",
+            False,
+        ),
         ("os.environ['SLURM_JOB_ID']", False),
         ("", False),
     ],
@@ -168,6 +180,8 @@ def test_a_script_for_a_scheduler_is_known(text: str, scheduled: bool) -> None:
 
 def test_only_what_is_read_is_supplied() -> None:
     assert of_rank(of(SLURM), 1, 4) == {"SLURM_PROCID": "1", "SLURM_NTASKS": "4"}
+    exported = of(SLURM + "os.environ['WORLD_SIZE']")
+    assert of_rank(exported, 1, 4)["WORLD_SIZE"] == "4"
     hosts = of("os.environ['LSB_HOSTS'].split()[1]")
     assert of_rank(hosts, 0, 2) == {"LSB_HOSTS": "localhost localhost localhost"}
 
@@ -194,3 +208,7 @@ def test_ranks_are_told_where_to_meet_if_they_do_not_say_so() -> None:
     assert set(meeting_point(of(SLURM))) == {"MASTER_ADDR", "MASTER_PORT"}
     port = of("os.environ['MASTER_PORT'] = '29500'")
     assert meeting_point(port) == {"MASTER_ADDR": "127.0.0.1"}
+    asks = of(
+        "if 'MASTER_PORT' not in os.environ:\n    os.environ['MASTER_PORT'] = '1'"
+    )
+    assert "MASTER_PORT" in meeting_point(asks)

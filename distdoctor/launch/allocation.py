@@ -1,7 +1,8 @@
 """The variables that a cluster's scheduler would set, for scripts that read them.
 
-Only what a script reads is supplied, and only where it does not learn its rank in
-another way; the values are those of one machine with all ranks on it.
+Only what a script reads is supplied, and only where it cannot learn its rank in
+another way; what a launcher would tell it is told as well. The values are those of one
+machine with all ranks on it.
 """
 
 from __future__ import annotations
@@ -48,15 +49,26 @@ _REST = {
 }
 
 
+_OF_SCHEDULERS = _RANKS | _SIZES | _REST.keys()
+
+
 def is_scheduled(source: Source) -> bool:
-    """Whether a script learns its rank from a scheduler, and from nobody else."""
-    return bool(source.reads & _RANKS) and not source.reads & LAUNCHER_VARIABLES
+    """Whether a script must learn its rank from a scheduler.
+
+    One that asks whether a scheduler is there can do without, if it also knows what a
+    launcher tells.
+    """
+    if not source.reads & LAUNCHER_VARIABLES:
+        return bool(source.reads & _RANKS)
+    return bool(source.demands & _RANKS) and not source.asks & _OF_SCHEDULERS
 
 
 def of_rank(source: Source, rank: int, world_size: int) -> dict[str, str]:
     """What the scheduler would tell a rank, of what the script reads."""
     told = dict.fromkeys(_RANKS, str(rank)) | dict.fromkeys(_SIZES, str(world_size))
     told |= _REST | _hosts(world_size)
+    told |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    told |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(world_size))
     return {name: value for name, value in told.items() if name in source.reads}
 
 
@@ -90,7 +102,8 @@ def meeting_point(source: Source) -> dict[str, str]:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    return {name: value for name, value in told.items() if name not in source.sets}
+    own = source.sets - source.asks  # who asks first sets it only where it is not there
+    return {name: value for name, value in told.items() if name not in own}
 
 
 def _hosts(world_size: int) -> dict[str, str]:

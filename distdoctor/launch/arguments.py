@@ -12,6 +12,7 @@ from distdoctor.launch.source import Option, Source
 
 _LOCAL_RANK = {"local_rank"}
 _RANK = {"rank", "global_rank"}
+_NODE_RANK = {"node_rank", "machine_rank", "nr"}
 _WORLD_SIZE = {"world_size", "worldsize", "num_ranks"}
 
 
@@ -24,6 +25,15 @@ def takes_rank(source: Source, given: Sequence[str]) -> bool:
         and (option.required or by_itself)
         for option in source.options
     )
+
+
+def gives_place(source: Source, given: Sequence[str]) -> bool:
+    """Whether a script is told by its user which rank it plays, or where ranks meet."""
+    return any(
+        _is_given(option, given) and option.plain & (_RANK | _NODE_RANK)
+        for option in source.options
+        if not option.is_positional
+    ) or any("tcp://" in word for word in given)
 
 
 def told(

@@ -15,7 +15,7 @@ from pathlib import Path
 from distdoctor.errors import LaunchRefused
 from distdoctor.launch import together
 from distdoctor.launch.allocation import is_scheduled, meeting_point, of_rank
-from distdoctor.launch.arguments import takes_rank, told
+from distdoctor.launch.arguments import gives_place, takes_rank, told
 from distdoctor.launch.source import LAUNCHER_VARIABLES, Source, read_source
 
 _LOCAL_RANK = "${local_rank}"  # torchrun puts each rank's own in its place
@@ -146,8 +146,9 @@ def _look_into(source: Source, arguments: Sequence[str]) -> Launcher:
     sets = bool(source.sets & LAUNCHER_VARIABLES)
     reads = bool(source.reads & LAUNCHER_VARIABLES)
     if source.spawns:
-        return Launcher.PYTHON if sets or not reads else Launcher.TORCHRUN
-    if not reads and (is_scheduled(source) or takes_rank(source, arguments)):
+        alone = sets or not reads or gives_place(source, arguments)
+        return Launcher.PYTHON if alone else Launcher.TORCHRUN
+    if is_scheduled(source) or (not reads and takes_rank(source, arguments)):
         return Launcher.COMMANDS
     return Launcher.PYTHON if sets and not reads else Launcher.TORCHRUN
 

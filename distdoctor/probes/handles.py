@@ -6,11 +6,9 @@ collectives, libraries); a handle that the user was given is the user's to wait 
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from distdoctor.journal import TOUCHED_BY_LINE, TOUCHED_BY_STEP, Kind
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.sites import call_site, is_users
+from distdoctor.probes.sites import call_site, frame_above, is_users
 
 if TYPE_CHECKING:
     from distdoctor.probes.collectives import Pending
@@ -196,7 +194,7 @@ def is_users_own(depth: int, *, point_to_point: bool) -> bool:
         depth: Frames between the caller and the kernel's caller.
         point_to_point: The call is a send or receive; only some give a handle.
     """
-    frame: FrameType | None = sys._getframe(depth + 1)
+    frame = frame_above(depth + 1)
     gives = not point_to_point
     while frame is not None:
         code = frame.f_code

@@ -12,7 +12,6 @@ The table holds weak references: an address is not used again while it is in the
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from functools import cache
 from typing import Any
@@ -23,6 +22,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
 from distdoctor.probes.recorder import RECORDER
+from distdoctor.probes.sites import frame_above
 
 _Device = torch._C.device  # `torch.device` will be ours, and slow to ask
 
@@ -88,7 +88,7 @@ def asked_by_user(depth: int = 2) -> bool:
     Args:
         depth: Frames up from here to the one that asks.
     """
-    name = sys._getframe(depth).f_globals.get("__name__") or ""
+    name = _module_above(depth)
     known = is_outside.get(name)
     if known is None:
         inside = name == "torch" or name.startswith(_INSIDE)
@@ -98,8 +98,15 @@ def asked_by_user(depth: int = 2) -> bool:
 
 def moves_for_user(depth: int = 2) -> bool:
     """Whether a move to the CPU is the user's, made by `Module.to` perhaps."""
-    name = sys._getframe(depth).f_globals.get("__name__") or ""
+    name = _module_above(depth)
     return name == "torch.nn.modules.module" or not name.startswith(_INSIDE)
+
+
+def _module_above(depth: int) -> str:
+    """Whose line is `depth` frames above the caller; that of C++ counts as torch's."""
+    frame = frame_above(depth + 1)
+    name = "torch" if frame is None else frame.f_globals.get("__name__")
+    return name or ""
 
 
 def touch() -> None:

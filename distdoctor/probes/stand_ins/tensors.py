@@ -244,7 +244,7 @@ def _property(name: str, told: Callable[[Tensor], Any]) -> property:
         if state.touched:
             try:
                 outside = is_outside[frame_at(1).f_globals["__name__"]]
-            except KeyError:
+            except (KeyError, ValueError):
                 outside = asked_by_user()
             if outside:
                 return told(self)
