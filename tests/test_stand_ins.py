@@ -8,6 +8,8 @@ import functools
 import hashlib
 import importlib.util
 import io
+import json
+import math
 import os
 import pickle
 import select
@@ -636,7 +638,7 @@ def trained(device: str) -> str:
     data = TensorDataset(torch.randn(24, 1, 8, 8), torch.randint(0, 3, (24,)))
     for images, labels in DataLoader(data, 6, shuffle=True, pin_memory=device != "cpu"):
         noise = torch.rand(6, 1, 8, 8, device=device)
-        with torch.autocast(device, dtype=torch.float16):
+        with torch.autocast(device, enabled=False):
             out = model(images.to(device, non_blocking=True) + noise)
             loss = nn.functional.cross_entropy(out, labels.to(device))
         optimizer.zero_grad()
@@ -653,10 +655,38 @@ def trained(device: str) -> str:
 
 def test_results_are_those_of_the_script_written_for_the_cpu(tmp_path: Path) -> None:
     RECORDER.folder = tmp_path
-    written = told(functools.partial(trained, "cpu"), "")
-    assert told(functools.partial(trained, "cuda"), "cpu") == written
-    assert told(functools.partial(trained, "cpu"), "cpu") == written
+    for device in ("cpu", "cuda"):
+        written = told(functools.partial(trained, "cpu"), "")
+        played = told(functools.partial(trained, device), "cpu")
+        assert played == written
     assert set(read_substitutes(tmp_path)) == {"amp", "devices"}
+
+
+def lowered(device: str, dtype: torch.dtype) -> tuple[list[str], list[float]]:
+    """Types and values that come out of products under autocast, and gradients."""
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 8, 3, padding="same"), nn.Flatten(2), nn.Linear(64, 8)
+    model = nn.Sequential(*layers).to(device)
+    with torch.autocast(device, dtype=dtype):
+        x = model(torch.randn(2, 3, 8, 8, device=device))
+        x = nn.functional.scaled_dot_product_attention(x, x, x) @ x.mT
+        y = torch.baddbmm(x, x, x) + torch.full((), 7e4, device=device)
+    (2**10 * x.float().square().mean()).backward()
+    values = [x, y, *(weight.grad for weight in model.parameters())]
+    known = [value.detach().cpu() for value in values if value is not None]
+    return [str(value.dtype) for value in known], torch.cat(
+        [value.float().flatten() for value in known]
+    ).tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_products_of_autocast_are_rounded_as_on_the_cpu(dtype: torch.dtype) -> None:
+    written = json.loads(told(lambda: json.dumps(lowered("cpu", dtype)), "")[1:-1])
+    played = json.loads(told(lambda: json.dumps(lowered("cuda", dtype)), "cpu")[1:-1])
+    assert played[0] == written[0]
+    unit = torch.finfo(dtype).eps
+    assert played[1] == pytest.approx(written[1], rel=8 * unit, abs=8 * unit)
+    assert math.inf in played[1] or dtype is not torch.float16
 
 
 def test_all_kinds_that_are_noted_can_be_told() -> None:

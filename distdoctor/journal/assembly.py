@@ -72,6 +72,8 @@ _SIGTERM_AS_SHELL = 143
 
 _TAKES_A_LOCK = re.compile(r"^\s*with\b|\.acquire\(")
 
+_LAUNCHERS_ERROR = "ChildFailedError"  # torchrun's, by which it tells of a rank's end
+
 _DAMAGED = (ValueError, TypeError, KeyError, OverflowError, RecursionError)
 """What reading a note can end in whose text is not what we have written."""
 
@@ -273,7 +275,8 @@ class _Assembly:
         parents = {told.by for told in self._exits.values()}
         strays = [journal for journal in self._unranked if journal.header.rank < 0]
         strays.sort(key=lambda journal: journal.header.pid in parents)
-        return tuple(failure for journal in strays for failure in _fatal(journal))
+        failures = (failure for journal in strays for failure in _fatal(journal))
+        return tuple(one for one in failures if one.error != _LAUNCHERS_ERROR)
 
     def _size(self) -> int:
         sizes = [journal.header.world_size for journal in self._journals.values()]

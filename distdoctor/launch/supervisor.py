@@ -63,7 +63,7 @@ STUCK_AFTER_S = 30.0  # of the same stack before a laggard is called stuck
 _LARGEST_SOURCE = 400_000
 
 _LONGEST_LINE = 300
-_RANKS_MARK = re.compile(r"^\[\w+\]: ?")
+_RANKS_MARK = re.compile(rb"^\[\w+\]: ?")
 
 
 class Stop:
@@ -185,7 +185,7 @@ class _Supervisor:
         finally:
             tree.end(launcher_first=plan.quiet_launcher)
             pumps.close()
-        self.manifest.last_words = pumps.last_words()
+        self.manifest.last_words = pumps.last_words(of_a_rank=plan.quiet_launcher)
         self._conclude(tree)
         return self.manifest
 
@@ -463,7 +463,7 @@ class _Pumps:
         self._audience = audience
         self._lock = threading.Lock()
         self._last = 0.0
-        self._line = b""
+        self._line = self._ranks_line = b""
         streams = (("stdout", tree.root.stdout), ("stderr", tree.root.stderr))
         self._threads = [
             threading.Thread(target=self._pump, args=(name, pipe), daemon=True)
@@ -479,6 +479,8 @@ class _Pumps:
                 with self._lock:
                     self._last = time.monotonic()
                     self._line = line.strip() or self._line
+                    if (mark := _RANKS_MARK.match(line)) and line[mark.end() :].strip():
+                        self._ranks_line = self._line
                     self._audience.output(name, line)
 
     def settle(self) -> None:
@@ -489,10 +491,14 @@ class _Pumps:
                 return
             time.sleep(SLOW_POLL_S)
 
-    def last_words(self) -> str:
-        """The last line that says something, without the mark of its rank."""
-        line = self._line[:_LONGEST_LINE].decode(errors="replace")
-        return _RANKS_MARK.sub("", line)
+    def last_words(self, of_a_rank: bool) -> str:
+        """The last line that says something, without the mark of its rank.
+
+        Args:
+            of_a_rank: Lines that have such a mark count, if there are any.
+        """
+        line = (of_a_rank and self._ranks_line) or self._line
+        return _RANKS_MARK.sub(b"", line)[:_LONGEST_LINE].decode(errors="replace")
 
     def close(self) -> None:
         """Wait for the rest; a daemon that keeps the pipe open is not waited for."""

@@ -15,6 +15,7 @@ from torch.amp import GradScaler
 from torch.amp.autocast_mode import autocast
 
 from distdoctor.probes.recorder import RECORDER
+from distdoctor.probes.stand_ins import products
 from distdoctor.probes.stand_ins.replacing import replace
 
 _is_enabled = torch.is_autocast_enabled
@@ -39,6 +40,7 @@ def _watch_autocast() -> None:
     ) -> None:
         if device_type == "cuda":
             RECORDER.substituted("amp")
+            products.install()
             device_type, dtype = "cpu", dtype or _dtype_of("cuda")
         made(self, device_type, dtype, *args, **kwargs)
 
