@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.abc
 import importlib.machinery
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -17,19 +17,32 @@ import torch
 
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.stand_ins.places import CPU, as_cuda
+from distdoctor.probes.stand_ins.replacing import replace
 
 _Generator = torch._C.Generator
 _Device = torch._C.device
 
-_ASKS_FOR_TYPES = "torch._dynamo"  # whether the type of a value *is* torch.device
+_KEEPS_TYPES = "torch._dynamo"  # in tables that it makes while it is imported
+
+_compilers = ((torch, "compile"), (torch.jit, "script"), (torch.jit, "trace"))
+_given_back: list[bool] = []
 
 
 def install() -> None:
     """Put the replacements in place."""
     torch.Generator = Generator  # type: ignore[misc]
-    if _ASKS_FOR_TYPES not in sys.modules:
-        torch.device = Device  # type: ignore[misc]
-        sys.meta_path.insert(0, _UntilAskedFor())
+    torch.device = Device  # type: ignore[misc]
+    if _KEEPS_TYPES not in sys.modules:
+        sys.meta_path.insert(0, _AroundTables())
+    for owner, name in _compilers:
+        replace(owner, name, _compiling)
+
+
+def _compiling(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Compilers ask whether the type of a value *is* torch.device: let it be so."""
+    _given_back.append(True)
+    torch.device = _Device  # type: ignore[misc]
+    return made(*args, **kwargs)
 
 
 class _GivesOthers(type):
@@ -73,18 +86,31 @@ for kind, name in ((Generator, "Generator"), (Device, "device")):
     kind.__module__, kind.__qualname__ = "torch", name  # for pickle, which looks it up
 
 
-class _UntilAskedFor(importlib.abc.MetaPathFinder):
-    """Gives `torch.device` back when that part of torch is about to be imported."""
+class _AroundTables(importlib.abc.MetaPathFinder):
+    """Lets a part of torch see the true `torch.device` while it is imported."""
 
     def find_spec(
         self,
         fullname: str,
-        _path: Sequence[str] | None = None,
-        _target: ModuleType | None = None,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
-        """Find nothing."""
-        if fullname == _ASKS_FOR_TYPES:
-            torch.device = _Device  # type: ignore[misc]
-            if self in sys.meta_path:
-                sys.meta_path.remove(self)
-        return None
+        """Find as Python would, and surround the loader."""
+        if fullname != _KEEPS_TYPES:
+            return None
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def load_between(module: ModuleType) -> None:
+                torch.device = _Device  # type: ignore[misc]
+                try:
+                    load(module)
+                finally:
+                    if not _given_back:
+                        torch.device = Device  # type: ignore[misc]
+
+            spec.loader.exec_module = load_between  # type: ignore[method-assign]
+        return spec
