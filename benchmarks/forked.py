@@ -50,10 +50,12 @@ def main() -> int:
         rank.start()
     living = list(ranks)
     while living:
-        over = wait([rank.sentinel for rank in living])
-        failed = any(rank.exitcode for rank in living if rank.sentinel in over)
-        living = [rank for rank in living if rank.sentinel not in over]
-        if failed:
+        told = wait([rank.sentinel for rank in living])
+        over = [rank for rank in living if rank.sentinel in told]
+        for rank in over:
+            rank.join()  # its sentinel is there before its status is
+        living = [rank for rank in living if rank not in over]
+        if any(rank.exitcode for rank in over):
             for rank in living:
                 rank.terminate()
             return 1
