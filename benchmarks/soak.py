@@ -45,7 +45,9 @@ PATIENTS = Path(__file__).parent.parent / "fixtures"
 FORKED = Path(__file__).with_name("forked.py")
 
 SLOW = {"DD204", "DD206", "DD207", "DD213"}  # they are watched for long, on purpose
-AT_EXIT = {"DD214"}  # not in forked ranks: they end by os._exit
+NOT_FORKED = {"DD214", "DD612", "DD613", "DD614"}
+"""How a process starts or ends is what they are about, and forks do it otherwise."""
+
 DOCUMENTED = {0, 1, 2, 4, 128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGKILL}
 UNPREPARED = {-signal.SIGINT, -signal.SIGTERM}  # before it started anything
 TIMED = {"DD209"}  # seen by when ranks arrive
@@ -225,7 +227,7 @@ def cases(runs: int, seed: int) -> list[Case]:
     made = []
     for _ in range(runs):
         patient = dice.choice(patients)
-        at_exit = patient.stem[:5].upper() in AT_EXIT
+        forkable = patient.stem[:5].upper() not in NOT_FORKED
         victim = dice.choice(["", "", "", "rank", "launcher", "distdoctor"])
         signals = [signal.SIGKILL]
         if victim == "distdoctor":
@@ -234,7 +236,7 @@ def cases(runs: int, seed: int) -> list[Case]:
             Case(
                 patient=patient,
                 state=dice.choice(["sick", "well"]),
-                forked=dice.random() < FORKED_SHARE and not at_exit,
+                forked=dice.random() < FORKED_SHARE and forkable,
                 victim=victim,
                 signal=dice.choice(signals),
                 moment_s=dice.uniform(0.2, 8.0),
