@@ -224,6 +224,10 @@ def test_a_number_alone_names_a_device(tmp_path: Path) -> None:
     told(_numbers_are_devices, "cpu")
 
 
+def _one(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
 def _numbers_are_devices() -> None:
     assert torch.device(1) == cuda(1)
     assert (
@@ -235,7 +239,12 @@ def _numbers_are_devices() -> None:
     assert nn.Linear(2, 2).to(1).weight.device == cuda(1)
     assert nn.Linear(2, 2).to(device=1).weight.device == cuda(1)
     # What compilers make asks whether a type is that of devices.
-    torch.jit.trace(nn.Linear(2, 2), torch.zeros(2))
+    local = torch.jit.script(_one)
+
+    def two(x: torch.Tensor) -> torch.Tensor:
+        return torch.add(local(x), 1)  # a name of this function's surroundings
+
+    assert torch.jit.script(two)(torch.zeros(1)).item() == 2
     assert type(torch.device("cpu")) is torch.device
 
 

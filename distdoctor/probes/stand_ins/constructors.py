@@ -24,7 +24,8 @@ _Device = torch._C.device
 
 _KEEPS_TYPES = "torch._dynamo"  # in tables that it makes while it is imported
 
-_compilers = ((torch, "compile"), (torch.jit, "script"), (torch.jit, "trace"))
+_OUR_FRAMES = 2  # between a user's line and torch.jit.script: it looks up names there
+
 _given_back: list[bool] = []
 
 
@@ -34,15 +35,31 @@ def install() -> None:
     torch.device = Device  # type: ignore[misc]
     if _KEEPS_TYPES not in sys.modules:
         sys.meta_path.insert(0, _AroundTables())
-    for owner, name in _compilers:
-        replace(owner, name, _compiling)
+    replace(torch, "compile", _compiling)
+    replace(torch.jit, "script", _scripting)
 
 
-def _compiling(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _give_back() -> None:
     """Compilers ask whether the type of a value *is* torch.device: let it be so."""
     _given_back.append(True)
     torch.device = _Device  # type: ignore[misc]
+
+
+def _compiling(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    _give_back()
     return made(*args, **kwargs)
+
+
+def _scripting(
+    made: Callable[..., Any],
+    obj: Any,
+    optimize: Any = None,
+    _frames_up: int = 0,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    _give_back()
+    return made(obj, optimize, _frames_up + _OUR_FRAMES, *args, **kwargs)
 
 
 class _GivesOthers(type):
