@@ -41,6 +41,10 @@ class LaunchRefused(DistdoctorError):
     """The job cannot be started as asked: no script, no ranks, no room, no program."""
 
 
+class SlotsTaken(DistdoctorError):
+    """Slots for ranks, or GPUs, that others hold and do not give back."""
+
+
 class NoStandIn(DistdoctorError, RuntimeError):
     """A job on the CPU asks for something of CUDA's that nothing can take the place of.
 

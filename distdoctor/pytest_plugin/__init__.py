@@ -1,0 +1,1 @@
+"""The pytest plugin: tests whose body runs on every rank, under watch."""
