@@ -373,13 +373,22 @@ def test_output_is_passed_on_with_its_rank_and_a_record_is_judged_again(
     again, judged, _ = box.run("examine", "kept")
     assert again == 0
     assert judged.splitlines()[0] in out
+    again, judged, _ = box.run("examine", "kept", "--format", "sarif")
+    (invocation,) = json.loads(judged)["runs"][0]["invocations"]
+    assert (again, invocation["properties"]["verdict"]) == (0, "well")
     assert set(box.temporary()) <= {"torchinductor_root"}  # torch's own cache
 
 
 @pytest.mark.live
-def test_a_report_for_machines_has_stdout_for_itself(box: Box) -> None:
+@pytest.mark.parametrize(
+    ("form", "key", "value"),
+    [("json", "schema", "distdoctor.report/1"), ("sarif", "version", "2.1.0")],
+)
+def test_a_report_for_machines_has_stdout_for_itself(
+    box: Box, form: str, key: str, value: str
+) -> None:
     box.write(HEAD + "dist.destroy_process_group()\n")
-    status, out, err = box.run("check", "train.py", "--format", "json")
+    status, out, err = box.run("check", "train.py", "--format", form)
     assert status == 0
-    assert json.loads(out)["schema"] == "distdoctor.report/1"
+    assert json.loads(out)[key] == value
     assert "[rank0]:READY" in err

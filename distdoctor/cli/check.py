@@ -169,7 +169,7 @@ def run(
             device=device,
             devices=ranks,
             shorten=not (full or steps or played),
-            divert=form == Format.JSON and output is None,
+            divert=form != Format.TEXT and output is None,
         )
         judgement = Judged(folder, kept=str(record or ""))
         keep = record is not None or judgement.report.verdict != "well"

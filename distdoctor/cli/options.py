@@ -20,6 +20,7 @@ class Format(StrEnum):
 
     TEXT = "text"
     JSON = "json"
+    SARIF = "sarif"
 
 
 def records() -> Path:
@@ -101,6 +102,11 @@ class Judged:
             from distdoctor.report import json
 
             return json.render(self.report, self.run)
+        if form == Format.SARIF:
+            from distdoctor.catalogue import manuals
+            from distdoctor.report import sarif
+
+            return sarif.render([self.report], manuals(), Path.cwd())
         from distdoctor.report import text
 
         terminal = output is None and sys.stdout.isatty()

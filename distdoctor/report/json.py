@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from distdoctor.journal.folder import as_text
 from distdoctor.model.run import Run
-from distdoctor.report.schema import Report
+from distdoctor.report.schema import Report, SessionReport
+
+_WORST_FIRST = ("sick", "unknown")
 
 
 def render(report: Report, _run: Run) -> str:
     """The report as JSON, indented, with a new line at its end."""
+    return _indented(report)
+
+
+def render_session(reports: Sequence[Report], version: str) -> str:
+    """The reports of a session of tests as one JSON text, with a new line at its end.
+
+    Args:
+        reports: In the order of the tests.
+        version: Of distdoctor.
+    """
+    verdicts = {report.verdict for report in reports}
+    worst = next((one for one in _WORST_FIRST if one in verdicts), "well")
+    return _indented(
+        SessionReport(distdoctor=version, verdict=worst, reports=list(reports))
+    )
+
+
+def _indented(report: Report | SessionReport) -> str:
     data = msgspec.json.encode(as_text(msgspec.to_builtins(report)))
     return msgspec.json.format(data, indent=2).decode() + "\n"

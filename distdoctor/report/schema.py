@@ -1,4 +1,4 @@
-"""The report as data, schema `distdoctor.report/1`.
+"""The report as data, schema `distdoctor.report/1`, and a session's reports.
 
 Machine readers depend on this shape: fields may be added, and none is ever renamed or
 removed. `docs/report.md` describes it for readers.
@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 SCHEMA = "distdoctor.report/1"
+SESSION_SCHEMA = "distdoctor.session/1"
 
 
 class LocationData(msgspec.Struct):
@@ -100,6 +101,20 @@ class Report(msgspec.Struct, kw_only=True):
     checks: ChecksData
 
 
+class SessionReport(msgspec.Struct, kw_only=True):
+    """All reports of a session of tests; `script` of each names its test."""
+
+    schema: str = SESSION_SCHEMA
+    distdoctor: str
+    verdict: str  # sick if one is, else unknown if one is, else well
+    reports: list[Report]
+
+
 def json_schema() -> dict[str, Any]:
     """The schema as JSON Schema (draft 2020-12)."""
     return msgspec.json.schema(Report)
+
+
+def session_schema() -> dict[str, Any]:
+    """The schema of a session's reports as JSON Schema (draft 2020-12)."""
+    return msgspec.json.schema(SessionReport)

@@ -1,0 +1,97 @@
+"""The option `--distdoctor-report`: every report of a session, in one file.
+
+A report goes with its test's own report, as text: xdist hands that from its workers on
+to the process that writes the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from distdoctor import __version__
+
+if TYPE_CHECKING:
+    from distdoctor.report.schema import Report
+
+_ATTRIBUTE = "distdoctor_reports"
+_WAITING = pytest.StashKey[list[str]]()
+
+
+def attach(item: pytest.Item, report: Report) -> None:
+    """Give a test a report of what it ran; its codes become a property for JUnit.
+
+    Args:
+        item: The test; its call is not over yet.
+        report: What was judged.
+    """
+    import msgspec
+
+    item.stash.setdefault(_WAITING, []).append(msgspec.json.encode(report).decode())
+    codes = dict.fromkeys(finding.code for finding in report.findings)
+    if codes:
+        item.user_properties.append(("distdoctor", " ".join(codes)))
+
+
+def hand_on(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Give the report of a test's phase what was attached to the test meanwhile."""
+    if waiting := item.stash.get(_WAITING, []):
+        setattr(report, _ATTRIBUTE, list(waiting))
+        waiting.clear()
+
+
+class SessionWriter:
+    """Collects what tests were given, and writes it when the session ends.
+
+    To be registered where the terminal is, which is not on a worker of xdist.
+
+    Args:
+        path: Of the file, as `write_session` takes it.
+        root: What names of files are to be relative to.
+    """
+
+    def __init__(self, path: Path, root: Path) -> None:
+        self._path, self._root = path.absolute(), root
+        self._collected: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take what a phase of a test brings."""
+        self._collected += getattr(report, _ATTRIBUTE, [])
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self) -> None:
+        """Write the file, also where there is nothing to tell."""
+        import msgspec
+
+        from distdoctor.report.schema import Report
+
+        decode = msgspec.json.Decoder(Report).decode
+        write_session(self._path, [decode(one) for one in self._collected], self._root)
+
+
+def write_session(path: Path, reports: Sequence[Report], root: Path) -> None:
+    """Write all reports of a session, as SARIF if the file's name ends so, or as JSON.
+
+    Args:
+        path: Of the file; its folder is made if need be.
+        reports: Of all tests that were judged; their files are relative to the working
+            directory.
+        root: What names of files are to be relative to in SARIF.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    if path.suffix.lower() == ".sarif":
+        from distdoctor.catalogue import manuals
+        from distdoctor.report import sarif
+
+        text = sarif.render(reports, manuals(), Path.cwd(), root)
+    else:
+        from distdoctor.report import json
+
+        text = json.render_session(reports, __version__)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
