@@ -37,6 +37,7 @@ MAY_IMPORT = {
     "judging": "errors model journal catalogue examination report",
     "cli": "errors model analysis journal launch catalogue examination report judging",
     "pytest_plugin": "errors model journal probes launch catalogue report judging",
+    "testing": "model",
     "__main__": "cli",
     "__init__": "",
     "reference_jobs": "",
@@ -55,6 +56,7 @@ MAY_USE = {
     "reference_jobs": "torch horovod tensorboard",
     "fixtures": "torch horovod",
     "pytest_plugin": "pytest",
+    "testing": "torch",
 }
 
 
