@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import sys
@@ -11,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
@@ -20,32 +19,28 @@ from distdoctor.cli.options import Format, Judged, records, report_options
 from distdoctor.cli.screen import Screen
 from distdoctor.cli.simulation import command_alone, ranks_to_play
 from distdoctor.errors import LaunchRefused
-from distdoctor.journal import DEFAULT_BYTES, PORTS_VARIABLE
-from distdoctor.launch.allocation import of_job
-from distdoctor.launch.command import (
-    Launcher,
-    command_for,
-    given_command,
-    rank_count,
-    script_in,
-    source_of,
-    starts_torchrun,
-)
+from distdoctor.launch.command import Launcher
 from distdoctor.launch.gpus import require_gpus
-from distdoctor.launch.isolation import may_be_isolated
+from distdoctor.launch.interruption import signals_interrupt
+from distdoctor.launch.job import (
+    BUDGET_S,
+    DEFAULT_RANKS,
+    Job,
+    job_of,
+    leave_allocation,
+    plan_of,
+    require_space,
+)
 
-BUDGET_S = 120.0
-"""Enough for a pre-flight: torch comes up in seconds, hours belong to the cluster."""
-
-_RANK_PREFIX = "[rank${rank}]:"  # torchrun's own is "[default0]:"
-_MARGIN_BYTES = 64 * 1024 * 1024
-_SHRUNK_BYTES = 8 * 1024 * 1024  # of most journals, once their rank is done
-_NOT_OURS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK", "LOCAL_WORLD_SIZE")
+if TYPE_CHECKING:
+    from distdoctor.launch.supervisor import Plan
 
 
 @click.command()
 @click.argument("script", required=False, type=click.Path(path_type=Path))
-@click.option("-n", "--ranks", default=2, show_default=True, help="Number of ranks.")
+@click.option(
+    "-n", "--ranks", default=DEFAULT_RANKS, show_default=True, help="Number of ranks."
+)
 @click.option(
     "--world-size",
     type=int,
@@ -123,54 +118,33 @@ def run(
     b.py`).
     """
     given: list[str] = context.obj or []
-    supplied: dict[str, str] = {}
-    expected = 0
+    is_default = context.get_parameter_source("ranks") is ParameterSource.DEFAULT
     played: tuple[int, ...] = ()
     if world_size is not None or as_rank is not None:
         played = ranks_to_play(world_size, as_rank)
     with _record_folder(record) as folder:
         if played:
-            asked = context.get_parameter_source("ranks")
-            given_n = asked is not ParameterSource.DEFAULT
-            command = command_alone(script, given, launcher, given_n)
-            name = str(script)
-        elif script is None:
-            if not given:
-                raise LaunchRefused(
-                    "give a script (distdoctor check train.py) or a command after `--`"
-                )
-            command, name = given_command(given), script_in(given)
+            command = command_alone(script, given, launcher, not is_default)
+            job = Job(command=command, name=str(script), ranks=ranks, own=True)
         else:
-            source = source_of(script)
-            if context.get_parameter_source("ranks") is ParameterSource.DEFAULT:
-                ranks = source.world_size or ranks
-            logs = folder / "logs"
-            command = command_for(script, given, ranks, Launcher(launcher), logs)
-            expected = rank_count(command, ranks)
-            supplied = of_job(source, expected or ranks)
-            name = str(script)
-        if ranks < 1:
-            raise LaunchRefused(f"-n {ranks}: give the number of ranks, 1 or more")
+            asked = None if is_default else ranks
+            job = job_of(script, given, asked, Launcher(launcher), folder / "logs")
         if device == "cuda":
-            require_gpus(command)
-        needed = len(played) or expected or ranks
-        _require_space(folder, needed, in_turn=bool(played))
-        interrupted = _supervise(
-            command,
-            name,
+            require_gpus(job.command)
+        needed = len(played) or job.expected or job.ranks
+        require_space(folder, needed, in_turn=bool(played))
+        plan = plan_of(
+            job,
             folder,
-            ranks=expected,
-            supplied=supplied,
-            world_size=world_size or 0,
-            played=played,
-            own=script is not None,
             steps=steps,
             budget_s=budget,
             device=device,
-            devices=ranks,
             shorten=not (full or steps or played),
-            divert=form != Format.TEXT and output is None,
         )
+        if job.own:
+            leave_allocation()
+        divert = form != Format.TEXT and output is None
+        interrupted = _supervise(plan, world_size or 0, played, divert)
         judgement = Judged(folder, kept=str(record or ""))
         keep = record is not None or judgement.report.verdict != "well"
         if keep:
@@ -182,49 +156,14 @@ def run(
 
 
 def _supervise(
-    command: list[str],
-    name: str,
-    folder: Path,
-    *,
-    ranks: int,
-    supplied: dict[str, str],
-    world_size: int,
-    played: tuple[int, ...],
-    own: bool,
-    steps: int,
-    budget_s: float,
-    device: str,
-    devices: int,
-    shorten: bool,
-    divert: bool,
+    plan: Plan, world_size: int, played: tuple[int, ...], divert: bool
 ) -> int:
     """Run the job; 0, or the exit status that tells of an interruption."""
     from distdoctor.launch.simulation import simulate
-    from distdoctor.launch.supervisor import Plan, Stop, supervise
+    from distdoctor.launch.supervisor import Stop, supervise
 
-    environment = dict(supplied)
-    if may_be_isolated(command):
-        environment[PORTS_VARIABLE] = "own" if own else "given"
-    if own:
-        environment["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] = _RANK_PREFIX
-        for variable in _NOT_OURS:  # of an allocation around us: the job has its own
-            os.environ.pop(variable, None)
-    plan = Plan(
-        command=command,
-        script=name,
-        directory=Path.cwd(),
-        folder=folder,
-        ranks=ranks,
-        budget_s=budget_s,
-        steps=steps,
-        shorten=shorten,
-        quiet_launcher=starts_torchrun(command),
-        environment=environment,
-        device=device,
-        devices=devices,
-    )
     live = sys.stderr.isatty()
-    with _signals_interrupt() as received, Screen(divert, live) as screen:
+    with signals_interrupt() as received, Screen(divert, live) as screen:
         if played:
             manifest = simulate(plan, world_size, played, screen)
         else:
@@ -232,25 +171,6 @@ def _supervise(
     if manifest.stopped == Stop.INTERRUPTED:
         return 128 + (received[0] if received else signal.SIGINT)
     return 0
-
-
-@contextmanager
-def _signals_interrupt() -> Iterator[list[int]]:
-    """SIGTERM and SIGHUP end the job as Ctrl-C does; a second one changes nothing."""
-    received: list[int] = []
-
-    def interrupt(number: int, _frame: FrameType | None) -> None:
-        received.append(number)
-        if len(received) == 1:
-            raise KeyboardInterrupt
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, interrupt) for number in numbers}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
@@ -284,18 +204,6 @@ def _record_folder(wanted: Path | None) -> Iterator[Path]:
         with suppress(OSError):
             shutil.rmtree(folder)
         raise
-
-
-def _require_space(folder: Path, ranks: int, *, in_turn: bool) -> None:
-    """Raise LaunchRefused if the journals do not fit."""
-    each = _SHRUNK_BYTES if in_turn else DEFAULT_BYTES
-    needed = ranks * each + DEFAULT_BYTES * in_turn + _MARGIN_BYTES
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise LaunchRefused(
-            f"{folder} has {free >> 20} MiB free and the journals of {ranks} ranks "
-            f"need {needed >> 20}: give another folder with --record"
-        )
 
 
 def _shown(folder: Path) -> str:

@@ -1,0 +1,177 @@
+"""The job that a script or a command makes, before anything is started."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import MutableMapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from distdoctor.errors import LaunchRefused
+from distdoctor.journal import DEFAULT_BYTES, PORTS_VARIABLE
+from distdoctor.launch.allocation import of_job
+from distdoctor.launch.command import (
+    Launcher,
+    command_for,
+    given_command,
+    rank_count,
+    script_in,
+    source_of,
+    starts_torchrun,
+)
+from distdoctor.launch.isolation import may_be_isolated
+
+if TYPE_CHECKING:
+    from distdoctor.launch.supervisor import Plan
+
+BUDGET_S = 120.0
+"""Enough for a pre-flight: torch comes up in seconds, hours belong to the cluster."""
+
+DEFAULT_RANKS = 2
+
+_RANK_PREFIX = "[rank${rank}]:"  # torchrun's own is "[default0]:"
+_MARGIN_BYTES = 64 * 1024 * 1024
+_SHRUNK_BYTES = 8 * 1024 * 1024  # of most journals, once their rank is done
+_NOT_OURS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK", "LOCAL_WORLD_SIZE")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What to start.
+
+    Attributes:
+        command: Program and arguments.
+        name: As the reader knows the job.
+        ranks: How many were asked for.
+        expected: How many the command starts; 0: it decides for itself.
+        own: The command is ours, for a script; else the user gave it.
+        supplied: Variables that the script demands and lacks.
+    """
+
+    command: list[str]
+    name: str
+    ranks: int
+    expected: int = 0
+    own: bool
+    supplied: dict[str, str] = field(default_factory=dict)
+
+
+def job_of(
+    script: Path | None,
+    given: Sequence[str],
+    ranks: int | None,
+    launcher: Launcher,
+    logs: Path,
+) -> Job:
+    """The job of a script, or of a whole command.
+
+    Args:
+        script: The user's program; None: `given` is a command.
+        given: Arguments of the script, or the command.
+        ranks: How many; None: what the script says, or `DEFAULT_RANKS`.
+        launcher: How a script's ranks are started.
+        logs: Folder for the launcher's logs.
+
+    Raises:
+        LaunchRefused: There is nothing that can be started, or ranks is below 1.
+    """
+    if script is None:
+        if not given:
+            raise LaunchRefused(
+                "give a script (distdoctor check train.py) or a command after `--`"
+            )
+        job = Job(
+            command=given_command(given),
+            name=script_in(given),
+            ranks=DEFAULT_RANKS if ranks is None else ranks,
+            own=False,
+        )
+    else:
+        source = source_of(script)
+        if ranks is None:
+            ranks = source.world_size or DEFAULT_RANKS
+        command = command_for(script, given, ranks, launcher, logs)
+        expected = rank_count(command, ranks)
+        job = Job(
+            command=command,
+            name=str(script),
+            ranks=ranks,
+            expected=expected,
+            own=True,
+            supplied=of_job(source, expected or ranks),
+        )
+    if job.ranks < 1:
+        raise LaunchRefused(f"-n {job.ranks}: give the number of ranks, 1 or more")
+    return job
+
+
+def plan_of(
+    job: Job,
+    folder: Path,
+    *,
+    steps: int = 0,
+    budget_s: float = BUDGET_S,
+    device: str = "auto",
+    shorten: bool = True,
+) -> Plan:
+    """How to run a job under watch, in the working directory.
+
+    Args:
+        job: What to run.
+        folder: Record folder, empty.
+        steps: As in `Plan`.
+        budget_s: As in `Plan`.
+        device: As in `Plan`.
+        shorten: As in `Plan`.
+    """
+    # Here, so that what only asks for a job does not wait for numpy.
+    from distdoctor.launch.supervisor import Plan
+
+    environment = dict(job.supplied)
+    if may_be_isolated(job.command):
+        environment[PORTS_VARIABLE] = "own" if job.own else "given"
+    if job.own:
+        environment["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] = _RANK_PREFIX
+    return Plan(
+        command=job.command,
+        script=job.name,
+        directory=Path.cwd(),
+        folder=folder,
+        ranks=job.expected,
+        budget_s=budget_s,
+        steps=steps,
+        shorten=shorten,
+        quiet_launcher=starts_torchrun(job.command),
+        environment=environment,
+        device=device,
+        devices=job.ranks,
+    )
+
+
+def leave_allocation(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Forget the rank that an allocation around us gave: the job has its own."""
+    for variable in _NOT_OURS:
+        environment.pop(variable, None)
+
+
+def require_space(folder: Path, ranks: int, *, in_turn: bool = False) -> None:
+    """See to it that the journals of a job fit.
+
+    Args:
+        folder: Where they are to lie.
+        ranks: How many ranks write one.
+        in_turn: They run one after the other, and journals shrink when a rank is done.
+
+    Raises:
+        LaunchRefused: They do not.
+    """
+    each = _SHRUNK_BYTES if in_turn else DEFAULT_BYTES
+    needed = ranks * each + DEFAULT_BYTES * in_turn + _MARGIN_BYTES
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise LaunchRefused(
+            f"{folder} has {free >> 20} MiB free and the journals of {ranks} ranks "
+            f"need {needed >> 20}: give another folder with --record"
+        )
