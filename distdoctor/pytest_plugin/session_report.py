@@ -28,9 +28,10 @@ def attach(item: pytest.Item, report: Report) -> None:
         item: The test; its call is not over yet.
         report: What was judged.
     """
-    import msgspec
+    # Here and below, so that a session that judges nothing does not wait for msgspec.
+    from distdoctor.report.json import encode
 
-    item.stash.setdefault(_WAITING, []).append(msgspec.json.encode(report).decode())
+    item.stash.setdefault(_WAITING, []).append(encode(report))
     codes = dict.fromkeys(finding.code for finding in report.findings)
     if codes:
         item.user_properties.append(("distdoctor", " ".join(codes)))
@@ -64,11 +65,8 @@ class SessionWriter:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
         """Write the file, also where there is nothing to tell."""
-        import msgspec
+        from distdoctor.report.json import decode
 
-        from distdoctor.report.schema import Report
-
-        decode = msgspec.json.Decoder(Report).decode
         write_session(self._path, [decode(one) for one in self._collected], self._root)
 
 

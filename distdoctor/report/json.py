@@ -32,6 +32,16 @@ def render_session(reports: Sequence[Report], version: str) -> str:
     )
 
 
+def encode(report: Report) -> str:
+    """A report as one line of text, for `decode`."""
+    return msgspec.json.encode(as_text(msgspec.to_builtins(report))).decode()
+
+
+def decode(text: str) -> Report:
+    """The report that `encode` wrote."""
+    return msgspec.json.decode(text, type=Report)
+
+
 def _indented(report: Report | SessionReport) -> str:
     data = msgspec.json.encode(as_text(msgspec.to_builtins(report)))
     return msgspec.json.format(data, indent=2).decode() + "\n"

@@ -1,0 +1,199 @@
+"""The fixture `check_script`: a whole script under the machinery of `distdoctor check`.
+
+This module is a plugin of pytest's as well: it hands the reports of such runs on.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from distdoctor.errors import LaunchRefused
+from distdoctor.pytest_plugin.session_report import attach, hand_on
+from distdoctor.pytest_plugin.slots import Gpus, slots_of
+
+if TYPE_CHECKING:
+    from distdoctor.launch.job import Job
+    from distdoctor.report.schema import FindingData, Report
+
+_BUDGET_S = 120.0  # as for `distdoctor check`
+_FAILED = pytest.StashKey[bool]()
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptRun:
+    """A script that was run and judged.
+
+    Attributes:
+        report: All that was found, as in `distdoctor.report.schema`.
+        text: The report for people.
+        stdout: What the job printed.
+        stderr: Likewise.
+    """
+
+    report: Report
+    text: str
+    stdout: str
+    stderr: str
+
+    @property
+    def verdict(self) -> str:
+        """Either sick, well or unknown."""
+        return self.report.verdict
+
+    @property
+    def findings(self) -> list[FindingData]:
+        """What was found."""
+        return self.report.findings
+
+    @property
+    def codes(self) -> list[str]:
+        """The codes of all findings, warnings and notes included, each once."""
+        return list(dict.fromkeys(finding.code for finding in self.findings))
+
+
+class ScriptChecker:
+    """Runs scripts; what the fixture `check_script` gives."""
+
+    def __init__(self, item: pytest.Item, folders: pytest.TempPathFactory) -> None:
+        self._item, self._folders = item, folders
+        self._made: list[Path] = []
+
+    def __call__(
+        self,
+        script: str | Path | None = None,
+        *arguments: str,
+        nproc: int | None = None,
+        command: Sequence[str] | None = None,
+        launcher: str = "auto",
+        device: str = "auto",
+        budget: float = _BUDGET_S,
+        steps: int = 0,
+        full: bool = False,
+    ) -> ScriptRun:
+        """Run a script on a few ranks under watch, and judge it.
+
+        When this returns or raises, nothing of the job is left.
+
+        Args:
+            script: The program, from the working directory or else from the folder of
+                the test's file.
+            arguments: What it gets.
+            nproc: How many ranks; by default what the script says, or 2.
+            command: Instead of a script: a whole command, such as `["torchrun", …]`.
+            launcher: As for `distdoctor check`: auto, torchrun, python or commands.
+            device: auto, cpu (in place of GPUs) or cuda.
+            budget: Seconds after which the job is ended; what it did not reach is told.
+            steps: Optimizer steps after which it is ended; 0: no limit.
+            full: Do not shorten epochs that would not end within the budget.
+
+        Raises:
+            LaunchRefused: It cannot be started as asked.
+        """
+        __tracebackhide__ = True
+        # Only where a script is run: this module is imported by every pytest.
+        from distdoctor.judging import judge
+        from distdoctor.launch.apart import supervise_apart
+        from distdoctor.launch.command import Launcher
+        from distdoctor.launch.gpus import require_gpus
+        from distdoctor.launch.job import job_of, plan_of, require_space
+        from distdoctor.report import text
+
+        if (script is None) == (command is None):
+            raise LaunchRefused("check_script takes a script, or command=[…]")
+        if command is not None and arguments:
+            raise LaunchRefused("arguments of a command stand in the command itself")
+        given = list(arguments) if command is None else [*map(str, command)]
+        found = None if script is None else self._found(Path(script))
+        folder = self._folders.mktemp("distdoctor-record")
+        self._made.append(folder)
+        job = job_of(found, given, nproc, Launcher(launcher), folder / "logs")
+        if device == "cuda":
+            require_gpus(job.command)
+        require_space(folder, job.expected or job.ranks)
+        plan = plan_of(
+            job,
+            folder,
+            steps=steps,
+            budget_s=budget,
+            device=device,
+            shorten=not (full or steps),
+        )
+        with self._room(job, device) as environment:
+            output = supervise_apart(plan, own=job.own, environment=environment)
+        sys.stdout.write(output.stdout)
+        sys.stderr.write(output.stderr)
+        judgement = judge(folder)
+        report = judgement.report
+        if report.verdict != "well":
+            report.run.record = str(folder)
+        attach(self._item, report)
+        said = text.render(report, judgement.run)
+        return ScriptRun(report, said, output.stdout, output.stderr)
+
+    def tidy(self) -> None:
+        """Remove the records, unless the test has failed."""
+        if self._item.stash.get(_FAILED, False):
+            return
+        for folder in self._made:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _found(self, script: Path) -> Path:
+        beside = self._item.path.parent / script
+        return beside if beside.exists() and not script.exists() else script
+
+    @contextmanager
+    def _room(self, job: Job, device: str) -> Iterator[dict[str, str]]:
+        """Slots and GPUs for all ranks; the environment that names the GPUs."""
+        ranks = job.expected or job.ranks
+        gpus = Gpus([] if device == "cpu" else None)
+        environment = dict(os.environ)
+        with slots_of(self._item.config, ranks).hold(ranks):
+            try:
+                if gpus.names:
+                    leased = gpus.lease(min(ranks, len(gpus.names)))
+                    names = ",".join(gpus.names[index] for index in leased)
+                    environment["CUDA_VISIBLE_DEVICES"] = names
+                yield environment
+            finally:
+                gpus.release()
+
+
+@pytest.fixture
+def check_script(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ScriptChecker]:
+    """Runs a whole script on a few ranks under watch.
+
+    After `run = check_script("train.py", nproc=2)`,
+    `run.verdict`, `run.codes`, `run.findings`, `run.report` and `run.text` tell what
+    was found; `distdoctor.testing.assert_well(run)` fails with the report.
+    """
+    item = request.node
+    if item.get_closest_marker("ranks") is not None:
+        pytest.fail(
+            "check_script starts ranks of its own: use it in a test without the marker "
+            "`ranks`",
+            pytrace=False,
+        )
+    checker = ScriptChecker(item, tmp_path_factory)
+    yield checker
+    checker.tidy()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, None, None]:
+    """Hand on what was judged, and note for `tidy` how the test ended."""
+    outcome = yield
+    report: pytest.TestReport = outcome.get_result()  # type: ignore[attr-defined]
+    hand_on(item, report)
+    if report.failed:
+        item.stash[_FAILED] = True
