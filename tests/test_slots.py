@@ -168,6 +168,11 @@ def test_a_forked_child_does_not_keep_slots(tmp_path: Path, start: Start) -> Non
         os.kill(child, signal.SIGKILL)
 
 
+def test_what_nobody_refers_to_any_more_holds_nothing(tmp_path: Path) -> None:
+    Slots(1, tmp_path).acquire(1)
+    Slots(1, tmp_path).acquire(1, patience_s=0.0)
+
+
 def test_each_run_stays_within_its_own_total(tmp_path: Path) -> None:
     few, many = Slots(2, tmp_path), Slots(4, tmp_path)
     many.acquire(2)

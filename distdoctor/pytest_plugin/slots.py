@@ -213,15 +213,20 @@ def shared_folder() -> Path:
 class _LockedFiles:
     """Files of one kind in a folder, some of them locked by this object.
 
-    A lock of flock(2) belongs to the open file, and is let go with its last
-    descriptor: children that are forked close theirs, so that they do not keep it.
+    Files stay open, as opening costs more than locking. A lock of flock(2) belongs to
+    the open file, and is let go with its last descriptor: children that are forked
+    close theirs, so that they do not keep it.
     """
 
     def __init__(self, folder: Path, prefix: str) -> None:
         self._folder, self._prefix = folder, prefix
         self._open: dict[str, int] = {}
+        self._locked: set[str] = set()
         self.held: list[str] = []
         _ALL.add(self)
+
+    def __del__(self) -> None:
+        self.close()
 
     def take(self, names: Sequence[str], n: int, patience_s: float) -> None:
         """Lock so many of the files; on an error, none."""
@@ -246,20 +251,20 @@ class _LockedFiles:
             self.release()
             raise
         finally:
-            self._close(turn)
+            self._unlock(turn)
 
     def release(self) -> None:
         """Let go of all."""
         for name in self.held:
-            self._close(self._prefix + name)
+            self._unlock(self._prefix + name)
         self.held = []
 
-    def forget(self) -> None:
-        """Close what a child inherited; the parent's locks stay."""
-        for descriptor in self._open.values():
+    def close(self) -> None:
+        """Close all files, which lets go of all."""
+        while self._open:
             with suppress(OSError):
-                os.close(descriptor)
-        self._open, self.held = {}, []
+                os.close(self._open.popitem()[1])
+        self._locked, self.held = set(), []
 
     def _collected(self, names: Sequence[str], n: int) -> bool:
         """Take what is free, up to n, and tell whether that is enough."""
@@ -271,29 +276,28 @@ class _LockedFiles:
         return len(self.held) >= n
 
     def _try(self, file: str) -> bool:
-        if file in self._open:
+        if file in self._locked:
             return True
-        path = self._path(file)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if file not in self._open:
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            self._open[file] = os.open(self._path(file), flags, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._open[file], fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            os.close(descriptor)
             return False
+        self._locked.add(file)
         # Also keeps the file young, for what cleans the folder of temporary files.
-        note = f"{os.getpid()} {time.monotonic_ns()}"
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, note.encode(), 0)
-        self._open[file] = descriptor
+        note = f"{os.getpid()} {time.monotonic_ns()}".ljust(_LONGEST_NOTE)
+        os.pwrite(self._open[file], note.encode(), 0)
         return True
 
     def _path(self, file: str) -> Path:
         return self._folder / file.replace("/", "_")  # MIG-GPU-…/1/0
 
-    def _close(self, file: str) -> None:
-        descriptor = self._open.pop(file, None)
-        if descriptor is not None:
-            os.close(descriptor)
+    def _unlock(self, file: str) -> None:
+        if file in self._locked:
+            self._locked.remove(file)
+            fcntl.flock(self._open[file], fcntl.LOCK_UN)
 
     def _notes(self, names: Sequence[str]) -> str:
         """Who took what and when; it changes whenever something is taken."""
@@ -306,7 +310,7 @@ class _LockedFiles:
         return ""
 
     def _holders(self, names: Sequence[str]) -> str:
-        files = {self._prefix + name for name in (_TURN, *names)} - self._open.keys()
+        files = {self._prefix + name for name in (_TURN, *names)} - self._locked
         notes = [self._note(file).partition(" ")[0] for file in files]
         return ", ".join(sorted({note for note in notes if note})) or "unknown"
 
@@ -314,9 +318,9 @@ class _LockedFiles:
 _ALL: weakref.WeakSet[_LockedFiles] = weakref.WeakSet()
 
 
-def _forget_all() -> None:
+def _close_all() -> None:
     for files in list(_ALL):
-        files.forget()
+        files.close()
 
 
-os.register_at_fork(after_in_child=_forget_all)
+os.register_at_fork(after_in_child=_close_all)
