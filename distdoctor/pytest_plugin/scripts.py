@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from distdoctor.errors import LaunchRefused
-from distdoctor.pytest_plugin.session_report import attach, hand_on
+from distdoctor.pytest_plugin.session_report import give
 from distdoctor.pytest_plugin.slots import Gpus, slots_of
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _BUDGET_S = 120.0  # as for `distdoctor check`
 _FAILED = pytest.StashKey[bool]()
+_JUDGED = pytest.StashKey["list[Report]"]()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +136,12 @@ class ScriptChecker:
         report = judgement.report
         if report.verdict != "well":
             report.run.record = str(folder)
-        attach(self._item, report)
+        self._item.stash.setdefault(_JUDGED, []).append(report)
         said = text.render(report, judgement.run)
-        return ScriptRun(report, said, output.stdout, output.stderr)
+        run = ScriptRun(report, said, output.stdout, output.stderr)
+        if run.codes:  # for JUnit
+            self._item.user_properties.append(("distdoctor", " ".join(run.codes)))
+        return run
 
     def tidy(self) -> None:
         """Remove the records, unless the test has failed."""
@@ -194,6 +198,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, None, None]:
     """Hand on what was judged, and note for `tidy` how the test ended."""
     outcome = yield
     report: pytest.TestReport = outcome.get_result()  # type: ignore[attr-defined]
-    hand_on(item, report)
+    if judged := item.stash.get(_JUDGED, []):
+        give(report, judged)
+        item.stash[_JUDGED] = []
     if report.failed:
         item.stash[_FAILED] = True

@@ -18,30 +18,14 @@ if TYPE_CHECKING:
     from distdoctor.report.schema import Report
 
 _ATTRIBUTE = "distdoctor_reports"
-_WAITING = pytest.StashKey[list[str]]()
 
 
-def attach(item: pytest.Item, report: Report) -> None:
-    """Give a test a report of what it ran; its codes become a property for JUnit.
-
-    Args:
-        item: The test; its call is not over yet.
-        report: What was judged.
-    """
+def give(report: pytest.TestReport, judged: Sequence[Report]) -> None:
+    """Let what was judged in a phase of a test go with the report of that phase."""
     # Here and below, so that a session that judges nothing does not wait for msgspec.
     from distdoctor.report.json import encode
 
-    item.stash.setdefault(_WAITING, []).append(encode(report))
-    codes = dict.fromkeys(finding.code for finding in report.findings)
-    if codes:
-        item.user_properties.append(("distdoctor", " ".join(codes)))
-
-
-def hand_on(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Give the report of a test's phase what was attached to the test meanwhile."""
-    if waiting := item.stash.get(_WAITING, []):
-        setattr(report, _ATTRIBUTE, list(waiting))
-        waiting.clear()
+    setattr(report, _ATTRIBUTE, [encode(one) for one in judged])
 
 
 class SessionWriter:

@@ -102,7 +102,7 @@ class Report(msgspec.Struct, kw_only=True):
 
 
 class SessionReport(msgspec.Struct, kw_only=True):
-    """All reports of a session of tests; `script` of each names its test."""
+    """All reports of a session: `script` is a test on ranks, or a script."""
 
     schema: str = SESSION_SCHEMA
     distdoctor: str
