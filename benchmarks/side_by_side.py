@@ -204,6 +204,8 @@ class Result:
 
 def explains(name: str, text: str) -> bool:
     """Whether a report names the failing rank and a line that explains it."""
+    # torch's own test case logs that for each rank of every test.
+    text = re.sub(r".*Started process \d+ with pid.*", "", text)
     named = re.findall(r"(?i)\b(?:rank|process)(?:es|s)?[ :=#]*\{?([\d,-]+)", text)
     lines = re.findall(rf"{BODIES.name}(?::|\", line )(\d+)", text)
     return any(CULPRIT in numbers(one) for one in named) and bool(
@@ -300,24 +302,28 @@ def wait(
 ) -> bool:
     """Wait until pytest has ended, and tell whether it did by itself."""
     end = time.monotonic() + len(tests) * limit_s + MARGIN_S
-    last = tests[-1]
+    waiting = True
     while time.monotonic() < end:
         with suppress(subprocess.TimeoutExpired):
             process.wait(1.0)
             return True
-        log = folder / "reports.jsonl"
-        if last and log.exists() and last in log.read_text():
-            last, end = "", time.monotonic() + AFTER_S
+        over = sum(one["when"] == "teardown" for one in told(folder))
+        if waiting and over == len(tests):
+            waiting, end = False, time.monotonic() + AFTER_S
     return False
+
+
+def told(folder: Path) -> list[dict[str, str]]:
+    """All reports of pytest's so far, of each phase of each test."""
+    path = folder / "reports.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def reports(folder: Path) -> Iterator[tuple[str, tuple[str, str]]]:
     """By name of the body, what pytest reported: the worst outcome and all text."""
-    path = folder / "reports.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    told = [json.loads(line) for line in lines]
     for name in NAMES:
-        mine = [one for one in told if re.search(rf"{name}\b", one["test"])]
+        mine = [one for one in told(folder) if re.search(rf"{name}\b", one["test"])]
         if mine:
             outcomes = {one["outcome"] for one in mine}
             worst = next(o for o in ("failed", "skipped", "passed") if o in outcomes)

@@ -18,6 +18,8 @@ def test_rank_and_line_make_an_explanation_and_one_of_them_does_not(name: str) -
     assert explains(name, f"ranks {{0-1}} wait\ntwenty_tests.py:{line} {name}")
     assert explains(name, f'-- Process 1 ended\nFile "/x/twenty_tests.py", line {line}')
     assert not explains(name, f"ranks {{0,2-3}} wait\ntwenty_tests.py:{line} {name}")
+    started = "INFO Started process 1 with pid 7"
+    assert not explains(name, f"{started}\ntwenty_tests.py:{line} {name}")
     assert not explains(name, f"process 1234\ntwenty_tests.py:{line} {name}")
     assert not explains(name, f"rank 1 failed\ntwenty_tests.py:{line}9 {name}")
     assert not explains(name, f"rank 1 failed\ntest_them.py:{line} {name}")
