@@ -321,11 +321,15 @@ def told(folder: Path) -> list[dict[str, str]]:
 
 
 def reports(folder: Path) -> Iterator[tuple[str, tuple[str, str]]]:
-    """By name of the body, what pytest reported: the worst outcome and all text."""
+    """By name of the body, what pytest reported, if it failed or came to its end.
+
+    Yields:
+        The name, and with it the worst outcome of its phases and all text.
+    """
     for name in NAMES:
         mine = [one for one in told(folder) if re.search(rf"{name}\b", one["test"])]
-        if mine:
-            outcomes = {one["outcome"] for one in mine}
+        outcomes = {one["outcome"] for one in mine}
+        if "failed" in outcomes or any(one["when"] == "teardown" for one in mine):
             worst = next(o for o in ("failed", "skipped", "passed") if o in outcomes)
             yield name, (worst, "\n".join(one["text"] for one in mine))
 
