@@ -1,4 +1,4 @@
-"""The supervisor's proof: what it may be founded on while ranks come and go."""
+"""The proof of a standstill: what it may be founded on while ranks come and go."""
 
 import os
 import time
@@ -7,24 +7,15 @@ from pathlib import Path
 import pytest
 
 from distdoctor.journal import Kind, group_text, offset_of
+from distdoctor.journal.folder import Manifest
 from distdoctor.journal.writer import JournalWriter
-from distdoctor.launch.supervisor import Plan, Progress, Stop, _Supervisor
+from distdoctor.launch.vigil import Stop, Vigil
 from distdoctor.model.events import SETUP
 from distdoctor.model.operations import CODE_OF, NO_REDUCE_OP
 
 ME = os.getpid()
 ANOTHER = os.getppid()  # a process that lives, too
 NOBODY = 2**22 + 1  # above the largest number of a process
-
-
-class Nobody:
-    """Who does not listen."""
-
-    def output(self, stream: str, line: bytes) -> None:
-        """Drop it."""
-
-    def progress(self, progress: Progress) -> None:
-        """Drop it."""
 
 
 def begins(folder: Path, rank: int, pid: int) -> JournalWriter:
@@ -48,50 +39,44 @@ def joins(folder: Path, rank: int, pid: int) -> None:
 
 
 @pytest.fixture
-def supervisor(tmp_path: Path) -> _Supervisor:
-    """Of a job whose rank 0 waits for rank 1 to join."""
-    plan = Plan(
-        command=[], script="t.py", directory=tmp_path, folder=tmp_path, ranks=2,
-        budget_s=9.0,
-    )  # fmt: skip
-    supervisor = _Supervisor(plan, Nobody())
+def vigil(tmp_path: Path) -> Vigil:
+    """Over a job whose rank 0 waits for rank 1 to join."""
+    manifest = Manifest(distdoctor="0", launch=[], directory=str(tmp_path), ranks=2)
+    vigil = Vigil(tmp_path, manifest)
     joins(tmp_path, 0, ME)
-    pulse = supervisor.pulse
-    pulse.discover()
-    while pulse.looks_without_news < 2:
-        pulse.update()
-    assert pulse.is_suspicious()
-    return supervisor
+    vigil.census()
+    while vigil.pulse.looks_without_news < 2:
+        vigil.update()
+    assert vigil.pulse.is_suspicious()
+    return vigil
 
 
-def proof(supervisor: _Supervisor) -> str:
+def proof(vigil: Vigil) -> str:
     """What is proved within as many looks as a standstill of this size needs."""
     for _ in range(100):
-        supervisor.pulse.update()
-        if proved := supervisor._proved():
+        vigil.update()
+        if proved := vigil.proved():
             return proved
         time.sleep(0.004)
     return ""
 
 
-def test_a_rank_that_ended_is_waited_for_in_vain(
-    supervisor: _Supervisor, tmp_path: Path
-) -> None:
+def test_a_rank_that_ended_is_waited_for_in_vain(vigil: Vigil, tmp_path: Path) -> None:
     begins(tmp_path, 1, NOBODY)
-    assert proof(supervisor) == Stop.DEADLOCK
+    assert proof(vigil) == Stop.DEADLOCK
 
 
 def test_a_rank_that_came_after_the_last_look_has_not_ended(
-    supervisor: _Supervisor, tmp_path: Path
+    vigil: Vigil, tmp_path: Path
 ) -> None:
     begins(tmp_path, 1, ANOTHER)
-    assert proof(supervisor) == ""
+    assert proof(vigil) == ""
 
 
 def test_a_rank_that_comes_during_the_proof_has_not_ended(
-    supervisor: _Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    vigil: Vigil, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    still = supervisor._alive
+    still = vigil.alive
 
     def then_one_comes() -> list[int]:
         alive = still()
@@ -99,5 +84,5 @@ def test_a_rank_that_comes_during_the_proof_has_not_ended(
             begins(tmp_path, 1, ANOTHER)
         return alive
 
-    monkeypatch.setattr(supervisor, "_alive", then_one_comes)
-    assert proof(supervisor) == ""
+    monkeypatch.setattr(vigil, "alive", then_one_comes)
+    assert proof(vigil) == ""

@@ -10,7 +10,7 @@ import pytest
 from distdoctor.journal.folder import StackFrame, StackSample
 from distdoctor.launch.pulse import Rank
 from distdoctor.launch.stacks import StackTaker
-from distdoctor.launch.supervisor import (
+from distdoctor.launch.vigil import (
     DEAD_AFTER_S,
     LOOK_EVERY_S,
     STUCK_AFTER_S,

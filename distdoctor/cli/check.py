@@ -160,7 +160,8 @@ def _supervise(
 ) -> int:
     """Run the job; 0, or the exit status that tells of an interruption."""
     from distdoctor.launch.simulation import simulate
-    from distdoctor.launch.supervisor import Stop, supervise
+    from distdoctor.launch.supervisor import supervise
+    from distdoctor.launch.vigil import Stop
 
     live = sys.stderr.isatty()
     with signals_interrupt() as received, Screen(divert, live) as screen:

@@ -6,6 +6,7 @@ moves, and somebody waits for a call that has not been made.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -115,16 +116,27 @@ class Rank:
         return waits
 
 
+def _is_dead(rank: Rank) -> bool:
+    return not lives(rank.pid)
+
+
 class Pulse:
     """All ranks of a job.
 
     Attributes:
         ranks: Their processes by journal; a restarted rank has several.
         quiet_since_ns: Monotonic time of the last record, or end, of any rank.
+
+    Args:
+        folder: The record folder.
+        over: Whether a rank has ended; none given: if its process has.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, over: Callable[[Rank], bool] | None = None
+    ) -> None:
         self._folder = folder
+        self._over = over or _is_dead
         self.ranks: dict[Path, Rank] = {}
         self.unreadable: set[Path] = set()
         self.looks_without_news = 0
@@ -153,11 +165,11 @@ class Pulse:
         return any(moved)
 
     def bury(self, now_ns: int) -> bool:
-        """Notice ends of processes; whether there was one."""
+        """Notice ranks that ended; whether there was one."""
         ended = [
             rank
             for rank in self.ranks.values()
-            if not rank.ended_ns and not lives(rank.pid)
+            if not rank.ended_ns and self._over(rank)
         ]
         for rank in ended:
             rank.update()
@@ -167,7 +179,7 @@ class Pulse:
         return bool(ended)
 
     def living(self) -> list[Rank]:
-        """Ranks whose process has not ended."""
+        """Ranks that have not ended."""
         return [rank for rank in self.ranks.values() if not rank.ended_ns]
 
     def heads(self) -> tuple[int, ...]:

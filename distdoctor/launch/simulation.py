@@ -21,7 +21,8 @@ from distdoctor.journal import SIMULATION_VARIABLE, VALUES_FOLDER
 from distdoctor.journal import folder as record
 from distdoctor.journal.assembly import assemble
 from distdoctor.journal.folder import Manifest, Simulated, Sure
-from distdoctor.launch.supervisor import Audience, Plan, Progress, Stop, supervise
+from distdoctor.launch.supervisor import Audience, Plan, Progress, supervise
+from distdoctor.launch.vigil import Stop
 from distdoctor.model.events import Ended
 from distdoctor.model.run import Run
 

@@ -7,22 +7,17 @@ rank has moved nowhere for long while others wait for it, or when the budget is 
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Protocol
 
-import psutil
-
 import distdoctor
-from distdoctor.analysis.wait_for import standstill
 from distdoctor.journal import (
     BUDGET_VARIABLE,
     DEFAULT_BYTES,
@@ -34,47 +29,21 @@ from distdoctor.journal import (
     SUPERVISOR_VARIABLE,
 )
 from distdoctor.journal import folder as record
-from distdoctor.journal.assembly import assemble
-from distdoctor.journal.folder import Manifest, StackSample
+from distdoctor.journal.folder import Manifest
 from distdoctor.launch.memory import OutOfMemoryKills
 from distdoctor.launch.muster import Muster
-from distdoctor.launch.pulse import Pulse, Rank
-from distdoctor.launch.restarts import restarts_left
-from distdoctor.launch.stacks import StackTaker
 from distdoctor.launch.tree import ProcessTree
-from distdoctor.model.run import Run
+from distdoctor.launch.vigil import Stop, Vigil
 from distdoctor.probes import NEEDLE
 
 POLL_S = 0.004
 SLOW_POLL_S = 0.05  # for what costs more: new journals, ended processes
-PATIENT_S = 0.15  # a send may only be slow to be taken
-RESTART_S = 35.0  # for a launcher to start all anew; torchrun gives ranks 30 to end
-REFUSED_S = 10.0  # for the rest of a group to arrive at a refused call
 LAST_WORDS_S = 1.5  # for a launcher to notice that a rank ended; torchrun: 0.1
 SETTLE_S = 0.25  # of silence before the job is ended; torchrun's tee looks every 0.1
 ORPHANS_S = 1.0  # for what outlives the command
 
-LOOK_AFTER_S = 8.0  # of silence before a laggard's stack is looked at
-LOOK_EVERY_S = 2.0
-DEAD_AFTER_S = 15.0  # of a held interpreter lock, once a rank has left the job
-IDLE_S = 0.5  # of processor time meanwhile
-STUCK_AFTER_S = 30.0  # of the same stack before a laggard is called stuck
-
-_LARGEST_SOURCE = 400_000
-
 _LONGEST_LINE = 300
 _RANKS_MARK = re.compile(rb"^\[\w+\]: ?")
-
-
-class Stop:
-    """Why distdoctor ends a job; the words stand in the record and the report."""
-
-    DEADLOCK = "deadlock"
-    REFUSED = "refused"
-    STUCK = "stuck"
-    BUDGET = "budget"
-    STEPS = "steps"
-    INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,15 +126,11 @@ class _Supervisor:
             ranks=plan.ranks,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
         )
-        self.pulse = Pulse(plan.folder)
-        self.stacks = StackTaker(plan.folder)
-        self.watch = _Watch(self.stacks)
+        self.vigil = Vigil(plan.folder, self.manifest, alone=plan.alone)
+        self.pulse = self.vigil.pulse
         self.muster = Muster()
         self.kills = OutOfMemoryKills()
-        self.samples: list[StackSample] = []
-        self.rejected: tuple[int, ...] = ()
-        self.again_s = 0.0  # of quiet, before the same heads are looked at again
-        self.begun = time.monotonic()
+        self.begun = self.vigil.begun
 
     def run(self) -> Manifest:
         plan = self.plan
@@ -175,13 +140,14 @@ class _Supervisor:
         )
         pumps = _Pumps(tree, self.audience)
         try:
-            self._stop(self._watch(tree))
-            self._look(tree)
+            self.vigil.stop(self._watch(tree))
+            self.manifest.exit_code = tree.root.poll()
+            self.vigil.look()
             if self.manifest.stopped:
                 self._let_finish(tree)
                 pumps.settle()
         except KeyboardInterrupt:
-            self._stop(Stop.INTERRUPTED)
+            self.vigil.stop(Stop.INTERRUPTED)
         finally:
             tree.end(launcher_first=plan.quiet_launcher)
             pumps.close()
@@ -220,11 +186,10 @@ class _Supervisor:
         slow = over = 0.0
         while True:
             now = time.monotonic()
-            self.pulse.update()
+            self.vigil.update()
             if now >= slow:
                 slow = now + SLOW_POLL_S
-                self.pulse.discover()
-                self.pulse.bury(time.monotonic_ns())
+                self.vigil.census()
                 self._tell(now)
                 if tree.root.poll() is not None:
                     over = over or now
@@ -232,12 +197,12 @@ class _Supervisor:
                         return ""
                 if reason := self._limit(now):
                     return reason
-                if reason := self._stuck(now):
+                if reason := self.vigil.stuck(now):
                     return reason
                 if self.muster.is_closed(tree, self.pulse.living(), now):
                     self.manifest.closed = True
-                    self.rejected = ()
-            if reason := self._proved():
+                    self.vigil.rejected = ()
+            if reason := self.vigil.proved():
                 return reason
             time.sleep(POLL_S)
 
@@ -262,74 +227,7 @@ class _Supervisor:
                 return Stop.STEPS
         return ""
 
-    def _proved(self) -> str:
-        """A reason to stop, if it is now certain that some ranks can never go on."""
-        pulse = self.pulse
-        if self.plan.alone or pulse.looks_without_news < 2 or not pulse.is_suspicious():
-            return ""
-        heads = pulse.heads()
-        quiet_s = (time.monotonic_ns() - pulse.last_event_ns()) / 1e9
-        if heads == self.rejected and quiet_s < self.again_s:
-            return ""
-        self.manifest.alive = self._alive()
-        heads = pulse.heads()
-        living = {rank.rank for rank in pulse.living()}
-        still = standstill(assemble(self.plan.folder, self.manifest, stacks=False))
-        stuck = set(still.waits) & living
-        surely = stuck == living and not still.by_send
-        pulse.discover()  # a rank that came meanwhile was taken for one that has ended
-        if not stuck or pulse.heads() != heads or not (surely or quiet_s >= PATIENT_S):
-            # Once more when all has been quiet for a while, and then not again.
-            self.rejected = heads
-            self.again_s = PATIENT_S if quiet_s < PATIENT_S else math.inf
-            return ""
-        if still.gone and quiet_s < RESTART_S and restarts_left(self.manifest.alive):
-            self.rejected, self.again_s = heads, RESTART_S
-            return ""
-        self.manifest.proof_ms = round(
-            (time.monotonic_ns() - pulse.last_event_ns()) / 1e6, 2
-        )
-        refused = any(rank.refused for rank in pulse.living())
-        return Stop.REFUSED if refused else Stop.DEADLOCK
-
-    def _alive(self) -> list[int]:
-        """Processes of the ranks that live now, those that just began included."""
-        self.pulse.discover()
-        self.pulse.bury(time.monotonic_ns())
-        return [rank.pid for rank in self.pulse.living()]
-
-    def _stuck(self, now: float) -> str:
-        refused = [rank for rank in self.pulse.living() if rank.refused]
-        if refused:
-            waited = time.monotonic_ns() - min(rank.moved_ns for rank in refused)
-            if waited > REFUSED_S * 1e9:
-                return Stop.REFUSED
-        entangled = self.pulse.entangled()
-        leaving = self.pulse.leaving()
-        who = entangled or leaving or self.pulse.laggards()
-        self.watch.look(who, now, self.begun, threads=bool(entangled))
-        if leaving:
-            return Stop.STUCK if self.watch.is_dead() else ""
-        return Stop.STUCK if self.watch.is_stuck(len(entangled)) else ""
-
     # --- when it is over ---
-
-    def _stop(self, reason: str) -> None:
-        """Note why the job is ended, if it is, and who lives now."""
-        self.manifest.stopped = reason
-        if reason:
-            self.manifest.stopped_ns = time.monotonic_ns()
-        self.manifest.alive = self._alive()
-
-    def _look(self, tree: ProcessTree) -> None:
-        """Take the stacks of all ranks that live, before they are ended."""
-        living = self.pulse.living()
-        self.manifest.exit_code = tree.root.poll()
-        self.samples = list(self.watch.samples())
-        if self.manifest.stopped and living:
-            seconds = time.monotonic() - self.begun
-            who = [(rank.rank, rank.pid) for rank in living]
-            self.samples += self.stacks.take(who, seconds)
 
     def _let_finish(self, tree: ProcessTree) -> None:
         """Where a rank ended, its launcher is about to say so and to end the rest."""
@@ -342,118 +240,12 @@ class _Supervisor:
             time.sleep(SLOW_POLL_S)
 
     def _conclude(self, tree: ProcessTree) -> None:
-        manifest, folder = self.manifest, self.plan.folder
-        manifest.seconds = round(time.monotonic() - self.begun, 2)
+        manifest = self.manifest
         if not manifest.stopped:
             manifest.exit_code = tree.root.returncode
-        if self.stacks.remark and self.samples:
-            manifest.remarks.append(self.stacks.remark)
         manifest.oom_kills = self.kills.count()
         manifest.oom_of_group = self.kills.is_of_group
-        record.clear(folder)
-        record.shrink(folder)
-        record.write(folder, record.MANIFEST, manifest)
-        record.write(folder, record.STACKS, self.samples)
-        run = assemble(folder, manifest, stacks=False)
-        sources = dict(_sources(run, self.samples, self.plan.directory))
-        record.write(folder, record.SOURCES, sources)
-
-
-class _Watch:
-    """Looks at ranks that keep others waiting, to tell the slow from the stuck."""
-
-    def __init__(self, stacks: StackTaker) -> None:
-        self._stacks = stacks
-        self._by_pid: dict[int, list[StackSample]] = {}
-        self._traffic: dict[int, int] = {}
-        self._next = 0.0
-
-    def look(
-        self, laggards: list[Rank], now: float, begun: float, *, threads: bool
-    ) -> None:
-        """Look at each rank that has been silent for long, now and then.
-
-        Args:
-            laggards: Whom others wait for.
-            now: Monotonic time, seconds.
-            begun: When the run began.
-            threads: Any thread of them may be the one; else it is the main thread.
-        """
-        silent = [
-            rank
-            for rank in laggards
-            if time.monotonic_ns() - rank.moved_ns > LOOK_AFTER_S * 1e9
-        ]
-        for pid in set(self._by_pid) - {rank.pid for rank in silent}:
-            del self._by_pid[pid]
-        if not silent or now < self._next:
-            return
-        self._next = now + LOOK_EVERY_S
-        who = [(rank.rank, rank.pid) for rank in silent]
-        for sample in self._stacks.take(who, time.monotonic() - begun):
-            earlier = self._by_pid.setdefault(sample.pid, [])
-            if earlier and not _alike(earlier[-1], sample, threads=threads):
-                earlier.clear()
-            if self._reads_or_writes(sample.pid):
-                earlier.clear()
-            earlier.append(sample)
-
-    def _reads_or_writes(self, pid: int) -> bool:
-        """Whether the process moved data since the last look: then it is at work."""
-        try:
-            counters = psutil.Process(pid).io_counters()
-        except (psutil.Error, AttributeError):
-            return False
-        traffic = counters.read_chars + counters.write_chars
-        moved = traffic - self._traffic.get(pid, 0)
-        self._traffic[pid] = traffic
-        return bool(moved > _IDLE_BYTES)
-
-    def is_stuck(self, at_least: int = 1) -> bool:
-        """Whether so many have not moved for so long that waiting is pointless."""
-        stuck = sum(
-            taken[-1].seconds - taken[0].seconds >= STUCK_AFTER_S
-            for taken in self._by_pid.values()
-            if taken
-        )
-        return stuck >= max(1, at_least)
-
-    def is_dead(self) -> bool:
-        """Whether one has long held the interpreter's lock and done nothing with it.
-
-        Whoever sleeps, waits for a file or for the network has let go of the lock.
-        """
-        return any(
-            taken[-1].seconds - taken[0].seconds >= DEAD_AFTER_S
-            and all(sample.holds_gil for sample in taken)
-            and (taken[-1].cpu_seconds or 0) - (taken[0].cpu_seconds or 0) < IDLE_S
-            for taken in self._by_pid.values()
-            if taken
-        )
-
-    def samples(self) -> Iterator[StackSample]:
-        """All looks at ranks that still keep others waiting."""
-        for taken in self._by_pid.values():
-            yield from taken
-
-
-_IDLE_BYTES = 64 * 1024  # between two looks: a heartbeat file, a line of log
-
-
-def _alike(a: StackSample, b: StackSample, *, threads: bool) -> bool:
-    """Whether two looks met the same functions.
-
-    Which threads stand in the user's own code changes while one of them is at work.
-    """
-
-    def functions(sample: StackSample) -> list[list[tuple[str, str]]]:
-        standing = sample.standing if threads else []
-        return [
-            [(frame.file, frame.function) for frame in frames]
-            for frames in (sample.frames, *standing)
-        ]
-
-    return functions(a) == functions(b)
+        self.vigil.conclude()
 
 
 class _Pumps:
@@ -504,24 +296,3 @@ class _Pumps:
         """Wait for the rest; a daemon that keeps the pipe open is not waited for."""
         for thread in self._threads:
             thread.join(timeout=1.0)
-
-
-def _sources(
-    run: Run, samples: list[StackSample], directory: Path
-) -> Iterator[tuple[str, str]]:
-    """Texts of the user's files that the record names, by the name in `Place.file`."""
-    names = {place.file for place in run.sites if place is not None}
-    for rank in run.life:
-        for _, event in run.life[rank]:
-            place = getattr(event, "place", None)
-            if place is not None:
-                names.add(place.file)
-    prefix = str(directory).rstrip("/") + "/"
-    for sample in samples:
-        for frames in (sample.frames, *sample.standing):
-            names.update(frame.file.removeprefix(prefix) for frame in frames)
-    for name in sorted(names):
-        path = directory / name
-        with suppress(OSError):
-            if path.is_file() and path.stat().st_size <= _LARGEST_SOURCE:
-                yield name, path.read_text(errors="replace")
