@@ -341,6 +341,8 @@ def _ended_early(run: Run) -> Iterator[Gap]:
         )
     elif run.stopped == "interrupted":
         yield Gap("what comes later in the job", "the run was interrupted")
+    elif run.stopped == "timeout":
+        yield Gap("why the run did not end", "it was ended at its timeout")
     elif run.stopped:
         yield Gap(
             "what comes later in the job", "the run ended at the fault", hides=False

@@ -8,7 +8,7 @@ from pathlib import Path
 from distdoctor.catalogue import every_check
 from distdoctor.examination import conclude, examine
 from distdoctor.journal.assembly import read_run
-from distdoctor.journal.folder import read_manifest
+from distdoctor.journal.folder import Manifest, read_manifest
 from distdoctor.model.run import Run
 from distdoctor.report.compose import compose
 from distdoctor.report.schema import Report
@@ -32,9 +32,17 @@ def judge(folder: Path, kept: str = "") -> Judgement:
     Raises:
         RecordUnreadable: It holds no run, or one that cannot be read.
     """
-    run = read_run(folder)
+    return judge_run(read_run(folder), read_manifest(folder), kept)
+
+
+def judge_run(run: Run, manifest: Manifest, kept: str = "") -> Judgement:
+    """Judge a run that was put together already.
+
+    Args:
+        run: The run.
+        manifest: How it was started and how it ended.
+        kept: Its record folder for the report, if it stays.
+    """
     verdicts = examine(run, every_check())
     conclusion = conclude(run, verdicts)
-    return Judgement(
-        run, compose(run, verdicts, conclusion, read_manifest(folder), kept)
-    )
+    return Judgement(run, compose(run, verdicts, conclusion, manifest, kept))

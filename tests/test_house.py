@@ -55,7 +55,7 @@ MAY_USE = {
     "probes": "torch horovod",
     "reference_jobs": "torch horovod tensorboard",
     "fixtures": "torch horovod",
-    "pytest_plugin": "pytest",
+    "pytest_plugin": "pytest _pytest torch hypothesis psutil",
     "testing": "torch",
 }
 

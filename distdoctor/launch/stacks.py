@@ -36,6 +36,7 @@ _LIBRARIES = tuple(
     for name in ("stdlib", "purelib", "platlib")
     if (path := sysconfig.get_paths().get(name))
 )
+_OURS = ("/distdoctor/probes/", "/distdoctor/pytest_plugin/")
 
 
 def find_py_spy() -> str | None:
@@ -204,7 +205,7 @@ def _users(frames: Sequence[StackFrame]) -> Iterator[StackFrame]:
         if not (
             installed
             or frame.file.startswith(("<", *_LIBRARIES))
-            or "/distdoctor/probes/" in frame.file
+            or any(part in frame.file for part in _OURS)
         ):
             yield frame
 

@@ -46,6 +46,8 @@ class Stop:
     BUDGET = "budget"
     STEPS = "steps"
     INTERRUPTED = "interrupted"
+    TIMEOUT = "timeout"
+    FAILED = "failed"
 
 
 class Vigil:
@@ -164,6 +166,11 @@ class Vigil:
             seconds = time.monotonic() - self.begun
             who = [(rank.rank, rank.pid) for rank in living]
             self._samples += self._stacks.take(who, seconds)
+
+    def stacks(self) -> list[StackSample]:
+        """The last stack of each rank whose stack was taken, by rank."""
+        last = {sample.rank: sample for sample in self._samples}
+        return [last[rank] for rank in sorted(last)]
 
     def conclude(self) -> None:
         """Write down how the run ended; nothing of it may run any more."""

@@ -127,6 +127,13 @@ class Collectives:
         self.by_pointer.clear()
         self.handles.forget()
 
+    def turn(self) -> None:
+        """Another run begins: no group was ever seen in it."""
+        self.forget_groups()
+        self._seen.clear()
+        self._tasks.clear()
+        self._failing = self._in_vain = 0
+
     def met(self) -> int:
         """How many collectives this process has done on the world."""
         world = dist.group.WORLD

@@ -151,6 +151,7 @@ def _watch() -> None:
 
     collectives = _collectives()
     _installed.extend([collectives, watch_waits(collectives)])
+    RECORDER.on_turn.append(collectives.turn)
     if tuple(map(int, torch.__version__.split(".")[:2])) < _TELLS_REDUCE_OPS:
         reduce_ops.watch()
     setup.watch_stores()

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -50,6 +51,7 @@ class Recorder:
         spawned: Number of this process among those of `torch.multiprocessing.spawn`,
             mostly its rank; -1: it was not spawned so.
         calls: How many calls were written; to be changed under `lock`.
+        on_turn: What is called when this process begins to play in another run.
         batching: Threads that are inside `batch_isend_irecv`.
     """
 
@@ -59,6 +61,7 @@ class Recorder:
         self.folder = Path(os.environ.get(FOLDER_VARIABLE, "."))
         self.spawned = -1
         self.calls = 0
+        self.on_turn: list[Callable[[], None]] = []
         self.lock = threading.Lock()
         self._local = threading.local()
         self._stack_file: TextIO | None = None
@@ -73,6 +76,29 @@ class Recorder:
             os.environ[OWNER_VARIABLE] = str(os.getpid())
             self._offer_stacks()
         return self.writer
+
+    def turn(self, folder: Path, rank: int, world_size: int) -> None:
+        """Begin to play in another run, with another record folder.
+
+        What the probes remember of the last run is forgotten.
+
+        Raises:
+            OSError: The journal cannot be made; nothing is written then.
+        """
+        self.close()
+        self.folder = folder
+        self.calls, self.spawned = 0, -1
+        self._failed, self._told = None, False
+        self._substituted.clear()
+        for forget in self.on_turn:
+            forget()
+        self.open(rank, world_size)
+
+    def close(self) -> None:
+        """End the journal: this process plays no rank any more."""
+        if self.writer is not None:
+            self.writer.end()
+            self.writer = None
 
     def forked(self) -> None:
         """In a child: leave the parent's journal alone."""

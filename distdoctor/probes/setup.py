@@ -42,6 +42,15 @@ _MOST_NAMES = 64
 _LONGEST_NAME = 120
 
 
+def forget() -> None:
+    """Another run begins: its groups count from 1, in a journal of its own."""
+    _groups.clear()
+    _ordinals.clear()
+
+
+RECORDER.on_turn.append(forget)
+
+
 def around(
     op: str,
     made: Callable[[], Any],

@@ -1,1 +1,86 @@
-"""The pytest plugin: tests whose body runs on every rank, under watch."""
+"""Distributed tests for pytest: `@pytest.mark.ranks(4)` runs a test on four ranks.
+
+A test that hangs, dies or diverges fails with a diagnosis, and the session always ends.
+Nothing heavy is loaded before a test asks for ranks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from distdoctor.pytest_plugin import fixtures
+
+if TYPE_CHECKING:
+    from distdoctor.pytest_plugin.lanes import Lanes
+
+_LANES: pytest.StashKey[Lanes] = pytest.StashKey()
+
+_MARKERS = (
+    "ranks(n, backend='gloo', device='cpu', timeout=None, lane='auto'): run the test "
+    "on n ranks, each with the process group initialised; a list of numbers runs it on "
+    "each of them in turn",
+    "distdoctor(ignore=(), watch=True): codes of findings that do not fail the test; "
+    "whether the ranks are watched at all",
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the settings."""
+    parser.addini(
+        "distdoctor_timeout",
+        "seconds after which a test on ranks is ended, whatever it does",
+        default="300",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the markers and the fixtures."""
+    for marker in _MARKERS:
+        config.addinivalue_line("markers", marker)
+    config.pluginmanager.register(fixtures, "distdoctor-fixtures")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make a test of each number of ranks, where a list of them is given."""
+    if metafunc.definition.get_closest_marker("ranks") is None:
+        return
+    from distdoctor.pytest_plugin.orders import PARAMETER, MarkerWrong, sizes_of
+
+    try:
+        sizes = sizes_of(metafunc.definition)
+    except MarkerWrong as error:
+        raise pytest.UsageError(str(error)) from None
+    if len(sizes) > 1:
+        metafunc.fixturenames.append(PARAMETER)
+        metafunc.parametrize(PARAMETER, sizes, ids=[f"{n}ranks" for n in sizes])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> bool | None:
+    """Run a test that is marked for ranks on them, and nothing of it here."""
+    config = item.config
+    if fixtures.is_rank(config) or item.get_closest_marker("ranks") is None:
+        return None
+    if _LANES not in config.stash:
+        from distdoctor.pytest_plugin.lanes import Lanes
+
+        config.stash[_LANES] = Lanes(config)
+    config.stash[_LANES].run(item, nextitem)
+    return True
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """End all ranks."""
+    if _LANES in session.config.stash:
+        session.config.stash[_LANES].close()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End all ranks, also where the session came to no orderly end."""
+    if _LANES in config.stash:
+        config.stash[_LANES].close()

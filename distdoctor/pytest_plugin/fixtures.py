@@ -1,0 +1,127 @@
+"""Fixtures of tests that run on ranks: who this rank is, its group, its folders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+class Seat:
+    """Which part this process plays just now.
+
+    Attributes:
+        rank: The rank.
+        world_size: Number of ranks.
+        device: "cpu" or "cuda".
+        scratch: Folder that the ranks of the test share.
+        ask: Asks pytest itself a question, and waits for the answer.
+    """
+
+    def __init__(self, ask: Callable[[str], Any]) -> None:
+        self.rank = 0
+        self.world_size = 1
+        self.device = "cpu"
+        self.scratch = Path()
+        self.ask = ask
+
+
+SEAT = pytest.StashKey[Seat]()
+
+
+def is_rank(config: pytest.Config) -> bool:
+    """Whether this process plays ranks for another pytest."""
+    return SEAT in config.stash
+
+
+def _seat(request: pytest.FixtureRequest) -> Seat:
+    seat = request.config.stash.get(SEAT, None)
+    if seat is None:
+        pytest.fail(
+            f"the fixture {request.fixturename!r} is for tests that run on ranks: mark "
+            "the test with @pytest.mark.ranks(2)",
+            pytrace=False,
+        )
+    return seat
+
+
+@pytest.fixture(scope="session")
+def rank(request: pytest.FixtureRequest) -> int:
+    """This rank's number in the world, from 0."""
+    return _seat(request).rank
+
+
+@pytest.fixture(scope="session")
+def world_size(request: pytest.FixtureRequest) -> int:
+    """How many ranks run the test."""
+    return _seat(request).world_size
+
+
+@pytest.fixture(scope="session")
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """The device of this rank: the CPU, or a GPU of its own."""
+    import torch
+
+    seat = _seat(request)
+    return (
+        torch.device("cuda", seat.rank)
+        if seat.device == "cuda"
+        else torch.device("cpu")
+    )
+
+
+@pytest.fixture
+def group(request: pytest.FixtureRequest) -> ProcessGroup:
+    """The process group of all ranks; each test has one of its own."""
+    import torch.distributed as dist
+
+    _seat(request)
+    world = dist.group.WORLD
+    assert world is not None
+    return world
+
+
+@pytest.fixture
+def mesh(request: pytest.FixtureRequest) -> DeviceMesh:
+    """A device mesh of one dimension over all ranks."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    seat = _seat(request)
+    return init_device_mesh(seat.device, (seat.world_size,))
+
+
+@pytest.fixture
+def shared_tmp_path(request: pytest.FixtureRequest) -> Path:
+    """A folder that all ranks of the test share, empty at its start."""
+    folder = _seat(request).scratch / "shared"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def rank_tmp_path(request: pytest.FixtureRequest) -> Path:
+    """A folder of this rank's own, empty at the start of the test."""
+    seat = _seat(request)
+    folder = seat.scratch / f"rank-{seat.rank}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def distdoctor_findings(
+    request: pytest.FixtureRequest,
+) -> Callable[[], list[dict[str, Any]]]:
+    """What distdoctor finds in what the ranks of this test have done so far.
+
+    A function: all ranks must call it, and all get the same list of findings, in the
+    shape of the report as data.
+    """
+    seat = _seat(request)
+    return lambda: list(seat.ask("findings"))

@@ -1,0 +1,308 @@
+"""Runs the tests of one pytest process that are marked for ranks, one by one."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distdoctor.pytest_plugin.merging import merge
+from distdoctor.pytest_plugin.orders import MarkerWrong, Order, Setup, Wanted, wanted_by
+from distdoctor.pytest_plugin.play import Outcome, Play
+from distdoctor.pytest_plugin.pool import Pool, RankProcess, RanksNotStarted, Zygote
+from distdoctor.report.schema import Report
+
+_RECORDS = "distdoctor-records"
+_SCRATCH = "distdoctor-tmp"
+
+_NOT_LOADED = ("terminal", "junitxml", "timeout", "rerunfailures", "pytest_cov")
+"""Plugins for a whole session: of these there is one, in the pytest that asked."""
+
+_CHANGED: dict[str, Any] = {
+    **dict.fromkeys(("lf", "failedfirst", "newfirst", "stepwise", "stepwise_skip")),
+    **dict.fromkeys(("usepdb", "trace", "cacheclear", "collectonly", "looponfail")),
+    **dict.fromkeys(("setuponly", "setupshow", "setupplan", "distload", "pyargs")),
+    **dict.fromkeys(("xmlpath", "log_file", "numprocesses", "maxprocesses")),
+    **dict.fromkeys(("cacheshow", "debug", "durations", "pastebin", "report_log")),
+    "maxfail": 0,
+    "keyword": "",
+    "markexpr": "",
+    "deselect": [],
+    "dist": "no",
+    "tx": [],
+    "px": [],
+}
+"""Options that mean the session, and what they are in a rank's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A test that distdoctor has judged.
+
+    Attributes:
+        nodeid: The test.
+        outcome: "passed", "failed" or "skipped".
+        report: What was said of it.
+    """
+
+    nodeid: str
+    outcome: str
+    report: Report
+
+
+class Slots:
+    """How many ranks may run at a time; here as many as are asked for."""
+
+    def acquire(self, ranks: int) -> None:
+        """Wait until so many more may run."""
+
+    def release(self) -> None:
+        """Give back what was acquired."""
+
+
+class Lanes:
+    """Everything that runs ranks for one pytest process.
+
+    Attributes:
+        judged: The tests that were judged, in their order.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.judged: list[Judged] = []
+        self._config = config
+        self._slots = Slots()
+        self._zygote: Zygote | None = None
+        self._pool: Pool | None = None
+        self._pools = self._tests = 0
+
+    def run(self, item: pytest.Item, following: pytest.Item | None) -> None:
+        """Run a test on its ranks, and report it as pytest does."""
+        hook = item.ihook
+        hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        leave = None
+        try:
+            wanted = wanted_by(item)
+        except MarkerWrong as error:
+            outcome, timeout_s = Outcome(lost={0: str(error)}), 0.0
+        else:
+            outcome, timeout_s = self._play(item, following, wanted), wanted.timeout_s
+            leave = outcome.leave
+        reports = merge(item, outcome, timeout_s)
+        verdict = _verdict(reports)
+        if outcome.record is not None and verdict != "failed":
+            shutil.rmtree(outcome.record, ignore_errors=True)
+        if outcome.judgement is not None:
+            judged = outcome.judgement.report
+            self.judged.append(Judged(item.nodeid, verdict, judged))
+        for report in reports:
+            hook.pytest_runtest_logreport(report=report)
+        hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        if leave is not None:
+            pytest.exit(leave)
+
+    def close(self) -> None:
+        """End all processes and remove what they left."""
+        if self._zygote is None:
+            return
+        if self._pool is not None:
+            self._pool.finish()
+        self._discard()
+        self._zygote.close()
+        self._zygote = None
+
+    # --- one test ---
+
+    def _play(
+        self, item: pytest.Item, following: pytest.Item | None, wanted: Wanted
+    ) -> Outcome:
+        if wanted.device == "cuda" and (missing := _too_few_gpus(wanted.ranks)):
+            return Outcome(lost={0: missing})
+        self._slots.acquire(wanted.ranks)
+        try:
+            processes = self._processes(wanted)
+        except RanksNotStarted as error:
+            self._discard()
+            return Outcome(lost={0: str(error)})
+        except BaseException:
+            self._discard()
+            raise
+        else:
+            return self._play_on(processes, item, following, wanted)
+        finally:
+            self._slots.release()
+
+    def _play_on(
+        self,
+        processes: Sequence[RankProcess],
+        item: pytest.Item,
+        following: pytest.Item | None,
+        wanted: Wanted,
+    ) -> Outcome:
+        assert self._zygote is not None
+        self._tests += 1
+        name = f"{self._tests}-{_safe(item.name)}"
+        folder = self._zygote.folder / f"test-{self._tests}"
+        order = Order(
+            number=self._tests,
+            nodeid=item.nodeid,
+            path=str(item.path),
+            following=self._following(following, wanted),
+            ranks=(),
+            wanted=wanted,
+            folder=folder if wanted.watch else None,
+            scratch=self._base() / _SCRATCH / name,
+        )
+        play = Play(order, processes, self._zygote, self._config.rootpath)
+        done = False
+        try:
+            outcome = play.run()
+            if outcome.is_bad:
+                play.look()
+            done = True
+        except pytest.fail.Exception as error:  # as of a plugin for timeouts
+            play.outcome.remark, play.outcome.stopped = str(error), "timeout"
+            play.look()
+            outcome, done = play.outcome, True
+        finally:
+            if not done or play.outcome.is_bad or wanted.lane == "fresh":
+                self._discard()
+            else:
+                self._leave(processes)
+        play.judge(self._base() / _RECORDS / name)
+        self._warn(play)
+        return outcome
+
+    def _leave(self, processes: Sequence[RankProcess]) -> None:
+        for process in processes:
+            with suppress(OSError):
+                process.wire.send(("leave",))
+
+    def _following(
+        self, item: pytest.Item | None, wanted: Wanted
+    ) -> tuple[str, str] | None:
+        """The next test, if this one's fixtures may live on for it.
+
+        They may when it runs on the same ranks in the same way: a fixture that
+        communicates would else be torn down by some of those that set it up.
+        """
+        if item is None or item.get_closest_marker("ranks") is None:
+            return None
+        try:
+            theirs = wanted_by(item)
+        except MarkerWrong:
+            return None
+        shape = (wanted.ranks, wanted.backend, wanted.device, wanted.lane)
+        same = shape == (theirs.ranks, theirs.backend, theirs.device, theirs.lane)
+        if not same or wanted.lane != "pool":
+            return None
+        return str(item.path), item.nodeid
+
+    def _warn(self, play: Play) -> None:
+        told = set()
+        for warning, when, nodeid, location in play.warnings:
+            key = (str(warning.message), warning.filename, warning.lineno)
+            if key not in told:
+                told.add(key)
+                self._config.hook.pytest_warning_recorded.call_historic(
+                    kwargs={
+                        "warning_message": warning,
+                        "when": when,
+                        "nodeid": nodeid,
+                        "location": location,
+                    }
+                )
+
+    # --- processes ---
+
+    def _processes(self, wanted: Wanted) -> Sequence[RankProcess]:
+        """Who plays: the ranks of the pool, or new ones.
+
+        Raises:
+            RanksNotStarted: They cannot be had.
+        """
+        if self._zygote is not None and self._zygote.gone:
+            self._discard()
+            self._zygote.close()
+            self._zygote = None
+        if self._zygote is None:
+            capture = self._config.getoption("capture", "fd") != "no"
+            directory = self._config.invocation_params.dir
+            self._zygote = Zygote(directory, capture=capture)
+        if wanted.lane == "fresh" and self._pool is not None:
+            self._discard()
+        if self._pool is None:
+            self._pools += 1
+            self._pool = Pool(self._zygote, self._pools, self._setup)
+        count = 1 if wanted.lane == "fake" else wanted.ranks
+        self._pool.grow(count)
+        return self._pool.processes[:count]
+
+    def _discard(self) -> None:
+        if self._zygote is not None:
+            self._zygote.end_ranks()
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
+    def _setup(self, name: str, port: int, log: str) -> Setup:
+        config = self._config
+        given = vars(config.option).copy()
+        given.pop("file_or_dir", None)  # its own argument
+        options = {
+            **{name: option for name, option in given.items() if _fits(option)},
+            **{name: option for name, option in _CHANGED.items() if name in given},
+            "basetemp": str(self._base() / f"ranks-{name}"),
+            "rootdir": str(config.rootpath),
+            "inifilename": str(config.inipath) if config.inipath else None,
+            "plugins": list(config.option.plugins),
+        }
+        captured = config.getoption("capture", "fd") != "no"
+        arguments = [part for name in _NOT_LOADED for part in ("-p", f"no:{name}")]
+        return Setup(
+            options=options,
+            arguments=[*arguments, str(config.rootpath)],
+            sys_path=list(sys.path),
+            directory=str(config.invocation_params.dir),
+            log=log if captured else "",
+            port=port,
+        )
+
+    def _base(self) -> Path:
+        factory = self._config._tmp_path_factory  # type: ignore[attr-defined]
+        base: Path = factory.getbasetemp()
+        return base
+
+
+def _too_few_gpus(ranks: int) -> str:
+    import torch
+
+    here = torch.cuda.device_count()
+    if here >= ranks:
+        return ""
+    return f"the test wants {ranks} GPUs, and there are {here}"
+
+
+def _verdict(reports: Sequence[Any]) -> str:
+    outcomes = [report.outcome for report in reports]
+    return next((o for o in ("failed", "skipped") if o in outcomes), "passed")
+
+
+def _safe(name: str) -> str:
+    return re.sub(r"\W+", "-", name)[:60]
+
+
+def _fits(value: Any) -> bool:
+    """Whether an option's value can be sent to another process."""
+    try:
+        pickle.dumps(value)
+    except Exception:  # noqa: BLE001 - whatever its own code raises
+        return False
+    return True

@@ -1,0 +1,387 @@
+"""Makes one report per phase of what the ranks of a test reported.
+
+A phase failed if it failed on any rank. The failure shown in full is the culprit's; the
+others are named, and shown where they differ.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pytest
+from _pytest._code.code import (
+    ExceptionRepr,
+    ReprEntryNative,
+    ReprExceptionInfo,
+    ReprFileLocation,
+    ReprTraceback,
+)
+from _pytest.skipping import evaluate_xfail_marks
+
+from distdoctor.launch.vigil import Stop
+from distdoctor.model.run import named
+from distdoctor.pytest_plugin.play import Outcome, Told
+from distdoctor.report.schema import FindingData
+from distdoctor.report.text import render
+
+_PHASES = ("setup", "call", "teardown")
+_MOST_FAILURES = 6  # that differ from the culprit's, shown in full
+
+_WHY = {
+    Stop.DEADLOCK: "deadlock",
+    Stop.REFUSED: "a call was refused because it cannot meet the other ranks' calls",
+    Stop.STUCK: "a rank that others wait for has moved nowhere for long",
+    Stop.TIMEOUT: "the test did not end within its timeout",
+    Stop.FAILED: "other ranks did not end after a failure",
+}
+
+
+def merge(item: pytest.Item, outcome: Outcome, timeout_s: float) -> list[Any]:
+    """The reports of a test: setup, call, if it came to that, and teardown.
+
+    Args:
+        item: The test.
+        outcome: What its ranks told.
+        timeout_s: What it was given.
+    """
+    phases = _by_phase(item, outcome)
+    broken = _broken_phase(outcome)
+    reports = []
+    for key, told in phases.items():
+        report = _merged(told, outcome, culprits=_blamed(outcome))
+        reports.append(report)
+        if _is_follower(report, told, outcome):
+            # What was told is only what came of it: a connection that broke.
+            followed = str(report.longrepr)
+            _fail(item, report, outcome, timeout_s)
+            _add_section(report, "what came of it on other ranks", followed)
+            broken = ""
+        if key[0] == "call" and outcome.findings and report.outcome != "failed":
+            _fail(item, report, outcome, timeout_s)
+            broken = ""
+    if broken:
+        _break(item, reports, broken, outcome, timeout_s)
+    told_already = any(report.outcome == "failed" for report in reports)
+    if outcome.findings and not told_already:  # of a test that was skipped, say
+        _break(item, reports, "call", outcome, timeout_s)
+    _complete(item, reports)
+    _decorate(reports, outcome)
+    return reports
+
+
+# --- what the ranks told ---
+
+
+def _by_phase(
+    item: pytest.Item, outcome: Outcome
+) -> dict[tuple[str, str], dict[int, tuple[Any, Told]]]:
+    """Reports by phase and rank; subtests are phases of their own."""
+    phases: dict[tuple[str, str], dict[int, tuple[Any, Told]]] = {}
+    for rank, reports in sorted(outcome.told.items()):
+        for told in reports:
+            report = item.config.hook.pytest_report_from_serializable(
+                config=item.config, data=told.data
+            )
+            if report is not None:
+                context = str(getattr(report, "context", ""))
+                by_rank = phases.setdefault((report.when, context), {})
+                by_rank[rank] = (report, told)
+    order = sorted(phases, key=lambda key: (_PHASES.index(key[0]), not key[1]))
+    return {key: phases[key] for key in order}
+
+
+def _blamed(outcome: Outcome) -> set[int]:
+    return {rank for finding in outcome.findings for rank in finding.ranks}
+
+
+def _is_follower(
+    report: Any, told: Mapping[int, tuple[Any, Told]], outcome: Outcome
+) -> bool:
+    """Whether all failures of a phase are due to a rank that told of none."""
+    failed = [told for report, told in told.values() if report.outcome == "failed"]
+    known = outcome.died or outcome.findings or outcome.stopped
+    return (
+        report.outcome == "failed"
+        and bool(known)
+        and all(told.secondary for told in failed)
+    )
+
+
+def _merged(
+    told: Mapping[int, tuple[Any, Told]],
+    outcome: Outcome,
+    culprits: set[int],
+) -> Any:
+    reports = {rank: report for rank, (report, _) in told.items()}
+    expected = {r for r, report in reports.items() if hasattr(report, "wasxfail")}
+    failed = {r for r, report in reports.items() if report.outcome == "failed"}
+    if expected & {r for r, x in reports.items() if x.outcome == "skipped"}:
+        # Expected to fail, and it did somewhere: that it passed elsewhere is no news.
+        failed -= {r for r in failed if _passed_unexpectedly(reports[r])}
+    skipped = {r for r, report in reports.items() if report.outcome == "skipped"}
+    if failed:
+        first = min(
+            failed,
+            key=lambda r: (told[r][1].secondary, r not in culprits, told[r][1].at_ns),
+        )
+        merged = reports[first]
+        _tell_of_failures(merged, first, {r: reports[r] for r in failed}, outcome)
+    elif skipped & expected:
+        merged = reports[min(skipped & expected)]
+    elif len(skipped) == len(reports):
+        merged = reports[min(skipped)]
+    else:
+        merged = reports[min(set(reports) - skipped)]
+    _add_up(merged, reports)
+    return merged
+
+
+def _passed_unexpectedly(report: Any) -> bool:
+    return isinstance(report.longrepr, str) and report.longrepr.startswith("[XPASS")
+
+
+def _add_up(merged: Any, reports: Mapping[int, Any]) -> None:
+    """Give a report what all ranks have: time, properties, what they printed."""
+    merged.duration = max(report.duration for report in reports.values())
+    for name, choose in (("start", min), ("stop", max)):
+        times = [getattr(report, name, None) for report in reports.values()]
+        known = [time for time in times if time is not None]
+        if known:
+            setattr(merged, name, choose(known))
+    properties: list[Any] = []
+    for report in reports.values():
+        properties += [p for p in report.user_properties if p not in properties]
+    merged.user_properties = properties
+    printed: dict[tuple[str, str], list[int]] = {}
+    for rank, report in reports.items():
+        for name, content in report.sections:
+            printed.setdefault((name, content), []).append(rank)
+    merged.sections = [
+        (f"{name}, {named(ranks)}", content)
+        for (name, content), ranks in sorted(
+            printed.items(), key=lambda entry: entry[1]
+        )
+    ]
+
+
+def _tell_of_failures(
+    merged: Any, first: int, failed: Mapping[int, Any], outcome: Outcome
+) -> None:
+    """Say which ranks failed alike, and show failures that differ."""
+    groups: dict[str, list[int]] = {}
+    for rank in [first, *sorted(set(failed) - {first})]:
+        groups.setdefault(_essence(failed[rank]), []).append(rank)
+    alike, *others = groups.values()
+    everyone = len(outcome.told)
+    if everyone == 1:
+        return
+    parts = [f"{named(alike)} failed{' alike' if len(alike) > 1 else ''}"]
+    parts += [f"{named(ranks)} failed otherwise" for ranks in others]
+    missing = {*outcome.unfinished, *outcome.died, *outcome.lost}
+    well = sorted(set(outcome.told) - set(failed) - missing)
+    if well:
+        parts.append(f"{named(well)} did not fail")
+    _add_section(merged, "ranks", "; ".join(parts))
+    for ranks in others[:_MOST_FAILURES]:
+        text = str(failed[ranks[0]].longrepr)
+        _add_section(merged, f"{named(ranks)} failed otherwise", text)
+
+
+def _essence(report: Any) -> str:
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if crash is None:
+        return str(report.longrepr)
+    return f"{crash.path}:{crash.lineno}: {crash.message}"
+
+
+# --- what no rank told ---
+
+
+def _broken_phase(outcome: Outcome) -> str:
+    """The phase in which a rank went missing; "" if all told all."""
+    missing = {*outcome.unfinished, *outcome.died, *outcome.lost}
+    if not missing and not outcome.stopped:
+        return ""
+    done = [
+        {told.data["when"] for told in outcome.told.get(rank, ())} for rank in missing
+    ]
+    if any("setup" not in phases for phases in done):
+        return "setup" if not outcome.told or outcome.lost else "call"
+    if any("call" not in phases for phases in done):
+        return "call"
+    return "teardown"
+
+
+def _break(
+    item: pytest.Item,
+    reports: list[Any],
+    phase: str,
+    outcome: Outcome,
+    timeout_s: float,
+) -> None:
+    """Fail a phase that no report of a rank tells of, unless one tells of a failure."""
+    there = [report for report in reports if report.when == phase]
+    if any(report.outcome == "failed" for report in reports):
+        failed = next(report for report in reports if report.outcome == "failed")
+        if outcome.died or outcome.remark or outcome.stopped != Stop.DEADLOCK:
+            _add_section(failed, "ended", _headline(outcome, timeout_s))
+        return
+    if there:
+        report = there[0]
+    else:
+        report = _fresh(item, phase, outcome)
+        at = sum(_PHASES.index(r.when) < _PHASES.index(phase) for r in reports)
+        reports.insert(at, report)
+    _fail(item, report, outcome, timeout_s)
+    if phase == "setup":  # what came after it counts no more
+        reports[:] = [r for r in reports if r.when == "setup"]
+
+
+def _fail(item: pytest.Item, report: Any, outcome: Outcome, timeout_s: float) -> None:
+    report.outcome = "failed"
+    report.__dict__.pop("wasxfail", None)
+    report.longrepr = _representation(item, outcome, timeout_s)
+    if report.when == "call" and (outcome.stopped or not outcome.findings):
+        _expect(item, report)
+
+
+def _expect(item: pytest.Item, report: Any) -> None:
+    """A hang or a death of a test that is marked to fail is what was expected."""
+    mark = evaluate_xfail_marks(item)
+    if mark is not None and mark.raises is None:
+        report.outcome, report.wasxfail = "skipped", mark.reason
+
+
+def _representation(
+    item: pytest.Item, outcome: Outcome, timeout_s: float
+) -> ReprExceptionInfo:
+    path, line = str(item.path), (item.location[1] or 0) + 1
+    headline = _headline(outcome, timeout_s)
+    for places in [*outcome.stacks.values()][:1]:
+        path, line = places[0].file, places[0].line
+    for finding in outcome.findings[:1]:
+        if finding.locations:
+            where = finding.locations[0]
+            path, line = where.file, where.line
+    lines = [headline]
+    lines += [f"rank {rank}: {text}" for rank, text in sorted(outcome.lost.items())]
+    entry = ReprEntryNative([text + "\n" for text in lines])
+    crash = ReprFileLocation(path, line, headline.partition("\n")[0])
+    return ReprExceptionInfo(
+        reprcrash=crash, reprtraceback=ReprTraceback([entry], None, "native")
+    )
+
+
+def _headline(outcome: Outcome, timeout_s: float) -> str:
+    """What happened, in a line: code, ranks, line where they are known."""
+    parts = [_told(finding) for finding in outcome.findings]
+    parts += [outcome.remark] * bool(outcome.remark)
+    parts += [
+        f"rank {rank} {_ended(status)}" for rank, status in sorted(outcome.died.items())
+    ]
+    if outcome.lost and not parts:
+        parts.append(f"{named(sorted(outcome.lost))} could not run the test")
+    if outcome.stopped and (not outcome.findings or outcome.stopped == Stop.TIMEOUT):
+        why = _WHY.get(outcome.stopped, outcome.stopped)
+        if outcome.stopped == Stop.TIMEOUT:
+            why += f" of {timeout_s:g} s"
+        if outcome.unfinished:
+            why += f"; {named(outcome.unfinished)} had not ended"
+        for rank, places in [*outcome.stacks.items()][:1]:
+            why += f"; rank {rank} stood at {places[0].file}:{places[0].line}"
+        parts.append(why)
+    return "; ".join(parts) or "the test did not end as it should"
+
+
+def _told(finding: FindingData) -> str:
+    who = f" {named(finding.ranks)}" if finding.ranks else ""
+    at = ""
+    if finding.locations:
+        at = f" at {finding.locations[0].file}:{finding.locations[0].line}"
+    return f"{finding.code} {finding.name.replace('-', ' ')}:{who}{at}"
+
+
+def _ended(status: int) -> str:
+    if status < 0:
+        try:
+            name = signal.Signals(-status).name
+        except ValueError:
+            name = f"signal {-status}"
+        return f"was killed by {name}"
+    return f"left with exit code {status} in the middle of the test"
+
+
+# --- what all reports get ---
+
+
+def _fresh(item: pytest.Item, phase: str, outcome: Outcome | None = None) -> Any:
+    return pytest.TestReport(
+        nodeid=item.nodeid,
+        location=item.location,
+        keywords=dict.fromkeys(item.keywords, 1),
+        outcome="passed",
+        longrepr=None,
+        when=phase,  # type: ignore[arg-type]
+        duration=outcome.seconds if outcome is not None else 0.0,
+    )
+
+
+def _complete(item: pytest.Item, reports: list[Any]) -> None:
+    """Pytest counts on a setup first and a teardown last."""
+    if not reports or reports[0].when != "setup":
+        reports.insert(0, _fresh(item, "setup"))
+    if reports[-1].when != "teardown":
+        reports.append(_fresh(item, "teardown"))
+
+
+def _decorate(reports: Iterable[Any], outcome: Outcome) -> None:
+    """Put the diagnosis first, and what the unfinished have printed."""
+    codes = [
+        f"{finding.code} {named(finding.ranks)}" if finding.ranks else finding.code
+        for finding in outcome.findings
+    ]
+    for report in reports:
+        if report.outcome == "failed" or (outcome.stopped and report.when == "call"):
+            if outcome.judgement is not None and (outcome.findings or outcome.stopped):
+                judged = outcome.judgement
+                text = render(judged.report, judged.run)
+                _add_section(report, "distdoctor", text, first=True)
+            if stacks := _stacks(outcome):
+                _add_section(report, "where the ranks stood", stacks)
+            report.sections = [*report.sections, *_unreported(outcome)]
+            break
+    for report in reports:
+        if report.when == "call":
+            report.user_properties = [
+                *report.user_properties,
+                *(("distdoctor", code) for code in codes),
+            ]
+
+
+def _stacks(outcome: Outcome) -> str:
+    """Stacks of the unfinished, each once, as Python writes them."""
+    alike: dict[str, list[int]] = {}
+    for rank, places in sorted(outcome.stacks.items()):
+        lines = [f"  {place.file}:{place.line} {place.function}" for place in places]
+        alike.setdefault("\n".join(lines), []).append(rank)
+    return "\n".join(f"{named(ranks)}\n{text}" for text, ranks in alike.items())
+
+
+def _unreported(outcome: Outcome) -> Iterator[tuple[str, str]]:
+    for rank, printed in sorted(outcome.printed.items()):
+        for stream, text in printed.items():
+            yield f"Captured {stream}, rank {rank}, which did not end", text
+    for rank, text in sorted(outcome.said.items()):
+        yield f"Last words, rank {rank}", text
+
+
+def _add_section(report: Any, name: str, text: str, *, first: bool = False) -> None:
+    longrepr = report.longrepr
+    if isinstance(longrepr, ExceptionRepr):
+        longrepr.addsection(name, text, "-")
+        if first:
+            longrepr.sections.insert(0, longrepr.sections.pop())
+    elif isinstance(longrepr, str):
+        report.longrepr = f"{longrepr}\n--- {name} ---\n{text}"

@@ -1,0 +1,172 @@
+"""What pytest tells its ranks, and what the marker `ranks` asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LANES = ("auto", "pool", "fresh", "fake")
+
+_MOST_RANKS = 1024  # in the lane "fake" they cost only time
+
+PARAMETER = "distdoctor_ranks"
+"""Name of the parameter of a test that runs on several numbers of ranks in turn."""
+
+TIMEOUT_INI = "distdoctor_timeout"
+
+
+class MarkerWrong(Exception):
+    """The marker `ranks` was given something that makes no sense."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """How a test wants to run.
+
+    Attributes:
+        ranks: How many.
+        backend: Of the process group.
+        device: "cpu" or "cuda".
+        timeout_s: Seconds after which the test is ended, whatever it does.
+        lane: How its ranks are started: "pool", "fresh" or "fake".
+        watch: Whether the probes watch its communication.
+        ignore: Codes of findings that do not fail it.
+    """
+
+    ranks: int
+    backend: str
+    device: str
+    timeout_s: float
+    lane: str
+    watch: bool = True
+    ignore: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What a rank's process is told once.
+
+    Attributes:
+        options: pytest's options, by name.
+        arguments: Those that must be known before the plugins are loaded.
+        sys_path: Where modules are found.
+        directory: Where pytest was started.
+        log: File for what is printed outside of the tests; none: as it comes.
+        port: Of the store of the pool; 0: this rank opens it.
+    """
+
+    options: dict[str, Any]
+    arguments: list[str]
+    sys_path: list[str]
+    directory: str
+    log: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """One test, as one process is to run it.
+
+    Attributes:
+        number: Of the test in this pytest process, from 1.
+        nodeid: The test.
+        path: Its file.
+        following: The test after it (file, nodeid), if its fixtures may stay for it.
+        ranks: The ranks that the process plays, one after the other.
+        wanted: How.
+        folder: The record folder; none: it is not watched.
+        scratch: Folder of `shared_tmp_path` and `rank_tmp_path`.
+    """
+
+    number: int
+    nodeid: str
+    path: str
+    following: tuple[str, str] | None
+    ranks: Sequence[int]
+    wanted: Wanted
+    folder: Path | None
+    scratch: Path = field(default_factory=Path)
+
+
+def sizes_of(item: pytest.Item | Any) -> list[int]:
+    """Numbers of ranks that a test is to run on, one after the other; mostly one.
+
+    Raises:
+        MarkerWrong: The marker names none.
+    """
+    mark = item.get_closest_marker("ranks")
+    assert mark is not None
+    given = mark.args[0] if mark.args else mark.kwargs.get("n")
+    sizes: list[Any] = (
+        list(given) if isinstance(given, list | tuple | range) else [given]
+    )
+    for size in sizes:
+        if not isinstance(size, int) or not 1 <= size <= _MOST_RANKS:
+            raise MarkerWrong(
+                f"@pytest.mark.ranks({given!r}): a number of ranks from 1 to "
+                f"{_MOST_RANKS} was expected, or a list of them"
+            )
+    if not sizes:
+        raise MarkerWrong("@pytest.mark.ranks([]) names no number of ranks")
+    return sizes
+
+
+def wanted_by(item: pytest.Item) -> Wanted:
+    """What the markers of a test ask for.
+
+    Raises:
+        MarkerWrong: Something that makes no sense.
+    """
+    sizes = sizes_of(item)
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    mark = item.get_closest_marker("ranks")
+    assert mark is not None
+    given = dict(mark.kwargs)
+    given.pop("n", None)
+    device = given.pop("device", "cpu")
+    lane = given.pop("lane", "auto")
+    backend = given.pop("backend", "nccl" if device == "cuda" else "gloo")
+    timeout = given.pop("timeout", None)
+    timeout_s = float(item.config.getini(TIMEOUT_INI) if timeout is None else timeout)
+    if given:
+        raise MarkerWrong(
+            f"@pytest.mark.ranks has no argument {', '.join(map(repr, given))}; it "
+            "takes backend, device, lane and timeout"
+        )
+    if lane not in LANES:
+        raise MarkerWrong(
+            f"lane={lane!r}: one of {', '.join(map(repr, LANES))} was expected"
+        )
+    if len(sizes) > 1 and PARAMETER not in params:
+        raise MarkerWrong(
+            "a list of numbers of ranks needs a test that can be parametrised; tests "
+            "of unittest.TestCase cannot"
+        )
+    watch, ignore = _watching(item)
+    return Wanted(
+        ranks=params.get(PARAMETER, sizes[0]),
+        backend=backend,
+        device="cuda" if backend == "nccl" else device,
+        timeout_s=timeout_s,
+        lane="pool" if lane == "auto" else lane,
+        watch=watch and lane != "fake",
+        ignore=ignore,
+    )
+
+
+def _watching(item: pytest.Item) -> tuple[bool, frozenset[str]]:
+    """What the marker `distdoctor` says; the closest that says something counts."""
+    watch, ignore = True, set()
+    for mark in reversed(list(item.iter_markers("distdoctor"))):
+        unknown = set(mark.kwargs) - {"watch", "ignore"}
+        if unknown or mark.args:
+            raise MarkerWrong(
+                "@pytest.mark.distdoctor takes ignore=[codes] and watch=True or False"
+            )
+        watch = bool(mark.kwargs.get("watch", watch))
+        ignore |= {str(code).upper() for code in mark.kwargs.get("ignore", ())}
+    return watch, frozenset(ignore)

@@ -1,0 +1,425 @@
+"""One test on its ranks, watched to its end or to the point where it has none."""
+
+from __future__ import annotations
+
+import json
+import select
+import shutil
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import distdoctor
+from distdoctor.errors import DistdoctorError, JournalUnreadable
+from distdoctor.journal import EXITS_FILE, Kind
+from distdoctor.journal.assembly import assemble, relative
+from distdoctor.journal.folder import Manifest
+from distdoctor.journal.reader import JournalReader
+from distdoctor.judging import Judgement, judge, judge_run
+from distdoctor.launch.pulse import Rank
+from distdoctor.launch.tree import lives
+from distdoctor.launch.vigil import Stop, Vigil
+from distdoctor.model.events import Place
+from distdoctor.pytest_plugin.orders import Order
+from distdoctor.pytest_plugin.pool import RankProcess, Zygote
+from distdoctor.report.json import render
+from distdoctor.report.schema import FindingData
+
+POLL_S = 0.004
+_CALM_S = 2.0  # after which it is looked at less often
+_CALM_POLL_S = 0.02
+_SLOW_POLL_S = 0.05  # for what costs more: new journals, ended processes
+_STATES_S = 1.0  # between two looks at whether a rank was stopped
+_STOPPED_S = 2.0  # by a signal; nobody lets it go on meanwhile
+_FAILED_S = 10.0  # for the other ranks to end, once one has failed
+_LAST_NEWS_S = 2.0  # for the status of a process whose socket has closed
+_MUSTER_S = 8.0  # of silence while all wait at the store, until nobody is expected
+_JOINING = {int(kind) for kind in (Kind.LIFE, Kind.ENTER, Kind.WOKE)}
+_COMING_AND_GOING = {"start", "started", "leave"}
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A phase's report as a rank gave it.
+
+    Attributes:
+        data: The report, serialised.
+        secondary: The failure only tells that a peer, or the connection to it, is gone.
+        at_ns: When it was made, on the machine's monotonic clock.
+    """
+
+    data: dict[str, Any]
+    secondary: bool
+    at_ns: int
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a test.
+
+    Attributes:
+        told: Reports of each rank, in their order.
+        lost: What kept ranks from running it at all.
+        died: Exit status of ranks that ended meanwhile; negative: minus the signal.
+        stopped: Why it was ended (`Stop`); empty if it ended by itself.
+        unfinished: Ranks that were still in it when it was ended.
+        stacks: Where those stood: lines of the user's, innermost first, by rank; whom
+            the others wait for comes first.
+        printed: What those and the dead had printed in that phase, by stream.
+        said: What they printed outside of it: last words of the interpreter.
+        remark: What else is known of why it was ended.
+        leave: Message of a `pytest.exit` on a rank.
+        judgement: What distdoctor says of it; none if it was not watched.
+        findings: Of those, what fails the test.
+        record: The record folder, where it was kept.
+        seconds: How long it took.
+    """
+
+    told: dict[int, list[Told]] = field(default_factory=dict)
+    lost: dict[int, str] = field(default_factory=dict)
+    died: dict[int, int] = field(default_factory=dict)
+    stopped: str = ""
+    unfinished: tuple[int, ...] = ()
+    stacks: dict[int, list[Place]] = field(default_factory=dict)
+    printed: dict[int, dict[str, str]] = field(default_factory=dict)
+    said: dict[int, str] = field(default_factory=dict)
+    remark: str = ""
+    leave: str | None = None
+    judgement: Judgement | None = None
+    findings: Sequence[FindingData] = ()
+    record: Path | None = None
+    seconds: float = 0.0
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether the ranks can not be trusted with another test."""
+        return bool(
+            self.stopped or self.lost or self.died or self.leave is not None
+        ) or any(
+            told.data["outcome"] == "failed" or "wasxfail" in told.data
+            for reports in self.told.values()
+            for told in reports
+        )
+
+
+class Play:
+    """Gives a test to ranks and follows it.
+
+    Args:
+        order: The test; each process is told its own ranks.
+        processes: Who plays, by rank; a single one may play all.
+        zygote: Whence they came.
+        directory: From where lines of source are named.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        processes: Sequence[RankProcess],
+        zygote: Zygote,
+        directory: Path,
+    ) -> None:
+        self._order, self._processes, self._zygote = order, processes, zygote
+        self.outcome = Outcome()
+        self._by_pid = {process.pid: n for n, process in enumerate(processes)}
+        self._over: set[int] = set()  # positions in `processes`
+        self._asking: dict[int, RankProcess] = {}
+        self._failed_at = 0.0
+        self._standing: dict[int, float] = {}  # stopped by a signal, since when
+        self._vigil: Vigil | None = None
+        self.warnings: list[tuple[Any, str, str, Any]] = []
+        if order.folder is not None:
+            order.folder.mkdir(mode=0o700)
+            manifest = Manifest(
+                distdoctor=distdoctor.__version__,
+                launch=["pytest", order.nodeid],
+                script=order.nodeid,
+                directory=str(directory),
+                ranks=order.wanted.ranks,
+                started=datetime.now(UTC).isoformat(timespec="seconds"),
+            )
+            self._vigil = Vigil(order.folder, manifest, over=self._is_over)
+
+    def run(self) -> Outcome:
+        """Play to the end; who is still in the test then has to be ended."""
+        begun = time.monotonic()
+        for rank, process in enumerate(self._processes):
+            ranks = (rank,) if len(self._processes) > 1 else self._all_of_one()
+            with suppress(OSError):  # it is gone: the first look will see it
+                process.wire.send(("run", replace(self._order, ranks=ranks)))
+        try:
+            self.outcome.stopped = self._watch(begun)
+        finally:
+            self.outcome.seconds = time.monotonic() - begun
+        return self.outcome
+
+    def _all_of_one(self) -> Sequence[int]:
+        wanted = self._order.wanted
+        return range(wanted.ranks) if wanted.lane == "fake" else (0,)
+
+    # --- while it runs ---
+
+    def _watch(self, begun: float) -> str:
+        slow = 0.0
+        sources: list[Any] = [
+            *(process.wire for process in self._processes),
+            self._zygote,
+        ]
+        while True:
+            now = time.monotonic()
+            pause = POLL_S if now < begun + _CALM_S else _CALM_POLL_S
+            open_ = [s for s in sources if not getattr(s, "closed", False)]
+            select.select(open_, [], [], pause)
+            self._hear()
+            if len(self._over) == len(self._processes):
+                return ""
+            if self._vigil is not None:
+                self._vigil.update()
+            if now >= slow:
+                slow = now + _SLOW_POLL_S
+                if reason := self._slowly(now, begun):
+                    return reason
+            if self._vigil is not None and (reason := self._vigil.proved()):
+                return reason
+
+    def _slowly(self, now: float, begun: float) -> str:
+        if now > begun + self._order.wanted.timeout_s:
+            return Stop.TIMEOUT
+        if self._failed_at and now > self._failed_at + _FAILED_S:
+            return Stop.FAILED
+        if self._zygote.gone:
+            self.outcome.remark = "the process that ranks are forked from is gone"
+            return Stop.FAILED
+        if reason := self._stopped_by_signal(now):
+            return reason
+        if self._vigil is None:
+            return ""
+        self._vigil.census()
+        self._muster()
+        return self._vigil.stuck(now)
+
+    def _hear(self) -> None:
+        for position, process in enumerate(self._processes):
+            if position in self._over:
+                continue
+            for message in process.wire.receive():
+                self._take(position, process, message)
+            if process.wire.closed and position not in self._over:
+                self._buried(position, process)
+        self._zygote.news()
+
+    def _take(self, position: int, process: RankProcess, message: Any) -> None:
+        outcome = self.outcome
+        match message:
+            case ("report", rank, data, facts):
+                told = Told(data, facts["secondary"], facts["at_ns"])
+                outcome.told.setdefault(rank, []).append(told)
+                if data["outcome"] == "failed":
+                    self._failed()
+            case ("lost", rank, text):
+                outcome.lost[rank] = text
+                self._failed()
+            case ("exit", _, text):
+                outcome.leave = text
+            case ("broken", text):
+                outcome.lost[position] = text
+            case ("warning", warning):
+                self.warnings.append(warning)
+            case ("ask", rank, _):
+                self._asking[rank] = process
+            case ("over", _):
+                self._over.add(position)
+        if self._asking:
+            self._answer()
+
+    def _failed(self) -> None:
+        self._failed_at = self._failed_at or time.monotonic()
+
+    def _buried(self, position: int, process: RankProcess) -> None:
+        """A rank's socket is closed: it has ended, and its status is on its way."""
+        self._over.add(position)
+        end = time.monotonic() + _LAST_NEWS_S
+        while process.pid not in self._zygote.ended and time.monotonic() < end:
+            select.select([self._zygote], [], [], 0.05)
+            self._zygote.news()
+            if self._zygote.gone:
+                break
+        status = self._zygote.ended.get(process.pid, 0)
+        self.outcome.died[position] = status
+        self.outcome.printed[position] = process.printed()
+        if said := process.said():
+            self.outcome.said[position] = said
+        self._failed()
+
+    def _is_over(self, rank: Rank) -> bool:
+        """Whether a rank is through with the test; its process stays for the next."""
+        return bool(rank.reader.header().ended) or not lives(rank.pid)
+
+    def _stopped_by_signal(self, now: float) -> str:
+        """SIGSTOP: such a rank does nothing until somebody sends SIGCONT."""
+        for position, process in enumerate(self._processes):
+            since = self._standing.get(position, now)
+            if position in self._over or not _is_stopped(process.pid):
+                self._standing.pop(position, None)
+            elif now - self._standing.setdefault(position, since) > _STOPPED_S:
+                self.outcome.remark = (
+                    f"rank {position} was stopped by a signal (SIGSTOP) and did not go "
+                    f"on for {_STOPPED_S:.0f} s"
+                )
+                return Stop.STUCK
+        return ""
+
+    def _muster(self) -> None:
+        """Whether nobody is left who could still set a key that others wait for."""
+        assert self._vigil is not None
+        pulse = self._vigil.pulse
+        ranks = pulse.living()
+        quiet_s = (time.monotonic_ns() - pulse.last_event_ns()) / 1e9
+        if (
+            len(pulse.ranks) == self._order.wanted.ranks
+            and ranks
+            and all(rank.is_blocked() for rank in ranks)
+            and any(rank.sets_up() for rank in ranks)
+            and quiet_s > _MUSTER_S
+            and not self._vigil.manifest.closed
+        ):
+            self._vigil.manifest.closed = True
+            self._vigil.rejected = ()
+
+    # --- what is found ---
+
+    def _answer(self) -> None:
+        """Once all ranks ask what is found (or have ended), tell all of them."""
+        if len(self._asking) + len(self._over) < len(self._processes):
+            return
+        found = self._findings_so_far()
+        for process in self._asking.values():
+            with suppress(OSError):
+                process.wire.send(found)
+        self._asking.clear()
+
+    def _findings_so_far(self) -> list[dict[str, Any]]:
+        if self._vigil is None:
+            return []
+        self._vigil.update()
+        self._vigil.manifest.alive = self._vigil.alive()
+        judgement = self._judge_now()
+        told = json.loads(render(judgement.report, judgement.run))
+        return list(told["findings"])
+
+    def _judge_now(self) -> Judgement:
+        """Judge what was recorded, without stacks and sources: in milliseconds."""
+        assert self._vigil is not None
+        manifest = self._vigil.manifest
+        run = assemble(self._vigil.folder, manifest, stacks=False)
+        return judge_run(run, manifest)
+
+    def look(self) -> None:
+        """Note who is still in the test and where, before all are ended."""
+        outcome = self.outcome
+        left = set(range(len(self._processes))) - self._over
+        outcome.unfinished = tuple(sorted(left))
+        for position in left:
+            outcome.printed[position] = self._processes[position].printed()
+        if self._vigil is not None:
+            self._vigil.census()
+            self._vigil.stop(outcome.stopped)
+            self._vigil.look()
+            late = {rank.rank for rank in self._vigil.pulse.laggards()}
+            directory = self._vigil.manifest.directory
+            for sample in sorted(
+                self._vigil.stacks(), key=lambda sample: sample.rank not in late
+            ):
+                places = [
+                    Place(relative(f.file, directory), f.line, f.function)
+                    for f in sample.frames
+                ]
+                if places:
+                    outcome.stacks[sample.rank] = places
+
+    def judge(self, keep: Path) -> None:
+        """Say what is found; the record is kept if the test fails.
+
+        Args:
+            keep: Where to; the folder is made.
+        """
+        outcome, vigil = self.outcome, self._vigil
+        if vigil is None:
+            return
+        try:
+            if not outcome.is_bad:
+                if _is_uneventful(vigil.folder):
+                    return
+                vigil.manifest.alive = []
+                judgement = self._judge_now()
+                outcome.findings = self._culpable(judgement)
+                outcome.judgement = judgement
+                if not outcome.findings:
+                    return
+            self._write_exits()
+            vigil.conclude()
+            keep.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(vigil.folder, keep)
+            outcome.record = keep
+            outcome.judgement = judge(keep, str(keep))
+            outcome.findings = self._culpable(outcome.judgement)
+        except (DistdoctorError, OSError) as error:
+            outcome.remark = (
+                f"{outcome.remark}\ndistdoctor could not judge it: {error}".strip()
+            )
+        finally:
+            if outcome.record is None:
+                shutil.rmtree(vigil.folder, ignore_errors=True)
+
+    def _culpable(self, judgement: Judgement) -> Sequence[FindingData]:
+        return [
+            finding
+            for finding in judgement.report.findings
+            if finding.severity == "error"
+            and finding.code not in self._order.wanted.ignore
+        ]
+
+    def _write_exits(self) -> None:
+        assert self._vigil is not None
+        with (self._vigil.folder / EXITS_FILE).open("a") as file:
+            for position, status in self.outcome.died.items():
+                pid = self._processes[position].pid
+                file.write(json.dumps({"pid": pid, "status": status}) + "\n")
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False
+
+
+def _is_uneventful(folder: Path) -> bool:
+    """Whether the ranks did nothing but join and leave: then there is no question.
+
+    To put a run together and to ask every check takes 10 ms (measured).
+    """
+    for path in folder.glob("*.journal"):
+        with suppress(JournalUnreadable):
+            reader = JournalReader(path)
+            records = reader.last()
+            kinds = set(records["kind"].tolist())
+            made = records["kind"] == Kind.ENTER
+            life = records["spec"][records["kind"] == Kind.LIFE].tolist()
+            notes = (json.loads(reader.string(number))["what"] for number in life)
+            if (
+                kinds <= _JOINING
+                and made.sum() <= 1
+                and not reader.header().lost
+                and not reader.header().steps
+                and set(notes) <= _COMING_AND_GOING
+            ):
+                continue
+        return False
+    return True

@@ -1,0 +1,110 @@
+"""Messages between pytest and its ranks: whole Python objects over a socket.
+
+Neither side ever waits for the other without an end: a rank may be stopped in the
+middle of a message, or gone.
+"""
+
+from __future__ import annotations
+
+import pickle
+import select
+import socket
+import struct
+import time
+from typing import Any
+
+_LENGTH = struct.Struct("<Q")
+_PIECE_BYTES = 1 << 20
+_SEND_S = 30.0  # for the other side to take a message
+
+
+class Wire:
+    """One end of a connection.
+
+    Attributes:
+        closed: Whether the other end is gone.
+
+    Args:
+        end: A connected stream socket; it is this object's from now on.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        self._end = end
+        self._taken = bytearray()
+        self.closed = False
+
+    def fileno(self) -> int:
+        """Descriptor of the socket, for `select`."""
+        return self._end.fileno()
+
+    def close(self) -> None:
+        """Close this end."""
+        self.closed = True
+        self._end.close()
+
+    def send(self, message: Any) -> None:
+        """Send a message.
+
+        Raises:
+            OSError: The other end is gone, or does not take it in time.
+            Exception: It cannot be pickled; nothing was sent.
+        """
+        data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        rest = memoryview(_LENGTH.pack(len(data)) + data)
+        end = time.monotonic() + _SEND_S
+        while rest:
+            try:
+                rest = rest[self._end.send(rest) :]
+            except BlockingIOError:
+                left = end - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError("a message was not taken") from None
+                select.select([], [self._end], [], left)
+
+    def receive(self) -> list[Any]:
+        """The messages that have arrived whole; does not wait."""
+        while not self.closed:
+            try:
+                piece = self._end.recv(_PIECE_BYTES)
+            except BlockingIOError:
+                break
+            except OSError:
+                piece = b""
+            self.closed = not piece
+            self._taken += piece
+        return list(self._whole())
+
+    def wait(self) -> Any:
+        """The next message, whenever it comes.
+
+        Raises:
+            EOFError: The other end is gone.
+        """
+        while True:
+            for message in self._whole():
+                return message
+            if self.closed:
+                raise EOFError
+            select.select([self._end], [], [])
+            self._fill()
+
+    def _fill(self) -> None:
+        try:
+            piece = self._end.recv(_PIECE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            piece = b""
+        self.closed = not piece
+        self._taken += piece
+
+    def _whole(self) -> Any:
+        while len(self._taken) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._taken)
+            end = _LENGTH.size + length
+            if len(self._taken) < end:
+                return
+            data = bytes(self._taken[_LENGTH.size : end])
+            del self._taken[:end]
+            yield pickle.loads(data)  # noqa: S301 - from a process of our own
