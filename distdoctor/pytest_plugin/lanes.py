@@ -23,7 +23,7 @@ from distdoctor.report.schema import Report
 _RECORDS = "distdoctor-records"
 _SCRATCH = "distdoctor-tmp"
 
-_NOT_LOADED = ("terminal", "junitxml", "timeout", "rerunfailures", "pytest_cov")
+_NOT_LOADED = ("terminal", "timeout", "rerunfailures", "pytest_cov")
 """Plugins for a whole session: of these there is one, in the pytest that asked."""
 
 _CHANGED: dict[str, Any] = {
@@ -91,7 +91,7 @@ class Lanes:
         try:
             wanted = wanted_by(item)
         except MarkerWrong as error:
-            outcome, timeout_s = Outcome(lost={0: str(error)}), 0.0
+            outcome, timeout_s = Outcome(refused=str(error)), 0.0
         else:
             outcome, timeout_s = self._play(item, following, wanted), wanted.timeout_s
             leave = outcome.leave
@@ -124,13 +124,13 @@ class Lanes:
         self, item: pytest.Item, following: pytest.Item | None, wanted: Wanted
     ) -> Outcome:
         if wanted.device == "cuda" and (missing := _too_few_gpus(wanted.ranks)):
-            return Outcome(lost={0: missing})
+            return Outcome(unable=missing)
         self._slots.acquire(wanted.ranks)
         try:
             processes = self._processes(wanted)
         except RanksNotStarted as error:
             self._discard()
-            return Outcome(lost={0: str(error)})
+            return Outcome(refused=str(error))
         except BaseException:
             self._discard()
             raise

@@ -7,7 +7,7 @@ others are named, and shown where they differ.
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -29,6 +29,8 @@ from distdoctor.report.text import render
 _PHASES = ("setup", "call", "teardown")
 _MOST_FAILURES = 6  # that differ from the culprit's, shown in full
 
+_MOST_WORDS = 16  # of ranks that failed in one line
+
 _WHY = {
     Stop.DEADLOCK: "deadlock",
     Stop.REFUSED: "a call was refused because it cannot meet the other ranks' calls",
@@ -46,6 +48,11 @@ def merge(item: pytest.Item, outcome: Outcome, timeout_s: float) -> list[Any]:
         outcome: What its ranks told.
         timeout_s: What it was given.
     """
+    if outcome.unable:
+        report = _fresh(item, "setup")
+        report.outcome = "skipped"
+        report.longrepr = (str(item.path), (item.location[1] or 0) + 1, outcome.unable)
+        return [report, _fresh(item, "teardown")]
     phases = _by_phase(item, outcome)
     broken = _broken_phase(outcome)
     reports = []
@@ -58,7 +65,8 @@ def merge(item: pytest.Item, outcome: Outcome, timeout_s: float) -> list[Any]:
             _fail(item, report, outcome, timeout_s)
             _add_section(report, "what came of it on other ranks", followed)
             broken = ""
-        if key[0] == "call" and outcome.findings and report.outcome != "failed":
+        found = outcome.findings and broken in {"", "call"}
+        if key[0] == "call" and found and report.outcome != "failed":
             _fail(item, report, outcome, timeout_s)
             broken = ""
     if broken:
@@ -169,31 +177,44 @@ def _add_up(merged: Any, reports: Mapping[int, Any]) -> None:
 def _tell_of_failures(
     merged: Any, first: int, failed: Mapping[int, Any], outcome: Outcome
 ) -> None:
-    """Say which ranks failed alike, and show failures that differ."""
+    """Say which ranks failed alike, and show failures elsewhere."""
+    if len(outcome.told) == 1:
+        return
     groups: dict[str, list[int]] = {}
     for rank in [first, *sorted(set(failed) - {first})]:
-        groups.setdefault(_essence(failed[rank]), []).append(rank)
+        groups.setdefault(_place(failed[rank]), []).append(rank)
     alike, *others = groups.values()
-    everyone = len(outcome.told)
-    if everyone == 1:
-        return
     parts = [f"{named(alike)} failed{' alike' if len(alike) > 1 else ''}"]
     parts += [f"{named(ranks)} failed otherwise" for ranks in others]
     missing = {*outcome.unfinished, *outcome.died, *outcome.lost}
     well = sorted(set(outcome.told) - set(failed) - missing)
     if well:
         parts.append(f"{named(well)} did not fail")
-    _add_section(merged, "ranks", "; ".join(parts))
+    lines = ["; ".join(parts), *_own_words(alike, failed)]
+    _add_section(merged, "ranks", "\n".join(lines))
     for ranks in others[:_MOST_FAILURES]:
-        text = str(failed[ranks[0]].longrepr)
+        text = "\n".join([str(failed[ranks[0]].longrepr), *_own_words(ranks, failed)])
         _add_section(merged, f"{named(ranks)} failed otherwise", text)
 
 
-def _essence(report: Any) -> str:
+def _place(report: Any) -> str:
+    """Where a rank failed: ranks that failed in one line failed alike."""
     crash = getattr(report.longrepr, "reprcrash", None)
-    if crash is None:
-        return str(report.longrepr)
-    return f"{crash.path}:{crash.lineno}: {crash.message}"
+    return str(report.longrepr) if crash is None else f"{crash.path}:{crash.lineno}"
+
+
+def _own_words(ranks: Sequence[int], failed: Mapping[int, Any]) -> list[str]:
+    """The first lines of what ranks said, where they said it in other words."""
+    said: dict[str, list[int]] = {}
+    for rank in ranks:
+        crash = getattr(failed[rank].longrepr, "reprcrash", None)
+        message = "" if crash is None else str(crash.message).partition("\n")[0]
+        said.setdefault(message, []).append(rank)
+    if len(said) < 2:
+        return []
+    told = [f"{named(who)}: {message}" for message, who in said.items()]
+    more = [f"and {len(told) - _MOST_WORDS} more"] * (len(told) > _MOST_WORDS)
+    return [*told[:_MOST_WORDS], *more]
 
 
 # --- what no rank told ---
@@ -201,6 +222,8 @@ def _essence(report: Any) -> str:
 
 def _broken_phase(outcome: Outcome) -> str:
     """The phase in which a rank went missing; "" if all told all."""
+    if outcome.refused:
+        return "setup"
     missing = {*outcome.unfinished, *outcome.died, *outcome.lost}
     if not missing and not outcome.stopped:
         return ""
@@ -276,6 +299,8 @@ def _representation(
 
 def _headline(outcome: Outcome, timeout_s: float) -> str:
     """What happened, in a line: code, ranks, line where they are known."""
+    if outcome.refused:
+        return outcome.refused
     parts = [_told(finding) for finding in outcome.findings]
     parts += [outcome.remark] * bool(outcome.remark)
     parts += [
@@ -296,11 +321,18 @@ def _headline(outcome: Outcome, timeout_s: float) -> str:
 
 
 def _told(finding: FindingData) -> str:
-    who = f" {named(finding.ranks)}" if finding.ranks else ""
+    who = f" {named(ranks)}" if (ranks := _concerned(finding)) else ""
     at = ""
     if finding.locations:
         at = f" at {finding.locations[0].file}:{finding.locations[0].line}"
     return f"{finding.code} {finding.name.replace('-', ' ')}:{who}{at}"
+
+
+def _concerned(finding: FindingData) -> Sequence[int]:
+    """The culprits; of a fault that all share, those at its line."""
+    if finding.ranks or not finding.locations:
+        return finding.ranks
+    return finding.locations[0].ranks
 
 
 def _ended(status: int) -> str:
@@ -339,7 +371,9 @@ def _complete(item: pytest.Item, reports: list[Any]) -> None:
 def _decorate(reports: Iterable[Any], outcome: Outcome) -> None:
     """Put the diagnosis first, and what the unfinished have printed."""
     codes = [
-        f"{finding.code} {named(finding.ranks)}" if finding.ranks else finding.code
+        f"{finding.code} {named(ranks)}"
+        if (ranks := _concerned(finding))
+        else finding.code
         for finding in outcome.findings
     ]
     for report in reports:
@@ -352,12 +386,9 @@ def _decorate(reports: Iterable[Any], outcome: Outcome) -> None:
                 _add_section(report, "where the ranks stood", stacks)
             report.sections = [*report.sections, *_unreported(outcome)]
             break
-    for report in reports:
-        if report.when == "call":
-            report.user_properties = [
-                *report.user_properties,
-                *(("distdoctor", code) for code in codes),
-            ]
+    for report in reports:  # junit's report takes them from the last
+        told = [("distdoctor", code) for code in codes]
+        report.user_properties = [*report.user_properties, *told]
 
 
 def _stacks(outcome: Outcome) -> str:

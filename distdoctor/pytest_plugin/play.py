@@ -39,6 +39,7 @@ _STATES_S = 1.0  # between two looks at whether a rank was stopped
 _STOPPED_S = 2.0  # by a signal; nobody lets it go on meanwhile
 _FAILED_S = 10.0  # for the other ranks to end, once one has failed
 _LAST_NEWS_S = 2.0  # for the status of a process whose socket has closed
+_SETTLE_S = 1.0  # from a rank's last word in its journal to its end
 _MUSTER_S = 8.0  # of silence while all wait at the store, until nobody is expected
 _JOINING = {int(kind) for kind in (Kind.LIFE, Kind.ENTER, Kind.WOKE)}
 _COMING_AND_GOING = {"start", "started", "leave"}
@@ -65,7 +66,9 @@ class Outcome:
 
     Attributes:
         told: Reports of each rank, in their order.
-        lost: What kept ranks from running it at all.
+        refused: Why it was not given to ranks at all; then there is nothing else.
+        unable: What this machine lacks, so that it is skipped.
+        lost: What kept ranks from running it, by rank.
         died: Exit status of ranks that ended meanwhile; negative: minus the signal.
         stopped: Why it was ended (`Stop`); empty if it ended by itself.
         unfinished: Ranks that were still in it when it was ended.
@@ -82,6 +85,8 @@ class Outcome:
     """
 
     told: dict[int, list[Told]] = field(default_factory=dict)
+    refused: str = ""
+    unable: str = ""
     lost: dict[int, str] = field(default_factory=dict)
     died: dict[int, int] = field(default_factory=dict)
     stopped: str = ""
@@ -320,9 +325,23 @@ class Play:
         run = assemble(self._vigil.folder, manifest, stacks=False)
         return judge_run(run, manifest)
 
+    def _settle(self) -> None:
+        """Let ranks that say in their journals that they end be seen to end."""
+        if self._vigil is None:
+            return
+        end = time.monotonic() + _SETTLE_S
+        while time.monotonic() < end:
+            self._hear()
+            ranks = self._vigil.pulse.ranks.values()
+            ending = {self._by_pid.get(r.pid) for r in ranks if r.reader.header().ended}
+            if ending <= self._over | {None}:
+                return
+            time.sleep(POLL_S)
+
     def look(self) -> None:
         """Note who is still in the test and where, before all are ended."""
         outcome = self.outcome
+        self._settle()
         left = set(range(len(self._processes))) - self._over
         outcome.unfinished = tuple(sorted(left))
         for position in left:
@@ -369,13 +388,15 @@ class Play:
             outcome.record = keep
             outcome.judgement = judge(keep, str(keep))
             outcome.findings = self._culpable(outcome.judgement)
+            if not (outcome.findings or outcome.stopped or outcome.died):
+                shutil.rmtree(keep)  # an assertion: it says all there is to say
+                outcome.record = None
         except (DistdoctorError, OSError) as error:
             outcome.remark = (
                 f"{outcome.remark}\ndistdoctor could not judge it: {error}".strip()
             )
         finally:
-            if outcome.record is None:
-                shutil.rmtree(vigil.folder, ignore_errors=True)
+            shutil.rmtree(vigil.folder, ignore_errors=True)
 
     def _culpable(self, judgement: Judgement) -> Sequence[FindingData]:
         return [

@@ -1,0 +1,144 @@
+"""Sessions of pytest that tests of the plugin start, and what came of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from distdoctor.pytest_plugin.pool import MARK_VARIABLE
+
+DEADLINE_S = 240.0  # for a whole session on a busy machine
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What junit's report says of a test.
+
+    Attributes:
+        outcome: "passed", "failed", "error" or "skipped".
+        message: The short line.
+        text: All of it.
+        seconds: How long it took.
+        properties: Values of the property "distdoctor".
+    """
+
+    outcome: str
+    message: str
+    text: str
+    seconds: float
+    properties: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A session that ended by itself.
+
+    Attributes:
+        tests: What was told, by the test's name.
+        output: What was printed.
+        status: Exit code.
+        left: Processes that carry the mark of its ranks and still live.
+    """
+
+    tests: dict[str, Told]
+    output: str
+    status: int
+    left: list[int]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Of a session whose files all lie in a folder."""
+    (folder / "tmp").mkdir(exist_ok=True)
+    return {
+        **{k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")},
+        "TMPDIR": str(folder / "tmp"),
+        "COLUMNS": "200",
+    }
+
+
+def command(*arguments: str) -> list[str]:
+    """A pytest of its own."""
+    plain = ("-p", "no:cacheprovider", "-p", "no:randomly")
+    return [sys.executable, "-m", "pytest", *plain, *arguments]
+
+
+def run(folder: Path, text: str, *arguments: str, config: str = "") -> Session:
+    """Run tests in a session of their own.
+
+    Args:
+        folder: Where; it is made if it is not there.
+        text: The test module, `test_it.py`.
+        arguments: Of pytest.
+        config: Text of `pytest.ini`.
+    """
+    folder.mkdir(exist_ok=True)
+    (folder / "test_it.py").write_text(text)
+    (folder / "pytest.ini").write_text(f"[pytest]\n{config}")
+    report = folder / "junit.xml"
+    done = subprocess.run(
+        command(f"--junitxml={report}", *arguments),
+        cwd=folder,
+        env=environment(folder),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    output = done.stdout + done.stderr
+    tests = dict(_tests(report)) if report.exists() else {}
+    return Session(tests, output, done.returncode, left_of(folder))
+
+
+def left_of(folder: Path) -> list[int]:
+    """Processes of the sessions in a folder that live on."""
+    return [process.pid for process in psutil.process_iter() if _is_of(process, folder)]
+
+
+def files_of(folder: Path) -> list[Path]:
+    """What the ranks of the sessions in a folder have left, but for pytest's own."""
+    return list((folder / "tmp").glob("distdoctor-*"))
+
+
+def wait_for(folder: Path, name: str) -> None:
+    """Wait until a file is there.
+
+    Raises:
+        TimeoutError: It does not come.
+    """
+    end = time.monotonic() + DEADLINE_S
+    while not (folder / name).exists():
+        if time.monotonic() > end:
+            raise TimeoutError(f"{name} did not come")
+        time.sleep(0.02)
+
+
+def _is_of(process: psutil.Process, folder: Path) -> bool:
+    try:
+        mark = process.environ().get(MARK_VARIABLE, "")
+        return mark.startswith(str(folder)) and process.status() != "zombie"
+    except (psutil.Error, OSError):
+        return False
+
+
+def _tests(report: Path) -> Iterator[tuple[str, Told]]:
+    for case in ElementTree.parse(report).getroot().iter("testcase"):
+        outcome, message, text = "passed", "", ""
+        for kind in ("failure", "error", "skipped"):
+            for part in case.findall(kind):
+                outcome = "failed" if kind == "failure" else kind
+                message, text = part.get("message", ""), part.text or ""
+        properties = [
+            one.get("value", "")
+            for one in case.iter("property")
+            if one.get("name") == "distdoctor"
+        ]
+        seconds = float(case.get("time", "0"))
+        yield case.get("name", ""), Told(outcome, message, text, seconds, properties)
