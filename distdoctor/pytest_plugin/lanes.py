@@ -6,14 +6,15 @@ import pickle
 import re
 import shutil
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from distdoctor.launch.vigil import Stop
 from distdoctor.pytest_plugin.merging import merge
 from distdoctor.pytest_plugin.orders import MarkerWrong, Order, Setup, Wanted, wanted_by
 from distdoctor.pytest_plugin.play import Outcome, Play
@@ -23,7 +24,10 @@ from distdoctor.report.schema import Report
 _RECORDS = "distdoctor-records"
 _SCRATCH = "distdoctor-tmp"
 
-_NOT_LOADED = ("terminal", "timeout", "rerunfailures", "pytest_cov")
+_NOT_LOADED = (
+    *("terminal", "timeout", "rerunfailures", "pytest_cov"),
+    "hypothesispytest",  # its engine runs in the pytest that asked
+)
 """Plugins for a whole session: of these there is one, in the pytest that asked."""
 
 _CHANGED: dict[str, Any] = {
@@ -82,6 +86,7 @@ class Lanes:
         self._zygote: Zygote | None = None
         self._pool: Pool | None = None
         self._pools = self._tests = 0
+        self._broken = ""
 
     def run(self, item: pytest.Item, following: pytest.Item | None) -> None:
         """Run a test on its ranks, and report it as pytest does."""
@@ -127,6 +132,8 @@ class Lanes:
             return Outcome(unable=missing)
         self._slots.acquire(wanted.ranks)
         try:
+            if is_property(item):
+                return self._property(item, wanted)
             processes = self._processes(wanted)
         except RanksNotStarted as error:
             self._discard()
@@ -146,6 +153,41 @@ class Lanes:
         following: pytest.Item | None,
         wanted: Wanted,
     ) -> Outcome:
+        play = self._new_play(processes, item, following, wanted)
+        with self._ending(play, wanted):
+            play.run()
+        return play.outcome
+
+    def _property(self, item: pytest.Item, wanted: Wanted) -> Outcome:
+        """A test whose arguments hypothesis draws."""
+        from distdoctor.pytest_plugin.properties import Property
+
+        def begin() -> Play:
+            play = self._new_play(
+                self._processes(wanted), item, None, wanted, examples=True
+            )
+            play.run()
+            return play
+
+        def end(play: Play) -> None:
+            with self._ending(play, wanted):
+                if play.is_ready and not play.outcome.stopped:
+                    play.finish()
+
+        found = Property(item, begin, end, wanted.timeout_s)
+        outcome = found.run()
+        outcome.falsifying = found.falsifying
+        return outcome
+
+    def _new_play(
+        self,
+        processes: Sequence[RankProcess],
+        item: pytest.Item,
+        following: pytest.Item | None,
+        wanted: Wanted,
+        *,
+        examples: bool = False,
+    ) -> Play:
         assert self._zygote is not None
         self._tests += 1
         name = f"{self._tests}-{_safe(item.name)}"
@@ -158,27 +200,31 @@ class Lanes:
             ranks=(),
             wanted=wanted,
             folder=folder if wanted.watch else None,
+            examples=examples,
             scratch=self._base() / _SCRATCH / name,
         )
-        play = Play(order, processes, self._zygote, self._config.rootpath)
+        return Play(order, processes, self._zygote, self._config.rootpath)
+
+    @contextmanager
+    def _ending(self, play: Play, wanted: Wanted) -> Iterator[None]:
+        """See to the ranks when a test is over, however that came, and judge it."""
         done = False
         try:
-            outcome = play.run()
-            if outcome.is_bad:
-                play.look()
+            yield
             done = True
         except pytest.fail.Exception as error:  # as of a plugin for timeouts
-            play.outcome.remark, play.outcome.stopped = str(error), "timeout"
-            play.look()
-            outcome, done = play.outcome, True
+            play.outcome.remark, play.outcome.stopped = str(error), Stop.TIMEOUT
+            done = True
         finally:
-            if not done or play.outcome.is_bad or wanted.lane == "fresh":
+            if done and play.outcome.is_bad:
+                play.look()
+            spent = play.outcome.is_bad and not play.is_intact
+            if not done or spent or wanted.lane == "fresh":
                 self._discard()
             else:
-                self._leave(processes)
-        play.judge(self._base() / _RECORDS / name)
+                self._leave(play.processes)
+        play.judge(self._base() / _RECORDS / play.name)
         self._warn(play)
-        return outcome
 
     def _leave(self, processes: Sequence[RankProcess]) -> None:
         for process in processes:
@@ -232,10 +278,16 @@ class Lanes:
             self._discard()
             self._zygote.close()
             self._zygote = None
+        if self._broken:
+            raise RanksNotStarted(self._broken)
         if self._zygote is None:
             capture = self._config.getoption("capture", "fd") != "no"
             directory = self._config.invocation_params.dir
-            self._zygote = Zygote(directory, capture=capture)
+            try:
+                self._zygote = Zygote(directory, capture=capture)
+            except RanksNotStarted as error:
+                self._broken = str(error)  # the next test would find it no better
+                raise
         if wanted.lane == "fresh" and self._pool is not None:
             self._discard()
         if self._pool is None:
@@ -279,6 +331,11 @@ class Lanes:
         factory = self._config._tmp_path_factory  # type: ignore[attr-defined]
         base: Path = factory.getbasetemp()
         return base
+
+
+def is_property(item: pytest.Item) -> bool:
+    """Whether hypothesis draws the arguments of a test."""
+    return bool(getattr(getattr(item, "obj", None), "is_hypothesis_test", False))
 
 
 def _too_few_gpus(ranks: int) -> str:

@@ -382,6 +382,8 @@ def _decorate(reports: Iterable[Any], outcome: Outcome) -> None:
                 judged = outcome.judgement
                 text = render(judged.report, judged.run)
                 _add_section(report, "distdoctor", text, first=True)
+            if outcome.falsifying:
+                _add_section(report, "hypothesis", outcome.falsifying, first=True)
             if stacks := _stacks(outcome):
                 _add_section(report, "where the ranks stood", stacks)
             report.sections = [*report.sections, *_unreported(outcome)]

@@ -78,6 +78,7 @@ class Order:
         following: The test after it (file, nodeid), if its fixtures may stay for it.
         ranks: The ranks that the process plays, one after the other.
         wanted: How.
+        examples: The body is run for each example that is sent, and not at once.
         folder: The record folder; none: it is not watched.
         scratch: Folder of `shared_tmp_path` and `rank_tmp_path`.
     """
@@ -89,6 +90,7 @@ class Order:
     ranks: Sequence[int]
     wanted: Wanted
     folder: Path | None
+    examples: bool = False
     scratch: Path = field(default_factory=Path)
 
 

@@ -17,12 +17,12 @@ import psutil
 
 import distdoctor
 from distdoctor.errors import DistdoctorError, JournalUnreadable
-from distdoctor.journal import EXITS_FILE, Kind
+from distdoctor.journal import EXITS_FILE, Kind, offset_of
 from distdoctor.journal.assembly import assemble, relative
 from distdoctor.journal.folder import Manifest
 from distdoctor.journal.reader import JournalReader
 from distdoctor.judging import Judgement, judge, judge_run
-from distdoctor.launch.pulse import Rank
+from distdoctor.launch.pulse import Pulse, Rank
 from distdoctor.launch.tree import lives
 from distdoctor.launch.vigil import Stop, Vigil
 from distdoctor.model.events import Place
@@ -81,6 +81,7 @@ class Outcome:
         judgement: What distdoctor says of it; none if it was not watched.
         findings: Of those, what fails the test.
         record: The record folder, where it was kept.
+        falsifying: The example that fails, as hypothesis tells it.
         seconds: How long it took.
     """
 
@@ -99,6 +100,7 @@ class Outcome:
     judgement: Judgement | None = None
     findings: Sequence[FindingData] = ()
     record: Path | None = None
+    falsifying: str = ""
     seconds: float = 0.0
 
     @property
@@ -121,6 +123,11 @@ class Play:
         processes: Who plays, by rank; a single one may play all.
         zygote: Whence they came.
         directory: From where lines of source are named.
+
+    Attributes:
+        outcome: What came of it so far.
+        name: Of the test, as part of a file's name.
+        warnings: What the ranks were warned of: arguments of pytest's hook.
     """
 
     def __init__(
@@ -130,14 +137,19 @@ class Play:
         zygote: Zygote,
         directory: Path,
     ) -> None:
-        self._order, self._processes, self._zygote = order, processes, zygote
+        self._order, self.processes, self._zygote = order, processes, zygote
         self.outcome = Outcome()
+        self.name = order.scratch.name
         self._by_pid = {process.pid: n for n, process in enumerate(processes)}
         self._over: set[int] = set()  # positions in `processes`
         self._asking: dict[int, RankProcess] = {}
         self._failed_at = 0.0
         self._standing: dict[int, float] = {}  # stopped by a signal, since when
         self._vigil: Vigil | None = None
+        self._ready: set[int] = set()  # positions of who waits for an example
+        self._rejecting: set[int] = set()
+        self._finished = False
+        self._begun = time.monotonic()
         self.warnings: list[tuple[Any, str, str, Any]] = []
         if order.folder is not None:
             order.folder.mkdir(mode=0o700)
@@ -152,16 +164,71 @@ class Play:
             self._vigil = Vigil(order.folder, manifest, over=self._is_over)
 
     def run(self) -> Outcome:
-        """Play to the end; who is still in the test then has to be ended."""
-        begun = time.monotonic()
-        for rank, process in enumerate(self._processes):
-            ranks = (rank,) if len(self._processes) > 1 else self._all_of_one()
+        """Play to the end, or to where the ranks wait for an example.
+
+        Who is still in the test when its outcome is bad has to be ended.
+        """
+        for rank, process in enumerate(self.processes):
+            ranks = (rank,) if len(self.processes) > 1 else self._all_of_one()
             with suppress(OSError):  # it is gone: the first look will see it
                 process.wire.send(("run", replace(self._order, ranks=ranks)))
+        return self._go_on()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all ranks wait for an example."""
+        return len(self._ready) == len(self.processes)
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether ranks have come to their end together, though an example failed."""
+        outcome = self.outcome
+        lost = outcome.stopped or outcome.lost or outcome.died
+        return self._order.examples and not lost and self._finished
+
+    @property
+    def rejected(self) -> bool:
+        """Whether a rank found that the last example does not fit the test."""
+        return bool(self._rejecting) and self.is_ready and not self.outcome.is_bad
+
+    def example(self, data: bytes) -> Outcome:
+        """Run the body for an example on all ranks that wait for one."""
+        self._rejecting.clear()
+        return self._tell(("example", data))
+
+    def finish(self) -> Outcome:
+        """There are no more examples: let the test come to its end."""
+        outcome = self._tell(("done",))
+        self._finished = len(self._over) == len(self.processes)
+        return outcome
+
+    def _tell(self, message: Any) -> Outcome:
+        self._ready.clear()
+        if self._vigil is not None:
+            self._revive(self._vigil.pulse)
+        for process in self.processes:
+            with suppress(OSError):  # it is gone: the first look will see it
+                process.wire.send(message)
+        return self._go_on()
+
+    def _revive(self, pulse: Pulse) -> None:
+        """Ranks that waited for the next example have not ended.
+
+        For those that still were in the last one they had: nothing else would come of
+        them. This is written here, and not by the ranks, so that none of them can meet
+        another that goes on and take it for one that has ended.
+        """
+        for path, rank in pulse.ranks.items():
+            with path.open("r+b") as journal:
+                journal.seek(offset_of("ended"))
+                journal.write(bytes(4))
+            rank.ended_ns = 0
+
+    def _go_on(self) -> Outcome:
         try:
-            self.outcome.stopped = self._watch(begun)
+            self.outcome.stopped = self._watch(time.monotonic())
         finally:
-            self.outcome.seconds = time.monotonic() - begun
+            self.outcome.seconds = time.monotonic() - self._begun
         return self.outcome
 
     def _all_of_one(self) -> Sequence[int]:
@@ -173,7 +240,7 @@ class Play:
     def _watch(self, begun: float) -> str:
         slow = 0.0
         sources: list[Any] = [
-            *(process.wire for process in self._processes),
+            *(process.wire for process in self.processes),
             self._zygote,
         ]
         while True:
@@ -182,7 +249,7 @@ class Play:
             open_ = [s for s in sources if not getattr(s, "closed", False)]
             select.select(open_, [], [], pause)
             self._hear()
-            if len(self._over) == len(self._processes):
+            if len(self._over | self._ready) == len(self.processes):
                 return ""
             if self._vigil is not None:
                 self._vigil.update()
@@ -210,7 +277,7 @@ class Play:
         return self._vigil.stuck(now)
 
     def _hear(self) -> None:
-        for position, process in enumerate(self._processes):
+        for position, process in enumerate(self.processes):
             if position in self._over:
                 continue
             for message in process.wire.receive():
@@ -224,7 +291,9 @@ class Play:
         match message:
             case ("report", rank, data, facts):
                 told = Told(data, facts["secondary"], facts["at_ns"])
-                outcome.told.setdefault(rank, []).append(told)
+                earlier = outcome.told.setdefault(rank, [])
+                if not any(_failed_in(data["when"], one) for one in earlier):
+                    earlier.append(told)  # else an example had failed in this phase
                 if data["outcome"] == "failed":
                     self._failed()
             case ("lost", rank, text):
@@ -238,6 +307,10 @@ class Play:
                 self.warnings.append(warning)
             case ("ask", rank, _):
                 self._asking[rank] = process
+            case ("ready", rejects):
+                self._ready.add(position)
+                if rejects:
+                    self._rejecting.add(position)
             case ("over", _):
                 self._over.add(position)
         if self._asking:
@@ -268,7 +341,7 @@ class Play:
 
     def _stopped_by_signal(self, now: float) -> str:
         """SIGSTOP: such a rank does nothing until somebody sends SIGCONT."""
-        for position, process in enumerate(self._processes):
+        for position, process in enumerate(self.processes):
             since = self._standing.get(position, now)
             if position in self._over or not _is_stopped(process.pid):
                 self._standing.pop(position, None)
@@ -301,7 +374,7 @@ class Play:
 
     def _answer(self) -> None:
         """Once all ranks ask what is found (or have ended), tell all of them."""
-        if len(self._asking) + len(self._over) < len(self._processes):
+        if len(self._asking) + len(self._over | self._ready) < len(self.processes):
             return
         found = self._findings_so_far()
         for process in self._asking.values():
@@ -342,10 +415,10 @@ class Play:
         """Note who is still in the test and where, before all are ended."""
         outcome = self.outcome
         self._settle()
-        left = set(range(len(self._processes))) - self._over
+        left = set(range(len(self.processes))) - self._over - self._ready
         outcome.unfinished = tuple(sorted(left))
         for position in left:
-            outcome.printed[position] = self._processes[position].printed()
+            outcome.printed[position] = self.processes[position].printed()
         if self._vigil is not None:
             self._vigil.census()
             self._vigil.stop(outcome.stopped)
@@ -410,8 +483,12 @@ class Play:
         assert self._vigil is not None
         with (self._vigil.folder / EXITS_FILE).open("a") as file:
             for position, status in self.outcome.died.items():
-                pid = self._processes[position].pid
+                pid = self.processes[position].pid
                 file.write(json.dumps({"pid": pid, "status": status}) + "\n")
+
+
+def _failed_in(when: str, told: Told) -> bool:
+    return bool(told.data["when"] == when and told.data["outcome"] == "failed")
 
 
 def _is_stopped(pid: int) -> bool:

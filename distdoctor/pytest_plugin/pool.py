@@ -97,7 +97,11 @@ class Zygote:
         finally:
             theirs.close()
             log.close()
-        self._await(lambda: self._ready, _START_S, "start")
+        try:
+            self._await(lambda: self._ready, _START_S, "start")
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def log(self) -> Path:

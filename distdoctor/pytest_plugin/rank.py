@@ -7,15 +7,19 @@ they always do.
 
 from __future__ import annotations
 
+import functools
 import os
+import pickle
 import socket
 import sys
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,7 +32,9 @@ from distdoctor.pytest_plugin.fixtures import SEAT, Seat
 from distdoctor.pytest_plugin.orders import Order, Setup
 from distdoctor.pytest_plugin.wire import Wire
 
-_PROBES = str(NEEDLE.parent)
+_OURS = (str(NEEDLE.parent), str(Path(__file__).parent))
+
+_BY_EXAMPLES = pytest.StashKey[bool]()
 
 _LOOPBACK = "127.0.0.1"
 _STORE_S = 60.0
@@ -70,7 +76,9 @@ class _Rank:
         self._seat = Seat(self._ask)
         self._session = _session(setup, self._seat)
         self._ear = _Ear(wire, self._session.config, self._seat)
-        self._session.config.pluginmanager.register(self._ear, "distdoctor-rank")
+        plugins = self._session.config.pluginmanager
+        plugins.register(self._ear, "distdoctor-rank")
+        plugins.register(_Examples(wire, self._ear), "distdoctor-examples")
         self._items: dict[str, dict[str, pytest.Item]] = {}
         self._wire.send(("ready", _captured(self._session.config)))
 
@@ -137,6 +145,7 @@ class _Rank:
     def _play(self, order: Order, rank: int) -> None:
         item = self._find(order.path, order.nodeid)
         following = None
+        item.stash[_BY_EXAMPLES] = order.examples
         if order.following is not None:
             with suppress(Exception):  # told when it is its turn
                 following = self._find(*order.following)
@@ -207,7 +216,8 @@ class _Ear:
     def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> Iterator[None]:
         if call.excinfo is not None:
             # The probes stand between the test and torch, and are nobody's concern.
-            call.excinfo.traceback = call.excinfo.traceback.filter(_is_not_ours)
+            theirs = call.excinfo.traceback.filter(_is_not_ours)
+            call.excinfo.traceback = theirs or call.excinfo.traceback
         outcome: Any = yield
         report = outcome.get_result()
         self._secondary = False
@@ -248,8 +258,56 @@ class _Ear:
             self._wire.send(("warning", (warning_message, when, nodeid, location)))
 
 
+class _Examples:
+    """Runs the body of a test for each example that hypothesis draws in pytest."""
+
+    def __init__(self, wire: Wire, ear: _Ear) -> None:
+        self._wire, self._ear = wire, ear
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
+        if not pyfuncitem.stash.get(_BY_EXAMPLES, False):
+            return None
+        names = pyfuncitem._fixtureinfo.argnames
+        fixtures = {name: pyfuncitem.funcargs[name] for name in names}
+        body = pyfuncitem.obj.hypothesis.inner_test
+        if pyfuncitem.instance is not None:
+            body = functools.partial(body, pyfuncitem.instance)
+        rejects = False
+        while True:
+            if RECORDER.writer is not None:
+                harmless(RECORDER.writer.end)()  # until pytest says otherwise
+            self._wire.send(("ready", rejects))
+            match self._wire.wait():
+                case ("example", data):
+                    rejects = self._try(pyfuncitem, body, data, fixtures)
+                case _:
+                    return True
+
+    def _try(
+        self, item: pytest.Item, body: Any, data: bytes, fixtures: dict[str, Any]
+    ) -> bool:
+        """Run the body, and report if it fails; whether it rejects the example."""
+        from hypothesis.errors import UnsatisfiedAssumption
+
+        def run() -> None:
+            body(**pickle.loads(data), **fixtures)  # noqa: S301 - pytest's own
+
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Using `assume` outside")
+            call = pytest.CallInfo.from_call(run, "call", (pytest.exit.Exception,))
+        if call.excinfo is None:
+            return False
+        if isinstance(call.excinfo.value, UnsatisfiedAssumption):
+            return True
+        report = item.ihook.pytest_runtest_makereport(item=item, call=call)
+        self._ear.pytest_runtest_logreport(report)
+        harmless(RECORDER.close)()  # for the others, this rank has come to its end
+        return False
+
+
 def _is_not_ours(entry: Any) -> bool:
-    return _PROBES not in str(entry.path)
+    return not str(entry.path).startswith(_OURS)
 
 
 def _session(setup: Setup, seat: Seat) -> pytest.Session:
