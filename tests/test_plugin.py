@@ -286,6 +286,30 @@ def test_workers_of_xdist_have_ranks_of_their_own(pytester: pytest.Pytester) -> 
     assert "assert (1 != 1 or" in pytester.path.joinpath("report.xml").read_text()
 
 
+DEBUGGED = """\
+import pytest
+import torch.distributed as dist
+
+@pytest.mark.ranks(2, timeout=30)
+def test_it(rank):
+    secret = 17 + rank
+    if rank == 1:
+        raise ValueError("look at me")
+    dist.barrier()
+"""
+
+
+@pytest.mark.live
+def test_one_rank_is_debugged_while_others_wait(pytester: pytest.Pytester) -> None:
+    path = pytester.makepyfile(DEBUGGED)
+    command = sessions.command("--pdb", str(path))
+    result = pytester.run(*command, stdin=b"p secret * 100\nc\n", timeout=120)
+    result.stdout.fnmatch_lines(
+        ["*post_mortem, rank 1*", "*1800", "*DD202 waits for dead rank*"]
+    )
+    result.assert_outcomes(failed=1)
+
+
 def test_the_plugin_costs_nothing_until_it_is_used() -> None:
     program = (
         "import sys, time, pytest\n"

@@ -203,7 +203,7 @@ class Lanes:
             examples=examples,
             scratch=self._base() / _SCRATCH / name,
         )
-        return Play(order, processes, self._zygote, self._config.rootpath)
+        return Play(order, processes, self._zygote, self._config)
 
     @contextmanager
     def _ending(self, play: Play, wanted: Wanted) -> Iterator[None]:
@@ -325,6 +325,7 @@ class Lanes:
             directory=str(config.invocation_params.dir),
             log=log if captured else "",
             port=port,
+            debug=bool(given.get("usepdb")),
         )
 
     def _base(self) -> Path:

@@ -134,6 +134,8 @@ def _merged(
             failed,
             key=lambda r: (told[r][1].secondary, r not in culprits, told[r][1].at_ns),
         )
+        # Of those that failed alike always the same one is shown.
+        first = min(r for r in failed if _place(reports[r]) == _place(reports[first]))
         merged = reports[first]
         _tell_of_failures(merged, first, {r: reports[r] for r in failed}, outcome)
     elif skipped & expected:

@@ -57,6 +57,7 @@ class Setup:
         directory: Where pytest was started.
         log: File for what is printed outside of the tests; none: as it comes.
         port: Of the store of the pool; 0: this rank opens it.
+        debug: A test that fails is looked at with pdb.
     """
 
     options: dict[str, Any]
@@ -65,6 +66,7 @@ class Setup:
     directory: str
     log: str
     port: int
+    debug: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 import distdoctor
 from distdoctor.errors import DistdoctorError, JournalUnreadable
@@ -26,6 +27,7 @@ from distdoctor.launch.pulse import Pulse, Rank
 from distdoctor.launch.tree import lives
 from distdoctor.launch.vigil import Stop, Vigil
 from distdoctor.model.events import Place
+from distdoctor.pytest_plugin.debugging import relay, terminal_of
 from distdoctor.pytest_plugin.orders import Order
 from distdoctor.pytest_plugin.pool import RankProcess, Zygote
 from distdoctor.report.json import render
@@ -122,7 +124,7 @@ class Play:
         order: The test; each process is told its own ranks.
         processes: Who plays, by rank; a single one may play all.
         zygote: Whence they came.
-        directory: From where lines of source are named.
+        config: Of pytest; lines of source are named from its root.
 
     Attributes:
         outcome: What came of it so far.
@@ -135,8 +137,9 @@ class Play:
         order: Order,
         processes: Sequence[RankProcess],
         zygote: Zygote,
-        directory: Path,
+        config: pytest.Config,
     ) -> None:
+        self._config = config
         self._order, self.processes, self._zygote = order, processes, zygote
         self.outcome = Outcome()
         self.name = order.scratch.name
@@ -149,6 +152,7 @@ class Play:
         self._ready: set[int] = set()  # positions of who waits for an example
         self._rejecting: set[int] = set()
         self._finished = False
+        self._debugged = self._was_debugged = False
         self._begun = time.monotonic()
         self.warnings: list[tuple[Any, str, str, Any]] = []
         if order.folder is not None:
@@ -157,7 +161,7 @@ class Play:
                 distdoctor=distdoctor.__version__,
                 launch=["pytest", order.nodeid],
                 script=order.nodeid,
-                directory=str(directory),
+                directory=str(config.rootpath),
                 ranks=order.wanted.ranks,
                 started=datetime.now(UTC).isoformat(timespec="seconds"),
             )
@@ -239,6 +243,8 @@ class Play:
 
     def _watch(self, begun: float) -> str:
         slow = 0.0
+        if self._debugged:
+            self._debugged, self._failed_at = False, begun
         sources: list[Any] = [
             *(process.wire for process in self.processes),
             self._zygote,
@@ -249,6 +255,8 @@ class Play:
             open_ = [s for s in sources if not getattr(s, "closed", False)]
             select.select(open_, [], [], pause)
             self._hear()
+            if self._debugged:
+                return self._watch(time.monotonic())  # the time anew, for all
             if len(self._over | self._ready) == len(self.processes):
                 return ""
             if self._vigil is not None:
@@ -307,6 +315,8 @@ class Play:
                 self.warnings.append(warning)
             case ("ask", rank, _):
                 self._asking[rank] = process
+            case ("debug", _):
+                self._debug(process)
             case ("ready", rejects):
                 self._ready.add(position)
                 if rejects:
@@ -315,6 +325,20 @@ class Play:
                 self._over.add(position)
         if self._asking:
             self._answer()
+
+    def _debug(self, process: RankProcess) -> None:
+        """Let the user look at the first rank that fails; all else stands meanwhile."""
+        with suppress(OSError, EOFError):  # it died: that is told elsewhere
+            process.wire.send("no" if self._was_debugged else "yes")
+            if self._was_debugged:
+                return
+            self._was_debugged = self._debugged = True
+            with terminal_of(self._config):
+                while not process.wire.closed:
+                    message = process.wire.wait()
+                    if message == ("debugged",):
+                        break
+                    relay(message, process.wire)
 
     def _failed(self) -> None:
         self._failed_at = self._failed_at or time.monotonic()

@@ -75,7 +75,7 @@ class _Rank:
         self._wire.send(("store", port))
         self._seat = Seat(self._ask)
         self._session = _session(setup, self._seat)
-        self._ear = _Ear(wire, self._session.config, self._seat)
+        self._ear = _Ear(wire, self._session.config, self._seat, setup.debug)
         plugins = self._session.config.pluginmanager
         plugins.register(self._ear, "distdoctor-rank")
         plugins.register(_Examples(wire, self._ear), "distdoctor-examples")
@@ -206,8 +206,11 @@ class _Ear:
         uncollected: What went wrong while files were collected.
     """
 
-    def __init__(self, wire: Wire, config: pytest.Config, seat: Seat) -> None:
+    def __init__(
+        self, wire: Wire, config: pytest.Config, seat: Seat, debug: bool
+    ) -> None:
         self._wire, self._config, self._seat = wire, config, seat
+        self._debug = debug
         self._secondary = False
         self.failed = False
         self.uncollected: list[str] = []
@@ -244,6 +247,14 @@ class _Ear:
         except Exception:  # noqa: BLE001 - properties may be anything
             data["user_properties"] = []
             self._wire.send(("report", self._seat.rank, data, facts))
+
+    @pytest.hookimpl
+    def pytest_exception_interact(self, call: Any, report: Any) -> None:
+        if self._debug and report.when != "collect":
+            from distdoctor.pytest_plugin.debugging import debug
+
+            shown = str(report.longrepr)
+            debug(self._wire, self._seat.rank, shown, call.excinfo.tb)
 
     @pytest.hookimpl
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:

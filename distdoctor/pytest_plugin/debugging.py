@@ -1,0 +1,75 @@
+"""pdb on one rank: it reads and writes through the pytest that has the terminal."""
+
+from __future__ import annotations
+
+import io
+import pdb
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+from distdoctor.pytest_plugin.wire import Wire
+
+
+class _Terminal(io.TextIOBase):
+    """The terminal of pytest, as the debugger in a rank sees it."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def write(self, text: str, /) -> int:
+        self._wire.send(("show", text))
+        return len(text)
+
+    def readline(self, _size: int | None = -1, /) -> str:  # type: ignore[override]
+        self._wire.send(("read",))
+        line: str = self._wire.wait()
+        return line
+
+
+def debug(wire: Wire, rank: int, shown: str, traceback: TracebackType | None) -> None:
+    """In a rank: if it is the one to be looked at, talk to the user until he goes on.
+
+    Args:
+        wire: The connection to pytest.
+        rank: This rank.
+        shown: What is shown first: how it failed.
+        traceback: Of the exception.
+    """
+    wire.send(("debug", rank))
+    if wire.wait() == "yes":
+        terminal: Any = _Terminal(wire)
+        head = f">>> PDB post_mortem, rank {rank}: others wait >>>"
+        terminal.write(f"{shown}\n\n{head}\n")
+        debugger = pdb.Pdb(stdin=terminal, stdout=terminal, nosigint=True)
+        debugger.reset()
+        debugger.interaction(None, traceback)
+        wire.send(("debugged",))
+
+
+@contextmanager
+def terminal_of(config: pytest.Config) -> Iterator[None]:
+    """In pytest: while a user talks to the debugger, nothing is captured."""
+    capture = config.pluginmanager.get_plugin("capturemanager")
+    if capture is not None:
+        capture.suspend(in_=True)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        if capture is not None:
+            capture.resume()
+
+
+def relay(message: Any, wire: Wire) -> None:
+    """In pytest: do what the debugger asks for."""
+    match message:
+        case ("show", text):
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        case ("read",):
+            wire.send(sys.stdin.readline())
