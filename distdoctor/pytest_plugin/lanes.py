@@ -17,7 +17,8 @@ import pytest
 from distdoctor.launch.vigil import Stop
 from distdoctor.pytest_plugin.merging import merge
 from distdoctor.pytest_plugin.orders import MarkerWrong, Order, Setup, Wanted, wanted_by
-from distdoctor.pytest_plugin.play import Outcome, Play
+from distdoctor.pytest_plugin.outcome import Outcome
+from distdoctor.pytest_plugin.play import Play
 from distdoctor.pytest_plugin.pool import Pool, RankProcess, RanksNotStarted, Zygote
 from distdoctor.report.schema import Report
 

@@ -22,7 +22,7 @@ from _pytest.skipping import evaluate_xfail_marks
 
 from distdoctor.launch.vigil import Stop
 from distdoctor.model.run import named
-from distdoctor.pytest_plugin.play import Outcome, Told
+from distdoctor.pytest_plugin.outcome import Outcome, Told
 from distdoctor.report.schema import FindingData
 from distdoctor.report.text import render
 

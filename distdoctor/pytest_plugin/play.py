@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import select
-import shutil
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,21 +16,19 @@ import psutil
 import pytest
 
 import distdoctor
-from distdoctor.errors import DistdoctorError, JournalUnreadable
-from distdoctor.journal import EXITS_FILE, Kind, offset_of
-from distdoctor.journal.assembly import assemble, relative
+from distdoctor.journal import offset_of
+from distdoctor.journal.assembly import relative
 from distdoctor.journal.folder import Manifest
-from distdoctor.journal.reader import JournalReader
-from distdoctor.judging import Judgement, judge, judge_run
 from distdoctor.launch.pulse import Pulse, Rank
 from distdoctor.launch.tree import lives
 from distdoctor.launch.vigil import Stop, Vigil
 from distdoctor.model.events import Place
 from distdoctor.pytest_plugin.debugging import relay, terminal_of
 from distdoctor.pytest_plugin.orders import Order
+from distdoctor.pytest_plugin.outcome import Outcome, Told
 from distdoctor.pytest_plugin.pool import RankProcess, Zygote
+from distdoctor.pytest_plugin.verdict import judge_now, judge_test
 from distdoctor.report.json import render
-from distdoctor.report.schema import FindingData
 
 POLL_S = 0.004
 _CALM_S = 2.0  # after which it is looked at less often
@@ -43,78 +40,6 @@ _FAILED_S = 10.0  # for the other ranks to end, once one has failed
 _LAST_NEWS_S = 2.0  # for the status of a process whose socket has closed
 _SETTLE_S = 1.0  # from a rank's last word in its journal to its end
 _MUSTER_S = 8.0  # of silence while all wait at the store, until nobody is expected
-_JOINING = {int(kind) for kind in (Kind.LIFE, Kind.ENTER, Kind.WOKE)}
-_COMING_AND_GOING = {"start", "started", "leave"}
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """A phase's report as a rank gave it.
-
-    Attributes:
-        data: The report, serialised.
-        secondary: The failure only tells that a peer, or the connection to it, is gone.
-        at_ns: When it was made, on the machine's monotonic clock.
-    """
-
-    data: dict[str, Any]
-    secondary: bool
-    at_ns: int
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What came of a test.
-
-    Attributes:
-        told: Reports of each rank, in their order.
-        refused: Why it was not given to ranks at all; then there is nothing else.
-        unable: What this machine lacks, so that it is skipped.
-        lost: What kept ranks from running it, by rank.
-        died: Exit status of ranks that ended meanwhile; negative: minus the signal.
-        stopped: Why it was ended (`Stop`); empty if it ended by itself.
-        unfinished: Ranks that were still in it when it was ended.
-        stacks: Where those stood: lines of the user's, innermost first, by rank; whom
-            the others wait for comes first.
-        printed: What those and the dead had printed in that phase, by stream.
-        said: What they printed outside of it: last words of the interpreter.
-        remark: What else is known of why it was ended.
-        leave: Message of a `pytest.exit` on a rank.
-        judgement: What distdoctor says of it; none if it was not watched.
-        findings: Of those, what fails the test.
-        record: The record folder, where it was kept.
-        falsifying: The example that fails, as hypothesis tells it.
-        seconds: How long it took.
-    """
-
-    told: dict[int, list[Told]] = field(default_factory=dict)
-    refused: str = ""
-    unable: str = ""
-    lost: dict[int, str] = field(default_factory=dict)
-    died: dict[int, int] = field(default_factory=dict)
-    stopped: str = ""
-    unfinished: tuple[int, ...] = ()
-    stacks: dict[int, list[Place]] = field(default_factory=dict)
-    printed: dict[int, dict[str, str]] = field(default_factory=dict)
-    said: dict[int, str] = field(default_factory=dict)
-    remark: str = ""
-    leave: str | None = None
-    judgement: Judgement | None = None
-    findings: Sequence[FindingData] = ()
-    record: Path | None = None
-    falsifying: str = ""
-    seconds: float = 0.0
-
-    @property
-    def is_bad(self) -> bool:
-        """Whether the ranks can not be trusted with another test."""
-        return bool(
-            self.stopped or self.lost or self.died or self.leave is not None
-        ) or any(
-            told.data["outcome"] == "failed" or "wasxfail" in told.data
-            for reports in self.told.values()
-            for told in reports
-        )
 
 
 class Play:
@@ -411,27 +336,20 @@ class Play:
             return []
         self._vigil.update()
         self._vigil.manifest.alive = self._vigil.alive()
-        judgement = self._judge_now()
+        judgement = judge_now(self._vigil)
         told = json.loads(render(judgement.report, judgement.run))
         return list(told["findings"])
 
-    def _judge_now(self) -> Judgement:
-        """Judge what was recorded, without stacks and sources: in milliseconds."""
-        assert self._vigil is not None
-        manifest = self._vigil.manifest
-        run = assemble(self._vigil.folder, manifest, stacks=False)
-        return judge_run(run, manifest)
-
     def _settle(self) -> None:
-        """Let ranks that say in their journals that they end be seen to end."""
+        """Let ranks that have ended, or say so in their journals, be seen to end."""
         if self._vigil is None:
             return
         end = time.monotonic() + _SETTLE_S
         while time.monotonic() < end:
             self._hear()
             ranks = self._vigil.pulse.ranks.values()
-            ending = {self._by_pid.get(r.pid) for r in ranks if r.reader.header().ended}
-            if ending <= self._over | {None}:
+            ending = {self._by_pid.get(r.pid) for r in ranks if self._is_over(r)}
+            if ending <= self._over | self._ready | {None}:
                 return
             time.sleep(POLL_S)
 
@@ -460,55 +378,16 @@ class Play:
                     outcome.stacks[sample.rank] = places
 
     def judge(self, keep: Path) -> None:
-        """Say what is found; the record is kept if the test fails.
+        """Say what is found, once no rank is in the test any more.
 
         Args:
-            keep: Where to; the folder is made.
+            keep: Where the record goes if it is kept.
         """
-        outcome, vigil = self.outcome, self._vigil
-        if vigil is None:
-            return
-        try:
-            if not outcome.is_bad:
-                if _is_uneventful(vigil.folder):
-                    return
-                vigil.manifest.alive = []
-                judgement = self._judge_now()
-                outcome.findings = self._culpable(judgement)
-                outcome.judgement = judgement
-                if not outcome.findings:
-                    return
-            self._write_exits()
-            vigil.conclude()
-            keep.parent.mkdir(parents=True, exist_ok=True)
-            shutil.move(vigil.folder, keep)
-            outcome.record = keep
-            outcome.judgement = judge(keep, str(keep))
-            outcome.findings = self._culpable(outcome.judgement)
-            if not (outcome.findings or outcome.stopped or outcome.died):
-                shutil.rmtree(keep)  # an assertion: it says all there is to say
-                outcome.record = None
-        except (DistdoctorError, OSError) as error:
-            outcome.remark = (
-                f"{outcome.remark}\ndistdoctor could not judge it: {error}".strip()
-            )
-        finally:
-            shutil.rmtree(vigil.folder, ignore_errors=True)
-
-    def _culpable(self, judgement: Judgement) -> Sequence[FindingData]:
-        return [
-            finding
-            for finding in judgement.report.findings
-            if finding.severity == "error"
-            and finding.code not in self._order.wanted.ignore
-        ]
-
-    def _write_exits(self) -> None:
-        assert self._vigil is not None
-        with (self._vigil.folder / EXITS_FILE).open("a") as file:
-            for position, status in self.outcome.died.items():
-                pid = self.processes[position].pid
-                file.write(json.dumps({"pid": pid, "status": status}) + "\n")
+        if self._vigil is not None:
+            died = self.outcome.died.items()
+            exits = {self.processes[n].pid: status for n, status in died}
+            ignore = self._order.wanted.ignore
+            judge_test(self._vigil, self.outcome, exits, ignore, keep)
 
 
 def _failed_in(when: str, told: Told) -> bool:
@@ -520,28 +399,3 @@ def _is_stopped(pid: int) -> bool:
         return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     except psutil.Error:
         return False
-
-
-def _is_uneventful(folder: Path) -> bool:
-    """Whether the ranks did nothing but join and leave: then there is no question.
-
-    To put a run together and to ask every check takes 10 ms (measured).
-    """
-    for path in folder.glob("*.journal"):
-        with suppress(JournalUnreadable):
-            reader = JournalReader(path)
-            records = reader.last()
-            kinds = set(records["kind"].tolist())
-            made = records["kind"] == Kind.ENTER
-            life = records["spec"][records["kind"] == Kind.LIFE].tolist()
-            notes = (json.loads(reader.string(number))["what"] for number in life)
-            if (
-                kinds <= _JOINING
-                and made.sum() <= 1
-                and not reader.header().lost
-                and not reader.header().steps
-                and set(notes) <= _COMING_AND_GOING
-            ):
-                continue
-        return False
-    return True
