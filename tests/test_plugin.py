@@ -1,5 +1,6 @@
 """The plugin for pytest: what tests on ranks can do, and how they are reported."""
 
+import json
 import re
 import subprocess
 import sys
@@ -149,9 +150,15 @@ def test_plain():
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the session runs."""
+    return tmp_path_factory.mktemp("plugin")
+
+
+@pytest.fixture(scope="module")
+def session(folder: Path) -> Session:
     """All of these in one session."""
-    return sessions.run(tmp_path_factory.mktemp("plugin"), TESTS)
+    return sessions.run(folder, TESTS, "--distdoctor-report=reports.json")
 
 
 PASSED = [
@@ -234,6 +241,18 @@ def test_a_test_that_passes_is_judged_as_well(session: Session) -> None:
 
 
 @pytest.mark.live
+def test_what_was_found_is_written_to_a_file(session: Session, folder: Path) -> None:
+    assert session.status == 1
+    told = json.loads((folder / "reports.json").read_text())
+    found = {
+        (report["script"].rpartition("::")[2], finding["code"])
+        for report in told["reports"]
+        for finding in report["findings"]
+    }
+    assert ("test_sick", "DD113") in found
+
+
+@pytest.mark.live
 def test_properties_and_warnings_of_ranks_arrive(session: Session) -> None:
     told = session.tests["test_says_more"]
     assert told.properties == ["of rank 0", "of rank 1"]
@@ -280,7 +299,8 @@ def test_it_stops_at_the_first_and_goes_on_with_the_last_failed(
 @pytest.mark.live
 def test_workers_of_xdist_have_ranks_of_their_own(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(SEVERAL)
-    result = pytester.runpytest_subprocess("-n", "2", "--junitxml=report.xml")
+    options = ("-n", "2", "--junitxml=report.xml", "--distdoctor-slots=2")
+    result = pytester.runpytest_subprocess(*options)
     result.assert_outcomes(passed=3, failed=1)
     result.stdout.fnmatch_lines(["*ranks {0-1} failed alike*"])
     assert "assert (1 != 1 or" in pytester.path.joinpath("report.xml").read_text()

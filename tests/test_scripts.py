@@ -36,20 +36,12 @@ SICK = HEAD + "if rank == 0:\n    dist.all_reduce(t)\ndist.barrier()\n"
 WELL = HEAD + "dist.destroy_process_group()\n"
 NEVER_ENDS = HEAD + "while True:\n    dist.all_reduce(t)\n    time.sleep(0.05)\n"
 
-CONFTEST = """
-from pathlib import Path
-from distdoctor.pytest_plugin.session_report import SessionWriter
-pytest_plugins = ["distdoctor.pytest_plugin.scripts"]
-def pytest_configure(config):
-    if not hasattr(config, "workerinput"):
-        writer = SessionWriter(Path("out/report.json"), config.rootpath)
-        config.pluginmanager.register(writer)
-"""
-
 
 def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
     return pytester.runpytest_subprocess(
-        *("-p", "no:cacheprovider", "--basetemp=base", *arguments), timeout=DEADLINE_S
+        *("-p", "no:cacheprovider", "--basetemp=base"),
+        *("--distdoctor-report=out/report.json", *arguments),
+        timeout=DEADLINE_S,
     )
 
 
@@ -60,7 +52,6 @@ def records(pytester: pytest.Pytester) -> list[Path]:
 @pytest.mark.live
 def test_a_script_is_run_judged_and_told(pytester: pytest.Pytester) -> None:
     """Sick and well, through xdist, with other people's children in the process."""
-    pytester.makeconftest(CONFTEST)
     pytester.makepyfile(train=SICK, fine=WELL)
     pytester.makepyfile(
         test_them="""
@@ -113,7 +104,6 @@ def test_a_script_is_run_judged_and_told(pytester: pytest.Pytester) -> None:
 def test_whatever_ends_pytest_ends_the_script(
     pytester: pytest.Pytester, number: signal.Signals
 ) -> None:
-    pytester.makeconftest(CONFTEST)
     pytester.makepyfile(train=NEVER_ENDS + f"# {number}\n")
     pytester.makepyfile(
         "def test_it(check_script):\n    check_script('train.py', full=True)\n"
@@ -159,7 +149,6 @@ def carriers(mark: str) -> list[psutil.Process]:
 def test_what_cannot_be_started_fails_with_one_sentence(
     pytester: pytest.Pytester,
 ) -> None:
-    pytester.makeconftest(CONFTEST)
     pytester.makepyfile(
         """
         import pytest
@@ -186,7 +175,7 @@ def test_what_cannot_be_started_fails_with_one_sentence(
     assert result.ret == 1
     result.stdout.fnmatch_lines(["*check_script starts ranks of its own*"])
     assert "5 passed" in result.stdout.str()
-    assert not [*(pytester.path / "base").glob("distdoctor-record*")]
+    assert not [*(pytester.path / "base").glob("distdoctor-record[0-9]*")]
 
 
 def test_the_modules_that_every_pytest_imports_are_light() -> None:

@@ -6,6 +6,7 @@ Nothing heavy is loaded before a test asks for ranks.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +15,8 @@ from distdoctor.pytest_plugin import fixtures
 
 if TYPE_CHECKING:
     from distdoctor.pytest_plugin.lanes import Lanes
+
+pytest_plugins = ("distdoctor.pytest_plugin.scripts",)
 
 _LANES: pytest.StashKey[Lanes] = pytest.StashKey()
 
@@ -28,6 +31,20 @@ _MARKERS = (
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the settings."""
+    group = parser.getgroup("distdoctor", "tests on ranks")
+    group.addoption(
+        "--distdoctor-slots",
+        type=int,
+        default=0,
+        metavar="N",
+        help="how many ranks may run at once, of all tests of yours on this machine; "
+        "by default as many as there are processors, or as the largest test asks for",
+    )
+    group.addoption(
+        "--distdoctor-report",
+        metavar="FILE",
+        help="write all that was found to a file, as .json or .sarif",
+    )
     parser.addini(
         "distdoctor_timeout",
         "seconds after which a test on ranks is ended, whatever it does",
@@ -40,6 +57,11 @@ def pytest_configure(config: pytest.Config) -> None:
     for marker in _MARKERS:
         config.addinivalue_line("markers", marker)
     config.pluginmanager.register(fixtures, "distdoctor-fixtures")
+    path = config.getoption("distdoctor_report")
+    if path and not fixtures.is_rank(config) and not hasattr(config, "workerinput"):
+        from distdoctor.pytest_plugin.session_report import SessionWriter
+
+        config.pluginmanager.register(SessionWriter(Path(path), config.rootpath))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -68,9 +90,16 @@ def pytest_runtest_protocol(
     if _LANES not in config.stash:
         from distdoctor.pytest_plugin.lanes import Lanes
 
-        config.stash[_LANES] = Lanes(config)
+        config.stash[_LANES] = Lanes(config, _largest(item.session))
     config.stash[_LANES].run(item, nextitem)
     return True
+
+
+def _largest(session: pytest.Session) -> int:
+    """The most ranks that a test of the session asks for."""
+    from distdoctor.pytest_plugin.orders import ranks_of
+
+    return max(map(ranks_of, session.items), default=1)
 
 
 @pytest.hookimpl(trylast=True)

@@ -21,6 +21,7 @@ class Seat:
         rank: The rank.
         world_size: Number of ranks.
         device: "cpu" or "cuda".
+        gpu: Index of this rank's own, if it has one.
         scratch: Folder that the ranks of the test share.
         ask: Asks pytest itself a question, and waits for the answer.
     """
@@ -29,6 +30,7 @@ class Seat:
         self.rank = 0
         self.world_size = 1
         self.device = "cpu"
+        self.gpu = 0
         self.scratch = Path()
         self.ask = ask
 
@@ -64,16 +66,14 @@ def world_size(request: pytest.FixtureRequest) -> int:
     return _seat(request).world_size
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def device(request: pytest.FixtureRequest) -> torch.device:
-    """The device of this rank: the CPU, or a GPU of its own."""
+    """The device of this rank in this test: the CPU, or a GPU of its own."""
     import torch
 
     seat = _seat(request)
     return (
-        torch.device("cuda", seat.rank)
-        if seat.device == "cuda"
-        else torch.device("cpu")
+        torch.device("cuda", seat.gpu) if seat.device == "cuda" else torch.device("cpu")
     )
 
 

@@ -8,19 +8,28 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from distdoctor.errors import SlotsTaken
 from distdoctor.launch.vigil import Stop
 from distdoctor.pytest_plugin.merging import merge
-from distdoctor.pytest_plugin.orders import MarkerWrong, Order, Setup, Wanted, wanted_by
+from distdoctor.pytest_plugin.orders import (
+    REPORT,
+    MarkerWrong,
+    Order,
+    Setup,
+    Wanted,
+    wanted_by,
+)
 from distdoctor.pytest_plugin.outcome import Outcome
 from distdoctor.pytest_plugin.play import Play
 from distdoctor.pytest_plugin.pool import Pool, RankProcess, RanksNotStarted, Zygote
-from distdoctor.report.schema import Report
+from distdoctor.pytest_plugin.session_report import give
+from distdoctor.pytest_plugin.slots import Gpus, slots_of
 
 _RECORDS = "distdoctor-records"
 _SCRATCH = "distdoctor-tmp"
@@ -37,6 +46,7 @@ _CHANGED: dict[str, Any] = {
     **dict.fromkeys(("setuponly", "setupshow", "setupplan", "distload", "pyargs")),
     **dict.fromkeys(("xmlpath", "log_file", "numprocesses", "maxprocesses")),
     **dict.fromkeys(("cacheshow", "debug", "durations", "pastebin", "report_log")),
+    REPORT: None,
     "maxfail": 0,
     "keyword": "",
     "markexpr": "",
@@ -48,42 +58,17 @@ _CHANGED: dict[str, Any] = {
 """Options that mean the session, and what they are in a rank's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """A test that distdoctor has judged.
-
-    Attributes:
-        nodeid: The test.
-        outcome: "passed", "failed" or "skipped".
-        report: What was said of it.
-    """
-
-    nodeid: str
-    outcome: str
-    report: Report
-
-
-class Slots:
-    """How many ranks may run at a time; here as many as are asked for."""
-
-    def acquire(self, ranks: int) -> None:
-        """Wait until so many more may run."""
-
-    def release(self) -> None:
-        """Give back what was acquired."""
-
-
 class Lanes:
     """Everything that runs ranks for one pytest process.
 
-    Attributes:
-        judged: The tests that were judged, in their order.
+    Args:
+        config: Of pytest.
+        largest: The most ranks that a test of the session asks for.
     """
 
-    def __init__(self, config: pytest.Config) -> None:
-        self.judged: list[Judged] = []
+    def __init__(self, config: pytest.Config, largest: int) -> None:
         self._config = config
-        self._slots = Slots()
+        self._slots, self._gpus = slots_of(config, largest), Gpus()
         self._zygote: Zygote | None = None
         self._pool: Pool | None = None
         self._pools = self._tests = 0
@@ -105,9 +90,8 @@ class Lanes:
         verdict = _verdict(reports)
         if outcome.record is not None and verdict != "failed":
             shutil.rmtree(outcome.record, ignore_errors=True)
-        if outcome.judgement is not None:
-            judged = outcome.judgement.report
-            self.judged.append(Judged(item.nodeid, verdict, judged))
+        if outcome.judgement is not None and self._config.getoption(REPORT):
+            give(reports[0], [outcome.judgement.report])
         for report in reports:
             hook.pytest_runtest_logreport(report=report)
         hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
@@ -129,14 +113,17 @@ class Lanes:
     def _play(
         self, item: pytest.Item, following: pytest.Item | None, wanted: Wanted
     ) -> Outcome:
-        if wanted.device == "cuda" and (missing := _too_few_gpus(wanted.ranks)):
-            return Outcome(unable=missing)
-        self._slots.acquire(wanted.ranks)
+        if wanted.device == "cuda" and wanted.ranks > len(self._gpus.names):
+            return Outcome(unable=self._too_few_gpus(wanted.ranks))
         try:
+            self._slots.acquire(1 if wanted.lane == "fake" else wanted.ranks)
+            if wanted.device == "cuda":
+                leased = self._gpus.lease(wanted.ranks)
+                wanted = replace(wanted, gpus=tuple(leased))
             if is_property(item):
                 return self._property(item, wanted)
             processes = self._processes(wanted)
-        except RanksNotStarted as error:
+        except (RanksNotStarted, SlotsTaken) as error:
             self._discard()
             return Outcome(refused=str(error))
         except BaseException:
@@ -145,7 +132,11 @@ class Lanes:
         else:
             return self._play_on(processes, item, following, wanted)
         finally:
+            self._gpus.release()
             self._slots.release()
+
+    def _too_few_gpus(self, ranks: int) -> str:
+        return f"the test wants {ranks} GPUs, and there are {len(self._gpus.names)}"
 
     def _play_on(
         self,
@@ -338,15 +329,6 @@ class Lanes:
 def is_property(item: pytest.Item) -> bool:
     """Whether hypothesis draws the arguments of a test."""
     return bool(getattr(getattr(item, "obj", None), "is_hypothesis_test", False))
-
-
-def _too_few_gpus(ranks: int) -> str:
-    import torch
-
-    here = torch.cuda.device_count()
-    if here >= ranks:
-        return ""
-    return f"the test wants {ranks} GPUs, and there are {here}"
 
 
 def _verdict(reports: Sequence[Any]) -> str:

@@ -17,6 +17,8 @@ PARAMETER = "distdoctor_ranks"
 """Name of the parameter of a test that runs on several numbers of ranks in turn."""
 
 TIMEOUT_INI = "distdoctor_timeout"
+SLOTS = "distdoctor_slots"
+REPORT = "distdoctor_report"
 
 
 class MarkerWrong(Exception):
@@ -35,6 +37,7 @@ class Wanted:
         lane: How its ranks are started: "pool", "fresh" or "fake".
         watch: Whether the probes watch its communication.
         ignore: Codes of findings that do not fail it.
+        gpus: Indices of the devices of its ranks, once they are leased.
     """
 
     ranks: int
@@ -44,6 +47,7 @@ class Wanted:
     lane: str
     watch: bool = True
     ignore: frozenset[str] = frozenset()
+    gpus: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +121,17 @@ def sizes_of(item: pytest.Item | Any) -> list[int]:
     if not sizes:
         raise MarkerWrong("@pytest.mark.ranks([]) names no number of ranks")
     return sizes
+
+
+def ranks_of(item: pytest.Item) -> int:
+    """How many processes a test on ranks needs at most; 0 for any other test."""
+    mark = item.get_closest_marker("ranks")
+    if mark is None:
+        return 0
+    try:
+        return 1 if mark.kwargs.get("lane") == "fake" else max(sizes_of(item))
+    except MarkerWrong:
+        return 0
 
 
 def wanted_by(item: pytest.Item) -> Wanted:

@@ -132,6 +132,7 @@ class _Rank:
         seat, wanted = self._seat, order.wanted
         seat.rank, seat.world_size = rank, wanted.ranks
         seat.device, seat.scratch = wanted.device, order.scratch
+        seat.gpu = wanted.gpus[rank] if wanted.gpus else 0
         self._ear.failed = False
         for name in ("RANK", "LOCAL_RANK"):
             os.environ[name] = str(rank)
@@ -185,7 +186,7 @@ class _Rank:
         else:
             backend = wanted.backend
         if wanted.device == "cuda":
-            torch.cuda.set_device(rank)
+            torch.cuda.set_device(wanted.gpus[rank])
         hook = sys.excepthook
         dist.init_process_group(
             backend,
