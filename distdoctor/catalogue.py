@@ -6,6 +6,7 @@ import ast
 import importlib
 import importlib.util
 import pkgutil
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 CHECKS = "distdoctor.checks"
 
 
-def every_check() -> list[Check]:
+@cache
+def every_check() -> tuple[Check, ...]:
     """All checks, by code.
 
     Raises:
@@ -32,7 +34,7 @@ def every_check() -> list[Check]:
     by_code = {check.code: check for check in found}
     if len(by_code) < len(found):
         raise CheckMalformed(f"two checks share a code: {[c.name for c in found]}")
-    return [by_code[code] for code in sorted(by_code)]
+    return tuple(by_code[code] for code in sorted(by_code))
 
 
 def manuals() -> dict[str, Manual]:
