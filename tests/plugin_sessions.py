@@ -103,8 +103,13 @@ def left_of(folder: Path) -> list[int]:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """What the ranks of the sessions in a folder have left, but for pytest's own."""
-    return list((folder / "tmp").glob("distdoctor-*"))
+    """What the ranks of the sessions in a folder have left, but for pytest's own.
+
+    The locks of slots stay: other sessions of the user's may hold some.
+    """
+    locks = f"distdoctor-{os.getuid()}"
+    found = (folder / "tmp").glob("distdoctor-*")
+    return [path for path in found if path.name != locks]
 
 
 def wait_for(folder: Path, name: str) -> None:
