@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -100,6 +101,11 @@ def run(folder: Path, text: str, *arguments: str, config: str = "") -> Session:
 def left_of(folder: Path) -> list[int]:
     """Processes of the sessions in a folder that live on."""
     return [process.pid for process in psutil.process_iter() if _is_of(process, folder)]
+
+
+def hear_interrupts() -> None:
+    """In a new process: heed SIGINT, which jobs in the background of a shell ignore."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def files_of(folder: Path) -> list[Path]:

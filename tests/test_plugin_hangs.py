@@ -252,6 +252,7 @@ def test_nothing_outlives_pytest(tmp_path: Path, number: signal.Signals) -> None
         env=sessions.environment(tmp_path),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        preexec_fn=sessions.hear_interrupts,
     )
     try:
         for rank in range(2):

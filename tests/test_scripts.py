@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 
 import psutil
 import pytest
+from plugin_sessions import hear_interrupts
 
 pytest_plugins = ["pytester"]
 
@@ -116,6 +117,7 @@ def test_whatever_ends_pytest_ends_the_script(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        preexec_fn=hear_interrupts,
     )
     try:
         end = time.monotonic() + DEADLINE_S
