@@ -7,17 +7,16 @@ launcher and the workers of data loaders. Heavy parts wait for `init_process_gro
 from __future__ import annotations
 
 import atexit
-import importlib.abc
-import importlib.machinery
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import ModuleType, TracebackType
 from typing import Any
 
 from distdoctor.journal import OWNER_VARIABLE
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.importing import AroundImports, Load
 from distdoctor.probes.recorder import RECORDER, interpreter_ends
 from distdoctor.probes.settings import watch_settings
 
@@ -28,7 +27,7 @@ def start() -> None:
     _watch_exceptions()
     harmless(watch_settings)()
     atexit.register(interpreter_ends)
-    sys.meta_path.insert(0, _WhenImported())
+    AroundImports({name: _after(install) for name, install in _INSTALLERS.items()})
     _open_if_ranked()
 
 
@@ -167,31 +166,13 @@ _INSTALLERS = {
 }
 
 
-class _WhenImported(importlib.abc.MetaPathFinder):
-    """Runs an installer right after the module it is for was imported."""
+def _after(
+    installer: Callable[[ModuleType], Any],
+) -> Callable[[Load, ModuleType], None]:
+    """Let an installer run right after the module it is for was loaded."""
 
-    def __init__(self) -> None:
-        self._waiting = dict(_INSTALLERS)
+    def around(load: Load, module: ModuleType) -> None:
+        load(module)
+        harmless(installer)(module)
 
-    def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None = None,
-        target: ModuleType | None = None,
-    ) -> importlib.machinery.ModuleSpec | None:
-        """Find as Python would, and attach the installer to the loader."""
-        installer = self._waiting.pop(fullname, None)
-        if installer is None:
-            return None
-        if not self._waiting and self in sys.meta_path:
-            sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            load = spec.loader.exec_module
-
-            def load_and_install(module: ModuleType) -> None:
-                load(module)
-                harmless(installer)(module)
-
-            spec.loader.exec_module = load_and_install  # type: ignore[method-assign]
-        return spec
+    return around

@@ -6,15 +6,14 @@ the very same classes, and says that those are its own.
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import torch
 
+from distdoctor.probes.importing import AroundImports, Load
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.stand_ins.places import CPU, as_cuda
 from distdoctor.probes.stand_ins.replacing import replace
@@ -34,7 +33,7 @@ def install() -> None:
     torch.Generator = Generator  # type: ignore[misc]
     torch.device = Device  # type: ignore[misc]
     if _KEEPS_TYPES not in sys.modules:
-        sys.meta_path.insert(0, _AroundTables())
+        AroundImports({_KEEPS_TYPES: _with_true_device})
     replace(torch, "compile", _compiling)
     replace(torch.jit, "script", _scripting)
 
@@ -103,31 +102,11 @@ for kind, name in ((Generator, "Generator"), (Device, "device")):
     kind.__module__, kind.__qualname__ = "torch", name  # for pickle, which looks it up
 
 
-class _AroundTables(importlib.abc.MetaPathFinder):
-    """Lets a part of torch see the true `torch.device` while it is imported."""
-
-    def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None = None,
-        target: ModuleType | None = None,
-    ) -> importlib.machinery.ModuleSpec | None:
-        """Find as Python would, and surround the loader."""
-        if fullname != _KEEPS_TYPES:
-            return None
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            load = spec.loader.exec_module
-
-            def load_between(module: ModuleType) -> None:
-                torch.device = _Device  # type: ignore[misc]
-                try:
-                    load(module)
-                finally:
-                    if not _given_back:
-                        torch.device = Device  # type: ignore[misc]
-
-            spec.loader.exec_module = load_between  # type: ignore[method-assign]
-        return spec
+def _with_true_device(load: Load, module: ModuleType) -> None:
+    """Let a part of torch see the true `torch.device` while it is imported."""
+    torch.device = _Device  # type: ignore[misc]
+    try:
+        load(module)
+    finally:
+        if not _given_back:
+            torch.device = Device  # type: ignore[misc]
