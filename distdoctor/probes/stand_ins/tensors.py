@@ -310,31 +310,42 @@ def _factory(made: Callable[..., Any]) -> Callable[..., Any]:
         if "out" in kwargs:
             return made(*args, **kwargs)
         device = kwargs.get("device")
-        if device is None:
-            pinned = kwargs.get("pin_memory") and kwargs.pop("pin_memory")
-            result = made(*args, **kwargs)
-            put(result, default_place())
-            if pinned:
-                RECORDER.substituted("pinned")
-                pin(result)
-            return result
         target = as_cuda(device)
-        if target is None:
-            pinned = kwargs.get("pin_memory") and kwargs.pop("pin_memory")
-            result = made(*args, **kwargs)
-            if asked_by_user() and _device_of(result) == CPU:
-                put(result, CPU_AS_NAMED)
-            if pinned:
-                RECORDER.substituted("pinned")
-                pin(result)
-            return result
-        touch()
-        kwargs["device"] = CPU
+        if target is not None:
+            return _made_there(made, args, kwargs, target)
+        pinned = kwargs.get("pin_memory") and kwargs.pop("pin_memory")
         result = made(*args, **kwargs)
-        put(result, target)
+        if device is None:
+            put(result, default_place())
+        else:
+            _put_if_named(result)
+        if pinned:
+            RECORDER.substituted("pinned")
+            pin(result)
         return result
 
     return make
+
+
+def _made_there(
+    made: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    target: torch.device,
+) -> Any:
+    touch()
+    result = made(*args, **{**kwargs, "device": CPU})
+    put(result, target)
+    return result
+
+
+def _put_if_named(result: Tensor) -> None:
+    """Note that a line of the user's, two frames up, named the CPU."""
+    if asked_by_user(_TWO_UP) and _device_of(result) == CPU:
+        put(result, CPU_AS_NAMED)
+
+
+_TWO_UP = 3  # `asked_by_user` counts its own caller too
 
 
 def _adopting(made: Callable[..., Any]) -> Callable[..., Any]:
@@ -362,22 +373,16 @@ def _alike(made: Callable[..., Any]) -> Callable[..., Any]:
         if kwargs.get("pin_memory"):
             del kwargs["pin_memory"]
         device = kwargs.get("device")
-        if device is None:
-            result = made(*args, **kwargs)
-            known = known_place(args[0]) if args else None
-            if known is not None and asked_by_user():
-                put(result, known)
-            return result
         target = as_cuda(device)
-        if target is None:
-            result = made(*args, **kwargs)
-            if asked_by_user() and _device_of(result) == CPU:
-                put(result, CPU_AS_NAMED)
-            return result
-        touch()
-        kwargs["device"] = CPU
+        if target is not None:
+            return _made_there(made, args, kwargs, target)
         result = made(*args, **kwargs)
-        put(result, target)
+        if device is not None:
+            _put_if_named(result)
+            return result
+        known = known_place(args[0]) if args else None
+        if known is not None and asked_by_user():
+            put(result, known)
         return result
 
     return make
