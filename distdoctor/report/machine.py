@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from distdoctor.journal.folder import as_text as with_escapes
 from distdoctor.model.condition import Condition, State
+from distdoctor.report.page import Page, plain
 
 SCHEMA = "distdoctor.env/1"
 
@@ -81,19 +80,9 @@ def as_text(
         width: Columns.
         colour: Whether to use terminal colours.
     """
-    stream = io.StringIO()
-    console = Console(
-        file=stream,
-        width=max(60, min(width, 120)),
-        force_terminal=colour,
-        color_system="standard" if colour else None,
-        highlight=False,
-        emoji=False,
-        markup=False,
-        legacy_windows=False,
-    )
+    page = Page(max(60, min(width, 120)), colour)
     release = ".".join(version.split(".")[:2])
-    console.print(Text(f"distdoctor {release} · this machine", "bold"), end="\n\n")
+    page.print(Text(f"distdoctor {release} · this machine", "bold"), end="\n\n")
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
@@ -104,14 +93,14 @@ def as_text(
         if condition.means:
             said += f": {condition.means}"
         table.add_row(
-            Text(str(condition.state), style), condition.name, Text(_plain(said))
+            Text(str(condition.state), style), condition.name, Text(plain(said))
         )
         if condition.cure:
-            table.add_row("", "", Text(f"cure: {_plain(condition.cure)}", "green"))
-    console.print(table)
-    console.print()
-    console.print(_sum(conditions), soft_wrap=True)
-    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
+            table.add_row("", "", Text(f"cure: {plain(condition.cure)}", "green"))
+    page.print(table)
+    page.print()
+    page.print(_sum(conditions), soft_wrap=True)
+    return page.text()
 
 
 def _sum(conditions: Sequence[Condition]) -> Text:
@@ -119,10 +108,3 @@ def _sum(conditions: Sequence[Condition]) -> Text:
     if preventing:
         return Text(f"no job can be checked here without {', '.join(preventing)}")
     return Text("a script can be checked here: distdoctor check train.py")
-
-
-def _plain(text: str) -> str:
-    """Text without control characters: names of files and errors may hold some."""
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode() for c in text
-    )

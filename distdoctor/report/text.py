@@ -6,10 +6,9 @@ are shown as escapes.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -17,6 +16,7 @@ from rich.text import Text
 from distdoctor.analysis.outlook import outlook
 from distdoctor.model.events import BLOCKED, State
 from distdoctor.model.run import Run, named, ranges
+from distdoctor.report.page import Page, plain
 from distdoctor.report.schema import FindingData, LocationData, Report
 
 _MARGIN = 7
@@ -47,46 +47,29 @@ def render(
         colour: Whether to use terminal colours.
         verbose: Whether to list the checks that do not apply.
     """
-    stream = io.StringIO()
-    console = Console(
-        file=stream,
-        width=width,
-        force_terminal=colour,
-        color_system="standard" if colour else None,
-        highlight=False,
-        emoji=False,
-        markup=False,
-        legacy_windows=False,
-    )
-    console.print(_headline(report), soft_wrap=True)
+    page = Page(width, colour)
+    page.print(_headline(report), soft_wrap=True)
     if report.findings or report.verdict == "unknown":
-        console.print()
+        page.print()
     for finding in report.findings:
-        console.print(_finding(finding, run))
-        console.print()
+        page.print(_finding(finding, run))
+        page.print()
     if not any(finding.severity == "error" for finding in report.findings):
-        console.print(_health(report))
+        page.print(_health(report))
     for gap in report.not_examined:
-        console.print(_hanging("not examined", f"{gap.what}: {gap.why}", "dim"))
+        page.print(_hanging("not examined", f"{gap.what}: {gap.why}", "dim"))
     if report.substituted:
         told = "; ".join(f"{one.by} for {one.what}" for one in report.substituted)
-        console.print(_hanging("substituted", told, "dim"))
+        page.print(_hanging("substituted", told, "dim"))
     for remark in report.remarks:
-        console.print(_hanging("remark", remark, "dim"))
+        page.print(_hanging("remark", remark, "dim"))
     if verbose:
-        console.print(_hanging("well", ", ".join(report.checks.well) or "none", ""))
+        page.print(_hanging("well", ", ".join(report.checks.well) or "none", ""))
         left = ", ".join(report.checks.not_applicable) or "none"
-        console.print(_hanging("do not apply", left, ""))
+        page.print(_hanging("do not apply", left, ""))
     if report.findings or report.verdict != "well":
-        console.print(_last_line(report), soft_wrap=True)
-    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
-
-
-def _plain(text: str) -> str:
-    """Text without control characters."""
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode() for c in text
-    )
+        page.print(_last_line(report), soft_wrap=True)
+    return page.text()
 
 
 def _headline(report: Report) -> Text:
@@ -94,16 +77,16 @@ def _headline(report: Report) -> Text:
     release = ".".join(report.distdoctor.split(".")[:2])
     parts = [
         f"distdoctor {release}",
-        f"{_plain(report.script)} on {report.world_size} "
+        f"{plain(report.script)} on {report.world_size} "
         f"rank{'s' if report.world_size != 1 else ''}",
     ]
     if run.simulated:
         parts.append(f"simulated as {named(run.simulated)}")
     if run.torch:
         torch = ".".join(run.torch.split("+")[0].split(".")[:2])
-        parts.append(_plain(f"torch {torch} {run.backend}/{run.device}"))
+        parts.append(plain(f"torch {torch} {run.backend}/{run.device}"))
     parts.append(f"{run.steps} steps in {run.seconds:.1f} s")
-    return Text(_plain(" · ".join(parts)), style="bold")
+    return Text(plain(" · ".join(parts)), style="bold")
 
 
 def _health(report: Report) -> RenderableType:
@@ -126,7 +109,7 @@ def _last_line(report: Report) -> Text:
     ]
     words = [f"verdict: {report.verdict}", *counts]
     if report.run.record:
-        words.append(f"kept in {_plain(report.run.record)}")
+        words.append(f"kept in {plain(report.run.record)}")
     return Text(" · ".join(words), style="bold")
 
 
@@ -135,7 +118,7 @@ def _finding(finding: FindingData, run: Run) -> RenderableType:
     title = Table.grid(expand=True)
     title.add_column()
     title.add_column(justify="right")
-    name = _plain(finding.name.replace("-", " "))
+    name = plain(finding.name.replace("-", " "))
     title.add_row(
         Text.assemble(
             (f"{_WORDS[finding.severity]:7}", style), (f"{finding.code} {name}", "bold")
@@ -144,7 +127,7 @@ def _finding(finding: FindingData, run: Run) -> RenderableType:
     )
     parts: list[RenderableType] = [
         title,
-        Padding(Text(_plain(finding.summary)), (0, 0, 1, _MARGIN)),
+        Padding(Text(plain(finding.summary)), (0, 0, 1, _MARGIN)),
     ]
     shown: set[tuple[str, int]] = set()
     for location in finding.locations:
@@ -159,7 +142,7 @@ def _finding(finding: FindingData, run: Run) -> RenderableType:
         legend = "in parentheses: what followed that call the time before"
         parts.append(Padding(Text(legend, "dim"), (0, 0, 1, _MARGIN)))
     if since := _since(finding):
-        parts.append(Padding(Text(_plain(since), "dim"), (0, 0, 1, _MARGIN)))
+        parts.append(Padding(Text(plain(since), "dim"), (0, 0, 1, _MARGIN)))
     remedy = f"{finding.remedy} (distdoctor explain {finding.code})"
     parts.append(_hanging("cure", remedy, "green"))
     return Group(*parts)
@@ -169,9 +152,9 @@ def _located(location: LocationData, run: Run) -> RenderableType:
     """A line of the user's source with its neighbours."""
     remark = f" {location.remark}" if location.remark else ""
     head = Text.assemble(
-        (f"{_plain(location.file)}:{location.line}", "bold"),
-        f" {_plain(location.function)}".rstrip(),
-        (f"   {named(location.ranks)}:{_plain(remark)}", "dim"),
+        (f"{plain(location.file)}:{location.line}", "bold"),
+        f" {plain(location.function)}".rstrip(),
+        (f"   {named(location.ranks)}:{plain(remark)}", "dim"),
     )
     lines: list[Text] = [head]
     source = run.sources.get(location.file, "").splitlines()
@@ -179,7 +162,7 @@ def _located(location: LocationData, run: Run) -> RenderableType:
     if source and location.line <= len(source):
         for number in range(first, min(len(source), location.line + _AROUND) + 1):
             here = number == location.line
-            text = _plain(source[number - 1].expandtabs(4).rstrip())
+            text = plain(source[number - 1].expandtabs(4).rstrip())
             lines.append(
                 Text(
                     f"{'▸' if here else ' '}{number:5} │ {text}",
@@ -258,7 +241,7 @@ def _table(rows: list[tuple[str, str, str, str]]) -> RenderableType:
     table.add_column(overflow="fold")
     table.add_column(no_wrap=True, overflow="ellipsis", max_width=_PLACE)
     for ranks, mark, calls, place in rows:
-        table.add_row(ranks, Text(mark, "bold"), f"│ {_plain(calls)}", _plain(place))
+        table.add_row(ranks, Text(mark, "bold"), f"│ {plain(calls)}", plain(place))
     return Padding(table, (0, 0, 1, _MARGIN))
 
 
@@ -266,5 +249,5 @@ def _hanging(label: str, text: str, style: str) -> RenderableType:
     table = Table.grid()
     table.add_column(width=max(_MARGIN, len(label) + 2), no_wrap=True)
     table.add_column(overflow="fold")
-    table.add_row(Text(label, style), Text(_plain(text)))
+    table.add_row(Text(label, style), Text(plain(text)))
     return table
