@@ -1,7 +1,8 @@
 """Drawings: what is drawn is what is read, and a bad one is refused where it is bad."""
 
 from collections.abc import Callable
-from typing import get_args
+from dataclasses import fields
+from typing import Any, get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -25,6 +26,7 @@ from distdoctor.model.events import (
     Left,
     Locked,
     Misplaced,
+    Observation,
     Place,
     Shortened,
     Started,
@@ -36,6 +38,8 @@ from distdoctor.model.events import (
     Wrapped,
 )
 from distdoctor.model.layers import LAYERS
+from distdoctor.model.observed import KINDS
+from distdoctor.model.observed.data import Read
 from distdoctor.model.operations import OPERATIONS, REDUCE_OPS, Operation
 from distdoctor.model.run import Run
 
@@ -108,7 +112,38 @@ def endings(rank: int) -> st.SearchStrategy[Ended]:
     )
 
 
+whole = st.integers(-1, 2**64 - 1)
+broken = st.floats(allow_nan=False, allow_infinity=False)
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "int": whole,
+    "float": broken,
+    "str": st.text(max_size=5),
+    "bool": st.booleans(),
+    "tuple[int, ...]": st.lists(whole | st.integers(0, 9), max_size=6).map(tuple),
+    "tuple[float, ...]": st.lists(broken, max_size=3).map(tuple),
+    "tuple[str, ...]": st.lists(st.text(min_size=1, max_size=3)).map(tuple),
+}
+
+
+def observations(rank: int) -> st.SearchStrategy[Event]:
+    every: list[st.SearchStrategy[Event]] = [
+        st.builds(
+            kind,
+            rank=st.just(rank),
+            place=maybe_places,
+            **{
+                field.name: VALUES[str(field.type)]
+                for field in fields(kind)
+                if field.name not in {"rank", "place"}
+            },
+        )
+        for kind in KINDS
+    ]
+    return st.one_of(every)
+
+
 LIFE: dict[type, Callable[[int], st.SearchStrategy[Event]]] = {
+    Observation: observations,
     Dead: lambda rank: st.builds(
         Dead,
         rank=st.just(rank),
@@ -153,6 +188,7 @@ LIFE: dict[type, Callable[[int], st.SearchStrategy[Event]]] = {
         rank=st.just(rank),
         how=st.sampled_from(["ddp", "fsdp"]),
         parameters=st.lists(names, max_size=3).map(tuple),
+        ranks=st.lists(ranks, max_size=4).map(tuple),
         place=maybe_places,
     ),
     Unreduced: lambda rank: st.builds(
@@ -258,6 +294,28 @@ def test_the_ending_of_a_word_is_the_state_of_the_call(word: str, state: State) 
     assert call.state is state
 
 
+def test_an_observation_says_what_is_not_as_usual() -> None:
+    text = "rank 0 | read(samples=0-3+7,steps=2,unfinished)@train.py:9"
+    run = sketch(text)
+    assert run.of(Read, 0) == [
+        Read(
+            rank=0,
+            samples=(0, 1, 2, 3, 7),
+            steps=2,
+            unfinished=True,
+            place=Place("train.py", 9),
+        )
+    ]
+    assert draw(run) == text
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_all_fields_of_an_observation_can_be_left_out(kind: type[Observation]) -> None:
+    told = kind(rank=0)
+    assert all(field.type in VALUES or field.name == "place" for field in fields(kind))
+    assert not any(getattr(told, f.name) is True for f in fields(kind))
+
+
 def test_what_is_not_written_has_its_usual_value() -> None:
     (call,) = calls_of(sketch("rank 0 | all_reduce(4)"), 0)
     assert call == Call(
@@ -304,6 +362,11 @@ def test_an_unseen_rank_has_the_reason_of_drawings() -> None:
         ("rank 0 | start", r"line 1: 'start' is no event"),
         ("rank 0 | busy=40", r"line 1: 'busy=40' is no event"),
         ("rank 0 | barrier=3", r"line 1: 'barrier=3' is no event"),
+        ("rank 0 | read=3", r"line 1: 'read=3' is no event"),
+        ("rank 0 | read(colour=3)", r"line 1: .* is no event"),
+        ("rank 0 | read(steps)", r"line 1: .* is no event"),
+        ("rank 0 | read(unfinished=1)", r"line 1: .* is no event"),
+        ("rank 0 | read(samples=3-)", r"line 1: .* is no event"),
     ],
 )
 def test_a_bad_drawing_is_refused_where_it_is_bad(drawing: str, complaint: str) -> None:

@@ -99,6 +99,7 @@ class Kind(IntEnum):
     BATCH = 13  # a DataLoader gave its `ordinal`-th batch, or (flags 1) ended after it
     HANDED = 20  # its handle was used in another way than to wait
     TOUCHED = 21  # it was not waited for, and (flags) what happened to its tensors
+    NOTE = 22  # an observation: `signature` and `ordinal` are its begin and its size
 
 
 TOUCHED_BY_LINE, TOUCHED_BY_STEP = 1, 2

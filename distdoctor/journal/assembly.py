@@ -25,6 +25,7 @@ from distdoctor.journal.folder import (
     read_stacks,
     read_substitutes,
 )
+from distdoctor.journal.notes import read_note
 from distdoctor.journal.reader import Header, JournalReader, Records
 from distdoctor.journal.simulated import as_simulated
 from distdoctor.model.events import (
@@ -64,7 +65,7 @@ _STATE_AFTER = {
     Kind.REISSUE: State.INSIDE,
 }
 
-_TOLD = (Kind.LIFE, Kind.BATCH, Kind.THREAD_END, Kind.TOUCHED)
+_TOLD = (Kind.LIFE, Kind.BATCH, Kind.THREAD_END, Kind.TOUCHED, Kind.NOTE)
 
 _COPIED = ("ordinal", "signature", "op", "reduce_op", "flags", "peer")
 
@@ -558,6 +559,9 @@ def _life(
             history.events.append((calls, touched))
             continue
         place = tables.place(box.string(int(record["site"])))
+        if record["kind"] == Kind.NOTE:
+            history.note(calls, record, box, place)
+            continue
         try:
             history.add(calls, json.loads(box.string(int(record["spec"]))), place)
         except _DAMAGED:
@@ -608,7 +612,11 @@ class _History:
             case "wrap":
                 names = tuple(map(str, note["parameters"]))
                 wrap = Wrapped(
-                    rank=rank, how=note["how"], parameters=names, place=place
+                    rank=rank,
+                    how=note["how"],
+                    parameters=names,
+                    ranks=tuple(map(int, note.get("ranks", ()))),
+                    place=place,
                 )
                 self.events.append((position, wrap))
             case "unreduced":
@@ -645,6 +653,20 @@ class _History:
         if (index := self._open.pop(key, None)) is not None:
             position, event = self.events[index]
             self.events[index] = (position, replace(event, **changes))
+
+    def note(
+        self, position: int, record: Any, box: JournalReader, place: Place | None
+    ) -> None:
+        """Add what a note tells."""
+        begin, size = int(record["signature"]), int(record["ordinal"])
+        try:
+            observation = read_note(box.path, begin, size)
+        except (OSError, ValueError):
+            box.torn += 1
+            return
+        if observation is not None:  # else of a later release
+            event = replace(observation, rank=self.rank, place=place)
+            self.events.append((position, event))
 
     def batch(self, position: int, record: Any, place: Place | None) -> None:
         """Note a batch; only the last of each loader is kept."""

@@ -40,6 +40,7 @@ manual, in a test and in a report:
     occupied=a:1            or somebody else; elsewhere=a:1 is no address of the machine
     interface=eth0          nor that; with ... it was not led to where it can meet them
     wrap=ddp:a+b            wrapped a model with the parameters a and b
+    wrap=ddp:a+b:0-1        which ranks 0 and 1 share; all do where none are named
     misplaced=meta          called an operation on a tensor of that device, in vain
     unreduced=a+b           DDP got no gradients of the parameters a and b
     batches=12              a DataLoader ended after 12 batches; batches=12... is open
@@ -58,6 +59,9 @@ manual, in a test and in a report:
     touched=t.py:7@t.py:9   the tensor of t.py:7's call changed before the wait, t.py:9
     stepped=t.py:7@t.py:9   an optimizer read it at t.py:9, before any wait
     busy=40@train.py:9      seen there for 40 s, moving nowhere
+    read(samples=0-3+7,steps=2)@train.py:9    an observation: its kind in small letters,
+                            its fields where they are not what they are by default;
+                            see distdoctor.model.observed
     .                       nothing; keeps the columns in line
     ?                       alone on its line: the rank left no journal
 
@@ -71,6 +75,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from inspect import cleandoc
+from typing import Any
 from urllib.parse import quote, unquote
 
 from distdoctor.errors import SketchError
@@ -90,6 +95,7 @@ from distdoctor.model.events import (
     Left,
     Locked,
     Misplaced,
+    Observation,
     Place,
     Shortened,
     Started,
@@ -101,6 +107,7 @@ from distdoctor.model.events import (
     Wrapped,
 )
 from distdoctor.model.layers import LAYERS
+from distdoctor.model.observed import words
 from distdoctor.model.operations import CODE_OF, OPERATIONS, REDUCE_OPS, Operation
 from distdoctor.model.run import Run
 
@@ -239,6 +246,8 @@ def _event(rank: int, word: str, number: int, ordinals: dict[str, int]) -> Event
             return _LIFE[name](rank, match["value"] or "", mark, place)
         if name in CODE_OF and match["value"] is None:
             return _call(rank, match, place, ordinals)
+        if name in words.KINDS and match["value"] is None and not mark:
+            return words.read(name, match["tensors"] or "", rank, place)
     except (ValueError, KeyError):
         pass
     raise SketchError(number, word, "is no event; see distdoctor.model.drawing")
@@ -318,10 +327,7 @@ _LIFE: dict[str, Callable[[int, str, str, Place | None], Event]] = {
         rank=rank, world_size=int(value), joined=mark != "...", place=place
     ),
     "wrap": lambda rank, value, _mark, place: Wrapped(
-        rank=rank,
-        how=value.partition(":")[0],
-        parameters=tuple(filter(None, value.partition(":")[2].split("+"))),
-        place=place,
+        **_wrapped(value), rank=rank, place=place
     ),
     "misplaced": lambda rank, value, _mark, place: Misplaced(
         rank=rank, device=value, place=place
@@ -383,6 +389,15 @@ def _bad_address(fault: str) -> Callable[[int, str, str, Place | None], Event]:
 _LIFE |= {fault: _bad_address(fault) for fault in ADDRESS_FAULTS}
 
 
+def _wrapped(value: str) -> dict[str, Any]:
+    how, names, ranks = (*value.split(":"), "", "")[:3]
+    return {
+        "how": how,
+        "parameters": tuple(filter(None, names.split("+"))),
+        "ranks": words.runs(ranks),
+    }
+
+
 def _shortened(rank: int, value: str, place: Place | None) -> Shortened:
     kept, _, length = value.partition(":")
     known = int(length) if length else None
@@ -420,8 +435,9 @@ def _word(event: Event, places: bool) -> str:
         case BadAddress(fault=fault, address=address, given=given, mended=mended):
             sent = f">{given}" if given else ""
             return f"{fault}={address}{sent}{where}{'' if mended else '...'}"
-        case Wrapped(how=how, parameters=parameters):
-            return f"wrap={':'.join(filter(None, [how, '+'.join(parameters)]))}{where}"
+        case Wrapped(how=how, parameters=parameters, ranks=ranks):
+            told = f"{how}:{'+'.join(parameters)}:{words.as_runs(ranks)}".rstrip(":")
+            return f"wrap={told}{where}"
         case Misplaced(device=device):
             return f"misplaced={device}{where}"
         case Unreduced(parameters=parameters):
@@ -447,6 +463,8 @@ def _word(event: Event, places: bool) -> str:
             return f"locked={seconds:g}@{event.place}"
         case Busy(seconds=seconds):
             return f"busy={seconds:g}@{event.place}"
+        case Observation():
+            return f"{words.write(event)}{where}"
 
 
 def _call_word(call: Call, where: str) -> str:

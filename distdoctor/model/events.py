@@ -144,6 +144,7 @@ class Wrapped:
     rank: int
     how: str  # "ddp" or "fsdp"
     parameters: tuple[str, ...] = ()  # qualified names, in order of registration
+    ranks: tuple[int, ...] = ()  # that share the model; none: all, or nobody knows
     place: Place | None = None
 
 
@@ -269,6 +270,20 @@ class Busy:
     cpu: float = 0.0  # share of one core it used meanwhile
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What a rank was seen to do with data, weights, random state and files.
+
+    Its kinds are in `distdoctor.model.observed`. Their fields are numbers, texts, truth
+    values, or tuples of one of these, and have defaults: so each of them can be written
+    down, read back and drawn without a line of code of its own. A truth value's default
+    is False.
+    """
+
+    rank: int
+    place: Place | None = None
+
+
 Event: TypeAlias = (
     Call
     | Started
@@ -286,4 +301,5 @@ Event: TypeAlias = (
     | Touched
     | Locked
     | Busy
+    | Observation
 )

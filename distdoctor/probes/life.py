@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import os
 from collections.abc import Callable
 from types import ModuleType
@@ -203,7 +204,7 @@ def _watch_ddp() -> None:
 
     @functools.wraps(made)
     def initialise(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
-        _wrapping("ddp", module)
+        _wrapping("ddp", module, _sharing(made, (self, module, *args), kwargs))
         made(self, module, *args, **kwargs)
         reducers.watch(self)
 
@@ -220,7 +221,7 @@ def watch_fsdp(module: ModuleType) -> None:
     @functools.wraps(made)
     def fully_shard(wrapped: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(wrapped, torch.nn.Module):
-            _wrapping("fsdp", wrapped)
+            _wrapping("fsdp", wrapped, _sharing(made, (wrapped, *args), kwargs))
         return made(wrapped, *args, **kwargs)
 
     for name in ("state", "with_fsdp_mark"):  # attributes users reach through it
@@ -230,13 +231,33 @@ def watch_fsdp(module: ModuleType) -> None:
 
 
 @harmless
-def _wrapping(how: str, module: torch.nn.Module) -> None:
+def _wrapping(how: str, module: torch.nn.Module, ranks: tuple[int, ...] | None) -> None:
     names = [
         name
         for name, parameter in module.named_parameters()
         if how == "fsdp" or parameter.requires_grad
     ]
-    RECORDER.note("wrap", call_site(4), how=how, parameters=names[:_MOST_NAMES])
+    everyone = ranks is None or ranks == tuple(range(dist.get_world_size()))
+    RECORDER.note(
+        "wrap",
+        call_site(4),
+        how=how,
+        parameters=names[:_MOST_NAMES],
+        ranks=() if everyone else ranks,
+    )
+
+
+@harmless
+def _sharing(
+    made: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[int, ...]:
+    """The ranks that a model is wrapped for, by its process group or device mesh."""
+    given = inspect.signature(made).bind(*args, **kwargs).arguments
+    mesh = given.get("device_mesh") or given.get("mesh")
+    if mesh is not None:
+        return tuple(sorted(mesh.mesh.flatten().tolist()))
+    group = given.get("process_group") or dist.group.WORLD
+    return tuple(dist.get_process_group_ranks(group))
 
 
 def _watch_loaders() -> None:

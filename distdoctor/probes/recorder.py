@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from distdoctor.journal import (
     EXITS_FILE,
@@ -25,6 +25,10 @@ from distdoctor.journal import (
 )
 from distdoctor.journal.writer import JournalWriter
 from distdoctor.probes import harmless, sites
+
+if TYPE_CHECKING:
+    from distdoctor.journal.notes import NotesWriter
+    from distdoctor.model.events import Observation
 
 _SMALL_BYTES = 256 * 1024  # a process without a rank only tells how it failed
 
@@ -64,6 +68,7 @@ class Recorder:
         self.on_turn: list[Callable[[], None]] = []
         self.lock = threading.Lock()
         self._local = threading.local()
+        self._notes: NotesWriter | None = None
         self._stack_file: TextIO | None = None
         self._failed: BaseException | None = None
         self._told = False
@@ -96,13 +101,16 @@ class Recorder:
 
     def close(self) -> None:
         """End the journal: this process plays no rank any more."""
+        if self._notes is not None:
+            self._notes.close()
+            self._notes = None
         if self.writer is not None:
             self.writer.end()
             self.writer = None
 
     def forked(self) -> None:
         """In a child: leave the parent's journal alone."""
-        self.writer = None
+        self.writer = self._notes = None
         self.lock = threading.Lock()
         self._local = threading.local()
 
@@ -132,6 +140,29 @@ class Recorder:
         text = json.dumps({"what": what, **details})
         self.writer.put(
             Kind.LIFE, self.thread(), spec=self.intern(text), site=self.intern(site)
+        )
+
+    def observe(self, observation: Observation, site: str = "") -> None:
+        """Write what the rank was seen to do.
+
+        Args:
+            observation: Its rank and place are filled in where it is read.
+            site: The line of the user's source; see `sites`.
+
+        Raises:
+            OSError: It could not be written, for want of space for instance.
+        """
+        if self.writer is None:
+            return
+        number = self.intern(site)
+        with self.lock:
+            if self._notes is None:
+                from distdoctor.journal.notes import NotesWriter
+
+                self._notes = NotesWriter(self.writer.path)
+            begin, size = self._notes.add(observation)
+        self.writer.put(
+            Kind.NOTE, self.thread(), signature=begin, ordinal=size, site=number
         )
 
     def failure(

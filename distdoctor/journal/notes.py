@@ -1,0 +1,83 @@
+"""Notes: what is too long for a record of the journal, in a file beside it.
+
+A note is an observation as MessagePack: its kind and its fields. The file grows only at
+its end, by one write for each note, so that notes stay whole when their writer is
+killed. Where a note lies, and how long it is, stands in a record of kind NOTE.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from distdoctor.model.events import Observation
+from distdoctor.model.observed import BY_NAME
+
+MOST_BYTES = 256 * 1024 * 1024
+"""Of one process's notes; what comes after is lost, and counted as lost."""
+
+
+def notes_of(journal: Path) -> Path:
+    """The file of a journal's notes."""
+    return journal.with_suffix(".notes")
+
+
+class NotesWriter:
+    """One process's notes.
+
+    Args:
+        journal: The journal they belong to.
+
+    Raises:
+        OSError: The file cannot be made.
+    """
+
+    def __init__(self, journal: Path) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
+        self._file = os.open(notes_of(journal), flags, 0o600)
+        self._end = 0
+        self._encode = msgspec.msgpack.Encoder().encode
+
+    def add(self, observation: Observation) -> tuple[int, int]:
+        """Write a note; to be called under a lock.
+
+        Returns:
+            Where it begins, and how many bytes it has.
+
+        Raises:
+            OSError: There is no space left, or too much was written.
+        """
+        data = self._encode((type(observation).__name__, observation))
+        begin, size = self._end, len(data)
+        if begin + size > MOST_BYTES:
+            raise OSError(f"more than {MOST_BYTES} bytes of notes")
+        written = os.write(self._file, data)
+        self._end += written
+        if written < size:
+            raise OSError(f"{written} of {size} bytes of a note were written")
+        return begin, size
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+
+def read_note(journal: Path, begin: int, size: int) -> Observation | None:
+    """The observation that a note tells; None if it is of a later release.
+
+    Raises:
+        OSError: The file is not there.
+        ValueError: It does not hold a note at that place.
+    """
+    with notes_of(journal).open("rb") as file:
+        file.seek(begin)
+        data = file.read(min(size, MOST_BYTES))
+    try:
+        name, fields = msgspec.msgpack.decode(data, type=tuple[str, Any])
+        kind = BY_NAME.get(name)
+        return None if kind is None else msgspec.convert(fields, kind)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from error

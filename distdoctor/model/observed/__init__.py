@@ -1,0 +1,16 @@
+"""Kinds of observation, by the subject they are about; see `Observation`.
+
+A new kind is a dataclass in one of these modules and an entry in its `KINDS`; probes
+write it by `RECORDER.observe`, and drawings spell it `kind(field=value,…)`.
+"""
+
+from __future__ import annotations
+
+from distdoctor.model.events import Observation
+from distdoctor.model.observed import data
+
+KINDS: tuple[type[Observation], ...] = (*data.KINDS,)
+"""All of them."""
+
+BY_NAME = {kind.__name__: kind for kind in KINDS}
+"""Kinds by the name they have in notes."""

@@ -1,0 +1,84 @@
+"""Fingerprints: equal for equal bits in equal order, and for nothing else."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from distdoctor.probes import prints
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.bool)
+
+seeds = st.integers(0, 2**32)
+sizes = st.integers(1, 70)
+
+
+def a_tensor(seed: int, size: int, dtype: torch.dtype) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.randn(size, generator=generator) * 50).to(dtype)
+
+
+@given(seeds, sizes, st.sampled_from(DTYPES))
+def test_a_copy_has_the_same(seed: int, size: int, dtype: torch.dtype) -> None:
+    tensor = a_tensor(seed, size, dtype)
+    apart = torch.stack([tensor, tensor], dim=1)[:, 0]  # not contiguous
+    assert prints.of_tensor(tensor) == prints.of_tensor(tensor.clone())
+    assert prints.of_tensor(tensor) == prints.of_tensor(apart)
+
+
+@given(seeds, st.integers(1, 5000), st.data())
+def test_any_bit_changes_it(seed: int, size: int, data: st.DataObject) -> None:
+    tensor = a_tensor(seed, size, torch.float32)
+    other = tensor.clone()
+    at, bit = data.draw(st.integers(0, size - 1)), data.draw(st.integers(0, 30))
+    other.view(torch.int32)[at] ^= 1 << bit
+    assert prints.of_tensor(tensor) != prints.of_tensor(other)
+
+
+@given(seeds, st.integers(2, 5000), st.data())
+def test_any_exchange_changes_it(seed: int, size: int, data: st.DataObject) -> None:
+    tensor = a_tensor(seed, size, torch.float64)
+    i, j = data.draw(st.lists(st.integers(0, size - 1), min_size=2, max_size=2))
+    other = tensor.clone()
+    other[i], other[j] = tensor[j], tensor[i]
+    same = torch.equal(tensor, other)
+    assert (prints.of_tensor(tensor) == prints.of_tensor(other)) is same
+
+
+def test_equal_values_of_other_bits_are_told_apart() -> None:
+    assert prints.of_tensor(torch.tensor(0.0)) != prints.of_tensor(torch.tensor(-0.0))
+
+
+def test_of_nothing_there_is_one() -> None:
+    assert prints.of_tensor(torch.empty(0, 3)) == prints.EMPTY
+
+
+def test_gradients_and_views_do_not_matter() -> None:
+    weight = torch.nn.Parameter(torch.arange(12.0).reshape(3, 4))
+    assert prints.of_tensor(weight) == prints.of_tensor(torch.arange(12.0))
+    assert weight.grad_fn is None
+
+
+@given(seeds, st.integers(1, 9), st.sampled_from(DTYPES))
+def test_rows_are_those_of_the_parts(seed: int, size: int, dtype: torch.dtype) -> None:
+    tensor = a_tensor(seed, 4 * size, dtype).reshape(4, size)
+    assert prints.of_rows(tensor) == prints.of_tensors(list(tensor))
+
+
+def test_rows_may_be_single_numbers_or_empty() -> None:
+    assert (
+        prints.of_rows(torch.tensor([3, 3, 4]))[0:2]
+        == (prints.of_tensor(torch.tensor(3)),) * 2
+    )
+    assert prints.of_rows(torch.empty(0, 4)) == ()
+
+
+def test_a_seed_joins_the_parts_of_a_sample() -> None:
+    x = torch.tensor([1])
+    assert prints.of_rows(x, seed=1) != prints.of_rows(x, seed=2)
+
+
+def test_a_tensor_without_memory_has_none() -> None:
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        prints.of_tensor(torch.empty(4, device="meta"))
