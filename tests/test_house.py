@@ -52,7 +52,7 @@ MAY_USE = {
     "launch": "psutil",
     "report": "msgspec rich",
     "cli": "click rich",
-    "probes": "torch horovod",
+    "probes": "torch horovod xxhash",
     "reference_jobs": "torch horovod tensorboard",
     "fixtures": "torch horovod",
     "pytest_plugin": "pytest _pytest torch hypothesis psutil",
@@ -103,13 +103,16 @@ def test_other_packages_stay_in_their_rooms(source: Path) -> None:
 
 def test_the_probes_load_without_any_other_package() -> None:
     """The job's environment may be another than ours: Python and torch, no more."""
-    ours = ("numpy", "msgspec", "psutil", "rich", "click")
+    ours = ("numpy", "msgspec", "psutil", "rich", "click", "xxhash")
     program = (
         "import sys\n"
         f"for name in {ours!r}: sys.modules[name] = None\n"
         "from distdoctor.probes import boot, board, recorder, sites\n"
         "from distdoctor.model import operations\n"
-        "assert 'torch' not in sys.modules"
+        "assert 'torch' not in sys.modules\n"
+        "import torch\n"
+        "from distdoctor.probes import life, prints\n"
+        "from distdoctor.journal import notes\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 

@@ -25,7 +25,7 @@ from distdoctor.journal.folder import (
     read_stacks,
     read_substitutes,
 )
-from distdoctor.journal.notes import read_note
+from distdoctor.journal.noted import read_note
 from distdoctor.journal.reader import Header, JournalReader, Records
 from distdoctor.journal.simulated import as_simulated
 from distdoctor.model.events import (

@@ -1,20 +1,19 @@
 """Notes: what is too long for a record of the journal, in a file beside it.
 
-A note is an observation as MessagePack: its kind and its fields. The file grows only at
-its end, by one write for each note, so that notes stay whole when their writer is
-killed. Where a note lies, and how long it is, stands in a record of kind NOTE.
+A note is an observation as JSON: its kind and its fields. The file grows only at its
+end, by one write for each note, so that notes stay whole when their writer is killed.
+Where a note lies, and how long it is, stands in a record of kind NOTE. They are read by
+`noted`; here, inside the job, only the standard library is used.
 """
 
 from __future__ import annotations
 
+import json
 import os
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from distdoctor.model.events import Observation
-from distdoctor.model.observed import BY_NAME
 
 MOST_BYTES = 256 * 1024 * 1024
 """Of one process's notes; what comes after is lost, and counted as lost."""
@@ -39,7 +38,6 @@ class NotesWriter:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
         self._file = os.open(notes_of(journal), flags, 0o600)
         self._end = 0
-        self._encode = msgspec.msgpack.Encoder().encode
 
     def add(self, observation: Observation) -> tuple[int, int]:
         """Write a note; to be called under a lock.
@@ -49,8 +47,15 @@ class NotesWriter:
 
         Raises:
             OSError: There is no space left, or too much was written.
+            ValueError: A number is not finite.
         """
-        data = self._encode((type(observation).__name__, observation))
+        told = {
+            field.name: getattr(observation, field.name)
+            for field in fields(observation)
+            if field.name not in {"rank", "place"}
+        }
+        note = [type(observation).__name__, told]
+        data = json.dumps(note, separators=(",", ":"), allow_nan=False).encode()
         begin, size = self._end, len(data)
         if begin + size > MOST_BYTES:
             raise OSError(f"more than {MOST_BYTES} bytes of notes")
@@ -63,21 +68,3 @@ class NotesWriter:
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
-
-
-def read_note(journal: Path, begin: int, size: int) -> Observation | None:
-    """The observation that a note tells; None if it is of a later release.
-
-    Raises:
-        OSError: The file is not there.
-        ValueError: It does not hold a note at that place.
-    """
-    with notes_of(journal).open("rb") as file:
-        file.seek(begin)
-        data = file.read(min(size, MOST_BYTES))
-    try:
-        name, fields = msgspec.msgpack.decode(data, type=tuple[str, Any])
-        kind = BY_NAME.get(name)
-        return None if kind is None else msgspec.convert(fields, kind)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ValueError(str(error)) from error
