@@ -11,21 +11,25 @@ RFC 7693.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Any
 
 import torch
 from torch import Tensor
 
-try:
-    from xxhash import xxh3_64_intdigest as _hash
-except ImportError:
 
-    def _hash(data: Any, seed: int = 0) -> int:
-        key = seed.to_bytes(8, "little")
-        return int.from_bytes(blake2b(data, digest_size=8, key=key).digest(), "little")
+def _slow_hash(data: Any, seed: int = 0) -> int:
+    key = seed.to_bytes(8, "little")
+    return int.from_bytes(blake2b(data, digest_size=8, key=key).digest(), "little")
 
+
+_hash: Callable[..., int] = _slow_hash
+with suppress(ImportError):
+    from xxhash import xxh3_64_intdigest
+
+    _hash = xxh3_64_intdigest
 
 EMPTY = _hash(b"")
 """Of what has no bytes."""
