@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from distdoctor.pytest_plugin.pool import MARK_VARIABLE
+from distdoctor.pytest_plugin.forking import MARK_VARIABLE
 
 DEADLINE_S = 240.0  # for a whole session on a busy machine
 

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from distdoctor.journal import Kind
+from distdoctor.errors import JournalUnreadable
+from distdoctor.journal import HEADER_BYTES, Kind
 from distdoctor.journal.writer import JournalWriter
-from distdoctor.launch.pulse import Pulse
+from distdoctor.launch import pulse as module
+from distdoctor.launch.pulse import Pulse, Rank
 
 
 def note(writer: JournalWriter, what: str) -> None:
@@ -34,3 +36,38 @@ def test_ranks_are_leaving_once_all_have_left_the_job(
     pulse.discover()
     pulse.update()
     assert len(pulse.leaving()) == leaving
+
+
+@pytest.mark.parametrize("size", [0, 5, HEADER_BYTES, 64 * 1024])
+def test_a_journal_that_is_finished_while_it_is_looked_at_is_no_damaged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    path = JournalWriter(tmp_path, 0, 1, 64 * 1024).path
+    whole = path.read_bytes()
+    path.write_bytes(bytes(size))
+
+    def read_too_early(path: Path) -> Rank:
+        path.write_bytes(whole)
+        raise JournalUnreadable("its header was not there yet")
+
+    pulse = Pulse(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "Rank", read_too_early)
+        pulse.discover()
+    path.write_bytes(whole)
+    pulse.discover()
+    assert [rank.rank for rank in pulse.living()] == [0]
+
+
+def test_a_damaged_journal_is_not_read_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = JournalWriter(tmp_path, 0, 1, 64 * 1024).path
+    path.write_bytes(b"no journal" * 1000)
+    pulse = Pulse(tmp_path)
+    pulse.discover()
+    looks: list[Path] = []
+    monkeypatch.setattr(module, "Rank", looks.append)
+    pulse.discover()
+    assert not pulse.living()
+    assert not looks

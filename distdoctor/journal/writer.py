@@ -24,7 +24,6 @@ from distdoctor.journal import (
     offset_of,
 )
 
-_U64 = struct.Struct("<Q")
 _U32 = struct.Struct("<I")
 _I32 = struct.Struct("<i")
 _LONGEST_STRING = 60_000  # its length is written in two bytes
@@ -87,7 +86,7 @@ class JournalWriter:
             *(0, VERSION, rank, world_size, self.incarnation, os.getpid(), 0),
             *(self._capacity, strings, 0, 0, 0, 0, self.started_ns),
         )
-        _U64.pack_into(self._map, 0, MAGIC)  # last: from here on the file is a journal
+        self._words[0] = MAGIC  # last: from here on the file is a journal
         self.put = self._make_put()
 
     @classmethod

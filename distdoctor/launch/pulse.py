@@ -146,15 +146,17 @@ class Pulse:
         for path in self._folder.glob("rank-*.journal"):
             if path in self.ranks or path in self.unreadable:
                 continue
+            # Asked before it is read, for it may be finished in between.
+            if self._is_young(path):
+                continue
             try:
                 self.ranks[path] = Rank(path)
             except JournalUnreadable:
-                # It may be in the making: a size but no header yet.
-                if path.stat().st_size and not self._is_young(path):
-                    self.unreadable.add(path)
+                self.unreadable.add(path)
 
     @staticmethod
     def _is_young(path: Path) -> bool:
+        """Whether a journal is in the making: no size yet, or no header."""
         with path.open("rb") as file:
             return not any(file.read(8))
 

@@ -16,6 +16,7 @@ import pytest
 
 from distdoctor.errors import SlotsTaken
 from distdoctor.launch.vigil import Stop
+from distdoctor.pytest_plugin.forking import RanksNotStarted, Zygote
 from distdoctor.pytest_plugin.merging import merge
 from distdoctor.pytest_plugin.orders import (
     REPORT,
@@ -27,7 +28,7 @@ from distdoctor.pytest_plugin.orders import (
 )
 from distdoctor.pytest_plugin.outcome import Outcome
 from distdoctor.pytest_plugin.play import Play
-from distdoctor.pytest_plugin.pool import Pool, RankProcess, RanksNotStarted, Zygote
+from distdoctor.pytest_plugin.pool import Pool, RankProcess
 from distdoctor.pytest_plugin.session_report import give
 from distdoctor.pytest_plugin.slots import Gpus, slots_of
 

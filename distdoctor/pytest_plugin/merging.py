@@ -6,38 +6,28 @@ others are named, and shown where they differ.
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
-from _pytest._code.code import (
-    ExceptionRepr,
-    ReprEntryNative,
-    ReprExceptionInfo,
-    ReprFileLocation,
-    ReprTraceback,
-)
+from _pytest._code.code import ExceptionRepr
 from _pytest.skipping import evaluate_xfail_marks
 
 from distdoctor.launch.vigil import Stop
 from distdoctor.model.run import named
+from distdoctor.pytest_plugin.headline import (
+    concerned,
+    headline,
+    representation,
+    stacks,
+)
 from distdoctor.pytest_plugin.outcome import Outcome, Told
-from distdoctor.report.schema import FindingData
 from distdoctor.report.text import render
 
 _PHASES = ("setup", "call", "teardown")
 _MOST_FAILURES = 6  # that differ from the culprit's, shown in full
 
 _MOST_WORDS = 16  # of ranks that failed in one line
-
-_WHY = {
-    Stop.DEADLOCK: "deadlock",
-    Stop.REFUSED: "a call was refused because it cannot meet the other ranks' calls",
-    Stop.STUCK: "a rank that others wait for has moved nowhere for long",
-    Stop.TIMEOUT: "the test did not end within its timeout",
-    Stop.FAILED: "other ranks did not end after a failure",
-}
 
 
 def merge(item: pytest.Item, outcome: Outcome, timeout_s: float) -> list[Any]:
@@ -251,7 +241,7 @@ def _break(
     if any(report.outcome == "failed" for report in reports):
         failed = next(report for report in reports if report.outcome == "failed")
         if outcome.died or outcome.remark or outcome.stopped != Stop.DEADLOCK:
-            _add_section(failed, "ended", _headline(outcome, timeout_s))
+            _add_section(failed, "ended", headline(outcome, timeout_s))
         return
     if there:
         report = there[0]
@@ -267,7 +257,7 @@ def _break(
 def _fail(item: pytest.Item, report: Any, outcome: Outcome, timeout_s: float) -> None:
     report.outcome = "failed"
     report.__dict__.pop("wasxfail", None)
-    report.longrepr = _representation(item, outcome, timeout_s)
+    report.longrepr = representation(item, outcome, timeout_s)
     if report.when == "call" and (outcome.stopped or not outcome.findings):
         _expect(item, report)
 
@@ -277,74 +267,6 @@ def _expect(item: pytest.Item, report: Any) -> None:
     mark = evaluate_xfail_marks(item)
     if mark is not None and mark.raises is None:
         report.outcome, report.wasxfail = "skipped", mark.reason
-
-
-def _representation(
-    item: pytest.Item, outcome: Outcome, timeout_s: float
-) -> ReprExceptionInfo:
-    path, line = str(item.path), (item.location[1] or 0) + 1
-    headline = _headline(outcome, timeout_s)
-    for places in [*outcome.stacks.values()][:1]:
-        path, line = places[0].file, places[0].line
-    for finding in outcome.findings[:1]:
-        if finding.locations:
-            where = finding.locations[0]
-            path, line = where.file, where.line
-    lines = [headline]
-    lines += [f"rank {rank}: {text}" for rank, text in sorted(outcome.lost.items())]
-    entry = ReprEntryNative([text + "\n" for text in lines])
-    crash = ReprFileLocation(path, line, headline.partition("\n")[0])
-    return ReprExceptionInfo(
-        reprcrash=crash, reprtraceback=ReprTraceback([entry], None, "native")
-    )
-
-
-def _headline(outcome: Outcome, timeout_s: float) -> str:
-    """What happened, in a line: code, ranks, line where they are known."""
-    if outcome.refused:
-        return outcome.refused
-    parts = [_told(finding) for finding in outcome.findings]
-    parts += [outcome.remark] * bool(outcome.remark)
-    parts += [
-        f"rank {rank} {_ended(status)}" for rank, status in sorted(outcome.died.items())
-    ]
-    if outcome.lost and not parts:
-        parts.append(f"{named(sorted(outcome.lost))} could not run the test")
-    if outcome.stopped and (not outcome.findings or outcome.stopped == Stop.TIMEOUT):
-        why = _WHY.get(outcome.stopped, outcome.stopped)
-        if outcome.stopped == Stop.TIMEOUT:
-            why += f" of {timeout_s:g} s"
-        if outcome.unfinished:
-            why += f"; {named(outcome.unfinished)} had not ended"
-        for rank, places in [*outcome.stacks.items()][:1]:
-            why += f"; rank {rank} stood at {places[0].file}:{places[0].line}"
-        parts.append(why)
-    return "; ".join(parts) or "the test did not end as it should"
-
-
-def _told(finding: FindingData) -> str:
-    who = f" {named(ranks)}" if (ranks := _concerned(finding)) else ""
-    at = ""
-    if finding.locations:
-        at = f" at {finding.locations[0].file}:{finding.locations[0].line}"
-    return f"{finding.code} {finding.name.replace('-', ' ')}:{who}{at}"
-
-
-def _concerned(finding: FindingData) -> Sequence[int]:
-    """The culprits; of a fault that all share, those at its line."""
-    if finding.ranks or not finding.locations:
-        return finding.ranks
-    return finding.locations[0].ranks
-
-
-def _ended(status: int) -> str:
-    if status < 0:
-        try:
-            name = signal.Signals(-status).name
-        except ValueError:
-            name = f"signal {-status}"
-        return f"was killed by {name}"
-    return f"left with exit code {status} in the middle of the test"
 
 
 # --- what all reports get ---
@@ -374,7 +296,7 @@ def _decorate(reports: Iterable[Any], outcome: Outcome) -> None:
     """Put the diagnosis first, and what the unfinished have printed."""
     codes = [
         f"{finding.code} {named(ranks)}"
-        if (ranks := _concerned(finding))
+        if (ranks := concerned(finding))
         else finding.code
         for finding in outcome.findings
     ]
@@ -386,22 +308,13 @@ def _decorate(reports: Iterable[Any], outcome: Outcome) -> None:
                 _add_section(report, "distdoctor", text, first=True)
             if outcome.falsifying:
                 _add_section(report, "hypothesis", outcome.falsifying, first=True)
-            if stacks := _stacks(outcome):
-                _add_section(report, "where the ranks stood", stacks)
+            if standing := stacks(outcome):
+                _add_section(report, "where the ranks stood", standing)
             report.sections = [*report.sections, *_unreported(outcome)]
             break
     for report in reports:  # junit's report takes them from the last
         told = [("distdoctor", code) for code in codes]
         report.user_properties = [*report.user_properties, *told]
-
-
-def _stacks(outcome: Outcome) -> str:
-    """Stacks of the unfinished, each once, as Python writes them."""
-    alike: dict[str, list[int]] = {}
-    for rank, places in sorted(outcome.stacks.items()):
-        lines = [f"  {place.file}:{place.line} {place.function}" for place in places]
-        alike.setdefault("\n".join(lines), []).append(rank)
-    return "\n".join(f"{named(ranks)}\n{text}" for text, ranks in alike.items())
 
 
 def _unreported(outcome: Outcome) -> Iterator[tuple[str, str]]:

@@ -24,9 +24,10 @@ from distdoctor.launch.tree import lives
 from distdoctor.launch.vigil import Stop, Vigil
 from distdoctor.model.events import Place
 from distdoctor.pytest_plugin.debugging import relay, terminal_of
+from distdoctor.pytest_plugin.forking import Zygote
 from distdoctor.pytest_plugin.orders import Order
 from distdoctor.pytest_plugin.outcome import Outcome, Told
-from distdoctor.pytest_plugin.pool import RankProcess, Zygote
+from distdoctor.pytest_plugin.pool import RankProcess
 from distdoctor.pytest_plugin.verdict import judge_now, judge_test
 from distdoctor.report.json import render
 

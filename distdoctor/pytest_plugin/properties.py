@@ -18,9 +18,9 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.errors import UnsatisfiedAssumption
 
 from distdoctor.launch.vigil import Stop
+from distdoctor.pytest_plugin.forking import RanksNotStarted
 from distdoctor.pytest_plugin.outcome import Outcome
 from distdoctor.pytest_plugin.play import Play
-from distdoctor.pytest_plugin.pool import RanksNotStarted
 
 _UNBEARABLE = (
     HealthCheck.too_slow,

@@ -1,0 +1,233 @@
+"""The process that ranks are forked from, as pytest sees it: see `zygote`."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from distdoctor.journal import (
+    BUDGET_VARIABLE,
+    DEVICE_VARIABLE,
+    FOLDER_VARIABLE,
+    OWNER_VARIABLE,
+    PORTS_VARIABLE,
+    SIMULATION_VARIABLE,
+    SIZE_VARIABLE,
+    SUPERVISOR_VARIABLE,
+)
+from distdoctor.launch.guard import Guard
+from distdoctor.probes import NEEDLE
+from distdoctor.pytest_plugin.wire import Wire
+
+MARK_VARIABLE = "DISTDOCTOR_POOL"
+"""Environment variable of all processes that a pytest process started for its tests."""
+
+JOURNAL_BYTES = 2 * 1024 * 1024  # a test makes few calls; a larger file costs time
+
+_START_S = 120.0  # to import torch on a busy machine from a cold disk
+_FORK_S = 30.0
+_GRACE_S = 0.5  # from the request to end to the order
+_FINISH_S = 5.0
+
+_NOT_INHERITED = (
+    *(BUDGET_VARIABLE, OWNER_VARIABLE, PORTS_VARIABLE, SIMULATION_VARIABLE),
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "PYTEST_CURRENT_TEST"),
+)
+
+
+class RanksNotStarted(Exception):
+    """The processes for a test could not be started."""
+
+
+class Zygote:
+    """The process that ranks are forked from, seen from pytest.
+
+    Attributes:
+        folder: For what lives as long as the ranks do; removed with them.
+        ended: Exit status of ranks by process; negative: minus the signal.
+        gone: Whether the process itself has ended, which it should not.
+
+    Raises:
+        RanksNotStarted: It cannot be started, or does not answer.
+    """
+
+    def __init__(self, directory: Path, *, capture: bool) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="distdoctor-"))
+        self.ended: dict[int, int] = {}
+        self.gone = False
+        self._capture = capture
+        self._guard = Guard(os.fsencode(f"{MARK_VARIABLE}={self.folder}"))
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._forked: list[int] = []
+        self._ready = False
+        log = open(self.log, "ab")  # noqa: PTH123, SIM115 - closed below
+        try:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-P", "-m", "distdoctor.pytest_plugin.zygote"),
+                    *(str(theirs.fileno()), str(os.getpid()), str(self.folder)),
+                ],
+                env=self._environment(),
+                cwd=directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log if capture else None,
+                stderr=log if capture else None,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        finally:
+            theirs.close()
+            log.close()
+        try:
+            self._await(lambda: self._ready, _START_S, "start")
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def log(self) -> Path:
+        """What it printed, and its ranks outside of tests."""
+        return self.folder / "zygote.log"
+
+    def _environment(self) -> dict[str, str]:
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in _NOT_INHERITED
+        }
+        path = [str(NEEDLE), os.environ.get("PYTHONPATH", "")]
+        return {
+            "OMP_NUM_THREADS": "1",  # as torchrun does: ranks share the processor
+            "GLOO_SOCKET_IFNAME": "lo",  # the machine's own name may not resolve
+            **inherited,
+            "PYTHONPATH": os.pathsep.join(filter(None, path)),
+            FOLDER_VARIABLE: str(self.folder),
+            SUPERVISOR_VARIABLE: str(os.getpid()),
+            SIZE_VARIABLE: str(JOURNAL_BYTES),
+            DEVICE_VARIABLE: "",
+            MARK_VARIABLE: str(self.folder),
+        }
+
+    def fileno(self) -> int:
+        """Descriptor that is readable when there is news."""
+        return self._control.fileno()
+
+    def fork(self) -> tuple[int, Wire]:
+        """A new rank: its process number and the wire to it.
+
+        Raises:
+            RanksNotStarted: The zygote is gone or does not answer.
+        """
+        ours, theirs = socket.socketpair()
+        try:
+            socket.send_fds(self._control, [b"fork"], [theirs.fileno()])
+        except OSError as error:
+            ours.close()
+            raise RanksNotStarted(self._why("is gone")) from error
+        finally:
+            theirs.close()
+        self._await(lambda: bool(self._forked), _FORK_S, "fork")
+        return self._forked.pop(), Wire(ours)
+
+    def news(self) -> None:
+        """Take in what it tells; does not wait."""
+        while not self.gone:
+            try:
+                data = self._control.recv(4096, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self.gone = True
+                return
+            match json.loads(data):
+                case {"ready": _}:
+                    self._ready = True
+                case {"forked": pid}:
+                    self._forked.append(pid)
+                case {"ended": pid, "status": status}:
+                    self.ended[pid] = status
+
+    def _await(self, done: Callable[[], bool], limit_s: float, what: str) -> None:
+        end = time.monotonic() + limit_s
+        while not done():
+            left = end - time.monotonic()
+            if self.gone or left <= 0:
+                why = "is gone" if self.gone else f"did not {what} in {limit_s:.0f} s"
+                raise RanksNotStarted(self._why(why))
+            select.select([self._control], [], [], min(left, 1.0))
+            self.news()
+
+    def _why(self, what: str) -> str:
+        said = ""
+        with suppress(OSError):
+            said = self.log.read_text(errors="replace")[-2000:].strip()
+        return f"the process that ranks are forked from {what}\n{said}".strip()
+
+    def end_ranks(self) -> None:
+        """End all that was ever forked from it: ask, wait a little, then order."""
+        remaining = self._descendants()
+        _signal(remaining, signal.SIGTERM)
+        # A stopped process would not hear it.
+        _signal(remaining, signal.SIGCONT)
+        _, remaining = psutil.wait_procs(remaining, timeout=_GRACE_S)
+        for _ in range(20):  # what is ordered to end may still be starting others
+            remaining = self._descendants()
+            if not remaining:
+                break
+            _signal(remaining, signal.SIGKILL)
+            psutil.wait_procs(remaining, timeout=0.1)
+        self.news()
+
+    def _descendants(self) -> list[psutil.Process]:
+        """Its children and theirs, orphans too, and all that carry its mark."""
+        found = {}
+        with suppress(psutil.Error):
+            mine = psutil.Process(self._process.pid).children(recursive=True)
+            found = {process.pid: process for process in mine}
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, OSError):
+                if process.environ().get(MARK_VARIABLE) == str(self.folder):
+                    found[process.pid] = process
+        for pid in (self._process.pid, self._guard.pid, os.getpid()):
+            found.pop(pid, None)
+        return [process for process in found.values() if _is_alive(process)]
+
+    def close(self) -> None:
+        """End it and all that came of it; nothing is left, files neither."""
+        self.end_ranks()
+        self._control.close()
+        try:
+            self._process.wait(_FINISH_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._guard.release()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _signal(processes: Iterable[psutil.Process], number: int) -> None:
+    for process in processes:
+        with suppress(psutil.Error, OSError):
+            process.send_signal(number)
