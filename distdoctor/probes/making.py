@@ -1,0 +1,62 @@
+"""Remembers where the user's code makes modules and optimizers."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.optim import Optimizer
+
+from distdoctor.probes.harmless import harmless
+from distdoctor.probes.sites import call_site, making_site
+
+_modules: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
+_optimizers: WeakKeyDictionary[Optimizer, str] = WeakKeyDictionary()
+
+
+def install() -> None:
+    """Right after `import torch`."""
+    register_module_parameter_registration_hook(_registered)
+    made = Optimizer.__init__
+
+    @functools.wraps(made)
+    def initialise(self: Any, *args: Any, **kwargs: Any) -> None:
+        _making(self)
+        made(self, *args, **kwargs)
+
+    Optimizer.__init__ = initialise  # type: ignore[method-assign]
+
+
+@harmless
+def _registered(module: nn.Module, _name: str, _parameter: Any) -> None:
+    """Every module with parameters of its own comes by here, in its `__init__`."""
+    if module not in _modules:
+        own = isinstance(module, _BatchNorm)
+        _modules[module] = call_site(3) if own else making_site(3, nn.Module)
+
+
+@harmless
+def _making(optimizer: Optimizer) -> None:
+    _optimizers[optimizer] = making_site(3, Optimizer)
+
+
+def site_of(model: nn.Module) -> str:
+    """The line that made a model, by the first of its parts that is known."""
+    for module in model.modules():
+        if not isinstance(module, _BatchNorm) and module in _modules:
+            return _modules[module]
+    return ""
+
+
+def site_of_layer(module: nn.Module) -> str:
+    """The line that made a BatchNorm layer, which may be inside of a model's."""
+    return _modules.get(module, "")
+
+
+def site_of_optimizer(optimizer: Optimizer) -> str:
+    """The line that made an optimizer."""
+    return _optimizers.get(optimizer, "")
