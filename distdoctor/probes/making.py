@@ -1,8 +1,9 @@
-"""Remembers where the user's code makes modules and optimizers."""
+"""Remembers where the user's code makes modules and optimizers, and loads them."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,6 +17,7 @@ from distdoctor.probes.sites import call_site, making_site
 
 _modules: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 _optimizers: WeakKeyDictionary[Optimizer, str] = WeakKeyDictionary()
+_loaded: WeakKeyDictionary[Optimizer, str] = WeakKeyDictionary()
 
 
 def install() -> None:
@@ -29,6 +31,26 @@ def install() -> None:
         made(self, *args, **kwargs)
 
     Optimizer.__init__ = initialise  # type: ignore[method-assign]
+    made_loading = Optimizer.load_state_dict
+
+    @functools.wraps(made_loading)
+    def load_state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _loading(self)
+        return made_loading(self, *args, **kwargs)
+
+    Optimizer.load_state_dict = load_state_dict  # type: ignore[method-assign]
+
+
+def watch_loading(told: Callable[[nn.Module, str], Any]) -> None:
+    """Have a function called with each module that is loaded, and the line."""
+    made = nn.Module.load_state_dict
+
+    @functools.wraps(made)
+    def load_state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
+        told(self, call_site(1))
+        return made(self, *args, **kwargs)
+
+    nn.Module.load_state_dict = load_state_dict  # type: ignore[method-assign]
 
 
 @harmless
@@ -42,6 +64,16 @@ def _registered(module: nn.Module, _name: str, _parameter: Any) -> None:
 @harmless
 def _making(optimizer: Optimizer) -> None:
     _optimizers[optimizer] = making_site(3, Optimizer)
+
+
+@harmless
+def _loading(optimizer: Optimizer) -> None:
+    _loaded[optimizer] = call_site(3)
+
+
+def loading_site_of(optimizer: Optimizer) -> str:
+    """The line that loaded an optimizer's state since this was asked last; or ""."""
+    return _loaded.pop(optimizer, "")
 
 
 def site_of(model: nn.Module) -> str:

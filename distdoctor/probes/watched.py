@@ -27,7 +27,7 @@ _HEAD = 256  # bytes of each
 _MOST_TRAIL = 256  # steps in one note
 _NOTE_S = 1.0  # between two notes of steps
 _MOST_STEPS = 200_000  # after which steps are no longer told one by one
-_MOST_LOOKS = 2  # whiles in which lines are looked after
+_MOST_LOOKS = 64  # whiles, from step to step, in which lines are looked after
 _MOST_NAMES = 8
 _PLAIN = (Tensor, nn.Parameter)
 
@@ -104,8 +104,7 @@ class Watched:
         self._due: _Due | None = None
         self._late: list[_Due] = []
         self._lines: Lines | None = None
-        self._looks = 0
-        self._wanted = False
+        self._looks = 0  # to come; negative: none any more
         told = Trained(
             rank=-1,
             model=number,
@@ -145,8 +144,8 @@ class Watched:
         if self.step <= _MOST_STEPS and self._trailed:
             seen = self._heads.print_of(self._of_trail())
             self._before.append(seen)
-            if self._last not in {0, seen} and self._looks < _MOST_LOOKS:
-                self._wanted = True
+            if self._last not in {0, seen} and not self._looks:
+                self._looks = _MOST_LOOKS  # it may well happen again
         if is_due(self.step):
             here = self._here()
             groups = optimizer.param_groups
@@ -175,7 +174,7 @@ class Watched:
             self.tell_trail()
         if self._late:
             self._tell_weights(wait=False)
-        if self._wanted:
+        if self._looks > 0:
             self._look_after_lines()
 
     def tell_all(self) -> None:
@@ -239,11 +238,11 @@ class Watched:
     # --- changes outside of steps ---
 
     def _look_after_lines(self) -> None:
-        self._wanted = False
-        self._looks += 1
+        self._looks -= 1
         step = self.step + 1
 
         def changed(site: str) -> None:
+            self._looks = -1
             now = self._of_trail()
             names = [
                 self._names[self._parameters.index(ref)]
@@ -260,9 +259,9 @@ class Watched:
 
         heads = prints.Heads(_HEAD)
         seen = [heads.print_of([one]) for one in self._of_trail()]
-        lines = Lines(lambda: self._heads.print_of(self._of_trail()), changed)
-        if lines.start(sys._getframe()):
-            self._lines = lines
+        self._lines = Lines(lambda: self._heads.print_of(self._of_trail()), changed)
+        if not self._lines.start(sys._getframe()):
+            self._looks = -1
 
 
 _NOTHING = torch.empty(0)

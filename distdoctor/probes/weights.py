@@ -19,7 +19,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from distdoctor.model.observed.weights import Optimised
+from distdoctor.model.observed.weights import Loaded, Optimised
 from distdoctor.probes import evaluations, making, models
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
@@ -42,6 +42,7 @@ _inside: list[tuple[int, FrameType]] = []
 def install() -> None:
     """Right after `import torch`."""
     making.install()
+    making.watch_loading(_loading)
     evaluations.install()
     register_optimizer_step_pre_hook(_before)
     register_optimizer_step_post_hook(_after)
@@ -90,6 +91,17 @@ def wrapped(ddp: Any, ranks: tuple[int, ...]) -> None:
     evaluations.know(watched, inside, ddp)
 
 
+@harmless
+def _loading(module: nn.Module, site: str) -> None:
+    """A model is loaded that is known already."""
+    bare = models.bare(module)
+    for model in models.models() if _watched else ():
+        watched = _watched.get(model.number)
+        if watched is not None and model.module is bare:
+            told = Loaded(rank=-1, model=model.number, steps=watched.step)
+            RECORDER.observe(told, site)
+
+
 # --- steps ---
 
 
@@ -109,9 +121,14 @@ def _stepping(optimizer: Optimizer) -> None:
     while _inside and not _is_running(_inside[-1][1], frame):
         _inside.pop()  # its step ended by an exception
     _inside.append((id(optimizer), frame))
-    if len(_inside) == 1:  # else it is a part of another one, and has parts of tensors
-        for watched in _of(optimizer):
-            watched.before(optimizer)
+    if len(_inside) > 1:
+        return  # it is a part of another one, and has parts of tensors
+    loaded = making.loading_site_of(optimizer)
+    for watched in _of(optimizer):
+        if loaded:
+            told = Loaded(rank=-1, model=watched.number, steps=watched.step, state=True)
+            RECORDER.observe(told, loaded)
+        watched.before(optimizer)
 
 
 @harmless

@@ -73,6 +73,15 @@ class Changed(Observation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded(Observation):
+    """`load_state_dict` was called; its place: that line."""
+
+    model: int = 0
+    steps: int = 0  # done before
+    state: bool = False  # on an optimizer; else on a model that was wrapped, or stepped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated(Observation):
     """A model was put into evaluation mode, or back; its place: that line."""
 
@@ -95,4 +104,4 @@ class Normalised(Observation):
     values: int = 0  # per channel
 
 
-KINDS = (Trained, Optimised, Weights, Trail, Changed, Evaluated, Normalised)
+KINDS = (Trained, Optimised, Weights, Trail, Changed, Loaded, Evaluated, Normalised)
