@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from distdoctor.model.observed.weights import (
     Changed,
+    Loaded,
     Optimised,
     Trail,
     Trained,
