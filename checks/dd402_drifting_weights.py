@@ -76,9 +76,16 @@ CODE = "DD402"
 SEVERITY = Severity.ERROR
 NEEDS = (Weights,)
 
+_CAUSES = (
+    Cause.OUTSIDE_ALL,
+    Cause.SKIPPED,
+    Cause.ADDED,
+    Cause.STEP,
+    Cause.UNSEEN,
+)
+
 
 def examine(run: Run) -> Iterator[Finding]:
     """Replicas that were alike, and are no more."""
-    causes = (Cause.OUTSIDE_ALL, Cause.SKIPPED, Cause.STEP, Cause.UNSEEN)
-    yield from findings(run, *causes)
+    yield from findings(run, *_CAUSES)
     require_whole(run)

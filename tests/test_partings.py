@@ -172,3 +172,17 @@ def test_thousands_of_ranks_are_compared() -> None:
     ]
     (parting,) = partings(sketch("\n".join(ranks)))
     assert parting.culprits == (odd,)
+
+
+def test_a_step_that_one_rank_made_more_is_its_fault() -> None:
+    ranks = [
+        f"rank {n} | {WRAPPED}  "
+        + (
+            "trail(before=1+2+9,gradients=5+5+6,after=2+9+8)"
+            if n == 1
+            else "trail(before=1+2+3,gradients=5-7,after=2-4)"
+        )
+        for n in range(3)
+    ]
+    (parting,) = partings(sketch("\n".join(ranks)))
+    assert (parting.cause, parting.culprits) == (Cause.ADDED, (1,))

@@ -51,7 +51,7 @@ def unlike_evaluations(run: Run) -> Iterator[Evaluation]:
     Buffers that DDP sends to all at each forward pass are never behind by more than one
     step, and are alike where the wrapped model is evaluated; they are left out.
     """
-    for ranks in replicas(run):
+    for ranks in () if run.simulated else replicas(run):
         told: set[int] = set()
         begun = {rank: _begun(run, rank) for rank in ranks}
         for key in sorted(set.intersection(*(set(one) for one in begun.values()))):

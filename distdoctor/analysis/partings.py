@@ -28,6 +28,7 @@ class Cause(StrEnum):
     OUTSIDE_SOME = "changed outside of a step by some ranks"
     OUTSIDE_ALL = "changed outside of a step by each rank in its own way"
     SKIPPED = "a step left out"
+    ADDED = "a step more"
     STATE = "another state of the optimizer"
     STEP = "a step with other results"
     UNSEEN = "a change that nobody saw"
@@ -179,7 +180,11 @@ def _explained(
         cause = Cause.OUTSIDE_SOME if some else Cause.OUTSIDE_ALL
         return Parting(cause, ranks, seen, step, culprits, names, wrapped)
     if (late := _left_out(seen, step)) is not None:
-        return Parting(Cause.SKIPPED, ranks, seen, step, late, names, wrapped)
+        cause, culprits = Cause.SKIPPED, late
+        if len(late) > len(ranks) / 2:
+            cause = Cause.ADDED
+            culprits = tuple(rank for rank in ranks if rank not in late)
+        return Parting(cause, ranks, seen, step, culprits, names, wrapped)
     if len({int(one.gradients[step]) for one in seen.values()}) > 1:
         return Parting(Cause.GRADIENTS, ranks, seen, step, (), names, wrapped)
     return _by_the_step(seen, step, names, wrapped)
@@ -190,18 +195,17 @@ def _by_the_step(
 ) -> Parting:
     """With the same weights and gradients, a step gave other weights."""
     ranks = tuple(seen)
-    told = {
-        rank: one.weights[step] for rank, one in seen.items() if step in one.weights
-    }
-    if len(told) == len(ranks):
-        gradients = {rank: hash(one.gradients) for rank, one in told.items()}
-        settings = {rank: one.settings for rank, one in told.items()}
-        states = {rank: hash(one.states) for rank, one in told.items()}
-        if len(set(gradients.values())) > 1:
+    common = set.intersection(*(set(one.weights) for one in seen.values()))
+    next_told = min((one for one in common if one >= step), default=None)
+    if next_told is not None:
+        told = {rank: one.weights[next_told] for rank, one in seen.items()}
+        if len({one.gradients for one in told.values()}) > 1:
             return Parting(Cause.GRADIENTS, ranks, seen, step, (), names, wrapped)
-        if len(set(settings.values())) > 1:
+        if len({one.settings for one in told.values()}) > 1:
             return Parting(Cause.SETTINGS, ranks, seen, step, (), names, wrapped)
-        if len(set(states.values())) > 1:
+        states = {rank: hash(one.states) for rank, one in told.items()}
+        # After the step another state may be what came of it.
+        if next_told == step and len(set(states.values())) > 1:
             having = {rank: n for rank, n in states.items() if any(told[rank].states)}
             culprits = _odd(having if len(having) < len(ranks) else states, ranks)
             return Parting(Cause.STATE, ranks, seen, step, culprits, names, wrapped)

@@ -235,6 +235,14 @@ def _skipped(parting: Parting) -> str:
     )
 
 
+def _added(parting: Parting) -> str:
+    blamed = parting.culprits
+    return (
+        f"{capital(named(blamed))} made step {parting.step} of the optimizer, which "
+        f"the others did not make, and {has(blamed)} other weights since"
+    )
+
+
 def _state(parting: Parting) -> str:
     which = named(parting.culprits or parting.ranks)
     verb = "has" if len(parting.culprits) == 1 else "have"
@@ -266,6 +274,7 @@ _STORIES: dict[Cause, Callable[[Parting], str]] = {
     Cause.OUTSIDE_SOME: _outside_some,
     Cause.OUTSIDE_ALL: _outside_all,
     Cause.SKIPPED: _skipped,
+    Cause.ADDED: _added,
     Cause.STATE: _state,
     Cause.STEP: _step,
     Cause.UNSEEN: _unseen,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import math
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,10 +17,10 @@ from distdoctor.probes import making, prints
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.sites import call_site
-from distdoctor.probes.tracing import compiles
 from distdoctor.probes.watched import Watched, is_whole, samples_of
 
-_MOST_LAYERS = 3  # of a model, that are asked for their batch
+_MOST_LAYERS = 4  # that are asked for their batch at a time
+_MOST_NODES = 20_000  # of a graph, that are gone through
 _MOST_TOLD = 200  # evaluations
 _MOST_BUFFERS = 512
 
@@ -49,11 +51,13 @@ def install() -> None:
         return result
 
     nn.Module.train = train  # type: ignore[method-assign]
+    _watch_backward()
 
 
 def forget() -> None:
     """Another run begins."""
     _known.clear()
+    _layers.clear()
 
 
 @harmless
@@ -65,45 +69,66 @@ def know(watched: Watched, module: nn.Module, ddp: nn.Module | None) -> None:
     for one in (module, ddp):
         if one is not None:
             _known[id(one)] = weakref.ref(one), known
-    layers = [
-        (name, layer)
-        for name, layer in module.named_modules()
-        if isinstance(layer, _BatchNorm) and not isinstance(layer, nn.SyncBatchNorm)
-    ]
-    if not compiles():
-        for name, layer in layers[:_MOST_LAYERS]:
-            _names[layer] = name
-            layer.register_forward_pre_hook(normalising)
+    for name, layer in module.named_modules():
+        if isinstance(layer, _BatchNorm) and not isinstance(layer, nn.SyncBatchNorm):
+            weight = getattr(layer, "weight", None)
+            if weight is not None and len(_layers) < _MOST_LAYERS:
+                _layers[id(weight)] = name, weakref.ref(layer)
 
 
-_names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+_layers: dict[int, tuple[str, weakref.ref[nn.Module]]] = {}
+"""Layers whose batch was not seen yet, by the identity of their weight."""
 
 
-def normalising(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
-    """Hook of a BatchNorm layer; it goes away once it was called in training."""
-    if layer.training:
-        _remove(layer)
-        _note(layer, inputs)
+def _watch_backward() -> None:
+    """Look at what the next backward pass goes through, if there is somebody to ask.
+
+    A hook on a layer would be copied and pickled with it.
+    """
+    autograd: Any = torch.autograd
+    made = autograd._engine_run_backward
+
+    def run_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        if _layers:
+            _look(tensors)
+        return made(tensors, *args, **kwargs)
+
+    autograd._engine_run_backward = run_backward
 
 
 @harmless
-def _remove(layer: nn.Module) -> None:
-    hooks = layer._forward_pre_hooks
-    for number in [number for number, hook in hooks.items() if hook is normalising]:
-        del hooks[number]
+def _look(tensors: Any) -> None:
+    found = False
+    nodes = [one.grad_fn for one in tensors if isinstance(one, Tensor)]
+    seen: set[Any] = set()
+    while nodes and len(seen) < _MOST_NODES:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        following = [one for one, _ in node.next_functions]
+        nodes += following
+        if "BatchNormBackward" in node.name() and getattr(node, "_saved_training", 0):
+            for one in following:
+                weight = getattr(one, "variable", None)
+                layer = None if weight is None else _layers.get(id(weight))
+                if layer is not None:
+                    found = True
+                    _note(*layer, node._input_metadata[0].shape)
+    if found:
+        _layers.clear()
 
 
-@harmless
-def _note(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
-    batch = inputs[0] if inputs else None
-    if not isinstance(batch, Tensor) or batch.dim() < 2 or not torch.is_grad_enabled():
+def _note(name: str, ref: weakref.ref[nn.Module], shape: Sequence[int]) -> None:
+    layer = ref()
+    if layer is None or RECORDER.writer is None or len(shape) < 2:
         return
     told = Normalised(
         rank=-1,
-        layer=_names.get(layer, ""),
+        layer=name,
         kind=type(layer).__name__,
-        samples=batch.shape[0],
-        values=batch.numel() // max(batch.shape[1], 1),
+        samples=shape[0],
+        values=math.prod(shape) // max(shape[1], 1),
     )
     RECORDER.observe(told, making.site_of_layer(layer))
 

@@ -299,7 +299,7 @@ def _print_of(value: object) -> int:
     return prints.of_value(value) if isinstance(value, _SCALARS) else prints.EMPTY
 
 
-_SCALARS = (bool, int, float, str, tuple, list, type(None))
+_SCALARS = (bool, int, float, str, type(None))
 
 
 def _settings_of(groups: Iterable[dict[str, Any]]) -> int:
@@ -308,7 +308,7 @@ def _settings_of(groups: Iterable[dict[str, Any]]) -> int:
         sorted(
             (key, value if not isinstance(value, Tensor) else value.tolist())
             for key, value in group.items()
-            if key != "params" and isinstance(value, (*_SCALARS, Tensor))
+            if key != "params" and isinstance(value, (*_SCALARS, tuple, list, Tensor))
         )
         for group in groups
     ]
