@@ -81,7 +81,7 @@ from distdoctor.model.run import Run, named
 
 CODE = "DD403"
 SEVERITY = Severity.ERROR
-NEEDS = (Evaluated, Normalised)
+NEEDS = (Evaluated,)
 
 _MOST_EXHIBITS = 8
 

@@ -100,7 +100,7 @@ def _parting(seen: Mapping[int, Moments]) -> Parting | None:
     """Where these replicas part first; None: nowhere."""
     steps = sorted(set.intersection(*(set(one.weights) for one in seen.values())))
     first = next((step for step in steps if _differ(seen, step)), None)
-    if first is not None and (first <= 1 or first == steps[0]):
+    if first is not None and first <= 1:
         return _from_the_start(seen, steps, first)
     at = _on_the_trail(seen)
     if at is not None:
@@ -169,6 +169,8 @@ def _explained(
     ranks = tuple(seen)
     names = _names_from(seen, step)
     wrapped = all(one.told.wrapped for one in seen.values())
+    if is_before and step <= 1:
+        return Parting(Cause.START, ranks, seen, step, (), names, wrapped)
     if is_before:
         changed = {
             rank: int(one.before[step])

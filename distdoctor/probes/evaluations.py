@@ -21,6 +21,7 @@ from distdoctor.probes.watched import Watched, is_whole, samples_of
 
 _MOST_LAYERS = 4  # that are asked for their batch at a time
 _MOST_NODES = 20_000  # of a graph, that are gone through
+_MOST_LOOKS = 16  # at graphs; layers may be in evaluation mode all the time
 _MOST_TOLD = 200  # evaluations
 _MOST_BUFFERS = 512
 
@@ -79,6 +80,8 @@ def know(watched: Watched, module: nn.Module, ddp: nn.Module | None) -> None:
 _layers: dict[int, tuple[str, weakref.ref[nn.Module]]] = {}
 """Layers whose batch was not seen yet, by the identity of their weight."""
 
+_looks = 0
+
 
 def _watch_backward() -> None:
     """Look at what the next backward pass goes through, if there is somebody to ask.
@@ -98,7 +101,9 @@ def _watch_backward() -> None:
 
 @harmless
 def _look(tensors: Any) -> None:
+    global _looks
     found = False
+    _looks += 1
     nodes = [one.grad_fn for one in tensors if isinstance(one, Tensor)]
     seen: set[Any] = set()
     while nodes and len(seen) < _MOST_NODES:
@@ -115,7 +120,7 @@ def _look(tensors: Any) -> None:
                 if layer is not None:
                     found = True
                     _note(*layer, node._input_metadata[0].shape)
-    if found:
+    if found or _looks >= _MOST_LOOKS:
         _layers.clear()
 
 
@@ -145,10 +150,13 @@ def _turned(module: nn.Module, mode: bool) -> None:
         return
     ddp = None if known.ddp is None else known.ddp()
     inside = getattr(module, "module", module) if module is ddp else module
+    # Other buffers may well be meant to be each rank's own.
     buffers = [
-        (name, one)
-        for name, one in inside.named_buffers()
-        if not mode and is_whole(one) and one.is_cpu
+        (f"{name}.{kind}".lstrip("."), one)
+        for name, layer in inside.named_modules()
+        if not mode and isinstance(layer, _BatchNorm)
+        for kind, one in layer.named_buffers(recurse=False)
+        if is_whole(one) and one.is_cpu
     ][:_MOST_BUFFERS]
     told = Evaluated(
         rank=-1,

@@ -54,17 +54,16 @@ def of_tensor(tensor: Tensor) -> int:
     Raises:
         RuntimeError, NotImplementedError: It has none: a meta or fake tensor.
     """
-    if tensor.is_cpu and type(tensor) in _PLAIN and tensor.is_contiguous():
-        size = tensor.nbytes
-        if 0 < size <= _COPIED:
-            return _hash(ctypes.string_at(tensor.data_ptr(), size))
-    elif not tensor.is_cpu:
+    if not tensor.is_cpu:
         return pending([tensor]).result()[0]
+    plain = type(tensor) in _PLAIN and tensor.layout is torch.strided
+    if plain and tensor.is_contiguous() and 0 < tensor.nbytes <= _COPIED:
+        return _hash(ctypes.string_at(tensor.data_ptr(), tensor.nbytes))
     data = bytes_of(tensor)
     if not len(data):
         return EMPTY
     if _hash is _slow_hash and len(data) >= _MUCH:
-        return int(sums([tensor]).item()) & _MASK
+        return int(sums([_dense(tensor)]).item()) & _MASK
     return _hash(data)
 
 

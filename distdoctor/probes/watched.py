@@ -28,6 +28,7 @@ _MOST_TRAIL = 256  # steps in one note
 _NOTE_S = 1.0  # between two notes of steps
 _MOST_STEPS = 200_000  # after which steps are no longer told one by one
 _MOST_LOOKS = 64  # whiles, from step to step, in which lines are looked after
+_MOST_LOADS = 100
 _MOST_NAMES = 8
 _PLAIN = (Tensor, nn.Parameter)
 
@@ -94,7 +95,9 @@ class Watched:
         kept = [tensor for _, tensor in parameters][:MOST_TENSORS]
         self._parameters = [weakref.ref(tensor) for tensor in kept]
         trained = [n for n, one in enumerate(kept) if one.requires_grad and one.is_cpu]
-        self._trailed = [self._parameters[n] for n in _spread(trained, _TRAILED)]
+        followed = _spread(trained, _TRAILED)
+        self._trailed = [self._parameters[n] for n in followed]
+        self._trailed_names = [self._names[n] for n in followed]
         self._heads, self._slopes = prints.Heads(_HEAD), prints.Heads(_HEAD)
         self._before: list[int] = []
         self._gradients: list[int] = []
@@ -104,6 +107,7 @@ class Watched:
         self._due: _Due | None = None
         self._late: list[_Due] = []
         self._lines: Lines | None = None
+        self._loads = 0
         self._looks = 0  # to come; negative: none any more
         told = Trained(
             rank=-1,
@@ -139,7 +143,7 @@ class Watched:
             self._lines = None
         if len(self._before) > len(self._after):  # the last one raised
             self._before.pop()
-            self.tell_trail()
+            self.step -= 1
         self.step += 1
         if self.step <= _MOST_STEPS and self._trailed:
             seen = self._heads.print_of(self._of_trail())
@@ -177,6 +181,11 @@ class Watched:
         if self._looks > 0:
             self._look_after_lines()
 
+    def is_worth_telling(self) -> bool:
+        """Whether few loads were told so far; some jobs load in every step."""
+        self._loads += 1
+        return self._loads <= _MOST_LOADS
+
     def tell_all(self) -> None:
         """Write down all that is not yet."""
         self.tell_trail()
@@ -203,7 +212,11 @@ class Watched:
         assert self._due is not None
         due, self._due = self._due, None
         slopes = [
-            _NOTHING if id(one) not in due.owned or one.grad is None else one.grad
+            slope
+            if id(one) in due.owned
+            and (slope := one.grad) is not None
+            and is_whole(slope)
+            else _NOTHING
             for one in self._here()
         ]
         due.zero = [one.is_cpu and not one.any() for one in slopes]
@@ -245,8 +258,8 @@ class Watched:
             self._looks = -1
             now = self._of_trail()
             names = [
-                self._names[self._parameters.index(ref)]
-                for ref, old, new in zip(self._trailed, seen, now, strict=True)
+                name
+                for name, old, new in zip(self._trailed_names, seen, now, strict=True)
                 if heads.print_of([new]) != old
             ]
             told = Changed(

@@ -97,7 +97,7 @@ def _loading(module: nn.Module, site: str) -> None:
     bare = models.bare(module)
     for model in models.models() if _watched else ():
         watched = _watched.get(model.number)
-        if watched is not None and model.module is bare:
+        if watched is not None and model.module is bare and watched.is_worth_telling():
             told = Loaded(rank=-1, model=model.number, steps=watched.step)
             RECORDER.observe(told, site)
 
