@@ -87,6 +87,7 @@ def wrapped(ddp: Any, ranks: tuple[int, ...]) -> None:
     site = making.site_of(inside) or call_site(3)
     watched = Watched(model.number, parameters, site, ranks, wrapped=True)
     _watched[model.number] = watched
+    _by_optimizer.clear()  # one that was made before trains this from now on
     watched.wrapped(call_site(3))
     evaluations.know(watched, inside, ddp)
 
