@@ -119,7 +119,7 @@ def _look(tensors: Any) -> None:
                 layer = None if weight is None else _layers.get(id(weight))
                 if layer is not None:
                     found = True
-                    _note(*layer, node._input_metadata[0].shape)
+                    _note(*layer, [int(n) for n in node._input_metadata[0].shape])
     if found or _looks >= _MOST_LOOKS:
         _layers.clear()
 
