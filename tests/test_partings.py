@@ -130,6 +130,14 @@ def test_what_averaging_mends_is_no_parting() -> None:
     assert not partings(run)
 
 
+def test_parts_that_each_rank_steps_and_sends_are_no_parting() -> None:
+    first = "trail(before=1+9,gradients=5+6,after=2+3)"
+    second = "trail(before=1+9,gradients=5+6,after=4+7)"
+    assert not partings(of_two(first, second))
+    last = "trail(before=1,gradients=5,after={})"  # the job ends before it sends
+    assert not partings(of_two(last.format(2), last.format(3)))
+
+
 def test_differences_of_rounding_are_only_warned_of() -> None:
     drawing = (
         "weights(step=1,prints={0},gradients=5,samples=1.0+0.5+{1})  "

@@ -78,7 +78,7 @@ def _partings(run: Run) -> Iterator[Parting]:
         for ranks in _replicas(run, seen):
             part = {rank: seen[rank] for rank in ranks}
             found = _parting(part)
-            if found is not None and not _come_together(part, found.step):
+            if found is not None and not _come_together(part, found):
                 yield found
 
 
@@ -276,14 +276,17 @@ def _odd(by_rank: Mapping[int, int], ranks: Sequence[int]) -> tuple[int, ...]:
     return ()
 
 
-def _come_together(seen: Mapping[int, Moments], step: int) -> bool:
-    """Whether they had the same weights again, at any later moment."""
+def _come_together(seen: Mapping[int, Moments], parting: Parting) -> bool:
+    """Whether they had the same weights again, or may have had, at a later moment."""
+    step = parting.step
     before = together([one.before for one in seen.values()])
     after = together([one.after for one in seen.values()])
     parted = _unequal(before) | _unequal(after)
     if parted[step : step + 1].any():
-        known = (before != 0).all(axis=0)
-        return bool((known & ~_unequal(before))[step + 1 :].any())
+        known = (before != 0).all(axis=0)[step + 1 :]
+        if parting.cause in {Cause.STEP, Cause.STATE} and not known.any():
+            return True  # what each rank made of its part may have been sent since
+        return bool((known & ~_unequal(before)[step + 1 :]).any())
     # The trail follows a part of the tensors alone, and not those that differ.
     steps = set.intersection(*(set(one.weights) for one in seen.values()))
     return any(not _differ(seen, later) for later in steps if later > step)
