@@ -19,6 +19,7 @@ from distdoctor.model.findings import (
     Unknown,
     Well,
 )
+from distdoctor.model.observed import KINDS
 from distdoctor.model.run import Run
 
 VERDICTS = {"Sick": Sick, "Well": Well, "Unknown": Unknown}
@@ -43,7 +44,7 @@ def test_a_check_has_the_types_of_a_check(check: Check) -> None:
     """Checks are loaded by name, so mypy does not compare them with `Check`."""
     assert isinstance(check.severity, Severity)
     assert check.needs
-    assert all(kind in get_args(Event) for kind in check.needs)
+    assert set(check.needs) <= {*get_args(Event), *KINDS}
     hints = get_type_hints(check.examine)
     assert hints == {"run": Run, "return": Iterator[Finding]}
 

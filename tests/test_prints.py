@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from distdoctor.probes import prints
+from distdoctor.probes.sums import sums
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.bool)
 
@@ -82,3 +83,47 @@ def test_a_seed_joins_the_parts_of_a_sample() -> None:
 def test_a_tensor_without_memory_has_none() -> None:
     with pytest.raises((RuntimeError, NotImplementedError)):
         prints.of_tensor(torch.empty(4, device="meta"))
+
+
+def test_heads_see_a_change_and_its_undoing() -> None:
+    tensors = [torch.randn(300), torch.randn(2, 2)]
+    heads = prints.Heads(64)
+    first = heads.print_of(tensors)
+    tensors[1][1, 1] += 1
+    changed = heads.print_of(tensors)
+    tensors[1] = tensors[1].clone()  # elsewhere in memory, with the same values
+    assert heads.print_of(tensors) == changed != first
+    assert heads.print_of([tensors[0], None]) not in {first, changed}
+
+
+@given(
+    st.lists(
+        st.tuples(seeds, st.integers(0, 9000), st.sampled_from(DTYPES)), min_size=1
+    )
+)
+def test_sums_are_those_of_each_tensor_alone(
+    told: list[tuple[int, int, torch.dtype]],
+) -> None:
+    tensors = [a_tensor(*one) for one in told]
+    assert sums(tensors).tolist() == [sums([one]).item() for one in tensors]
+
+
+@given(seeds, st.sampled_from([3, 4000, 4096, 9000, 200_000]), st.data())
+def test_sums_change_with_any_bit_and_any_exchange(
+    seed: int, size: int, data: st.DataObject
+) -> None:
+    tensor = a_tensor(seed, size, torch.int64)
+    i, j = data.draw(
+        st.lists(st.integers(0, size - 1), min_size=2, max_size=2, unique=True)
+    )
+    bit = tensor.clone()
+    bit[i] ^= 1 << data.draw(st.integers(0, 62))
+    other = tensor.clone()
+    other[i], other[j] = tensor[j], tensor[i]
+    one, two, three = (int(sums([x]).item()) for x in (tensor, bit, other))
+    assert one != two
+    assert (one == three) is torch.equal(tensor, other)
+
+
+def test_sums_know_how_many_zeros_there_are() -> None:
+    assert sums([torch.zeros(3)]).item() != sums([torch.zeros(4)]).item()

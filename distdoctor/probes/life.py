@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from distdoctor.journal import SIMULATION_VARIABLE
-from distdoctor.probes import reducers, rendezvous, setup
+from distdoctor.probes import reducers, rendezvous, setup, weights
 from distdoctor.probes.boot import reporting
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.loaders import watch_loaders
@@ -50,6 +50,7 @@ def install() -> None:
         simulation.install()
     else:
         harmless(rendezvous.install)()
+    harmless(weights.install)()
     harmless(_watch_steps)()  # also of ranks that never join, and train for themselves
     replace_everywhere(dist.init_process_group, _init_process_group)
     replace_everywhere(dist.destroy_process_group, _destroy_process_group)
@@ -180,6 +181,7 @@ def _destroy_process_group(made: Callable[..., Any], *args: Any, **kwargs: Any) 
 
 @harmless
 def _leaving() -> None:
+    RECORDER.finish()
     RECORDER.note("leave", call_site(4))
     if _installed:
         _installed[0].forget_groups()
@@ -204,9 +206,11 @@ def _watch_ddp() -> None:
 
     @functools.wraps(made)
     def initialise(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
-        _wrapping("ddp", module, _sharing(made, (self, module, *args), kwargs))
+        ranks = _sharing(made, (self, module, *args), kwargs)
+        _wrapping("ddp", module, ranks)
         made(self, module, *args, **kwargs)
         reducers.watch(self)
+        weights.wrapped(self, ranks or ())
 
     ddp.__init__ = initialise  # type: ignore[method-assign]
     reducers.install()
@@ -237,13 +241,12 @@ def _wrapping(how: str, module: torch.nn.Module, ranks: tuple[int, ...] | None) 
         for name, parameter in module.named_parameters()
         if how == "fsdp" or parameter.requires_grad
     ]
-    everyone = ranks is None or ranks == tuple(range(dist.get_world_size()))
     RECORDER.note(
         "wrap",
         call_site(4),
         how=how,
         parameters=names[:_MOST_NAMES],
-        ranks=() if everyone else ranks,
+        ranks=ranks or (),
     )
 
 
@@ -251,13 +254,15 @@ def _wrapping(how: str, module: torch.nn.Module, ranks: tuple[int, ...] | None) 
 def _sharing(
     made: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[int, ...]:
-    """The ranks that a model is wrapped for, by its process group or device mesh."""
+    """The ranks that a model is wrapped for, by its group or mesh; empty: all are."""
     given = inspect.signature(made).bind(*args, **kwargs).arguments
     mesh = given.get("device_mesh") or given.get("mesh")
     if mesh is not None:
-        return tuple(sorted(mesh.mesh.flatten().tolist()))
-    group = given.get("process_group") or dist.group.WORLD
-    return tuple(dist.get_process_group_ranks(group))
+        ranks = tuple(sorted(mesh.mesh.flatten().tolist()))
+    else:
+        group = given.get("process_group") or dist.group.WORLD
+        ranks = tuple(dist.get_process_group_ranks(group))
+    return () if ranks == tuple(range(dist.get_world_size())) else ranks
 
 
 def _watch_loaders() -> None:

@@ -56,13 +56,21 @@ def wrapped(module: nn.Module, how: str) -> Model:
 
 def holding(parameters: Iterable[Tensor]) -> list[Model]:
     """The models that hold some of these parameters; looked for if need be."""
-    wanted = {id(parameter) for parameter in parameters}
+    order = {id(parameter): n for n, parameter in enumerate(parameters)}
+    wanted = set(order)
     found = [model for model in models() if wanted & model.named().keys()]
     for model in found:
         wanted -= model.named().keys()
     if wanted:
-        found += [_known(root, "") for root in _roots(wanted)]
+        # In the order of the parameters, which is the same on all ranks.
+        roots = sorted(_roots(wanted), key=lambda root: _first(root, order))
+        found += [_known(root, "") for root in roots]
     return found
+
+
+def _first(root: nn.Module, order: dict[int, int]) -> int:
+    places = (order[id(one)] for one in root.parameters() if id(one) in order)
+    return min(places, default=len(order))
 
 
 def bare(module: nn.Module) -> nn.Module:

@@ -56,6 +56,7 @@ class Recorder:
             mostly its rank; -1: it was not spawned so.
         calls: How many calls were written; to be changed under `lock`.
         on_turn: What is called when this process begins to play in another run.
+        on_end: What is called when nothing is to be seen any more.
         batching: Threads that are inside `batch_isend_irecv`.
     """
 
@@ -66,6 +67,7 @@ class Recorder:
         self.spawned = -1
         self.calls = 0
         self.on_turn: list[Callable[[], None]] = []
+        self.on_end: list[Callable[[], None]] = []
         self.lock = threading.Lock()
         self._local = threading.local()
         self._notes: NotesWriter | None = None
@@ -99,8 +101,15 @@ class Recorder:
             forget()
         self.open(rank, world_size)
 
+    def finish(self) -> None:
+        """Write down what is not yet; more may come."""
+        if self.writer is not None:
+            for tell in self.on_end:
+                harmless.harmless(tell)()
+
     def close(self) -> None:
         """End the journal: this process plays no rank any more."""
+        self.finish()
         if self._notes is not None:
             self._notes.close()
             self._notes = None
@@ -257,4 +266,5 @@ os.register_at_fork(after_in_child=RECORDER.forked)
 def interpreter_ends() -> None:
     """Note that the exit handlers run."""
     if RECORDER.writer is not None and sys is not None:
+        RECORDER.finish()
         RECORDER.writer.end()

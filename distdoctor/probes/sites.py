@@ -106,15 +106,7 @@ def layered_site(depth: int) -> tuple[str, int]:
         if kind is None:
             kind = _kind(code.co_filename)
         if kind == _USERS:
-            key = (code, frame.f_lasti)
-            text = _texts.get(key)
-            if text is None:
-                if len(_texts) >= _MOST_TEXTS:
-                    _texts.clear()
-                text = _texts[key] = text_of(
-                    code.co_filename, frame.f_lineno, code.co_qualname
-                )
-            return text, layer
+            return _text_at(frame), layer
         if kind:
             layer = kind  # the outermost is what the user called
         frame = frame.f_back
@@ -127,6 +119,37 @@ def frame_above(depth: int) -> FrameType | None:
         return sys._getframe(depth + 1)
     except ValueError:
         return None
+
+
+def making_site(depth: int, kind: type) -> str:
+    """The line of user code that makes an object, seen from inside of its making.
+
+    Args:
+        depth: As in `call_site`.
+        kind: Whose `__init__` is part of the making, the user's own as well.
+    """
+    frame, site = frame_above(depth), ""
+    while frame is not None:
+        code = frame.f_code
+        if _kind(code.co_filename) == _USERS:
+            site = _text_at(frame)
+            if code.co_name != "__init__" or not code.co_argcount:
+                break
+            if not isinstance(frame.f_locals.get(code.co_varnames[0]), kind):
+                break
+        frame = frame.f_back
+    return site
+
+
+def _text_at(frame: FrameType) -> str:
+    code = frame.f_code
+    key = (code, frame.f_lasti)
+    text = _texts.get(key)
+    if text is None:
+        if len(_texts) >= _MOST_TEXTS:
+            _texts.clear()
+        text = _texts[key] = text_of(code.co_filename, frame.f_lineno, code.co_qualname)
+    return text
 
 
 def asking_site() -> str:

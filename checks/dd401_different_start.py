@@ -1,0 +1,84 @@
+"""Replicas began with different weights.
+
+What it is
+----------
+Ranks that average their gradients make the same change in each step, and stay alike
+only if they began alike. Here they did not: each rank made its own model, with its own
+random numbers, and nobody broadcast one of them; or DistributedDataParallel made them
+alike, and some rank changed its own before the first step, by loading a checkpoint or by
+initialising a layer anew.
+
+Why it matters
+--------------
+Nothing is said. The loss falls, but each gradient is the mean of gradients at different
+weights, which is the gradient of no model: it learns worse than on one rank, and the
+checkpoint is that of one rank among several.
+
+Sick
+----
+Gradients are averaged by hand, and each rank has its own seed:
+
+    rank 0 | trained(names=w+b,numels=6+2)@t.py:4  optimised(kind=SGD)@t.py:5  all_reduce(6)  all_reduce(2)  weights(step=1,prints=1+2,gradients=7+8)@t.py:9
+    rank 1 | trained(names=w+b,numels=6+2)@t.py:4  optimised(kind=SGD)@t.py:5  all_reduce(6)  all_reduce(2)  weights(step=1,prints=3+4,gradients=7+8)@t.py:9
+
+Rank 0 loads a checkpoint after the model was wrapped:
+
+    rank 0 | trained(names=w,numels=6,wrapped)@t.py:4  weights(prints=1)@t.py:5  weights(step=1,prints=9,gradients=5)@t.py:9
+    rank 1 | trained(names=w,numels=6,wrapped)@t.py:4  weights(prints=1)@t.py:5  weights(step=1,prints=1,gradients=5)@t.py:9
+
+Well
+----
+The weights are broadcast after the first step, and alike from then on:
+
+    rank 0 | trained(names=w,numels=6)  all_reduce(6)  weights(step=1,prints=1,gradients=5)  broadcast(6)  all_reduce(6)  weights(step=2,prints=3,gradients=6)
+    rank 1 | trained(names=w,numels=6)  all_reduce(6)  weights(step=1,prints=2,gradients=5)  broadcast(6)  all_reduce(6)  weights(step=2,prints=3,gradients=6)
+
+Each rank trains a model of its own, and only a metric is averaged:
+
+    rank 0 | trained(names=w,numels=6)  all_reduce(1)  weights(step=1,prints=1,gradients=5)
+    rank 1 | trained(names=w,numels=6)  all_reduce(1)  weights(step=1,prints=2,gradients=6)
+
+Both ranks hold their own part of a model, as in tensor parallelism:
+
+    rank 0 | trained(names=w,numels=6)  all_reduce(9)  weights(step=1,prints=1,gradients=5)
+    rank 1 | trained(names=w,numels=6)  all_reduce(9)  weights(step=1,prints=2,gradients=6)
+
+All load a checkpoint after the model was wrapped:
+
+    rank 0 | trained(names=w,numels=6,wrapped)  weights(prints=1)  weights(step=1,prints=9,gradients=5)
+    rank 1 | trained(names=w,numels=6,wrapped)  weights(prints=1)  weights(step=1,prints=9,gradients=5)
+
+Unknown
+-------
+A rank without a journal may have begun with other weights:
+
+    rank 0 | trained(names=w,numels=6)  all_reduce(6)  weights(step=1,prints=1,gradients=5)
+    rank 1 | ?
+
+Remedy
+------
+Broadcast parameters and buffers from rank 0 after the model is made (or wrap it in
+DistributedDataParallel, which does), and after anything that one rank alone changes.
+Load checkpoints before wrapping, or on every rank.
+"""  # noqa: E501 - a drawing is as wide as what a rank did
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.partings import Cause
+from distdoctor.analysis.weights import findings
+from distdoctor.model.findings import Finding, Severity
+from distdoctor.model.observed.weights import Weights
+from distdoctor.model.run import Run
+
+CODE = "DD401"
+SEVERITY = Severity.ERROR
+NEEDS = (Weights,)
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """Replicas whose weights differ at the first step, and stay so."""
+    yield from findings(run, Cause.START)
+    require_whole(run)

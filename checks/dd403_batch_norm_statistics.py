@@ -1,0 +1,154 @@
+"""BatchNorm's statistics belong to one rank alone.
+
+What it is
+----------
+BatchNorm normalises a batch by its own mean and variance, and keeps running ones for
+evaluation. Each rank sees its own batches: the running statistics of replicas drift
+apart unless somebody sends them, as DistributedDataParallel does from rank 0 (not with
+`broadcast_buffers=False`, and not where gradients are averaged by hand). Here ranks
+evaluated with different ones, and joined the results.
+
+As advice the same code tells of layers that take their statistics from very few samples
+on each rank.
+
+Why it matters
+--------------
+The score is one of several models at once, none of which is what will be saved. With a
+few samples per rank the statistics are noise: the job trains much worse than one rank
+would with the whole batch, and nothing says so.
+
+Sick
+----
+Gradients are averaged by hand, running statistics by nobody, and each rank evaluates its
+part of the data:
+
+    rank 0 | trained(names=w,numels=6)@t.py:4  all_reduce(6)  weights(step=1,prints=1,gradients=5)  evaluated(steps=1,names=mean,prints=2,samples=0.5)@t.py:20  all_reduce(2)@t.py:24  evaluated(steps=1,over)
+    rank 1 | trained(names=w,numels=6)@t.py:4  all_reduce(6)  weights(step=1,prints=1,gradients=5)  evaluated(steps=1,names=mean,prints=3,samples=0.7)@t.py:20  all_reduce(2)@t.py:24  evaluated(steps=1,over)
+
+Two samples per rank (advice, a warning):
+
+    rank 0 | wrap=ddp:w@t.py:5  normalised(layer=body.1,kind=BatchNorm2d,samples=2,values=128)@t.py:3
+    rank 1 | wrap=ddp:w@t.py:5  normalised(layer=body.1,kind=BatchNorm2d,samples=2,values=128)@t.py:3
+
+Well
+----
+The buffers were averaged before the evaluation:
+
+    rank 0 | trained(names=w,numels=6)  all_reduce(6)  weights(step=1,prints=1,gradients=5)  all_reduce(1)  evaluated(steps=1,names=mean,prints=2)  all_reduce(2)
+    rank 1 | trained(names=w,numels=6)  all_reduce(6)  weights(step=1,prints=1,gradients=5)  all_reduce(1)  evaluated(steps=1,names=mean,prints=2)  all_reduce(2)
+
+DDP sends rank 0's before each forward pass of the wrapped model:
+
+    rank 0 | wrap=ddp:w  evaluated(steps=1,names=mean,prints=2,shared)  all_reduce(2)
+    rank 1 | wrap=ddp:w  evaluated(steps=1,names=mean,prints=3,shared)  all_reduce(2)
+
+Rank 0 alone evaluates:
+
+    rank 0 | wrap=ddp:w  evaluated(steps=1,names=mean,prints=2)  evaluated(steps=1,over)  barrier
+    rank 1 | wrap=ddp:w  barrier
+
+There are samples enough:
+
+    rank 0 | wrap=ddp:w  normalised(kind=BatchNorm2d,samples=32,values=128)  evaluated(steps=1,names=mean,prints=2)
+    rank 1 | wrap=ddp:w  normalised(kind=BatchNorm2d,samples=32,values=128)  evaluated(steps=1,names=mean,prints=2)
+
+Unknown
+-------
+A rank without a journal may have other statistics:
+
+    rank 0 | wrap=ddp:w  evaluated(steps=1,names=mean,prints=2)
+    rank 1 | ?
+
+Remedy
+------
+Make statistics of all ranks' samples with SyncBatchNorm
+(`nn.SyncBatchNorm.convert_sync_batchnorm`, before wrapping), or normalise within each
+sample (GroupNorm, LayerNorm), or give each rank a larger batch. Before an evaluation,
+average the running statistics over ranks, or broadcast rank 0's.
+"""  # noqa: E501 - a drawing is as wide as what a rank did
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.analysis.buffers import Evaluation, few_samples, unlike_evaluations
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.reasons import capital
+from distdoctor.model.events import Place, Wrapped
+from distdoctor.model.findings import Finding, Location, Role, Severity
+from distdoctor.model.observed.weights import Evaluated, Normalised, Trained
+from distdoctor.model.run import Run, named
+
+CODE = "DD403"
+SEVERITY = Severity.ERROR
+NEEDS = (Evaluated,)
+
+_MOST_EXHIBITS = 8
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """Evaluations with unlike buffers, and layers with few samples."""
+    for evaluation in unlike_evaluations(run):
+        yield _unlike(run, evaluation)
+    few = few_samples(run)
+    if few:
+        yield _few(run, few)
+    require_whole(run)
+
+
+def _unlike(run: Run, evaluation: Evaluation) -> Finding:
+    ranks = tuple(evaluation.begun)
+    names = evaluation.names
+    first = next(iter(evaluation.begun.values()))
+    call = next(iter(evaluation.combined.values()))
+    models = [event for rank in ranks for event in run.of(Trained, rank)]
+    gap = f", by up to {evaluation.gap:.3g} in the elements looked at"
+    return Finding(
+        message=(
+            f"{capital(named(ranks))} evaluated models that are not the same, and "
+            f"joined the results in {call.op}: {len(names)} of {len(first.names)} "
+            f"buffers differ after step {first.steps} ({', '.join(names[:2])})"
+            f"{gap if evaluation.gap else ''}; nobody broadcasts running statistics, "
+            "nor are they of SyncBatchNorm."
+        ),
+        exhibits=tuple(list(evaluation.begun.values())[:_MOST_EXHIBITS]),
+        locations=(
+            *_at([(e.rank, e.place) for e in evaluation.begun.values()], "evaluates"),
+            *_at([(c.rank, c.place) for c in evaluation.combined.values()], "joins"),
+            *_at([(e.rank, e.place) for e in models], "makes the model"),
+        ),
+        details={"buffers": list(names[:_MOST_EXHIBITS]), "steps": first.steps},
+    )
+
+
+def _few(run: Run, few: dict[int, list[Normalised]]) -> Finding:
+    ranks = tuple(few)
+    layers = [layer for one in few.values() for layer in one]
+    fewest = min(layers, key=lambda layer: layer.samples)
+    wraps = [event for rank in ranks for event in run.of(Wrapped, rank)]
+    n = fewest.samples
+    return Finding(
+        message=(
+            f"{fewest.kind} ({fewest.layer}) takes its statistics from {n} "
+            f"sample{'s' * (n > 1)} on each of {named(ranks)}, a very small batch: "
+            "SyncBatchNorm would take those of all ranks together."
+        ),
+        exhibits=tuple(layers[:_MOST_EXHIBITS]),
+        locations=(
+            *_at([(e.rank, e.place) for e in layers], "makes the layer"),
+            *_at([(e.rank, e.place) for e in wraps], "wraps the model"),
+        ),
+        details={"samples": n, "values": fewest.values, "layer": fewest.layer},
+        severity=Severity.WARNING,
+    )
+
+
+def _at(places: list[tuple[int, Place | None]], remark: str) -> list[Location]:
+    ranks: dict[Place, set[int]] = {}
+    for rank, place in places:
+        if place is not None:
+            ranks.setdefault(place, set()).add(rank)
+    return [
+        Location(place, tuple(sorted(who)), Role.PARTY, remark)
+        for place, who in ranks.items()
+    ]

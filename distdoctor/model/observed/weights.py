@@ -1,0 +1,107 @@
+"""What a rank's models weigh: fingerprints of parameters, gradients and buffers.
+
+Ranks are compared at the same step of the same model: an optimizer's step that is the
+`step`-th one, from 1, for a model that is the `model`-th that the rank came to know.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distdoctor.model.events import Observation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained(Observation):
+    """A model that the rank trains was met for the first time; its place: the model's.
+
+    Told are the parameters that the rank holds whole. What is sharded, or what DDP was
+    told to leave alone, is not among them.
+    """
+
+    model: int = 0
+    names: tuple[str, ...] = ()
+    numels: tuple[int, ...] = ()
+    frozen: tuple[str, ...] = ()  # those that need no gradient
+    ranks: tuple[int, ...] = ()  # that share it; none: all, or nobody knows
+    wrapped: bool = False  # in DistributedDataParallel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimised(Observation):
+    """An optimizer made its first step; its place: where it was made."""
+
+    model: int = 0
+    kind: str = ""  # name of its class
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights(Observation):
+    """Fingerprints before a step, one for each name of `Trained`; its place: the step.
+
+    Taken at steps that are the same on all ranks; step 0 is the moment after the model
+    was wrapped.
+    """
+
+    model: int = 0
+    step: int = 0
+    prints: tuple[int, ...] = ()
+    gradients: tuple[int, ...] = ()  # that it used; 0: none, or nothing but zeros
+    states: tuple[int, ...] = ()  # of the optimizer, before it; 0: none
+    settings: int = 0  # fingerprint of the optimizer's hyperparameters
+    samples: tuple[float, ...] = ()  # first, middle and last element of each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trail(Observation):
+    """Cheap fingerprints at each of several steps on end: of the first bytes alone."""
+
+    model: int = 0
+    first: int = 1  # step of the first entry
+    before: tuple[int, ...] = ()
+    gradients: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed(Observation):
+    """Parameters changed outside of an optimizer's step; its place: the line before."""
+
+    model: int = 0
+    step: int = 0  # the one that came next
+    names: tuple[str, ...] = ()  # some of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded(Observation):
+    """`load_state_dict` was called; its place: that line."""
+
+    model: int = 0
+    steps: int = 0  # done before
+    state: bool = False  # on an optimizer; else on a model that was wrapped, or stepped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated(Observation):
+    """A model was put into evaluation mode, or back; its place: that line."""
+
+    model: int = 0
+    steps: int = 0  # done before
+    names: tuple[str, ...] = ()  # of its buffers
+    prints: tuple[int, ...] = ()
+    samples: tuple[float, ...] = ()  # first, middle and last element of each
+    shared: bool = False  # DDP sends rank 0's buffers to all at each forward pass
+    over: bool = False  # the model was put back into training mode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Normalised(Observation):
+    """A BatchNorm layer took its statistics in training; its place: the layer's."""
+
+    layer: str = ""  # qualified name
+    kind: str = ""  # name of its class
+    samples: int = 0  # of the batch on this rank
+    values: int = 0  # per channel
+
+
+KINDS = (Trained, Optimised, Weights, Trail, Changed, Loaded, Evaluated, Normalised)

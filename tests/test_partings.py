@@ -1,0 +1,196 @@
+"""Replicas whose weights part: who they are, where they part, what explains it."""
+
+from distdoctor.analysis.partings import Cause, partings
+from distdoctor.analysis.replicas import replicas
+from distdoctor.analysis.weights import findings
+from distdoctor.model.drawing import sketch
+from distdoctor.model.findings import Severity
+from distdoctor.model.run import Run
+
+BY_HAND = "trained(names=w+b,numels=6+2)"
+WRAPPED = "trained(names=w,numels=6,wrapped)  weights(prints=1)"
+
+
+def of_two(first: str, second: str, model: str = WRAPPED) -> Run:
+    """A run of two ranks that train one model."""
+    return sketch(f"rank 0 | {model}  {first}\nrank 1 | {model}  {second}")
+
+
+def causes(run: Run) -> list[Cause]:
+    return [parting.cause for parting in partings(run)]
+
+
+def test_ranks_that_step_with_one_gradient_are_replicas() -> None:
+    step = "all_reduce(8)  weights(step=1,prints=1+2,gradients=3+4)"
+    assert replicas(of_two(step, step, BY_HAND)) == ((0, 1),)
+
+
+def test_messages_and_lists_average_as_well() -> None:
+    ring = "send(6,peer=1)  recv(2,peer=1)  weights(step=1,prints=1+2,gradients=3+4)"
+    back = "recv(6,peer=0)  send(2,peer=0)  weights(step=1,prints=1+2,gradients=3+4)"
+    assert replicas(of_two(ring, back, BY_HAND)) == ((0, 1),)
+
+
+def test_ranks_that_compute_the_same_for_themselves_are_no_replicas() -> None:
+    step = "all_reduce(1)  weights(step=1,prints=1+2,gradients=3+4)"
+    assert replicas(of_two(step, step, BY_HAND)) == ()
+
+
+def test_a_gradient_of_zeros_says_nothing() -> None:
+    step = "all_reduce(8)  weights(step=1,prints=1+2,gradients=0+0)"
+    assert replicas(of_two(step, step, BY_HAND)) == ()
+
+
+def test_ranks_of_other_models_are_no_replicas() -> None:
+    step = "all_reduce(8)  weights(step=1,prints=1+2,gradients=3+4)"
+    run = sketch(
+        f"rank 0 | {BY_HAND}  {step}\nrank 1 | trained(names=w+c,numels=6+2)  {step}"
+    )
+    assert replicas(run) == ()
+
+
+def test_ranks_whose_weights_come_together_are_replicas() -> None:
+    run = of_two(
+        "trail(before=1+2+9,gradients=3-5,after=2+4+6)",
+        "trail(before=1+3+9,gradients=6-8,after=3+5+7)",
+        BY_HAND,
+    )
+    assert replicas(run) == ((0, 1),)
+    assert not causes(run)
+
+
+def test_replicas_are_pairs_where_gradients_are() -> None:
+    def rank(number: int, gradient: int) -> str:
+        step = (
+            f"all_reduce(6)/g{gradient}  weights(step=1,prints=1,gradients={gradient})"
+        )
+        return f"rank {number} | trained(names=w,numels=6)  {step}"
+
+    run = sketch("\n".join(rank(n, 5 + n % 2) for n in range(4)))
+    assert replicas(run) == ((0, 2), (1, 3))
+
+
+def test_other_gradients_are_left_to_others() -> None:
+    run = of_two(
+        "trail(before=1+2,gradients=5+6,after=2+3)",
+        "trail(before=1+4,gradients=7+8,after=4+5)",
+    )
+    assert causes(run) == [Cause.GRADIENTS]
+    assert not list(findings(run, Cause.STEP, Cause.UNSEEN, Cause.SKIPPED))
+
+
+def test_other_hyperparameters_are_left_to_others() -> None:
+    run = of_two(
+        "weights(step=1,prints=1,gradients=5,settings=1)  "
+        "trail(before=1,gradients=5,after=2)",
+        "weights(step=1,prints=1,gradients=5,settings=2)  "
+        "trail(before=1,gradients=5,after=3)",
+    )
+    assert causes(run) == [Cause.SETTINGS]
+
+
+def test_the_changing_rank_is_blamed_among_two() -> None:
+    run = of_two(
+        "trail(before=1+9,gradients=5+6,after=2+3)",
+        "trail(before=1+2,gradients=5+6,after=2+4)",
+    )
+    (parting,) = partings(run)
+    assert (parting.cause, parting.culprits) == (Cause.OUTSIDE_SOME, (0,))
+    assert parting.step == 2
+
+
+def test_the_minority_is_blamed_where_all_change() -> None:
+    ranks = [
+        f"rank {n} | {WRAPPED}  trail(before=1+{9 if n == 2 else 8},gradients=5+6,"
+        f"after=2+{3 + n})"
+        for n in range(4)
+    ]
+    (parting,) = partings(sketch("\n".join(ranks)))
+    assert (parting.cause, parting.culprits) == (Cause.OUTSIDE_ALL, (2,))
+
+
+def test_a_tensor_that_no_trail_follows_is_found_later() -> None:
+    model = "trained(names=w+b,numels=6+2,wrapped)  weights(prints=1+2)"
+    trail = "trail(before=1-3,gradients=5-7,after=2-4)"
+    first = "weights(step=1,prints=1+2,gradients=5+6)"
+    run = of_two(
+        f"{first}  weights(step=2,prints=3+4,gradients=7+8)  {trail}",
+        f"{first}  weights(step=2,prints=3+9,gradients=7+8)  {trail}",
+        model,
+    )
+    (parting,) = partings(run)
+    assert (parting.cause, parting.names) == (Cause.UNSEEN, ("b",))
+
+
+def test_what_averaging_mends_is_no_parting() -> None:
+    run = of_two(
+        "trail(before=1+9+4,gradients=5-7,after=2+3+5)",
+        "trail(before=1+2+4,gradients=5-7,after=2+6+5)",
+    )
+    assert not partings(run)
+
+
+def test_parts_that_each_rank_steps_and_sends_are_no_parting() -> None:
+    first = "trail(before=1+9,gradients=5+6,after=2+3)"
+    second = "trail(before=1+9,gradients=5+6,after=4+7)"
+    assert not partings(of_two(first, second))
+    last = "trail(before=1,gradients=5,after={})"  # the job ends before it sends
+    assert not partings(of_two(last.format(2), last.format(3)))
+
+
+def test_differences_of_rounding_are_only_warned_of() -> None:
+    drawing = (
+        "weights(step=1,prints={0},gradients=5,samples=1.0+0.5+{1})  "
+        "trail(before={0},gradients=5,after={0})"
+    )
+    (finding,) = findings(
+        of_two(drawing.format(2, "0.25"), drawing.format(3, "0.2500001")), Cause.START
+    )
+    assert finding.severity is Severity.WARNING
+
+
+def test_the_largest_difference_is_told_with_its_parameter() -> None:
+    model = "trained(names=w+b,numels=6+2,wrapped)"
+    run = of_two(
+        "weights(step=1,prints=1+2,samples=0.0+0.5+0.1+3.0+0.0+0.0)",
+        "weights(step=1,prints=3+4,samples=0.0+0.6+0.1+1.0+0.0+0.0)",
+        model,
+    )
+    (finding,) = findings(run, Cause.START)
+    assert "by up to 2 in the elements looked at (b)" in finding.message
+
+
+def test_several_models_are_one_finding() -> None:
+    models = "  ".join(
+        f"trained(model={n},names=w,numels=6,wrapped)  weights(model={n},step=1,"
+        "prints={0})"
+        for n in range(3)
+    )
+    run = sketch(f"rank 0 | {models.format(1)}\nrank 1 | {models.format(2)}")
+    (finding,) = findings(run, Cause.START)
+    assert "2 more of the job's models likewise" in finding.message
+
+
+def test_thousands_of_ranks_are_compared() -> None:
+    odd = 1234
+    ranks = [
+        f"rank {n} | {WRAPPED}  trail(before=1+{7 if n == odd else 2},gradients=5+6,"
+        "after=2+3)"
+        for n in range(2000)
+    ]
+    (parting,) = partings(sketch("\n".join(ranks)))
+    assert parting.culprits == (odd,)
+
+
+def test_a_step_that_one_rank_made_more_is_its_fault() -> None:
+    ranks = [
+        f"rank {n} | {WRAPPED}  "
+        + (
+            "trail(before=1+2+9,gradients=5+5+6,after=2+9+8)"
+            if n == 1
+            else "trail(before=1+2+3,gradients=5-7,after=2-4)"
+        )
+        for n in range(3)
+    ]
+    (parting,) = partings(sketch("\n".join(ranks)))
+    assert (parting.cause, parting.culprits) == (Cause.ADDED, (1,))
