@@ -56,6 +56,7 @@ class Recorder:
             mostly its rank; -1: it was not spawned so.
         calls: How many calls were written; to be changed under `lock`.
         on_turn: What is called when this process begins to play in another run.
+        on_end: What is called before the interpreter ends, or the journal.
         batching: Threads that are inside `batch_isend_irecv`.
     """
 
@@ -66,6 +67,7 @@ class Recorder:
         self.spawned = -1
         self.calls = 0
         self.on_turn: list[Callable[[], None]] = []
+        self.on_end: list[Callable[[], object]] = []
         self.lock = threading.Lock()
         self._local = threading.local()
         self._notes: NotesWriter | None = None
@@ -101,6 +103,8 @@ class Recorder:
 
     def close(self) -> None:
         """End the journal: this process plays no rank any more."""
+        for tell in self.on_end:
+            tell()
         if self._notes is not None:
             self._notes.close()
             self._notes = None
@@ -257,4 +261,6 @@ os.register_at_fork(after_in_child=RECORDER.forked)
 def interpreter_ends() -> None:
     """Note that the exit handlers run."""
     if RECORDER.writer is not None and sys is not None:
+        for tell in RECORDER.on_end:
+            tell()
         RECORDER.writer.end()
