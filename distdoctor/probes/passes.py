@@ -12,12 +12,26 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from torch.utils.data import RandomSampler, Subset, SubsetRandomSampler
+from torch.utils.data import (
+    RandomSampler,
+    Subset,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 from torch.utils.data.dataset import IterableDataset
 
-from distdoctor.model.observed.data import Held, Read
+from distdoctor.model.observed.data import (
+    DATASET,
+    ITERATED,
+    LOADER,
+    SAMPLER,
+    SUBSET,
+    Held,
+    Read,
+)
 from distdoctor.probes import births
 from distdoctor.probes.contents import held_by, of_samples, of_whole
+from distdoctor.probes.sites import is_users, text_of
 
 MOST_CONTENTS = 16_384
 """Samples of a pass whose contents are told."""
@@ -79,9 +93,16 @@ class Source:
             replicas=next((n for n in split if isinstance(n, int)), 0),
             iterable=iterable,
             shuffled=any(map(_shuffles, samplers)),
+            drawn=any(map(_draws, samplers)),
+            generated=getattr(loader, "generator", None) is not None,
         )
-        made = [loader, *samplers, *views]
-        self.births = [(births.site_of(one), type(one).__name__) for one in made]
+        roles = [(LOADER, loader), *((SAMPLER, one) for one in samplers)]
+        roles += [*((SUBSET, one) for one in views[:-1]), (DATASET, bottom)]
+        self.births = [
+            (births.site_of(one), role, type(one).__name__) for role, one in roles
+        ]
+        if iterable:
+            self.births.append((_iterating(bottom), ITERATED, type(bottom).__name__))
         self._bottom = None if iterable else bottom  # until what it holds is told
 
     def held(self, known: set[int]) -> Held | None:
@@ -98,6 +119,14 @@ class Source:
         for subset in self._chain:
             indices = [operator.index(subset[index]) for index in indices]
         return indices
+
+
+def _iterating(dataset: Any) -> str:
+    """Where the function begins by which an iterable dataset of the user's reads."""
+    code = getattr(type(dataset).__iter__, "__code__", None)
+    if code is None or not is_users(code.co_filename):
+        return ""
+    return text_of(code.co_filename, code.co_firstlineno, code.co_qualname)
 
 
 def _plain(indices: Any) -> Any:
@@ -133,6 +162,14 @@ def _shuffles(sampler: Any) -> bool:
     return isinstance(sampler, SubsetRandomSampler) or hasattr(
         type(sampler), "set_epoch"
     )
+
+
+def _draws(sampler: Any) -> bool:
+    """Whether a sampler draws some of the samples, or some of them several times."""
+    if isinstance(sampler, RandomSampler):
+        part = vars(sampler).get("_num_samples") is not None
+        return bool(sampler.replacement) or part
+    return isinstance(sampler, WeightedRandomSampler)
 
 
 class Reading:
@@ -208,7 +245,7 @@ class Reading:
             return
         if self._single:
             whole = of_whole(batch)
-            told = None if whole is None else (whole,)
+            told: tuple[int, ...] | None = None if whole is None else (whole,)
         else:
             told = of_samples(batch, size)
         if told is None or not (self._in_order or not self._indexed):

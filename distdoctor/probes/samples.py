@@ -44,7 +44,7 @@ class Samples:
         self._sources: weakref.WeakKeyDictionary[Any, Source]
         self._sources = weakref.WeakKeyDictionary()
         self._epochs: dict[int, tuple[weakref.ref[Any], str]] = {}
-        self._made: dict[tuple[str, str], int] = {}
+        self._made: dict[tuple[str, str, str], int] = {}
         self._held: set[int] = set()
         self._open: list[Reading] = []
         self._fresh: list[Reading] = []
@@ -173,14 +173,16 @@ class Samples:
         for sampler in filter(None, (one() for one in source.samplers)):
             told = self._epochs.get(id(sampler))
             if told is not None and told[0]() is sampler:
-                known.append((told[1], SET_EPOCH))
+                known.append((told[1], SET_EPOCH, type(sampler).__name__))
         numbers = []
-        for site, kind in known:
-            if site and (site, kind) not in self._made:
-                number = self._made[site, kind] = len(self._made) + 1
-                RECORDER.observe(Made(rank=-1, number=number, kind=kind), site)
+        for birth in known:
+            site, role, kind = birth
+            if site and birth not in self._made:
+                number = self._made[birth] = len(self._made) + 1
+                made = Made(rank=-1, number=number, role=role, kind=kind)
+                RECORDER.observe(made, site)
             if site:
-                numbers.append(self._made[site, kind])
+                numbers.append(self._made[birth])
         return tuple(numbers)
 
 

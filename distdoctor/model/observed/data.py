@@ -32,6 +32,8 @@ class Read(Observation):
     replicas: int = 0  # among how many its sampler splits the samples; 0: it does not
     iterable: bool = False  # the dataset can not be indexed
     shuffled: bool = False  # its sampler is one that is to shuffle
+    drawn: bool = False  # its sampler draws some samples, or with replacement
+    generated: bool = False  # the loader was given a random generator of its own
     rising: bool = False  # the indices that the sampler gave so far only rise
     unfinished: bool = False  # another part follows, it was left, or the job ended
     shortened: bool = False  # distdoctor ended it early; its indices are not all known
@@ -42,12 +44,23 @@ class Read(Observation):
 class Made(Observation):
     """What passes are made with was made; its line is the one that made it."""
 
-    number: int = 0  # among the rank's; one for all of a kind that a line made
-    kind: str = ""  # class of a loader, sampler or dataset; or `SET_EPOCH`
+    number: int = 0  # among the rank's; one for all of a class that a line made
+    role: str = ""  # one of `ROLES`
+    kind: str = ""  # its class
 
 
-SET_EPOCH = "set_epoch"
-"""Kind of the line that told a sampler which epoch it is."""
+LOADER, SAMPLER, SUBSET, DATASET = "loader", "sampler", "subset", "dataset"
+SET_EPOCH, ITERATED = "epoch", "iter"
+
+ROLES = {
+    LOADER: "made the loader",
+    SAMPLER: "made its sampler",
+    SUBSET: "made the subset it reads",
+    DATASET: "made the dataset",
+    SET_EPOCH: "told the sampler the epoch",
+    ITERATED: "begins the function that gives the samples",
+}
+"""What a line does for a pass, in words for readers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
