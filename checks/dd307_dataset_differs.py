@@ -79,7 +79,7 @@ from distdoctor.analysis.readers import (
     who_read,
 )
 from distdoctor.analysis.reasons import capital
-from distdoctor.model.findings import Finding, Severity
+from distdoctor.model.findings import Certainty, Finding, Severity
 from distdoctor.model.observed.data import DATASET, LOADER, SAMPLER, Read
 from distdoctor.model.run import Run, named
 
@@ -100,6 +100,7 @@ def examine(run: Run) -> Iterator[Finding]:
             message=_message(fault),
             exhibits=exhibits(fault),
             locations=locations(run, some, ways, fault.sharing),
+            certainty=Certainty.PROVED if fault.sure else Certainty.LIKELY,
             details=details(fault),
         )
     require_whole(run)

@@ -42,7 +42,7 @@ Where contents are few (labels, small numbers), samples are alike by chance, on 
 as often as on two.
 """
 
-_WORKER_SHARE = 0.9
+_NEARLY_ALL = 0.9
 
 
 class Why(StrEnum):
@@ -277,7 +277,8 @@ def _different(
     all_of_it = Tally(tuple(len(np.unique(one.samples)) for one in meeting.passes), 0)
     apart = _are_apart(meeting)
     reordered = apart and _same_bags(run, meeting)
-    if apart and (reordered or _hold_others(run, meeting)):
+    others = _hold_others(run, meeting)
+    if apart and (reordered or others):
         return Fault(
             Why.DATASET,
             meeting,
@@ -285,6 +286,7 @@ def _different(
             meeting.ranks,
             _tally(meeting, contents, exact=False) if contents else all_of_it,
             reordered=reordered,
+            sure=reordered or others == _ALL,
         )
     if contents is None:
         return None
@@ -313,21 +315,25 @@ def _same_bags(run: Run, meeting: Meeting) -> bool:
     return len(bags) == 1 and len(rows) > 1 and any(next(iter(bags)))
 
 
-def _hold_others(run: Run, meeting: Meeting) -> bool:
-    """Whether something that datasets hold differs in all rows that are known."""
+_ALL = 1.0
+
+
+def _hold_others(run: Run, meeting: Meeting) -> float:
+    """Share of what datasets hold that differs in all rows that are known."""
     first = held(run, meeting.passes[0])
     if first is None or not first.names:
-        return False
+        return 0.0
+    most = 0.0
     wide = len(first.rows) // len(first.names)
     mine = np.array(first.rows, np.uint64).reshape(len(first.names), wide)
     for one in meeting.passes[1:]:
         other = held(run, one)
         if other is None or other.names != first.names:
-            return False
+            return 0.0
         theirs = np.array(other.rows, np.uint64).reshape(mine.shape)
-        if ((mine != theirs).mean(axis=1) > _WORKER_SHARE).any():
-            return True
-    return False
+        differ = (mine != theirs).mean(axis=1) > _NEARLY_ALL
+        most = max(most, float(differ.mean()))
+    return most
 
 
 # --- streams ---------------------------------------------------------------------
@@ -372,4 +378,4 @@ def _read_by_each_worker(one: Pass) -> bool:
     _, times = np.unique(one.contents[one.contents != 0], return_counts=True)
     if len(times) < FEWEST:
         return False
-    return float((times == one.read.workers).mean()) >= _WORKER_SHARE
+    return float((times == one.read.workers).mean()) >= _NEARLY_ALL

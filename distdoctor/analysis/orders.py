@@ -78,10 +78,10 @@ def _repeats(training: Sequence[Pass]) -> Iterator[Repeat]:
         return
     for turn, one in enumerate(told):
         order = hash(one.samples[:shortest].tobytes())
-        if order in first:
+        before = told[first.setdefault(order, turn)]
+        again = one.read.resumed > before.read.resumed and not before.whole
+        if before is not one and not again:  # else it takes up a pass that was left
             pairs.append((turn, first[order]))
-        else:
-            first[order] = turn
     if not pairs:
         return
     rebuilt = not all(one.read.shuffled for one in told)

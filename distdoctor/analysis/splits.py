@@ -15,7 +15,10 @@ from distdoctor.model.run import Run
 FEWEST = 2
 """Samples that must be on both sides."""
 
-_UNIQUE_SHARE = 0.5  # of contents that are to tell samples apart
+LEAKED_SHARE = 0.1
+"""Share of what is evaluated that must be, where samples are told by their contents."""
+
+_UNIQUE_SHARE = 0.95  # of contents that are to tell samples apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,7 @@ def _leak(ranks: tuple[int, ...], sides: Sequence[Side], by_index: bool) -> Leak
     evaluated = np.unique(np.concatenate([side[2] for side in sides]))
     trained = np.unique(np.concatenate([side[3] for side in sides]))
     leaked = len(np.intersect1d(evaluated, trained))
-    if leaked < FEWEST:
+    if leaked < FEWEST or (not by_index and leaked < LEAKED_SHARE * len(evaluated)):
         return None
     return Leak(
         ranks,

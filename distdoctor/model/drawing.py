@@ -117,7 +117,7 @@ _CLOSED = "nobody else"
 _LEFT = re.compile(r"the command left with (?P<code>\d+)")
 _NO_JOURNAL = "the rank left no journal"
 _LINE = re.compile(r"rank (?P<rank>\d+) \|(?P<words>.*)")
-_MORE = re.compile(r" +\|(?P<words>.*)")
+_MORE = re.compile(r" *\|(?P<words>.*)")
 _GROUP = re.compile(r"group (?P<name>[\w-]+) \|(?P<ranks>(?: \d+)+)")
 _WORD = re.compile(
     r"(?P<name>[a-z_]+)"

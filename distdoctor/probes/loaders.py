@@ -9,10 +9,10 @@ from typing import Any
 from torch.utils.data import DataLoader, dataloader
 
 from distdoctor.journal import Kind
+from distdoctor.probes import samples
 from distdoctor.probes.boot import seen
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.samples import SAMPLES
 from distdoctor.probes.shortening import Shortening
 from distdoctor.probes.sites import call_site
 
@@ -23,12 +23,13 @@ def watch_loaders(shortening: Shortening | None) -> None:
     Args:
         shortening: Ends passes before their time; None: nothing does.
     """
+    samples.watch()
     iterator = dataloader._BaseDataLoaderIter
     made = iterator.__next__
     unasked = -1 if shortening is None else 0
     ends_before: Callable[[Any], bool | None] = _never
     ended: Callable[[Any], None] = _nothing
-    read, read_all = harmless(SAMPLES.gave), harmless(SAMPLES.ended)
+    read, read_all = harmless(samples.SAMPLES.gave), harmless(samples.SAMPLES.ended)
     if shortening is not None:
         ends_before = harmless(shortening.ends_before)
         ended = harmless(shortening.ended)

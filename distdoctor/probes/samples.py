@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, DistributedSampler, dataloader
 from distdoctor.model.observed.data import SET_EPOCH, Made
 from distdoctor.probes import births
 from distdoctor.probes.harmless import harmless
-from distdoctor.probes.passes import Numbers, Reading, Source
+from distdoctor.probes.passes import Allowance, Numbers, Reading, Source
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.shortening import LEFT_OUT
 from distdoctor.probes.sites import call_site
@@ -48,6 +48,7 @@ class Samples:
         self._held: set[int] = set()
         self._open: list[Reading] = []
         self._fresh: list[Reading] = []
+        self._allowance = Allowance()
         self._passes = self._resumed = 0
 
     # --- what happens ---
@@ -114,7 +115,7 @@ class Samples:
         """An optimizer was given a state; one that is not empty is an earlier one."""
         self._resumed += isinstance(state, dict) and bool(state.get("state"))
 
-    def told_epoch(self, sampler: Any) -> None:
+    def told_epoch(self, sampler: Any, _result: None) -> None:
         """A sampler was told which epoch it is."""
         self._epochs[id(sampler)] = weakref.ref(sampler), call_site(1)
 
@@ -125,11 +126,10 @@ class Samples:
 
     # --- a pass ---
 
-    @staticmethod
-    def _reading(iterator: Any) -> Reading:
+    def _reading(self, iterator: Any) -> Reading:
         reading: Reading | None = iterator.__dict__.get(_READING)
         if reading is None:
-            reading = Reading(iterator)
+            reading = Reading(iterator, self._allowance)
             reading.source = iterator.__dict__.get(_SOURCE)
             setattr(iterator, _READING, reading)
         return reading
@@ -190,57 +190,91 @@ SAMPLES = Samples()
 
 
 def install() -> None:
-    """At once: only what costs nothing before a loader is gone through."""
+    """Right after `import torch`: what happens before passes can be told."""
     births.install()
+    told = SAMPLES.told_epoch
+    _replace(DistributedSampler, "set_epoch", lambda made: _telling(made, told))
+    _replace(Optimizer, "load_state_dict", _loading)
+
+
+def watch() -> None:
+    """When the rank joins a job: its passes, from then on.
+
+    That batches are given, and passes end, is told by who watches the iterators.
+    """
     iterator = dataloader._BaseDataLoaderIter
-    made_index, made_reset = iterator._next_index, iterator._reset
-    drew, reset = harmless(SAMPLES.drew), harmless(SAMPLES.reset)
+    _replace(iterator, "_next_index", _next_index)
+    _replace(iterator, "_reset", _reset)
+    _replace(DataLoader, "__iter__", lambda made: _telling(made, SAMPLES.iterated))
+    if not _watched:
+        _watched.append(True)
+        stepped = harmless(SAMPLES.stepped)
+        register_optimizer_step_post_hook(lambda optimizer, *_: stepped(optimizer))
+        RECORDER.on_turn.append(SAMPLES.forget)
+        RECORDER.on_end.append(harmless(SAMPLES.flush))
+
+
+_watched: list[bool] = []
+
+
+def _replace(
+    kind: type, name: str, around: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> None:
+    """Put a function around a method, unless it is there already."""
+    made = getattr(kind, name)
+    if not hasattr(made, _MARK):
+        method = functools.wraps(made)(around(made))
+        setattr(method, _MARK, True)
+        setattr(kind, name, method)
+
+
+_MARK = "distdoctor_tells"
+
+
+def _next_index(made: Callable[..., Any]) -> Callable[..., Any]:
+    drew = harmless(SAMPLES.drew)
 
     def next_index(self: Any) -> Any:
-        index = made_index(self)
+        index = made(self)
         if not self._dataset_kind:
             drew(self, index)
         return index
 
-    def begin_again(self: Any, loader: Any, first_iter: bool = False) -> Any:
+    return next_index
+
+
+def _reset(made: Callable[..., Any]) -> Callable[..., Any]:
+    left = harmless(SAMPLES.reset)
+
+    def reset(self: Any, loader: Any, first_iter: bool = False) -> Any:
         if not first_iter:
-            reset(self)
-        return made_reset(self, loader, first_iter)
+            left(self)
+        return made(self, loader, first_iter)
 
-    iterator._next_index = next_index  # type: ignore[method-assign]
-    iterator._reset = begin_again  # type: ignore[method-assign]
-    _after(DataLoader, "__iter__", SAMPLES.iterated)
-    _after(DistributedSampler, "set_epoch", lambda self, _: SAMPLES.told_epoch(self))
-    _watch_loads()
-    stepped = harmless(SAMPLES.stepped)
-    register_optimizer_step_post_hook(lambda optimizer, *_: stepped(optimizer))
-    RECORDER.on_turn.append(SAMPLES.forget)
-    RECORDER.on_end.append(harmless(SAMPLES.flush))
+    return reset
 
 
-def _after(kind: type, name: str, tell: Callable[[Any, Any], None]) -> None:
+def _telling(
+    made: Callable[..., Any], tell: Callable[[Any, Any], None]
+) -> Callable[..., Any]:
     """Tell of each call of a method, with its object and its result."""
-    made = getattr(kind, name)
     told = harmless(tell)
 
-    @functools.wraps(made)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = made(self, *args, **kwargs)
         told(self, result)
         return result
 
-    setattr(kind, name, method)
+    return method
 
 
-def _watch_loads() -> None:
+def _loading(made: Callable[..., Any]) -> Callable[..., Any]:
     """Optimizers have a hook for it, but each of its own."""
-    made = Optimizer.load_state_dict
     resumed = harmless(SAMPLES.resumed)
 
-    @functools.wraps(made)
     def load_state_dict(self: Any, state_dict: Any) -> Any:
         result = made(self, state_dict)
         resumed(state_dict)
         return result
 
-    Optimizer.load_state_dict = load_state_dict  # type: ignore[method-assign]
+    return load_state_dict
