@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -162,6 +163,12 @@ def test_the_lines_that_made_things_are_known(folder: Path) -> None:
         assert text.strip().startswith(line)
     assert one.read.shuffled
     assert one.read.replicas == 1
+
+
+def test_classes_tell_what_their_constructors_take(folder: Path) -> None:
+    assert "num_workers" in inspect.signature(DataLoader).parameters
+    assert [*inspect.signature(TensorDataset).parameters] == ["tensors"]
+    _ = folder
 
 
 def test_random_numbers_are_what_they_would_be(

@@ -84,6 +84,7 @@ class Fault:
         by_rank: Ranks read the same as each other.
         reordered: The datasets have the same samples in another order.
         split_by: Among how many a sampler splits where others train; 0: it is not that.
+        in_order: They read the same in the same order.
     """
 
     why: Why
@@ -96,7 +97,7 @@ class Fault:
     by_rank: bool = True
     reordered: bool = False
     split_by: int = 0
-    in_order: bool = True  # they read the same in the same order
+    in_order: bool = True
 
 
 def faults(run: Run, why: Why) -> list[Fault]:

@@ -15,6 +15,7 @@ from distdoctor.analysis.passes import (
     passes,
     same_dataset,
 )
+from distdoctor.analysis.splits import leaks
 from distdoctor.model.events import Call
 from distdoctor.model.run import Run
 
@@ -44,9 +45,12 @@ class Padded:
 def padded(run: Run) -> Iterator[Padded]:
     """Evaluations whose shares were filled up with samples that others have."""
     told = set()
+    split = {leak.ranks for leak in leaks(run)}  # their shares are of several splits
     for meeting in meetings(run):
         place = meeting.passes[0].place
         if not evaluates(meeting) or not meeting.whole or place in told:
+            continue
+        if meeting.ranks in split:
             continue
         repeated = _repeated(run, meeting)
         if not repeated:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -41,6 +42,10 @@ def _noting(kind: type[Any]) -> Callable[..., Any]:
         _note(thing)
         return thing
 
+    # Of a class with both, `inspect` asks this one what its constructor takes.
+    __new__.__signature__ = inspect.signature(  # type: ignore[attr-defined]
+        kind.__init__
+    )
     return __new__
 
 
