@@ -77,6 +77,7 @@ from distdoctor.analysis.readers import (
     who_read,
 )
 from distdoctor.analysis.reasons import capital
+from distdoctor.model.events import Wrapped
 from distdoctor.model.findings import Certainty, Finding, Severity
 from distdoctor.model.observed.data import LOADER, SAMPLER, Read
 from distdoctor.model.run import Run, named
@@ -93,6 +94,13 @@ def examine(run: Run) -> Iterator[Finding]:
         everyone = len(fault.sharing) == len(some)
         ways = (SAMPLER, LOADER, LOOP) if some[0].read.replicas else (LOADER, LOOP)
         order = "in the same order" if fault.in_order else "each in its own order"
+        sharded = any(one.how == "fsdp" for one in run.of(Wrapped, some[0].rank))
+        # Ranks that share a sequence (context parallelism) read it together; and who
+        # gives each rank's loader a generator may want an order for each.
+        wanted = (sharded and not everyone) or (
+            not fault.in_order and some[0].read.generated
+        )
+        sure = fault.sure and not sharded
         yield Finding(
             message=(
                 f"{capital(named(fault.sharing))} train on the same samples of "
@@ -101,11 +109,8 @@ def examine(run: Run) -> Iterator[Finding]:
             exhibits=exhibits(fault),
             culprits=() if everyone else fault.sharing,
             locations=locations(run, some, ways, fault.sharing),
-            certainty=Certainty.PROVED if fault.sure else Certainty.LIKELY,
+            certainty=Certainty.PROVED if sure else Certainty.LIKELY,
             details=details(fault),
-            # Who gives each rank's loader a generator may want an order for each.
-            severity=None
-            if fault.in_order or not some[0].read.generated
-            else Severity.WARNING,
+            severity=Severity.WARNING if wanted else None,
         )
     require_whole(run)

@@ -17,11 +17,11 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from distdoctor.analysis.holdings import are_apart, are_reordered, share_of_others
 from distdoctor.analysis.passes import (
     Key,
     Meeting,
     Pass,
-    held,
     meetings,
     same_dataset,
     trains,
@@ -276,9 +276,9 @@ def _different(
 ) -> Fault | None:
     """Ranks whose datasets differ, though they are split as if they were one."""
     all_of_it = Tally(tuple(len(np.unique(one.samples)) for one in meeting.passes), 0)
-    apart = _are_apart(meeting)
-    reordered = apart and _same_bags(run, meeting)
-    others = _hold_others(run, meeting)
+    apart = are_apart(meeting)
+    reordered = apart and are_reordered(run, meeting)
+    others = share_of_others(run, meeting)
     if apart and (reordered or others):
         return Fault(
             Why.DATASET,
@@ -287,54 +287,11 @@ def _different(
             meeting.ranks,
             _tally(meeting, contents, exact=False) if contents else all_of_it,
             reordered=reordered,
-            sure=reordered or others == _ALL,
+            sure=reordered or others == 1,
         )
     if contents is None:
         return None
     return _overlap(Why.DATASET, meeting, contents, exact=False)
-
-
-def _are_apart(meeting: Meeting) -> bool:
-    """Whether the indices are split among the ranks, as of one dataset."""
-    if not all(len(one.samples) for one in meeting.passes):
-        return False
-    lengths = {one.read.length for one in meeting.passes}
-    once = [
-        np.unique(one.samples[: len(one.samples) - one.batch]) for one in meeting.passes
-    ]
-    together = np.concatenate(once)
-    if len(lengths) != 1 or len(together) < FEWEST:
-        return False
-    return len(np.unique(together)) == len(together)
-
-
-def _same_bags(run: Run, meeting: Meeting) -> bool:
-    """Whether all datasets hold the same rows, each in an order of its own."""
-    holdings = [held(run, one) for one in meeting.passes]
-    bags = {one.bags if one is not None else () for one in holdings}
-    rows = {one.rows if one is not None else () for one in holdings}
-    return len(bags) == 1 and len(rows) > 1 and any(next(iter(bags)))
-
-
-_ALL = 1.0
-
-
-def _hold_others(run: Run, meeting: Meeting) -> float:
-    """Share of what datasets hold that differs in all rows that are known."""
-    first = held(run, meeting.passes[0])
-    if first is None or not first.names:
-        return 0.0
-    most = 0.0
-    wide = len(first.rows) // len(first.names)
-    mine = np.array(first.rows, np.uint64).reshape(len(first.names), wide)
-    for one in meeting.passes[1:]:
-        other = held(run, one)
-        if other is None or other.names != first.names:
-            return 0.0
-        theirs = np.array(other.rows, np.uint64).reshape(mine.shape)
-        differ = (mine != theirs).mean(axis=1) > _NEARLY_ALL
-        most = max(most, float(differ.mean()))
-    return most
 
 
 # --- streams ---------------------------------------------------------------------

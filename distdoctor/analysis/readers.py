@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.analysis import origins
-from distdoctor.analysis.coverage import Fault, Tally
+from distdoctor.analysis.coverage import Fault, Tally, Why
 from distdoctor.analysis.passes import Pass
 from distdoctor.model.events import Place
 from distdoctor.model.findings import Location, Role
@@ -131,7 +131,8 @@ def details(fault: Fault) -> dict[str, object]:
     }
     if fault.tally.never >= 0:
         told["read_by_none"] = fault.tally.never
-    drawn = picture(fault.meeting.passes)
+    # Where datasets differ, an index is not the same sample on all ranks.
+    drawn = [] if fault.why is Why.DATASET else picture(fault.meeting.passes)
     return told | ({"picture": drawn} if drawn else {})
 
 
