@@ -15,6 +15,7 @@ from torch.utils.data import (
     Dataset,
     DistributedSampler,
     IterableDataset,
+    Sampler,
     Subset,
     TensorDataset,
     dataloader,
@@ -112,6 +113,20 @@ def test_what_distdoctor_leaves_out_has_an_index_and_no_content(folder: Path) ->
     assert [value == 0 for value in one.contents] == [False] * 5 + [True] * 5 + [
         False
     ] * 2
+
+
+class Endless(Sampler[int]):
+    """Has no length, as samplers for so many steps do not."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([2, 0, 1])
+
+
+def test_a_sampler_without_a_length_is_no_trouble(folder: Path) -> None:
+    for _ in DataLoader(rows(), 2, sampler=Endless()):
+        pass
+    _, (one,) = seen(folder)
+    assert one.samples.tolist() == [2, 0, 1]
 
 
 class Stream(IterableDataset[Tensor]):

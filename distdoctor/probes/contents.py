@@ -91,8 +91,8 @@ def _inside(value: object) -> list[Any] | None:
     fields = getattr(value, "__dataclass_fields__", None)
     if fields is not None and hasattr(value, "__dict__"):
         return list(vars(value).values())
-    if hasattr(value, "data") and type(value).__name__ == "BatchEncoding":
-        return _inside(value.data)
+    if type(value).__name__ == "BatchEncoding":  # of transformers
+        return _inside(getattr(value, "data", None))
     return None
 
 
@@ -106,7 +106,9 @@ def _leaves(value: object, depth: int) -> Iterator[Any]:
 
 
 def _is_array(value: object) -> bool:
-    return isinstance(value, Tensor) or _is_numpy(value)
+    if isinstance(value, Tensor):
+        return not value.is_nested
+    return _is_numpy(value)
 
 
 def _is_numpy(value: object) -> bool:
@@ -287,13 +289,12 @@ def _bag(column: Any) -> int:
     if count > MOST_BAGGED:
         return 0
     if _is_array(column):
-        tensor = _as_tensor(column) if type(column).__name__ != "memmap" else None
-        small = tensor is not None and (
-            tensor.numel() * tensor.element_size() <= MOST_BAGGED_BYTES
-        )
-        if tensor is None or not small:
-            return 0
-        return sum(prints.of_rows(tensor)) & _MASK
+        # Of a file in memory, only what is read is loaded.
+        small = column.nbytes <= MOST_BAGGED_BYTES
+        tensor = None
+        if small and type(column).__name__ != "memmap":
+            tensor = _as_tensor(column)
+        return 0 if tensor is None else sum(prints.of_rows(tensor)) & _MASK
     told = 0
     for item in column:
         if _is_array(item):  # may be large, and is not needed to tell lists of names

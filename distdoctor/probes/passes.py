@@ -143,19 +143,21 @@ def _plain(indices: Any) -> Any:
 def _length(dataset: Any) -> int:
     try:
         return len(dataset)
-    except (TypeError, NotImplementedError):
-        return -1
+    except (TypeError, ValueError, AttributeError, RuntimeError):
+        return -1  # it has none, or none yet
 
 
 def _samplers(loader: Any) -> Iterator[Any]:
     """The loader's sampler, and those inside of it."""
-    sampler = loader.batch_sampler or loader.sampler
+    sampler = loader.batch_sampler
+    if sampler is None:
+        sampler = loader.sampler
     for _ in range(4):
         if not hasattr(sampler, "__dict__"):
             return
         yield sampler
-        held = vars(sampler)
-        sampler = held.get("sampler") or held.get("batch_sampler")
+        held = vars(sampler)  # whether a sampler is true may take its length to tell
+        sampler = held.get("sampler", held.get("batch_sampler"))
 
 
 def _shuffles(sampler: Any) -> bool:
@@ -285,7 +287,11 @@ class Reading:
             return
         self._allowance.indices -= len(indices)
         assert self.source is not None
-        self._samples += self.source.at_bottom(indices)
+        try:
+            self._samples += self.source.at_bottom(indices)
+        except (TypeError, LookupError):  # a subset by something else than numbers
+            self._indexed = False
+            self._samples.clear()
 
     def tell(self, unfinished: bool, cut: bool = False) -> Read:
         """What was read since this was told last."""

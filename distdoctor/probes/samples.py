@@ -69,7 +69,9 @@ class Samples:
 
     def drew(self, iterator: Any, index: Any) -> None:
         """The indices of a batch were drawn."""
-        self._reading(iterator).draw(index, LEFT_OUT in iterator.__dict__)
+        reading = self._reading(iterator)
+        if not reading.silent:
+            reading.draw(index, LEFT_OUT in iterator.__dict__)
 
     def gave(self, iterator: Any, batch: Any) -> None:
         """A batch was given."""
