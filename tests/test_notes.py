@@ -70,12 +70,12 @@ def test_a_process_without_observations_has_no_file(
 def test_a_note_that_was_cut_off_costs_only_itself(
     recorder: Recorder, tmp_path: Path, kept: int
 ) -> None:
-    recorder.observe(Read(rank=-1, epoch=1))
+    recorder.observe(Read(rank=-1, number=1))
     whole = only_notes(tmp_path).stat().st_size
-    recorder.observe(Read(rank=-1, epoch=2))
+    recorder.observe(Read(rank=-1, number=2))
     data = only_notes(tmp_path).read_bytes()
     only_notes(tmp_path).write_bytes(data[: whole + kept if kept >= 0 else -1])
-    assert told(tmp_path) == [Read(rank=0, epoch=1)]
+    assert told(tmp_path) == [Read(rank=0, number=1)]
     assert read(tmp_path).partial == {0: "1 records were torn"}
 
 
@@ -83,7 +83,7 @@ def test_a_note_that_was_cut_off_costs_only_itself(
     "damage",
     [
         b"\xc1" * 40,
-        b'["Read",{"epoch":"two"}]',
+        b'["Read",{"number":"two"}]',
         b'["Read",{"samples":[1,[2]]}]',
         b'["Read"]',
         b"[" * 100,
@@ -112,10 +112,10 @@ def test_a_note_without_its_file_is_told_as_torn(
 def test_kinds_and_fields_of_a_later_release_are_passed_over(
     recorder: Recorder, tmp_path: Path
 ) -> None:
-    recorder.observe(Read(rank=-1, epoch=1))
+    recorder.observe(Read(rank=-1, number=1))
     file = only_notes(tmp_path)
     data = file.read_bytes()
-    file.write_bytes(data.replace(b"epoch", b"hours"))
+    file.write_bytes(data.replace(b"number", b"letter"))
     assert told(tmp_path) == [Read(rank=0)]
     file.write_bytes(data.replace(b"Read", b"Rose"))
     assert not told(tmp_path)
@@ -125,28 +125,28 @@ def test_kinds_and_fields_of_a_later_release_are_passed_over(
 def test_there_is_an_end_to_what_one_process_may_write(
     recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorder.observe(Read(rank=-1, epoch=1))
+    recorder.observe(Read(rank=-1, number=1))
     monkeypatch.setattr(notes, "MOST_BYTES", only_notes(tmp_path).stat().st_size + 9)
     with pytest.raises(OSError, match="bytes of notes"):
-        recorder.observe(Read(rank=-1, epoch=2))
-    assert told(tmp_path) == [Read(rank=0, epoch=1)]
+        recorder.observe(Read(rank=-1, number=2))
+    assert told(tmp_path) == [Read(rank=0, number=1)]
 
 
 def test_a_child_leaves_its_parents_notes_alone(
     recorder: Recorder, tmp_path: Path
 ) -> None:
-    recorder.observe(Read(rank=-1, epoch=1))
+    recorder.observe(Read(rank=-1, number=1))
     recorder.forked()
-    recorder.observe(Read(rank=-1, epoch=2))
-    assert told(tmp_path) == [Read(rank=0, epoch=1)]
+    recorder.observe(Read(rank=-1, number=2))
+    assert told(tmp_path) == [Read(rank=0, number=1)]
 
 
 def test_a_process_that_turns_to_another_run_begins_new_notes(
     recorder: Recorder, tmp_path: Path
 ) -> None:
-    recorder.observe(Read(rank=-1, epoch=1))
+    recorder.observe(Read(rank=-1, number=1))
     (tmp_path / "next").mkdir()
     recorder.turn(tmp_path / "next", 0, 1)
-    recorder.observe(Read(rank=-1, epoch=2))
-    assert told(tmp_path) == [Read(rank=0, epoch=1)]
-    assert told(tmp_path / "next") == [Read(rank=0, epoch=2)]
+    recorder.observe(Read(rank=-1, number=2))
+    assert told(tmp_path) == [Read(rank=0, number=1)]
+    assert told(tmp_path / "next") == [Read(rank=0, number=2)]

@@ -65,6 +65,8 @@ manual, in a test and in a report:
     .                       nothing; keeps the columns in line
     ?                       alone on its line: the rank left no journal
 
+A line that begins with its stroke goes on with the rank of the line before it.
+
 The first line is only needed for groups that not all of their members used. A last
 line "nobody else" says that no process is left that could still become a rank, and one
 such as "the command left with 0" how the whole job ended.
@@ -115,6 +117,7 @@ _CLOSED = "nobody else"
 _LEFT = re.compile(r"the command left with (?P<code>\d+)")
 _NO_JOURNAL = "the rank left no journal"
 _LINE = re.compile(r"rank (?P<rank>\d+) \|(?P<words>.*)")
+_MORE = re.compile(r" *\|(?P<words>.*)")
 _GROUP = re.compile(r"group (?P<name>[\w-]+) \|(?P<ranks>(?: \d+)+)")
 _WORD = re.compile(
     r"(?P<name>[a-z_]+)"
@@ -155,7 +158,8 @@ def sketch(drawing: str) -> Run:
     events: dict[int, list[Event]] = {}
     unseen: dict[int, str] = {}
     members: dict[str, tuple[int, ...]] = {}
-    number, closed = 0, False
+    ordinals: dict[str, int] = {}
+    number, rank, closed = 0, -1, False
     exit_code: int | None = None
     for number, line in enumerate(cleandoc(drawing).splitlines(), start=1):
         if line.strip() == _CLOSED:
@@ -167,6 +171,10 @@ def sketch(drawing: str) -> Run:
         if group := _GROUP.fullmatch(line.rstrip()):
             members[group["name"]] = tuple(map(int, group["ranks"].split()))
             continue
+        if events and (more := _MORE.fullmatch(line.rstrip())):
+            words = more["words"].split()
+            events[rank] += _events(rank, words, number, ordinals)
+            continue
         match = _LINE.fullmatch(line.rstrip())
         if match is None:
             raise SketchError(number, line, 'is not of the form "rank N | …"')
@@ -176,13 +184,8 @@ def sketch(drawing: str) -> Run:
         if words == ["?"]:
             unseen[rank] = _NO_JOURNAL
         else:
-            ordinals: dict[str, int] = {}
-            events[rank] = [
-                _event(rank, once, number, ordinals)
-                for word in words
-                if word != "."
-                for once in _repeated(word)
-            ]
+            ordinals = {}
+            events[rank] = _events(rank, words, number, ordinals)
     drawn = {*events, *unseen}
     for rank in range(max(drawn, default=-1)):
         if rank not in drawn:
@@ -224,6 +227,17 @@ def draw(run: Run, *, places: bool = True) -> str:
 
 
 # --- reading ---------------------------------------------------------------------
+
+
+def _events(
+    rank: int, words: Iterable[str], number: int, ordinals: dict[str, int]
+) -> list[Event]:
+    return [
+        _event(rank, once, number, ordinals)
+        for word in words
+        if word != "."
+        for once in _repeated(word)
+    ]
 
 
 def _repeated(word: str) -> Iterable[str]:

@@ -9,6 +9,7 @@ from typing import Any
 from torch.utils.data import DataLoader, dataloader
 
 from distdoctor.journal import Kind
+from distdoctor.probes import samples
 from distdoctor.probes.boot import seen
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
@@ -22,29 +23,35 @@ def watch_loaders(shortening: Shortening | None) -> None:
     Args:
         shortening: Ends passes before their time; None: nothing does.
     """
+    samples.watch()
     iterator = dataloader._BaseDataLoaderIter
     made = iterator.__next__
     unasked = -1 if shortening is None else 0
     ends_before: Callable[[Any], bool | None] = _never
     ended: Callable[[Any], None] = _nothing
+    read, read_all = harmless(samples.SAMPLES.gave), harmless(samples.SAMPLES.ended)
     if shortening is not None:
         ends_before = harmless(shortening.ends_before)
         ended = harmless(shortening.ended)
 
     def advance(self: Any) -> Any:
         look = self.__dict__.get("distdoctor_look", unasked)
+        cut = False
         try:
             if self._num_yielded == look and ends_before(self):
+                cut = True
                 raise StopIteration
             batch = made(self)
         except StopIteration:
             ended(self)
+            read_all(self, cut)
             _batch(self, ended=True)
             raise
         except Exception as error:
             seen(error, error.__traceback__)
             raise
         _batch(self, ended=False)
+        read(self, batch)
         return batch
 
     iterator.__next__ = advance  # type: ignore[method-assign]

@@ -92,6 +92,11 @@ def of_rows(tensor: Tensor, seed: int = 0) -> tuple[int, ...]:
     )
 
 
+def of_bytes(data: memoryview[Any]) -> int:
+    """Of some bytes, of `bytes_of` a tensor for instance."""
+    return _hash(data)
+
+
 def of_value(value: object) -> int:
     """Of a small value of Python's, by the text that `repr` gives."""
     return _hash(repr(value).encode("utf-8", "replace"))

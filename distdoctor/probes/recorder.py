@@ -67,7 +67,7 @@ class Recorder:
         self.spawned = -1
         self.calls = 0
         self.on_turn: list[Callable[[], None]] = []
-        self.on_end: list[Callable[[], None]] = []
+        self.on_end: list[Callable[[], object]] = []
         self.lock = threading.Lock()
         self._local = threading.local()
         self._notes: NotesWriter | None = None

@@ -44,6 +44,9 @@ MOST_DRAWN = 4_000_000
 Source: measured, a batch of 32 indices of a shuffled sampler takes 1 µs to draw.
 """
 
+LEFT_OUT = "distdoctor_leaves_out"
+"""Attribute of an iterator whose sampler draws what is not to be read."""
+
 _NEVER = sys.maxsize
 
 _UNASKED = "not asked yet"
@@ -332,11 +335,14 @@ def _rounds(this: _Pass, spent: float) -> int | None:
 
 def _draw(iterator: Any, batches: int) -> None:
     """Let the sampler draw indices that no data is loaded for."""
+    setattr(iterator, LEFT_OUT, True)
     try:
         for _ in range(batches):
             iterator._next_index()
     except StopIteration:  # its length says more than it gives
         pass
+    finally:
+        delattr(iterator, LEFT_OUT)
 
 
 def _length(iterator: Any) -> int | None:

@@ -135,7 +135,10 @@ def _finding(finding: FindingData, run: Run) -> RenderableType:
         if at not in shown and len(shown) < _EXCERPTS:
             shown.add(at)
             parts.append(_located(location, run))
-    rows = list(_rows(finding, run))
+    if picture := finding.details.get("picture"):
+        drawn = "\n".join(plain(str(line)) for line in picture)
+        parts.append(Padding(Text(drawn, no_wrap=True), (0, 0, 1, _MARGIN)))
+    rows = [] if picture else list(_rows(finding, run))
     if rows:
         parts.append(_table(rows))
     if any("(" in calls for _, _, calls, _ in rows):

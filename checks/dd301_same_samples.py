@@ -1,0 +1,116 @@
+"""All ranks train on the same samples.
+
+What it is
+----------
+Ranks that average their gradients each read a part of the data of their own. Here they
+read the same: the loader has no DistributedSampler, or each rank's sampler was given
+the same rank, or fewer replicas than there are ranks.
+
+Why it matters
+--------------
+Averaged gradients of the same samples are those of one rank: the job costs as much as
+all its ranks and learns as much as one of them. Where each goes through all samples in
+an order of its own, an epoch is as many epochs as there are ranks.
+
+Sick
+----
+No sampler, and one seed for all:
+
+    rank 0 | wrap=ddp:a  held(names=x,rows=7)  read(samples=3+0+2+1,steps=2)@t.py:9
+    rank 1 | wrap=ddp:a  held(names=x,rows=7)  read(samples=3+0+2+1,steps=2)@t.py:9
+
+No sampler, and each rank in its own order; nothing is known of what the dataset holds,
+but what was read is the same at each index:
+
+    rank 0 | wrap=ddp:a  read(samples=3+0+2+1,contents=33+30+32+31,steps=2)@t.py:9
+    rank 1 | wrap=ddp:a  read(samples=0-3,contents=30-33,steps=2)@t.py:9
+
+Well
+----
+Each has its part:
+
+    rank 0 | wrap=ddp:a  held(names=x,rows=7)  read(samples=6+0+2+4,steps=2)@t.py:9
+    rank 1 | wrap=ddp:a  held(names=x,rows=7)  read(samples=1+3+5+7,steps=2)@t.py:9
+
+Each has files of its own, so an index is not the same sample on both:
+
+    rank 0 | wrap=ddp:a  held(names=x,rows=7)  read(samples=0-3,contents=10-13,steps=2)
+    rank 1 | wrap=ddp:a  held(names=x,rows=8)  read(samples=0-3,contents=20-23,steps=2)
+
+Both evaluate on all there is:
+
+    rank 0 | wrap=ddp:a  held(names=x,rows=7)  read(samples=0-7)@t.py:20
+    rank 1 | wrap=ddp:a  held(names=x,rows=7)  read(samples=0-7)@t.py:20
+
+They share a model in another way than by its gradients, as tensor parallelism does:
+
+    rank 0 | held(names=x,rows=7)  read(samples=0-7,steps=4)@t.py:9
+    rank 1 | held(names=x,rows=7)  read(samples=0-7,steps=4)@t.py:9
+
+Unknown
+-------
+A rank without a journal may be the one that reads what others do:
+
+    rank 0 | wrap=ddp:a  held(names=x,rows=7)  read(samples=0-3,steps=2)@t.py:9
+    rank 1 | ?
+
+Remedy
+------
+Give the loader a `DistributedSampler(dataset)`, which takes number and rank from the
+process group, and call its `set_epoch` before each epoch; the loader's own `shuffle`
+goes. Give a sampler of another kind the job's world size and this rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.analysis.coverage import Why, faults
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.readers import (
+    LOOP,
+    class_of,
+    details,
+    epochs,
+    exhibits,
+    locations,
+    who_read,
+)
+from distdoctor.analysis.reasons import capital
+from distdoctor.model.events import Wrapped
+from distdoctor.model.findings import Certainty, Finding, Severity
+from distdoctor.model.observed.data import LOADER, SAMPLER, Read
+from distdoctor.model.run import Run, named
+
+CODE = "DD301"
+SEVERITY = Severity.ERROR
+NEEDS = (Read,)
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """Loops in which several ranks train on the same samples."""
+    for fault in faults(run, Why.SAME):
+        some = fault.meeting.passes
+        everyone = len(fault.sharing) == len(some)
+        ways = (SAMPLER, LOADER, LOOP) if some[0].read.replicas else (LOADER, LOOP)
+        order = "in the same order" if fault.in_order else "each in its own order"
+        sharded = any(one.how == "fsdp" for one in run.of(Wrapped, some[0].rank))
+        # Ranks that share a sequence (context parallelism) read it together; and who
+        # gives each rank's loader a generator may want an order for each.
+        wanted = (sharded and not everyone) or (
+            not fault.in_order and some[0].read.generated
+        )
+        sure = fault.sure and not sharded
+        yield Finding(
+            message=(
+                f"{capital(named(fault.sharing))} train on the same samples of "
+                f"{class_of(some[0])}, {order}, {epochs(fault)}: {who_read(fault)}"
+            ),
+            exhibits=exhibits(fault),
+            culprits=() if everyone else fault.sharing,
+            locations=locations(run, some, ways, fault.sharing),
+            certainty=Certainty.PROVED if sure else Certainty.LIKELY,
+            details=details(fault),
+            severity=Severity.WARNING if wanted else None,
+        )
+    require_whole(run)

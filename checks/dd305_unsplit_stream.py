@@ -1,0 +1,110 @@
+"""An iterable dataset gives the same samples on several ranks, or in several workers.
+
+What it is
+----------
+A sampler splits what has indices. An `IterableDataset` has none: it has to leave out
+what is for other ranks and for other workers of its own loader, by itself. Here it does
+not, or it does so for the workers alone.
+
+Why it matters
+--------------
+All ranks train on the same samples, and the job learns as much as one of them. With
+workers, each sample comes as often as a rank has workers.
+
+Sick
+----
+Both ranks read the same stream:
+
+    rank 0 | wrap=ddp:a  read(contents=11-16,steps=3,iterable)@t.py:9
+    rank 1 | wrap=ddp:a  read(contents=11-16,steps=3,iterable)@t.py:9
+
+So do both workers of each rank, whose ranks have their own:
+
+    rank 0 | wrap=ddp:a  read(contents=11-14+11-14,steps=3,iterable,workers=2)@t.py:9
+    rank 1 | wrap=ddp:a  read(contents=21-24+21-24,steps=3,iterable,workers=2)@t.py:9
+
+Well
+----
+Each rank reads every second sample:
+
+    rank 0 | wrap=ddp:a  read(contents=11+13+15+17,steps=3,iterable)@t.py:9
+    rank 1 | wrap=ddp:a  read(contents=12+14+16+18,steps=3,iterable)@t.py:9
+
+Samples are few and come again and again, on one rank as on two:
+
+    rank 0 | wrap=ddp:a  read(contents=1+2+1+3+4+2+1+4+3,steps=3,iterable)@t.py:9
+    rank 1 | wrap=ddp:a  read(contents=2+2+1+4+4+3+1+3+1,steps=3,iterable)@t.py:9
+
+Unknown
+-------
+A rank without a journal may read the same stream:
+
+    rank 0 | wrap=ddp:a  read(contents=11+13+15+17,steps=3,iterable)@t.py:9
+    rank 1 | ?
+
+Remedy
+------
+In `__iter__`, count workers over all ranks: with
+`info = get_worker_info()`, worker `rank * info.num_workers + info.id` of
+`world_size * info.num_workers` takes every so manieth sample, file or shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.analysis.coverage import Fault, Why, faults
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.readers import (
+    LOOP,
+    class_of,
+    details,
+    epochs,
+    exhibits,
+    locations,
+    who_read,
+)
+from distdoctor.analysis.reasons import capital
+from distdoctor.model.findings import Certainty, Finding, Severity
+from distdoctor.model.observed.data import DATASET, ITERATED, LOADER, Read
+from distdoctor.model.run import Run, named
+
+CODE = "DD305"
+SEVERITY = Severity.ERROR
+NEEDS = (Read,)
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """Loops over streams that several ranks, or workers, go through."""
+    for fault in faults(run, Why.STREAM):
+        some = fault.meeting.passes
+        everyone = len(fault.sharing) == len(some)
+        yield Finding(
+            message=_message(fault),
+            exhibits=exhibits(fault),
+            culprits=() if everyone else fault.sharing,
+            locations=locations(
+                run, some, (ITERATED, DATASET, LOADER, LOOP), fault.sharing
+            ),
+            certainty=Certainty.PROVED if fault.sure else Certainty.LIKELY,
+            details=details(fault),
+        )
+    require_whole(run)
+
+
+def _message(fault: Fault) -> str:
+    some = fault.meeting.passes
+    workers = some[0].read.workers
+    dataset = class_of(some[0])
+    if not fault.by_rank:
+        return (
+            f"The iterable {dataset} is not split by worker: each sample comes "
+            f"{workers} times on each rank, once from each worker, {epochs(fault)} "
+            f"({who_read(fault)} different ones)"
+        )
+    also = ", nor by worker," if fault.by_worker else ""
+    return (
+        f"The iterable {dataset} is not split by rank{also}: "
+        f"{capital(named(fault.sharing))} read the same samples {epochs(fault)} "
+        f"({who_read(fault)}, {fault.tally.twice:,} of them by more than one)"
+    )

@@ -1,0 +1,174 @@
+"""Lines of source that may be where samples, or their order, come from.
+
+What is wrong is known by then, from what was read; the text only says where in a file
+to look first. A line is given with what it does.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from distdoctor.model.events import Place
+from distdoctor.model.run import Run
+
+ORDERING = frozenset(
+    (
+        "randperm",
+        "permutation",
+        "permuted",
+        "shuffle",
+        "sample",
+        "choice",
+        "random_split",
+        "train_test_split",
+    )
+)
+"""Functions that give samples an order, or a split, by random numbers."""
+
+SEEDING = frozenset(
+    (
+        "manual_seed",
+        "seed",
+        "set_seed",
+        "seed_everything",
+        "default_rng",
+        "RandomState",
+        "Generator",
+        "Random",
+        "time",
+        "time_ns",
+        "urandom",
+    )
+)
+"""Functions that say where random numbers begin."""
+
+LISTING = frozenset(
+    (
+        "listdir",
+        "glob",
+        "iglob",
+        "rglob",
+        "iterdir",
+        "scandir",
+        "walk",
+        "set",
+        "frozenset",
+        "hash",
+    )
+)
+"""Functions whose order is another on each machine, or in each process."""
+
+MAKING = frozenset(
+    (
+        "randn",
+        "rand",
+        "randint",
+        "normal",
+        "uniform",
+        "random",
+        "standard_normal",
+        "integers",
+        "gauss",
+        "poisson",
+        "randn_like",
+        "rand_like",
+        "multinomial",
+        "normal_",
+        "make_classification",
+        "make_regression",
+        "make_blobs",
+        "make_moons",
+    )
+)
+"""Functions that give samples themselves by random numbers."""
+
+_SPLITTING = frozenset(("islice", "get_worker_info", "get_rank", "get_world_size"))
+
+
+def calls(run: Run, file: str, names: frozenset[str]) -> list[Place]:
+    """Lines of a file that call one of some functions, in order.
+
+    Args:
+        run: With the text of the file.
+        file: As in `Place.file`.
+        names: Of the functions, without what they belong to. With "set", sets that are
+            written out count as well.
+    """
+    found: dict[int, None] = {}
+    for node in ast.walk(_tree(run, file)):
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+            if name in names:
+                found[node.lineno] = None
+        elif isinstance(node, ast.Set | ast.SetComp) and "set" in names:
+            found[node.lineno] = None
+    return [Place(file, line) for line in sorted(found)]
+
+
+def splitting(run: Run, begin: Place) -> list[Place]:
+    """Where a function that gives samples takes its part of them, or gives them.
+
+    Args:
+        run: With the text of the file.
+        begin: Where the function begins.
+    """
+    tree = _tree(run, begin.file)
+    functions = ast.FunctionDef | ast.AsyncFunctionDef
+    inside = next(
+        (
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, functions)
+            and begin.line
+            in {node.lineno, *(one.lineno for one in node.decorator_list)}
+        ),
+        None,
+    )
+    if inside is None:
+        return [begin]
+    ways = (_takes_a_part, _asks_who_it_is, _goes_through, _gives)
+    for way in ways:
+        lines = sorted({node.lineno for node in _nodes(inside.body) if way(node)})
+        if lines:
+            return [Place(begin.file, line, begin.function) for line in lines[:2]]
+    return [begin]
+
+
+def _takes_a_part(node: ast.AST) -> bool:
+    sliced = isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice)
+    return sliced or (isinstance(node, ast.Call) and _name(node) == "islice")
+
+
+def _asks_who_it_is(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and _name(node) in _SPLITTING
+
+
+def _goes_through(node: ast.AST) -> bool:
+    return isinstance(node, ast.For | ast.While)
+
+
+def _gives(node: ast.AST) -> bool:
+    return isinstance(node, ast.Yield | ast.YieldFrom | ast.Return)
+
+
+def _name(call: ast.Call) -> str:
+    return str(getattr(call.func, "id", getattr(call.func, "attr", "")))
+
+
+def _nodes(body: Sequence[ast.stmt]) -> Iterator[ast.AST]:
+    for statement in body:
+        for node in ast.walk(statement):
+            if hasattr(node, "lineno"):
+                yield node
+
+
+def _tree(run: Run, file: str) -> ast.Module:
+    key = f"tree of {file}"
+    if key not in run.memory:
+        try:
+            run.memory[key] = ast.parse(run.sources.get(file, ""))
+        except (SyntaxError, ValueError, RecursionError):
+            run.memory[key] = ast.Module([], [])
+    tree: ast.Module = run.memory[key]
+    return tree
