@@ -316,6 +316,11 @@ def test_all_fields_of_an_observation_can_be_left_out(kind: type[Observation]) -
     assert not any(getattr(told, f.name) is True for f in fields(kind))
 
 
+def test_a_line_may_go_on_below() -> None:
+    run = sketch("rank 0 | barrier\n       | barrier  exit=0\nrank 1 | barrier")
+    assert run == sketch("rank 0 | barrier  barrier  exit=0\nrank 1 | barrier")
+
+
 def test_what_is_not_written_has_its_usual_value() -> None:
     (call,) = calls_of(sketch("rank 0 | all_reduce(4)"), 0)
     assert call == Call(

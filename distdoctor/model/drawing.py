@@ -65,6 +65,7 @@ manual, in a test and in a report:
     .                       nothing; keeps the columns in line
     ?                       alone on its line: the rank left no journal
 
+A line that begins with "|" goes on with the line above it (read, and never written).
 The first line is only needed for groups that not all of their members used. A last
 line "nobody else" says that no process is left that could still become a rank, and one
 such as "the command left with 0" how the whole job ended.
@@ -157,7 +158,7 @@ def sketch(drawing: str) -> Run:
     members: dict[str, tuple[int, ...]] = {}
     number, closed = 0, False
     exit_code: int | None = None
-    for number, line in enumerate(cleandoc(drawing).splitlines(), start=1):
+    for number, line in _lines(drawing):
         if line.strip() == _CLOSED:
             closed = True
             continue
@@ -188,6 +189,18 @@ def sketch(drawing: str) -> Run:
         if rank not in drawn:
             raise SketchError(number, f"rank {rank}", "is left out")
     return Run.of_events(events, unseen, members, closed=closed, exit_code=exit_code)
+
+
+def _lines(drawing: str) -> list[tuple[int, str]]:
+    """The lines of a drawing, numbered from 1, each with those that go on with it."""
+    lines: list[tuple[int, str]] = []
+    for number, line in enumerate(cleandoc(drawing).splitlines(), start=1):
+        if lines and line.lstrip().startswith("|"):
+            begun, text = lines[-1]
+            lines[-1] = begun, f"{text}  {line.lstrip()[1:].strip()}"
+        else:
+            lines.append((number, line))
+    return lines
 
 
 def draw(run: Run, *, places: bool = True) -> str:
