@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from distdoctor.journal import SIMULATION_VARIABLE
-from distdoctor.probes import reducers, rendezvous, setup
+from distdoctor.probes import optimizers, reducers, rendezvous, setup
 from distdoctor.probes.boot import reporting
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.loaders import watch_loaders
@@ -50,6 +50,7 @@ def install() -> None:
         simulation.install()
     else:
         harmless(rendezvous.install)()
+    harmless(optimizers.watch)()  # they may be made before the rank joins
     harmless(_watch_steps)()  # also of ranks that never join, and train for themselves
     replace_everywhere(dist.init_process_group, _init_process_group)
     replace_everywhere(dist.destroy_process_group, _destroy_process_group)
@@ -157,6 +158,8 @@ def _watch() -> None:
         reduce_ops.watch()
     setup.watch_stores()
     _watch_ddp()
+    if not _is_simulated():
+        _watch_gradients()
     _watch_loaders()
 
 
@@ -207,6 +210,7 @@ def _watch_ddp() -> None:
         _wrapping("ddp", module, _sharing(made, (self, module, *args), kwargs))
         made(self, module, *args, **kwargs)
         reducers.watch(self)
+        optimizers.wrapped(self)
 
     ddp.__init__ = initialise  # type: ignore[method-assign]
     reducers.install()
@@ -267,6 +271,14 @@ def _watch_loaders() -> None:
         world, met = dist.get_world_size, _installed[0].met
         _shortening[:] = [of_environment(world, met, torch.is_grad_enabled)]
     watch_loaders(_shortening[0])
+
+
+@harmless
+def _watch_gradients() -> None:
+    from distdoctor.probes import gradients
+
+    gradients.install()
+    RECORDER.on_turn.append(gradients.turn)
 
 
 def _watch_steps() -> None:
