@@ -35,12 +35,13 @@ from distdoctor.model.operations import (
 )
 from distdoctor.probes import reduce_ops
 from distdoctor.probes.board import Board, local_cells
+from distdoctor.probes.exchanges import EXCHANGES
 from distdoctor.probes.handles import READ_BY, Handles, is_users_own, watchable
 from distdoctor.probes.harmless import harmless, lost
 from distdoctor.probes.parking import park
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.sites import call_site, layered_site
-from distdoctor.probes.tensors import Key, describe, reader_of
+from distdoctor.probes.tensors import Key, describe, floating_elements, reader_of
 
 _BACKEND_SELECT = torch._C.DispatchKey.BackendSelect
 _META = torch._C.DispatchKey.Meta
@@ -101,7 +102,7 @@ class Collectives:
         self.handles = Handles()
         self._groups: dict[str, _Group | None] = {}
         self._seen: dict[tuple[str, tuple[int, ...]], int] = {}
-        self._specs: dict[Key, tuple[int, int]] = {}
+        self._specs: dict[Key, tuple[int, int, int]] = {}
         self._tasks: dict[int, int] = {}  # thread -> autograd task with a bracket
         self._failing = 0
         self._in_vain = 0
@@ -277,6 +278,8 @@ class Collectives:
                 writer.put(Kind.REISSUE, thread, call, ordinal, group.number)
             if task != -1 and self._tasks.get(thread) != task:
                 self._bracket(thread, task, call)
+            if spec[2]:
+                EXCHANGES.count(spec[2], args[at_read], layer, task != -1)
             pending = Pending(call, group, ordinal, flags)
             if flags & UNUSED:
                 pending.watched = watchable(args[at_read], group.polled)
@@ -349,13 +352,15 @@ class Collectives:
         board = Board(RECORDER.folder / "boards", shared + whose, cells, cell)
         return _Group(RECORDER.intern(text), board, polled)
 
-    def _spec(self, key: Key, point_to_point: bool) -> tuple[int, int]:
+    def _spec(self, key: Key, point_to_point: bool) -> tuple[int, int, int]:
+        """Signature, number of the text, and floating-point elements of a call."""
         code, reduce_op, peer, tensors = key
         if len(self._specs) >= _MOST_SPECS:
             self._specs.clear()
         root = -1 if point_to_point else peer
         number, text = describe(code, reduce_op, root, tensors)
-        spec = self._specs[key] = (number, RECORDER.intern(text))
+        elements = floating_elements(tensors)
+        spec = self._specs[key] = (number, RECORDER.intern(text), elements)
         return spec
 
     def _failing_with(self, error: BaseException) -> None:

@@ -19,7 +19,14 @@ import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from distdoctor.journal import SIMULATION_VARIABLE
-from distdoctor.probes import reducers, rendezvous, samples, setup, weights
+from distdoctor.probes import (
+    optimizers,
+    reducers,
+    rendezvous,
+    samples,
+    setup,
+    weights,
+)
 from distdoctor.probes.boot import reporting
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.loaders import watch_loaders
@@ -51,6 +58,7 @@ def install() -> None:
     else:
         harmless(rendezvous.install)()
     harmless(samples.install)()  # before the user's program makes a dataset
+    harmless(optimizers.watch)()  # they may be made before the rank joins
     harmless(weights.install)()
     harmless(_watch_steps)()  # also of ranks that never join, and train for themselves
     replace_everywhere(dist.init_process_group, _init_process_group)
@@ -159,6 +167,8 @@ def _watch() -> None:
         reduce_ops.watch()
     setup.watch_stores()
     _watch_ddp()
+    if not _is_simulated():
+        _watch_gradients()
     _watch_loaders()
 
 
@@ -212,6 +222,7 @@ def _watch_ddp() -> None:
         made(self, module, *args, **kwargs)
         reducers.watch(self)
         weights.wrapped(self, ranks or ())
+        optimizers.wrapped(self)
 
     ddp.__init__ = initialise  # type: ignore[method-assign]
     reducers.install()
@@ -273,6 +284,14 @@ def _watch_loaders() -> None:
         world, met = dist.get_world_size, _installed[0].met
         _shortening[:] = [of_environment(world, met, torch.is_grad_enabled)]
     watch_loaders(_shortening[0])
+
+
+@harmless
+def _watch_gradients() -> None:
+    from distdoctor.probes import gradients
+
+    gradients.install()
+    RECORDER.on_turn.append(gradients.turn)
 
 
 def _watch_steps() -> None:

@@ -140,3 +140,13 @@ def describe(op: int, reduce_op: int, root: int, key: Key) -> tuple[int, str]:
     if not OPERATIONS[op].sizes_agree:
         dtypes = tuple(sorted(set(dtypes)))
     return signature(op, reduce_op, root, dtypes, numels), text
+
+
+def floating_elements(key: Key) -> int:
+    """Elements of the tensors of a key whose dtype can be that of a gradient."""
+    flat, _splits = key
+    return sum(
+        shape.numel()
+        for dtype, shape in zip(flat[::2], flat[1::2], strict=True)
+        if dtype.is_floating_point
+    )

@@ -7,9 +7,13 @@ write it by `RECORDER.observe`, and drawings spell it `kind(field=value,…)`.
 from __future__ import annotations
 
 from distdoctor.model.events import Observation
-from distdoctor.model.observed import data, weights
+from distdoctor.model.observed import data, gradients, weights
 
-KINDS: tuple[type[Observation], ...] = (*data.KINDS, *weights.KINDS)
+KINDS: tuple[type[Observation], ...] = (
+    *data.KINDS,
+    *gradients.KINDS,
+    *weights.KINDS,
+)
 """All of them."""
 
 BY_NAME = {kind.__name__: kind for kind in KINDS}

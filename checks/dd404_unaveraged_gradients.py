@@ -1,0 +1,180 @@
+"""Gradients are never averaged: each rank trains a model of its own.
+
+What it is
+----------
+In data-parallel training all ranks step with the mean of their gradients. Nothing
+averages them where the model was not wrapped, where the forward pass goes to the bare
+model (`model.module(x)`), where gradients come from `torch.autograd.grad`, where a copy
+of them was averaged and dropped, or where the loss was averaged instead.
+
+Why it matters
+--------------
+The job runs and its loss falls, but each rank has learnt from its own part of the data
+alone, and the checkpoint is that of one of them. N devices do the work of one.
+
+Sick
+----
+The model was wrapped, and the wrapper sends nothing:
+
+    rank 0 | wrap=ddp:w@t.py:4  holds(names=w,sizes=4,averaged=0)@t.py:5
+           | gradients(step=1,prints=11,norms=1.0,weights=7,passes=1)@t.py:9
+           | gradients(step=2,prints=12,norms=1.0,weights=8,passes=1)@t.py:9  exit=0
+    rank 1 | wrap=ddp:w@t.py:4  holds(names=w,sizes=4,averaged=0)@t.py:5
+           | gradients(step=1,prints=21,norms=1.0,weights=7,passes=1)@t.py:9
+           | gradients(step=2,prints=22,norms=1.0,weights=9,passes=1)@t.py:9  exit=0
+
+There is no wrapper; the data are divided, and all begin with the same weights:
+
+    rank 0 | holds(names=w,sizes=4,divided)@t.py:5
+           | gradients(step=1,prints=11,norms=1.0,weights=7,passes=1)@t.py:9
+           | gradients(step=2,prints=12,norms=1.0,weights=8,passes=1)@t.py:9  exit=0
+    rank 1 | holds(names=w,sizes=4,divided)@t.py:5
+           | gradients(step=1,prints=21,norms=1.0,weights=7,passes=1)@t.py:9
+           | gradients(step=2,prints=22,norms=1.0,weights=9,passes=1)@t.py:9  exit=0
+
+Well
+----
+The gradients are equal:
+
+    rank 0 | wrap=ddp:w  holds(names=w,sizes=4,averaged=0)
+           | gradients(step=1,prints=11,weights=7,passes=1)
+           | gradients(step=2,prints=12,weights=8,passes=1)  exit=0
+    rank 1 | wrap=ddp:w  holds(names=w,sizes=4,averaged=0)
+           | gradients(step=1,prints=11,weights=7,passes=1)
+           | gradients(step=2,prints=12,weights=8,passes=1)  exit=0
+
+Ranks average weights, now and then:
+
+    rank 0 | holds(names=w,sizes=4,divided)
+           | gradients(step=1,prints=11,weights=7,passes=1)
+           | gradients(step=2,prints=12,weights=8,passes=1)
+           | gradients(step=3,prints=13,weights=6,mixed=4,passes=1)  exit=0
+    rank 1 | holds(names=w,sizes=4,divided)
+           | gradients(step=1,prints=21,weights=7,passes=1)
+           | gradients(step=2,prints=22,weights=9,passes=1)
+           | gradients(step=3,prints=23,weights=6,mixed=4,passes=1)  exit=0
+
+Each rank tries another learning rate:
+
+    rank 0 | holds(names=w,sizes=4,settings=1)
+           | gradients(step=1,prints=11,weights=7,passes=1,moved=2)
+           | gradients(step=2,prints=12,weights=8,passes=1,moved=2)  exit=0
+    rank 1 | holds(names=w,sizes=4,settings=2)
+           | gradients(step=1,prints=11,weights=7,passes=1,moved=2)
+           | gradients(step=2,prints=22,weights=9,passes=1,moved=2)  exit=0
+
+Unknown
+-------
+A rank without a journal may be the one that differs:
+
+    rank 0 | holds(names=w,sizes=4)  gradients(step=1,prints=11,weights=7)  exit=0
+    rank 1 | ?
+
+Remedy
+------
+Wrap the model in DistributedDataParallel and call the wrapped model, not its `.module`;
+or average the gradients between `backward()` and `step()`: `all_reduce(p.grad, op=AVG)`
+for every parameter, on the gradients themselves. Where each rank is to train a model of
+its own, give each its own settings, or leave the process group out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.gradients import (
+    Apart,
+    apart,
+    backward_lines,
+    places,
+    some,
+    wrap_lines,
+)
+from distdoctor.model.findings import Certainty, Finding, Location, Severity
+from distdoctor.model.observed.gradients import Bypassed, Gradients, Holds
+from distdoctor.model.run import Run, named
+
+CODE = "DD404"
+SEVERITY = Severity.ERROR
+NEEDS = (Gradients,)
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """Optimizers that step with gradients of one rank, on every rank."""
+    for one in apart(run):
+        if one.averaged and not _is_reduced(one):
+            yield _finding(run, one, one.averaged, Certainty.PROVED)
+        elif one.others and _is_one_model(one):
+            yield _finding(run, one, one.others, Certainty.LIKELY)
+    require_whole(run)
+
+
+def _is_reduced(one: Apart) -> bool:
+    """Whether something was averaged: then another cause makes gradients differ."""
+    return any(seen.reduced for look in one.looks for seen in look.seen)
+
+
+def _is_one_model(one: Apart) -> bool:
+    """Whether the ranks are meant to train one model, as far as can be told.
+
+    They are if they begin alike, step with the same settings, and share the data or
+    their metrics. An ensemble begins with other weights, a search has other settings.
+    """
+    holds = one.chapter.holds
+    if len({hold.settings for hold in holds}) > 1:
+        return False
+    alike = one.drifted.issuperset(one.others)
+    if all(hold.divided for hold in holds):
+        return alike or len(one.others) == len(one.chapter.names)
+    seen = [each for look in one.looks for each in look.seen]
+    return alike and any(each.moved or each.most for each in seen)
+
+
+def _finding(
+    run: Run, one: Apart, positions: tuple[int, ...], certainty: Certainty
+) -> Finding:
+    chapter, ranks = one.chapter, one.chapter.ranks
+    names = [chapter.names[n] for n in positions]
+    last, worst = one.looks[-1], positions[0]
+    norms = [seen.norms[worst] for seen in last.seen if len(seen.norms) > worst]
+    figures = ""
+    if norms:
+        figures = (
+            f" (norm of {names[0]} at step {last.step}: {norms[0]:.3g} on rank "
+            f"{ranks[0]}, {norms[-1]:.3g} on rank {ranks[-1]})"
+        )
+    if certainty is Certainty.PROVED:
+        story = "the wrapper that is to average them sent nothing"
+    else:
+        story = (
+            "nothing averages them or the weights, unless each rank is meant to train "
+            "a model of its own"
+        )
+    return Finding(
+        message=(
+            f"{named(ranks).capitalize()} step with different gradients of "
+            f"{len(names)} of {len(chapter.names)} parameters ({some(names)}) at all "
+            f"{len(one.looks)} steps that were looked at{figures}, and the weights "
+            f"drift apart: {story}"
+        ),
+        exhibits=(*chapter.holds[:2], *last.seen[:2]),
+        locations=tuple(_lines(run, one, certainty)),
+        certainty=certainty,
+        details={"parameters": names, "steps": [look.step for look in one.looks]},
+    )
+
+
+def _lines(run: Run, one: Apart, certainty: Certainty) -> list[Location]:
+    ranks = one.chapter.ranks
+    bare = [event for rank in ranks for event in run.of(Bypassed, rank)]
+    holds: list[Holds] = list(one.chapter.holds)
+    made = places(holds, ranks, "makes the optimizer")
+    around = [
+        *backward_lines(run, ranks),
+        *places(one.looks[-1].seen, ranks, "steps with its own gradients"),
+    ]
+    if certainty is Certainty.PROVED:
+        called = places(bare, ranks, "calls the model without its wrapper")
+        return [*called, *around, *wrap_lines(run, ranks), *made]
+    return [*made, *around]

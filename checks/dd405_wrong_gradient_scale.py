@@ -1,0 +1,142 @@
+"""Gradients are summed over ranks and not divided, or divided twice.
+
+What it is
+----------
+Ranks must step with the mean of their gradients. An `all_reduce` sums: the result must
+be divided by the number of ranks, unless `op=AVG` is asked for, or the loss was divided
+already. DistributedDataParallel divides by itself: who divides again, or adds an
+`all_reduce` of his own, is off by the number of ranks.
+
+Why it matters
+--------------
+The learning rate is in effect that many times larger or smaller, and changes with the
+number of ranks. On two ranks training seems to go; on sixty-four it diverges, or
+crawls.
+
+Sick
+----
+Summed, and not divided; the loss is a plain mean:
+
+    rank 0 | holds(names=w,sizes=4)@t.py:5  all_reduce(4)@t.py:8
+           | gradients(step=2,passes=1,probed=0-2,own=1+2+3,used=3+5+7,factor=1)@t.py:9
+           | exit=0
+    rank 1 | holds(names=w,sizes=4)@t.py:5  all_reduce(4)@t.py:8
+           | gradients(step=2,passes=1,probed=0-2,own=2+3+4,used=3+5+7,factor=1)@t.py:9
+           | exit=0
+
+DDP has averaged, and they are divided again:
+
+    rank 0 | wrap=ddp:w@t.py:4  holds(names=w,sizes=4,averaged=0)@t.py:5
+           | gradients(step=2,passes=1,probed=0-2,own=1+2+3,used=.75+1.25+1.75,factor=1)
+           | exit=0
+    rank 1 | wrap=ddp:w@t.py:4  holds(names=w,sizes=4,averaged=0)@t.py:5
+           | gradients(step=2,passes=1,probed=0-2,own=2+3+4,used=.75+1.25+1.75,factor=1)
+           | exit=0
+
+Well
+----
+They are the mean:
+
+    rank 0 | holds(names=w,sizes=4)
+           | gradients(step=2,passes=1,probed=0-2,own=1+2+3,used=1.5+2.5+3.5,factor=1)
+           | exit=0
+    rank 1 | holds(names=w,sizes=4)
+           | gradients(step=2,passes=1,probed=0-2,own=2+3+4,used=1.5+2.5+3.5,factor=1)
+           | exit=0
+
+Summed, of losses that were divided by the number of ranks:
+
+    rank 0 | holds(names=w,sizes=4)
+           | gradients(step=2,passes=1,probed=0-2,own=1+2+3,used=3+5+7,factor=0.5)
+           | exit=0
+    rank 1 | holds(names=w,sizes=4)
+           | gradients(step=2,passes=1,probed=0-2,own=2+3+4,used=3+5+7,factor=0.5)
+           | exit=0
+
+Summed, of losses that were divided by the tokens of all ranks:
+
+    rank 0 | holds(names=w,sizes=4)
+           | gradients(step=2,passes=1,probed=0-2,own=1+2+3,used=3+5+7)
+           | exit=0
+    rank 1 | holds(names=w,sizes=4)
+           | gradients(step=2,passes=1,probed=0-2,own=2+3+4,used=3+5+7)
+           | exit=0
+
+Unknown
+-------
+A rank without a journal may have had other gradients:
+
+    rank 0 | holds(names=w,sizes=4)  gradients(step=1,prints=11,weights=7)  exit=0
+    rank 1 | ?
+
+Remedy
+------
+Average exactly once: leave it to DistributedDataParallel, or ask for
+`all_reduce(p.grad, op=dist.ReduceOp.AVG)`, or sum and divide by the number of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.gradients import backward_lines, places, some, wrap_lines
+from distdoctor.analysis.ratios import Ratio, summing_lines, wrong_ratios
+from distdoctor.model.events import Event
+from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
+from distdoctor.model.observed.gradients import Gradients
+from distdoctor.model.run import Run, named
+
+CODE = "DD405"
+SEVERITY = Severity.ERROR
+NEEDS = (Gradients,)
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """Optimizers whose gradients are off by the number of ranks."""
+    for ratio in wrong_ratios(run):
+        yield _finding(run, ratio)
+    require_whole(run)
+
+
+def _finding(run: Run, ratio: Ratio) -> Finding:
+    ranks, last = ratio.chapter.ranks, ratio.looks[-1]
+    holds = ratio.chapter.holds[0]
+    steps = [look.step for look in ratio.looks]
+    summed = ratio.factor > 1.0
+    size = f"{len(ranks)} times" if summed else f"1/{len(ranks)} of"
+    why = "summed and not divided" if summed else "divided once more after averaging"
+    names = [
+        ratio.chapter.names[n] for n in last.seen[0].probed if n < len(holds.names)
+    ]
+    message = (
+        f"The gradients that {named(ranks)} step with are {size} the mean of what "
+        f"backward gave, at step {', '.join(map(str, steps))} ({some(names)}): they "
+        f"are {why}, unless the learning rate makes up for it"
+    )
+    if holds.adaptive:
+        message += (
+            f"; {holds.kind} hardly feels a constant factor, but clipping and epsilon "
+            "do"
+        )
+    exhibits: list[Event] = list(last.seen[:2])
+    lines = [
+        *places(last.seen, ranks, "steps with them"),
+        *backward_lines(run, ranks),
+        *wrap_lines(run, ranks),
+    ]
+    if summed:
+        calls = summing_lines(run, ranks)[:1]
+        exhibits += calls
+        for call in calls:
+            if call.place is not None:
+                first = Location(call.place, ranks, Role.CULPRIT, "sums them")
+                lines.insert(0, first)
+    return Finding(
+        message=message,
+        exhibits=tuple(exhibits),
+        locations=tuple(lines),
+        certainty=Certainty.LIKELY,
+        severity=Severity.WARNING if holds.adaptive else None,
+        details={"factor": ratio.factor, "steps": steps},
+    )

@@ -1,0 +1,115 @@
+"""The optimizer misses parameters that are trained, or holds some that are not.
+
+What it is
+----------
+An optimizer changes the tensors that it was given, whatever becomes of the model. A
+layer that was replaced or added later, a model that was built anew, or layers kept in a
+plain list get gradients, and no optimizer steps with them.
+
+Why it matters
+--------------
+Nothing is said: those parameters keep their first values, and the rest of the model
+learns around them.
+
+Sick
+----
+The head was replaced when the optimizer was made already:
+
+    rank 0 | holds(names=body+?,sizes=4+4)@t.py:5
+           | gradients(step=1,prints=1+0,weights=7+7,passes=1)
+           | gradients(step=2,prints=2+0,weights=8+7,passes=1)
+           | forgotten(names=head,step=8,late)@t.py:6  exit=0
+
+The optimizer was made of a model that is not the one that is trained:
+
+    rank 0 | holds(names=a,sizes=4)@t.py:5
+           | gradients(step=1,weights=7,prints=0,passes=1)
+           | gradients(step=2,weights=7,prints=0,passes=1)
+           | forgotten(names=b,step=8)  exit=0
+
+Well
+----
+Another optimizer holds them, and was made later:
+
+    rank 0 | holds(names=a,sizes=4)  forgotten(names=b,step=8)
+           | holds(optimizer=1,names=b,sizes=4)  exit=0
+
+The script changes them by itself:
+
+    rank 0 | holds(names=a,sizes=4)  forgotten(names=b,step=8,changed)  exit=0
+
+Unknown
+-------
+A rank without a journal may hold them:
+
+    rank 0 | holds(names=a,sizes=4)  exit=0
+    rank 1 | ?
+
+Remedy
+------
+Make the optimizer last, of `model.parameters()` of the model that is trained, or give
+it what came later (`add_param_group`); keep layers in `nn.ModuleList`. Freeze what is
+not to be trained (`requires_grad_(False)`): its gradients are computed in vain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.gradients import places, some
+from distdoctor.analysis.optimizing import Missed, held, missed
+from distdoctor.model.events import Event
+from distdoctor.model.findings import Certainty, Finding, Severity
+from distdoctor.model.observed.gradients import Holds
+from distdoctor.model.run import Run, named
+
+CODE = "DD407"
+SEVERITY = Severity.ERROR
+NEEDS = (Holds,)
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """Parameters with gradients that no optimizer holds."""
+    alike: dict[tuple[tuple[str, ...], bool], list[Missed]] = {}
+    for rank in run.seen:
+        for one in missed(run, rank):
+            alike.setdefault((one.names, one.idle is not None), []).append(one)
+    for found in alike.values():
+        yield _finding(run, found)
+    require_whole(run)
+
+
+def _finding(run: Run, found: list[Missed]) -> Finding:
+    one = found[0]
+    ranks = tuple(sorted({each.event.rank for each in found}))
+    everyone = set(ranks) == set(run.seen)
+    message = (
+        f"{len(one.names)} parameters ({some(one.names)}) get gradients on "
+        f"{named(ranks)}, and no optimizer holds them at step {one.event.step}"
+    )
+    if one.idle is not None:
+        what = "that are in no model" if "?" in one.idle_names else "without a gradient"
+        message += (
+            f"; {one.idle.holds.kind or 'one'} holds {len(one.idle_names)} parameters "
+            f"{what} instead"
+        )
+    elif one.event.late:
+        message += "; they came into the model when the optimizer was made already"
+    else:
+        message += ", unless they are to stay as they are"
+    proved = one.idle is not None or one.event.late
+    made: list[Event] = [each.holds for each in held(run, one.event.rank)]
+    idle: list[Event] = [] if one.idle is None else [one.idle.holds]
+    return Finding(
+        message=message,
+        exhibits=(one.event, *idle),
+        culprits=() if everyone else ranks,
+        locations=(
+            *places([each.event for each in found], ranks, "comes into the model late"),
+            *places(idle or made, ranks, "makes the optimizer"),
+        ),
+        certainty=Certainty.PROVED if proved else Certainty.LIKELY,
+        severity=None if proved else Severity.WARNING,
+        details={"parameters": list(one.names)},
+    )

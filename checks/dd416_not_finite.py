@@ -1,0 +1,130 @@
+"""NaN or Inf came into the weights.
+
+What it is
+----------
+A loss that is not finite (the logarithm or root of 0, a division by 0, an overflow of
+float16) makes gradients that are not, and a step with them spoils all weights at once.
+Averaging brings one rank's NaN to all others. Where gradients are finite and weights
+are not, the step itself has overflowed, as Adam's does in float16: its epsilon of 1e-8
+is 0 there.
+
+Why it matters
+--------------
+From then on nothing is learnt: every loss is NaN. The job goes on to its end, and
+saves checkpoints.
+
+Sick
+----
+The loss of rank 1 is NaN, and averaging brings it to all:
+
+    rank 0 | holds(names=w,sizes=4)
+           | not_finite(step=6,finite=4,names=w,count=1,of=1,gradients)@t.py:9  exit=0
+    rank 1 | holds(names=w,sizes=4)
+           | not_finite(step=6,finite=4,names=w,count=1,of=1,gradients,loss)@t.py:8
+           | exit=0
+
+The step itself has overflowed, with weights in half precision:
+
+    rank 0 | holds(names=w,sizes=4,kind=Adam,halves)@t.py:5
+           | not_finite(step=2,finite=2,names=w,count=1,of=1)@t.py:9  exit=0
+
+Well
+----
+All steps left finite weights; what a GradScaler skips is no step:
+
+    rank 0 | holds(names=w,sizes=4)  gradients(step=1,norms=1)  exit=0
+
+Unknown
+-------
+A rank without a journal may have had them first:
+
+    rank 0 | holds(names=w,sizes=4)  exit=0
+    rank 1 | ?
+
+Remedy
+------
+Find the operation with `torch.autograd.set_detect_anomaly(True)` at that step, or look
+at that batch: bound what a logarithm, root or division gets (`clamp_min(eps)`), lower
+the learning rate, clip gradients. Keep weights in float32 and compute under autocast,
+with a GradScaler for float16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.gradients import backward_lines, places, some
+from distdoctor.analysis.optimizing import held
+from distdoctor.model.events import Event
+from distdoctor.model.findings import Certainty, Finding, Location, Severity
+from distdoctor.model.observed.gradients import Holds, NotFinite
+from distdoctor.model.run import Run, named
+
+CODE = "DD416"
+SEVERITY = Severity.ERROR
+NEEDS = (Holds,)
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """The first ranks and step with weights that are not finite."""
+    seen = [event for rank in run.seen for event in run.of(NotFinite, rank)]
+    if seen:
+        yield _finding(run, seen)
+    require_whole(run)
+
+
+def _finding(run: Run, seen: list[NotFinite]) -> Finding:
+    step = min(event.step for event in seen)
+    first = [event for event in seen if event.step == step]
+    ranks = tuple(sorted({event.rank for event in first}))
+    lossy = [event for event in first if event.loss]
+    told = lossy or [event for event in first if event.gradients] or first
+    one = told[0]
+    culprits = tuple(sorted({event.rank for event in told}))
+    if len(culprits) == len(run.seen):
+        culprits = ()
+    when = f"at step {step}"
+    if not one.gradients and one.finite < step:
+        when = f"between steps {one.finite} and {step}"
+    made = [each.holds for each in held(run, one.rank)]
+    mine = [each for each in made if each.optimizer == one.optimizer]
+    message = (
+        f"{_what(one, mine)} {when} on {named(sorted({e.rank for e in told}))}: "
+        f"{one.count} of {one.of} parameters are hit ({some(one.names)})"
+    )
+    exhibits: list[Event] = [one, *mine[-1:]]
+    return Finding(
+        message=message,
+        exhibits=tuple(exhibits),
+        culprits=culprits,
+        victims=tuple(rank for rank in ranks if culprits and rank not in culprits),
+        locations=tuple(_lines(run, told, mine, ranks)),
+        certainty=Certainty.PROVED,
+        details={"step": step, "parameters": list(one.names)},
+    )
+
+
+def _what(one: NotFinite, made: list[Holds]) -> str:
+    if one.loss:
+        return "The loss became NaN or Inf, and so did gradients and weights,"
+    if one.gradients:
+        return "Gradients became NaN or Inf, and so did the weights,"
+    halves = any(each.halves for each in made)
+    how = f", which {made[-1].kind} steps in half precision," if halves else ""
+    return f"Weights{how} became NaN or Inf"
+
+
+def _lines(
+    run: Run, told: list[NotFinite], made: list[Holds], ranks: tuple[int, ...]
+) -> Iterator[Location]:
+    one = told[0]
+    spoilt = places(list(told), tuple(event.rank for event in told), "first seen here")
+    optimizers = places(list(made[-1:]), ranks, "makes the optimizer")
+    if any(each.halves for each in made) and not one.gradients:
+        yield from optimizers
+        yield from spoilt
+    else:
+        yield from spoilt
+        yield from backward_lines(run, ranks)
+        yield from optimizers

@@ -1,0 +1,155 @@
+"""Weights never change, though backward runs.
+
+What it is
+----------
+Backward gives gradients and nothing comes of them: the optimizer never steps, its
+learning rate is 0, a GradScaler skips every step, the gradients are exactly zero (a
+tensor was detached), or the steps are too small for weights in half precision.
+
+Why it matters
+--------------
+The job runs at full price, and its model is the one that it began with.
+
+Sick
+----
+The optimizer never steps:
+
+    rank 0 | holds(names=w,sizes=4)@t.py:5  backward@t.py:8
+           | unstepped(passes=4,optimizers=1,weights=7)@t.py:8
+           | unstepped(passes=8,optimizers=1,weights=7)@t.py:8  exit=0
+
+It steps, with gradients that are zero:
+
+    rank 0 | holds(names=w,sizes=4)@t.py:5
+           | gradients(step=1,prints=1,norms=0,weights=7,passes=1,rate=.1)@t.py:9
+           | gradients(step=2,prints=1,norms=0,weights=7,passes=1,rate=.1)@t.py:9
+           | gradients(step=3,prints=1,norms=0,weights=7,passes=1,rate=.1)@t.py:9
+           | gradients(step=8,prints=1,norms=0,weights=7,passes=1,rate=.1)@t.py:9
+           | exit=0
+
+Well
+----
+A warm-up begins with a learning rate of 0:
+
+    rank 0 | holds(names=w,sizes=4)@t.py:5
+           | gradients(step=1,prints=1,norms=1,weights=7,passes=1)@t.py:9
+           | gradients(step=2,prints=2,norms=1,weights=7,passes=1,rate=.1)@t.py:9
+           | gradients(step=3,prints=3,norms=1,weights=8,passes=1,rate=.2)@t.py:9
+           | gradients(step=8,prints=4,norms=1,weights=9,passes=1,rate=.3)@t.py:9
+           | exit=0
+
+The script changes the weights by itself:
+
+    rank 0 | holds(names=w,sizes=4)@t.py:5
+           | unstepped(passes=4,optimizers=1,weights=7)@t.py:8
+           | unstepped(passes=8,optimizers=1,weights=8)@t.py:8  exit=0
+
+Unknown
+-------
+A rank without a journal may train:
+
+    rank 0 | holds(names=w,sizes=4)  exit=0
+    rank 1 | ?
+
+Remedy
+------
+Call `optimizer.step()` (or `scaler.step(optimizer)` and `scaler.update()`) after
+backward, give the optimizer the parameters of the model that is trained and a learning
+rate above 0, and detach nothing between these parameters and the loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.gradients import backward_lines, places, some
+from distdoctor.analysis.optimizing import Unchanged, held, unchanged
+from distdoctor.model.events import Shortened
+from distdoctor.model.findings import Finding, Severity
+from distdoctor.model.observed.gradients import Holds, Unstepped
+from distdoctor.model.run import Run, named
+
+CODE = "DD417"
+SEVERITY = Severity.ERROR
+NEEDS = (Holds,)
+
+LEAST_LOOKS = 4
+"""Steps at which the same weights were seen."""
+
+PATIENCE = 8
+"""Step that must have been seen: until then, a warm-up may begin with a rate of 0."""
+
+LEAST_PASSES = 8
+"""Backward passes without a step: gradients are rarely summed over more."""
+
+LEAST_PASSES_CUT = 64
+"""Likewise, of a run that was ended, and may have stepped later."""
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """Optimizers that never step, and those whose steps change nothing."""
+    if not run.has(Shortened) and (stuck := _unstepped(run)):
+        yield _never(run, stuck)
+    alike: dict[tuple[int, str], list[Unchanged]] = {}
+    for rank in run.seen:
+        for one in unchanged(run, rank, LEAST_LOOKS, PATIENCE):
+            alike.setdefault((one.one.holds.optimizer, one.why), []).append(one)
+    for found in alike.values():
+        yield _still(run, found)
+    require_whole(run)
+
+
+def _unstepped(run: Run) -> list[Unstepped]:
+    """Of each rank the last such event, if no rank ever stepped."""
+    least = LEAST_PASSES_CUT if run.stopped else LEAST_PASSES
+    last = []
+    for rank in run.seen:
+        told = run.of(Unstepped, rank)
+        stepped = any(one.seen for one in held(run, rank))
+        if stepped or len({event.weights for event in told}) > 1:
+            return []
+        if len(told) > 1 and told[-1].passes >= least:
+            last.append(told[-1])
+    return last if len(last) == len(run.seen) else []
+
+
+def _never(run: Run, stuck: list[Unstepped]) -> Finding:
+    ranks = tuple(event.rank for event in stuck)
+    passes = min(event.passes for event in stuck)
+    made = [one.holds for rank in ranks for one in held(run, rank)]
+    return Finding(
+        message=(
+            f"{named(ranks).capitalize()} called backward {passes} times and more, and "
+            f"no optimizer ever made a step: the weights are what they were"
+        ),
+        exhibits=tuple(stuck[:2]),
+        locations=(
+            *backward_lines(run, ranks),
+            *places(stuck, ranks, "backward; a step belongs behind it"),
+            *places(made, ranks, "makes the optimizer"),
+        ),
+        details={"passes": passes},
+    )
+
+
+def _still(run: Run, found: list[Unchanged]) -> Finding:
+    one = found[0].one
+    ranks = tuple(sorted({each.one.holds.rank for each in found}))
+    last = one.seen[-1]
+    return Finding(
+        message=(
+            f"{named(ranks).capitalize()}: none of the {len(one.holds.names)} "
+            f"parameters of {one.holds.kind or 'the optimizer'} "
+            f"({some(one.holds.names)}) has changed a bit by step {last.step}: "
+            f"{found[0].why}"
+        ),
+        exhibits=(one.holds, one.seen[0], last),
+        culprits=() if set(ranks) == set(run.seen) else ranks,
+        locations=(
+            *places([one.holds], ranks, "makes the optimizer"),
+            *places([last], ranks, "steps"),
+            *backward_lines(run, ranks),
+        ),
+        details={"steps": [look.step for look in one.seen]},
+    )

@@ -1,0 +1,149 @@
+"""What one rank's optimizers hold, and what becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from distdoctor.model.events import Observation
+from distdoctor.model.observed.gradients import (
+    NO_GRADIENT,
+    NOT_FINITE,
+    Forgotten,
+    Gradients,
+    Holds,
+)
+from distdoctor.model.run import Run
+
+STRANGER = "?"
+"""Name of a parameter that no model holds."""
+
+WHOLE = 65_536
+"""Elements up to which a tensor was looked at whole; of larger ones, some were."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What an optimizer held for a while on one rank, and its steps meanwhile."""
+
+    holds: Holds
+    seen: list[Gradients] = field(default_factory=list)
+
+    @property
+    def ungiven(self) -> list[int]:
+        """Positions of the parameters that never had a gradient."""
+        count = len(self.holds.names)
+        if not all(len(one.prints) == count for one in self.seen):
+            return []
+        return [
+            n
+            for n in range(count)
+            if all(one.prints[n] == NO_GRADIENT for one in self.seen)
+        ]
+
+
+def held(run: Run, rank: int) -> list[Held]:
+    """By optimizer, and anew whenever it was given more."""
+    found: list[Held] = []
+    last: dict[int, Held] = {}
+    for event in run.of(Observation, rank):
+        if isinstance(event, Holds):
+            last[event.optimizer] = one = Held(event)
+            found.append(one)
+        elif isinstance(event, Gradients) and event.optimizer in last:
+            last[event.optimizer].seen.append(event)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """Parameters of one rank that get gradients, and that no optimizer ever held.
+
+    Attributes:
+        names: Those that were meant.
+        idle: What an optimizer holds instead, that never gets a gradient; if any does.
+        idle_names: Names of what it holds instead.
+    """
+
+    event: Forgotten
+    names: tuple[str, ...]
+    idle: Held | None
+    idle_names: tuple[str, ...]
+
+
+def missed(run: Run, rank: int) -> Iterator[Missed]:
+    """Parameters that are never trained, though they get gradients."""
+    all_held = held(run, rank)
+    later = {name for one in all_held for name in one.holds.names}
+    for event in run.of(Forgotten, rank):
+        names = tuple(name for name in event.names if name not in later)
+        if not names or event.changed:
+            continue
+        idle: Held | None = None
+        idle_names: tuple[str, ...] = ()
+        for one in all_held:
+            useless = _useless(one)
+            if useless:
+                idle = one
+                idle_names = tuple(one.holds.names[n] for n in useless)
+        yield Missed(event, names, idle, idle_names)
+
+
+def _useless(one: Held) -> list[int]:
+    """Positions of what belongs to no model, or to one that nothing trains."""
+    ungiven = one.ungiven
+    if len(one.seen) < 2:
+        return []
+    if len(ungiven) == len(one.holds.names):
+        return ungiven
+    return [n for n in ungiven if one.holds.names[n] == STRANGER]
+
+
+@dataclass(frozen=True, slots=True)
+class Unchanged:
+    """An optimizer that steps, on one rank, and changes nothing.
+
+    Attributes:
+        why: In words.
+    """
+
+    one: Held
+    why: str
+
+
+def unchanged(run: Run, rank: int, least: int, patience: int) -> Iterator[Unchanged]:
+    """Optimizers whose parameters keep their bits.
+
+    Args:
+        run: The run.
+        rank: The rank.
+        least: Looks, from the first to the last, that must have found the same.
+        patience: Step that must have been seen: a warm-up begins with a learning rate
+            of 0, and a GradScaler skips the first steps.
+    """
+    for one in held(run, rank):
+        seen, holds = one.seen, one.holds
+        if len(seen) < least or seen[-1].step < patience:
+            continue
+        if not any(look.passes for look in seen):
+            continue
+        whole = [n for n, size in enumerate(holds.sizes) if size <= WHOLE]
+        if not whole or any(len(look.weights) <= whole[-1] for look in seen):
+            continue
+        first = seen[0].weights
+        if any(look.weights[n] != first[n] for look in seen for n in whole):
+            continue
+        if all(look.rate == 0.0 for look in seen):
+            if not run.stopped:
+                yield Unchanged(one, "its learning rate is 0 at all of them")
+            continue
+        given = [n for n in whole if n not in set(one.ungiven)]
+        if not given:
+            continue  # perhaps its model is not used here; see `missed`
+        if any(look.norms[n] == NOT_FINITE for look in seen for n in given):
+            continue  # an optimizer that is told of it leaves the step out
+        zero = all(look.norms[n] == 0.0 for look in seen for n in given)
+        why = "all gradients are exactly zero"
+        if not zero:
+            why = "the steps are too small for the weights' dtype to show"
+        yield Unchanged(one, why)

@@ -1,0 +1,131 @@
+"""What optimizers hold, and the gradients that they got.
+
+A tuple with a value for each parameter keeps the order of the last `Holds` of their
+optimizer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distdoctor.model.events import Observation
+
+NO_GRADIENT = 0
+"""In place of a fingerprint: the parameter has no gradient."""
+
+NOT_READ = 1
+"""In place of a fingerprint: there is one, and it was not read (sparse or sharded)."""
+
+NOT_FINITE = -1.0
+"""In place of a norm: there are NaN or Inf in the tensor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holds(Observation):
+    """What an optimizer holds, at its first step and when it was given more.
+
+    Its place is the line that made it. "Averaged" are parameters that a wrapper for
+    data parallelism took note of when it was made; "late" are those of the wrapped
+    model that it did not take note of.
+    """
+
+    optimizer: int = 0  # number among the rank's, in order of construction
+    kind: str = ""  # name of its class
+    names: tuple[str, ...] = ()  # of its parameters; "?": of no model that lives
+    sizes: tuple[int, ...] = ()  # elements of each
+    averaged: tuple[int, ...] = ()  # positions in `names`
+    late: tuple[int, ...] = ()
+    settings: int = 0  # fingerprint of its learning rates and the like
+    adaptive: bool = False  # a constant factor of all gradients changes nothing
+    halves: bool = False  # some of its parameters are float16 or bfloat16
+    sharded: bool = False  # some are parts of tensors that lie on several ranks
+    divided: bool = False  # a DistributedSampler gives each rank a part of the data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gradients(Observation):
+    """What an optimizer got for one of its steps 1, 2, 3, 4, 8, 16 and so on.
+
+    Its place is the line of the step. What was counted was counted since the step
+    before. To compare what ranks had with what they used, a linear function of some
+    gradients is given: `own`, of what backward gave on this rank; `used`, at the step.
+    """
+
+    optimizer: int = 0
+    step: int = 0  # from 1
+    prints: tuple[int, ...] = ()  # fingerprints of gradients
+    norms: tuple[float, ...] = ()  # of gradients; 0.0: zero, or none
+    weights: tuple[int, ...] = ()  # fingerprints of the parameters, before the step
+    rate: float = 0.0  # largest learning rate of its groups
+    passes: int = 0  # backward passes
+    reduced: int = 0  # elements that were summed or averaged while they ran
+    mixed: int = 0  # elements of parameters that ranks exchanged
+    unclear: int = 0  # elements that ranks exchanged, of neither
+    moved: int = 0  # all elements that ranks exchanged, but for `reduced`
+    most: int = 0  # likewise, before any one step that was not looked at
+    probed: tuple[int, ...] = ()  # positions of gradients with `own` and `used`
+    own: tuple[float, ...] = ()
+    used: tuple[float, ...] = ()
+    factor: float = 0.0  # of a loss that is a mean; 0.0: it is not known to be one
+    local: bool = False  # a wrapper was told not to average (`no_sync`)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backward(Observation):
+    """A line that called backward, for the first time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bypassed(Observation):
+    """A line that called a wrapped model without its wrapper."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forgotten(Observation):
+    """Parameters got gradients, and no optimizer that was made holds them.
+
+    With `late`, they came into their module after an optimizer was made, and the place
+    is the line that put them there.
+    """
+
+    step: int = 0  # of any optimizer, when that was seen
+    names: tuple[str, ...] = ()
+    changed: bool = False  # something changed their values meanwhile
+    late: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Added(Observation):
+    """A line put a module or parameter into a model that was wrapped already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unstepped(Observation):
+    """Backward has run several times, and no optimizer made a step."""
+
+    passes: int = 0
+    optimizers: int = 0  # that were made
+    weights: int = 0  # fingerprint of all parameters that have a gradient
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotFinite(Observation):
+    """NaN or Inf was seen for the first time.
+
+    The place is the line of the optimizer's step; with `loss`, that of backward.
+    """
+
+    optimizer: int = 0
+    step: int = 0  # of the optimizer, from 1
+    finite: int = 0  # the last step at which nothing of the kind was seen; 0: none
+    names: tuple[str, ...] = ()  # of parameters, some of them
+    count: int = 0  # parameters
+    of: int = 0  # parameters of the optimizer
+    loss: bool = False  # the loss was not finite, and the parameters still were
+    gradients: bool = False  # the gradients were not, and the parameters still were
+
+
+KINDS = (
+    *(Holds, Gradients, Backward, Bypassed, Forgotten, Added, Unstepped),
+    NotFinite,
+)

@@ -1,0 +1,163 @@
+"""Gradients and optimizers: what is compared between ranks, and what excuses them."""
+
+import pytest
+
+from distdoctor.analysis.gradients import apart, chapters
+from distdoctor.analysis.optimizing import missed
+from distdoctor.analysis.ratios import wrong_ratios
+from distdoctor.catalogue import every_check
+from distdoctor.examination import verdict
+from distdoctor.model.drawing import sketch
+from distdoctor.model.findings import Severity, Sick
+from distdoctor.model.run import Run
+
+
+def drawn(*ranks: str) -> Run:
+    return sketch("\n".join(f"rank {n} | {words}" for n, words in enumerate(ranks)))
+
+
+def steps(
+    own: int, *, holds: str = "names=w,sizes=4,divided", more: str = "", last: str = ""
+) -> str:
+    """A rank that steps three times with its own gradients, and drifts."""
+    return f"holds({holds})  " + "  ".join(
+        f"gradients(step={n},prints={10 * own + n},weights={7 if n == 1 else own},"
+        f"passes=1,moved=2{more}{last if n == 3 else ''})"
+        for n in (1, 2, 3)
+    )
+
+
+def codes(run: Run) -> list[str]:
+    return [c.code for c in every_check() if isinstance(verdict(run, c), Sick)]
+
+
+def test_ranks_that_step_with_their_own_gradients_drift_apart() -> None:
+    assert codes(drawn(steps(1), steps(2), steps(3))) == ["DD404"]
+
+
+def test_the_line_of_a_bypass_is_named_first() -> None:
+    holds = "names=w,sizes=4,averaged=0"
+    rank = "wrap=ddp:w@t.py:3  bypassed@t.py:6  backward@t.py:7  {}"
+    run = drawn(*(rank.format(steps(n, holds=holds)) for n in (1, 2)))
+    (check,) = [c for c in every_check() if c.code == "DD404"]
+    found = verdict(run, check)
+    assert isinstance(found, Sick)
+    lines = [location.place.line for location in found.findings[0].locations]
+    assert lines == [6, 7, 3]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [",mixed=4", ",unclear=17", ",most=8", ",local", ",settings"],
+    ids=["weights", "activations", "now and then", "no_sync", "search"],
+)
+def test_ranks_that_share_the_work_in_another_way_are_not_accused(more: str) -> None:
+    ranks = [
+        steps(n, holds=f"names=w,sizes=4,divided,settings={n}")
+        if more == ",settings"
+        else steps(n, more=more)
+        for n in (1, 2)
+    ]
+    assert codes(drawn(*ranks)) == []
+
+
+def test_weights_that_become_equal_again_are_no_drift() -> None:
+    later = (
+        "  gradients(step=4,prints={0}4,weights=5,passes=1)"
+        "  gradients(step=8,prints={0}5,weights={0},passes=1)"
+    )
+    assert not apart(drawn(*(steps(n) + later.format(n) for n in (1, 2))))
+
+
+def test_an_ensemble_begins_with_other_weights() -> None:
+    ranks = [
+        steps(n, holds="names=w,sizes=4").replace("weights=7", f"weights={n}")
+        for n in (1, 2)
+    ]
+    assert codes(drawn(*ranks)) == []
+
+
+def test_parts_of_sharded_tensors_are_not_compared() -> None:
+    ranks = [steps(n, holds="names=w,sizes=4,sharded") for n in (1, 2)]
+    assert not chapters(drawn(*ranks))
+
+
+def test_what_an_optimizer_was_given_later_is_compared_by_itself() -> None:
+    """DD406 of two parameters that came in when the others had been averaged."""
+    rank = (
+        "wrap=ddp:b  holds(names=b,sizes=4,averaged=0)  "
+        "gradients(step=1,prints=5,weights=7,passes=1,reduced=4)  "
+        "holds(names=b+h,sizes=4+4,averaged=0,late=1)  "
+        "gradients(step=2,prints=5+{0}1,weights=8+7,passes=1,reduced=4)  "
+        "gradients(step=3,prints=6+{0}2,weights=9+{0},passes=1,reduced=4)"
+    )
+    assert codes(drawn(rank.format(1), rank.format(2))) == ["DD406"]
+
+
+RATIO = "holds(names=w,sizes=4{})  gradients(step=2,passes={},{},rate={},probed=0-2,{})"
+
+
+def of_ratio(
+    *,
+    used: str = "3+5+7",
+    factor: str = "factor=1",
+    passes: int = 1,
+    rate: str = ".05",
+    holds: str = "",
+) -> Run:
+    own = ["own=1+2+3", "own=2+3+4"]
+    return drawn(
+        *(
+            RATIO.format(holds, passes, factor, rate, f"{one},used={used}")
+            for one in own
+        )
+    )
+
+
+@pytest.mark.parametrize("used", ["3+5+7", "0.75+1.25+1.75"])
+def test_a_constant_ratio_of_the_ranks_is_told(used: str) -> None:
+    assert codes(of_ratio(used=used)) == ["DD405"]
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        of_ratio(used="1.5+2.5+3.5"),
+        of_ratio(used="3+5+6"),
+        of_ratio(factor="factor=.5"),
+        of_ratio(factor="factor=0"),
+        of_ratio(passes=2),
+        of_ratio(rate=".00125"),
+    ],
+    ids=["mean", "clipped", "divided", "no mean", "passes", "rate"],
+)
+def test_what_may_be_meant_so_is_not_told(run: Run) -> None:
+    assert not wrong_ratios(run)
+
+
+def test_an_accumulated_loss_is_a_plain_mean() -> None:
+    assert wrong_ratios(of_ratio(factor="factor=.25", passes=4))
+
+
+def test_an_optimizer_that_feels_no_factor_is_a_warning() -> None:
+    (check,) = [c for c in every_check() if c.code == "DD405"]
+    found = verdict(of_ratio(holds=",adaptive,kind=Adam"), check)
+    assert isinstance(found, Sick)
+    assert found.severity_of(found.findings[0]) is Severity.WARNING
+
+
+def test_a_layer_left_out_without_more_is_a_warning() -> None:
+    run = drawn("holds(names=a,sizes=4)@t.py:5  forgotten(names=b,step=8)")
+    (check,) = [c for c in every_check() if c.code == "DD407"]
+    found = verdict(run, check)
+    assert isinstance(found, Sick)
+    assert found.severity_of(found.findings[0]) is Severity.WARNING
+
+
+def test_a_part_without_gradients_is_no_proof_if_a_model_holds_it() -> None:
+    run = drawn(
+        "holds(names=a+pooler,sizes=4+4)  gradients(step=1,prints=1+0,weights=7+7)  "
+        "gradients(step=2,prints=2+0,weights=8+7)  forgotten(names=b,step=8)"
+    )
+    (one,) = missed(run, 0)
+    assert one.idle is None
