@@ -65,7 +65,9 @@ manual, in a test and in a report:
     .                       nothing; keeps the columns in line
     ?                       alone on its line: the rank left no journal
 
-The first line is only needed for groups that not all of their members used. A last
+A line that begins with "|", under that of its rank, continues it (and is never
+written). The first line is only needed for groups that not all of their members used.
+A last
 line "nobody else" says that no process is left that could still become a rank, and one
 such as "the command left with 0" how the whole job ended.
 """
@@ -115,6 +117,7 @@ _CLOSED = "nobody else"
 _LEFT = re.compile(r"the command left with (?P<code>\d+)")
 _NO_JOURNAL = "the rank left no journal"
 _LINE = re.compile(r"rank (?P<rank>\d+) \|(?P<words>.*)")
+_MORE = re.compile(r" *\|(?P<words>.*)")
 _GROUP = re.compile(r"group (?P<name>[\w-]+) \|(?P<ranks>(?: \d+)+)")
 _WORD = re.compile(
     r"(?P<name>[a-z_]+)"
@@ -157,7 +160,7 @@ def sketch(drawing: str) -> Run:
     members: dict[str, tuple[int, ...]] = {}
     number, closed = 0, False
     exit_code: int | None = None
-    for number, line in enumerate(cleandoc(drawing).splitlines(), start=1):
+    for number, line in enumerate(_whole(cleandoc(drawing)), start=1):
         if line.strip() == _CLOSED:
             closed = True
             continue
@@ -224,6 +227,18 @@ def draw(run: Run, *, places: bool = True) -> str:
 
 
 # --- reading ---------------------------------------------------------------------
+
+
+def _whole(drawing: str) -> list[str]:
+    """The lines, each with those that continue it."""
+    lines: list[str] = []
+    for line in drawing.splitlines():
+        more = _MORE.fullmatch(line)
+        if more is not None and lines:
+            lines[-1] += f"  {more['words']}"
+        else:
+            lines.append(line)
+    return lines
 
 
 def _repeated(word: str) -> Iterable[str]:

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from distdoctor.journal import SIMULATION_VARIABLE
-from distdoctor.probes import reducers, rendezvous, setup
+from distdoctor.probes import checkpoints, reducers, rendezvous, setup
 from distdoctor.probes.boot import reporting
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.loaders import watch_loaders
@@ -50,6 +50,7 @@ def install() -> None:
         simulation.install()
     else:
         harmless(rendezvous.install)()
+    harmless(checkpoints.install)()
     harmless(_watch_steps)()  # also of ranks that never join, and train for themselves
     replace_everywhere(dist.init_process_group, _init_process_group)
     replace_everywhere(dist.destroy_process_group, _destroy_process_group)

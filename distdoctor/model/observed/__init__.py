@@ -7,9 +7,9 @@ write it by `RECORDER.observe`, and drawings spell it `kind(field=value,…)`.
 from __future__ import annotations
 
 from distdoctor.model.events import Observation
-from distdoctor.model.observed import data
+from distdoctor.model.observed import checkpoints, data
 
-KINDS: tuple[type[Observation], ...] = (*data.KINDS,)
+KINDS: tuple[type[Observation], ...] = (*data.KINDS, *checkpoints.KINDS)
 """All of them."""
 
 BY_NAME = {kind.__name__: kind for kind in KINDS}
