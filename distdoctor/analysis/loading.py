@@ -39,7 +39,7 @@ def in_vain(run: Run) -> Iterator[Finding]:
         everyone = len(ranks) == run.world_size
         role = Role.PARTY if everyone else Role.CULPRIT
         yield Finding(
-            message=_story(several[0]),
+            message=f"{_story(several[0])}.",
             exhibits=(several[0],),
             culprits=() if everyone else tuple(ranks),
             locations=(Location(place, tuple(ranks), role, "loads nothing"),)
@@ -92,7 +92,7 @@ def _story(given: Given) -> str:
     elif given.lacking:
         why = f"the model's begin with {given.lacking!r}, which the state's do not"
     told = f": the names differ, {why}" if why else ": no name is the same"
-    return f"{capital(what)}{told}."
+    return f"{what}{told}"
 
 
 # --- on some ranks only ---
@@ -102,28 +102,31 @@ def one_sided(run: Run) -> Iterator[Finding]:
     """Models that some replicas loaded after they were made equal, and others not."""
     told: set[Place | None] = set()
     for ranks in replicas(run):
-        given = {
-            rank: found
-            for rank in ranks
-            if rank in run.seen and (found := _changed(run, rank)) is not None
-        }
-        others = [rank for rank in ranks if rank in run.seen and rank not in given]
-        if not given or not others:
-            continue
-        first = given[min(given)]
-        if first.place in told or any(_was_shared(run, one) for one in given.values()):
-            continue
-        told.add(first.place)
-        yield _told(sorted(given), others, first)
+        changes = {rank: _changes(run, rank) for rank in ranks if rank in run.seen}
+        for first in [given for found in changes.values() for given in found]:
+            loaded = [r for r in changes if any(_alike(g, first) for g in changes[r])]
+            # Others may load on another line of theirs.
+            most = min(len(changes[rank]) for rank in loaded)
+            others = [r for r in changes if r not in loaded and len(changes[r]) < most]
+            if not others or len(others) + len(loaded) < len(changes):
+                continue
+            if first.place not in told and not _was_shared(run, first):
+                told.add(first.place)
+                yield _told(loaded, others, first)
 
 
-def _changed(run: Run, rank: int) -> Given | None:
-    """The first load that changed weights DDP had made equal, and trained behind."""
-    for leg in legs(run, rank):
-        for given in leg.given:
-            if given.what == "model" and given.wrapped and given.changed:
-                return given if leg.continued else None
-    return None
+def _alike(one: Given, other: Given) -> bool:
+    return one.place == other.place and one.elements == other.elements
+
+
+def _changes(run: Run, rank: int) -> list[Given]:
+    """Loads that changed weights DDP had made equal, with training behind."""
+    return [
+        given
+        for leg in legs(run, rank)
+        for given in leg.given
+        if given.what == "model" and given.wrapped and given.changed and leg.continued
+    ]
 
 
 def _was_shared(run: Run, given: Given) -> bool:

@@ -123,9 +123,16 @@ def _opened(
     if contents.parts:
         restoring.loaded(contents.names)
     ended = time.monotonic_ns()
-    told = contents.fields()
     RECORDER.observe(
-        Opened(rank=-1, file=file, began_ns=began, ended_ns=ended, error=error, **told),
+        Opened(
+            rank=-1,
+            file=file,
+            disk=disk_of(file),
+            began_ns=began,
+            ended_ns=ended,
+            error=error,
+            **contents.fields(),
+        ),
         call_site(1),
     )
 
