@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from distdoctor.analysis.files import Written, written
 from distdoctor.model.observed.checkpoints import (
@@ -73,7 +73,8 @@ class Resume:
     Attributes:
         rank: Whose.
         leg: The leg.
-        source: The checkpoint.
+        source: The checkpoint, the fullest of them if there are several.
+        held: All that is in them, as if it was one.
         origin: How this run wrote it; None: another run did.
         before: Epochs that samplers had been told until it was written.
         first: Where the optimizer stood at the very first step of the run.
@@ -83,6 +84,7 @@ class Resume:
     rank: int
     leg: Leg
     source: Opened
+    held: Opened
     origin: Written | None
     before: tuple[Shuffled, ...]
     first: Leg
@@ -102,7 +104,7 @@ class Resume:
         if self.kinds & {"optimizer", "scheduler", "scaler"}:
             return True
         epochs = [one.epoch for one in self.leg.shuffled[:1]]
-        known = {*self.source.numbers, *(n + 1 for n in self.source.numbers)}
+        known = {*self.held.numbers, *(n + 1 for n in self.held.numbers)}
         return any(epoch > 0 and epoch in known for epoch in epochs)
 
     def given(self, *whats: str) -> Given | None:
@@ -138,8 +140,26 @@ def _resumes(run: Run, rank: int, stores: list[tuple[int, Written]]) -> list[Res
         before: tuple[Shuffled, ...] = ()
         if origin is not None:
             before = _before(run, writer, origin, rank)
-        found.append(Resume(rank, leg, source, origin, before, every[0], made))
+        held = _together(leg.opened)
+        found.append(Resume(rank, leg, source, held, origin, before, every[0], made))
     return found
+
+
+def _together(opened: list[Opened]) -> Opened:
+    """What several files hold; the last word counts."""
+    held = opened[0]
+    for one in opened[1:]:
+        held = replace(
+            held,
+            parts=tuple(sorted({*held.parts, *one.parts})),
+            filled=max(held.filled, one.filled),
+            position=max(held.position, one.position),
+            schedule=one.schedule or held.schedule,
+            scale=one.scale or held.scale,
+            lr=one.lr if one.lr >= 0 else held.lr,
+            numbers=(*held.numbers, *one.numbers),
+        )
+    return held
 
 
 def _origin(

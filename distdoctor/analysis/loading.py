@@ -57,6 +57,8 @@ def _lost(leg: Leg) -> Iterator[Given]:
             continue
         if any(other > number for other in reached):
             continue  # tried again, under other names
+        if reached and not _is_explained(given):
+            continue  # a state for several models, of which this one has no part
         if (given.own or given.empty) and (reached or not given.explained):
             continue  # the names are those of the file read last: of another model
         yield given
@@ -66,8 +68,12 @@ def _reached(given: Given) -> bool:
     """Whether more of a state reached its model than could by chance."""
     if given.own or not given.matched:
         return False
-    explains = given.explained >= _MOST * given.unexpected and given.explained
-    return not (explains and given.matched <= _FEW * given.explained)
+    return not (_is_explained(given) and given.matched <= _FEW * given.explained)
+
+
+def _is_explained(given: Given) -> bool:
+    """Whether nearly all names would fit without what stands before them."""
+    return 0 < given.explained >= _MOST * given.unexpected
 
 
 def _story(given: Given) -> str:

@@ -104,12 +104,12 @@ def _store_line(resume: Resume) -> tuple[tuple[Place | None, str], ...]:
 
 
 def _schedule(resume: Resume) -> Iterator[Forgotten]:
-    source, origin = resume.source, resume.origin
+    source, held, origin = resume.source, resume.held, resume.origin
     if "scheduler" in resume.kinds or not resume.goes_on:
         return
-    saved = "scheduler" in source.parts
+    saved = "scheduler" in held.parts
     if saved:
-        was, schedule = source.position, source.schedule
+        was, schedule = held.position, held.schedule
     elif origin is not None:
         was, schedule = origin.stored.running, origin.stored.running_schedule
     else:
@@ -150,7 +150,7 @@ def _schedule(resume: Resume) -> Iterator[Forgotten]:
 def _optimizer(resume: Resume) -> Iterator[Forgotten]:
     source, origin = resume.source, resume.origin
     empty = [now for now in resume.leg.continued if not now.filled]
-    saved = source.filled
+    saved = resume.held.filled
     was = saved or (origin.stored.running_filled if origin is not None else 0)
     alive = len(resume.leg.continued) - len(empty)
     if not empty or alive >= was:
@@ -194,21 +194,21 @@ def _same_training(resume: Resume, now: Continued) -> bool:
     if resume.origin is None or now.rules not in resume.origin.stored.rules:
         return False
     first = [one.lr for one in resume.first.continued if one.rules == now.rules]
-    return now.lr in {resume.source.lr, *first}
+    return now.lr in {resume.held.lr, *first}
 
 
 # --- the loss scale ---
 
 
 def _scale(resume: Resume) -> Iterator[Forgotten]:
-    source = resume.source
-    if "scaler" in resume.kinds or not source.scale or not resume.goes_on:
+    source, scale = resume.source, resume.held.scale
+    if "scaler" in resume.kinds or not scale or not resume.goes_on:
         return
     for now in resume.leg.continued:
-        if now.scale and now.scale != source.scale:
+        if now.scale and now.scale != scale:
             story = (
                 f"the loss scale restarts: after the resume from {short(source.file)} "
-                f"the GradScaler is at {now.scale:g}, and it was at {source.scale:g} "
+                f"the GradScaler is at {now.scale:g}, and it was at {scale:g} "
                 "when that was written; the scaler state is in it and is not restored"
             )
             yield Forgotten("scaler", resume, story, (source, now), _lines(resume))
@@ -223,13 +223,13 @@ def _epochs(resume: Resume) -> Iterator[Forgotten]:
         return
     if not resume.kinds & _STATES:
         return
-    now, last = resume.leg.shuffled[0], resume.before[-1]
+    now = resume.leg.shuffled[0]
     same = [
         one for one in resume.before if (one.seed, one.length) == (now.seed, now.length)
     ]
     epochs = [one.epoch for one in same]
     counted = all(a <= b for a, b in pairwise(epochs))
-    if now.epoch >= last.epoch or now.epoch not in epochs or not counted:
+    if not epochs or now.epoch >= epochs[-1] or now.epoch not in epochs or not counted:
         return
     file = short(resume.source.file)
     told = ", ".join(str(one.epoch) for one in resume.leg.shuffled[:4])
@@ -244,7 +244,7 @@ def _epochs(resume: Resume) -> Iterator[Forgotten]:
         story,
         (same[0], now),
         ((now.place, f"epoch {now.epoch} again"), *_lines(resume)),
-        details={"epoch": now.epoch, "was": last.epoch},
+        details={"epoch": now.epoch, "was": epochs[-1]},
     )
 
 

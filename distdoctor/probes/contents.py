@@ -117,7 +117,13 @@ def is_optimizer(thing: Mapping[Any, Any]) -> bool:
 
 def _is_scheduler(thing: Mapping[Any, Any]) -> bool:
     marks = {"_last_lr", "base_lrs", "_step_count", "num_bad_epochs"}
+    if isinstance(thing.get("_schedulers"), list):
+        return all(map(_is_scheduler, filter(_is_mapping, thing["_schedulers"])))
     return isinstance(thing.get("last_epoch"), int) and bool(marks & thing.keys())
+
+
+def _is_mapping(thing: object) -> bool:
+    return isinstance(thing, Mapping)
 
 
 def _is_model(thing: Mapping[Any, Any]) -> bool:
@@ -141,7 +147,10 @@ def _is_random_state(tensor: torch.Tensor) -> bool:
 
 def place_of(state: Mapping[Any, Any]) -> tuple[int, int]:
     """Where a scheduler stands, and a fingerprint of what it does, by its state."""
-    position = state.get("last_epoch", -1)
+    position = state.get("last_epoch")
+    if position is None:  # several that are stepped together
+        parts = state.get("_schedulers", ())
+        position = max((one.get("last_epoch", -1) for one in parts), default=-1)
     fixed = sorted(_fixed(state))
     return position if isinstance(position, int) else -1, prints.of_value(fixed)
 
@@ -173,12 +182,13 @@ def number_of(value: Any) -> float:
 
 
 def file_of(target: Any) -> str:
-    """The path behind what torch.save and torch.load take; "" if it is no file."""
+    """The path behind what torch.save and torch.load take; "" if that is no file."""
     if not isinstance(target, (str, bytes, os.PathLike)):
         target = getattr(target, "name", None)
     if not isinstance(target, (str, bytes, os.PathLike)):
         return ""
-    return os.path.realpath(os.fsdecode(target))
+    file = os.path.realpath(os.fsdecode(target))
+    return "" if file.startswith(("/dev/", "/proc/")) else file
 
 
 def disk_of(file: str) -> int:

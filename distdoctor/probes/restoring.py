@@ -7,14 +7,13 @@ anew. Objects are known by numbers, and never kept alive.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 from torch.optim import Optimizer, lr_scheduler
-from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data.distributed import DistributedSampler
 
@@ -25,15 +24,13 @@ from distdoctor.model.observed.checkpoints import (
     Scheduled,
     Shuffled,
 )
-from distdoctor.probes import prints, reducers
+from distdoctor.probes import model_states, prints
 from distdoctor.probes.contents import number_of, place_of
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.sites import call_site
 from distdoctor.probes.stand_ins.replacing import replace
 
-_MOST_LOOKED_AT = 64  # tensors of a model, before and after a load
-_MOST_BYTES = 1 << 26
 _MOST_NOTES = 10_000
 _MOST_MODELS = 200
 """Loads of models that are looked at; networks that follow another load every step."""
@@ -88,8 +85,8 @@ def install() -> None:
         of_schedulers = getattr(kind, "__module__", "") == lr_scheduler.__name__
         if of_schedulers and "load_state_dict" in vars(kind):
             replace(kind, "load_state_dict", _around("scheduler", _schedulers))
-    for kind in (LRScheduler, lr_scheduler.ReduceLROnPlateau):
-        replace(kind, "__init__", _made_scheduler)
+        if of_schedulers and hasattr(kind, "step") and "__init__" in vars(kind):
+            replace(kind, "__init__", _made_scheduler)
     scaler = torch.amp.GradScaler
     replace(scaler, "load_state_dict", _around("scaler", _scalers))
     replace(scaler, "__init__", _made_scaler)
@@ -110,7 +107,7 @@ def running() -> dict[str, Any]:
     filled = [optimizer for optimizer in active if optimizer.state]
     schedulers = list(_schedulers.known)
     position, schedule, _ = _schedule_of(
-        [one for one in schedulers if any(one.optimizer is each for each in active)]
+        [one for one in schedulers if any(_is_of(one, each) for each in active)]
     )
     return {
         "running": position,
@@ -152,7 +149,7 @@ def _load_model(
     _course.models += 1
     if getattr(_inside, "model", False) or _course.models > _MOST_MODELS:
         return made(self, *args, **kwargs)
-    before = _look(self)
+    before = model_states.look(self)
     _inside.model = True
     try:
         result = made(self, *args, **kwargs)
@@ -173,14 +170,16 @@ def _tell_model(
     lacked = set(getattr(result, "missing_keys", ()))
     strange = set(getattr(result, "unexpected_keys", ()))
     matched = len(state) - len(strange)
-    own = _is_own(model, state)
+    own = model_states.is_own(model, state)
     others = strange
     if own or not state:
-        present = set(_tensors(model))
+        present = set(model_states.tensors(model))
         others = _course.names - present
         lacked = lacked or present
-    prefix, lacking, explained = _explain(lacked, others) if lacked else ("", "", 0)
-    after = _look(model) or {}
+    prefix, lacking, explained = "", "", 0
+    if lacked:
+        prefix, lacking, explained = model_states.explain(lacked, others)
+    after = model_states.look(model) or {}
     changed = 0
     if before is not None:
         changed = sum(before.get(name) != print_ for name, print_ in after.items())
@@ -199,81 +198,9 @@ def _tell_model(
             changed=changed,
             empty=not state,
             own=own,
-            elements=sum(tensor.numel() for tensor in _tensors(model).values()),
-            wrapped=_is_wrapped(model),
+            elements=sum(one.numel() for one in model_states.tensors(model).values()),
+            wrapped=model_states.is_wrapped(model),
         )
-    )
-
-
-def _tensors(model: nn.Module) -> dict[str, torch.Tensor]:
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
-
-
-def _plain(model: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
-    """Tensors whose bits can be read without communication."""
-    for name, tensor in _tensors(model).items():
-        if type(tensor) in {torch.Tensor, nn.Parameter} and not tensor.is_meta:
-            yield name, tensor
-
-
-@harmless
-def _look(model: nn.Module) -> dict[str, int]:
-    """Fingerprints of some tensors, spread over the model."""
-    tensors = list(_plain(model))
-    seen: dict[str, int] = {}
-    room = _MOST_BYTES
-    for name, tensor in tensors[:: -(-len(tensors) // _MOST_LOOKED_AT) or 1]:
-        room -= tensor.numel() * tensor.element_size()
-        if room < 0 and seen:
-            break
-        seen[name] = prints.of_tensor(tensor)
-    return seen
-
-
-def _is_own(model: nn.Module, state: Mapping[str, Any]) -> bool:
-    """Whether all that matches is the model's own memory."""
-    mine = {name: tensor.data_ptr() for name, tensor in _plain(model) if tensor.numel()}
-    both = [name for name in mine if isinstance(state.get(name), torch.Tensor)]
-    return bool(both) and all(
-        state[name].numel() and state[name].data_ptr() == mine[name] for name in both
-    )
-
-
-def _explain(lacked: set[str], strange: set[str]) -> tuple[str, str, int]:
-    """What stands before the names of a state, or of a model, and for how many."""
-    best = ("", "", 0)
-    for prefix, lacking in _candidates(lacked, strange):
-        size = len(prefix)
-        count = sum(
-            name.startswith(prefix) and lacking + name[size:] in lacked
-            for name in strange
-        )
-        if count > best[2]:
-            best = (prefix, lacking, count)
-    return best
-
-
-def _candidates(lacked: set[str], strange: set[str]) -> set[tuple[str, str]]:
-    found = set()
-    for name in sorted(strange)[:8]:
-        for wanted in lacked:
-            if name != wanted and name.endswith(f".{wanted}"):
-                found.add((name.removesuffix(wanted), ""))
-            elif name != wanted and wanted.endswith(f".{name}"):
-                found.add(("", wanted.removesuffix(name)))
-    for prefix in ("module.", "_orig_mod."):
-        for other in ("module.", "_orig_mod."):
-            if prefix != other:
-                found.add((prefix, other))
-    return found
-
-
-def _is_wrapped(model: nn.Module) -> bool:
-    first = next(iter(model.parameters()), None)
-    return first is not None and any(
-        first is parameter
-        for wrapped in list(reducers.models())
-        for parameter in wrapped.parameters()
     )
 
 
@@ -346,8 +273,9 @@ def _tell_step(optimizer: Optimizer) -> None:
     if not _course.stepped:
         _course.draws = _course.stepped = True
     _legs[optimizer] = _course.leg
-    mine = [one for one in list(_schedulers.known) if one.optimizer is optimizer]
+    mine = [one for one in list(_schedulers.known) if _is_of(one, optimizer)]
     position, schedule, only = _schedule_of(list(filter(_is_new, mine)) or mine)
+    made = only is not None and _is_new(only)
     scalers = [one for one in list(_scalers.known) if one.is_enabled() and _is_new(one)]
     group = optimizer.param_groups[0] if optimizer.param_groups else {}
     _observe(
@@ -360,13 +288,17 @@ def _tell_step(optimizer: Optimizer) -> None:
             lr=number_of(group.get("lr", -1.0)),
             position=position,
             schedule=schedule,
-            scheduler=_schedulers.of(only)
-            if only is not None and _is_new(only)
-            else -1,
+            scheduler=_schedulers.of(only) if made else -1,
             scale=number_of(scalers[0].get_scale()) if len(scalers) == 1 else 0.0,
             rng=rng,
         )
     )
+    for one in (*mine, *scalers):
+        _born[one] = -1  # from now on it is in use
+
+
+def _is_of(scheduler: Any, optimizer: Optimizer) -> bool:
+    return getattr(scheduler, "optimizer", None) is optimizer
 
 
 def _is_new(thing: Any) -> bool:
