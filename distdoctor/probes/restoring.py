@@ -82,10 +82,11 @@ def install() -> None:
     replace(nn.Module, "load_state_dict", _load_model)
     replace(Optimizer, "load_state_dict", _around("optimizer", _optimizers))
     for kind in vars(lr_scheduler).values():
-        of_schedulers = getattr(kind, "__module__", "") == lr_scheduler.__name__
-        if of_schedulers and "load_state_dict" in vars(kind):
+        if not isinstance(kind, type) or kind.__module__ != lr_scheduler.__name__:
+            continue
+        if "load_state_dict" in vars(kind):
             replace(kind, "load_state_dict", _around("scheduler", _schedulers))
-        if of_schedulers and hasattr(kind, "step") and "__init__" in vars(kind):
+        if hasattr(kind, "step") and "__init__" in vars(kind):
             replace(kind, "__init__", _made_scheduler)
     scaler = torch.amp.GradScaler
     replace(scaler, "load_state_dict", _around("scaler", _scalers))
