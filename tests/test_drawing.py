@@ -440,3 +440,13 @@ def test_any_text_is_a_run_or_a_sketch_error(text: str) -> None:
     except SketchError:
         return
     assert sketch(draw(run)) == run
+
+
+def test_a_line_may_be_continued_on_the_next() -> None:
+    short = sketch("rank 0 | barrier\n       | exit=0\nrank 1 | ?")
+    assert short == sketch("rank 0 | barrier  exit=0\nrank 1 | ?")
+
+
+def test_nothing_is_continued_before_the_first_line() -> None:
+    with pytest.raises(SketchError):
+        sketch("| barrier")

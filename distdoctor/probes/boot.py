@@ -149,6 +149,12 @@ def _fsdp(module: ModuleType) -> None:
     life.watch_fsdp(module)
 
 
+def _safetensors(module: ModuleType) -> None:
+    from distdoctor.probes import checkpoints
+
+    checkpoints.watch_safetensors(module)
+
+
 def _dynamo(rules: ModuleType) -> None:
     """Keep torch.compile out of the probes: they would break its graphs, and be slow.
 
@@ -163,6 +169,7 @@ _INSTALLERS = {
     "torch": _torch,
     "torch.distributed.fsdp": _fsdp,
     "torch._dynamo.trace_rules": _dynamo,
+    "safetensors.torch": _safetensors,
 }
 
 

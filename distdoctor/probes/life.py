@@ -20,6 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from distdoctor.journal import SIMULATION_VARIABLE
 from distdoctor.probes import (
+    checkpoints,
     optimizers,
     reducers,
     rendezvous,
@@ -60,6 +61,7 @@ def install() -> None:
     harmless(samples.install)()  # before the user's program makes a dataset
     harmless(optimizers.watch)()  # they may be made before the rank joins
     harmless(weights.install)()
+    harmless(checkpoints.install)()
     harmless(_watch_steps)()  # also of ranks that never join, and train for themselves
     replace_everywhere(dist.init_process_group, _init_process_group)
     replace_everywhere(dist.destroy_process_group, _destroy_process_group)

@@ -7,9 +7,10 @@ write it by `RECORDER.observe`, and drawings spell it `kind(field=value,…)`.
 from __future__ import annotations
 
 from distdoctor.model.events import Observation
-from distdoctor.model.observed import data, gradients, weights
+from distdoctor.model.observed import checkpoints, data, gradients, weights
 
 KINDS: tuple[type[Observation], ...] = (
+    *checkpoints.KINDS,
     *data.KINDS,
     *gradients.KINDS,
     *weights.KINDS,

@@ -1,0 +1,121 @@
+"""What a rank wrote to checkpoints, read from them, and gave to its objects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distdoctor.model.events import Observation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File(Observation):
+    """A checkpoint and what is in it.
+
+    Its parts are "model" (a mapping of names to tensors), "optimizer", "scheduler",
+    "scaler" and "rng" (the random state that torch had at that moment).
+    """
+
+    file: str = ""  # absolute, with links resolved
+    disk: int = 0  # fingerprint of the machine and of the file system it is on
+    began_ns: int = 0  # monotonic clock of the machine
+    ended_ns: int = 0
+    parts: tuple[str, ...] = ()  # in the order of their names, as often as they occur
+    filled: int = 0  # optimizers in it whose state has entries (momentum, for one)
+    position: int = -1  # `last_epoch` of the scheduler in it; -1: there is not just one
+    schedule: int = 0  # fingerprint of what else its state says; 0 likewise
+    scale: float = 0.0  # of the scaler in it; 0: none
+    lr: float = -1.0  # of the first group of the first optimizer in it; -1: none
+    numbers: tuple[int, ...] = ()  # integers beside the parts: an epoch, a step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored(_File):
+    """A checkpoint was written; torch.save ended."""
+
+    running: int = -1  # `last_epoch` of the only scheduler alive; -1: not just one
+    running_schedule: int = 0  # its fingerprint
+    running_filled: int = 0  # optimizers alive whose state has entries
+    rules: tuple[int, ...] = ()  # fingerprints of these optimizers' hyper-parameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved(Observation):
+    """A file that was written as a checkpoint got another name, at one blow."""
+
+    source: str = ""
+    file: str = ""
+    ended_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened(_File):
+    """A checkpoint was read; torch.load ended."""
+
+    error: str = ""  # the exception that ended it: "FileNotFoundError"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given(Observation):
+    """`load_state_dict` of a live object was called, and returned.
+
+    The names of a model and of the state can differ by what stands before them. Then
+    `prefix` is what the state's names have more, `lacking` what they have less.
+    """
+
+    what: str = ""  # "model", "optimizer", "scheduler" or "scaler"
+    kind: str = ""  # name of its class
+    number: int = 0  # of the object among the rank's, in order of first use
+    matched: int = 0  # names that the state and the model have in common
+    missing: int = 0  # names of the model that the state lacks
+    unexpected: int = 0  # names of the state that the model lacks
+    prefix: str = ""
+    lacking: str = ""
+    explained: int = 0  # names that would match, but for that
+    changed: int = 0  # of some tensors of the model: those with other bits than before
+    empty: bool = False  # the state has no names; `unexpected` are those of the file
+    own: bool = False  # likewise: all tensors that match are the model's own
+    elements: int = 0  # of the model's parameters and buffers
+    wrapped: bool = False  # data parallelism had its parameters already
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduled(Observation):
+    """A scheduler of learning rates was made."""
+
+    kind: str = ""  # name of its class
+    number: int = 0  # among the rank's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shuffled(Observation):
+    """A DistributedSampler was told its epoch."""
+
+    epoch: int = 0
+    seed: int = 0
+    length: int = 0  # samples of its dataset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continued(Observation):
+    """An optimizer is about to make its first step, or its first since a load."""
+
+    kind: str = ""  # name of its class
+    number: int = 0  # among the rank's optimizers
+    filled: bool = False  # its state has entries
+    rules: int = 0  # fingerprint of its hyper-parameters, without the learning rate
+    lr: float = 0.0  # of its first group
+    position: int = -1  # `last_epoch` of its only scheduler; -1: not just one
+    schedule: int = 0  # that scheduler's fingerprint; see `Stored`
+    scheduler: int = -1  # its number, if it was made since the last step before
+    scale: float = 0.0  # of the only scaler alive, if it was made since; 0: not
+    rng: int = 0  # fingerprint of torch's random state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn(Observation):
+    """The step behind a `Continued` is about to be made."""
+
+    rng: int = 0  # fingerprint of torch's random state
+
+
+KINDS = (Stored, Moved, Opened, Given, Scheduled, Shuffled, Continued, Drawn)

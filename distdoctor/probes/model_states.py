@@ -1,0 +1,89 @@
+"""How a model's weights stand to a state: the same memory, bits and names?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from distdoctor.probes import prints, reducers
+from distdoctor.probes.harmless import harmless
+
+_MOST_LOOKED_AT = 64  # tensors of a model, before and after a load
+_MOST_BYTES = 1 << 26
+
+
+def tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers by name; no hook of `state_dict` is called for them."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def plain(model: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
+    """Tensors whose bits can be read without communication."""
+    for name, tensor in tensors(model).items():
+        if type(tensor) in {torch.Tensor, nn.Parameter} and not tensor.is_meta:
+            yield name, tensor
+
+
+@harmless
+def look(model: nn.Module) -> dict[str, int]:
+    """Fingerprints of some tensors, spread over the model."""
+    found = list(plain(model))
+    seen: dict[str, int] = {}
+    room = _MOST_BYTES
+    for name, tensor in found[:: -(-len(found) // _MOST_LOOKED_AT) or 1]:
+        room -= tensor.numel() * tensor.element_size()
+        if room < 0 and seen:
+            break
+        seen[name] = prints.of_tensor(tensor)
+    return seen
+
+
+def is_own(model: nn.Module, state: Mapping[str, Any]) -> bool:
+    """Whether all that matches is the model's own memory."""
+    mine = {name: tensor.data_ptr() for name, tensor in plain(model) if tensor.numel()}
+    both = [name for name in mine if isinstance(state.get(name), torch.Tensor)]
+    return bool(both) and all(
+        state[name].numel() and state[name].data_ptr() == mine[name] for name in both
+    )
+
+
+def explain(lacked: set[str], strange: set[str]) -> tuple[str, str, int]:
+    """What stands before the names of a state, or of a model, and for how many."""
+    best = ("", "", 0)
+    for prefix, lacking in sorted(_candidates(lacked, strange)):
+        size = len(prefix)
+        count = sum(
+            name.startswith(prefix) and lacking + name[size:] in lacked
+            for name in strange
+        )
+        if count > best[2]:
+            best = (prefix, lacking, count)
+    return best
+
+
+def _candidates(lacked: set[str], strange: set[str]) -> set[tuple[str, str]]:
+    found = set()
+    for name in sorted(strange)[:8]:
+        for wanted in lacked:
+            if name != wanted and name.endswith(f".{wanted}"):
+                found.add((name.removesuffix(wanted), ""))
+            elif name != wanted and wanted.endswith(f".{name}"):
+                found.add(("", wanted.removesuffix(name)))
+    for prefix in ("module.", "_orig_mod."):
+        for other in ("module.", "_orig_mod."):
+            if prefix != other:
+                found.add((prefix, other))
+    return found
+
+
+def is_wrapped(model: nn.Module) -> bool:
+    """Whether DistributedDataParallel has its parameters."""
+    first = next(iter(model.parameters()), None)
+    return first is not None and any(
+        first is parameter
+        for wrapped in list(reducers.models())
+        for parameter in wrapped.parameters()
+    )
