@@ -43,7 +43,7 @@ def test_a_check_has_the_types_of_a_check(check: Check) -> None:
     """Checks are loaded by name, so mypy does not compare them with `Check`."""
     assert isinstance(check.severity, Severity)
     assert check.needs
-    assert all(kind in get_args(Event) for kind in check.needs)
+    assert all(issubclass(kind, get_args(Event)) for kind in check.needs)
     hints = get_type_hints(check.examine)
     assert hints == {"run": Run, "return": Iterator[Finding]}
 

@@ -18,11 +18,13 @@ from distdoctor.journal.folder import (
     Exit,
     Manifest,
     StackSample,
+    Streams,
     read_exits,
     read_losses,
     read_manifest,
     read_sources,
     read_stacks,
+    read_streams,
     read_substitutes,
 )
 from distdoctor.journal.noted import read_note
@@ -117,6 +119,7 @@ def assemble(folder: Path, manifest: Manifest, stacks: bool = True) -> Run:
             damaged[path] = str(error)
     if damaged and not readable:
         raise JournalUnreadable(next(iter(damaged.values())))
+    assembly.streams = read_streams(folder)
     run = assembly.run(damaged)
     if manifest.simulated:
         run = as_simulated(run, manifest)
@@ -200,6 +203,7 @@ class _Assembly:
         self._journals: dict[int, _Journal] = {}
         self._restarts: dict[int, int] = {}
         self._unranked: list[_Journal] = []
+        self.streams: list[Streams] = []
 
     def add(self, box: JournalReader) -> None:
         header = box.header()
@@ -299,6 +303,7 @@ class _Assembly:
         life = {}
         for rank, journal in self._journals.items():
             life[rank] = list(journal.life)
+            life[rank] += self._of_workers(rank, journal)
             if (ended := self._ended(rank, journal)) is not None:
                 life[rank].append((len(journal.calls), ended))
         calls = [self._journals[rank].calls for rank in sorted(self._journals)]
@@ -324,6 +329,17 @@ class _Assembly:
             outside=self._outside(),
             last_words=self._manifest.last_words,
         )
+
+    def _of_workers(self, rank: int, journal: _Journal) -> list[tuple[int, Event]]:
+        """What workers of the rank's loaders drew; its end is the place for it."""
+        return [
+            (
+                len(journal.calls),
+                replace(told.drawn, rank=rank, place=self._tables.place(told.site)),
+            )
+            for told in self.streams
+            if told.by == journal.header.pid
+        ]
 
     def _why_unseen(self, rank: int, damaged: Mapping[Path, str]) -> str:
         for path, why in damaged.items():

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from distdoctor.journal import SIMULATION_VARIABLE
-from distdoctor.probes import reducers, rendezvous, setup
+from distdoctor.probes import conditions, reducers, rendezvous, setup
 from distdoctor.probes.boot import reporting
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.loaders import watch_loaders
@@ -50,6 +50,7 @@ def install() -> None:
         simulation.install()
     else:
         harmless(rendezvous.install)()
+    conditions.install()
     harmless(_watch_steps)()  # also of ranks that never join, and train for themselves
     replace_everywhere(dist.init_process_group, _init_process_group)
     replace_everywhere(dist.destroy_process_group, _destroy_process_group)
@@ -158,6 +159,8 @@ def _watch() -> None:
     setup.watch_stores()
     _watch_ddp()
     _watch_loaders()
+    if not _is_simulated():
+        conditions.joined()
 
 
 def _collectives() -> Collectives:
@@ -232,6 +235,7 @@ def watch_fsdp(module: ModuleType) -> None:
 
 @harmless
 def _wrapping(how: str, module: torch.nn.Module, ranks: tuple[int, ...] | None) -> None:
+    conditions.wrapped(module)
     names = [
         name
         for name, parameter in module.named_parameters()
@@ -280,5 +284,6 @@ def _watch_steps() -> None:
 def _step() -> None:
     if RECORDER.writer is not None:
         RECORDER.writer.step()
+        conditions.stepped()
     if _shortening[0] is not None:
         _shortening[0].stepped()

@@ -56,6 +56,7 @@ class Recorder:
             mostly its rank; -1: it was not spawned so.
         calls: How many calls were written; to be changed under `lock`.
         on_turn: What is called when this process begins to play in another run.
+        on_end: What is called when it ends, or plays in this run no more.
         batching: Threads that are inside `batch_isend_irecv`.
     """
 
@@ -66,6 +67,7 @@ class Recorder:
         self.spawned = -1
         self.calls = 0
         self.on_turn: list[Callable[[], None]] = []
+        self.on_end: list[Callable[[], object]] = []
         self.lock = threading.Lock()
         self._local = threading.local()
         self._notes: NotesWriter | None = None
@@ -101,12 +103,19 @@ class Recorder:
 
     def close(self) -> None:
         """End the journal: this process plays no rank any more."""
+        self.ending()
         if self._notes is not None:
             self._notes.close()
             self._notes = None
         if self.writer is not None:
             self.writer.end()
             self.writer = None
+
+    def ending(self) -> None:
+        """Let the probes write what they still hold."""
+        if self.writer is not None:
+            for tell in self.on_end:
+                tell()
 
     def forked(self) -> None:
         """In a child: leave the parent's journal alone."""
@@ -195,7 +204,7 @@ class Recorder:
     def exit_of(self, pid: int, status: int) -> None:
         """Write how a child of this process ended; negative: minus the signal."""
         note = {"pid": pid, "status": status, "by": os.getpid()}
-        self._append(EXITS_FILE, {**note, "site": sites.asking_site()})
+        self.append(EXITS_FILE, {**note, "site": sites.asking_site()})
 
     def substituted(self, kind: str) -> None:
         """Write, once, that something took the place of CUDA.
@@ -206,10 +215,19 @@ class Recorder:
         if kind not in self._substituted:
             self._substituted.add(kind)
             with suppress(OSError):
-                self._append(SUBSTITUTES_FILE, {"pid": os.getpid(), "kind": kind})
+                self.append(SUBSTITUTES_FILE, {"pid": os.getpid(), "kind": kind})
 
-    def _append(self, name: str, note: dict[str, object]) -> None:
-        """One write, so that lines of several processes do not mix."""
+    def append(self, name: str, note: dict[str, object]) -> None:
+        """Add a line to a file that processes share, also those without a journal.
+
+        Args:
+            name: Of the file in the record folder.
+            note: What the line tells, as JSON.
+
+        Raises:
+            OSError: It could not be written.
+        """
+        # One write, so that lines of several processes do not mix.
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         file = os.open(self.folder / name, flags, 0o600)
         try:
@@ -226,7 +244,7 @@ class Recorder:
             rank = -1 if self.writer is None else self.writer.rank
             rank = _rank_of_environment() if rank < 0 else rank
             why = f"{probe}: {error!r}"[:500]
-            self._append(LOSSES_FILE, {"pid": os.getpid(), "rank": rank, "why": why})
+            self.append(LOSSES_FILE, {"pid": os.getpid(), "rank": rank, "why": why})
 
     def _offer_stacks(self) -> None:
         """Let the supervisor ask for stacks by a signal, where it may not trace us.
@@ -257,4 +275,5 @@ os.register_at_fork(after_in_child=RECORDER.forked)
 def interpreter_ends() -> None:
     """Note that the exit handlers run."""
     if RECORDER.writer is not None and sys is not None:
+        RECORDER.ending()
         RECORDER.writer.end()

@@ -7,9 +7,15 @@ write it by `RECORDER.observe`, and drawings spell it `kind(field=value,…)`.
 from __future__ import annotations
 
 from distdoctor.model.events import Observation
-from distdoctor.model.observed import data
+from distdoctor.model.observed import data, memory, randomness, settings, written
 
-KINDS: tuple[type[Observation], ...] = (*data.KINDS,)
+KINDS: tuple[type[Observation], ...] = (
+    *data.KINDS,
+    *randomness.KINDS,
+    *settings.KINDS,
+    *memory.KINDS,
+    *written.KINDS,
+)
 """All of them."""
 
 BY_NAME = {kind.__name__: kind for kind in KINDS}
