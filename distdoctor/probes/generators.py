@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from random import Random
+from itertools import islice
+from random import Random, SystemRandom
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -43,7 +44,7 @@ def generators_of(dataset: Any, collate: Any = None) -> dict[str, Any]:
         if id(value) in seen or len(seen) > _MOST_LOOKED_AT or len(found) >= _MOST:
             continue
         seen.add(id(value))
-        if isinstance(value, kinds):
+        if _is_generator(value, kinds):
             if id(value) not in taken:
                 taken.add(id(value))
                 found[name] = value
@@ -60,16 +61,26 @@ def _kinds() -> tuple[type, ...]:
     return (Random, Generator, *more)
 
 
+def _is_generator(value: Any, kinds: tuple[type, ...]) -> bool:
+    """By its type, as a proxy's `__class__` is code of somebody's."""
+    kind = type(value)
+    return issubclass(kind, kinds) and not issubclass(kind, SystemRandom)
+
+
 def _parts(name: str, value: Any, kinds: tuple[type, ...]) -> Iterator[tuple[str, Any]]:
     if isinstance(value, (*_PLAIN, ModuleType, Module)):
         return
-    if isinstance(value, (list, tuple)):
+    if type(value) in {list, tuple}:
         parts = list(enumerate(value[:_MOST_OF_ONE]))
         yield from ((f"{name}[{at}]", part) for at, part in parts if _may_hold(part))
         return
-    if isinstance(value, dict):
-        items = list(value.items())[:_MOST_OF_ONE]
-        yield from ((f"{name}[{key!r}]", p) for key, p in items if _may_hold(p))
+    if type(value) is dict:
+        items = list(islice(value.items(), _MOST_OF_ONE))
+        yield from (
+            (f"{name}[{key!r}]", part)
+            for key, part in items
+            if isinstance(key, (str, int)) and _may_hold(part)
+        )
         return
     if isinstance(value, MethodType):
         yield name, value.__self__
@@ -77,14 +88,19 @@ def _parts(name: str, value: Any, kinds: tuple[type, ...]) -> Iterator[tuple[str
     if isinstance(value, FunctionType):
         yield from _of_code(value, kinds)
         return
-    held = getattr(value, "__dict__", None)
-    if isinstance(held, dict):
-        for key, part in list(held.items()):
-            if _may_hold(part):
-                yield f"{name}.{key}".lstrip("."), part
-    for method in (vars(type(value)).get(name) for name in _RUN):
+    for key, part in _attributes(value):
+        if _may_hold(part):
+            yield f"{name}.{key}".lstrip("."), part
+    for method in (getattr(type(value), name, None) for name in _RUN):
         if isinstance(method, FunctionType):
             yield from _of_code(method, kinds)
+
+
+def _attributes(value: Any) -> list[tuple[str, Any]]:
+    try:
+        return list(object.__getattribute__(value, "__dict__").items())
+    except AttributeError:
+        return []
 
 
 def _of_code(
@@ -94,7 +110,7 @@ def _of_code(
     if not is_users(function.__code__.co_filename):
         return
     for key, part in list(function.__globals__.items()):
-        if isinstance(part, kinds):
+        if _is_generator(part, kinds):
             yield key, part
     for key, cell in zip(
         function.__code__.co_freevars, function.__closure__ or (), strict=False

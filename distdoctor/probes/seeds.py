@@ -44,6 +44,9 @@ _NEVER_BEFORE_NS = 1_500_000_000 * 1_000_000_000  # July 2017, older than the pr
 in_worker = False
 """This process is a DataLoader's worker, which tells of its streams itself."""
 
+by_user = False
+"""A worker is in the function that the user gave for its beginning."""
+
 created: dict[int, str] = {}
 """Sites of the lines that made generators of numpy, by `id`; of the newest few."""
 
@@ -189,7 +192,7 @@ def _site(depth: int) -> str | None:
     while frame is not None:
         file = frame.f_code.co_filename
         if file.endswith(_WORKER):
-            return None
+            return "" if by_user else None
         if is_users(file):
             return text_of(file, frame.f_lineno, frame.f_code.co_qualname)
         frame = frame.f_back

@@ -23,7 +23,7 @@ def states(generators: Mapping[str, Any]) -> States:
     if (module := sys.modules.get("random")) is not None:
         found["python"] = _of_python(module.getstate())
     if (numpy := sys.modules.get("numpy.random")) is not None:
-        found["numpy"] = _of_numpy(numpy.get_state())
+        found["numpy"] = prints.of_value(_plain(numpy.get_state(legacy=False)))
     for name, generator in generators.items():
         found[name] = _of_generator(generator)
     return found
@@ -39,18 +39,13 @@ def _of_python(state: Any) -> int:
     return hash((numbers, gauss or 0)) % 2**63
 
 
-def _of_numpy(state: Any) -> int:
-    name, key, *rest = state
-    return prints.of_value((name, key.tobytes(), *rest))
-
-
 def _of_generator(generator: Any) -> int:
     if isinstance(generator, torch.Generator):
         return prints.of_tensor(generator.get_state())
     if hasattr(generator, "getstate"):
         return _of_python(generator.getstate())
     if hasattr(generator, "get_state"):
-        return _of_numpy(generator.get_state())
+        return prints.of_value(_plain(generator.get_state(legacy=False)))
     return prints.of_value(_plain(generator.bit_generator.state))
 
 

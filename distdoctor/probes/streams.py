@@ -112,10 +112,12 @@ class Passes:
 
     def stepped(self) -> None:
         """An optimizer made a step."""
-        for one in self._open:
+        for one in [*self._open]:
             if not one.trained:
                 one.trained = True
                 self.begun += 1
+            if one.looks >= _LOOKS:
+                self.tell(one)  # now, as the job may be ended within the pass
 
     @harmless
     def tell(self, one: _Pass) -> None:

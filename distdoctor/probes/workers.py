@@ -38,30 +38,50 @@ def watch_workers() -> None:
 
     @functools.wraps(made)
     def _worker_loop(*args: Any, **kwargs: Any) -> Any:
-        _begin(*args, **kwargs)
-        return made(*args, **kwargs)
+        return made(*(_begin(*args) or args), **kwargs)
 
     torchs._worker_loop = _worker_loop
 
 
+_DATASET, _COLLATE, _INITIALISE, _NUMBER = 1, 6, 9, 10
+"""Positions of the arguments of `_worker_loop`; torch gives them by position."""
+
+
 @harmless
-def _begin(kind: Any, dataset: Any, *args: Any, **_kwargs: Any) -> None:
-    """Before anything of the worker: come in where it makes what fetches batches."""
+def _begin(*args: Any) -> tuple[Any, ...]:
+    """Before anything of the worker: come in where it makes what fetches batches.
+
+    Returns:
+        The arguments for the worker.
+    """
     loader, _, epoch = os.environ.get(LOADER_VARIABLE, "").partition("-")
     if not loader.isdigit():
-        return
+        return args
     seeds.in_worker = True
-    collate, number = args[4], args[8]
-    look = _Look(int(loader), int(epoch), number, kind == _DatasetKind.Iterable)
+    dataset, collate = args[_DATASET], args[_COLLATE]
+    iterable = args[0] == _DatasetKind.Iterable
+    look = _Look(int(loader), int(epoch), args[_NUMBER], iterable)
     kinds: Any = _DatasetKind
     made = kinds.create_fetcher
 
-    def create_fetcher(*args: Any, **kwargs: Any) -> Any:
-        fetcher = made(*args, **kwargs)
+    def create_fetcher(*given: Any, **kwargs: Any) -> Any:
+        fetcher = made(*given, **kwargs)
         look.begin(fetcher, generators_of(dataset, collate))
         return fetcher
 
     kinds.create_fetcher = staticmethod(create_fetcher)
+    initialise = args[_INITIALISE]
+    if initialise is None:
+        return args
+
+    def by_user(worker: int) -> None:
+        seeds.by_user = True
+        try:
+            initialise(worker)
+        finally:
+            seeds.by_user = False
+
+    return (*args[:_INITIALISE], by_user, *args[_INITIALISE + 1 :])
 
 
 class _Look:
