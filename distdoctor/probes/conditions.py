@@ -5,33 +5,41 @@ These are random numbers, settings, memory and files.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 
-from distdoctor.probes import seeds, streams, workers
+from distdoctor.probes import (
+    seeds,
+    settings_seen,
+    streams,
+    workers,
+)
 from distdoctor.probes.harmless import harmless
-
-if TYPE_CHECKING:
-    from torch import nn
+from distdoctor.probes.recorder import RECORDER
 
 
 def install() -> None:
     """Right after `import torch`."""
     harmless(seeds.watch_torch)(torch)
+    harmless(settings_seen.watch_flags)(torch)
     harmless(workers.watch_workers)()
 
 
 def joined() -> None:
     """When the process has become a rank, for the first time."""
     harmless(seeds.tell_early)()
+    harmless(settings_seen.tell_early)()
     harmless(streams.watch_passes)()
+    RECORDER.on_turn.append(settings_seen.OPTIMIZERS.forget)
 
 
-def wrapped(module: nn.Module) -> None:
+def wrapped(module: torch.nn.Module) -> None:
     """A model is about to be wrapped for data parallelism."""
+    settings_seen.OPTIMIZERS.wrapped(module)
 
 
-def stepped() -> None:
+def stepped(optimizer: Any) -> None:
     """An optimizer made a step."""
     streams.PASSES.stepped()
+    settings_seen.OPTIMIZERS.stepped(optimizer)

@@ -50,7 +50,8 @@ def install() -> None:
         simulation.install()
     else:
         harmless(rendezvous.install)()
-    conditions.install()
+    if not _is_simulated():
+        conditions.install()
     harmless(_watch_steps)()  # also of ranks that never join, and train for themselves
     replace_everywhere(dist.init_process_group, _init_process_group)
     replace_everywhere(dist.destroy_process_group, _destroy_process_group)
@@ -274,16 +275,16 @@ def _watch_loaders() -> None:
 
 
 def _watch_steps() -> None:
-    def stepped(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        _step()
+    def stepped(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        _step(optimizer)
 
     register_optimizer_step_post_hook(stepped)
 
 
 @harmless
-def _step() -> None:
+def _step(optimizer: Any) -> None:
     if RECORDER.writer is not None:
         RECORDER.writer.step()
-        conditions.stepped()
+        conditions.stepped(optimizer)
     if _shortening[0] is not None:
         _shortening[0].stepped()
