@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from distdoctor.probes import (
+    memory_seen,
     seeds,
     settings_seen,
     streams,
@@ -31,6 +32,7 @@ def joined() -> None:
     harmless(seeds.tell_early)()
     harmless(settings_seen.tell_early)()
     harmless(streams.watch_passes)()
+    harmless(memory_seen.watch_memory)()
     RECORDER.on_turn.append(settings_seen.OPTIMIZERS.forget)
 
 
@@ -43,3 +45,4 @@ def stepped(optimizer: Any) -> None:
     """An optimizer made a step."""
     streams.PASSES.stepped()
     settings_seen.OPTIMIZERS.stepped(optimizer)
+    memory_seen.KEPT.stepped()

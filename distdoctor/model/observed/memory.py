@@ -25,6 +25,8 @@ class Retained(Observation):
     steps: int = 0  # optimizer steps done
     graphs: int = 0  # graphs alive
     oldest: int = 0  # the step before which the oldest of them was made
+    passes: int = 0  # training passes over DataLoaders begun so far
+    outlived: bool = False  # some were made in an earlier pass than the present one
     name: str = ""  # the variable that keeps them; none: it was not found
 
 
