@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from distdoctor.probes import (
+    files_written,
     memory_seen,
     seeds,
     settings_seen,
@@ -25,6 +26,7 @@ def install() -> None:
     harmless(seeds.watch_torch)(torch)
     harmless(settings_seen.watch_flags)(torch)
     harmless(workers.watch_workers)()
+    harmless(files_written.watch_files)()
 
 
 def joined() -> None:
