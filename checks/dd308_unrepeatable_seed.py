@@ -91,30 +91,39 @@ _SOURCES = {
 
 def examine(run: Run) -> Iterator[Finding]:
     """Seeds that another run will not have, and runs that differed."""
-    for rank in run.seen:
-        for difference in run.of(Unrepeated, rank):
-            yield _differed(difference)
+    differences = [one for rank in run.seen for one in run.of(Unrepeated, rank)]
+    if differences:
+        yield _differed(differences)
     for (place, source), seeds in unrepeatable_seeds(run).items():
         yield _seeded_from(place, source, seeds)
     yield from _forgotten(run)
     require_whole(run)
 
 
-def _differed(difference: Unrepeated) -> Finding:
-    name = f" of {difference.name}" if difference.name else ""
-    at = "before the first step"
-    if difference.step:
-        at = f"after {difference.step} steps"
-    figures = ""
-    if difference.here:
-        figures = f" ({difference.here}, then {difference.there})"
+def _differed(differences: Sequence[Unrepeated]) -> Finding:
+    """What is told first comes first in what the job does, and explains the rest."""
+    ordered = sorted(differences, key=lambda one: _ORDER.get(one.what, len(_ORDER)))
+    told = []
+    for one in ordered:
+        name = f" ({one.name})" if one.name else ""
+        at = f"in step {one.step + 1}"
+        figures = f": {one.here}, then {one.there}" if one.here else ""
+        told.append(f"{one.what}{name} {at} on rank {one.rank}{figures}")
     return Finding(
-        message=f"A second run of the job differed: on rank {difference.rank}, "
-        f"{at}, in the {difference.what}{name}{figures}",
-        exhibits=(difference,),
-        locations=_at(difference.place, (difference.rank,), "differed here"),
-        details={"step": difference.step, "what": difference.what},
+        message=f"A second run of the job differed, first in {'; then in '.join(told)}",
+        exhibits=tuple(ordered),
+        locations=tuple(
+            location
+            for one in ordered
+            for location in _at(one.place, (one.rank,), f"{one.what} differed")
+        ),
+        details={
+            "differences": [[one.rank, one.step, one.what, one.name] for one in ordered]
+        },
     )
+
+
+_ORDER = {"seed": 0, "random stream": 1, "samples": 2}
 
 
 def _seeded_from(place: Place | None, source: str, seeds: Sequence[Seeded]) -> Finding:

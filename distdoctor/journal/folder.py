@@ -5,6 +5,7 @@ rank-R.K.journal     black box of the K-th process (from 0) that played rank R
 unranked.K.journal   of a process that failed before it had a rank
 exits.jsonl          ends of processes, as their parents saw them
 substitutes.jsonl    what took the place of CUDA
+differences.json     how a second run differed
 streams.jsonl        what loaders' workers drew from their random streams
 losses.jsonl         what went wrong inside the probes
 stacks.json          stacks of the ranks (`StackSample`)
@@ -28,6 +29,7 @@ import msgspec
 
 from distdoctor.errors import RecordUnreadable
 from distdoctor.journal import (
+    DIFFERENCES_FILE,
     EXITS_FILE,
     HEADER,
     HEADER_BYTES,
@@ -262,6 +264,24 @@ def read_streams(folder: Path) -> list[Streams]:
                 key = (int(one["pid"]), drawn.loader, drawn.epoch)
                 told[key] = Streams(int(one["by"]), str(one["site"]), drawn)
     return list(told.values())
+
+
+class Difference(msgspec.Struct, kw_only=True):
+    """How a second run of the job differed from this one."""
+
+    rank: int
+    step: int = 0
+    what: str
+    name: str = ""
+    here: str = ""
+    there: str = ""
+    file: str = ""  # the line it was seen at
+    line: int = 0
+
+
+def read_differences(folder: Path) -> list[Difference]:
+    """How a second run differed; empty if it did not, or there was none."""
+    return _read(folder / DIFFERENCES_FILE, list[Difference]) or []
 
 
 def _read(path: Path, kind: type[AnyStruct]) -> AnyStruct | None:

@@ -5,16 +5,19 @@ These are random numbers, settings, memory and files.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
 
+from distdoctor.journal import TRACE_VARIABLE
 from distdoctor.probes import (
     files_written,
     memory_seen,
     seeds,
     settings_seen,
     streams,
+    tracing,
     workers,
 )
 from distdoctor.probes.harmless import harmless
@@ -35,12 +38,15 @@ def joined() -> None:
     harmless(settings_seen.tell_early)()
     harmless(streams.watch_passes)()
     harmless(memory_seen.watch_memory)()
+    if TRACE_VARIABLE in os.environ:
+        harmless(tracing.watch)()
     RECORDER.on_turn.append(settings_seen.OPTIMIZERS.forget)
 
 
 def wrapped(module: torch.nn.Module) -> None:
     """A model is about to be wrapped for data parallelism."""
     settings_seen.OPTIMIZERS.wrapped(module)
+    tracing.TRACE.wrapped(module)
 
 
 def stepped(optimizer: Any) -> None:
@@ -48,3 +54,4 @@ def stepped(optimizer: Any) -> None:
     streams.PASSES.stepped()
     settings_seen.OPTIMIZERS.stepped(optimizer)
     memory_seen.KEPT.stepped()
+    tracing.TRACE.stepped(optimizer)

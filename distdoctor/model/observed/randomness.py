@@ -55,4 +55,13 @@ class Unrepeated(Observation):
     there: str = ""
 
 
-KINDS = (Seeded, Drawn, Flag, Unrepeated)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced(Observation):
+    """What was computed up to an optimizer's step; written for `--twice` alone."""
+
+    step: int = 1  # of all optimizers, from 1
+    names: tuple[str, ...] = ()  # "output layer1.0", "gradient fc.weight", …, in order
+    prints: tuple[int, ...] = ()  # fingerprints
+
+
+KINDS = (Seeded, Drawn, Flag, Unrepeated, Traced)
