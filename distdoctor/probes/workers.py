@@ -55,8 +55,8 @@ def _begin(*args: Any) -> tuple[Any, ...]:
         The arguments for the worker.
     """
     loader, _, epoch = os.environ.get(LOADER_VARIABLE, "").partition("-")
-    if not loader.isdigit():
-        return args
+    if not loader.isdigit() or RECORDER.writer is not None:
+        return args  # of a loader nobody watches, or a thread of the rank's own process
     seeds.in_worker = True
     dataset, collate = args[_DATASET], args[_COLLATE]
     iterable = args[0] == _DatasetKind.Iterable
@@ -66,7 +66,7 @@ def _begin(*args: Any) -> tuple[Any, ...]:
 
     def create_fetcher(*given: Any, **kwargs: Any) -> Any:
         fetcher = made(*given, **kwargs)
-        look.begin(fetcher, generators_of(dataset, collate))
+        look.begin(fetcher, dataset, collate)
         return fetcher
 
     kinds.create_fetcher = staticmethod(create_fetcher)
@@ -100,7 +100,7 @@ class _Look:
         self.loading: set[str] = set()
 
     @harmless
-    def begin(self, fetcher: Any, generators: dict[str, Any]) -> None:
+    def begin(self, fetcher: Any, dataset: Any, collate: Any) -> None:
         """A pass begins; the user's `worker_init_fn` has had its turn."""
         self.passes += 1
         if self.passes > _MOST_PASSES:
@@ -108,8 +108,8 @@ class _Look:
         seeded = self._seeded_since()
         self.epoch += self.passes > 1
         self.seeded = tuple(sorted(seeded)) if self.passes == 1 else ()
-        self.generators = generators
-        self.begins = self.last = states(generators)
+        self.generators = generators_of(dataset, collate)
+        self.begins = self.last = states(self.generators)
         self.loading, self.batches = set(), 0
         fetch = fetcher.fetch
 
