@@ -42,7 +42,7 @@ _RECENT = 6
 """Steps whose graphs may be alive for a reason, as in gradient accumulation."""
 
 _MOST_SAMPLES = 256
-_MOST_TOLD = 4
+_MOST_LOOKS = 4  # at what keeps graphs; each costs a collection of garbage
 
 
 class _Mark:
@@ -63,7 +63,7 @@ class Kept:
     def forget(self) -> None:
         """This process plays in another run from now on."""
         self._marks: weakref.WeakSet[_Mark] = weakref.WeakSet()
-        self._backwards = self._steps = self._told = 0
+        self._backwards = self._steps = self._looks = 0
         self._next = 4
         self._begun = self._begun_at = 0
         self._samples: list[tuple[int, int, int, int, int]] = []
@@ -111,15 +111,17 @@ class Kept:
         earlier = [mark for mark in marks if mark.begun < PASSES.begun]
         under_way = self._steps - self._begun_at >= _FEW_STEPS
         crossed = under_way and len(earlier) >= _FROM_EARLIER and not self._crossed
-        if self._told >= _MOST_TOLD or not (crossed or len(marks) >= self._most):
+        if self._looks >= _MOST_LOOKS or len(marks) < _MANY:
             return
+        if not (crossed or len(marks) >= self._most):
+            return
+        self._looks += 1
         self._most = 2 * len(marks)
         gc.collect()  # what only cycles keep is not kept
         marks = self._old()
         if len(marks) < _MANY:
             return
         self._crossed |= crossed
-        self._told += 1
         name, site = holder_of(marks, KEY)
         told = Retained(
             rank=-1,
