@@ -51,8 +51,13 @@ class Trace:
         name = self._modules.get(id(module))
         if name is None or not self._is_due() or len(self._seen) >= _MOST_TENSORS:
             return
-        for tensor in [output] if isinstance(output, torch.Tensor) else output:
-            if isinstance(tensor, torch.Tensor):
+        parts = [output]
+        if isinstance(output, (tuple, list)):
+            parts = list(output)
+        elif isinstance(output, dict):
+            parts = list(output.values())
+        for tensor in parts:
+            if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
                 self._add(f"output {name or 'of the model'}", tensor)
                 return
 
