@@ -62,7 +62,7 @@ The GradScaler begins at its default again:
 
 Random state was saved and starts where the run did:
 
-    rank 0 | continued(rng=3)  drawn(rng=4)
+    rank 0 | continued(rng=3)  reached(rng=4)
            | stored(file=c,parts=model+optimizer+rng,filled=1)  barrier
            | opened(file=c,parts=model+optimizer+rng,filled=1)@t.py:33
            | given(what=model,matched=4)  given(what=optimizer)@t.py:35

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from distdoctor.analysis.files import Written, written
 from distdoctor.model.observed.checkpoints import (
     Continued,
-    Drawn,
+    Reached,
     Given,
     Opened,
     Scheduled,
@@ -31,7 +31,7 @@ class Leg:
     opened: list[Opened] = field(default_factory=list)
     given: list[Given] = field(default_factory=list)
     continued: list[Continued] = field(default_factory=list)
-    drawn: Drawn | None = None
+    drawn: Reached | None = None
     shuffled: list[Shuffled] = field(default_factory=list)
 
 
@@ -57,7 +57,7 @@ def _legs(run: Run, rank: int) -> list[Leg]:
                 found[-1].given.append(event)
             case Continued():
                 found[-1].continued.append(event)
-            case Drawn():
+            case Reached():
                 found[-1].drawn = event
             case Shuffled():
                 found[-1].shuffled.append(event)

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,6 +86,11 @@ if TYPE_CHECKING:
     help="Do not shorten epochs, even if the job will not end within the budget.",
 )
 @click.option(
+    "--twice",
+    is_flag=True,
+    help="Run the job twice and say where the runs differ first; implies --full.",
+)
+@click.option(
     "--record",
     type=click.Path(path_type=Path),
     help="Keep the record of the run in this folder.",
@@ -102,6 +108,7 @@ def run(
     budget: float,
     device: str,
     full: bool,
+    twice: bool,
     record: Path | None,
     form: str,
     output: Path | None,
@@ -122,6 +129,11 @@ def run(
     played: tuple[int, ...] = ()
     if world_size is not None or as_rank is not None:
         played = ranks_to_play(world_size, as_rank)
+    if twice and played:
+        raise LaunchRefused(
+            "--twice compares what real ranks compute, and --world-size simulates "
+            "them: give one of the two"
+        )
     with _record_folder(record) as folder:
         if played:
             command = command_alone(script, given, launcher, not is_default)
@@ -139,12 +151,15 @@ def run(
             steps=steps,
             budget_s=budget,
             device=device,
-            shorten=not (full or steps or played),
+            shorten=not (full or twice or steps or played),
+            traced=twice,
         )
         if job.own:
             leave_allocation()
         divert = form != Format.TEXT and output is None
         interrupted = _supervise(plan, world_size or 0, played, divert)
+        if twice and not interrupted:
+            interrupted = _once_more(plan, divert)
         judgement = Judged(folder, kept=str(record or ""))
         keep = record is not None or judgement.report.verdict != "well"
         if keep:
@@ -171,6 +186,39 @@ def _supervise(
             manifest = supervise(plan, screen)
     if manifest.stopped == Stop.INTERRUPTED:
         return 128 + (received[0] if received else signal.SIGINT)
+    return 0
+
+
+def _once_more(plan: Plan, divert: bool) -> int:
+    """Run the job again, and write into the first record how that differed.
+
+    Returns:
+        As `_supervise`.
+    """
+    from distdoctor.analysis.repetition import differences
+    from distdoctor.journal import DIFFERENCES_FILE
+    from distdoctor.journal import folder as record
+    from distdoctor.journal.assembly import read_run
+
+    with tempfile.TemporaryDirectory(prefix="distdoctor-") as second:
+        folder = Path(second)
+        interrupted = _supervise(replace(plan, folder=folder), 0, (), divert)
+        if interrupted:
+            return interrupted
+        found = [
+            record.Difference(
+                rank=one.rank,
+                step=one.step,
+                what=one.what,
+                name=one.name,
+                here=one.here,
+                there=one.there,
+                file=one.place.file if one.place else "",
+                line=one.place.line if one.place else 0,
+            )
+            for one in differences(read_run(plan.folder), read_run(folder))
+        ]
+        record.write(plan.folder, DIFFERENCES_FILE, found)
     return 0
 
 

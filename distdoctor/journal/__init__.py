@@ -171,6 +171,15 @@ EXITS_FILE = "exits.jsonl"
 SUBSTITUTES_FILE = "substitutes.jsonl"
 """What took the place of CUDA in each process: lines of JSON, `pid` and `kind`."""
 
+TRACE_VARIABLE = "DISTDOCTOR_TRACE"
+"""Set where two runs are to be compared: fingerprints are written at each step."""
+
+DIFFERENCES_FILE = "differences.json"
+"""How a second run of the job differed from this one."""
+
+STREAMS_FILE = "streams.jsonl"
+"""What loaders' workers drew: lines of JSON, `by`, `pid`, `site` and `drawn`."""
+
 LOSSES_FILE = "losses.jsonl"
 """First error of a probe in each process: a line of JSON each, `pid`, `rank`, `why`."""
 

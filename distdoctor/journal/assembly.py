@@ -15,14 +15,18 @@ from numpy.typing import NDArray
 from distdoctor.errors import JournalUnreadable
 from distdoctor.journal import TOUCHED_BY_STEP, Kind, members_of
 from distdoctor.journal.folder import (
+    Difference,
     Exit,
     Manifest,
     StackSample,
+    Streams,
+    read_differences,
     read_exits,
     read_losses,
     read_manifest,
     read_sources,
     read_stacks,
+    read_streams,
     read_substitutes,
 )
 from distdoctor.journal.noted import read_note
@@ -53,6 +57,7 @@ from distdoctor.model.events import (
     Unreduced,
     Wrapped,
 )
+from distdoctor.model.observed.randomness import Unrepeated
 from distdoctor.model.operations import OPERATIONS, UNUSED
 from distdoctor.model.run import CALLS, Frame, Group, Run, Spec
 
@@ -117,6 +122,7 @@ def assemble(folder: Path, manifest: Manifest, stacks: bool = True) -> Run:
             damaged[path] = str(error)
     if damaged and not readable:
         raise JournalUnreadable(next(iter(damaged.values())))
+    assembly.streams = read_streams(folder)
     run = assembly.run(damaged)
     if manifest.simulated:
         run = as_simulated(run, manifest)
@@ -126,7 +132,26 @@ def assemble(folder: Path, manifest: Manifest, stacks: bool = True) -> Run:
     run = replace(
         run, sources=read_sources(folder), substituted=read_substitutes(folder)
     )
+    run = _with_differences(run, read_differences(folder))
     return _with_stacks(run, samples, manifest.directory)
+
+
+def _with_differences(run: Run, differences: Iterable[Difference]) -> Run:
+    """The run with what a second one had otherwise, behind each rank's last event."""
+    life = {rank: list(events) for rank, events in run.life.items()}
+    for one in differences:
+        if one.rank in life:
+            told = Unrepeated(
+                rank=one.rank,
+                step=one.step,
+                what=one.what,
+                name=one.name,
+                here=one.here,
+                there=one.there,
+                place=Place(one.file, one.line) if one.file else None,
+            )
+            life[one.rank].append((len(run.rows_of(one.rank)), told))
+    return replace(run, life=life)
 
 
 def relative(file: str, directory: str) -> str:
@@ -200,6 +225,7 @@ class _Assembly:
         self._journals: dict[int, _Journal] = {}
         self._restarts: dict[int, int] = {}
         self._unranked: list[_Journal] = []
+        self.streams: list[Streams] = []
 
     def add(self, box: JournalReader) -> None:
         header = box.header()
@@ -299,6 +325,7 @@ class _Assembly:
         life = {}
         for rank, journal in self._journals.items():
             life[rank] = list(journal.life)
+            life[rank] += self._of_workers(rank, journal)
             if (ended := self._ended(rank, journal)) is not None:
                 life[rank].append((len(journal.calls), ended))
         calls = [self._journals[rank].calls for rank in sorted(self._journals)]
@@ -324,6 +351,17 @@ class _Assembly:
             outside=self._outside(),
             last_words=self._manifest.last_words,
         )
+
+    def _of_workers(self, rank: int, journal: _Journal) -> list[tuple[int, Event]]:
+        """What workers of the rank's loaders drew; its end is the place for it."""
+        return [
+            (
+                len(journal.calls),
+                replace(told.drawn, rank=rank, place=self._tables.place(told.site)),
+            )
+            for told in self.streams
+            if told.by == journal.header.pid
+        ]
 
     def _why_unseen(self, rank: int, damaged: Mapping[Path, str]) -> str:
         for path, why in damaged.items():

@@ -5,6 +5,8 @@ rank-R.K.journal     black box of the K-th process (from 0) that played rank R
 unranked.K.journal   of a process that failed before it had a rank
 exits.jsonl          ends of processes, as their parents saw them
 substitutes.jsonl    what took the place of CUDA
+differences.json     how a second run differed
+streams.jsonl        what loaders' workers drew from their random streams
 losses.jsonl         what went wrong inside the probes
 stacks.json          stacks of the ranks (`StackSample`)
 sources.json         text of the user's files that the journals name
@@ -19,13 +21,15 @@ from __future__ import annotations
 import json
 import struct
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from distdoctor.errors import RecordUnreadable
 from distdoctor.journal import (
+    DIFFERENCES_FILE,
     EXITS_FILE,
     HEADER,
     HEADER_BYTES,
@@ -33,15 +37,19 @@ from distdoctor.journal import (
     LOSSES_FILE,
     MAGIC,
     RECORD_BYTES,
+    STREAMS_FILE,
     SUBSTITUTES_FILE,
     offset_of,
 )
+from distdoctor.model.observed.randomness import Drawn
 
 SCHEMA = "distdoctor.record/1"
 
 MANIFEST, STACKS, SOURCES = "run.json", "stacks.json", "sources.json"
 
 _DAMAGED = (ValueError, TypeError, KeyError, OverflowError, RecursionError)
+
+_MOST_LINES = 200_000  # of what workers write
 
 _LARGEST_FILE = 64 * 1024 * 1024  # folders may come from anybody
 
@@ -235,6 +243,45 @@ def read_substitutes(folder: Path) -> tuple[str, ...]:
             with suppress(*_DAMAGED):  # torn: its writer died
                 kinds.add(str(json.loads(line)["kind"]))
     return tuple(sorted(kinds))
+
+
+class Streams(NamedTuple):
+    """What one worker of a loader drew in a pass."""
+
+    by: int  # the process that started it
+    site: str  # where its streams were seeded or made; as in journals
+    drawn: Drawn
+
+
+def read_streams(folder: Path) -> list[Streams]:
+    """What workers of loaders drew, the last word of each in a pass."""
+    told: dict[tuple[int, int, int], Streams] = {}
+    with suppress(OSError), (folder / STREAMS_FILE).open(errors="replace") as file:
+        for line in islice(file, _MOST_LINES):
+            with suppress(*_DAMAGED):  # torn: its writer died
+                one = json.loads(line)
+                drawn = msgspec.convert({"rank": -1, **one["drawn"]}, Drawn)
+                key = (int(one["pid"]), drawn.loader, drawn.epoch)
+                told[key] = Streams(int(one["by"]), str(one["site"]), drawn)
+    return list(told.values())
+
+
+class Difference(msgspec.Struct, kw_only=True):
+    """How a second run of the job differed from this one."""
+
+    rank: int
+    step: int = 0
+    what: str
+    name: str = ""
+    here: str = ""
+    there: str = ""
+    file: str = ""  # the line it was seen at
+    line: int = 0
+
+
+def read_differences(folder: Path) -> list[Difference]:
+    """How a second run differed; empty if it did not, or there was none."""
+    return _read(folder / DIFFERENCES_FILE, list[Difference]) or []
 
 
 def _read(path: Path, kind: type[AnyStruct]) -> AnyStruct | None:

@@ -15,6 +15,7 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from distdoctor.journal import OWNER_VARIABLE
+from distdoctor.probes import seeds, settings_seen
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.importing import AroundImports, Load
 from distdoctor.probes.recorder import RECORDER, interpreter_ends
@@ -26,6 +27,8 @@ def start() -> None:
     _watch_children()
     _watch_exceptions()
     harmless(watch_settings)()
+    harmless(seeds.watch)()
+    harmless(settings_seen.watch_arguments)()
     atexit.register(interpreter_ends)
     AroundImports({name: _after(install) for name, install in _INSTALLERS.items()})
     _open_if_ranked()

@@ -21,6 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from distdoctor.journal import SIMULATION_VARIABLE
 from distdoctor.probes import (
     checkpoints,
+    conditions,
     optimizers,
     reducers,
     rendezvous,
@@ -62,6 +63,8 @@ def install() -> None:
     harmless(optimizers.watch)()  # they may be made before the rank joins
     harmless(weights.install)()
     harmless(checkpoints.install)()
+    if not _is_simulated():
+        conditions.install()
     harmless(_watch_steps)()  # also of ranks that never join, and train for themselves
     replace_everywhere(dist.init_process_group, _init_process_group)
     replace_everywhere(dist.destroy_process_group, _destroy_process_group)
@@ -172,6 +175,8 @@ def _watch() -> None:
     if not _is_simulated():
         _watch_gradients()
     _watch_loaders()
+    if not _is_simulated():
+        conditions.joined()
 
 
 def _collectives() -> Collectives:
@@ -250,6 +255,7 @@ def watch_fsdp(module: ModuleType) -> None:
 
 @harmless
 def _wrapping(how: str, module: torch.nn.Module, ranks: tuple[int, ...] | None) -> None:
+    conditions.wrapped(module)
     names = [
         name
         for name, parameter in module.named_parameters()
@@ -297,15 +303,16 @@ def _watch_gradients() -> None:
 
 
 def _watch_steps() -> None:
-    def stepped(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        _step()
+    def stepped(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        _step(optimizer)
 
     register_optimizer_step_post_hook(stepped)
 
 
 @harmless
-def _step() -> None:
+def _step(optimizer: Any) -> None:
     if RECORDER.writer is not None:
         RECORDER.writer.step()
+        conditions.stepped(optimizer)
     if _shortening[0] is not None:
         _shortening[0].stepped()

@@ -204,7 +204,7 @@ class Recorder:
     def exit_of(self, pid: int, status: int) -> None:
         """Write how a child of this process ended; negative: minus the signal."""
         note = {"pid": pid, "status": status, "by": os.getpid()}
-        self._append(EXITS_FILE, {**note, "site": sites.asking_site()})
+        self.append(EXITS_FILE, {**note, "site": sites.asking_site()})
 
     def substituted(self, kind: str) -> None:
         """Write, once, that something took the place of CUDA.
@@ -215,10 +215,19 @@ class Recorder:
         if kind not in self._substituted:
             self._substituted.add(kind)
             with suppress(OSError):
-                self._append(SUBSTITUTES_FILE, {"pid": os.getpid(), "kind": kind})
+                self.append(SUBSTITUTES_FILE, {"pid": os.getpid(), "kind": kind})
 
-    def _append(self, name: str, note: dict[str, object]) -> None:
-        """One write, so that lines of several processes do not mix."""
+    def append(self, name: str, note: dict[str, object]) -> None:
+        """Add a line to a file that processes share, also those without a journal.
+
+        Args:
+            name: Of the file in the record folder.
+            note: What the line tells, as JSON.
+
+        Raises:
+            OSError: It could not be written.
+        """
+        # One write, so that lines of several processes do not mix.
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         file = os.open(self.folder / name, flags, 0o600)
         try:
@@ -235,7 +244,7 @@ class Recorder:
             rank = -1 if self.writer is None else self.writer.rank
             rank = _rank_of_environment() if rank < 0 else rank
             why = f"{probe}: {error!r}"[:500]
-            self._append(LOSSES_FILE, {"pid": os.getpid(), "rank": rank, "why": why})
+            self.append(LOSSES_FILE, {"pid": os.getpid(), "rank": rank, "why": why})
 
     def _offer_stacks(self) -> None:
         """Let the supervisor ask for stacks by a signal, where it may not trace us.

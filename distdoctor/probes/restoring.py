@@ -19,7 +19,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from distdoctor.model.observed.checkpoints import (
     Continued,
-    Drawn,
+    Reached,
     Given,
     Scheduled,
     Shuffled,
@@ -57,7 +57,7 @@ class _Course:
     def __init__(self) -> None:
         self.leg = 0
         self.stepped = False  # in this leg
-        self.draws = False  # the next step is to be told as `Drawn`
+        self.draws = False  # the next step is to be told as `Reached`
         self.names: set[str] = set()  # in the checkpoint that was read last
         self.notes = 0
         self.models = 0  # how many were given their state
@@ -268,7 +268,7 @@ def _tell_step(optimizer: Optimizer) -> None:
     rng = prints.of_tensor(torch.get_rng_state())
     if _course.draws:
         _course.draws = False
-        _observe(Drawn(rank=-1, rng=rng))
+        _observe(Reached(rank=-1, rng=rng))
     if _legs.get(optimizer, -1) == _course.leg:
         return
     if not _course.stepped:

@@ -7,13 +7,26 @@ write it by `RECORDER.observe`, and drawings spell it `kind(field=value,…)`.
 from __future__ import annotations
 
 from distdoctor.model.events import Observation
-from distdoctor.model.observed import checkpoints, data, gradients, weights
+from distdoctor.model.observed import (
+    checkpoints,
+    data,
+    gradients,
+    memory,
+    randomness,
+    settings,
+    weights,
+    written,
+)
 
 KINDS: tuple[type[Observation], ...] = (
     *checkpoints.KINDS,
     *data.KINDS,
     *gradients.KINDS,
+    *memory.KINDS,
+    *randomness.KINDS,
+    *settings.KINDS,
     *weights.KINDS,
+    *written.KINDS,
 )
 """All of them."""
 

@@ -112,10 +112,10 @@ class Continued(Observation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn(Observation):
+class Reached(Observation):
     """The step behind a `Continued` is about to be made."""
 
     rng: int = 0  # fingerprint of torch's random state
 
 
-KINDS = (Stored, Moved, Opened, Given, Scheduled, Shuffled, Continued, Drawn)
+KINDS = (Stored, Moved, Opened, Given, Scheduled, Shuffled, Continued, Reached)

@@ -1,0 +1,161 @@
+"""Ranks that train one model step with different hyper-parameters.
+
+What it is
+----------
+The gradients of a model are averaged, and each rank then makes the step by itself. The
+optimizer of one rank has another learning rate, weight decay or momentum, for instance
+because it was computed from the rank, from the length of the rank's own data, from an
+argument or a variable that not all ranks were given, or because a schedule is longer on
+one rank.
+
+Why it matters
+--------------
+The replicas drift apart, step by step, with equal gradients. What is saved is the model
+of rank 0, and the others work on gradients of other weights.
+
+Sick
+----
+Rank 1 steps with another learning rate:
+
+    rank 0 | wrap=ddp:w  hyperparameters(shared,names=0.lr,values=0.1)@t.py:8
+    rank 1 | wrap=ddp:w  hyperparameters(shared,names=0.lr,values=0.2)@t.py:8
+
+A schedule of rank 2 is shorter than that of the others:
+
+    rank 0 | wrap=ddp:w  hyperparameters(shared,step=9,names=0.lr,values=0.05)@t.py:8
+    rank 1 | wrap=ddp:w  hyperparameters(shared,step=9,names=0.lr,values=0.05)@t.py:8
+    rank 2 | wrap=ddp:w  hyperparameters(shared,step=9,names=0.lr,values=0.02)@t.py:8
+
+Well
+----
+All are equal:
+
+    rank 0 | wrap=ddp:w  hyperparameters(shared,names=0.lr,values=0.1)@t.py:8
+    rank 1 | wrap=ddp:w  hyperparameters(shared,names=0.lr,values=0.1)@t.py:8
+
+Each rank has arguments of its own, and the optimizers are equal:
+
+    rank 0 | wrap=ddp:w  arguments(names=rank,values=0)  hyperparameters(shared)
+    rank 1 | wrap=ddp:w  arguments(names=rank,values=1)  hyperparameters(shared)
+
+Each rank trains a model of its own, as in federated learning:
+
+    rank 0 | hyperparameters(names=0.lr,values=0.1)@t.py:8
+    rank 1 | hyperparameters(names=0.lr,values=0.2)@t.py:8
+
+A part of the model belongs to one rank, and has an optimizer of its own:
+
+    rank 0 | wrap=ddp:w  hyperparameters(optimizer=1,names=0.lr,values=0.1)@t.py:8
+    rank 1 | wrap=ddp:w  hyperparameters(optimizer=1,names=0.lr,values=0.2)@t.py:8
+
+Unknown
+-------
+A rank without a journal may have others:
+
+    rank 0 | wrap=ddp:w  hyperparameters(shared,names=0.lr,values=0.1)@t.py:8
+    rank 1 | ?
+
+Remedy
+------
+Compute hyper-parameters from what all ranks share: the world size, the whole dataset's
+size, the number of steps that all make. What one rank reads (a file, a variable, a
+search's suggestion), broadcast: `dist.broadcast_object_list([settings], src=0)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.hyperparameters import (
+    Differing,
+    differing,
+    unequal_arguments,
+)
+from distdoctor.analysis.reasons import capital
+from distdoctor.model.events import Event, Place
+from distdoctor.model.findings import Finding, Location, Role, Severity
+from distdoctor.model.observed.settings import Hyperparameters
+from distdoctor.model.run import Run, named
+
+CODE = "DD412"
+SEVERITY = Severity.ERROR
+NEEDS = (Hyperparameters,)
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """Optimizers whose settings are not the same on all ranks of a model."""
+    for one in differing(run):
+        yield _finding(run, one)
+    require_whole(run)
+
+
+def _finding(run: Run, one: Differing) -> Finding:
+    first = next(iter(one.first.values()))
+    told = [
+        f"{name.partition('.')[2]} {_values(by_rank)}"
+        for name, by_rank in list(one.settings.items())[:_MOST_SHOWN]
+    ]
+    more = len(one.settings) - _MOST_SHOWN
+    told += [f"{more} more"] * (more > 0)
+    shown: dict[tuple[str, ...], Event] = {}
+    for event in one.first.values():
+        shown.setdefault(event.values, event)
+    exhibits = list(shown.values())[:_MOST_SHOWN]
+    arguments = unequal_arguments(run, one.ranks)
+    hints = [
+        f"argument {name} is {_values(by_rank)}"
+        for name, (by_rank, _) in arguments.items()
+        if {*by_rank.values()} & {v for s in one.settings.values() for v in s.values()}
+    ]
+    locations = _locations(one)
+    if hints:
+        read = next(iter(arguments.values()))[1]
+        exhibits.append(read)
+        if read.place is not None:
+            locations.append(
+                Location(read.place, one.ranks, Role.PARTY, "reads the arguments")
+            )
+    hint = f"; {hints[0]}" if hints else ""
+    return Finding(
+        message=f"{capital(named(one.ranks))} train one model, and {first.kind} makes "
+        f"step {first.step} with {'; '.join(told)}{hint}",
+        exhibits=tuple(exhibits),
+        culprits=one.culprits,
+        victims=tuple({*one.ranks} - {*one.culprits}) if one.culprits else (),
+        locations=tuple(locations),
+        details={
+            "optimizer": first.kind,
+            "step": first.step,
+            "settings": {
+                name: {str(rank): value for rank, value in by_rank.items()}
+                for name, by_rank in list(one.settings.items())[:_MOST_SHOWN]
+            },
+        },
+    )
+
+
+_MOST_SHOWN = 6
+
+
+def _values(by_rank: dict[int, str]) -> str:
+    """Each value and who has it, the most common first."""
+    ranks: dict[str, list[int]] = {}
+    for rank, value in by_rank.items():
+        ranks.setdefault(value, []).append(rank)
+    ordered = sorted(ranks.items(), key=lambda item: -len(item[1]))
+    shown = [f"{value} on {named(who)}" for value, who in ordered[:_MOST_SHOWN]]
+    return ", ".join(shown) + ", …" * (len(ordered) > _MOST_SHOWN)
+
+
+def _locations(one: Differing) -> list[Location]:
+    """The lines that step, those of the culprits first."""
+    ranks: dict[tuple[bool, Place], list[int]] = {}
+    for rank in one.ranks:
+        if (place := one.first[rank].place) is not None:
+            ranks.setdefault((rank not in one.culprits, place), []).append(rank)
+    other = Role.VICTIM if one.culprits else Role.PARTY
+    return [
+        Location(place, tuple(who), other if well else Role.CULPRIT, "makes the step")
+        for (well, place), who in sorted(ranks.items())
+    ]

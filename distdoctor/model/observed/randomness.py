@@ -1,0 +1,67 @@
+"""What a rank did with random numbers: seeds, streams, and settings about them.
+
+A stream is a generator of random numbers of a process: "python", "numpy" and "torch"
+are the global ones, and any other name is a generator that the dataset holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distdoctor.model.events import Observation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seeded(Observation):
+    """A stream was seeded, at a line of the user's or by a library for it."""
+
+    stream: str = "torch"
+    seed: int = 0  # modulo 2**63; 0 where it is none, or not a number
+    source: str = ""  # "clock", "process", "entropy", "state"; none: any other value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn(Observation):
+    """What a process drew from its streams in a pass over a DataLoader."""
+
+    loader: int = 0  # number of the loader among the rank's, in order of first use
+    epoch: int = 0  # number of the pass over it, from 0
+    worker: int = -1  # number of the loader's worker; -1: the rank's own process
+    iterable: bool = False  # an IterableDataset
+    trained: bool = False  # an optimizer made a step in the pass; not known to workers
+    streams: tuple[str, ...] = ()  # those that could be read
+    begins: tuple[int, ...] = ()  # fingerprints of their states when the first was due
+    loading: tuple[str, ...] = ()  # those that moved while samples were made
+    between: tuple[str, ...] = ()  # those that moved between batches
+    seeded: tuple[str, ...] = ()  # in a worker: those that the user's code seeded there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flag(Observation):
+    """A switch of torch's that decides about repeatability was set."""
+
+    name: str = ""  # "cudnn.benchmark", "cudnn.deterministic", "deterministic"
+    on: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unrepeated(Observation):
+    """A second run of the same job differed from this one; its first difference."""
+
+    step: int = 0  # optimizer steps done before it
+    what: str = ""  # "seed", "samples", "gradient", …
+    name: str = ""  # of the tensor, the stream or the module
+    here: str = ""
+    there: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced(Observation):
+    """What was computed up to an optimizer's step; written for `--twice` alone."""
+
+    step: int = 1  # of all optimizers, from 1
+    names: tuple[str, ...] = ()  # "output layer1.0", "gradient fc.weight", …, in order
+    prints: tuple[int, ...] = ()  # fingerprints
+
+
+KINDS = (Seeded, Drawn, Flag, Unrepeated, Traced)

@@ -1,0 +1,191 @@
+"""Sees what a rank keeps from step to step: graphs of autograd, and memory as a whole.
+
+At some backward passes a small object is hung on the graph, as metadata of its last
+nodes: it lives as long as one of them. How many are alive tells how many old graphs
+are kept, and costs no look at other objects. Nothing else of a graph is touched.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import autograd
+
+from distdoctor.model.observed.memory import Memory, Retained
+from distdoctor.probes.harmless import harmless
+from distdoctor.probes.holders import holder_of
+from distdoctor.probes.recorder import RECORDER
+from distdoctor.probes.sites import call_site
+from distdoctor.probes.streams import PASSES
+
+KEY = "distdoctor"
+"""Of a graph's mark in the metadata of its nodes."""
+
+_ALL = 128  # backward passes that are all marked
+_EACH = 16  # of later ones, every so manieth
+
+_DEPTH = 6
+"""Nodes from the loss back: the loss, a reduction, the model's output."""
+
+_MANY = 12
+"""Graphs alive of other than recent steps."""
+
+_FROM_EARLIER = 4  # graphs of an earlier pass, alive when the next is under way
+
+_FEW_STEPS = 2
+
+_RECENT = 6
+"""Steps whose graphs may be alive for a reason, as in gradient accumulation."""
+
+_MOST_SAMPLES = 256
+_MOST_LOOKS = 4  # at what keeps graphs; each costs a collection of garbage
+
+
+class _Mark:
+    """Hangs on one graph."""
+
+    __slots__ = ("__weakref__", "begun", "step")
+
+    def __init__(self, step: int, begun: int) -> None:
+        self.step, self.begun = step, begun
+
+
+class Kept:
+    """What this process keeps."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """This process plays in another run from now on."""
+        self._marks: weakref.WeakSet[_Mark] = weakref.WeakSet()
+        self._backwards = self._steps = self._looks = 0
+        self._next = 4
+        self._begun = self._begun_at = 0
+        self._samples: list[tuple[int, int, int, int, int]] = []
+        self._most = _MANY
+        self._crossed = False
+
+    @harmless
+    def backward(self, roots: Iterable[Any]) -> None:
+        """A backward pass is about to begin at these tensors."""
+        self._backwards += 1
+        if self._backwards > _ALL and self._backwards % _EACH:
+            return
+        mark = _Mark(self._steps, PASSES.begun)
+        for root in list(roots)[:2]:
+            node = getattr(root, "grad_fn", None)
+            for _ in range(_DEPTH):
+                if node is None or hasattr(node, "variable"):
+                    break
+                node.metadata[KEY] = mark
+                self._marks.add(mark)
+                following = node.next_functions
+                node = following[0][0] if following else None
+
+    @harmless
+    def stepped(self) -> None:
+        """An optimizer made a step."""
+        self._steps += 1
+        if PASSES.begun != self._begun:
+            self._begun, self._begun_at = PASSES.begun, self._steps
+        if self._steps < self._next or len(self._samples) >= _MOST_SAMPLES:
+            return
+        self._next = self._steps + max(4, self._steps // 16)
+        marks = self._old()
+        own, device = _own_kib(), _device_kib()
+        self._samples.append((self._steps, own, device, len(marks), PASSES.begun))
+        if len(self._samples) & (len(self._samples) - 1) == 0:
+            self._tell()
+        self._look(marks)
+
+    def _old(self) -> list[_Mark]:
+        return [mark for mark in self._marks if mark.step <= self._steps - _RECENT]
+
+    def _look(self, marks: list[_Mark]) -> None:
+        """Tell of graphs that are kept, once more if they outlive a pass."""
+        earlier = [mark for mark in marks if mark.begun < PASSES.begun]
+        under_way = self._steps - self._begun_at >= _FEW_STEPS
+        crossed = under_way and len(earlier) >= _FROM_EARLIER and not self._crossed
+        if self._looks >= _MOST_LOOKS or len(marks) < _MANY:
+            return
+        if not (crossed or len(marks) >= self._most):
+            return
+        self._looks += 1
+        self._most = 2 * len(marks)
+        gc.collect()  # what only cycles keep is not kept
+        marks = self._old()
+        if len(marks) < _MANY:
+            return
+        self._crossed |= crossed
+        name, site = holder_of(marks, KEY)
+        told = Retained(
+            rank=-1,
+            steps=self._steps,
+            graphs=len(marks),
+            oldest=min(mark.step for mark in marks) + 1,
+            passes=PASSES.begun,
+            outlived=self._crossed,
+            name=name,
+        )
+        RECORDER.observe(told, site or call_site(4))
+
+    @harmless
+    def _tell(self) -> None:
+        if not self._samples:
+            return
+        steps, own, device, graphs, passes = zip(*self._samples, strict=True)
+        told = Memory(
+            rank=-1,
+            steps=steps,
+            own_kib=own,
+            device_kib=device if any(device) else (),
+            graphs=graphs,
+            passes=passes,
+        )
+        RECORDER.observe(told)
+
+    def tell(self) -> None:
+        """At the end of the process."""
+        self._tell()
+
+
+KEPT = Kept()
+
+
+def watch_memory() -> None:
+    """When the rank joins: see backward passes begin."""
+    made: Any = autograd._engine_run_backward
+
+    def run_backward(roots: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch._C._current_graph_task_id() < 0:  # else inside another one
+            KEPT.backward(roots)
+        return made(roots, *args, **kwargs)
+
+    autograd._engine_run_backward = run_backward
+    RECORDER.on_end.append(KEPT.tell)
+    RECORDER.on_turn.append(KEPT.forget)
+
+
+def _own_kib() -> int:
+    """Memory of the process that no file and no other process has a part in.
+
+    Source: proc(5), /proc/pid/statm: resident and shared pages.
+    """
+    with open("/proc/self/statm") as file:  # noqa: PTH123 - pathlib costs more
+        fields = file.read().split()
+    return (int(fields[1]) - int(fields[2])) * _PAGE_KIB
+
+
+_PAGE_KIB = 4
+
+
+def _device_kib() -> int:
+    """What tensors take on the rank's GPU; the count is kept on the host."""
+    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return 0
+    return int(torch.cuda.memory_allocated()) // 1024

@@ -1,0 +1,174 @@
+"""Settings, memory, files and repeated runs: what drawings do not show."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from distdoctor.analysis.hyperparameters import differing
+from distdoctor.analysis.repetition import differences
+from distdoctor.catalogue import every_check
+from distdoctor.examination import verdict
+from distdoctor.model.drawing import sketch
+from distdoctor.model.findings import Finding, Severity, Sick
+from distdoctor.model.observed.memory import Retained
+from distdoctor.model.observed.settings import Hyperparameters
+from distdoctor.probes import settings_seen
+from distdoctor.probes.holders import holder_of
+from distdoctor.probes.memory_seen import KEY, Kept
+from distdoctor.probes.recorder import RECORDER
+from distdoctor.probes.settings_seen import Optimizers
+
+
+def finding_of(code: str, drawing: str) -> Finding:
+    (check,) = [one for one in every_check() if one.code == code]
+    sick = verdict(sketch(drawing), check)
+    assert isinstance(sick, Sick)
+    (finding,) = sick.findings
+    return finding
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the probes write."""
+    observed: list[Any] = []
+    monkeypatch.setattr(RECORDER, "observe", lambda one, _site="": observed.append(one))
+    monkeypatch.setattr(RECORDER, "writer", object())
+    return observed
+
+
+# --- memory ---
+
+
+def losses_of(kept: Kept, steps: int, keep: Any) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 3)).square().mean()
+        kept.backward((loss,))
+        loss.backward()
+        optimizer.step()
+        keep(loss)
+        kept.stepped()
+
+
+def test_graphs_in_a_list_are_counted(told: list[Any]) -> None:
+    curve: list[torch.Tensor] = []
+    losses_of(Kept(), 30, curve.append)
+    retained = [one for one in told if isinstance(one, Retained)]
+    assert retained
+    assert retained[0].graphs >= 12
+    assert retained[0].oldest == 1
+    assert not retained[0].outlived
+
+
+def test_numbers_and_detached_tensors_keep_nothing(told: list[Any]) -> None:
+    numbers: list[Any] = []
+    losses_of(Kept(), 40, lambda loss: numbers.extend([loss.item(), loss.detach()]))
+    assert not [one for one in told if isinstance(one, Retained)]
+
+
+def test_a_sum_that_keeps_its_graphs_is_found_by_name() -> None:
+    marks = [type("Mark", (), {})() for _ in range(8)]
+    total = torch.zeros((), requires_grad=True) * 1
+    for mark in marks:
+        loss = torch.ones((), requires_grad=True) * 2
+        assert loss.grad_fn is not None
+        loss.grad_fn.metadata[KEY] = mark
+        total = total + loss
+    name, site = holder_of(marks, KEY)
+    assert name == "total"
+    line = int(site.split("\n")[1])
+    assert "total = total + loss" in open(__file__).read().splitlines()[line - 1]  # noqa: PTH123, SIM115
+
+
+# --- hyper-parameters ---
+
+
+def test_optimizers_are_told_ever_more_seldom_and_alike(told: list[Any]) -> None:
+    optimizers = Optimizers()
+    model = nn.Linear(2, 1)
+    optimizers.wrapped(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    stranger = torch.optim.SGD(nn.Linear(2, 1).parameters(), lr=0.3)
+    for _ in range(1000):
+        optimizers.stepped(optimizer)
+    optimizers.stepped(stranger)
+    shared = [one for one in told if one.optimizer == 0]
+    assert [one.step for one in shared[:4]] == [1, 2, 3, 5]
+    assert len(shared) < 30
+    assert all(one.shared for one in shared)
+    assert dict(zip(shared[0].names, shared[0].values, strict=True))["0.lr"] == "0.1"
+    assert [one.shared for one in told if one.optimizer == 1] == [False]
+
+
+def test_the_minority_is_at_fault_and_an_argument_explains_it() -> None:
+    finding = finding_of(
+        "DD412",
+        """
+        rank 0 | wrap=ddp:w  arguments(names=lr+rank,values=0.1+0)@t.py:2  hyperparameters(shared,names=0.lr,values=0.1)@t.py:8
+        rank 1 | wrap=ddp:w  arguments(names=lr+rank,values=0.1+1)@t.py:2  hyperparameters(shared,names=0.lr,values=0.1)@t.py:8
+        rank 2 | wrap=ddp:w  arguments(names=lr+rank,values=0.3+2)@t.py:2  hyperparameters(shared,names=0.lr,values=0.3)@t.py:8
+        """,  # noqa: E501 - a rank is drawn on one line
+    )
+    assert finding.culprits == (2,)
+    assert "lr 0.1 on ranks {0-1}, 0.3 on rank 2" in finding.message
+    assert "argument lr is" in finding.message
+    assert [str(one.place) for one in finding.locations] == ["t.py:8"] * 2 + ["t.py:2"]
+
+
+def test_a_rank_that_has_not_come_so_far_is_waited_for() -> None:
+    run = sketch(
+        """
+        rank 0 | wrap=ddp:w  hyperparameters(shared,step=9,names=0.lr,values=0.1)
+        rank 1 | wrap=ddp:w  hyperparameters(shared,step=5,names=0.lr,values=0.2)
+        """
+    )
+    assert not list(differing(run))
+    assert run.has(Hyperparameters)
+
+
+def test_arguments_become_text_of_plain_values_only() -> None:
+    assert settings_seen._text([1, "a"]) == "[1, 'a']"
+    assert settings_seen._text(object()) == "<object>"
+
+
+# --- files ---
+
+
+def test_a_line_that_writes_many_files_is_told_once() -> None:
+    finding = finding_of(
+        "DD312",
+        """
+        rank 0 | written(path=/d/a)@t.py:4  written(path=/d/b)@t.py:4  exit=0
+        rank 1 | written(path=/d/a)@t.py:4  written(path=/d/b)@t.py:4  exit=0
+        """,
+    )
+    assert "/d/a and 1 other files" in finding.message
+    assert finding.severity is Severity.WARNING
+
+
+# --- two runs ---
+
+
+def test_the_first_difference_of_each_kind_is_told_in_order() -> None:
+    first = sketch(
+        """
+        rank 0 | seeded(seed=7)@t.py:3  traced(names=output%20fc+gradient%20fc.weight,prints=5+6)@t.py:9
+        rank 1 | seeded(seed=7)@t.py:3  traced(names=output%20fc,prints=5)@t.py:9
+        """  # noqa: E501 - a rank is drawn on one line
+    )
+    second = sketch(
+        """
+        rank 0 | seeded(seed=7)@t.py:3  traced(names=output%20fc+gradient%20fc.weight,prints=5+8)@t.py:9
+        rank 1 | seeded(seed=9)@t.py:3  traced(names=output%20fc,prints=5)@t.py:9  traced(step=2)
+        """  # noqa: E501 - a rank is drawn on one line
+    )
+    told = differences(first, second)
+    assert [(one.rank, one.step, one.what, one.name) for one in told] == [
+        (1, 0, "seed", "torch"),
+        (0, 0, "gradient", "fc.weight"),
+    ]
+    assert not differences(first, first)
