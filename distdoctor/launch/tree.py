@@ -83,7 +83,7 @@ class ProcessTree:
                     if process.environ().get(FOLDER_VARIABLE) == self._mark:
                         found[process.pid] = process
         found.pop(self._guard.pid, None)  # ours, and no part of the job
-        return [process for process in found.values() if _lives(process)]
+        return [process for process in found.values() if is_alive(process)]
 
     def end(self, launcher_first: bool = False) -> None:
         """End the job: ask, wait a little, then order; nothing of it remains.
@@ -96,17 +96,17 @@ class ProcessTree:
             with suppress(OSError):
                 self.root.kill()
         remaining = self.processes()
-        _signal(remaining, signal.SIGTERM)
+        send_all(remaining, signal.SIGTERM)
         end = time.monotonic() + _GRACE_S
         while remaining and time.monotonic() < end:
             _, remaining = psutil.wait_procs(remaining, timeout=0.05)
-            remaining = [process for process in remaining if _lives(process)]
+            remaining = [process for process in remaining if is_alive(process)]
             self._reap()
         for _ in range(20):  # what is ordered to end may still be starting others
             remaining = self.processes()
             if not remaining:
                 break
-            _signal(remaining, signal.SIGKILL)
+            send_all(remaining, signal.SIGKILL)
             psutil.wait_procs(remaining, timeout=0.1)
             self._reap()
         self._reap()
@@ -127,12 +127,13 @@ class ProcessTree:
 def lives(pid: int) -> bool:
     """Whether a process exists and has not ended."""
     try:
-        return _lives(psutil.Process(pid))
+        return is_alive(psutil.Process(pid))
     except psutil.NoSuchProcess:
         return False
 
 
-def _lives(process: psutil.Process) -> bool:
+def is_alive(process: psutil.Process) -> bool:
+    """Whether a process that once was there has not ended."""
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -141,7 +142,8 @@ def _lives(process: psutil.Process) -> bool:
         return True
 
 
-def _signal(processes: Iterable[psutil.Process], number: int) -> None:
+def send_all(processes: Iterable[psutil.Process], number: int) -> None:
+    """Send a signal to all that are still there."""
     for process in processes:
         with suppress(psutil.Error, OSError):
             process.send_signal(number)

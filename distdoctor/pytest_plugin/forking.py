@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from distdoctor.journal import (
     SUPERVISOR_VARIABLE,
 )
 from distdoctor.launch.guard import Guard
+from distdoctor.launch.tree import is_alive, send_all
 from distdoctor.probes import NEEDLE
 from distdoctor.pytest_plugin.wire import Wire
 
@@ -181,15 +182,15 @@ class Zygote:
     def end_ranks(self) -> None:
         """End all that was ever forked from it: ask, wait a little, then order."""
         remaining = self._descendants()
-        _signal(remaining, signal.SIGTERM)
+        send_all(remaining, signal.SIGTERM)
         # A stopped process would not hear it.
-        _signal(remaining, signal.SIGCONT)
+        send_all(remaining, signal.SIGCONT)
         _, remaining = psutil.wait_procs(remaining, timeout=_GRACE_S)
         for _ in range(20):  # what is ordered to end may still be starting others
             remaining = self._descendants()
             if not remaining:
                 break
-            _signal(remaining, signal.SIGKILL)
+            send_all(remaining, signal.SIGKILL)
             psutil.wait_procs(remaining, timeout=0.1)
         self.news()
 
@@ -205,7 +206,7 @@ class Zygote:
                     found[process.pid] = process
         for pid in (self._process.pid, self._guard.pid, os.getpid()):
             found.pop(pid, None)
-        return [process for process in found.values() if _is_alive(process)]
+        return [process for process in found.values() if is_alive(process)]
 
     def close(self) -> None:
         """End it and all that came of it; nothing is left, files neither."""
@@ -218,16 +219,3 @@ class Zygote:
             self._process.wait()
         self._guard.release()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _is_alive(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
-
-
-def _signal(processes: Iterable[psutil.Process], number: int) -> None:
-    for process in processes:
-        with suppress(psutil.Error, OSError):
-            process.send_signal(number)

@@ -64,15 +64,8 @@ class Wire:
 
     def receive(self) -> list[Any]:
         """The messages that have arrived whole; does not wait."""
-        while not self.closed:
-            try:
-                piece = self._end.recv(_PIECE_BYTES)
-            except BlockingIOError:
-                break
-            except OSError:
-                piece = b""
-            self.closed = not piece
-            self._taken += piece
+        while not self.closed and self._fill():
+            pass
         return list(self._whole())
 
     def wait(self) -> Any:
@@ -89,15 +82,17 @@ class Wire:
             select.select([self._end], [], [])
             self._fill()
 
-    def _fill(self) -> None:
+    def _fill(self) -> bool:
+        """Take what has arrived; whether anything had, be it the end."""
         try:
             piece = self._end.recv(_PIECE_BYTES)
         except BlockingIOError:
-            return
+            return False
         except OSError:
             piece = b""
         self.closed = not piece
         self._taken += piece
+        return True
 
     def _whole(self) -> Any:
         while len(self._taken) >= _LENGTH.size:
