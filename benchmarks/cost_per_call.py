@@ -64,7 +64,7 @@ def measure(variants: list[Variant], rounds: int, calls: int) -> Rounds:
 @contextmanager
 def _only_passing_on() -> Iterator[None]:
     """A kernel that does nothing: what the way of watching costs before it watches."""
-    library = Library("c10d", "IMPL")  # type: ignore[no-untyped-call]
+    library = Library("c10d", "IMPL")
     select, redispatch = (
         torch._C.DispatchKey.BackendSelect,
         torch.ops.c10d.allreduce_.default.redispatch,
@@ -73,13 +73,11 @@ def _only_passing_on() -> Iterator[None]:
     def kernel(keyset: Any, *args: Any) -> Any:
         return redispatch(keyset.remove(select), *args)
 
-    library.impl(  # type: ignore[no-untyped-call]
-        "allreduce_", kernel, "BackendSelect", with_keyset=True
-    )
+    library.impl("allreduce_", kernel, "BackendSelect", with_keyset=True)
     try:
         yield
     finally:
-        library._destroy()  # type: ignore[no-untyped-call]
+        library._destroy()
 
 
 @contextmanager

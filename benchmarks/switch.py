@@ -42,11 +42,11 @@ class Switch:
         wait = vars(dist.Work)["wait"]
         collectives = Collectives()
         library = watch_waits(collectives)
-        steps = register_optimizer_step_post_hook(lambda *_: life._step())
+        steps = register_optimizer_step_post_hook(lambda one, *_: life._step(one))
         try:
             yield
         finally:
             steps.remove()
-            library._destroy()  # type: ignore[no-untyped-call]  # untyped in torch
+            library._destroy()  # untyped in torch
             collectives.close()
             dist.Work.wait = wait  # type: ignore[method-assign]

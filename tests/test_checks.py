@@ -19,7 +19,6 @@ from distdoctor.model.findings import (
     Unknown,
     Well,
 )
-from distdoctor.model.observed import KINDS
 from distdoctor.model.run import Run
 
 VERDICTS = {"Sick": Sick, "Well": Well, "Unknown": Unknown}

@@ -76,7 +76,8 @@ def test_a_sum_that_keeps_its_graphs_is_found_by_name() -> None:
     for mark in marks:
         loss = torch.ones((), requires_grad=True) * 2
         assert loss.grad_fn is not None
-        loss.grad_fn.metadata[KEY] = mark
+        metadata: Any = loss.grad_fn.metadata
+        metadata[KEY] = mark
         total = total + loss
     name, site = holder_of(marks, KEY)
     assert name == "total"

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from distdoctor.analysis.files import Written, written
 from distdoctor.model.observed.checkpoints import (
     Continued,
-    Reached,
     Given,
     Opened,
+    Reached,
     Scheduled,
     Shuffled,
 )

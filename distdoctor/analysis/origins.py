@@ -156,10 +156,10 @@ def _name(call: ast.Call) -> str:
     return str(getattr(call.func, "id", getattr(call.func, "attr", "")))
 
 
-def _nodes(body: Sequence[ast.stmt]) -> Iterator[ast.AST]:
+def _nodes(body: Sequence[ast.stmt]) -> Iterator[ast.stmt | ast.expr]:
     for statement in body:
         for node in ast.walk(statement):
-            if hasattr(node, "lineno"):
+            if isinstance(node, ast.stmt | ast.expr):
                 yield node
 
 

@@ -82,7 +82,7 @@ def _samples(first: Run, second: Run, rank: int) -> Iterator[Unrepeated]:
                     rank=rank,
                     step=max(0, _steps_before(first, rank, a) - a.steps),
                     what="samples",
-                    name=f"epoch {a.epoch + 1}, sample {at + 1}",
+                    name=f"pass {a.number + 1}, sample {at + 1}",
                     place=a.place,
                 )
 

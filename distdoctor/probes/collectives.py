@@ -107,18 +107,18 @@ class Collectives:
         self._failing = 0
         self._in_vain = 0
         # Dropping this object takes the kernels away.
-        self._library = Library("c10d", "IMPL")  # type: ignore[no-untyped-call]
+        self._library = Library("c10d", "IMPL")
         for code, operation in enumerate(OPERATIONS):
             op = getattr(torch.ops.c10d, operation.c10d or "none", None)
             if op is not None:
                 kernel = self._kernel(code, operation, op.default)
-                self._library.impl(  # type: ignore[no-untyped-call]
+                self._library.impl(
                     operation.c10d, kernel, "BackendSelect", with_keyset=True
                 )
 
     def close(self) -> None:
         """Take the kernels away."""
-        self._library._destroy()  # type: ignore[no-untyped-call]
+        self._library._destroy()
 
     def forget_groups(self) -> None:
         """Group names are about to be used again; old Work objects may go."""

@@ -12,12 +12,12 @@ import torch
 
 from distdoctor.journal import TRACE_VARIABLE
 from distdoctor.probes import (
+    computed,
     files_written,
     memory_seen,
     seeds,
     settings_seen,
     streams,
-    computed,
     workers,
 )
 from distdoctor.probes.harmless import harmless

@@ -102,7 +102,7 @@ def _watch_backward() -> None:
 @harmless
 def _look(tensors: Any) -> None:
     global _looks
-    found = False
+    found = False  # any batch normalisation
     _looks += 1
     nodes = [one.grad_fn for one in tensors if isinstance(one, Tensor)]
     seen: set[Any] = set()
@@ -119,7 +119,8 @@ def _look(tensors: Any) -> None:
                 layer = None if weight is None else _layers.get(id(weight))
                 if layer is not None:
                     found = True
-                    _note(*layer, [int(n) for n in node._input_metadata[0].shape])
+                    name, ref = layer
+                    _note(name, ref, [int(n) for n in node._input_metadata[0].shape])
     if found or _looks >= _MOST_LOOKS:
         _layers.clear()
 

@@ -94,7 +94,7 @@ class _Probes:
             if not readings.is_capturing():
                 self.own[n] += readings.projected(gradient)
 
-        handle = parameter.register_hook(read)  # type: ignore[no-untyped-call]
+        handle = parameter.register_hook(read)
         hooks = parameter._backward_hooks
         if hooks is not None and handle.id in hooks:  # before the user's own
             hooks.move_to_end(handle.id, last=False)  # type: ignore[attr-defined]

@@ -109,7 +109,11 @@ def _line_that_fills(frame: FrameType, name: str) -> str:
     except (SyntaxError, ValueError):
         return ""
     wanted = name.rpartition(".")[2]
-    lines = [n.lineno for n in ast.walk(tree) if _fills(n, wanted, "." in name)]
+    lines = [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.stmt | ast.expr) and _fills(node, wanted, "." in name)
+    ]
     if not lines:
         return ""
     inside = [line for line in lines if line >= code.co_firstlineno]

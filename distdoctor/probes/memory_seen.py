@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import autograd
 
 from distdoctor.model.observed.memory import Memory, Retained
 from distdoctor.probes.harmless import harmless
@@ -159,7 +158,8 @@ KEPT = Kept()
 
 def watch_memory() -> None:
     """When the rank joins: see backward passes begin."""
-    made: Any = autograd._engine_run_backward
+    autograd: Any = torch.autograd
+    made = autograd._engine_run_backward
 
     def run_backward(roots: Any, *args: Any, **kwargs: Any) -> Any:
         if torch._C._current_graph_task_id() < 0:  # else inside another one

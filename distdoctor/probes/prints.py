@@ -212,6 +212,6 @@ def pending(tensors: Sequence[Tensor]) -> Pending:
             return Pending(here, made.cpu(), None)
         copied = torch.empty(made.shape, dtype=torch.int64, pin_memory=True)
         copied.copy_(made, non_blocking=True)
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event = torch.cuda.Event()
         event.record()
     return Pending(here, copied, event)

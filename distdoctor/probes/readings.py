@@ -53,7 +53,7 @@ def projected(gradient: Tensor) -> float:
 def is_capturing() -> bool:
     """Whether a CUDA graph is being captured, which reading a number would break."""
     cuda = torch.cuda
-    return cuda.is_initialized() and cuda.is_current_stream_capturing()
+    return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())
 
 
 def _sample(tensor: Tensor, most: int = _SAMPLE) -> Tensor | None:

@@ -19,8 +19,8 @@ from torch.utils.data.distributed import DistributedSampler
 
 from distdoctor.model.observed.checkpoints import (
     Continued,
-    Reached,
     Given,
+    Reached,
     Scheduled,
     Shuffled,
 )

@@ -70,7 +70,7 @@ def watch_waits(collectives: Collectives) -> Library:
 
     dist.Work.wait = wait  # type: ignore[method-assign]
 
-    library = Library("_c10d_functional", "IMPL")  # type: ignore[no-untyped-call]
+    library = Library("_c10d_functional", "IMPL")
     redispatch = torch.ops._c10d_functional.wait_tensor.default.redispatch
     pointers = collectives.by_pointer
 
@@ -92,7 +92,5 @@ def watch_waits(collectives: Collectives) -> Library:
         _put(_WOKE, pending)
         return result
 
-    library.impl(  # type: ignore[no-untyped-call]
-        "wait_tensor", wait_tensor, "BackendSelect", with_keyset=True
-    )
+    library.impl("wait_tensor", wait_tensor, "BackendSelect", with_keyset=True)
     return library

@@ -1,6 +1,7 @@
 """Ranks that make up one model without DDP: each in a way of its own, and rightly."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -22,7 +23,11 @@ def losses(net: nn.Module) -> list[Callable[[], Tensor]]:
     """The loss of each step, on data that no other rank has."""
     generator = torch.Generator().manual_seed(dist.get_rank())
     batches = [torch.randn(8, WIDTH, generator=generator) for _ in range(STEPS)]
-    return [lambda x=x: mse_loss(net(x), x.sum(1, keepdim=True)) for x in batches]
+
+    def loss(batch: Tensor) -> Tensor:
+        return mse_loss(net(batch), batch.sum(1, keepdim=True))
+
+    return [partial(loss, batch) for batch in batches]
 
 
 def train(
@@ -74,6 +79,7 @@ def gossip(net: nn.Module, _step: int) -> None:
         theirs = torch.empty_like(weights)
         sent = dist.isend(weights, (rank + 1) % world)
         dist.recv(theirs, (rank - 1) % world)
+        assert sent is not None
         sent.wait()
         parameter.data.mul_(0.75).add_(theirs, alpha=0.25)
 

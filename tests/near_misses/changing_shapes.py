@@ -23,7 +23,7 @@ def agree_on_length(own: int) -> int:
 
 def contrast(embeddings: Tensor) -> Tensor:
     """Loss over the texts of all ranks; its gradient flows back through the ranks."""
-    everything = torch.cat(functional.all_gather(embeddings))  # type: ignore[no-untyped-call]
+    everything = torch.cat(functional.all_gather(embeddings))
     return (embeddings @ everything.T).logsumexp(1).mean()
 
 

@@ -1,8 +1,8 @@
 """Ranks write and read files side by side, each in good order.
 
 Rank 0 prepares the data and saves the model while the others wait; each rank keeps its
-own random state and log; a job goes on from the last checkpoint with all that belongs to
-it; and a part of other weights is taken over, with a new head on purpose.
+own random state and log; a job goes on from the last checkpoint with all that belongs
+to it; and a part of other weights is taken over, with a new head on purpose.
 """
 
 import logging

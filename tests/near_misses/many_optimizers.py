@@ -25,7 +25,7 @@ def batches(generator: torch.Generator) -> list[Tensor]:
 def frozen_body(generator: torch.Generator) -> None:
     """A warm-up from 0, a frozen layer, an average of weights that nothing trains."""
     model = net()
-    model[0].requires_grad_(False)
+    model.get_submodule("0").requires_grad_(False)
     ddp = DistributedDataParallel(model)
     averaged = copy.deepcopy(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)

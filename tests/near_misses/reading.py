@@ -135,7 +135,7 @@ def train_and_evaluate(job: Job) -> None:
     sampler: DistributedSampler[tuple[Tensor, ...]] = DistributedSampler(points, seed=1)
     loader = DataLoader(Altered(points), BATCH, sampler=sampler)
     world = dist.get_world_size()
-    shares = DistributedSampler(tests, shuffle=False)
+    shares: DistributedSampler[object] = DistributedSampler(tests, shuffle=False)
     for epoch in range(2):
         sampler.set_epoch(epoch)
         for batch in loader:

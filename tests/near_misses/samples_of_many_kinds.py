@@ -5,6 +5,8 @@ that is the same in every epoch, validation of the whole set by every rank, and 
 evaluation by rank 0 alone.
 """
 
+import logging
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -19,6 +21,8 @@ from torch.utils.data import (
 )
 
 RANKS = 2
+
+log = logging.getLogger(__name__)
 
 COUNT = 97  # odd: the last sample comes twice
 
@@ -42,7 +46,7 @@ def accuracy(model: nn.Module, loader: DataLoader[tuple[Tensor, ...]]) -> float:
     model.eval()
     right = sum((model(x).argmax(1) == y).sum().item() for x, y in loader)
     model.train()
-    return right / COUNT
+    return float(right / COUNT)
 
 
 def main() -> None:
@@ -53,7 +57,7 @@ def main() -> None:
     model = DistributedDataParallel(nn.Sequential(nn.Linear(6, 12), nn.Linear(12, 2)))
     everything = DataLoader(data, batch_size=20)
 
-    sampler = DistributedSampler(data, seed=5)
+    sampler: DistributedSampler[object] = DistributedSampler(data, seed=5)
     shuffled = DataLoader(data, batch_size=8, sampler=sampler)
     for epoch in range(3):
         sampler.set_epoch(epoch)
@@ -72,7 +76,7 @@ def main() -> None:
         fit(model, DataLoader(share, batch_size=8, sampler=SequentialSampler(share)))
 
     if rank == 0:
-        print(f"accuracy {accuracy(model.module, everything):.2f}", flush=True)
+        log.info("accuracy %.2f", accuracy(model.module, everything))
     dist.barrier()
     dist.destroy_process_group()
 

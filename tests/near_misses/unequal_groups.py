@@ -45,7 +45,7 @@ def main() -> None:
     metrics = dist.new_group()
     saving = dist.new_group([2, 1, 0])
     halves = [[0], [1, 2]]
-    own, _ = dist.new_subgroups_by_enumeration(halves)  # type: ignore[no-untyped-call]
+    own, _ = dist.new_subgroups_by_enumeration(halves)
     if rank > 0:  # made by its members alone
         pair = dist.new_group([1, 2], use_local_synchronization=True)
         dist.broadcast(torch.ones(2), src=2, group=pair)

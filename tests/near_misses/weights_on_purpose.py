@@ -1,12 +1,14 @@
 """Weights, buffers and gradients that differ, and are meant to.
 
 Ranks seed differently, drop out differently and keep running statistics of their own
-while they train; a part is frozen, and experts belong to one rank each; a moving average
-is kept on all ranks, and gradients travel as float16. At last the ranks train alone and
-average their weights now and then.
+while they train; a part is frozen, and experts belong to one rank each; a moving
+average is kept on all ranks, and gradients travel as float16. At last the ranks train
+alone and average their weights now and then.
 """
 
 import copy
+import logging
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,6 +17,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 RANKS = 2
+
+log = logging.getLogger(__name__)
 
 WIDTH = 8
 
@@ -30,7 +34,7 @@ class Routed(nn.Module):
         self.frozen = nn.Linear(16, 16).requires_grad_(requires_grad=False)
         self.expert = nn.Linear(16, 4)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         features = self.body(x)
         return self.expert(features + self.frozen(features))
 
@@ -54,7 +58,7 @@ def together(rank: int) -> None:
             for mean, now in zip(average.parameters(), model.parameters(), strict=True):
                 mean.lerp_(now, 0.1)
     if rank == 0:
-        print(f"{average.body[0].weight.norm():.3f}", flush=True)
+        log.info("%.3f", average.body[0].weight.norm())
 
 
 def apart() -> None:

@@ -32,7 +32,7 @@ def _forward(made: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> 
 
 
 def _register() -> None:
-    library = Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    library = Library("aten", "IMPL")
     _libraries.append(library)
     for kernel in (
         batch_norm_stats,
@@ -41,7 +41,7 @@ def _register() -> None:
         batch_norm_backward_reduce,
         batch_norm_backward_elemt,
     ):
-        library.impl(kernel.__name__, kernel, "CPU")  # type: ignore[no-untyped-call]
+        library.impl(kernel.__name__, kernel, "CPU")
 
 
 def _accurate(tensor: Tensor) -> Tensor:
