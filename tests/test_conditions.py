@@ -1,5 +1,6 @@
 """Settings, memory, files and repeated runs: what drawings do not show."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,7 +83,7 @@ def test_a_sum_that_keeps_its_graphs_is_found_by_name() -> None:
     name, site = holder_of(marks, KEY)
     assert name == "total"
     line = int(site.split("\n")[1])
-    assert "total = total + loss" in open(__file__).read().splitlines()[line - 1]  # noqa: PTH123, SIM115
+    assert "total = total + loss" in Path(__file__).read_text().splitlines()[line - 1]
 
 
 # --- hyper-parameters ---

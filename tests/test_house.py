@@ -54,7 +54,7 @@ MAY_USE = {
     "cli": "click rich",
     "probes": "torch horovod xxhash",
     "reference_jobs": "torch horovod tensorboard",
-    "fixtures": "torch horovod",
+    "fixtures": "torch horovod numpy",
     "pytest_plugin": "pytest _pytest torch hypothesis psutil",
     "testing": "torch",
 }

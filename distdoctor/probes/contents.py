@@ -172,9 +172,9 @@ def _as_tensor(array: Any) -> Tensor | None:
 def _of_pieces(row: Tensor) -> int:
     data = prints.bytes_of(row)
     size = MOST_ROW_BYTES // 4 // PIECES
-    step = max(1, (len(data) - size) // (PIECES - 1))
+    last = len(data) - size
     told = 0
-    for at in range(0, len(data) - size + 1, step):
+    for at in (last * piece // (PIECES - 1) for piece in range(PIECES)):
         told = (told * _FACTOR + prints.of_bytes(data[at : at + size])) & _MASK
     return told
 

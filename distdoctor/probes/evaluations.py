@@ -113,7 +113,8 @@ def _look(tensors: Any) -> None:
         seen.add(node)
         following = [one for one, _ in node.next_functions]
         nodes += following
-        if "BatchNormBackward" in node.name() and getattr(node, "_saved_training", 0):
+        trains = getattr(node, "_saved_training", False)
+        if trains and "BatchNormBackward" in node.name():
             for one in following:
                 weight = getattr(one, "variable", None)
                 layer = None if weight is None else _layers.get(id(weight))

@@ -172,9 +172,10 @@ class Samples:
     def _numbers(self, source: Source) -> tuple[int, ...]:
         """Of the lines that made what a pass reads by."""
         known = list(source.births)
-        for sampler in filter(None, (one() for one in source.samplers)):
+        for sampler in (one() for one in source.samplers):
             told = self._epochs.get(id(sampler))
-            if told is not None and told[0]() is sampler:
+            # Whether a sampler is true may take its length to tell.
+            if sampler is not None and told is not None and told[0]() is sampler:
                 known.append((told[1], SET_EPOCH, type(sampler).__name__))
         numbers = []
         for birth in known:

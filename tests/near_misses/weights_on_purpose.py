@@ -58,7 +58,7 @@ def together(rank: int) -> None:
             for mean, now in zip(average.parameters(), model.parameters(), strict=True):
                 mean.lerp_(now, 0.1)
     if rank == 0:
-        log.info("%.3f", average.body[0].weight.norm())
+        log.info("%.3f", average.frozen.weight.norm())
 
 
 def apart() -> None:

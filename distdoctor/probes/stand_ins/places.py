@@ -220,7 +220,7 @@ def is_pinned(tensor: torch.Tensor) -> bool:
 def default_place() -> torch.device:
     """Where tensors are made if nobody says where."""
     if state.contexts:
-        modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+        modes = _get_current_function_mode_stack()
         for mode in reversed(modes):
             if isinstance(mode, DeviceContext):
                 asked = getattr(mode, "asked", mode.device)
