@@ -31,10 +31,12 @@ The names were sorted out before, so that nothing was left to load:
 
 Rank 0 loads after the model was wrapped, and tells the others only which epoch it is:
 
-    rank 0 | wrap=ddp:a+b
-           | given(what=model,matched=2,changed=2,elements=40,wrapped)@t.py:9
-           | broadcast(1)  continued(filled)
-    rank 1 | wrap=ddp:a+b  .  broadcast(1)  continued(filled)
+    rank 0 | trained(names=w,numels=6,wrapped)@t.py:4  weights(prints=1)@t.py:5
+           | loaded()@t.py:9  given(what=model,matched=2)@t.py:9  broadcast(1)
+           | weights(step=1,prints=9,gradients=5)@t.py:12
+    rank 1 | trained(names=w,numels=6,wrapped)@t.py:4  weights(prints=1)@t.py:5
+           | .                .                               broadcast(1)
+           | weights(step=1,prints=1,gradients=5)@t.py:12
 
 Well
 ----
@@ -48,16 +50,14 @@ It was tried, and tried again under other names:
     rank 0 | given(what=model,missing=9,unexpected=9)  given(what=model,matched=9)
     rank 1 | given(what=model,missing=9,unexpected=9)  given(what=model,matched=9)
 
-Rank 0 loads before DDP makes all equal:
+Rank 0 loads, and hands on what it has loaded:
 
-    rank 0 | given(what=model,matched=2,changed=2,elements=40)  wrap=ddp:a+b  continued
-    rank 1 | .                                                  wrap=ddp:a+b  continued
-
-It hands on what it has loaded:
-
-    rank 0 | wrap=ddp:a+b  given(what=model,matched=2,changed=2,elements=40,wrapped)
-           | broadcast(30)  broadcast(10)  continued
-    rank 1 | wrap=ddp:a+b  .  broadcast(30)  broadcast(10)  continued
+    rank 0 | trained(names=w,numels=6,wrapped)  weights(prints=1)
+           | loaded  given(what=model,matched=2)  broadcast(6)
+           | weights(step=1,prints=9,gradients=5)
+    rank 1 | trained(names=w,numels=6,wrapped)  weights(prints=1)
+           | .       .                          broadcast(6)
+           | weights(step=1,prints=9,gradients=5)
 
 A network that follows another is given that one's weights:
 
@@ -83,7 +83,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.loading import in_vain, one_sided
+from distdoctor.analysis.loading import in_vain
+from distdoctor.analysis.partings import Cause
+from distdoctor.analysis.weights import findings
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.observed.checkpoints import Given
 from distdoctor.model.run import Run
@@ -96,5 +98,5 @@ NEEDS = (Given,)
 def examine(run: Run) -> Iterator[Finding]:
     """Loads that changed nothing, and those of some ranks only."""
     yield from in_vain(run)
-    yield from one_sided(run)
+    yield from findings(run, Cause.LOADED)
     require_whole(run)

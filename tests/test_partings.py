@@ -194,3 +194,39 @@ def test_a_step_that_one_rank_made_more_is_its_fault() -> None:
     ]
     (parting,) = partings(sketch("\n".join(ranks)))
     assert (parting.cause, parting.culprits) == (Cause.ADDED, (1,))
+
+
+def test_ranks_may_load_on_different_lines() -> None:
+    run = of_two(
+        "loaded()@t.py:5  weights(step=1,prints=9,gradients=5)",
+        "loaded()@t.py:7  weights(step=1,prints=9,gradients=5)",
+    )
+    assert not partings(run)
+
+
+def test_a_later_load_of_one_rank_is_told_though_all_loaded_before() -> None:
+    run = of_two(
+        "loaded()@t.py:5  loaded(steps=1)@t.py:9  "
+        "trail(before=1+7,gradients=5+6,after=2+8)",
+        "loaded()@t.py:5  trail(before=1+2,gradients=5+6,after=2+3)",
+    )
+    (finding,) = findings(run, Cause.LOADED)
+    assert finding.culprits == (0,)
+    assert [location.place.line for location in finding.locations] == [9]
+
+
+def test_weights_put_back_before_the_next_step_were_not_changed() -> None:
+    run = of_two(
+        "loaded(steps=1)@t.py:9  loaded(steps=1)@t.py:11  "
+        "trail(before=1+2,gradients=5+6,after=2+3)",
+        "trail(before=1+2,gradients=5+6,after=2+3)",
+    )
+    assert not partings(run)
+
+
+def test_a_rank_that_catches_up_after_uneven_inputs_has_not_parted() -> None:
+    run = of_two(
+        "trail(before=1-6,gradients=3-8,after=2-7)",
+        "trail(before=1+2+5+6,gradients=3+4+7+8,after=2+3+6+7)",
+    )
+    assert not partings(run)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from distdoctor.analysis.loading import in_vain, one_sided
+from distdoctor.analysis.loading import in_vain
 from distdoctor.analysis.resuming import incomplete
 from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Certainty
@@ -83,22 +83,3 @@ def test_only_the_ranks_that_lack_a_part_are_named() -> None:
 )
 def test_a_load_is_in_vain_only_if_the_names_say_so(given: str, lost: int) -> None:
     assert len(list(in_vain(sketch(f"rank 0 | {given}")))) == lost
-
-
-def test_ranks_may_load_on_different_lines() -> None:
-    load = "given(what=model,matched=2,changed=2,elements=40,wrapped)"
-    run = sketch(
-        f"rank 0 | wrap=ddp:a  {load}@t.py:5  continued\n"
-        f"rank 1 | wrap=ddp:a  {load}@t.py:7  continued"
-    )
-    assert not list(one_sided(run))
-
-
-def test_a_later_load_of_one_rank_is_told_though_all_loaded_before() -> None:
-    load = "given(what=model,matched=2,changed=2,elements=40,wrapped)"
-    run = sketch(
-        f"rank 0 | wrap=ddp:a  {load}@t.py:5  continued  {load}@t.py:9  continued\n"
-        f"rank 1 | wrap=ddp:a  {load}@t.py:5  continued"
-    )
-    (finding,) = one_sided(run)
-    assert [location.place.line for location in finding.locations] == [9]

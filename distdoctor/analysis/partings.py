@@ -9,7 +9,7 @@ that come together again, as they do where weights are averaged now and then, ar
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -25,6 +25,7 @@ class Cause(StrEnum):
     """What explains that replicas have different weights."""
 
     START = "different from the start"
+    LOADED = "loaded by some ranks"
     OUTSIDE_SOME = "changed outside of a step by some ranks"
     OUTSIDE_ALL = "changed outside of a step by each rank in its own way"
     SKIPPED = "a step left out"
@@ -132,16 +133,17 @@ def _from_the_start(
         return None
     wrapped = all(one.told.wrapped for one in seen.values())
     culprits: tuple[int, ...] = ()
+    cause = Cause.START
     if first and 0 in steps:
-        culprits = _odd(
-            {
-                rank: hash(one.weights[first].prints)
-                for rank, one in seen.items()
-                if one.weights[0].prints != one.weights[first].prints
-            },
-            ranks,
-        )
-    return Parting(Cause.START, ranks, seen, first, culprits, names, wrapped)
+        changed = {
+            rank: hash(one.weights[first].prints)
+            for rank, one in seen.items()
+            if one.weights[0].prints != one.weights[first].prints
+        }
+        culprits = _odd(changed, ranks)
+        if _loaded_by_some(seen, changed, first):
+            cause = Cause.LOADED
+    return Parting(cause, ranks, seen, first, culprits, names, wrapped)
 
 
 def _on_the_trail(seen: Mapping[int, Moments]) -> tuple[int, bool] | None:
@@ -177,9 +179,13 @@ def _explained(
             for rank, one in seen.items()
             if one.before[step] != one.after[step - 1]
         }
+        if _caught_up(seen, changed, step):
+            return None
         culprits = _odd(changed, ranks)
         some = set(changed) != set(ranks)
         cause = Cause.OUTSIDE_SOME if some else Cause.OUTSIDE_ALL
+        if _loaded_by_some(seen, changed, step):
+            cause = Cause.LOADED
         return Parting(cause, ranks, seen, step, culprits, names, wrapped)
     if (late := _left_out(seen, step)) is not None:
         cause, culprits = Cause.SKIPPED, late
@@ -190,6 +196,34 @@ def _explained(
     if len({int(one.gradients[step]) for one in seen.values()}) > 1:
         return Parting(Cause.GRADIENTS, ranks, seen, step, (), names, wrapped)
     return _by_the_step(seen, step, names, wrapped)
+
+
+def _loaded_by_some(
+    seen: Mapping[int, Moments], changed: Iterable[int], step: int
+) -> bool:
+    """Whether those that changed loaded the model before this step, and no other."""
+    loading = {
+        rank
+        for rank, one in seen.items()
+        if any(not load.state and load.steps == step - 1 for load in one.loaded)
+    }
+    return loading == set(changed) and 0 < len(loading) < len(seen)
+
+
+def _caught_up(
+    seen: Mapping[int, Moments], changed: Mapping[int, int], step: int
+) -> bool:
+    """Whether those that changed came to what others have after more steps.
+
+    So does `Join`, at the end of uneven inputs: ranks count their steps apart then.
+    """
+    later = {
+        rank: {int(n) for n in one.after[step:] if n} for rank, one in seen.items()
+    }
+    return bool(changed) and all(
+        any(to in numbers for other, numbers in later.items() if other != rank)
+        for rank, to in changed.items()
+    )
 
 
 def _by_the_step(

@@ -129,6 +129,9 @@ def _locations(parting: Parting) -> Iterator[Location]:
     seen = parting.seen
     blamed = parting.culprits or parting.ranks
     role = Role.CULPRIT if parting.culprits else Role.PARTY
+    if parting.cause is Cause.LOADED:
+        loads = _loads(parting, blamed, state=False)
+        yield from _grouped(loads, role, "loads on these ranks only")
     changes = [(r, one.place) for r in blamed for one in seen[r].changed[:1]]
     yield from _grouped(changes, role, "changes the weights")
     steps = [(r, _place(_at(seen[r].weights, max(parting.step, 1)))) for r in blamed]
@@ -147,8 +150,9 @@ def _locations(parting: Parting) -> Iterator[Location]:
         yield from _grouped(loads, role, "loads the optimizer's state")
         yield from _grouped(_optimizers(parting, blamed), role, _MAKES)
         yield from _grouped(steps, Role.PARTY, "makes the step")
-    elif parting.cause in {Cause.OUTSIDE_SOME, Cause.OUTSIDE_ALL}:
-        yield from _grouped(_loads(parting, blamed, state=False), role, "loads it")
+    elif parting.cause in {Cause.LOADED, Cause.OUTSIDE_SOME, Cause.OUTSIDE_ALL}:
+        if parting.cause is not Cause.LOADED:
+            yield from _grouped(_loads(parting, blamed, state=False), role, "loads it")
         yield from _grouped(steps, role, "makes steps; the change is between two")
     else:
         yield from _grouped(steps, role, "makes the step")
@@ -175,8 +179,11 @@ def _loads(
     return [
         (rank, one.place)
         for rank in ranks
-        for one in parting.seen[rank].loaded[-1:]
-        if one.state is state and one.steps <= parting.step
+        for one in [
+            load
+            for load in parting.seen[rank].loaded
+            if load.state is state and load.steps < max(parting.step, 1)
+        ][-1:]
     ]
 
 
@@ -208,6 +215,16 @@ def _start(parting: Parting) -> str:
         f"After DistributedDataParallel had made the weights of {who} alike, and "
         f"before step {parting.step}, {changing} changed them; they are out of sync "
         "from the start"
+    )
+
+
+def _loaded(parting: Parting) -> str:
+    blamed = parting.culprits
+    others = [rank for rank in parting.ranks if rank not in blamed]
+    return (
+        f"{capital(named(blamed))} alone loaded a checkpoint before step "
+        f"{parting.step}, when the ranks' weights were alike; {named(others)} "
+        f"{has(others)} the weights from before, and training goes on with both"
     )
 
 
@@ -271,6 +288,7 @@ def _unseen(parting: Parting) -> str:
 
 _STORIES: dict[Cause, Callable[[Parting], str]] = {
     Cause.START: _start,
+    Cause.LOADED: _loaded,
     Cause.OUTSIDE_SOME: _outside_some,
     Cause.OUTSIDE_ALL: _outside_all,
     Cause.SKIPPED: _skipped,

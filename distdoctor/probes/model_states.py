@@ -1,4 +1,4 @@
-"""How a model's weights stand to a state: the same memory, bits and names?"""
+"""How a model's weights stand to a state: the same memory, the same names?"""
 
 from __future__ import annotations
 
@@ -7,12 +7,6 @@ from typing import Any
 
 import torch
 from torch import nn
-
-from distdoctor.probes import prints, reducers
-from distdoctor.probes.harmless import harmless
-
-_MOST_LOOKED_AT = 64  # tensors of a model, before and after a load
-_MOST_BYTES = 1 << 26
 
 
 def tensors(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -25,20 +19,6 @@ def plain(model: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
     for name, tensor in tensors(model).items():
         if type(tensor) in {torch.Tensor, nn.Parameter} and not tensor.is_meta:
             yield name, tensor
-
-
-@harmless
-def look(model: nn.Module) -> dict[str, int]:
-    """Fingerprints of some tensors, spread over the model."""
-    found = list(plain(model))
-    seen: dict[str, int] = {}
-    room = _MOST_BYTES
-    for name, tensor in found[:: -(-len(found) // _MOST_LOOKED_AT) or 1]:
-        room -= tensor.numel() * tensor.element_size()
-        if room < 0 and seen:
-            break
-        seen[name] = prints.of_tensor(tensor)
-    return seen
 
 
 def is_own(model: nn.Module, state: Mapping[str, Any]) -> bool:
@@ -77,13 +57,3 @@ def _candidates(lacked: set[str], strange: set[str]) -> set[tuple[str, str]]:
             if prefix != other:
                 found.add((prefix, other))
     return found
-
-
-def is_wrapped(model: nn.Module) -> bool:
-    """Whether DistributedDataParallel has its parameters."""
-    first = next(iter(model.parameters()), None)
-    return first is not None and any(
-        first is parameter
-        for wrapped in list(reducers.models())
-        for parameter in wrapped.parameters()
-    )

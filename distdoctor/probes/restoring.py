@@ -150,23 +150,17 @@ def _load_model(
     _course.models += 1
     if getattr(_inside, "model", False) or _course.models > _MOST_MODELS:
         return made(self, *args, **kwargs)
-    before = model_states.look(self)
     _inside.model = True
     try:
         result = made(self, *args, **kwargs)
     finally:
         _inside.model = False
-    _tell_model(self, args[0] if args else kwargs["state_dict"], before, result)
+    _tell_model(self, args[0] if args else kwargs["state_dict"], result)
     return result
 
 
 @harmless
-def _tell_model(
-    model: nn.Module,
-    state: Mapping[str, Any],
-    before: dict[str, int] | None,
-    result: Any,
-) -> None:
+def _tell_model(model: nn.Module, state: Mapping[str, Any], result: Any) -> None:
     _course.restored()
     lacked = set(getattr(result, "missing_keys", ()))
     strange = set(getattr(result, "unexpected_keys", ()))
@@ -180,10 +174,6 @@ def _tell_model(
     prefix, lacking, explained = "", "", 0
     if lacked:
         prefix, lacking, explained = model_states.explain(lacked, others)
-    after = model_states.look(model) or {}
-    changed = 0
-    if before is not None:
-        changed = sum(before.get(name) != print_ for name, print_ in after.items())
     _observe(
         Given(
             rank=-1,
@@ -196,11 +186,8 @@ def _tell_model(
             prefix=prefix,
             lacking=lacking,
             explained=explained,
-            changed=changed,
             empty=not state,
             own=own,
-            elements=sum(one.numel() for one in model_states.tensors(model).values()),
-            wrapped=model_states.is_wrapped(model),
         )
     )
 

@@ -77,10 +77,12 @@ def gossip(net: nn.Module, _step: int) -> None:
     for parameter in net.parameters():
         weights = parameter.data.clone()
         theirs = torch.empty_like(weights)
-        sent = dist.isend(weights, (rank + 1) % world)
-        dist.recv(theirs, (rank - 1) % world)
-        assert sent is not None
-        sent.wait()
+        both = [
+            dist.P2POp(dist.isend, weights, (rank + 1) % world),
+            dist.P2POp(dist.irecv, theirs, (rank - 1) % world),
+        ]
+        for work in dist.batch_isend_irecv(both):
+            work.wait()
         parameter.data.mul_(0.75).add_(theirs, alpha=0.25)
 
 

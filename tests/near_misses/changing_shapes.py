@@ -68,8 +68,10 @@ def collect_predictions() -> list[str]:
 
 def main() -> None:
     dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = nn.Linear(WIDTH, WIDTH)
     torch.manual_seed(dist.get_rank())
-    train(nn.Linear(WIDTH, WIDTH))
+    train(model)
     exchange_tokens()
     collect_predictions()
     dist.destroy_process_group()

@@ -81,6 +81,7 @@ class Job:
     def __init__(self) -> None:
         torch.manual_seed(3)
         self.model = DistributedDataParallel(nn.Linear(1, 1))
+        torch.manual_seed(30 + dist.get_rank())
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
 
     def learn(self, batch: list[Tensor]) -> None:

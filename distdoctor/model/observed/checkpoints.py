@@ -71,11 +71,8 @@ class Given(Observation):
     prefix: str = ""
     lacking: str = ""
     explained: int = 0  # names that would match, but for that
-    changed: int = 0  # of some tensors of the model: those with other bits than before
     empty: bool = False  # the state has no names; `unexpected` are those of the file
     own: bool = False  # likewise: all tensors that match are the model's own
-    elements: int = 0  # of the model's parameters and buffers
-    wrapped: bool = False  # data parallelism had its parameters already
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
