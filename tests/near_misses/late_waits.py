@@ -18,10 +18,11 @@ def reduce_in_buckets(model: nn.Module) -> None:
     """A flat buffer is filled bucket by bucket, while those before are on their way."""
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     flat = torch.zeros(sum(gradient.numel() for gradient in gradients))
+    share = 1 / dist.get_world_size()
     handles, start = [], 0
     for gradient in reversed(gradients):
         bucket = flat[start : start + gradient.numel()]
-        bucket.copy_(gradient.flatten())
+        bucket.copy_(gradient.flatten() * share)
         handles.append(dist.all_reduce(bucket, async_op=True))
         start += gradient.numel()
     order = handles if dist.get_rank() else handles[::-1]
@@ -58,9 +59,10 @@ def report(losses: list[torch.Tensor], group: dist.ProcessGroup) -> None:
 
 def main() -> None:
     dist.init_process_group("gloo")
-    torch.manual_seed(dist.get_rank())
+    torch.manual_seed(0)
     metrics = dist.new_group()
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 1))
+    torch.manual_seed(dist.get_rank())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     losses, late, waiting = [], [], []
     for batch in torch.randn(6, 4, WIDTH):

@@ -18,7 +18,9 @@ def average(parameters: list[nn.Parameter], group: dist.ProcessGroup | None) -> 
 
 def train(experts: dist.ProcessGroup | None, metrics: dist.ProcessGroup) -> Tensor:
     """Ranks 0 and 1 share an expert, rank 2 has its own; the stem is everybody's."""
+    torch.manual_seed(0)
     stem, expert = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+    torch.manual_seed(dist.get_rank())
     optimizer = torch.optim.SGD([*stem.parameters(), *expert.parameters()], lr=0.01)
     total = torch.zeros(1)
     for batch in torch.randn(4, 8, WIDTH):
@@ -39,7 +41,6 @@ def train(experts: dist.ProcessGroup | None, metrics: dist.ProcessGroup) -> Tens
 def main() -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    torch.manual_seed(rank)
     experts = dist.new_group([0, 1])
     alone = dist.new_group([2])
     metrics = dist.new_group()
