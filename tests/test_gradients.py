@@ -161,3 +161,29 @@ def test_a_part_without_gradients_is_no_proof_if_a_model_holds_it() -> None:
     )
     (one,) = missed(run, 0)
     assert one.idle is None
+
+
+def test_rounds_that_each_make_an_optimizer_may_begin_alike_again() -> None:
+    def round_of(own: int) -> str:
+        return "  holds(optimizer=1,names=w,sizes=4,divided)  " + "  ".join(
+            f"gradients(optimizer=1,step={n},prints={own}{n},passes=1,moved=2,"
+            f"weights={9 if n == 1 else own})"
+            for n in (1, 2, 3)
+        )
+
+    ranks = [steps(own) + round_of(own) for own in (5, 6)]
+    assert codes(drawn(*(f"{rank}  broadcast(4)" for rank in ranks))) == []
+    assert codes(drawn(*ranks)) == ["DD404"]
+
+
+@pytest.mark.parametrize(
+    ("end", "found"),
+    [
+        ("all_reduce(4)", []),
+        ("gather(4,root=0)", []),
+        ("all_reduce(2)", ["DD404"]),
+        ("all_gather(400)", ["DD404"]),
+    ],
+)
+def test_weights_may_be_averaged_once_at_the_end(end: str, found: list[str]) -> None:
+    assert codes(drawn(*(f"{steps(n)}  {end}" for n in (1, 2)))) == found

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distdoctor.analysis.replicas import replicas
+from distdoctor.analysis.replicas import replicas, sent_in_each
 from distdoctor.model.events import Event, Observation, Place, Wrapped
 from distdoctor.model.findings import Location, Role
 from distdoctor.model.observed.gradients import (
@@ -146,13 +146,13 @@ class Apart:
 def apart(run: Run) -> list[Apart]:
     """Optimizers that get other gradients on each rank, and nothing that makes up."""
     if "apart" not in run.memory:
-        found = [_apart(chapter) for chapter in chapters(run)]
+        found = [_apart(run, chapter) for chapter in chapters(run)]
         run.memory["apart"] = [one for one in found if one is not None]
     kept: list[Apart] = run.memory["apart"]
     return kept
 
 
-def _apart(chapter: Chapter) -> Apart | None:
+def _apart(run: Run, chapter: Chapter) -> Apart | None:
     looks = tuple(
         look
         for look in chapter.looks
@@ -179,14 +179,44 @@ def _apart(chapter: Chapter) -> Apart | None:
         return None
     averaged = set(chapter.holds[0].averaged)
     late = set(chapter.holds[0].late)
+    others = positions - averaged - late
+    if others and _joined_later(run, chapter, others):
+        others = set()
+    if not positions & (averaged | late) and not others:
+        return None
     return Apart(
         chapter,
         averaged=tuple(sorted(positions & averaged)),
         late=tuple(sorted(positions & late)),
-        others=tuple(sorted(positions - averaged - late)),
+        others=tuple(sorted(others)),
         drifted=frozenset(positions & set(np.flatnonzero(~drift[0]).tolist())),
         looks=looks,
     )
+
+
+def _joined_later(run: Run, chapter: Chapter, positions: Iterable[int]) -> bool:
+    """Whether ranks made their weights one after the last look at them, or may have.
+
+    So do rounds of federated averaging, each of which may make an optimizer anew, and
+    jobs that average but once, at the end.
+    """
+    at = sorted(positions)
+    for other in chapters(run):
+        same = (other.ranks, other.names) == (chapter.ranks, chapter.names)
+        later = other.holds[0].optimizer > chapter.holds[0].optimizer
+        if same and later and other.looks and not _unequal(other.looks[0])[at].all():
+            return True
+    whole = chapter.elements
+    fitting = [*chapter.holds[0].sizes, whole]
+    last = chapter.looks[-1].seen
+    return all(_sends(run, one, fitting) >= whole for one in last)
+
+
+def _sends(run: Run, last: Gradients, fitting: Sequence[int]) -> int:
+    """Elements that a rank sent after a step, in calls of these sizes."""
+    begin = next(n for n, event in run.life[last.rank] if event is last)
+    sent = sent_in_each(run, last.rank)[begin:]
+    return int(sent[np.isin(sent, fitting)].sum())
 
 
 def _unequal(look: Look) -> NDArray[np.bool_]:

@@ -76,7 +76,7 @@ def averaging_gradients(run: Run, seen: Mapping[int, Moments]) -> list[tuple[int
 def _sent(run: Run, rank: int, seen: Moments) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Steps before which a rank sent about as much as the model has."""
     least = sum(seen.told.numels) * _SHARE
-    volume = _volume(run, rank)
+    volume = sent_by(run, rank)
     calls, last = 0, 0
     for step, weights in seen.weights.items():
         sent = volume[seen.calls[step]] - volume[calls]
@@ -85,16 +85,21 @@ def _sent(run: Run, rank: int, seen: Moments) -> Iterator[tuple[int, tuple[int, 
         calls, last = seen.calls[step], step
 
 
-def _volume(run: Run, rank: int) -> NDArray[np.int64]:
+def sent_by(run: Run, rank: int) -> NDArray[np.int64]:
     """Elements that a rank had sent before each of its calls, and at the end."""
+    return np.concatenate([[0], np.cumsum(sent_in_each(run, rank))])
+
+
+def sent_in_each(run: Run, rank: int) -> NDArray[np.int64]:
+    """Elements that a rank sent in each of its calls."""
     if "numels" not in run.memory:
         numels = [sum(one.numel for one in spec.tensors) for spec in run.specs]
         run.memory["numels"] = np.array(numels, np.int64)
     rows = run.rows_of(rank)
     calls = run.calls[rows.start : rows.stop]
     sends = np.isin(calls["op"], _SENDING)
-    sent = np.where(sends, run.memory["numels"][calls["spec"]], 0)
-    return np.concatenate([[0], np.cumsum(sent)])
+    sent: NDArray[np.int64] = np.where(sends, run.memory["numels"][calls["spec"]], 0)
+    return sent
 
 
 def _can_meet(run: Run, ranks: Sequence[int]) -> bool:
