@@ -187,3 +187,7 @@ def test_rounds_that_each_make_an_optimizer_may_begin_alike_again() -> None:
 )
 def test_weights_may_be_averaged_once_at_the_end(end: str, found: list[str]) -> None:
     assert codes(drawn(*(f"{steps(n)}  {end}" for n in (1, 2)))) == found
+
+
+def test_experts_that_some_ranks_share_are_averaged_by_somebody() -> None:
+    assert codes(drawn(steps(1), steps(1), steps(2))) == []

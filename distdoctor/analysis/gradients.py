@@ -130,7 +130,7 @@ class Apart:
     Attributes:
         averaged: Positions of those that a wrapper is to average.
         late: Of those that came into a wrapped model when it was wrapped already.
-        others: Of those that no wrapper knows.
+        others: Of those that no wrapper knows, and that no two ranks share.
         drifted: Of all of them, those whose weights were equal and are no more.
         looks: The steps at which they were compared.
     """
@@ -163,11 +163,14 @@ def _apart(run: Run, chapter: Chapter) -> Apart | None:
         return None
     count = len(chapter.names)
     compared, differ = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    shared = np.zeros(count, np.bool_)  # some ranks have the same
     for look in looks:
         prints = look.table("prints")
         read = ((prints != NO_GRADIENT) & (prints != NOT_READ)).all(axis=0)
         compared += read
         differ += read & (prints != prints[0]).any(axis=0)
+        ordered = np.sort(prints, axis=0)
+        shared |= read & (ordered[1:] == ordered[:-1]).any(axis=0)
     never_equal = (compared >= LEAST_LOOKS) & (compared == differ)
     drift = [_unequal(look) for look in chapter.looks]
     # Weights that ranks make equal again, by whatever means, are no drift.
@@ -179,7 +182,7 @@ def _apart(run: Run, chapter: Chapter) -> Apart | None:
         return None
     averaged = set(chapter.holds[0].averaged)
     late = set(chapter.holds[0].late)
-    others = positions - averaged - late
+    others = positions - averaged - late - set(np.flatnonzero(shared).tolist())
     if others and _joined_later(run, chapter, others):
         others = set()
     if not positions & (averaged | late) and not others:
