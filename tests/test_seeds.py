@@ -1,12 +1,16 @@
 """Where seeds come from, and which generators a dataset holds."""
 
+import os
 import random
+import sysconfig
 import time
+from typing import Any
 
 import pytest
 import torch
 from torch.utils.data import Subset, TensorDataset
 
+from distdoctor.probes import seeds
 from distdoctor.probes.generators import generators_of
 from distdoctor.probes.seeds import source_of
 from distdoctor.probes.states import moved, states
@@ -89,3 +93,19 @@ def test_reading_states_changes_none_and_tells_what_moved() -> None:
     random.random()
     assert "python" in moved(before, states({"own": own}))
     assert time.time_ns() > NOW_NS - 10**18
+
+
+@pytest.mark.parametrize(
+    ("caller", "told"),
+    [("<frozen importlib._bootstrap>", None), ("<string>", __file__)],
+    ids=["while it is imported", "for the user"],
+)
+def test_a_seed_that_a_library_needs_to_be_imported_is_its_own(
+    caller: str, told: str | None
+) -> None:
+    library = os.path.join(sysconfig.get_path("purelib"), "library.py")  # noqa: PTH118
+    names: dict[str, Any] = {"site_of_call": seeds._site}
+    exec(compile("def seed(): return site_of_call(1)", library, "exec"), names)
+    exec(compile("def call(): return seed()", caller, "exec"), names)
+    found = names["call"]()
+    assert found is None if told is None else found.startswith(told)

@@ -187,18 +187,24 @@ def site_of(stream: str) -> str:
 
 
 def _site(depth: int) -> str | None:
-    """The user's line that seeds; None if a loader's worker does it by itself."""
+    """The user's line that seeds; None if a library does it for itself.
+
+    So does a worker of a loader that it begins, and a module that is being imported.
+    """
     frame: FrameType | None = frame_above(depth)
     while frame is not None:
         file = frame.f_code.co_filename
         if file.endswith(_WORKER):
             return "" if by_user else None
+        if file.startswith(_IMPORTING):
+            return None
         if is_users(file):
             return text_of(file, frame.f_lineno, frame.f_code.co_qualname)
         frame = frame.f_back
     return ""
 
 
+_IMPORTING = "<frozen importlib"
 _WORKER = os.path.join("torch", "utils", "data", "_utils", "worker.py")  # noqa: PTH118
 
 
