@@ -25,6 +25,11 @@ but what was read is the same at each index:
     rank 0 | wrap=ddp:a  read(samples=3+0+2+1,contents=33+30+32+31,steps=2)@t.py:9
     rank 1 | wrap=ddp:a  read(samples=0-3,contents=30-33,steps=2)@t.py:9
 
+Batches that no DataLoader gives are known by what the model is called with:
+
+    rank 0 | wrap=ddp:a  fed(step=2,inputs=5)@t.py:9  fed(step=3,inputs=6)@t.py:9  fed(step=4,inputs=7)@t.py:9
+    rank 1 | wrap=ddp:a  fed(step=2,inputs=5)@t.py:9  fed(step=3,inputs=6)@t.py:9  fed(step=4,inputs=7)@t.py:9
+
 Well
 ----
 Each has its part:
@@ -42,6 +47,11 @@ Both evaluate on all there is:
     rank 0 | wrap=ddp:a  held(names=x,rows=7)  read(samples=0-7)@t.py:20
     rank 1 | wrap=ddp:a  held(names=x,rows=7)  read(samples=0-7)@t.py:20
 
+The model is tried with one batch over and over:
+
+    rank 0 | wrap=ddp:a  read(samples=0-7)  fed(step=2,inputs=5)  fed(step=3,inputs=5)  fed(step=4,inputs=5)
+    rank 1 | wrap=ddp:a  read(samples=0-7)  fed(step=2,inputs=5)  fed(step=3,inputs=5)  fed(step=4,inputs=5)
+
 They share a model in another way than by its gradients, as tensor parallelism does:
 
     rank 0 | held(names=x,rows=7)  read(samples=0-7,steps=4)@t.py:9
@@ -58,8 +68,9 @@ Remedy
 ------
 Give the loader a `DistributedSampler(dataset)`, which takes number and rank from the
 process group, and call its `set_epoch` before each epoch; the loader's own `shuffle`
-goes. Give a sampler of another kind the job's world size and this rank.
-"""
+goes. Give a sampler of another kind the job's world size and this rank. Who makes
+batches by hand takes every `world_size`-th sample from `rank` on.
+"""  # noqa: E501 - a drawing is as wide as what a rank did
 
 from __future__ import annotations
 
@@ -67,6 +78,7 @@ from collections.abc import Iterator
 
 from distdoctor.analysis.coverage import Why, faults
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.feeding import Feeding, same_batches
 from distdoctor.analysis.readers import (
     LOOP,
     class_of,
@@ -78,7 +90,7 @@ from distdoctor.analysis.readers import (
 )
 from distdoctor.analysis.reasons import capital
 from distdoctor.model.events import Wrapped
-from distdoctor.model.findings import Certainty, Finding, Severity
+from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
 from distdoctor.model.observed.data import LOADER, SAMPLER, Read
 from distdoctor.model.run import Run, named
 
@@ -89,6 +101,8 @@ NEEDS = (Read,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Loops in which several ranks train on the same samples."""
+    for feeding in same_batches(run):
+        yield _of_batches(run, feeding)
     for fault in faults(run, Why.SAME):
         some = fault.meeting.passes
         everyone = len(fault.sharing) == len(some)
@@ -114,3 +128,29 @@ def examine(run: Run) -> Iterator[Finding]:
             severity=Severity.WARNING if wanted else None,
         )
     require_whole(run)
+
+
+def _of_batches(run: Run, feeding: Feeding) -> Finding:
+    everyone = len(feeding.sharing) == len(feeding.ranks)
+    culprits = () if everyone else feeding.sharing
+    role = Role.PARTY if everyone else Role.CULPRIT
+    places = dict.fromkeys(one.place for one in feeding.fed if one.place is not None)
+    # With FSDP, ranks may share a sequence, or the work on it.
+    sharded = any(one.how == "fsdp" for one in run.of(Wrapped, feeding.sharing[0]))
+    steps = ", ".join(map(str, feeding.steps))
+    return Finding(
+        message=(
+            f"{capital(named(feeding.sharing))} train on the same batches: at each "
+            f"step that was looked at ({steps}) the model was called with the same "
+            "inputs"
+        ),
+        exhibits=feeding.fed[:1],
+        culprits=culprits,
+        locations=tuple(
+            Location(place, feeding.sharing, role, "gives the model its batch")
+            for place in places
+        ),
+        certainty=Certainty.LIKELY if sharded else Certainty.PROVED,
+        details={"steps": list(feeding.steps)},
+        severity=Severity.WARNING if sharded else None,
+    )

@@ -31,6 +31,7 @@ from distdoctor.probes import (
     bypasses,
     forgotten,
     infinities,
+    inputs,
     losses,
     optimizers,
     prints,
@@ -133,7 +134,7 @@ def install() -> None:
 def turn() -> None:
     """Forget all: the process begins to play in another run."""
     global _window
-    for known in (optimizers, additions, bypasses, forgotten, infinities):
+    for known in (optimizers, additions, bypasses, forgotten, infinities, inputs):
         known.turn()
     _window = _Window()
     EXCHANGES.look(optimizers.trained)
@@ -297,6 +298,7 @@ def _stepped(optimizer: torch.optim.Optimizer) -> None:
         EXCHANGES.looking = False
     if is_due(following) and following <= _LAST_PROBED and not _is_compiling():
         _window.probes[known.number] = _Probes(known.parameters)
+        inputs.watch(_window.steps + 1)
 
 
 def _can_hook(tensor: Tensor) -> bool:

@@ -78,5 +78,13 @@ class Held(Observation):
     bags: tuple[int, ...] = ()  # of each, all rows in any order; 0: not taken
 
 
-KINDS = (Read, Made, Held)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fed(Observation):
+    """A model was called in training, at one of a few steps; its place: that line."""
+
+    step: int = 0  # of the process's optimizers, from 1
+    inputs: int = 0  # fingerprint of all that it was called with; 0: not known
+
+
+KINDS = (Read, Made, Held, Fed)
 """Observations as words of a drawing: `read(samples=0-3+7,steps=2)`."""
