@@ -18,6 +18,11 @@ Each rank makes the file, and then reads it:
     rank 0 | start=2  written(path=/d/a.npz)@t.py:4  read_back(path=/d/a.npz)@t.py:9
     rank 1 | start=2  written(path=/d/a.npz)@t.py:4  read_back(path=/d/a.npz)@t.py:9
 
+Each rank makes the file unless it is there, and one that finds it does not wait:
+
+    rank 0 | start=2  written(path=/d/a.npz)@t.py:4  read_back(path=/d/a.npz)@t.py:9
+    rank 1 | start=2  .                              read_back(path=/d/a.npz)@t.py:9
+
 Each rank writes its log to one name (a warning):
 
     rank 0 | barrier  written(path=/d/log.txt)@t.py:4  exit=0
@@ -29,6 +34,11 @@ Rank 0 makes it, and the others wait:
 
     rank 0 | written(path=/d/a.npz)@t.py:4  barrier  read_back(path=/d/a.npz)@t.py:9
     rank 1 | .                              barrier  read_back(path=/d/a.npz)@t.py:9
+
+A rank looks again and again until the file is whole:
+
+    rank 0 | written(path=/d/a.npz)@t.py:4
+    rank 1 | read_back(path=/d/a.npz,waited)@t.py:9
 
 They write one after the other:
 
@@ -103,16 +113,27 @@ def _finding(run: Run, several: list[Clash]) -> Finding:
         if event.place is not None:
             places.setdefault((event.place, role, remark), []).append(event.rank)
     exhibits: tuple[Event, ...] = (*first.written[:_MOST_SHOWN], *first.read[:1])
+    message = (
+        f"{capital(named(ranks))} write {first.path}{more} anew at the same time, and "
+        f"{then}"
+    )
+    if len(ranks) == 1:
+        reading = "reads" if len(readers) == 1 else "read"
+        message = (
+            f"{capital(named(ranks))} writes {first.path}{more} anew, and nothing made "
+            f"{named(readers)} wait, which {reading} it and may find the half of it"
+        )
     return Finding(
-        message=f"{capital(named(ranks))} write {first.path}{more} anew at the same "
-        f"time, and {then}",
+        message=message,
         exhibits=exhibits,
-        culprits=() if len(ranks) == len(run.seen) else ranks,
+        culprits=() if len(ranks) in {1, len(run.seen)} else ranks,
         locations=tuple(
             Location(place, tuple(dict.fromkeys(who)), role, remark)
             for (place, role, remark), who in places.items()
         ),
-        certainty=Certainty.PROVED if first.read else Certainty.LIKELY,
+        certainty=Certainty.PROVED
+        if first.read and len(ranks) > 1
+        else Certainty.LIKELY,
         details={"paths": [clash.path for clash in several[:_MOST_SHOWN]]},
         severity=None if first.read else Severity.WARNING,
     )

@@ -1,4 +1,4 @@
-"""Which files several ranks wrote at the same time."""
+"""Which files several ranks wrote at the same time, or read while one wrote them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ class Clash:
 
     Attributes:
         path: Its name.
-        written: One event of each rank.
+        written: One event of each rank. If it is one rank's alone, others read the file
+            with nothing that made them wait for it.
         read: By whom it was read; none: nobody did.
     """
 
@@ -28,7 +29,7 @@ class Clash:
 
 
 def clashes(run: Run) -> Iterator[Clash]:
-    """Files that ranks wrote between the same two meetings of all ranks.
+    """Files that ranks wrote, or read, between the same two meetings of all ranks.
 
     Not those written under a lock, nor by ranks that had sent each other messages or
     keys of the store since the meeting, which may have put them in an order; nor by
@@ -37,24 +38,31 @@ def clashes(run: Run) -> Iterator[Clash]:
     if run.simulated:
         return
     written: dict[tuple[str, int], dict[int, Written]] = {}
+    at_once: dict[tuple[str, int], list[ReadBack]] = {}
+    read: dict[str, list[ReadBack]] = {}
     for rank in run.seen:
         meeting = _Meetings(run, rank)
         for position, event in run.life.get(rank, ()):
-            if isinstance(event, Written) and not event.locked:
-                before = meeting.before(position)
-                if before is not None:
-                    key = (event.path, before)
-                    written.setdefault(key, {}).setdefault(rank, event)
-    read: dict[str, list[ReadBack]] = {}
-    for rank in run.seen:
-        for one in run.of(ReadBack, rank):
-            read.setdefault(one.path, []).append(one)
+            if not isinstance(event, Written | ReadBack):
+                continue
+            before = meeting.before(position)
+            key = (event.path, -1 if before is None else before)
+            if isinstance(event, ReadBack):
+                read.setdefault(event.path, []).append(event)
+                if before is not None and not event.waited:
+                    at_once.setdefault(key, []).append(event)
+            elif before is not None and not event.locked:
+                written.setdefault(key, {}).setdefault(rank, event)
     told: set[str] = set()
-    for (path, _), by_rank in written.items():
-        if len(by_rank) > 1 and path not in told:
-            told.add(path)
-            events = tuple(by_rank[rank] for rank in sorted(by_rank))
-            yield Clash(path, events, tuple(read.get(path, ())))
+    for key, by_rank in written.items():
+        path, _ = key
+        others = [one for one in at_once.get(key, ()) if one.rank not in by_rank]
+        if path in told or not (len(by_rank) > 1 or others):
+            continue
+        told.add(path)
+        events = tuple(by_rank[rank] for rank in sorted(by_rank))
+        everyones = read.get(path, ()) if len(by_rank) > 1 else others
+        yield Clash(path, events, tuple(everyones))
 
 
 class _Meetings:

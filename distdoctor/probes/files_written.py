@@ -59,7 +59,7 @@ class Files:
         """This process plays in another run from now on."""
         self._written: dict[str, int] = {}
         self._read: dict[str, int] = {}
-        self._locked = False
+        self._locked = self._slept = False
         self._busy = False
 
     def heard(self, event: str, args: tuple[Any, ...]) -> None:
@@ -68,6 +68,8 @@ class Files:
             self._opening(*args)
         elif event in {"fcntl.flock", "fcntl.lockf"}:
             self._locked = True
+        elif event == "time.sleep":
+            self._slept = True
 
     def _opening(self, path: Any, mode: Any, flags: Any) -> None:
         if self._busy or RECORDER.writer is None or isinstance(path, int):
@@ -117,7 +119,8 @@ class Files:
                 rank=-1, path=name, times=times + 1, locked=self._locked
             )
         else:
-            told = ReadBack(rank=-1, path=name)
+            waited = self._slept or self._locked
+            told = ReadBack(rank=-1, path=name, waited=waited)
         RECORDER.observe(told, site)
 
 

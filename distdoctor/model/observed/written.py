@@ -21,6 +21,7 @@ class ReadBack(Observation):
     """A file was read that some rank of this job may have written."""
 
     path: str = ""
+    waited: bool = False  # the process slept or took a lock before, perhaps for it
 
 
 KINDS = (Written, ReadBack)
