@@ -19,7 +19,7 @@ from distdoctor.probes import prints
 MOST_ROW_BYTES = 64 * 1024
 """Of a sample's part of a tensor; of a larger one, evenly spread pieces are taken.
 
-Source: measured, 64 KiB take 3 µs; a 600 KB picture would take 25.
+Source: measured, 4 µs for 64 KiB; a picture of 600 KB takes 24, and by pieces 16.
 """
 
 PIECES = 16
@@ -173,10 +173,8 @@ def _of_pieces(row: Tensor) -> int:
     data = prints.bytes_of(row)
     size = MOST_ROW_BYTES // 4 // PIECES
     last = len(data) - size
-    told = 0
-    for at in (last * piece // (PIECES - 1) for piece in range(PIECES)):
-        told = (told * _FACTOR + prints.of_bytes(data[at : at + size])) & _MASK
-    return told
+    begins = [last * piece // (PIECES - 1) for piece in range(PIECES)]
+    return prints.of_bytes(b"".join([data[at : at + size] for at in begins]))
 
 
 def _of_leaf(leaf: Any) -> int | None:

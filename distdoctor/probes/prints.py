@@ -92,7 +92,7 @@ def of_rows(tensor: Tensor, seed: int = 0) -> tuple[int, ...]:
     )
 
 
-def of_bytes(data: memoryview[Any]) -> int:
+def of_bytes(data: bytes | memoryview[Any]) -> int:
     """Of some bytes, of `bytes_of` a tensor for instance."""
     return _hash(data)
 
