@@ -93,7 +93,7 @@ def loader_of(
     sampler: DistributedSampler[tuple[Tensor, int]] = DistributedSampler(
         shapes, num_replicas=world_size, rank=rank, shuffle=True, drop_last=False
     )
-    return DataLoader(shapes, batch_size=16, sampler=sampler, num_workers=1), sampler
+    return DataLoader(shapes, batch_size=16, sampler=sampler), sampler
 
 
 def train(rank: int, world_size: int, state: str) -> None:
