@@ -27,7 +27,9 @@ def set_seeds(seed: int, rank: int) -> None:
     torch.backends.cudnn.benchmark = False
 
 
-def share(data: TensorDataset, state: str) -> tuple[DataLoader[Tensor], ...]:
+def share(
+    data: TensorDataset, state: str
+) -> tuple[DataLoader[tuple[Tensor, ...]], ...]:
     """Loaders of what is trained on, and of what is kept apart."""
     common = torch.Generator().manual_seed(1) if state == "well" else None
     learnt, kept = random_split(data, [80, 40], generator=common)  # culprit DD304
