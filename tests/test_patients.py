@@ -1,69 +1,25 @@
 """Checks against their patients, healthy jobs and near misses, by the real command."""
 
-import ast
-import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from real_runs import (
+    ROOT,
+    check,
+    constant,
+    culprit_lines,
+    findings_of,
+    is_near,
+    named_lines,
+)
 
 from distdoctor.catalogue import every_check
 from distdoctor.model.declare import Check
 from distdoctor.model.findings import Severity
 
-ROOT = Path(__file__).parent.parent
-
-DEADLINE_S = 300.0  # importing torch on a busy machine took over 30
-
-NEAR = 3  # lines between a culprit line and the one that is named
-
 pytestmark = pytest.mark.live
-
-
-def constant(patient: Path, name: str) -> Any:
-    """A constant of a patient's, read and not imported."""
-    match = re.search(rf"^{name}(?:: .+)? = (.+)$", patient.read_text(), re.MULTILINE)
-    assert match
-    return ast.literal_eval(match[1])
-
-
-def culprit_lines(patient: Path) -> list[int]:
-    lines = patient.read_text().splitlines()
-    return [n for n, line in enumerate(lines, start=1) if "# culprit" in line]
-
-
-def check(folder: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
-    """Run `distdoctor check`; its exit status, its report, and what the job printed.
-
-    Once more if torch aborted while Python ended, which befalls any run now and then:
-    the launcher then ends ranks that were not done.
-    """
-    status, told, said = check_once(folder, *arguments)
-    if "DD214" in {one["code"] for one in told["findings"]}:
-        status, told, said = check_once(folder, *arguments)
-    return status, told, said
-
-
-def check_once(folder: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
-    """Run the command."""
-    report = folder / "report.json"
-    command = [sys.executable, "-m", "distdoctor", "check", "--format", "json"]
-    done = subprocess.run(
-        [*command, "--output", str(report), *arguments],
-        cwd=folder,
-        env=os.environ | {"XDG_CACHE_HOME": str(folder / "cache")},
-        timeout=DEADLINE_S,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    told = json.loads(report.read_text())
-    said = f"{told['not_examined']}\n{done.stdout}{done.stderr}"
-    return done.returncode, told, said
 
 
 def expected(doctor: Check, patient: Path) -> tuple[int, str]:
@@ -72,12 +28,6 @@ def expected(doctor: Check, patient: Path) -> tuple[int, str]:
         return 4, "unknown"
     ill = doctor.severity is Severity.ERROR
     return (1, "sick") if ill else (0, "well")
-
-
-def findings_of(report: dict[str, Any], *, asked: str = "") -> list[dict[str, Any]]:
-    """Without torch's own abort at exit, which may befall any run."""
-    found: list[dict[str, Any]] = report["findings"]
-    return [one for one in found if one["code"] == asked or one["code"] != "DD214"]
 
 
 @pytest.mark.parametrize("doctor", every_check(), ids=lambda check: check.code)
@@ -89,10 +39,8 @@ def test_a_sick_patient_is_diagnosed(doctor: Check, tmp_path: Path) -> None:
     (finding,) = findings_of(report, asked=doctor.code)
     assert (finding["code"], finding["severity"]) == (doctor.code, doctor.severity)
     assert finding["ranks"] == constant(patient, "CULPRITS")
-    named = [location["line"] for location in finding["locations"]]
-    lines = culprit_lines(patient)
-    near = [(a, b) for a in named for b in lines if abs(a - b) <= NEAR]
-    assert near, (named, lines)
+    named, lines = named_lines(finding), culprit_lines(patient)
+    assert is_near(named, lines), (named, lines)
 
 
 @pytest.mark.parametrize("doctor", every_check(), ids=lambda check: check.code)

@@ -12,7 +12,14 @@ from distdoctor.analysis.coverage import Fault, Tally, Why
 from distdoctor.analysis.passes import Pass
 from distdoctor.model.events import Place
 from distdoctor.model.findings import Location, Role
-from distdoctor.model.observed.data import DATASET, ITERATED, ROLES, Read
+from distdoctor.model.observed.data import (
+    DATASET,
+    ITERATED,
+    LOADER,
+    ROLES,
+    SAMPLER,
+    Read,
+)
 from distdoctor.model.run import Run, named
 
 LOOP = "loop"
@@ -37,11 +44,12 @@ def locations(
         ranks: At fault; those whose passes they are if none are told apart.
     """
     at_fault = tuple(sorted(ranks))
-    found: dict[Place, Location] = {}
+    found: dict[tuple[str, int], Location] = {}
     for way in ways:
         for place, remark in _on_way(run, passes, way):
             who = at_fault or tuple(sorted({one.rank for one in passes}))
-            found.setdefault(place, Location(place, who, Role.CULPRIT, remark))
+            told = Location(place, who, Role.CULPRIT, remark)
+            found.setdefault((place.file, place.line), told)
     return tuple(found.values())
 
 
@@ -65,6 +73,9 @@ def _on_way(run: Run, passes: Sequence[Pass], way: str) -> Iterable[tuple[Place,
 def _made(run: Run, passes: Sequence[Pass], role: str) -> Iterable[tuple[Place, str]]:
     made = [each for one in passes for each in one.made if each.role == role]
     places = list(dict.fromkeys(each.place for each in made if each.place is not None))
+    if role == SAMPLER:  # what the loader made for itself is no sampler of the user's
+        loaders = {at for at, _ in _made(run, passes, LOADER)}
+        places = [one for one in places if one not in loaders] or places
     if role != ITERATED:
         return [(place, ROLES[role]) for place in places]
     inner = [place for begin in places for place in origins.splitting(run, begin)]
