@@ -18,6 +18,7 @@ from distdoctor.analysis.passes import (
 )
 from distdoctor.analysis.replicas import replicas
 from distdoctor.model.events import Place
+from distdoctor.model.observed.checkpoints import Stored
 from distdoctor.model.observed.metrics import Reported
 from distdoctor.model.observed.written import Written
 from distdoctor.model.run import Run
@@ -138,8 +139,8 @@ def _tellers(
             if one.read.number in each.passes
         ]
         if not about:
-            if run.of(Written, one.rank):
-                return None  # it may have told files
+            if run.of(Written, one.rank) or run.of(Stored, one.rank):
+                return None  # it may have told a file
             continue
         fractions = [each for each in about if each.fraction and each.place]
         if not fractions:
