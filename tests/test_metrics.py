@@ -61,6 +61,7 @@ class Output:
 
     @property
     def text(self) -> str:
+        """All of it."""
         return self.raw.getvalue().decode()
 
 
