@@ -30,6 +30,7 @@ _ROUNDING = 3e-7  # of float32, relative, after a few operations
 _COARSEST = 0.05  # what it may come to, of a count
 _SCALES = (1.0, 100.0)  # an accuracy may be in percent
 _SMALL = (1, 2, 3, 4)  # denominators by which much is whole
+_ANY = -1  # of the columns: the operation itself makes all of them averages
 _SAME = 1e-6  # relative difference of averages that is none
 
 Counts = NDArray[np.int64]
@@ -83,12 +84,14 @@ def averaged(run: Run) -> Iterator[Averaged]:
     known = _by_pass(run)
     for some in by_place.values():
         told = [found for one in some for found in _of_exchange(one, known, run)]
-        steady = np.logical_and.reduce([columns for columns, _ in told] or [[False]])
+        if not told:
+            continue
+        steady = np.logical_and.reduce([columns for columns, _ in told])
         cases = [
             case
             for _, found in told
             for column, case in found
-            if column < 0 or steady[column]
+            if column == _ANY or steady[column]
         ]
         if cases:
             yield max(cases, key=lambda case: abs(case.plain - case.weighted))
@@ -169,13 +172,14 @@ def _of_exchange(
             continue
         if gathered and _is_whole(values).any():
             continue  # these may be the counts
-        columns = np.flatnonzero(telling & _differ(values, each))
-        if not len(columns) and reduce_op == "avg" and one.alone and len(about) == 1:
+        columns = np.flatnonzero(telling & _differ(values, each)).tolist()
+        if not columns and reduce_op == "avg" and one.alone and len(about) == 1:
+            # What else would be averaged alone, and is no number of samples?
             fits = not _is_whole(values).any() and _differ(values, each).all()
-            columns = np.array([-1] if fits else [], np.int64)
+            columns = [_ANY] if fits else []
         for column in columns:
-            case = _case(one, meeting, each, int(max(column, 0)), gathered)
-            found.append((int(column), case))
+            case = _case(one, meeting, each, max(column, 0), gathered)
+            found.append((column, case))
     yield may_be, found
 
 
@@ -252,7 +256,7 @@ def _averages(
 def _is_whole(values: Values) -> NDArray[np.bool_]:
     """Which columns have nothing but whole numbers."""
     slack = _ROUNDING * (np.abs(values) + 1)
-    whole: NDArray[np.bool_] = (np.abs(values - np.rint(values)) <= slack).all(axis=0)
+    whole: NDArray[np.bool_] = np.all(np.abs(values - np.rint(values)) <= slack, axis=0)
     return whole
 
 

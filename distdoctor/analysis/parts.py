@@ -17,7 +17,7 @@ from distdoctor.analysis.passes import (
     same_dataset,
 )
 from distdoctor.analysis.replicas import replicas
-from distdoctor.model.events import Place
+from distdoctor.model.events import Observation, Place
 from distdoctor.model.observed.checkpoints import Stored
 from distdoctor.model.observed.metrics import Reported
 from distdoctor.model.observed.written import Written
@@ -132,6 +132,7 @@ def _tellers(
 ) -> dict[int, Reported] | None:
     """Ranks that told figures after an evaluation, if others told nothing at all."""
     found: dict[int, Reported] = {}
+    kinds: tuple[type[Observation], ...] = (Written, Stored)
     for one in some:
         about = [
             each
@@ -139,7 +140,7 @@ def _tellers(
             if one.read.number in each.passes
         ]
         if not about:
-            if run.of(Written, one.rank) or run.of(Stored, one.rank):
+            if any(run.of(kind, one.rank) for kind in kinds):
                 return None  # it may have told a file
             continue
         fractions = [each for each in about if each.fraction and each.place]
