@@ -38,6 +38,7 @@ from distdoctor.probes.board import Board, local_cells
 from distdoctor.probes.exchanges import EXCHANGES
 from distdoctor.probes.handles import READ_BY, Handles, is_users_own, watchable
 from distdoctor.probes.harmless import harmless, lost
+from distdoctor.probes.metrics import METRICS
 from distdoctor.probes.parking import park
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.sites import call_site, layered_site
@@ -280,6 +281,8 @@ class Collectives:
                 self._bracket(thread, task, call)
             if spec[2]:
                 EXCHANGES.count(spec[2], args[at_read], layer, task != -1)
+            if METRICS.passes and not layer and operation.payload:
+                METRICS.contribute(spec[2], args[at_read], text)
             pending = Pending(call, group, ordinal, flags)
             if flags & UNUSED:
                 pending.watched = watchable(args[at_read], group.polled)

@@ -39,6 +39,7 @@ from distdoctor.probes import (
 )
 from distdoctor.probes.exchanges import EXCHANGES
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.metrics import METRICS
 from distdoctor.probes.optimizers import Optimizer
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.sites import call_site
@@ -120,6 +121,7 @@ def install() -> None:
         nested = torch._C._current_graph_task_id() != -1
         reduced = EXCHANGES.reduced
         if not nested:
+            METRICS.train()
             _began(args)
         result = made(*args, **kwargs)
         if not nested:

@@ -206,6 +206,7 @@ class Reading:
         self.workers = iterator._num_workers
         self.site = ""
         self.steps = 0
+        self.backwards = 0  # of the process, when it began
         self._indexed = not iterator._dataset_kind
         self._single = not iterator._auto_collation
         self._in_order = bool(getattr(iterator, "_in_order", True))

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, DistributedSampler, dataloader
 from distdoctor.model.observed.data import SET_EPOCH, Made
 from distdoctor.probes import births
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.metrics import METRICS
 from distdoctor.probes.passes import Allowance, Numbers, Reading, Source
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.shortening import LEFT_OUT
@@ -101,6 +102,8 @@ class Samples:
         reading.over = True
         self._open.remove(reading)
         RECORDER.observe(reading.tell(unfinished=False, cut=cut), reading.site)
+        if reading.backwards == METRICS.backwards:
+            METRICS.evaluated(reading.part.number)
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer made a step."""
@@ -160,6 +163,7 @@ class Samples:
         reading.begun, reading.site = True, call_site(2)
         self._passes += 1
         self._open.append(reading)
+        reading.backwards = METRICS.backwards
         RECORDER.observe(replace(reading.part, unfinished=True), reading.site)
         return True
 
@@ -213,7 +217,8 @@ def watch() -> None:
         _watched.append(True)
         stepped = harmless(SAMPLES.stepped)
         register_optimizer_step_post_hook(lambda optimizer, *_: stepped(optimizer))
-        RECORDER.on_turn.append(SAMPLES.forget)
+        RECORDER.on_turn += [SAMPLES.forget, METRICS.forget]
+        METRICS.watch()
         RECORDER.on_end.append(harmless(SAMPLES.flush))
 
 

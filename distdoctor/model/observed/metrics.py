@@ -1,0 +1,30 @@
+"""What a rank made of its evaluations: numbers it put together with others', or told.
+
+An evaluation is a pass over a loader, to its end, in which backward never ran. What
+comes behind it, up to the next backward pass, is about its outcome.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distdoctor.model.events import Observation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contributed(Observation):
+    """The rank gave something to an operation of communication, the last one before."""
+
+    passes: tuple[int, ...] = ()  # `Read.number` of the evaluations before it
+    values: tuple[float, ...] = ()  # none if they are many, or no floating-point ones
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reported(Observation):
+    """The rank wrote text with numbers in it to its output or to a log."""
+
+    passes: tuple[int, ...] = ()  # as in `Contributed`
+    fraction: bool = False  # there was one with a decimal point or a percent sign
+
+
+KINDS = (Contributed, Reported)
