@@ -14,7 +14,7 @@ boards/, stacks/     used by the probes while the job runs
 loaders.K.log        likewise, and removed at its end; see `probes.agreement`
 ports/               ports of this machine that stand for those of the script
 values/, again/      used while ranks are simulated one by one
-kept/, other.K/      used while several runs are compared
+kept/, second/, interrupted/, resumed/     used while runs are compared
 """
 
 from __future__ import annotations
