@@ -148,6 +148,17 @@ def test_what_has_no_cause_among_what_is_compared_is_told_as_such() -> None:
     assert lost(f"{READS}  {later(1, output=9)}") == [("output", 2)]
 
 
+def test_random_state_is_told_with_the_first_thing_that_depends_on_it() -> None:
+    whole = (
+        f"{step(1, random=1)}  {step(2, random=2)}  {WRITES}  "
+        f"{step(3, random=3)}  {step(4, random=4)}"
+    )
+    interrupted = f"{step(1, random=1)}  {step(2, random=2)}  {WRITES}"
+    again = f"{READS}  {later(1, random=7, output=9)}  {later(2, random=8, weights=9)}"
+    (one,) = resumed(*map(run_of, (whole, interrupted, again)))[1]
+    assert (one.what, one.name, one.there) == ("random", "torch", "output in step 3")
+
+
 def test_the_epoch_of_a_sampler_is_told_with_its_line() -> None:
     whole = WHOLE.replace(WRITES, f"{WRITES}  shuffled(epoch=1,length=9)")
     again = f"{READS}  shuffled(length=9)@t.py:7  {later(1, input=9)}"
@@ -312,6 +323,33 @@ def test_only_what_is_asked_for_is_kept(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 # --- the real command ---
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--twice", "--resume", "train.py"], "two proofs"),
+        (["--twice", "--world-size", "8"], "--world-size simulates"),
+        (["--resume", ""], "give a command"),
+        (["--resume", "train.py 'a"], "No closing quotation"),
+        (["--resume", "other.py"], "there is no script other.py"),
+    ],
+)
+def test_proofs_that_cannot_be_are_refused(
+    tmp_path: Path, options: list[str], said: str
+) -> None:
+    (tmp_path / "train.py").write_text("")
+    done = subprocess.run(
+        [sys.executable, "-m", "distdoctor", "check", "train.py", *options],
+        cwd=tmp_path,
+        env=os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")},
+        timeout=60,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
 
 TRAINS = """
 import argparse, os, random

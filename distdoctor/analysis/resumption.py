@@ -242,12 +242,17 @@ def _told(
 
 def _effect(first: dict[tuple[str, str], tuple[Traced, Traced, str]]) -> str:
     """The first thing computed that differs; "": nothing does."""
-    for what in WHATS:
-        if (what, "") in first:
-            one, _, name = first[what, ""]
-            of = f" of {name}" if name else ""
-            return f"{WHATS[what]}{of} in step {one.step}"
-    return ""
+    order = [*WHATS]
+    computed = [
+        (one.step, order.index(what), name)
+        for (what, stream), (one, _, name) in first.items()
+        if not stream
+    ]
+    if not computed:
+        return ""
+    step, at, name = min(computed)
+    of = f" of {name}" if name else ""
+    return f"{WHATS[order[at]]}{of} in step {step}"
 
 
 def _epochs(
