@@ -16,10 +16,11 @@ from distdoctor.analysis.resumption import cut, resumed, unequal
 from distdoctor.catalogue import every_check
 from distdoctor.errors import MissingEvidence
 from distdoctor.examination import conclude, examine
+from distdoctor.journal import KEEP_VARIABLE
 from distdoctor.journal.compared import as_comparison, with_comparison
 from distdoctor.launch.keeping import Kept
 from distdoctor.model.drawing import sketch
-from distdoctor.model.findings import Severity
+from distdoctor.model.findings import Severity, Sick
 from distdoctor.model.run import Run
 from distdoctor.probes import keeping
 
@@ -89,7 +90,8 @@ def judged(first: Run, second: Run) -> tuple[str, list[tuple[str, Severity]]]:
     found = [
         (finding.message, verdict.severity_of(finding))
         for verdict in verdicts
-        for finding in getattr(verdict, "findings", ())
+        if isinstance(verdict, Sick)
+        for finding in verdict.findings
     ]
     return conclude(run, verdicts).verdict, found
 
@@ -317,7 +319,7 @@ def test_what_cannot_be_kept_is_not_changed(tmp_path: Path, work: Path) -> None:
 
 
 def test_only_what_is_asked_for_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(keeping.KEEP_VARIABLE, raising=False)
+    monkeypatch.delenv(KEEP_VARIABLE, raising=False)
     keeping.keep_files()
     assert not keeping.KEEPER.on
 
