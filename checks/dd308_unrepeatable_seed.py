@@ -11,7 +11,8 @@ Why it matters
 A result cannot be had again, nor a fault. Where each rank takes its own clock, ranks
 differ as well: what they are to do alike (split and order data, make weights) they do
 differently. With `distdoctor check --twice` the job is run twice, and what differs
-first is named here.
+first is named here; that is an error, unless only random numbers differ that nothing
+computed depends on.
 
 Sick
 ----
@@ -27,7 +28,8 @@ Torch has a fixed seed, and samples are varied by numpy's stream, which has none
 
 Another run of the job differed:
 
-    rank 0 | seeded(seed=7)@t.py:3  unrepeated(step=4,what=gradient,name=fc.weight)
+    rank 0 | seeded(seed=7)@t.py:3  compared(steps=9)
+           | unrepeated(step=4,what=gradient,name=fc.weight)
     rank 1 | seeded(seed=7)@t.py:3
 
 Well
@@ -41,6 +43,11 @@ Nothing has a fixed seed: nobody asked for runs that can be repeated:
 
     rank 0 | seeded(source=entropy)  drawn(trained,streams=torch,begins=1,between=torch)
     rank 1 | seeded(source=entropy)  drawn(trained,streams=torch,begins=2,between=torch)
+
+Another run of the job did the same:
+
+    rank 0 | seeded(seed=7)@t.py:3  compared(steps=9)
+    rank 1 | seeded(seed=7)@t.py:3
 
 A fixed seed takes the place of one from the clock:
 
@@ -72,10 +79,12 @@ from collections.abc import Iterator, Sequence
 
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital, s
+from distdoctor.analysis.repetition import has_effect
 from distdoctor.analysis.streams import never_seeded, unrepeatable_seeds, wish_of
 from distdoctor.model.events import Event, Place
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
-from distdoctor.model.observed.randomness import Drawn, Seeded, Unrepeated
+from distdoctor.model.observed.comparison import WHATS, Unrepeated
+from distdoctor.model.observed.randomness import Drawn, Seeded
 from distdoctor.model.run import Run, named
 
 CODE = "DD308"
@@ -102,28 +111,32 @@ def examine(run: Run) -> Iterator[Finding]:
 
 def _differed(differences: Sequence[Unrepeated]) -> Finding:
     """What is told first comes first in what the job does, and explains the rest."""
-    ordered = sorted(differences, key=lambda one: _ORDER.get(one.what, len(_ORDER)))
     told = []
-    for one in ordered:
+    for one in differences:
         name = f" ({one.name})" if one.name else ""
-        at = f"in step {one.step + 1}"
         figures = f": {one.here}, then {one.there}" if one.here else ""
-        told.append(f"{one.what}{name} {at} on rank {one.rank}{figures}")
+        what = WHATS.get(one.what, one.what)
+        told.append(f"{what}{name} in step {one.step + 1} on rank {one.rank}{figures}")
+    mild = not any(map(has_effect, differences))
+    rest = "; nothing that was computed differs" if mild else ""
     return Finding(
-        message=f"A second run of the job differed, first in {'; then in '.join(told)}",
-        exhibits=tuple(ordered),
+        message=f"A second run of the job differed, first in {'; then in '.join(told)}"
+        f"{rest}",
+        exhibits=tuple(differences),
         locations=tuple(
             location
-            for one in ordered
-            for location in _at(one.place, (one.rank,), f"{one.what} differed")
+            for one in differences
+            for location in _at(
+                one.place, (one.rank,), f"{WHATS.get(one.what, one.what)} differed"
+            )
         ),
         details={
-            "differences": [[one.rank, one.step, one.what, one.name] for one in ordered]
+            "differences": [
+                [one.rank, one.step, one.what, one.name] for one in differences
+            ]
         },
+        severity=Severity.NOTE if mild else Severity.ERROR,
     )
-
-
-_ORDER = {"seed": 0, "random stream": 1, "samples": 2}
 
 
 def _seeded_from(place: Place | None, source: str, seeds: Sequence[Seeded]) -> Finding:

@@ -68,6 +68,12 @@ Random state was saved and starts where the run did:
            | given(what=model,matched=4)  given(what=optimizer)@t.py:35
            | continued(filled,rng=3)
 
+`distdoctor check --resume` compared the resumed job with the uninterrupted one:
+
+    rank 0 | compared(how=resume,steps=40,begun=20)
+           | unrestored(step=20,what=rate,here=0.1,there=0.3)@t.py:35
+    rank 1 | unrestored(step=20,what=rate,here=0.1,there=0.3)@t.py:35
+
 Well
 ----
 All of it is restored:
@@ -113,6 +119,11 @@ The job went back to an older checkpoint, and goes through the epochs behind it 
            | given(what=model,matched=4)  given(what=optimizer)
            | shuffled(epoch=1,length=9)  continued(filled)
 
+`--resume` found no difference to the end:
+
+    rank 0 | compared(how=resume,steps=40,begun=20)  continued
+    rank 1 | opened(file=c,parts=model)  continued
+
 Unknown
 -------
 A rank without a journal may be the one that restores less:
@@ -133,6 +144,7 @@ from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.resuming import incomplete
+from distdoctor.analysis.resumption import unequal
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.observed.checkpoints import Continued, Opened
 from distdoctor.model.run import Run
@@ -144,5 +156,6 @@ NEEDS = (Opened, Continued)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Parts of the state that start anew in a job that goes on."""
+    yield from unequal(run)
     yield from incomplete(run)
     require_whole(run)

@@ -28,6 +28,7 @@ from distdoctor.model.findings import (
     Verdict,
     Well,
 )
+from distdoctor.model.observed.comparison import RESUME, Compared
 from distdoctor.model.run import Run, named
 from distdoctor.model.shortening import Shortening, shortenings
 from distdoctor.model.substitutes import SUBSTITUTES
@@ -122,6 +123,7 @@ def _gaps(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
     for why, ranks in _by_reason(run.partial):
         yield Gap(f"part of what {named(ranks)} did", why)
     yield from _undecided(run, verdicts)
+    yield from _not_compared(run)
     yield from _left_out(run)
     yield from _ended_early(run)
     yield from _substituted(run)
@@ -178,6 +180,17 @@ def _undecided(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
             by_reason.setdefault(verdict.reason, []).append(verdict.code)
     for why, codes in by_reason.items():
         yield Gap(", ".join(codes), why)
+
+
+def _not_compared(run: Run) -> Iterator[Gap]:
+    """A proof that was asked for and came to nothing."""
+    for rank in run.seen:
+        for one in run.of(Compared, rank):
+            if one.why:
+                what = "whether a second run does the same"
+                if one.how == RESUME:
+                    what = "whether the job resumes as it was"
+                yield Gap(what, one.why)
 
 
 def _nothing_started(run: Run) -> Iterator[Gap]:

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from distdoctor.analysis.hyperparameters import differing
-from distdoctor.analysis.repetition import differences
 from distdoctor.catalogue import every_check
 from distdoctor.examination import verdict
 from distdoctor.model.drawing import sketch
@@ -150,27 +149,3 @@ def test_a_line_that_writes_many_files_is_told_once() -> None:
     )
     assert "/d/a and 1 other files" in finding.message
     assert finding.severity is Severity.WARNING
-
-
-# --- two runs ---
-
-
-def test_the_first_difference_of_each_kind_is_told_in_order() -> None:
-    first = sketch(
-        """
-        rank 0 | seeded(seed=7)@t.py:3  traced(names=output%20fc+gradient%20fc.weight,prints=5+6)@t.py:9
-        rank 1 | seeded(seed=7)@t.py:3  traced(names=output%20fc,prints=5)@t.py:9
-        """  # noqa: E501 - a rank is drawn on one line
-    )
-    second = sketch(
-        """
-        rank 0 | seeded(seed=7)@t.py:3  traced(names=output%20fc+gradient%20fc.weight,prints=5+8)@t.py:9
-        rank 1 | seeded(seed=9)@t.py:3  traced(names=output%20fc,prints=5)@t.py:9  traced(step=2)
-        """  # noqa: E501 - a rank is drawn on one line
-    )
-    told = differences(first, second)
-    assert [(one.rank, one.step, one.what, one.name) for one in told] == [
-        (1, 0, "seed", "torch"),
-        (0, 0, "gradient", "fc.weight"),
-    ]
-    assert not differences(first, first)

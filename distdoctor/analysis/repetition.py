@@ -2,35 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
+from distdoctor.analysis.traces import differing, idle_streams, pairs, steps_of
 from distdoctor.model.events import Observation
+from distdoctor.model.observed.comparison import (
+    STANDING,
+    TWICE,
+    Compared,
+    Traced,
+    Unrepeated,
+    Unrestored,
+)
 from distdoctor.model.observed.data import Read
-from distdoctor.model.observed.randomness import Drawn, Seeded, Traced, Unrepeated
+from distdoctor.model.observed.randomness import Drawn, Seeded
 from distdoctor.model.run import Run
 
 AnyKind = TypeVar("AnyKind", bound=Observation)
+
+_RANDOM = frozenset({"seed", "random stream", "random"})
+"""What may differ between runs that compute the same."""
+
+
+def has_effect(one: Unrepeated | Unrestored) -> bool:
+    """Whether a difference is, or leads to, one in what was computed."""
+    if one.what not in _RANDOM:
+        return True
+    return isinstance(one, Unrestored) and bool(one.there)
+
+
+def repeated(first: Run, second: Run) -> tuple[Compared, list[Unrepeated]]:
+    """What came of comparing a run with a second one of the same job.
+
+    Where one run came further than the other, only what both did is compared.
+    """
+    steps = common_steps(first, second)
+    rank = first.seen[0] if first.seen else 0
+    if not steps:
+        why = "no rank made a step of an optimizer in both runs"
+        return Compared(rank=rank, how=TWICE, why=why), []
+    return Compared(rank=rank, how=TWICE, steps=steps), differences(first, second)
+
+
+def common_steps(first: Run, second: Run, begun: int = 0) -> int:
+    """Steps that every rank made in both runs.
+
+    Args:
+        first: One run.
+        second: The other.
+        begun: Steps of the first that the second did not make.
+    """
+    both = [
+        min(steps_of(first, rank) - begun, steps_of(second, rank))
+        for rank in first.seen
+        if rank in second.seen
+    ]
+    return max(0, min(both, default=0))
 
 
 def differences(first: Run, second: Run) -> list[Unrepeated]:
     """The first difference of each kind, on the first rank that has one.
 
-    Seeds come first, then random streams and samples, then what was computed: what
-    stands earlier explains what follows. Where one run came further than the other,
-    only what both did is compared.
+    Seeds come first, then random streams and samples, then where a rank stood before
+    a step and what it computed: what stands earlier explains what follows.
     """
-    found: dict[str, Unrepeated] = {}
+    found: dict[Look, Unrepeated] = {}
     for rank in first.seen:
         if rank in second.seen:
-            for look in (_seeds, _streams, _samples, _computed):
-                for one in look(first, second, rank):
-                    known = found.get(look.__name__)
-                    if known is None or one.step < known.step:
-                        found[look.__name__] = one
-                    break
-    order = [look.__name__ for look in (_seeds, _streams, _samples, _computed)]
-    return [found[name] for name in order if name in found]
+            for look in _LOOKS:
+                one = next(look(first, second, rank), None)
+                if one is not None and (
+                    look not in found or one.step < found[look].step
+                ):
+                    found[look] = one
+    told = [found[look] for look in _LOOKS if look in found]
+    return _without_what_follows(told)
+
+
+def _without_what_follows(told: Sequence[Unrepeated]) -> list[Unrepeated]:
+    """Without what differs a step or more behind a difference in computing."""
+    computed = [one.step for one in told if has_effect(one)]
+    first = min(computed, default=0)
+    return [one for one in told if not computed or one.step <= first]
 
 
 def _pairs(
@@ -87,19 +141,41 @@ def _samples(first: Run, second: Run, rank: int) -> Iterator[Unrepeated]:
                 )
 
 
+def _standing(first: Run, second: Run, rank: int) -> Iterator[Unrepeated]:
+    yield from _traced(first, second, rank, standing=True)
+
+
 def _computed(first: Run, second: Run, rank: int) -> Iterator[Unrepeated]:
-    theirs = {one.step: one for one in second.of(Traced, rank)}
-    for a in first.of(Traced, rank):
-        b = theirs.get(a.step)
-        if b is None:
-            continue
-        others = dict(zip(b.names, b.prints, strict=False))
-        for name, value in zip(a.names, a.prints, strict=False):
-            if others.get(name) != value:
-                what, _, which = name.partition(" ")
+    yield from _traced(first, second, rank, standing=False)
+
+
+def _traced(
+    first: Run, second: Run, rank: int, *, standing: bool
+) -> Iterator[Unrepeated]:
+    idle = idle_streams(first, rank)
+    for one, other in pairs(first, second, rank):
+        for what, name in differing(one, other, idle):
+            if (what in STANDING) == standing:
+                here, there = figures(what, one, other)
                 yield Unrepeated(
-                    rank=rank, step=a.step - 1, what=what, name=which, place=a.place
+                    rank=rank,
+                    step=one.step - 1,
+                    what=what,
+                    name=name,
+                    here=here,
+                    there=there,
+                    place=one.place,
                 )
+
+
+def figures(what: str, one: Traced, other: Traced) -> tuple[str, str]:
+    """Two values that differ, where they are numbers that readers know."""
+    match what:
+        case "rate":
+            return f"{one.lr:.6g}", f"{other.lr:.6g}"
+        case "scale":
+            return f"{one.scale:g}", f"{other.scale:g}"
+    return "", ""
 
 
 def _steps_before(run: Run, rank: int, event: Observation) -> int:
@@ -111,3 +187,8 @@ def _steps_before(run: Run, rank: int, event: Observation) -> int:
         if isinstance(one, Traced):
             steps = one.step
     return steps
+
+
+Look = Callable[[Run, Run, int], Iterator[Unrepeated]]
+
+_LOOKS: tuple[Look, ...] = (_seeds, _streams, _samples, _standing, _computed)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ from distdoctor.launch.job import (
 )
 
 if TYPE_CHECKING:
+    from distdoctor.journal.folder import Manifest
     from distdoctor.launch.supervisor import Plan
 
 
@@ -88,7 +90,15 @@ if TYPE_CHECKING:
 @click.option(
     "--twice",
     is_flag=True,
-    help="Run the job twice and say where the runs differ first; implies --full.",
+    help="Run the job twice and say where the runs differ first, if they do; implies "
+    "--full. Files that the runs change are put back.",
+)
+@click.option(
+    "--resume",
+    metavar="COMMAND",
+    help="Run the job whole, then interrupted behind its first checkpoint, then this "
+    "command, such as 'train.py --resume ckpt.pt', and say what it did not restore; "
+    "implies --full. Files that the runs change are put back.",
 )
 @click.option(
     "--record",
@@ -109,6 +119,7 @@ def run(
     device: str,
     full: bool,
     twice: bool,
+    resume: str | None,
     record: Path | None,
     form: str,
     output: Path | None,
@@ -129,17 +140,20 @@ def run(
     played: tuple[int, ...] = ()
     if world_size is not None or as_rank is not None:
         played = ranks_to_play(world_size, as_rank)
-    if twice and played:
+    compared = twice or resume is not None
+    if compared and played:
         raise LaunchRefused(
-            "--twice compares what real ranks compute, and --world-size simulates "
-            "them: give one of the two"
+            "--twice and --resume compare what real ranks compute, and --world-size "
+            "simulates them: give one of these"
         )
+    if twice and resume is not None:
+        raise LaunchRefused("--twice and --resume are two proofs: give one of them")
     with _record_folder(record) as folder:
+        asked = None if is_default else ranks
         if played:
             command = command_alone(script, given, launcher, not is_default)
             job = Job(command=command, name=str(script), ranks=ranks, own=True)
         else:
-            asked = None if is_default else ranks
             job = job_of(script, given, asked, Launcher(launcher), folder / "logs")
         if device == "cuda":
             require_gpus(job.command)
@@ -151,15 +165,18 @@ def run(
             steps=steps,
             budget_s=budget,
             device=device,
-            shorten=not (full or twice or steps or played),
-            traced=twice,
+            shorten=not (full or steps or played or compared),
         )
+        again: Plan | None = None
+        if resume is not None:
+            logs = folder / "logs"
+            further = _resuming(script, resume, asked, Launcher(launcher), logs)
+            again = plan_of(further, folder, budget_s=budget, device=device)
         if job.own:
             leave_allocation()
         divert = form != Format.TEXT and output is None
-        interrupted = _supervise(plan, world_size or 0, played, divert)
-        if twice and not interrupted:
-            interrupted = _once_more(plan, divert)
+        run_it = partial(_run, plan, again, twice, world_size or 0, played)
+        interrupted = _watched(run_it, divert)
         judgement = Judged(folder, kept=str(record or ""))
         keep = record is not None or judgement.report.verdict != "well"
         if keep:
@@ -170,56 +187,59 @@ def run(
         context.exit(interrupted or judgement.status(strict, allow_incomplete))
 
 
-def _supervise(
-    plan: Plan, world_size: int, played: tuple[int, ...], divert: bool
-) -> int:
-    """Run the job; 0, or the exit status that tells of an interruption."""
+def _run(
+    plan: Plan,
+    again: Plan | None,
+    twice: bool,
+    world_size: int,
+    played: tuple[int, ...],
+    screen: Screen,
+) -> Manifest:
+    """Run the job, in the way that was asked for."""
+    from distdoctor.launch.comparing import prove_resume, run_twice
     from distdoctor.launch.simulation import simulate
     from distdoctor.launch.supervisor import supervise
+
+    if played:
+        return simulate(plan, world_size, played, screen)
+    if again is not None:
+        return prove_resume(plan, again, screen)
+    return run_twice(plan, screen) if twice else supervise(plan, screen)
+
+
+def _watched(run_it: Callable[[Screen], Manifest], divert: bool) -> int:
+    """Run the job; 0, or the exit status that tells of an interruption."""
     from distdoctor.launch.vigil import Stop
 
     live = sys.stderr.isatty()
     with signals_interrupt() as received, Screen(divert, live) as screen:
-        if played:
-            manifest = simulate(plan, world_size, played, screen)
-        else:
-            manifest = supervise(plan, screen)
+        manifest = run_it(screen)
     if manifest.stopped == Stop.INTERRUPTED:
         return 128 + (received[0] if received else signal.SIGINT)
     return 0
 
 
-def _once_more(plan: Plan, divert: bool) -> int:
-    """Run the job again, and write into the first record how that differed.
+def _resuming(
+    script: Path | None, command: str, ranks: int | None, launcher: Launcher, logs: Path
+) -> Job:
+    """What resumes the job, to be started as the job itself.
 
-    Returns:
-        As `_supervise`.
+    Raises:
+        LaunchRefused: It cannot be started so.
     """
-    from distdoctor.analysis.repetition import differences
-    from distdoctor.journal import DIFFERENCES_FILE
-    from distdoctor.journal import folder as record
-    from distdoctor.journal.assembly import read_run
-
-    with tempfile.TemporaryDirectory(prefix="distdoctor-") as second:
-        folder = Path(second)
-        interrupted = _supervise(replace(plan, folder=folder), 0, (), divert)
-        if interrupted:
-            return interrupted
-        found = [
-            record.Difference(
-                rank=one.rank,
-                step=one.step,
-                what=one.what,
-                name=one.name,
-                here=one.here,
-                there=one.there,
-                file=one.place.file if one.place else "",
-                line=one.place.line if one.place else 0,
-            )
-            for one in differences(read_run(plan.folder), read_run(folder))
-        ]
-        record.write(plan.folder, DIFFERENCES_FILE, found)
-    return 0
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise LaunchRefused(f"--resume {command!r}: {error}") from error
+    if script is not None and words and Path(words[0]).name.startswith("python"):
+        words = words[1:]
+    if not words:
+        raise LaunchRefused(
+            "--resume: give a command, such as 'train.py --resume ckpt.pt'"
+        )
+    if script is None:
+        return job_of(None, words, ranks, launcher, logs)
+    return job_of(Path(words[0]), words[1:], ranks, launcher, logs)
 
 
 @contextmanager

@@ -174,8 +174,20 @@ SUBSTITUTES_FILE = "substitutes.jsonl"
 TRACE_VARIABLE = "DISTDOCTOR_TRACE"
 """Set where two runs are to be compared: fingerprints are written at each step."""
 
-DIFFERENCES_FILE = "differences.json"
-"""How a second run of the job differed from this one."""
+PAUSE_VARIABLE = "DISTDOCTOR_PAUSE"
+"""After so many steps of optimizers a rank goes no further, until it is ended.
+
+It counts one step more then, to tell that it stands.
+"""
+
+KEEP_VARIABLE = "DISTDOCTOR_KEEP"
+"""Folder for copies of the files that the job is about to change; see `keeping`."""
+
+KEPT_FILE = "kept.jsonl"
+"""In that folder, what was there before: lines of JSON, `path`, `was` and `link`."""
+
+COMPARISON_FILE = "comparison.json"
+"""How another run of the job differed from this one."""
 
 STREAMS_FILE = "streams.jsonl"
 """What loaders' workers drew: lines of JSON, `by`, `pid`, `site` and `drawn`."""

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from distdoctor.errors import JournalUnreadable
 from distdoctor.journal import TOUCHED_BY_STEP, Kind, members_of
+from distdoctor.journal.compared import with_comparison
 from distdoctor.journal.folder import (
-    Difference,
     Exit,
     Manifest,
     StackSample,
     Streams,
-    read_differences,
+    read_comparison,
     read_exits,
     read_losses,
     read_manifest,
@@ -57,7 +57,6 @@ from distdoctor.model.events import (
     Unreduced,
     Wrapped,
 )
-from distdoctor.model.observed.randomness import Unrepeated
 from distdoctor.model.operations import OPERATIONS, UNUSED
 from distdoctor.model.run import CALLS, Frame, Group, Run, Spec
 
@@ -132,26 +131,8 @@ def assemble(folder: Path, manifest: Manifest, stacks: bool = True) -> Run:
     run = replace(
         run, sources=read_sources(folder), substituted=read_substitutes(folder)
     )
-    run = _with_differences(run, read_differences(folder))
+    run = with_comparison(run, read_comparison(folder))
     return _with_stacks(run, samples, manifest.directory)
-
-
-def _with_differences(run: Run, differences: Iterable[Difference]) -> Run:
-    """The run with what a second one had otherwise, behind each rank's last event."""
-    life = {rank: list(events) for rank, events in run.life.items()}
-    for one in differences:
-        if one.rank in life:
-            told = Unrepeated(
-                rank=one.rank,
-                step=one.step,
-                what=one.what,
-                name=one.name,
-                here=one.here,
-                there=one.there,
-                place=Place(one.file, one.line) if one.file else None,
-            )
-            life[one.rank].append((len(run.rows_of(one.rank)), told))
-    return replace(run, life=life)
 
 
 def relative(file: str, directory: str) -> str:

@@ -5,7 +5,7 @@ rank-R.K.journal     black box of the K-th process (from 0) that played rank R
 unranked.K.journal   of a process that failed before it had a rank
 exits.jsonl          ends of processes, as their parents saw them
 substitutes.jsonl    what took the place of CUDA
-differences.json     how a second run differed
+comparison.json      how another run of the job differed (`Comparison`)
 streams.jsonl        what loaders' workers drew from their random streams
 losses.jsonl         what went wrong inside the probes
 stacks.json          stacks of the ranks (`StackSample`)
@@ -14,6 +14,7 @@ boards/, stacks/     used by the probes while the job runs
 loaders.K.log        likewise, and removed at its end; see `probes.agreement`
 ports/               ports of this machine that stand for those of the script
 values/, again/      used while ranks are simulated one by one
+kept/, second/, interrupted/, resumed/     used while runs are compared
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import msgspec
 
 from distdoctor.errors import RecordUnreadable
 from distdoctor.journal import (
-    DIFFERENCES_FILE,
+    COMPARISON_FILE,
     EXITS_FILE,
     HEADER,
     HEADER_BYTES,
@@ -267,7 +268,7 @@ def read_streams(folder: Path) -> list[Streams]:
 
 
 class Difference(msgspec.Struct, kw_only=True):
-    """How a second run of the job differed from this one."""
+    """How another run differed from this one in one thing; see `Unrepeated`."""
 
     rank: int
     step: int = 0
@@ -275,13 +276,23 @@ class Difference(msgspec.Struct, kw_only=True):
     name: str = ""
     here: str = ""
     there: str = ""
-    file: str = ""  # the line it was seen at
+    file: str = ""  # the line that is to blame, or that it was seen at
     line: int = 0
 
 
-def read_differences(folder: Path) -> list[Difference]:
-    """How a second run differed; empty if it did not, or there was none."""
-    return _read(folder / DIFFERENCES_FILE, list[Difference]) or []
+class Comparison(msgspec.Struct, kw_only=True):
+    """What came of comparing this run with another; see `Compared`."""
+
+    how: str
+    steps: int = 0
+    begun: int = 0
+    why: str = ""
+    differences: list[Difference] = []
+
+
+def read_comparison(folder: Path) -> Comparison | None:
+    """What came of comparing the run with another; None if there was none."""
+    return _read(folder / COMPARISON_FILE, Comparison)
 
 
 def _read(path: Path, kind: type[AnyStruct]) -> AnyStruct | None:

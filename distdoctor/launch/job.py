@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distdoctor.errors import LaunchRefused
-from distdoctor.journal import DEFAULT_BYTES, PORTS_VARIABLE, TRACE_VARIABLE
+from distdoctor.journal import DEFAULT_BYTES, PORTS_VARIABLE
 from distdoctor.launch.allocation import of_job
 from distdoctor.launch.command import (
     Launcher,
@@ -115,7 +115,6 @@ def plan_of(
     budget_s: float = BUDGET_S,
     device: str = "auto",
     shorten: bool = True,
-    traced: bool = False,
 ) -> Plan:
     """How to run a job under watch, in the working directory.
 
@@ -126,7 +125,6 @@ def plan_of(
         budget_s: As in `Plan`.
         device: As in `Plan`.
         shorten: As in `Plan`.
-        traced: What it computes is written down at each step.
     """
     # Here, so that what only asks for a job does not wait for numpy.
     from distdoctor.launch.supervisor import Plan
@@ -134,8 +132,6 @@ def plan_of(
     environment = dict(job.supplied)
     if may_be_isolated(job.command):
         environment[PORTS_VARIABLE] = "own" if job.own else "given"
-    if traced:
-        environment[TRACE_VARIABLE] = "1"
     if job.own:
         environment["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] = _RANK_PREFIX
     return Plan(

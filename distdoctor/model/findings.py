@@ -61,7 +61,7 @@ class Finding:
         locations: Lines of the user's source, most telling first.
         certainty: How sure.
         details: Figures for machines, JSON-able.
-        severity: If it is milder than its check's.
+        severity: If it is another than its check's.
     """
 
     message: str

@@ -18,6 +18,7 @@ from distdoctor.journal import OWNER_VARIABLE
 from distdoctor.probes import seeds, settings_seen
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.importing import AroundImports, Load
+from distdoctor.probes.keeping import keep_files
 from distdoctor.probes.recorder import RECORDER, interpreter_ends
 from distdoctor.probes.settings import watch_settings
 
@@ -26,6 +27,7 @@ def start() -> None:
     """Put all probes in place; called once, before the program's first line."""
     _watch_children()
     _watch_exceptions()
+    keep_files()
     harmless(watch_settings)()
     harmless(seeds.watch)()
     harmless(settings_seen.watch_arguments)()

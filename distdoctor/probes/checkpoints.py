@@ -18,6 +18,7 @@ from distdoctor.model.observed.checkpoints import Moved, Opened, Stored
 from distdoctor.probes import restoring
 from distdoctor.probes.file_contents import Contents, disk_of, file_of
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.keeping import KEEPER
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.sites import call_site
 from distdoctor.probes.stand_ins.replacing import replace
@@ -51,6 +52,8 @@ def watch_safetensors(module: ModuleType) -> None:
 
 def _save(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     began = time.monotonic_ns()
+    if KEEPER.on:
+        KEEPER.changes(_target(args, kwargs, 1)[1])
     result = made(*args, **kwargs)
     _stored(began, args, kwargs)
     return result

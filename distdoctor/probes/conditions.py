@@ -54,4 +54,3 @@ def stepped(optimizer: Any) -> None:
     streams.PASSES.stepped()
     settings_seen.OPTIMIZERS.stepped(optimizer)
     memory_seen.KEPT.stepped()
-    computed.TRACE.stepped(optimizer)

@@ -118,6 +118,12 @@ def running() -> dict[str, Any]:
     }
 
 
+def scale() -> float:
+    """Of the only scaler alive; 0 where there is not just one."""
+    alive = [one for one in list(_scalers.known) if one.is_enabled()]
+    return number_of(alive[0].get_scale()) if len(alive) == 1 else 0.0
+
+
 # --- what is given back ---
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distdoctor.analysis.outlook import outlook
+from distdoctor.analysis.repetition import has_effect
 from distdoctor.analysis.standing import standing
 from distdoctor.examination import Conclusion
 from distdoctor.journal.folder import Manifest
@@ -17,10 +18,12 @@ from distdoctor.model.findings import (
     Verdict,
     Well,
 )
+from distdoctor.model.observed.comparison import Compared, Unrepeated, Unrestored
 from distdoctor.model.run import Run
 from distdoctor.model.substitutes import SUBSTITUTES
 from distdoctor.report.schema import (
     ChecksData,
+    ComparedData,
     FindingData,
     LocationData,
     NotExamined,
@@ -68,6 +71,7 @@ def compose(
             for kind, one in SUBSTITUTES.items()
             if kind in run.substituted
         ],
+        compared=_compared(run),
         run=_run(run, manifest, kept),
         checks=ChecksData(
             sick=[verdict.code for verdict in sick],
@@ -137,6 +141,24 @@ def _outlook(finding: Finding, run: Run) -> dict[str, object]:
         if rows
     }
     return {"next": told} if told else {}
+
+
+def _compared(run: Run) -> ComparedData | None:
+    """What came of another run; None if there was none."""
+    every = [one for rank in run.seen for one in run.of(Compared, rank)]
+    if not every:
+        return None
+    differences: list[Unrepeated | Unrestored] = []
+    for rank in run.seen:
+        differences += [*run.of(Unrepeated, rank), *run.of(Unrestored, rank)]
+    told = every[0]
+    return ComparedData(
+        how=told.how,
+        steps=told.steps,
+        begun=told.begun,
+        same=bool(told.steps) and not any(map(has_effect, differences)),
+        why=told.why,
+    )
 
 
 def _run(run: Run, manifest: Manifest, kept: str) -> RunData:

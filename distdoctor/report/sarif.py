@@ -166,11 +166,14 @@ def _invocation(report: Report, placed: _Placed) -> dict[str, Any]:
     level = "warning" if report.verdict == "unknown" else "note"
     gaps = (f"not examined: {gap.what}: {gap.why}" for gap in report.not_examined)
     notices = _notices(chain(gaps, report.remarks), level, _script(report, placed))
+    told: dict[str, Any] = {"script": report.script, "verdict": report.verdict}
+    if report.compared is not None:
+        told["compared"] = msgspec.to_builtins(report.compared)
     return {
         "commandLine": " ".join(report.launch),
         "executionSuccessful": not report.checks.crashed,
         "toolExecutionNotifications": list(notices),
-        "properties": {"script": report.script, "verdict": report.verdict},
+        "properties": told,
     }
 
 

@@ -57,6 +57,16 @@ class SubstitutedData(msgspec.Struct):
     by: str
 
 
+class ComparedData(msgspec.Struct, kw_only=True):
+    """What came of comparing the run with another one of the same job."""
+
+    how: str  # twice: with a second run; resume: with an interrupted and resumed one
+    steps: int  # optimizer steps that were compared; 0: none could be
+    begun: int  # steps before the checkpoint that was resumed from
+    same: bool  # all that was computed was the same, bit for bit
+    why: str  # why nothing could be compared; empty: it could
+
+
 class RunData(msgspec.Struct, kw_only=True):
     """The run in figures."""
 
@@ -97,6 +107,7 @@ class Report(msgspec.Struct, kw_only=True):
     not_examined: list[NotExamined]
     remarks: list[str]
     substituted: list[SubstitutedData]  # empty: nothing was
+    compared: ComparedData | None = None  # null: there was one run
     run: RunData
     checks: ChecksData
 

@@ -15,9 +15,10 @@ from rich.text import Text
 
 from distdoctor.analysis.outlook import outlook
 from distdoctor.model.events import BLOCKED, State
+from distdoctor.model.observed.comparison import RESUME
 from distdoctor.model.run import Run, named, ranges
 from distdoctor.report.page import Page, plain
-from distdoctor.report.schema import FindingData, LocationData, Report
+from distdoctor.report.schema import ComparedData, FindingData, LocationData, Report
 
 _MARGIN = 7
 _AROUND = 2  # lines of source shown before and after
@@ -56,6 +57,8 @@ def render(
         page.print()
     if not any(finding.severity == "error" for finding in report.findings):
         page.print(_health(report))
+    if report.compared is not None and report.compared.same:
+        page.print(_hanging("same", _proof(report.compared), "green"))
     for gap in report.not_examined:
         page.print(_hanging("not examined", f"{gap.what}: {gap.why}", "dim"))
     if report.substituted:
@@ -99,6 +102,17 @@ def _health(report: Report) -> RenderableType:
     if checks.not_applicable:
         text += f"; {len(checks.not_applicable)} do not apply: --verbose lists them"
     return _hanging("well", text, "green")
+
+
+def _proof(compared: ComparedData) -> str:
+    steps = f"{compared.steps} step{'s' if compared.steps > 1 else ''}"
+    if compared.how == RESUME:
+        return (
+            f"the job was interrupted and resumed from its checkpoint at step "
+            f"{compared.begun}, and did bit for bit what it does without: {steps} "
+            "compared"
+        )
+    return f"a second run repeated the first bit for bit: {steps} compared"
 
 
 def _last_line(report: Report) -> Text:

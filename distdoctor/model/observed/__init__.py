@@ -9,6 +9,7 @@ from __future__ import annotations
 from distdoctor.model.events import Observation
 from distdoctor.model.observed import (
     checkpoints,
+    comparison,
     data,
     gradients,
     memory,
@@ -21,6 +22,7 @@ from distdoctor.model.observed import (
 
 KINDS: tuple[type[Observation], ...] = (
     *checkpoints.KINDS,
+    *comparison.KINDS,
     *data.KINDS,
     *gradients.KINDS,
     *memory.KINDS,

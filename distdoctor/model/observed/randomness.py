@@ -44,24 +44,4 @@ class Flag(Observation):
     on: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unrepeated(Observation):
-    """A second run of the same job differed from this one; its first difference."""
-
-    step: int = 0  # optimizer steps done before it
-    what: str = ""  # "seed", "samples", "gradient", …
-    name: str = ""  # of the tensor, the stream or the module
-    here: str = ""
-    there: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traced(Observation):
-    """What was computed up to an optimizer's step; written for `--twice` alone."""
-
-    step: int = 1  # of all optimizers, from 1
-    names: tuple[str, ...] = ()  # "output layer1.0", "gradient fc.weight", …, in order
-    prints: tuple[int, ...] = ()  # fingerprints
-
-
-KINDS = (Seeded, Drawn, Flag, Unrepeated, Traced)
+KINDS = (Seeded, Drawn, Flag)

@@ -1,0 +1,75 @@
+"""How another run of the job differed, between the record and the run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from distdoctor.journal.folder import Comparison, Difference
+from distdoctor.model.events import Event, Place
+from distdoctor.model.observed.comparison import (
+    RESUME,
+    Compared,
+    Unrepeated,
+    Unrestored,
+)
+from distdoctor.model.run import Run
+
+
+def as_comparison(
+    compared: Compared, differences: Sequence[Unrepeated | Unrestored]
+) -> Comparison:
+    """As it is written down."""
+    return Comparison(
+        how=compared.how,
+        steps=compared.steps,
+        begun=compared.begun,
+        why=compared.why,
+        differences=[
+            Difference(
+                rank=one.rank,
+                step=one.step,
+                what=one.what,
+                name=one.name,
+                here=one.here,
+                there=one.there,
+                file=one.place.file if one.place else "",
+                line=one.place.line if one.place else 0,
+            )
+            for one in differences
+        ],
+    )
+
+
+def with_comparison(run: Run, comparison: Comparison | None) -> Run:
+    """The run with what another one had otherwise, behind each rank's last event."""
+    if comparison is None or not run.seen:
+        return run
+    compared = Compared(
+        rank=run.seen[0],
+        how=comparison.how,
+        steps=comparison.steps,
+        begun=comparison.begun,
+        why=comparison.why,
+    )
+    kind = Unrestored if comparison.how == RESUME else Unrepeated
+    told: list[Event] = [compared]
+    for one in comparison.differences:
+        place = Place(one.file, one.line) if one.file else None
+        told.append(
+            kind(
+                rank=one.rank,
+                step=one.step,
+                what=one.what,
+                name=one.name,
+                here=one.here,
+                there=one.there,
+                place=place,
+            )
+        )
+    life = {rank: list(events) for rank, events in run.life.items()}
+    for event in told:
+        if event.rank in run.seen:
+            calls = len(run.rows_of(event.rank))
+            life.setdefault(event.rank, []).append((calls, event))
+    return replace(run, life=life)

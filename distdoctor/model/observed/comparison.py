@@ -1,0 +1,74 @@
+"""What a run computed, step by step, and how another run of the same job differed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distdoctor.model.events import Observation
+
+TWICE, RESUME = "twice", "resume"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced(Observation):
+    """What was computed up to an optimizer's step; only seen where runs are compared.
+
+    There is a joint fingerprint for each sort in `WHATS`, under its name, and one for
+    each random stream ("random numpy"), and one for each thing of a sort, such as
+    "output layer1.0", in order of time; the last are left out of late steps.
+    """
+
+    step: int = 1  # of all optimizers, from 1
+    names: tuple[str, ...] = ()
+    prints: tuple[int, ...] = ()  # fingerprints
+    lr: float = -1.0  # of the first group of the optimizer
+    scale: float = 0.0  # of the only scaler alive
+
+
+WHATS = {
+    "random": "random state",
+    "rate": "learning rate",
+    "scale": "loss scale",
+    "weights": "weights",
+    "buffer": "buffers",
+    "state": "optimizer state",
+    "input": "input of the model",
+    "output": "output",
+    "gradient": "gradient",
+}
+"""First words of names in `Traced`, and what readers call it."""
+
+STANDING = ("random", "rate", "scale", "weights", "buffer", "state")
+"""Those that tell where a rank stands before a step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared(Observation):
+    """Another run of the job was compared with this one; told by the first rank."""
+
+    how: str = TWICE  # or RESUME: what the other run was
+    steps: int = 0  # of the optimizers on every rank, in both runs
+    begun: int = 0  # steps before the checkpoint that was resumed from
+    why: str = ""  # nothing could be compared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Difference(Observation):
+    step: int = 0  # optimizer steps done before it
+    what: str = ""  # "seed", "samples", "gradient", …
+    name: str = ""  # of the tensor, the stream or the module
+    here: str = ""
+    there: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unrepeated(_Difference):
+    """A second run of the same job differed from this one; its first difference."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unrestored(_Difference):
+    """The resumed job differed from this one, which went on without interruption."""
+
+
+KINDS = (Traced, Compared, Unrepeated, Unrestored)

@@ -1,0 +1,478 @@
+"""Runs of one job that are compared: what is said, and what becomes of files."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distdoctor.analysis.repetition import repeated
+from distdoctor.analysis.resumption import cut, resumed, unequal
+from distdoctor.catalogue import every_check
+from distdoctor.errors import MissingEvidence
+from distdoctor.examination import conclude, examine
+from distdoctor.journal import KEEP_VARIABLE
+from distdoctor.journal.compared import as_comparison, with_comparison
+from distdoctor.launch.keeping import Kept
+from distdoctor.model.drawing import sketch
+from distdoctor.model.findings import Severity, Sick
+from distdoctor.model.run import Run
+from distdoctor.probes import keeping
+
+DEADLINE_S = 600.0
+
+WRITES = "stored(file=/c,parts=model)"
+READS = "opened(file=/c,parts=model)@t.py:9"
+
+
+def step(number: int, **sorts: int) -> str:
+    """A traced step; sorts that are not named are alike in all."""
+    told = {"weights": 1, "rate": 1, "input": number, "output": number} | sorts
+    names = "+".join(told).replace("random", "random%20torch")
+    prints = "+".join(map(str, told.values()))
+    return f"traced(step={number},names={names},prints={prints},lr=0.{told['rate']})"
+
+
+def run_of(*ranks: str) -> Run:
+    return sketch("\n".join(f"rank {n} | {line}" for n, line in enumerate(ranks)))
+
+
+# --- two runs ---
+
+
+def test_what_is_done_again_alike_is_repeated() -> None:
+    run = run_of(f"{step(1)}  {step(2)}", f"{step(1)}  {step(2)}  {step(3)}")
+    compared, differences = repeated(run, run)
+    assert (compared.steps, compared.why, differences) == (2, "", [])
+
+
+def test_what_differs_in_one_step_is_told_in_the_order_of_its_causes() -> None:
+    first = run_of(step(1), f"seeded(seed=7)@t.py:3  {step(1)}  {step(2)}")
+    second = run_of(step(1), f"seeded(seed=9)@t.py:3  {step(1, weights=5, output=5)}")
+    _, told = repeated(first, second)
+    assert [(one.rank, one.step, one.what) for one in told] == [
+        (1, 0, "seed"),
+        (1, 0, "weights"),
+        (1, 0, "output"),
+    ]
+
+
+def test_what_follows_from_an_earlier_step_is_not_told() -> None:
+    first = run_of(f"{step(1)}  {step(2)}")
+    second = run_of(f"{step(1, output=5)}  {step(2, weights=5, output=5)}")
+    _, told = repeated(first, second)
+    assert [(one.step, one.what) for one in told] == [(0, "output")]
+
+
+def test_a_stream_that_nobody_draws_from_may_begin_anywhere() -> None:
+    first = run_of(f"{step(1, random=5)}  {step(2, random=5)}")
+    second = run_of(f"{step(1, random=6)}  {step(2, random=6)}")
+    assert not repeated(first, second)[1]
+
+
+def test_a_tensor_is_named_where_steps_tell_it() -> None:
+    def traced(value: int) -> str:
+        names = "output+output%20conv+output%20fc"
+        return f"traced(names={names},prints={value}+1+{value})"
+
+    _, told = repeated(run_of(traced(2)), run_of(traced(3)))
+    assert [(one.what, one.name) for one in told] == [("output", "fc")]
+
+
+def judged(first: Run, second: Run) -> tuple[str, list[tuple[str, Severity]]]:
+    run = with_comparison(first, as_comparison(*repeated(first, second)))
+    verdicts = examine(run, [one for one in every_check() if one.code == "DD308"])
+    found = [
+        (finding.message, verdict.severity_of(finding))
+        for verdict in verdicts
+        if isinstance(verdict, Sick)
+        for finding in verdict.findings
+    ]
+    return conclude(run, verdicts).verdict, found
+
+
+def test_a_run_that_computes_something_else_is_sick() -> None:
+    joined = "init_process_group(2)  all_reduce(4)"
+    first = run_of(f"{joined}  {step(1)}", f"{joined}  {step(1)}")
+    second = run_of(f"{joined}  {step(1, input=9)}", f"{joined}  {step(1)}")
+    verdict, ((message, severity),) = judged(first, second)
+    assert severity is Severity.ERROR
+    assert "input of the model in step 1 on rank 0" in message
+    assert verdict == "sick"
+
+
+def test_a_seed_that_nothing_depends_on_is_noted() -> None:
+    first = run_of(f"seeded(seed=7)@t.py:3  {step(1)}")
+    second = run_of(f"seeded(seed=8)@t.py:3  {step(1)}")
+    _, ((message, severity),) = judged(first, second)
+    assert severity is Severity.NOTE
+    assert message.endswith("nothing that was computed differs")
+
+
+# --- a resume ---
+
+WHOLE = f"{step(1)}  {step(2)}  {WRITES}  {step(3)}  {step(4)}  {step(5)}"
+INTERRUPTED = f"{step(1)}  {step(2)}  {WRITES}  {step(3)}"
+
+
+def lost(again: str, whole: str = WHOLE, interrupted: str = INTERRUPTED) -> list[Any]:
+    _, told = resumed(run_of(whole), run_of(interrupted), run_of(again))
+    return [(one.what, one.step) for one in told]
+
+
+def later(number: int, **sorts: int) -> str:
+    """A step behind the checkpoint, of a job that counts from 1 again."""
+    return step(number, **({"input": number + 2, "output": number + 2} | sorts))
+
+
+def test_a_job_that_goes_on_as_it_was_is_proved() -> None:
+    runs = [WHOLE, INTERRUPTED, f"{READS}  {later(1)}  {later(2)}  {later(3)}"]
+    compared, told = resumed(*map(run_of, runs))
+    assert (compared.steps, compared.begun, told) == (3, 2, [])
+
+
+def test_a_learning_rate_that_begins_anew_is_told_and_not_what_follows() -> None:
+    again = f"{READS}  {later(1, rate=5)}  {later(2, rate=5, weights=7, output=7)}"
+    assert lost(again) == [("rate", 2)]
+
+
+def test_samples_that_part_later_are_told_beside_what_parts_first() -> None:
+    again = f"{READS}  {later(1, weights=7)}  {later(2, weights=8, input=9)}"
+    assert lost(again) == [("weights", 2), ("input", 3)]
+
+
+def test_what_has_no_cause_among_what_is_compared_is_told_as_such() -> None:
+    assert lost(f"{READS}  {later(1, output=9)}") == [("output", 2)]
+
+
+def test_random_state_is_told_with_the_first_thing_that_depends_on_it() -> None:
+    whole = (
+        f"{step(1, random=1)}  {step(2, random=2)}  {WRITES}  "
+        f"{step(3, random=3)}  {step(4, random=4)}"
+    )
+    interrupted = f"{step(1, random=1)}  {step(2, random=2)}  {WRITES}"
+    again = f"{READS}  {later(1, random=7, output=9)}  {later(2, random=8, weights=9)}"
+    (one,) = resumed(*map(run_of, (whole, interrupted, again)))[1]
+    assert (one.what, one.name, one.there) == ("random", "torch", "output in step 3")
+
+
+def test_the_epoch_of_a_sampler_is_told_with_its_line() -> None:
+    whole = WHOLE.replace(WRITES, f"{WRITES}  shuffled(epoch=1,length=9)")
+    again = f"{READS}  shuffled(length=9)@t.py:7  {later(1, input=9)}"
+    runs = run_of(whole), run_of(INTERRUPTED), run_of(again)
+    (one,) = resumed(*runs)[1]
+    assert (one.what, one.here, one.there, str(one.place)) == (
+        "input",
+        "1",
+        "0",
+        "t.py:7",
+    )
+
+
+def test_a_checkpoint_that_the_probes_did_not_see_written_is_known_by_its_weights() -> (
+    None
+):
+    grown = [step(n, weights=n) for n in range(1, 6)]
+    whole = f"{grown[0]}  {grown[1]}  {WRITES}  {'  '.join(grown[2:])}"
+    parts = f"{grown[0]}  {grown[1]}  {WRITES}  {grown[2]}"
+    again = f"opened(file=/copy,parts=model)  {later(1, weights=3)}"
+    assert lost(again, whole, parts) == []
+
+
+@pytest.mark.parametrize(
+    ("again", "interrupted", "why"),
+    [
+        (later(1, weights=9), INTERRUPTED, "read no checkpoint"),
+        (
+            f"opened(file=/d,parts=model)  {later(1, weights=9)}",
+            INTERRUPTED,
+            "read d, which the interrupted job has not written",
+        ),
+        (READS, INTERRUPTED, "made no step behind the checkpoint at step 2"),
+        (
+            f"{READS}  {later(1)}",
+            INTERRUPTED.replace("prints=1", "prints=4"),
+            "does not repeat itself.*weights in step 1; --twice",
+        ),
+    ],
+)
+def test_what_cannot_be_compared_is_said(
+    again: str, interrupted: str, why: str
+) -> None:
+    with pytest.raises(MissingEvidence, match=why):
+        lost(again, interrupted=interrupted)
+
+
+def test_a_job_is_interrupted_some_steps_behind_its_first_checkpoint() -> None:
+    assert cut(run_of(WHOLE, WHOLE.replace(WRITES, ""))) == 4
+
+
+@pytest.mark.parametrize(
+    ("drawn", "why"),
+    [
+        (WRITES, "no rank made a step"),
+        (f"{step(1)}  {step(2)}", "wrote no checkpoint in 2 steps"),
+        (f"{step(1)}  {WRITES}", "too short: it made 1 steps"),
+        (f"{WRITES}  {step(1)}  {step(2)}  {step(3)}", "after 0 of them"),
+    ],
+)
+def test_a_job_that_cannot_be_interrupted_says_why(drawn: str, why: str) -> None:
+    with pytest.raises(MissingEvidence, match=why):
+        cut(run_of(drawn))
+
+
+def finding_of(what: str) -> Any:
+    compared = "compared(how=resume,steps=9,begun=4)"
+    drawn = f"unrestored(step=4,what={what})@t.py:9"
+    (finding,) = unequal(run_of(f"{compared}  {drawn}", drawn))
+    return finding
+
+
+def test_random_state_that_nothing_depends_on_is_noted() -> None:
+    finding = finding_of("random,name=torch")
+    assert finding.severity is Severity.NOTE
+    assert "random state of torch was not restored" in finding.message
+    assert "nothing else differs" in finding.message
+
+
+def test_random_state_that_dropout_depends_on_is_an_error() -> None:
+    finding = finding_of("random,name=torch,there=output%20of%20drop")
+    assert finding.severity is None
+    assert "the first thing computed that differs is output of drop" in finding.message
+
+
+# --- files ---
+
+
+def keep(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
+    """Run a program that changes files, and have them put back."""
+    source = f"from distdoctor.probes import keeping; keeping.keep_files()\n{program}"
+    with Kept(folder / "kept") as kept:
+        return subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(source)],
+            cwd=folder / "work",
+            env=os.environ | kept.environment | {"XDG_CACHE_HOME": str(folder / "c")},
+            timeout=60,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+def tree(folder: Path) -> dict[str, str]:
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        text = "folder"
+        if path.is_symlink():
+            text = f"-> {path.readlink()}"
+        elif path.is_file():
+            text = path.read_text()
+        found[str(path.relative_to(folder))] = text
+    return found
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    folder = tmp_path / "work"
+    (folder / "runs").mkdir(parents=True)
+    (folder / "last.pt").write_text("mine")
+    (folder / "runs" / "old.pt").write_text("old")
+    (folder / "latest").symlink_to("last.pt")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "open('last.pt', 'w').write('x'); open('new.pt', 'w').write('y')",
+        "open('latest', 'a').write('x')",
+        "import os; os.remove('latest'); os.symlink('runs/old.pt', 'latest')",
+        "import os; os.rename('last.pt', 'last.bak')",
+        "import os; open('t', 'w').write('x'); os.replace('t', 'last.pt')",
+        "import shutil; shutil.rmtree('runs')",
+        "import os; os.makedirs('a/b'); open('a/b/c', 'w').write('x')",
+        "import os; os.mkdir('t'); open('t/c', 'w').write('x'); os.rename('t', 'k')",
+        "import os, pathlib; os.chdir('runs'); pathlib.Path('old.pt').write_text('x')",
+        "import os; os.truncate('last.pt', 1)",
+        "open('last.pt', 'w').write('x'); import os; os.abort()",
+    ],
+)
+def test_files_are_put_back_as_they_were(
+    tmp_path: Path, work: Path, program: str
+) -> None:
+    before = tree(work)
+    done = keep(tmp_path, f"{program}\nprint('DONE')")
+    assert "DONE" in done.stdout or "abort" in program, done.stderr
+    assert tree(work) == before
+    assert not (tmp_path / "kept").exists()
+
+
+def test_what_cannot_be_kept_is_not_changed(tmp_path: Path, work: Path) -> None:
+    done = keep(tmp_path, "import os; os.rename('runs', 'other')")
+    assert "distdoctor cannot keep the folder" in done.stderr
+    assert (work / "runs" / "old.pt").exists()
+
+
+def test_only_what_is_asked_for_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(KEEP_VARIABLE, raising=False)
+    keeping.keep_files()
+    assert not keeping.KEEPER.on
+
+
+# --- the real command ---
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--twice", "--resume", "train.py"], "two proofs"),
+        (["--twice", "--world-size", "8"], "--world-size simulates"),
+        (["--resume", ""], "give a command"),
+        (["--resume", "train.py 'a"], "No closing quotation"),
+        (["--resume", "other.py"], "there is no script other.py"),
+    ],
+)
+def test_proofs_that_cannot_be_are_refused(
+    tmp_path: Path, options: list[str], said: str
+) -> None:
+    (tmp_path / "train.py").write_text("")
+    done = subprocess.run(
+        [sys.executable, "-m", "distdoctor", "check", "train.py", *options],
+        cwd=tmp_path,
+        env=os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")},
+        timeout=60,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
+TRAINS = """
+import argparse, os, random
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--resume", action="store_true")
+parser.add_argument("--fault", default="")
+args = parser.parse_args()
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(32, 4), torch.randn(32, 1))
+sampler = DistributedSampler(data)
+loader = DataLoader(data, batch_size=4, sampler=sampler, num_workers=1)
+net = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.2), nn.Linear(4, 1))
+model = DistributedDataParallel(net)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+begun = 0
+if args.resume:
+    if args.fault == "crash":
+        raise SystemExit("no such checkpoint")
+    state = torch.load("last.pt", weights_only=False)
+    net.load_state_dict(state["net"])
+    optimizer.load_state_dict(state["optimizer"])
+    if args.fault != "schedule":
+        schedule.load_state_dict(state["schedule"])
+    begun = 0 if args.fault == "epoch" else state["epoch"] + 1
+    torch.set_rng_state(state["random"])
+for epoch in range(begun, 3):
+    sampler.set_epoch(epoch)
+    for x, y in loader:
+        if args.fault == "noise":
+            x = x + random.SystemRandom().random()
+        loss = nn.functional.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    schedule.step()
+    if dist.get_rank() == 0 and args.fault != "unsaved":
+        torch.save({
+            "net": net.state_dict(), "optimizer": optimizer.state_dict(),
+            "schedule": schedule.state_dict(), "epoch": epoch,
+            "random": torch.get_rng_state(),
+        }, "last.pt")
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def checked(folder: Path, proof: str, fault: str) -> tuple[int, dict[str, Any]]:
+    (folder / "train.py").write_text(TRAINS)
+    (folder / "last.pt").write_text("mine")
+    options = [proof]
+    if proof == "--resume":
+        options.append(shlex.join(["train.py", "--resume", f"--fault={fault}"]))
+    command = [sys.executable, "-m", "distdoctor", "check", "train.py", "--format=json"]
+    done = subprocess.run(
+        [*command, *options, "--", f"--fault={fault}"],
+        cwd=folder,
+        env=os.environ
+        | {"XDG_CACHE_HOME": str(folder / "cache"), "OMP_NUM_THREADS": "1"},
+        timeout=DEADLINE_S,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    assert (folder / "last.pt").read_text() == "mine"
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.mark.live
+def test_a_whole_resume_is_proved(tmp_path: Path) -> None:
+    status, report = checked(tmp_path, "--resume", "")
+    assert (status, report["verdict"]) == (0, "well"), report
+    told = report["compared"]
+    assert (told["how"], told["same"], told["steps"], told["begun"]) == (
+        "resume",
+        True,
+        8,
+        4,
+    )
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [("schedule", "learning rate"), ("epoch", "The epoch of the sampler")],
+)
+def test_what_a_resume_forgets_is_named(tmp_path: Path, fault: str, said: str) -> None:
+    status, report = checked(tmp_path, "--resume", fault)
+    errors = [one for one in report["findings"] if one["severity"] == "error"]
+    assert (status, [one["code"] for one in errors]) == (1, ["DD411"] * len(errors))
+    assert any(said in one["summary"] for one in errors), errors
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        ("unsaved", "wrote no checkpoint"),
+        ("crash", "resumed job left with exit code 1 before its first step"),
+        ("noise", "does not repeat itself"),
+    ],
+)
+def test_what_cannot_be_proved_is_unknown(tmp_path: Path, fault: str, why: str) -> None:
+    status, report = checked(tmp_path, "--resume", fault)
+    assert (status, report["verdict"]) == (4, "unknown"), report["findings"]
+    assert why in report["compared"]["why"]
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(("fault", "same"), [("", True), ("noise", False)])
+def test_a_job_is_run_twice(tmp_path: Path, fault: str, same: bool) -> None:
+    status, report = checked(tmp_path, "--twice", fault)
+    assert (status, report["compared"]["same"]) == (int(not same), same), report
+    assert report["compared"]["steps"] == 12
+    said = " ".join(one["summary"] for one in report["findings"])
+    assert ("first in input of the model" in said) is not same
