@@ -373,7 +373,7 @@ loader = DataLoader(data, batch_size=4, sampler=sampler, num_workers=1)
 net = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.2), nn.Linear(4, 1))
 model = DistributedDataParallel(net)
 optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
-schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: 0.5**n)
 begun = 0
 if args.resume:
     if args.fault == "crash":
