@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDatas
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()
+torch.manual_seed(0)
 data = TensorDataset(torch.randn(4003, 8))
 model = DistributedDataParallel(nn.Linear(8, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

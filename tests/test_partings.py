@@ -41,6 +41,15 @@ def test_a_gradient_of_zeros_says_nothing() -> None:
     assert replicas(of_two(step, step, BY_HAND)) == ()
 
 
+def test_a_gradient_that_never_changes_says_nothing() -> None:
+    steps = "  ".join(
+        f"all_reduce(8)  weights(step={n},prints=1+2,gradients={{}})" for n in (1, 2)
+    )
+    same, other = steps.format("3+4", "3+4"), steps.format("3+4", "5+6")
+    assert replicas(of_two(same, same, BY_HAND)) == ()
+    assert replicas(of_two(other, other, BY_HAND)) == ((0, 1),)
+
+
 def test_ranks_of_other_models_are_no_replicas() -> None:
     step = "all_reduce(8)  weights(step=1,prints=1+2,gradients=3+4)"
     run = sketch(

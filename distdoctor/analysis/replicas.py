@@ -61,7 +61,10 @@ def averaging_gradients(run: Run, seen: Mapping[int, Moments]) -> list[tuple[int
     """
     by_gradient: dict[object, list[int]] = {}
     for rank, one in seen.items():
-        for step, gradients in _sent(run, rank, one):
+        sent = list(_sent(run, rank, one))
+        if len(sent) > 1 and len({gradients for _, gradients in sent}) == 1:
+            continue  # of a linear loss, say: it depends on neither data nor weights
+        for step, gradients in sent:
             key = step, gradients, one.alike
             by_gradient.setdefault(key, []).append(rank)
     sets = {

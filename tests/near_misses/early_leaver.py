@@ -30,6 +30,7 @@ def join(job: str) -> None:
 
 def train(model: nn.Module) -> None:
     join("training")
+    torch.manual_seed(dist.get_rank())
     wrapped = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.01)
     for batch in torch.randn(5, 4, WIDTH):
