@@ -50,6 +50,15 @@ def test_a_gradient_that_never_changes_says_nothing() -> None:
     assert replicas(of_two(other, other, BY_HAND)) == ((0, 1),)
 
 
+def test_ranks_whose_backward_gave_the_same_need_no_averaging() -> None:
+    step = (
+        "all_reduce(8)  weights(step=2,prints=1+2,gradients=3+4)  gradients(step=2,{})"
+    )
+    same, other = step.format("own=1.0+2.0"), step.format("own=1.0+3.0")
+    assert replicas(of_two(same, same, BY_HAND)) == ()
+    assert replicas(of_two(same, other, BY_HAND)) == ((0, 1),)
+
+
 def test_ranks_of_other_models_are_no_replicas() -> None:
     step = "all_reduce(8)  weights(step=1,prints=1+2,gradients=3+4)"
     run = sketch(

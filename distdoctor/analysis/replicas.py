@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from distdoctor.analysis.moments import Moments, moments
 from distdoctor.model.events import Wrapped
+from distdoctor.model.observed.gradients import Gradients
 from distdoctor.model.operations import OPERATIONS
 from distdoctor.model.run import Run
 
@@ -70,7 +71,7 @@ def averaging_gradients(run: Run, seen: Mapping[int, Moments]) -> list[tuple[int
     sets = {
         tuple(ranks)
         for ranks in by_gradient.values()
-        if len(ranks) > 1 and _can_meet(run, ranks)
+        if len(ranks) > 1 and _can_meet(run, ranks) and not _compute_alike(run, ranks)
     }
     # Ranks that part later are one set until then.
     return [one for one in sets if not any(set(one) < set(other) for other in sets)]
@@ -103,6 +104,20 @@ def sent_in_each(run: Run, rank: int) -> NDArray[np.int64]:
     sends = np.isin(calls["op"], _SENDING)
     sent: NDArray[np.int64] = np.where(sends, run.memory["numels"][calls["spec"]], 0)
     return sent
+
+
+def _compute_alike(run: Run, ranks: Sequence[int]) -> bool:
+    """Whether backward gave the same on all ranks, so that no averaging is needed."""
+    own = [
+        {
+            (one.optimizer, one.step): one.own
+            for one in run.of(Gradients, rank)
+            if one.own
+        }
+        for rank in ranks
+    ]
+    common = set(own[0]).intersection(*own[1:])
+    return bool(common) and all(len({one[key] for one in own}) == 1 for key in common)
 
 
 def _can_meet(run: Run, ranks: Sequence[int]) -> bool:
