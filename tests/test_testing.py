@@ -129,6 +129,7 @@ MADE: list[tuple[Callable[[int], object], str]] = [
 
 def play(rank: int, store: str, said: Queue[tuple[int, list[str]]]) -> None:
     """All cases, on one rank; and what it was told each time."""
+    torch.set_num_threads(1)  # threads of OpenMP do not live on in a fork
     dist.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD
     )
