@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from distdoctor.analysis.traces import differing, idle_streams, pairs, steps_of
+from distdoctor.analysis.traces import (
+    differing,
+    idle_streams,
+    pairs,
+    steps_before,
+    steps_of,
+)
 from distdoctor.model.events import Observation
 from distdoctor.model.observed.comparison import (
     STANDING,
@@ -119,7 +125,7 @@ def _streams(first: Run, second: Run, rank: int) -> Iterator[Unrepeated]:
                 where = "" if a.worker < 0 else f" in worker {a.worker}"
                 yield Unrepeated(
                     rank=rank,
-                    step=_steps_before(first, rank, a),
+                    step=steps_before(first, rank, a),
                     what="random stream",
                     name=f"{stream}{where}",
                     place=a.place,
@@ -134,7 +140,7 @@ def _samples(first: Run, second: Run, rank: int) -> Iterator[Unrepeated]:
                 at = next(n for n in range(size) if mine[n] != theirs[n])
                 yield Unrepeated(
                     rank=rank,
-                    step=max(0, _steps_before(first, rank, a) - a.steps),
+                    step=max(0, steps_before(first, rank, a) - a.steps),
                     what="samples",
                     name=f"pass {a.number + 1}, sample {at + 1}",
                     place=a.place,
@@ -176,17 +182,6 @@ def figures(what: str, one: Traced, other: Traced) -> tuple[str, str]:
         case "scale":
             return f"{one.scale:g}", f"{other.scale:g}"
     return "", ""
-
-
-def _steps_before(run: Run, rank: int, event: Observation) -> int:
-    """Optimizer steps before an event was written; 0 where they were not traced."""
-    steps = 0
-    for _, one in run.life.get(rank, ()):
-        if one is event:
-            break
-        if isinstance(one, Traced):
-            steps = one.step
-    return steps
 
 
 Look = Callable[[Run, Run, int], Iterator[Unrepeated]]

@@ -17,6 +17,7 @@ from distdoctor.analysis.traces import (
     idle_streams,
     pairs,
     parted_streams,
+    steps_before,
     steps_of,
 )
 from distdoctor.errors import MissingEvidence
@@ -76,17 +77,6 @@ def cut(whole: Run) -> int:
             "be a step before it and two behind it"
         )
     return min(min(fitting) + _FURTHER, total - 1)
-
-
-def steps_before(run: Run, rank: int, event: Observation) -> int:
-    """Steps that a rank had made when something happened."""
-    steps = 0
-    for _, one in run.life.get(rank, ()):
-        if one is event:
-            break
-        if isinstance(one, Traced):
-            steps = one.step
-    return steps
 
 
 # --- what the resumed job does otherwise ---

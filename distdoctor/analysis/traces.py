@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 
+from distdoctor.model.events import Observation
 from distdoctor.model.observed.comparison import WHATS, Traced
 from distdoctor.model.run import Run
 
@@ -86,6 +87,17 @@ def pairs(
 def steps_of(run: Run, rank: int) -> int:
     """How many steps of a rank were traced."""
     return max((one.step for one in run.of(Traced, rank)), default=0)
+
+
+def steps_before(run: Run, rank: int, event: Observation) -> int:
+    """Steps that a rank had made when something happened; 0 if none was traced."""
+    steps = 0
+    for _, one in run.life.get(rank, ()):
+        if one is event:
+            break
+        if isinstance(one, Traced):
+            steps = one.step
+    return steps
 
 
 def _streams(traced: Traced) -> dict[str, int]:

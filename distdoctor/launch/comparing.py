@@ -108,8 +108,7 @@ class _Series:
             else:
                 found = self._resume(whole, self._watched(again))
         except (MissingEvidence, JournalUnreadable) as error:
-            rank = 0
-            found = Compared(rank=rank, how=self._how, why=str(error)), ()
+            found = Compared(rank=0, how=self._how, why=str(error)), ()
         record.write(folder, COMPARISON_FILE, as_comparison(*found))
 
     def _resume(self, whole: Run, again: Plan) -> _Found:
