@@ -8,12 +8,11 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from distdoctor.model.observed.weights import Evaluated, Normalised
-from distdoctor.probes import making, prints
+from distdoctor.probes import backwards, making, prints
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.sites import call_site
@@ -52,7 +51,7 @@ def install() -> None:
         return result
 
     nn.Module.train = train  # type: ignore[method-assign]
-    _watch_backward()
+    backwards.watch(part=_beginning)
 
 
 def forget() -> None:
@@ -83,20 +82,10 @@ _layers: dict[int, tuple[str, weakref.ref[nn.Module]]] = {}
 _looks = 0
 
 
-def _watch_backward() -> None:
-    """Look at what the next backward pass goes through, if there is somebody to ask.
-
-    A hook on a layer would be copied and pickled with it.
-    """
-    autograd: Any = torch.autograd
-    made = autograd._engine_run_backward
-
-    def run_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if _layers:
-            _look(tensors)
-        return made(tensors, *args, **kwargs)
-
-    autograd._engine_run_backward = run_backward
+def _beginning(args: tuple[Any, ...]) -> None:
+    """Look at what a backward pass goes through, if there is somebody to ask."""
+    if _layers:
+        _look(args[0])
 
 
 @harmless

@@ -28,6 +28,7 @@ from distdoctor.model.observed.gradients import (
 )
 from distdoctor.probes import (
     additions,
+    backwards,
     bypasses,
     forgotten,
     infinities,
@@ -69,12 +70,13 @@ class _Window:
 
     Attributes:
         passes: Backward passes.
+        reduced: `Exchanges.reduced` when the last one began.
         local: The last pass was not to be averaged.
         factor: Of the last loss; see `losses`.
     """
 
     def __init__(self) -> None:
-        self.passes = self.steps = 0
+        self.passes = self.steps = self.reduced = 0
         self.local = False
         self.factor = 0.0
         self.lines: set[str] = set()
@@ -114,21 +116,7 @@ def install() -> None:
     """At the first `init_process_group`."""
     register_optimizer_step_pre_hook(_before)
     register_optimizer_step_post_hook(_after)
-    autograd: Any = torch.autograd
-    made = autograd._engine_run_backward
-
-    def run_backward(*args: Any, **kwargs: Any) -> Any:
-        nested = torch._C._current_graph_task_id() != -1
-        reduced = EXCHANGES.reduced
-        if not nested:
-            METRICS.train()
-            _began(args)
-        result = made(*args, **kwargs)
-        if not nested:
-            _ended(EXCHANGES.reduced > reduced)
-        return result
-
-    autograd._engine_run_backward = run_backward
+    backwards.watch(begin=_beginning, end=_ended)
     EXCHANGES.look(optimizers.trained)
     EXCHANGES.members = dist.get_world_size()
 
@@ -146,6 +134,12 @@ def turn() -> None:
 # --- backward ---
 
 
+def _beginning(args: tuple[Any, ...]) -> None:
+    METRICS.train()
+    _window.reduced = EXCHANGES.reduced
+    _began(args)
+
+
 @harmless
 def _began(args: tuple[Any, ...]) -> None:
     if RECORDER.writer is None or not args or len(args[0]) != 1:
@@ -161,10 +155,11 @@ def _began(args: tuple[Any, ...]) -> None:
 
 
 @harmless
-def _ended(reduced: bool) -> None:
+def _ended() -> None:
     if RECORDER.writer is None:
         return
     window = _window
+    reduced = EXCHANGES.reduced > window.reduced
     window.passes += 1
     wrappers = optimizers.wrappers()
     window.local = any(map(_is_local, wrappers))

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from distdoctor.model.observed.memory import Memory, Retained
+from distdoctor.probes import backwards
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.holders import holder_of
 from distdoctor.probes.recorder import RECORDER
@@ -158,15 +159,7 @@ KEPT = Kept()
 
 def watch_memory() -> None:
     """When the rank joins: see backward passes begin."""
-    autograd: Any = torch.autograd
-    made = autograd._engine_run_backward
-
-    def run_backward(roots: Any, *args: Any, **kwargs: Any) -> Any:
-        if torch._C._current_graph_task_id() < 0:  # else inside another one
-            KEPT.backward(roots)
-        return made(roots, *args, **kwargs)
-
-    autograd._engine_run_backward = run_backward
+    backwards.watch(begin=lambda args: KEPT.backward(args[0]))
     RECORDER.on_end.append(KEPT.tell)
     RECORDER.on_turn.append(KEPT.forget)
 
