@@ -15,6 +15,7 @@ from distdoctor.probes import (
     computed,
     files_written,
     memory_seen,
+    rates,
     seeds,
     settings_seen,
     streams,
@@ -38,6 +39,7 @@ def joined() -> None:
     harmless(settings_seen.tell_early)()
     harmless(streams.watch_passes)()
     harmless(memory_seen.watch_memory)()
+    harmless(rates.watch)()
     if TRACE_VARIABLE in os.environ:
         harmless(computed.watch)()
     RECORDER.on_turn.append(settings_seen.OPTIMIZERS.forget)
@@ -53,4 +55,5 @@ def stepped(optimizer: Any) -> None:
     """An optimizer made a step."""
     streams.PASSES.stepped()
     settings_seen.OPTIMIZERS.stepped(optimizer)
+    rates.RATES.stepped(optimizer)
     memory_seen.KEPT.stepped()

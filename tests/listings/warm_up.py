@@ -4,6 +4,7 @@ Behind the warm-up the curve begins above what the warm-up had come to.
 """
 
 import math
+import sys
 
 import torch
 import torch.distributed as dist
@@ -12,20 +13,21 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 RANKS = 2
-FINDINGS: list[str] = []
+FINDINGS = ["DD533"]
 
 WARM_UP, TOTAL = 6, 24
 
 
-def rate(step: int, base: float, most: float) -> float:
+def rate(step: int, base: float, most: float, state: str) -> float:
     """Up along a line, and down along a cosine."""
     if step < WARM_UP:
         return base + (most - base) * step / WARM_UP
     gone = (step - WARM_UP) / (TOTAL - WARM_UP)
-    return base + 0.5 * most * (1 + math.cos(math.pi * gone))
+    height = most if state == "sick" else most - base
+    return base + 0.5 * height * (1 + math.cos(math.pi * gone))
 
 
-def main() -> None:
+def main(state: str) -> None:
     torch.manual_seed(0)
     rows = torch.randn(96, 5)
     data = TensorDataset(rows, rows.sum(1, keepdim=True))
@@ -40,7 +42,7 @@ def main() -> None:
         sampler.set_epoch(epoch)
         for inputs, labels in loader:
             for group in optimizer.param_groups:
-                group["lr"] = rate(step, base, most)
+                group["lr"] = rate(step, base, most, state)  # culprit DD533
             optimizer.zero_grad()
             nn.functional.mse_loss(model(inputs), labels).backward()
             optimizer.step()
@@ -49,5 +51,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     dist.init_process_group("gloo")
-    main()
+    main(sys.argv[1])
     dist.destroy_process_group()
