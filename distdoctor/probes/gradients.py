@@ -37,6 +37,7 @@ from distdoctor.probes import (
     optimizers,
     prints,
     readings,
+    windows,
 )
 from distdoctor.probes.exchanges import EXCHANGES
 from distdoctor.probes.harmless import harmless
@@ -116,6 +117,7 @@ def install() -> None:
     """At the first `init_process_group`."""
     register_optimizer_step_pre_hook(_before)
     register_optimizer_step_post_hook(_after)
+    windows.install()
     backwards.watch(begin=_beginning, end=_ended)
     EXCHANGES.look(optimizers.trained)
     EXCHANGES.members = dist.get_world_size()
@@ -126,6 +128,7 @@ def turn() -> None:
     global _window
     for known in (optimizers, additions, bypasses, forgotten, infinities, inputs):
         known.turn()
+    windows.WINDOWS.forget()
     _window = _Window()
     EXCHANGES.look(optimizers.trained)
     EXCHANGES.members = dist.get_world_size() if dist.is_initialized() else 1
@@ -152,6 +155,7 @@ def _began(args: tuple[Any, ...]) -> None:
         unit = given is None or float(given) == 1.0
         _window.factor = losses.factor_of(loss) if unit else 0.0
     infinities.backward(loss)
+    windows.WINDOWS.begin(loss)
 
 
 @harmless
@@ -161,6 +165,7 @@ def _ended() -> None:
     window = _window
     reduced = EXCHANGES.reduced > window.reduced
     window.passes += 1
+    windows.WINDOWS.passed()
     wrappers = optimizers.wrappers()
     window.local = any(map(_is_local, wrappers))
     if wrappers and not reduced and not window.local and not _is_compiling():
@@ -212,6 +217,7 @@ def _stepping(optimizer: torch.optim.Optimizer, closure: bool) -> None:
     known = optimizers.of(optimizer)
     if RECORDER.writer is None or known is None or readings.is_capturing():
         return
+    windows.WINDOWS.stepping(optimizer)
     known.steps += 1
     _window.steps += 1
     grown = known.since(

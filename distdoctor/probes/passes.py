@@ -220,6 +220,11 @@ class Reading:
         self._next, self._told_s = _FIRST_PART, time.monotonic()
         self.part = Read(rank=-1)
 
+    @property
+    def given(self) -> int:
+        """Batches that were given."""
+        return self._given
+
     def draw(self, index: Any, left_out: bool) -> None:
         """The indices of a batch were drawn, and maybe left out by distdoctor."""
         if not self._indexed:

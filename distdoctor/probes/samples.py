@@ -51,6 +51,7 @@ class Samples:
         self._fresh: list[Reading] = []
         self._allowance = Allowance()
         self._passes = self._resumed = 0
+        self.latest: Reading | None = None  # that gave a batch to train on
 
     # --- what happens ---
 
@@ -80,10 +81,12 @@ class Samples:
         if not self._is_told(reading):
             return
         told_now = reading.give(batch)
-        if torch.is_grad_enabled() and not reading.fresh:
-            self._fresh = [one for one in self._fresh if not one.over]
-            self._fresh.append(reading)
-            reading.fresh = True
+        if torch.is_grad_enabled():
+            self.latest = reading
+            if not reading.fresh:
+                self._fresh = [one for one in self._fresh if not one.over]
+                self._fresh.append(reading)
+                reading.fresh = True
         if told_now:
             RECORDER.observe(reading.tell(unfinished=True), reading.site)
 

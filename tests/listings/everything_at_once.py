@@ -6,6 +6,7 @@ The batches that are left at the end of an epoch make a step of their own.
 import copy
 import os
 import socket
+import sys
 
 import torch
 import torch.distributed as dist
@@ -17,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 RANKS = 2
-FINDINGS: list[str] = []
+FINDINGS = ["DD502"]
 
 
 def train(
@@ -25,6 +26,7 @@ def train(
     rank: int,
     model: nn.Module,
     tokens: TensorDataset,
+    state: str,
     accumulated: int = 4,
     epochs: int = 2,
 ) -> None:
@@ -42,8 +44,11 @@ def train(
         model.train()
         optimizer.zero_grad()
         for batch, (inputs, labels) in enumerate(loader):
+            divisor = accumulated
+            if state == "well":  # what is left is divided by its own number
+                divisor = min(divisor, len(loader) - batch // divisor * divisor)
             with autocast("cpu"):
-                loss = criterion(model(inputs), labels) / accumulated
+                loss = criterion(model(inputs), labels) / divisor  # culprit DD502
             scaler.scale(loss).backward()
             if (batch + 1) % accumulated == 0:
                 scaler.step(optimizer)
@@ -57,10 +62,12 @@ def train(
             print(f"epoch {epoch} is done", flush=True)
 
 
-def worker(rank: int, world_size: int, model: nn.Module, tokens: TensorDataset) -> None:
+def worker(
+    rank: int, world_size: int, model: nn.Module, tokens: TensorDataset, state: str
+) -> None:
     """One rank's process; it takes a copy of the model, as a device does."""
     dist.init_process_group("gloo", rank=rank, world_size=world_size)
-    train(world_size, rank, copy.deepcopy(model), tokens)
+    train(world_size, rank, copy.deepcopy(model), tokens, state)
     dist.destroy_process_group()
 
 
@@ -72,4 +79,5 @@ if __name__ == "__main__":
     body = nn.Sequential(nn.Linear(12, 16), nn.GELU(), nn.Linear(16, 3))
     inputs = torch.randn(72, 12)
     known = TensorDataset(inputs, inputs[:, :3].argmax(1))
-    mp.spawn(worker, args=(RANKS, body, known), nprocs=RANKS)  # type: ignore[attr-defined, no-untyped-call]  # untyped in torch
+    passed = (RANKS, body, known, sys.argv[1])
+    mp.spawn(worker, args=passed, nprocs=RANKS)  # type: ignore[attr-defined, no-untyped-call]  # untyped in torch

@@ -125,7 +125,30 @@ class NotFinite(Observation):
     gradients: bool = False  # the gradients were not, and the parameters still were
 
 
+STEPPED, SKIPPED = "step", "skip"
+CLEARED, LEFT = "cleared", "left"
+"""How a `Window` ends: the optimizer steps, its GradScaler leaves the step out, the
+gradients are cleared, or the process ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window(Observation):
+    """Batches that backward ran on, up to a step of an optimizer.
+
+    They are told from the first on that has several batches; those that are alike and
+    follow each other are told once. The place is the line that ends it.
+    """
+
+    reads: tuple[int, ...] = ()  # `Read.number` of the passes that they came from
+    batches: tuple[int, ...] = ()  # of each
+    end: str = STEPPED
+    factor: float = 0.0  # as in `Gradients`, without that of a GradScaler
+    changes: int = 0  # of a gradient, between backward and the step; -1: not known
+    unclear: bool = False  # a gradient was changed between two of the batches
+    more: int = 0  # windows that follow and are like it
+
+
 KINDS = (
     *(Holds, Gradients, Backward, Bypassed, Forgotten, Added, Unstepped),
-    NotFinite,
+    *(NotFinite, Window),
 )
