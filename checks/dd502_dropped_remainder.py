@@ -151,14 +151,17 @@ def _finding(run: Run, found: Sequence[Remainder]) -> Finding:
     windows: list[Event] = [each.windows[0] for each in found]
     full: list[Event] = [each.full for each in found]
     loops: list[Event] = [each.passes[0].read for each in found]
+    ends = places(windows, ranks, _REMARKS[one.fate])
+    steps = places(full, ranks, "steps with full windows")
+    dropped = one.fate is Fate.DROPPED
     lines = [
-        *places(windows, ranks, _REMARKS[one.fate]),
-        *places(full, ranks, "steps with full windows"),
+        *(steps if dropped else ends),  # beside it belongs a step for the rest
+        *(ends if dropped else steps),
         *backward_lines(run, ranks),
         *places(loops, ranks, "the loop"),
     ]
-    wrong = 1.0 / ceil(one.batches / one.size) if one.batches else 0.0
-    grave = one.fate is not Fate.DROPPED and one.proved and wrong >= _MUCH
+    wrong = 1.0 / ceil(one.batches / one.size)
+    grave = not dropped and one.proved and wrong >= _MUCH
     return Finding(
         message=f"{capital(named(ranks))} accumulate{'s' * (len(ranks) == 1)} the "
         f"gradients of {one.size} batches to a step, and {_what(one)}",
@@ -186,13 +189,14 @@ _REMARKS = {
 
 
 def _what(one: Remainder) -> str:
-    of = f" of {one.batches}" if one.batches else ""
     seen = len(one.passes)
     often = f"at the end of {seen} epochs" if seen > 1 else "at the end of an epoch"
-    left = f"{one.left}{of} {'is' if one.left == 1 else 'are'} left {often}"
+    left = (
+        f"{one.left} of {one.batches} {'is' if one.left == 1 else 'are'} left {often}"
+    )
     if one.fate is Fate.DROPPED:
-        share = f" ({one.left / one.batches:.1%} of them)" if one.batches else ""
-        return f"{left}: no step is made with {'it' if one.left == 1 else 'them'}{share}"
+        share = f"{one.left / one.batches:.1%} of the batches"
+        return f"{left}: no step is made with that, {share}"
     if one.fate is Fate.LEAKED:
         return (
             f"{left}: nothing clears the gradients, and the next epoch's first step is "
@@ -200,6 +204,6 @@ def _what(one: Remainder) -> str:
         )
     return (
         f"{left}: a step is made with that, of losses that were divided by {one.size} "
-        f"and not by {one.left}, so that the gradient is {one.left}/{one.size} of their "
-        "mean, unless each batch is to weigh the same on purpose"
+        f"and not by {one.left}: the gradient is {one.left}/{one.size} of their mean, "
+        "unless each batch is to weigh the same on purpose"
     )

@@ -5,13 +5,13 @@ A window is the batches whose gradients are accumulated to one step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from math import isclose
+from math import inf, isclose
 
 from distdoctor.analysis.passes import Key, Pass, passes
-from distdoctor.model.events import Shortened
+from distdoctor.model.events import Shortened, Wrapped
 from distdoctor.model.observed.gradients import CLEARED, LEFT, STEPPED, Window
 from distdoctor.model.run import Run
 
@@ -40,7 +40,7 @@ class Remainder:
     Attributes:
         size: Batches of a full window.
         left: Batches that are left at the end of a pass.
-        batches: Of a pass; 0: not known.
+        batches: Of a pass.
         passes: At whose end it was seen.
         full: A full window that was stepped with.
         windows: Those of the batches that were left.
@@ -66,6 +66,8 @@ def remainders(run: Run) -> list[list[Remainder]]:
         for window in run.of(Window, rank):
             for number in window.reads:
                 windows.setdefault(number, []).append(window)
+        if not windows:
+            continue
         loops: dict[Key, list[Pass]] = {}
         for one in passes(run, rank):
             if one.read.number in windows:
@@ -88,19 +90,24 @@ def _of_loop(
     ]
     size = max((window.batches[0] for window in steps), default=0)
     full = [window for window in steps if window.batches == (size,)]
-    if size < 2 or sum(1 + window.more for window in full) < _LEAST_WINDOWS:  # noqa: PLR2004
+    if size == run.world_size and not run.of(Wrapped, turns[0].rank):
+        return None  # it may be the ranks that losses are divided by
+    if size < 2 or sum(1 + window.more for window in full) < _LEAST_WINDOWS:
         return None
     if not all(_is_regular(windows[one.read.number], size) for one in turns):
         return None
+    shortened_at = _shortened_at(run, turns[0].rank)
     seen: dict[Fate, list[tuple[Pass, Window, bool]]] = {}
     for one in turns:
         last = windows[one.read.number][-1]
         if one.read.unfinished or one.read.shortened or last.unclear:
             continue
+        if one.end >= shortened_at:
+            continue
         if last.reads[0] != one.read.number:
             return None  # the pass was shorter than a window
         left = last.batches[0]
-        if left == size or not _is_true(run, one, left, size):
+        if left == size:
             continue
         told = _fate(last, full, size)
         if told is None:
@@ -121,7 +128,7 @@ def _of_loop(
         rank=one.rank,
         size=size,
         left=window.batches[0],
-        batches=_batches(run, one, windows[one.read.number]),
+        batches=_batches(one, windows[one.read.number]),
         passes=tuple(one for one, _, _ in each),
         full=full[0],
         windows=tuple(window for _, window, _ in each),
@@ -137,9 +144,7 @@ def _is_regular(windows: Sequence[Window], size: int) -> bool:
     )
 
 
-def _fate(
-    last: Window, full: Sequence[Window], size: int
-) -> tuple[Fate, bool] | None:
+def _fate(last: Window, full: Sequence[Window], size: int) -> tuple[Fate, bool] | None:
     """What became of the last batches of a pass; None: nothing, or nobody knows."""
     divided = all(isclose(one.factor * size, 1.0, rel_tol=_CLOSE) for one in full)
     alike = divided and isclose(last.factor * size, 1.0, rel_tol=_CLOSE)
@@ -150,7 +155,7 @@ def _fate(
     if len(last.reads) == 1:
         # Gradients that are changed more often than else may be put right.
         return (Fate.MISDIVIDED, True) if alike and last.changes >= 0 else None
-    if len(last.reads) == 2 and last.batches[1] == size:  # noqa: PLR2004
+    if len(last.reads) == 2 and last.batches[1] == size:
         known = last.factor > 0.0
         return (Fate.LEAKED, alike) if alike or not known else None
     return None
@@ -162,26 +167,18 @@ def _is_dropped(windows: Sequence[Window]) -> bool:
     )
 
 
-def _is_true(run: Run, one: Pass, left: int, size: int) -> bool:
-    """Whether as many would be left if distdoctor had not shortened the pass."""
-    lengths = [
-        told.length for told in run.of(Shortened, one.rank) if told.place == one.place
-    ]
-    return all(length is not None and length % size == left for length in lengths)
+def _shortened_at(run: Run, rank: int) -> float:
+    """How many calls a rank had made when distdoctor first shortened an epoch.
+
+    Who asked for a loader's length before is wrong about its end from then on.
+    """
+    told = (at for at, event in run.life[rank] if isinstance(event, Shortened))
+    return min(told, default=inf)
 
 
-def _batches(run: Run, one: Pass, windows: Sequence[Window]) -> int:
-    for told in run.of(Shortened, one.rank):
-        if told.place == one.place:
-            return told.length or 0
+def _batches(one: Pass, windows: Sequence[Window]) -> int:
     number = one.read.number
     return sum(
         (1 + window.more) * window.batches[window.reads.index(number)]
         for window in windows
     )
-
-
-def first_places(found: Sequence[Remainder]) -> Iterator[Window]:
-    """The windows at fault of all ranks."""
-    for one in found:
-        yield one.windows[0]

@@ -41,6 +41,10 @@ class _Course:
         self.rises = 0  # of the changes in `values`, up to the highest
         self.falling = False
 
+    def forget(self) -> None:
+        """What comes is not to be compared with what was."""
+        self.values, self.rises, self.falling = [], 0, False
+
     def changed(self, rate: float) -> Climbed | None:
         """The rate has another value; a climb, if all of it is known."""
         rises = bool(self.values) and rate > self.values[-1][1]
@@ -50,7 +54,7 @@ class _Course:
         elif self.falling:  # it rises again
             told = self.climbed()
         if not rises and not self.falling:
-            self.values, self.rises = [], 0
+            self.forget()
         self.values.append((self.step, rate))
         self.rises += rises
         top = self.values.index(max(self.values, key=lambda value: value[1]))
@@ -118,6 +122,11 @@ class Rates:
         if told is not None:
             RECORDER.observe(told, course.site)
 
+    def shortened(self) -> None:
+        """Loaders are shorter from now on, and rates computed by their length jump."""
+        for course in self._courses.values():
+            course.forget()
+
     def flush(self) -> None:
         """The process ends: tell of climbs behind which little came."""
         for course in self._courses.values():
@@ -130,10 +139,10 @@ class Rates:
     def scheduled(self, scheduler: Any) -> None:
         """A scheduler was asked for its next rate."""
         calls = self._calls.get(scheduler, 0)
-        if calls <= _MOST_CALLS:
+        optimizer = getattr(scheduler, "optimizer", None)
+        if calls <= _MOST_CALLS and optimizer is not None:
             self._calls[scheduler] = calls + 1
-            known = call_site(2), weakref.ref(scheduler)
-            self._setters[scheduler.optimizer] = known
+            self._setters[optimizer] = call_site(2), weakref.ref(scheduler)
 
     def _tell_setters(self, optimizer: Any, course: _Course) -> None:
         site, scheduler = self._setters.get(optimizer, ("", None))

@@ -34,6 +34,7 @@ from distdoctor.probes.pace import (
     left_out,
     next_gate,
 )
+from distdoctor.probes.rates import RATES
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.repeats import rounds_left
 from distdoctor.probes.sites import call_site
@@ -322,6 +323,7 @@ class Shortening:
     def _note(self, this: _Pass, kept: int) -> None:
         length = -1 if this.length is None else this.length
         RECORDER.note("shortened", this.site, length=length, kept=kept)
+        RATES.shortened()
 
 
 def _rounds(this: _Pass, spent: float) -> int | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from distdoctor.model.observed.gradients import (
@@ -107,27 +107,28 @@ class Windows:
         """An optimizer is about to make a step."""
         self._stepper = weakref.ref(optimizer)
         if self._open.batches:
-            self._close(STEPPED, call_site(5))
+            self._close(STEPPED, call_site(4))
 
     def tried(self, _scaler: Any, _result: Any) -> None:
         """A GradScaler was asked for a step, and may have left it out."""
         if self._open.batches:
-            self._close(SKIPPED, call_site(3))
+            self._close(SKIPPED, call_site(2))
 
     def scaled(self, loss: Any, result: Any) -> None:
         """A GradScaler has multiplied a loss."""
+        if not (self._accumulates or self._open.batches):
+            return
         if isinstance(loss, Tensor) and isinstance(result, Tensor):
-            if self._accumulates or self._open.batches:
-                self._scaled = weakref.ref(result), losses.factor_of(loss, waits=False)
+            self._scaled = weakref.ref(result), losses.factor_of(loss, waits=False)
 
     def cleared(self, owner: Any, _result: Any) -> None:
-        """An optimizer or a model has cleared its gradients."""
+        """An optimizer has cleared its gradients; others are seen to be gone."""
         if not self._open.batches:
             return
         stepper = None if self._stepper is None else self._stepper()
         gone = self._watched is not None and self._gradient() is None
         if gone or (stepper is not None and owner is stepper):
-            self._close(CLEARED, call_site(3))
+            self._close(CLEARED, call_site(2))
 
     def flush(self) -> None:
         """The process ends: tell what was not stepped with."""
@@ -199,8 +200,9 @@ WINDOWS = Windows()
 def install() -> None:
     """At the first `init_process_group`."""
     scaler = torch.amp.GradScaler
-    _telling(Optimizer, "zero_grad", WINDOWS.cleared)
-    _telling(nn.Module, "zero_grad", WINDOWS.cleared)
+    cleared: Any = Optimizer
+    _telling(cleared, "zero_grad", WINDOWS.cleared)
+    cleared.zero_grad = torch._disable_dynamo(cleared.zero_grad)  # as it was
     _telling(scaler, "step", WINDOWS.tried)
     made = scaler.scale
     scaled = harmless(WINDOWS.scaled)

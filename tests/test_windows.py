@@ -1,0 +1,271 @@
+"""Batches to a step: what the probe tells, and what excuses the end of an epoch."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from distdoctor.analysis.windows import Fate, remainders
+from distdoctor.catalogue import every_check
+from distdoctor.examination import verdict
+from distdoctor.model.drawing import sketch
+from distdoctor.model.findings import Certainty, Finding, Severity, Sick
+from distdoctor.model.observed.gradients import CLEARED, LEFT, SKIPPED, STEPPED
+from distdoctor.probes import optimizers
+from distdoctor.probes.recorder import RECORDER
+from distdoctor.probes.samples import SAMPLES
+from distdoctor.probes.windows import Windows
+
+
+class Job:
+    """A rank that trains, and calls the probe as hooks do."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.told: list[Any] = []
+        monkeypatch.setattr(
+            RECORDER, "observe", lambda one, _site="": self.told.append(one)
+        )
+        self.windows = Windows()
+        self.model = nn.Linear(3, 1)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        held = SimpleNamespace(held=lambda: list(self.model.parameters()))
+        monkeypatch.setattr(optimizers, "every", lambda: [held])
+        self.read = SimpleNamespace(begun=True, part=None, given=0)
+        monkeypatch.setattr(SAMPLES, "latest", self.read)
+
+    def begin_epoch(self, number: int) -> None:
+        """Go through a loader anew."""
+        self.read.part, self.read.given = SimpleNamespace(number=number), 0
+
+    def batch(self, divisor: float, *, same: bool = False) -> None:
+        """Run backward on the next batch, or once more on the same."""
+        self.read.given += not same
+        loss = nn.functional.mse_loss(self.model(torch.ones(4, 3)), TARGET) / divisor
+        self.windows.begin(loss)
+        loss.backward()  # type: ignore[no-untyped-call]  # untyped in torch
+        self.windows.passed()
+
+    def step(self) -> None:
+        """Step, and clear."""
+        self.windows.stepping(self.optimizer)
+        self.optimizer.step()
+        self.clear()
+
+    def clear(self) -> None:
+        """Clear what is accumulated."""
+        self.optimizer.zero_grad()
+        self.windows.cleared(self.optimizer, None)
+
+    def epoch(self, number: int, batches: int, size: int = 4) -> None:
+        """Go through a loader, with a step for each full window."""
+        self.begin_epoch(number)
+        for at in range(1, batches + 1):
+            self.batch(size)
+            if at % size == 0:
+                self.step()
+
+
+TARGET = torch.zeros(4, 1)
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> Job:
+    return Job(monkeypatch)
+
+
+def shapes(job: Job) -> list[tuple[Any, ...]]:
+    job.windows.flush()
+    return [(one.reads, one.batches, one.end, one.more) for one in job.told]
+
+
+# --- the probe ---
+
+
+def test_a_step_for_each_batch_is_not_worth_a_word(job: Job) -> None:
+    job.epoch(0, 9, size=1)
+    assert shapes(job) == []
+
+
+def test_alike_windows_are_told_once_with_the_factor_of_the_loss(job: Job) -> None:
+    job.epoch(0, 9)
+    job.clear()
+    job.epoch(1, 8)
+    assert shapes(job) == [
+        ((0,), (4,), STEPPED, 1),
+        ((0,), (1,), CLEARED, 0),
+        ((1,), (4,), STEPPED, 1),
+    ]
+    assert {one.factor for one in job.told} == {0.25}
+    assert {one.changes for one in job.told if one.end == STEPPED} == {0}
+
+
+def test_what_leaks_is_told_with_both_epochs(job: Job) -> None:
+    job.epoch(0, 9)
+    job.epoch(1, 5)
+    assert shapes(job) == [
+        ((0,), (4,), STEPPED, 1),
+        ((0, 1), (1, 4), STEPPED, 0),
+        ((1,), (1,), LEFT, 0),
+    ]
+    assert not any(one.unclear for one in job.told)
+
+
+def test_several_passes_on_one_batch_are_one(job: Job) -> None:
+    job.begin_epoch(0)
+    for _ in range(2):
+        job.batch(4)
+        job.batch(4, same=True)
+    job.step()
+    assert shapes(job) == [((0,), (2,), STEPPED, 0)]
+
+
+def test_gradients_that_are_gone_were_cleared_by_whomever(job: Job) -> None:
+    job.epoch(0, 5)
+    for parameter in job.model.parameters():
+        parameter.grad = None
+    job.epoch(1, 4)
+    assert ((0,), (1,), CLEARED, 0) in shapes(job)
+
+
+def test_gradients_that_were_changed_meanwhile_are_unclear(job: Job) -> None:
+    job.epoch(0, 5)
+    for parameter in job.model.parameters():
+        assert parameter.grad is not None
+        parameter.grad.zero_()
+    job.epoch(1, 4)
+    job.windows.flush()
+    assert [one.unclear for one in job.told] == [False, True]
+
+
+def test_changes_before_a_step_are_counted(job: Job) -> None:
+    job.epoch(0, 4)
+    job.begin_epoch(1)
+    job.batch(4)
+    for parameter in job.model.parameters():
+        assert parameter.grad is not None
+        parameter.grad.mul_(4)
+    job.step()
+    job.windows.flush()
+    assert [one.changes for one in job.told] == [0, 1]
+
+
+def test_a_scaler_that_leaves_a_step_out_drops_nothing(job: Job) -> None:
+    job.epoch(0, 4)
+    job.begin_epoch(1)
+    job.batch(4)
+    job.windows.tried(None, None)
+    job.clear()
+    assert shapes(job)[-1] == ((1,), (1,), SKIPPED, 0)
+
+
+def test_the_scale_of_a_scaler_is_no_part_of_the_factor(job: Job) -> None:
+    job.epoch(0, 4)
+    job.begin_epoch(1)
+    job.read.given = 1
+    loss = nn.functional.mse_loss(job.model(torch.ones(4, 3)), TARGET) / 4
+    scaled = loss * torch.tensor(65536.0)
+    job.windows.scaled(loss, scaled)
+    job.windows.begin(scaled)
+    job.windows.passed()
+    job.step()
+    job.windows.flush()
+    assert job.told[-1].factor == 0.25
+
+
+def test_another_run_begins_with_nothing(job: Job) -> None:
+    job.epoch(0, 5)
+    job.windows.forget()
+    assert shapes(job) == []
+
+
+# --- the check ---
+
+FULL = "window(reads={n},batches=4,factor={factor},more=1)@t.py:9"
+READ = "read(number={n},steps=2{more})@t.py:5"
+
+
+def finding_of(rank: str) -> Finding | None:
+    (check,) = [one for one in every_check() if one.code == "DD502"]
+    run = sketch(
+        f"rank 0 | wrap=ddp:w {rank} exit=0\nrank 1 | wrap=ddp:w {rank} exit=0"
+    )
+    sick = verdict(run, check)
+    return sick.findings[0] if isinstance(sick, Sick) else None
+
+
+def epoch(n: int, last: str = "", more: str = "", factor: float = 0.25) -> str:
+    full = FULL.format(n=n, factor=factor)
+    return f"{full} {last.format(n=n)} {READ.format(n=n, more=more)} "
+
+
+STEP = "window(reads={n},batches=1,factor=0.25)@t.py:12"
+CLEAR = "window(reads={n},batches=1,end=cleared)@t.py:4"
+
+
+def test_a_wrong_divisor_is_named_where_the_rest_is_stepped_with() -> None:
+    found = finding_of(epoch(0, STEP))
+    assert found is not None
+    assert "1 of 9 is left" in found.message
+    assert "1/4 of their mean" in found.message
+    assert found.certainty is Certainty.LIKELY
+    assert found.severity is None
+    assert [location.place.line for location in found.locations] == [12, 9, 5]
+
+
+def test_one_step_of_very_many_is_no_error() -> None:
+    many = epoch(0, STEP).replace("more=1", "more=99")
+    found = finding_of(many)
+    assert found is not None
+    assert found.severity is Severity.WARNING
+
+
+def test_what_is_dropped_once_may_have_been_counted_through() -> None:
+    assert finding_of(epoch(0, CLEAR)) is None
+    found = finding_of(epoch(0, CLEAR) + epoch(1, CLEAR))
+    assert found is not None
+    assert found.severity is Severity.WARNING
+    assert "11.1% of the batches" in found.message
+
+
+@pytest.mark.parametrize(
+    "rank",
+    [
+        epoch(0, STEP, factor=1.0),
+        epoch(0, STEP.replace("0.25", "0.125")),
+        epoch(0, STEP, more=",unfinished"),
+        epoch(0, STEP, more=",shortened"),
+        epoch(0, STEP.replace(")", ",unclear)")),
+        epoch(0, STEP.replace(")", ",changes=-1)")),
+        epoch(0, STEP.replace(")", ",end=skip)")),
+        epoch(0, CLEAR) + epoch(1, STEP),
+        epoch(0, CLEAR) + epoch(1, CLEAR, more=",unfinished"),
+        epoch(0, "window(reads={n},batches=2)@t.py:9 " + STEP),
+        "shortened=4/9 " + epoch(0, STEP),
+    ],
+    ids=[
+        "not divided",
+        "divided by something else",
+        "left early",
+        "shortened",
+        "changed in between",
+        "not known",
+        "overflow",
+        "once so, once so",
+        "one left early",
+        "windows of any size",
+        "length was asked for before",
+    ],
+)
+def test_an_end_that_may_be_right_is_not_accused(rank: str) -> None:
+    assert finding_of(rank) is None
+
+
+def test_losses_divided_by_the_ranks_are_not_taken_for_windows() -> None:
+    rank = epoch(0, STEP)
+    run = sketch("\n".join(f"rank {n} | {rank} exit=0" for n in range(4)))
+    assert remainders(run) == []
+    wrapped = "\n".join(f"rank {n} | wrap=ddp:w {rank} exit=0" for n in range(4))
+    ((one, *others),) = remainders(sketch(wrapped))
+    assert (one.fate, len(others)) == (Fate.MISDIVIDED, 3)
