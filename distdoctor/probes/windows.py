@@ -200,9 +200,10 @@ WINDOWS = Windows()
 def install() -> None:
     """At the first `init_process_group`."""
     scaler = torch.amp.GradScaler
+    library: Any = torch
     cleared: Any = Optimizer
     _telling(cleared, "zero_grad", WINDOWS.cleared)
-    cleared.zero_grad = torch._disable_dynamo(cleared.zero_grad)  # as it was
+    cleared.zero_grad = library._disable_dynamo(cleared.zero_grad)  # as it was
     _telling(scaler, "step", WINDOWS.tried)
     made = scaler.scale
     scaled = harmless(WINDOWS.scaled)
@@ -213,7 +214,7 @@ def install() -> None:
         scaled(outputs, result)
         return result
 
-    scaler.scale = scale  # type: ignore[method-assign,assignment]
+    scaler.scale = scale  # type: ignore[method-assign]
     RECORDER.on_end.append(harmless(WINDOWS.flush))
 
 
