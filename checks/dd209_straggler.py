@@ -16,7 +16,8 @@ Sick
 Rank 1 comes 50 ms late to each of 30 calls:
 
     rank 0 | all_reduce(4)@t.py:7+100ms*30  exit=0
-    rank 1 | all_reduce(4)@t.py:7+150ms*30  exit=0
+    rank 1 | all_reduce(4)@t.py:7+150ms*30
+           | delayed(at_ms=0+4600,delay_ms=90+290)  exit=0
 
 Well
 ----
@@ -29,6 +30,11 @@ One is late by what a busy machine's scheduler may do:
 
     rank 0 | barrier+100ms*30  exit=0
     rank 1 | barrier+108ms*30  exit=0
+
+One is late because the machine had no processor for it:
+
+    rank 0 | barrier+100ms*30  exit=0
+    rank 1 | barrier+150ms*30  delayed(at_ms=0+4600,delay_ms=90+1390)  exit=0
 
 Rank 0 issues all of them before it waits for any; that is one wait, and not thirty:
 

@@ -1,6 +1,7 @@
 """A rank that the others keep waiting for, meeting by meeting.
 
 Arrivals are compared on the monotonic clock, which the processes of one machine share.
+What a rank comes later because the machine was busy with others is not counted.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from distdoctor.analysis.alignment import Alignment, alignments
 from distdoctor.analysis.reasons import Divergence, Why
 from distdoctor.model.events import SETUP
 from distdoctor.model.findings import Certainty
+from distdoctor.model.observed.scheduling import Delayed
 from distdoctor.model.operations import ASYNCHRONOUS, IN_BACKWARD
 from distdoctor.model.run import Run, named
 
@@ -58,17 +60,18 @@ def _late_on(run: Run, alignment: Alignment) -> Iterator[Divergence]:
         return
     slowest = max(waits, key=lambda one: waits[one].sum())
     waited = waits[slowest].sum()
-    span = int(entered[-1].max() - entered[0].max())
+    rank = alignment.group.ranks[slowest]
+    begun, ended = int(entered[0].max()), int(entered[-1].max())
+    span = ended - begun
     its = long & (last == slowest)
     if (
         waited < _ITS_SHARE * sum(each.sum() for each in waits.values())
         or len(waits[slowest]) < _ITS_SHARE * sum(map(len, waits.values()))
         or len(waits[slowest]) < _FEWEST_WAITS
-        or waited < _OF_THE_TIME * span
+        or waited - _delay(run, rank, begun, ended) < _OF_THE_TIME * span
         or span <= 0
     ):
         return
-    rank = alignment.group.ranks[slowest]
     worst = int(np.flatnonzero(its)[delay[its].argmax()])
     calls = {
         int(run.calls["rank"][row]): run.call(int(row)) for row in rows[worst][:64]
@@ -88,6 +91,16 @@ def _late_on(run: Run, alignment: Alignment) -> Iterator[Divergence]:
         f"median; {named(others)} waited for it during "
         f"{waited / span:.0%} of the time.",
     )
+
+
+def _delay(run: Run, rank: int, begun: int, ended: int) -> int:
+    """For how long a rank had no processor between two moments, all in nanoseconds."""
+    told = run.of(Delayed, rank)
+    if not told:
+        return 0
+    at, delay = np.array(told[-1].at_ms), np.array(told[-1].delay_ms)
+    until, since = np.interp([ended / 1e6, begun / 1e6], at, delay)
+    return int((until - since) * 1e6)
 
 
 def _together(since: NDArray[np.int64], until: NDArray[np.int64]) -> NDArray[np.int64]:

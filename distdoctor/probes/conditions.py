@@ -13,6 +13,7 @@ import torch
 from distdoctor.journal import TRACE_VARIABLE
 from distdoctor.probes import (
     computed,
+    delays,
     files_written,
     memory_seen,
     rates,
@@ -40,6 +41,7 @@ def joined() -> None:
     harmless(streams.watch_passes)()
     harmless(memory_seen.watch_memory)()
     harmless(rates.watch)()
+    harmless(delays.watch)()
     if TRACE_VARIABLE in os.environ:
         harmless(computed.watch)()
     RECORDER.on_turn.append(settings_seen.OPTIMIZERS.forget)
@@ -57,3 +59,4 @@ def stepped(optimizer: Any) -> None:
     settings_seen.OPTIMIZERS.stepped(optimizer)
     rates.RATES.stepped(optimizer)
     memory_seen.KEPT.stepped()
+    delays.DELAYS.stepped()
