@@ -36,7 +36,9 @@ from distdoctor.launch.tree import ProcessTree
 from distdoctor.launch.vigil import Stop, Vigil
 from distdoctor.probes import NEEDLE
 
-POLL_S = 0.004
+POLL_S = 0.02  # shorter ones take the ranks' time where processors are few
+QUICK_POLL_S = 0.004  # while all that live seem to wait in vain
+_QUICK_POLLS = 20  # in a row; who waits longer is thought about more slowly
 SLOW_POLL_S = 0.05  # for what costs more: new journals, ended processes
 LAST_WORDS_S = 1.5  # for a launcher to notice that a rank ended; torchrun: 0.1
 SETTLE_S = 0.25  # of silence before the job is ended; torchrun's tee looks every 0.1
@@ -204,7 +206,9 @@ class _Supervisor:
                     self.vigil.rejected = ()
             if reason := self.vigil.proved():
                 return reason
-            time.sleep(POLL_S)
+            fresh = self.pulse.looks_without_news < _QUICK_POLLS
+            quick = fresh and self.pulse.is_suspicious()
+            time.sleep(QUICK_POLL_S if quick else POLL_S)
 
     def _tell(self, now: float) -> None:
         ranks = self.pulse.ranks.values()
