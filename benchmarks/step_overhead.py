@@ -7,9 +7,10 @@ Run it with
 The step is that of a small DDP model on two gloo ranks, sized by a calibration to
 about 100 ms. First the probes alone: they are put in place and taken away in the same
 two processes, for a few steps each, in turn. Then all of distdoctor: the same training
-under `distdoctor check` and under plain torchrun, in turn. Pairs that follow each other
-are compared; the result is the median of their ratios with its standard error, because
-two steps in a row differ by far more than the goal on any machine that is not idle.
+under `distdoctor check` and under plain torchrun, both at one time, so that what else
+the machine does meets both alike. Such pairs are compared; the result is the median of
+their ratios with its standard error, because two steps in a row differ by far more than
+the goal on any machine that is not idle.
 
 The C library is told not to give memory back to the system between steps. Else a few
 small objects that live longer, ours or anybody's, decide whether the heap shrinks and
@@ -151,11 +152,11 @@ def train(batch: int, steps: int, result: Path) -> None:
     dist.destroy_process_group()
 
 
-def job_seconds(
+def start_job(
     watched: bool, batch: int, steps: int, folder: Path
-) -> tuple[float, float, float]:
-    """Median wall and CPU seconds a step of one run, and its supervisor's CPU share."""
-    result = folder / "steps.json"
+) -> tuple[subprocess.Popen[str], Path]:
+    """A job under `distdoctor check` or under torchrun, and where its steps will be."""
+    result = folder / f"steps-{watched}.json"
     result.unlink(missing_ok=True)
     result.with_suffix(".begun").unlink(missing_ok=True)
     own = [str(Path(__file__)), "--train", str(result)]
@@ -169,13 +170,17 @@ def job_seconds(
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    share = _share(psutil.Process(process.pid), result)
+    return process, result
+
+
+def step_seconds(process: subprocess.Popen[str], result: Path) -> tuple[float, float]:
+    """Median wall and CPU seconds a step of a job, when it has ended."""
     output, _ = process.communicate(timeout=600)
     if not result.exists():
         raise SystemExit(f"the job failed:\n{output}")
     samples = json.loads(result.read_text())
     wall, cpu = (statistics.median(column) for column in zip(*samples, strict=True))
-    return wall, cpu, share
+    return wall, cpu
 
 
 def _share(process: psutil.Process, result: Path) -> float:
@@ -229,15 +234,13 @@ def main() -> None:
     shares = []
     with tempfile.TemporaryDirectory() as folder:
         for n in range(options.runs):
-            one = {}
-            for under_watch in (False, True) if n % 2 else (True, False):
-                wall, cpu, share = job_seconds(
-                    under_watch, batch, options.steps, Path(folder)
-                )
-                one[under_watch] = wall, cpu
-                if under_watch:
-                    shares.append(share * 100)
-            jobs.append((one[True], one[False]))
+            both = {
+                watched: start_job(watched, batch, options.steps, Path(folder))
+                for watched in ((False, True) if n % 2 else (True, False))
+            }
+            process, result = both[True]
+            shares.append(_share(psutil.Process(process.pid), result) * 100)
+            jobs.append((step_seconds(*both[True]), step_seconds(*both[False])))
     for clock, name in enumerate(("check / torchrun, wall", "check / torchrun, CPU")):
         pairs = [(watched[clock], plain[clock]) for watched, plain in jobs]
         rows.append(ratio_row(name, pairs))
