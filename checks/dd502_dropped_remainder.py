@@ -136,7 +136,8 @@ SEVERITY = Severity.ERROR
 NEEDS = (Window,)
 
 _MUCH = 0.05
-"""Share of the steps that are wrong; a single one of very many is no error."""
+"""Share of the batches that are lost, or of the steps that are wrong; fewer are no
+error."""
 
 
 def examine(run: Run) -> Iterator[Finding]:
@@ -160,16 +161,17 @@ def _finding(run: Run, found: Sequence[Remainder]) -> Finding:
         *backward_lines(run, ranks),
         *places(loops, ranks, "the loop"),
     ]
-    wrong = 1.0 / ceil(one.batches / one.size)
-    grave = not dropped and one.proved and wrong >= _MUCH
+    steps_made = ceil(one.batches / one.size)
+    wrong = one.left / one.batches if dropped else 1 / steps_made
+    grave = one.proved and wrong >= _MUCH
     return Finding(
         message=f"{capital(named(ranks))} accumulate{'s' * (len(ranks) == 1)} the "
         f"gradients of {one.size} batches to a step, and {_what(one)}",
         exhibits=(one.full, *one.windows[:2]),
         locations=tuple(lines),
-        certainty=Certainty.LIKELY
-        if one.fate is Fate.MISDIVIDED or not one.proved
-        else Certainty.PROVED,
+        certainty=Certainty.PROVED
+        if one.fate is Fate.LEAKED and one.proved
+        else Certainty.LIKELY,
         severity=None if grave else Severity.WARNING,
         details={
             "fate": str(one.fate),
@@ -196,7 +198,7 @@ def _what(one: Remainder) -> str:
     )
     if one.fate is Fate.DROPPED:
         share = f"{one.left / one.batches:.1%} of the batches"
-        return f"{left}: no step is made with that, {share}"
+        return f"{left}: no step is made with that, {share}, unless that is on purpose"
     if one.fate is Fate.LEAKED:
         return (
             f"{left}: nothing clears the gradients, and the next epoch's first step is "

@@ -225,8 +225,15 @@ def test_what_is_dropped_once_may_have_been_counted_through() -> None:
     assert finding_of(epoch(0, CLEAR)) is None
     found = finding_of(epoch(0, CLEAR) + epoch(1, CLEAR))
     assert found is not None
-    assert found.severity is Severity.WARNING
+    assert (found.certainty, found.severity) == (Certainty.LIKELY, None)
     assert "11.1% of the batches" in found.message
+
+
+def test_a_batch_of_very_many_that_is_dropped_is_no_error() -> None:
+    many = (epoch(0, CLEAR) + epoch(1, CLEAR)).replace("more=1", "more=9")
+    found = finding_of(many)
+    assert found is not None
+    assert found.severity is Severity.WARNING
 
 
 @pytest.mark.parametrize(
