@@ -1,12 +1,13 @@
 """The proof of a standstill: what it may be founded on while ranks come and go."""
 
+import json
 import os
 import time
 from pathlib import Path
 
 import pytest
 
-from distdoctor.journal import Kind, group_text, offset_of
+from distdoctor.journal import LOSSES_FILE, Kind, group_text, offset_of
 from distdoctor.journal.folder import Manifest
 from distdoctor.journal.writer import JournalWriter
 from distdoctor.launch.vigil import Stop, Vigil
@@ -86,3 +87,11 @@ def test_a_rank_that_comes_during_the_proof_has_not_ended(
 
     monkeypatch.setattr(vigil, "alive", then_one_comes)
     assert proof(vigil) == ""
+
+
+def test_probes_that_failed_are_remarked_on(vigil: Vigil, tmp_path: Path) -> None:
+    losses = [{"pid": 5 + n, "rank": n, "why": "open: OSError(28)"} for n in (-1, 0, 1)]
+    (tmp_path / LOSSES_FILE).write_text("\n".join(map(json.dumps, losses)))
+    vigil.conclude()
+    (remark,) = vigil.manifest.remarks
+    assert "A probe of ranks {0-1} failed (open: OSError(28))" in remark

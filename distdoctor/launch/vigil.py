@@ -22,7 +22,7 @@ from distdoctor.journal.folder import Manifest, StackSample
 from distdoctor.launch.pulse import Pulse, Rank
 from distdoctor.launch.restarts import restarts_left
 from distdoctor.launch.stacks import StackTaker
-from distdoctor.model.run import Run
+from distdoctor.model.run import Run, named
 
 PATIENT_S = 0.15  # a send may only be slow to be taken
 RESTART_S = 35.0  # for a launcher to start all anew; torchrun gives ranks 30 to end
@@ -178,6 +178,7 @@ class Vigil:
         manifest.seconds = round(time.monotonic() - self.begun, 2)
         if self._stacks.remark and self._samples:
             manifest.remarks.append(self._stacks.remark)
+        manifest.remarks.extend(_failures(folder))
         record.clear(folder)
         record.shrink(folder)
         record.write(folder, record.MANIFEST, manifest)
@@ -303,3 +304,16 @@ def _sources(
         with suppress(OSError):
             if path.is_file() and path.stat().st_size <= _LARGEST_SOURCE:
                 yield name, path.read_text(errors="replace")
+
+
+def _failures(folder: Path) -> Iterator[str]:
+    """What went wrong inside the probes of ranks; the job has not felt it."""
+    ranks: dict[str, list[int]] = {}
+    for rank, why in record.read_losses(folder).items():
+        if rank >= 0:
+            ranks.setdefault(why, []).append(rank)
+    for why, failed in ranks.items():
+        yield (
+            f"A probe of {named(failed)} failed ({why}), and less was seen for that: "
+            "no space, or a fault of distdoctor, to be reported with this text."
+        )
