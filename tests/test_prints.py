@@ -127,3 +127,12 @@ def test_sums_change_with_any_bit_and_any_exchange(
 
 def test_sums_know_how_many_zeros_there_are() -> None:
     assert sums([torch.zeros(3)]).item() != sums([torch.zeros(4)]).item()
+
+
+@pytest.mark.parametrize("size", [8, 100_000])
+def test_memory_that_was_given_back_is_not_read(size: int) -> None:
+    """As FSDP does with the parameters that it gathered."""
+    tensor = torch.ones(size)
+    tensor.untyped_storage().resize_(0)
+    with pytest.raises(RuntimeError, match="given back"):
+        prints.of_tensor(tensor)

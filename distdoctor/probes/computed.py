@@ -109,7 +109,9 @@ class Trace:
 
     def _add(self, name: str, tensor: torch.Tensor) -> None:
         if len(self._since) < _MOST_TENSORS:
-            self._since[_free(self._since, name)] = prints.of_tensor(_local(tensor))
+            self._since[_free(self._since, name)] = prints.of_tensor(
+                prints.local(tensor)
+            )
 
     # --- steps ---
 
@@ -151,14 +153,14 @@ class Trace:
         names = self._names(held)
         of_state: _Parts = {}
         for name, one in list(zip(names, held, strict=True))[:_MOST_TENSORS]:
-            told[_free(told, f"weights {name}")] = prints.of_tensor(_local(one))
+            told[_free(told, f"weights {name}")] = prints.of_tensor(prints.local(one))
             if one.grad is not None:
                 self._add(f"gradient {name}", one.grad)
             if one in optimizer.state:
                 parts = list(_printed(optimizer.state[one]))
                 of_state[_free(of_state, f"state {name}")] = prints.joined(parts)
         for name, buffer in self._buffers():
-            told[_free(told, f"buffer {name}")] = prints.of_tensor(_local(buffer))
+            told[_free(told, f"buffer {name}")] = prints.of_tensor(prints.local(buffer))
         return told | of_state
 
     def _names(self, held: list[torch.Tensor]) -> list[str]:
@@ -200,12 +202,6 @@ def _finite(value: Any) -> float:
     return number if abs(number) < float("inf") else -1.0
 
 
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """Of a DTensor, the part that is here."""
-    local = getattr(tensor, "_local_tensor", tensor)
-    return local if isinstance(local, torch.Tensor) else tensor
-
-
 def _tensors(thing: Any) -> Iterator[torch.Tensor]:
     """Tensors in something that a module is given, or gives."""
     if isinstance(thing, torch.Tensor):
@@ -221,7 +217,7 @@ def _printed(state: Mapping[str, Any]) -> Iterable[int]:
     for name in sorted(state, key=str):
         value = state[name]
         if isinstance(value, torch.Tensor):
-            yield prints.of_tensor(_local(value))
+            yield prints.of_tensor(prints.local(value))
         else:
             yield prints.of_value([str(name), str(value)])
 

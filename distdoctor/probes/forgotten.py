@@ -25,7 +25,7 @@ def look(step: int) -> None:
     """Look at all modules, at two of the steps; note those that were so at both."""
     if step == _FIRST:
         _candidates[:] = [
-            (weakref.ref(parameter), name, prints.of_tensor(parameter))
+            (weakref.ref(parameter), name, prints.of_tensor(prints.local(parameter)))
             for name, parameter in _unheld()
         ]
     elif step == _SECOND and _candidates:
@@ -39,7 +39,7 @@ def _tell(step: int) -> None:
         parameter = reference()
         if parameter is not None and id(parameter) in still:
             names.append(name)
-            changed |= prints.of_tensor(parameter) != seen
+            changed |= prints.of_tensor(prints.local(parameter)) != seen
             site = site or additions.site_of(parameter)
     _candidates.clear()
     if names:
@@ -66,6 +66,7 @@ def _unheld() -> list[tuple[str, Tensor]]:
                 and parameter.requires_grad
                 and parameter.grad is not None
                 and parameter.is_leaf
+                and _has_memory(parameter)
             ):
                 found[id(parameter)] = parameter
     unheld = optimizers.unheld(found.values())
@@ -76,3 +77,9 @@ def turn() -> None:
     """Forget all: the process begins to play in another run."""
     _candidates.clear()
     models.turn()
+
+
+def _has_memory(parameter: Tensor) -> bool:
+    """Whether there is something to read: FSDP frees parameters that it gathered."""
+    part = prints.local(parameter)
+    return not part.numel() or bool(part.data_ptr())

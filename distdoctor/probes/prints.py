@@ -52,13 +52,14 @@ def of_tensor(tensor: Tensor) -> int:
         tensor: With memory; of a dense layout, or it is made dense.
 
     Raises:
-        RuntimeError, NotImplementedError: It has none: a meta or fake tensor.
+        RuntimeError, NotImplementedError: It has none: a meta or fake tensor, or one
+            whose memory was given back.
     """
     if not tensor.is_cpu:
         return pending([tensor]).result()[0]
     plain = type(tensor) in _PLAIN and tensor.layout is torch.strided
     if plain and tensor.is_contiguous() and 0 < tensor.nbytes <= _COPIED:
-        return _hash(ctypes.string_at(tensor.data_ptr(), tensor.nbytes))
+        return _hash(ctypes.string_at(_address(tensor), tensor.nbytes))
     data = bytes_of(tensor)
     if not len(data):
         return EMPTY
@@ -116,6 +117,12 @@ def bytes_of(tensor: Tensor) -> memoryview[Any]:
         return _view(flat)
 
 
+def local(tensor: Tensor) -> Tensor:
+    """Of a DTensor, the part that is here; another tensor itself."""
+    part = getattr(tensor, "_local_tensor", tensor)
+    return part if isinstance(part, Tensor) else tensor
+
+
 def _dense(tensor: Tensor) -> Tensor:
     if tensor.layout is torch.strided:
         return tensor
@@ -125,9 +132,21 @@ def _dense(tensor: Tensor) -> Tensor:
 def _view(flat: Tensor) -> memoryview[Any]:
     """A contiguous tensor's memory, without numpy, which need not be there."""
     size = flat.numel() * flat.element_size()
-    view = _memory(flat.data_ptr() if size else 0, size)
+    view = _memory(_address(flat) if size else 0, size)
     vars(view.obj)["tensor"] = flat  # lives as long as the view
     return view
+
+
+def _address(tensor: Tensor) -> int:
+    """Where the elements of a tensor with some begin.
+
+    Raises:
+        RuntimeError: Its memory was given back, as FSDP does with gathered parameters.
+    """
+    address = tensor.data_ptr()
+    if not address:
+        raise RuntimeError("the tensor's memory was given back")
+    return address
 
 
 def _memory(address: int, size: int) -> memoryview[Any]:
