@@ -35,6 +35,11 @@ def test_ranks_that_step_with_their_own_gradients_drift_apart() -> None:
     assert codes(drawn(steps(1), steps(2), steps(3))) == ["DD404"]
 
 
+def test_gradients_that_a_step_read_too_early_are_another_disease() -> None:
+    overtaken = "stepped=t.py:7@t.py:9  " + steps(2)
+    assert codes(drawn(steps(1), overtaken, steps(3))) == ["DD113"]
+
+
 def test_the_line_of_a_bypass_is_named_first() -> None:
     holds = "names=w,sizes=4,averaged=0"
     rank = "wrap=ddp:w@t.py:3  bypassed@t.py:6  backward@t.py:7  {}"

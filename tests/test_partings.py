@@ -248,3 +248,18 @@ def test_a_rank_that_catches_up_after_uneven_inputs_has_not_parted() -> None:
         "trail(before=1+2+5+6,gradients=3+4+7+8,after=2+3+6+7)",
     )
     assert not partings(run)
+
+
+def test_a_step_that_overtook_a_call_explains_why_replicas_part() -> None:
+    step = "weights(step=1,prints=1,gradients=5)  "
+    mine = step + "trail(before=1+2,gradients=5+6,after=2+3)"
+    other = step + "trail(before=1+2,gradients=5+7,after=2+4)"
+    assert causes(of_two(mine, other)) == [Cause.GRADIENTS]
+    overtaken = "stepped=t.py:7@t.py:9  " + other
+    assert causes(of_two(mine, overtaken)) == [Cause.RACED]
+
+
+def test_a_start_is_no_race() -> None:
+    first, second = "weights(prints=1)", "stepped=t.py:7@t.py:9  weights(prints=2)"
+    run = of_two(first, second, "trained(names=w,numels=6,wrapped)")
+    assert causes(run) == [Cause.START]

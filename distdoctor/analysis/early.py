@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -20,6 +20,15 @@ def early(run: Run) -> Iterator[Divergence]:
     yield from touched
     if not touched:
         yield from _never_waited_for(run)
+
+
+def raced(run: Run, ranks: Iterable[int]) -> bool:
+    """Whether one of these ranks used a tensor that a call was still at work on.
+
+    It may have had the tensor as it was before the call, half of the result or all of
+    it, and another one at the next step: ranks that part then part by that.
+    """
+    return any(run.of(Touched, rank) for rank in ranks if rank in run.seen)
 
 
 def _touched(run: Run) -> Iterator[Divergence]:

@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from distdoctor.analysis.early import raced
 from distdoctor.analysis.replicas import replicas, sent_in_each
 from distdoctor.model.events import Event, Observation, Place, Wrapped
 from distdoctor.model.findings import Location, Role
@@ -159,7 +160,7 @@ def _apart(run: Run, chapter: Chapter) -> Apart | None:
         if all(one.passes for one in look.seen)
         and not any(one.local for one in look.seen)
     )
-    if len(looks) < LEAST_LOOKS or _mixing(chapter):
+    if len(looks) < LEAST_LOOKS or _mixing(chapter) or raced(run, chapter.ranks):
         return None
     count = len(chapter.names)
     compared, differ = np.zeros(count, np.int64), np.zeros(count, np.int64)

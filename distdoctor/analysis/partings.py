@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
+from distdoctor.analysis.early import raced
 from distdoctor.analysis.moments import Moments, Numbers, moments, together
 from distdoctor.analysis.replicas import averaging_gradients
 from distdoctor.model.run import Run
@@ -36,6 +37,8 @@ class Cause(StrEnum):
     # What checks of gradients and of hyperparameters tell, and none of weights:
     GRADIENTS = "other gradients"
     SETTINGS = "other hyperparameters"
+    # What the check of asynchronous calls tells:
+    RACED = "a step that overtook a call"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +82,11 @@ def _partings(run: Run) -> Iterator[Parting]:
         for ranks in _replicas(run, seen):
             part = {rank: seen[rank] for rank in ranks}
             found = _parting(part)
-            if found is not None and not _come_together(part, found):
-                yield found
+            if found is None or _come_together(part, found):
+                continue
+            if found.cause is not Cause.START and raced(run, ranks):
+                found = replace(found, cause=Cause.RACED)
+            yield found
 
 
 def _replicas(run: Run, seen: Mapping[int, Moments]) -> list[tuple[int, ...]]:
