@@ -176,7 +176,7 @@ def test_the_scale_of_a_scaler_is_no_part_of_the_factor(job: Job) -> None:
     job.read.given = 1
     loss = nn.functional.mse_loss(job.model(torch.ones(4, 3)), TARGET) / 4
     scaled = loss * torch.tensor(65536.0)
-    job.windows.scaled(loss, scaled)
+    job.windows.scaled(None, loss, scaled)
     job.windows.begin(scaled)
     job.windows.passed()
     job.step()

@@ -27,6 +27,7 @@ from distdoctor.model.observed.gradients import (
     Unstepped,
 )
 from distdoctor.probes import (
+    acts,
     additions,
     backwards,
     bypasses,
@@ -36,6 +37,7 @@ from distdoctor.probes import (
     losses,
     optimizers,
     prints,
+    protocol,
     readings,
     windows,
 )
@@ -117,7 +119,9 @@ def install() -> None:
     """At the first `init_process_group`."""
     register_optimizer_step_pre_hook(_before)
     register_optimizer_step_post_hook(_after)
+    acts.watch()
     windows.install()
+    protocol.install()
     backwards.watch(begin=_beginning, end=_ended)
     EXCHANGES.look(optimizers.trained)
     EXCHANGES.members = dist.get_world_size()
@@ -129,6 +133,7 @@ def turn() -> None:
     for known in (optimizers, additions, bypasses, forgotten, infinities, inputs):
         known.turn()
     windows.WINDOWS.forget()
+    protocol.PROTOCOL.forget()
     _window = _Window()
     EXCHANGES.look(optimizers.trained)
     EXCHANGES.members = dist.get_world_size() if dist.is_initialized() else 1
@@ -219,6 +224,7 @@ def _stepping(optimizer: torch.optim.Optimizer, closure: bool) -> None:
         return
     windows.WINDOWS.stepping(optimizer)
     known.steps += 1
+    protocol.PROTOCOL.stepping(optimizer, known.steps)
     _window.steps += 1
     grown = known.since(
         passes=_window.passes,
@@ -293,6 +299,7 @@ def _stepped(optimizer: torch.optim.Optimizer) -> None:
     known = optimizers.of(optimizer)
     if RECORDER.writer is None or known is None or readings.is_capturing():
         return
+    protocol.PROTOCOL.stepped(optimizer)
     infinities.stepped(known)
     following = known.steps + 1
     if is_due(following) or is_due(known.steps):

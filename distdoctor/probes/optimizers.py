@@ -188,6 +188,11 @@ def every() -> list[Optimizer]:
     return list(_optimizers.values())
 
 
+def made() -> tuple[int, int]:
+    """How many were made so far, and how many wrapped models."""
+    return _made, len(_wrappers)
+
+
 def trained() -> list[Tensor]:
     """The parameters that optimizers hold."""
     return [tensor for optimizer in every() for tensor in optimizer.held()]
@@ -229,6 +234,16 @@ def wrapped(ddp: Any) -> None:
 def wrappers() -> list[Any]:
     """Wrapped models that are alive."""
     return [ddp for reference, _ in _wrappers if (ddp := reference()) is not None]
+
+
+def averaging(parameters: Sequence[Tensor]) -> list[Any]:
+    """Wrapped models that average the gradients of some of these parameters."""
+    wanted = set(map(id, parameters))
+    return [
+        ddp
+        for reference, known in _wrappers
+        if (ddp := reference()) is not None and wanted & known.keys()
+    ]
 
 
 def _wrapped(parameters: Sequence[Tensor]) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -12,6 +12,7 @@ from typing import Any
 from torch.optim import lr_scheduler
 
 from distdoctor.model.observed.settings import Climbed, RateSet
+from distdoctor.probes.acts import ACTS
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.sites import call_site, is_users, text_of
@@ -143,6 +144,8 @@ class Rates:
         if calls <= _MOST_CALLS and optimizer is not None:
             self._calls[scheduler] = calls + 1
             self._setters[optimizer] = call_site(2), weakref.ref(scheduler)
+        for tell in ACTS.scheduled:
+            tell(optimizer)
 
     def _tell_setters(self, optimizer: Any, course: _Course) -> None:
         site, scheduler = self._setters.get(optimizer, ("", None))

@@ -5,15 +5,11 @@ Nothing is written as long as there is a step for each batch.
 
 from __future__ import annotations
 
-import functools
 import weakref
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from distdoctor.model.observed.gradients import (
     CLEARED,
@@ -22,7 +18,8 @@ from distdoctor.model.observed.gradients import (
     STEPPED,
     Window,
 )
-from distdoctor.probes import losses, optimizers
+from distdoctor.probes import acts, losses, optimizers
+from distdoctor.probes.acts import ACTS
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.samples import SAMPLES
@@ -109,20 +106,20 @@ class Windows:
         if self._open.batches:
             self._close(STEPPED, call_site(4))
 
-    def tried(self, _scaler: Any, _result: Any) -> None:
+    def tried(self, _scaler: Any, _optimizer: Any) -> None:
         """A GradScaler was asked for a step, and may have left it out."""
         if self._open.batches:
             self._close(SKIPPED, call_site(2))
 
-    def scaled(self, loss: Any, result: Any) -> None:
+    def scaled(self, _scaler: Any, loss: Any, result: Any) -> None:
         """A GradScaler has multiplied a loss."""
         if not (self._accumulates or self._open.batches):
             return
         if isinstance(loss, Tensor) and isinstance(result, Tensor):
             self._scaled = weakref.ref(result), losses.factor_of(loss, waits=False)
 
-    def cleared(self, owner: Any, _result: Any) -> None:
-        """An optimizer has cleared its gradients; others are seen to be gone."""
+    def cleared(self, owner: Any, _given: Any) -> None:
+        """An optimizer or a model has cleared gradients; others are seen to be gone."""
         if not self._open.batches:
             return
         stepper = None if self._stepper is None else self._stepper()
@@ -199,33 +196,7 @@ WINDOWS = Windows()
 
 def install() -> None:
     """At the first `init_process_group`."""
-    scaler = torch.amp.GradScaler
-    library: Any = torch
-    cleared: Any = Optimizer
-    _telling(cleared, "zero_grad", WINDOWS.cleared)
-    cleared.zero_grad = library._disable_dynamo(cleared.zero_grad)  # as it was
-    _telling(scaler, "step", WINDOWS.tried)
-    made = scaler.scale
-    scaled = harmless(WINDOWS.scaled)
-
-    @functools.wraps(made)
-    def scale(self: Any, outputs: Any) -> Any:
-        result = made(self, outputs)
-        scaled(outputs, result)
-        return result
-
-    scaler.scale = scale  # type: ignore[method-assign]
+    acts.tell(ACTS.cleared, WINDOWS.cleared)
+    acts.tell(ACTS.tried, WINDOWS.tried)
+    acts.tell(ACTS.scaled, WINDOWS.scaled)
     RECORDER.on_end.append(harmless(WINDOWS.flush))
-
-
-def _telling(kind: Any, name: str, tell: Callable[[Any, Any], None]) -> None:
-    """Tell of each call of a method, with its object and its result."""
-    made, told = getattr(kind, name), harmless(tell)
-
-    @functools.wraps(made)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = made(self, *args, **kwargs)
-        told(self, result)
-        return result
-
-    setattr(kind, name, method)

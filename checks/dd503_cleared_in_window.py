@@ -1,0 +1,152 @@
+"""Gradients are cleared within a window: the step is made with its last batches alone.
+
+What it is
+----------
+To accumulate, backward is called for several batches, and a step is made for all of
+them. `zero_grad` then belongs behind the step. Called for every batch, it throws away
+what the batches before have given.
+
+Why it matters
+--------------
+All but the last batch of a window are computed for nothing. The effective batch is a
+fraction of what it is meant to be, and losses that are divided by the window make steps
+that are too small by that factor, too. No error is raised.
+
+Sick
+----
+Each batch clears what the one before has given, and every fourth is stepped with:
+
+    rank 0 | cycle(step=1,words=clear+3:backward.drop+backward+step,more=7)@t.py:9
+           | act(word=drop)@t.py:6  exit=0
+    rank 1 | cycle(step=1,words=clear+3:backward.drop+backward+step,more=7)@t.py:9
+           | act(word=drop)@t.py:6  exit=0
+
+Well
+----
+They are cleared behind the step:
+
+    rank 0 | cycle(step=1,words=clear+4:backward+step,more=7)@t.py:9  exit=0
+    rank 1 | cycle(step=1,words=clear+4:backward+step,more=7)@t.py:9  exit=0
+
+What is dropped is for another optimizer, which made a step with it:
+
+    rank 0 | cycle(step=1,words=spare+clear+backward+step,more=7)@t.py:9  exit=0
+    rank 1 | cycle(step=1,words=spare+clear+backward+step,more=7)@t.py:9  exit=0
+
+The weights were moved by it, as sharpness-aware steps do:
+
+    rank 0 | cycle(step=1,words=clear+backward+taken+clear+backward+step,more=7)@t.py:9
+           | exit=0
+    rank 1 | cycle(step=1,words=clear+backward+taken+clear+backward+step,more=7)@t.py:9
+           | exit=0
+
+What each loss gives is kept, and put together before the step:
+
+    rank 0 | cycle(words=clear+2:backward.drop+backward+changed+step,more=7)@t.py:9
+           | exit=0
+    rank 1 | cycle(words=clear+2:backward.drop+backward+changed+step,more=7)@t.py:9
+           | exit=0
+
+A batch is bad now and then, and left out:
+
+    rank 0 | cycle(step=1,words=clear+backward+step,more=7)@t.py:9
+           | cycle(step=9,words=clear+backward+drop+backward+step)@t.py:9  exit=0
+    rank 1 | cycle(step=1,words=clear+backward+step,more=7)@t.py:9
+           | cycle(step=9,words=clear+backward+drop+backward+step)@t.py:9  exit=0
+
+A first pass on the same batch, from another line, is for something else:
+
+    rank 0 | cycle(words=clear+backward+drop+backward+step,batches=1,more=7)@t.py:9
+           | act(word=backward)@t.py:4  act(word=backward)@t.py:8  exit=0
+    rank 1 | cycle(words=clear+backward+drop+backward+step,batches=1,more=7)@t.py:9
+           | act(word=backward)@t.py:4  act(word=backward)@t.py:8  exit=0
+
+Unknown
+-------
+A rank without a journal may have done so:
+
+    rank 0 | cycle(step=1,words=backward+step)@t.py:9  exit=0
+    rank 1 | ?
+
+Remedy
+------
+Clear the gradients behind the step, under the condition that the step has, or before
+the first batch of a window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.gradients import backward_lines, places
+from distdoctor.analysis.protocol import (
+    Course,
+    Fault,
+    Lost,
+    lines_of,
+    lost,
+    with_fault,
+)
+from distdoctor.analysis.reasons import capital
+from distdoctor.model.findings import Certainty, Finding, Severity
+from distdoctor.model.observed.protocol import BACKWARD, DROP, SCALED, Cycle
+from distdoctor.model.run import Run, named
+
+CODE = "DD503"
+SEVERITY = Severity.ERROR
+NEEDS = (Cycle,)
+
+_LEAST = 3
+"""Steps before which something was lost."""
+
+_MOST_STEPS = 0.6
+"""Share of the steps; where batches are left out now and then, it is less."""
+
+_MUCH = 0.4
+"""Share of the passes that are lost: of windows of two, it is half of them."""
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """Optimizers that lose what most batches give."""
+    for found in with_fault(run, Fault.DROPPED):
+        told = [(one, of) for one in found if (of := _lost(run, one)) is not None]
+        if told:
+            yield _finding(run, told)
+    require_whole(run)
+
+
+def _lost(run: Run, one: Course) -> Lost | None:
+    found = lost(one)
+    if found is None or found.cycles < _LEAST:
+        return None
+    if found.cycles < _MOST_STEPS * one.steps or found.dropped < _MUCH * found.passes:
+        return None
+    lines = {act.place for act in lines_of(run, one, BACKWARD, SCALED)}
+    return found if found.batches or len(lines) < 2 else None
+
+
+def _finding(run: Run, told: list[tuple[Course, Lost]]) -> Finding:
+    (one, found), ranks = told[0], tuple(each.rank for each, _ in told)
+    acts = [act for each, _ in told for act in lines_of(run, each, DROP)]
+    steps = [of.typical for _, of in told]
+    used = found.passes - found.dropped
+    return Finding(
+        message=f"{capital(named(ranks))} clear{'s' * (len(ranks) == 1)} gradients "
+        f"before a step was made with them, at {found.cycles} of {one.steps} steps: "
+        f"of {found.passes} backward passes, {found.dropped} are lost, and {used} "
+        f"{'is' if used == 1 else 'are'} stepped with",
+        exhibits=(found.typical, *acts[:1]),
+        culprits=() if set(ranks) == set(run.seen) else ranks,
+        locations=(
+            *places(acts, ranks, "clears what no step was made with"),
+            *places(steps, ranks, "steps with what is left"),
+            *backward_lines(run, ranks),
+        ),
+        certainty=Certainty.PROVED if found.batches else Certainty.LIKELY,
+        details={
+            "passes": found.passes,
+            "lost": found.dropped,
+            "steps": one.steps,
+        },
+    )

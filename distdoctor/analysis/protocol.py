@@ -1,0 +1,349 @@
+"""What may follow what, of all that happens to the gradients of an optimizer.
+
+`TABLE` is the one place that says so. It is walked through for each optimizer of each
+rank, from cycle to cycle; see `distdoctor.model.observed.protocol` for the words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum, auto
+from itertools import groupby
+from math import hypot
+from operator import attrgetter
+
+from distdoctor.model.observed.gradients import NOT_FINITE, Gradients
+from distdoctor.model.observed.protocol import (
+    BACKWARD,
+    CHANGED,
+    CLEAR,
+    CLIP,
+    DIVIDED,
+    DROP,
+    EXCHANGE,
+    SCALED,
+    SCALED_STEP,
+    SCHEDULE,
+    SKIP,
+    SPARE,
+    STEP,
+    TAKEN,
+    UNSCALE,
+    UPDATE,
+    Act,
+    Cycle,
+    unpacked,
+)
+from distdoctor.model.run import Run
+
+
+class State(StrEnum):
+    """What gradients an optimizer has."""
+
+    EMPTY = auto()  # none, or zero
+    PLAIN = auto()  # of a loss
+    SCALED = auto()  # of a loss that a scaler has multiplied
+    UNSCALED = auto()  # likewise; its scaler has divided them
+    DIVIDED = auto()  # likewise; the user has divided them
+    CLIPPED = auto()  # scaled, and clipped so
+    SPENT = auto()  # a step was made with them, and they are still there
+    KEPT = auto()  # likewise, and something made others of them since
+    TRIED = auto()  # likewise, by a scaler whose update is still to come
+    TRIED_EMPTY = auto()  # they were cleared before it
+
+
+class Fault(StrEnum):
+    """What must not follow what."""
+
+    DROPPED = auto()  # cleared, and no step was made with them
+    CARRIED = auto()  # backward adds to those that a step was made with
+    MIXED = auto()  # backward adds unscaled ones to scaled ones, or the reverse
+    ADDED_UNSCALED = auto()  # backward adds scaled ones to those unscaled already
+    CLIPPED_SCALED = auto()  # clipped while they are still scaled
+    NEVER_SCALED = auto()  # a scaler divides what it has not multiplied
+    UNSCALED_TWICE = auto()  # divided by the scale twice
+    BY_PASSED = auto()  # a step of the optimizer itself with scaled gradients
+    UNCHECKED = auto()  # likewise, with unscaled ones: Inf is not looked for
+    NO_UPDATE = auto()  # backward again, and the scaler's update never came
+
+
+Target = State | tuple[Fault, State]
+
+_S, _F = State, Fault
+
+TABLE: dict[State, dict[str, Target]] = {
+    _S.EMPTY: {
+        BACKWARD: _S.PLAIN,
+        SCALED: _S.SCALED,
+        CHANGED: _S.PLAIN,  # the user has put some there
+        STEP: _S.EMPTY,
+        SCALED_STEP: _S.TRIED_EMPTY,
+        SKIP: _S.TRIED_EMPTY,
+    },
+    _S.PLAIN: {
+        BACKWARD: _S.PLAIN,
+        SCALED: (_F.MIXED, _S.SCALED),
+        DROP: (_F.DROPPED, _S.EMPTY),
+        TAKEN: _S.SPENT,
+        UNSCALE: (_F.NEVER_SCALED, _S.UNSCALED),
+        STEP: _S.SPENT,
+        SCALED_STEP: (_F.NEVER_SCALED, _S.TRIED),
+        SKIP: (_F.NEVER_SCALED, _S.TRIED),
+    },
+    _S.SCALED: {
+        BACKWARD: (_F.MIXED, _S.SCALED),
+        DROP: (_F.DROPPED, _S.EMPTY),
+        TAKEN: _S.SPENT,
+        DIVIDED: _S.DIVIDED,
+        UNSCALE: _S.UNSCALED,
+        CLIP: (_F.CLIPPED_SCALED, _S.CLIPPED),
+        STEP: (_F.BY_PASSED, _S.SPENT),
+        SCALED_STEP: _S.TRIED,
+        SKIP: _S.TRIED,
+    },
+    _S.CLIPPED: {
+        BACKWARD: (_F.MIXED, _S.SCALED),
+        SCALED: _S.SCALED,
+        DROP: (_F.DROPPED, _S.EMPTY),
+        DIVIDED: _S.DIVIDED,
+        UNSCALE: _S.UNSCALED,
+        STEP: (_F.BY_PASSED, _S.SPENT),
+        SCALED_STEP: _S.TRIED,
+        SKIP: _S.TRIED,
+    },
+    _S.UNSCALED: {
+        SCALED: (_F.ADDED_UNSCALED, _S.SCALED),
+        DROP: _S.EMPTY,  # by one who has looked whether they are finite
+        TAKEN: _S.SPENT,
+        DIVIDED: (_F.UNSCALED_TWICE, _S.DIVIDED),
+        UNSCALE: (_F.UNSCALED_TWICE, _S.UNSCALED),
+        UPDATE: _S.PLAIN,
+        STEP: (_F.UNCHECKED, _S.SPENT),
+        SCALED_STEP: _S.TRIED,
+        SKIP: _S.TRIED,
+    },
+    _S.DIVIDED: {
+        BACKWARD: _S.PLAIN,
+        SCALED: (_F.ADDED_UNSCALED, _S.SCALED),
+        DROP: _S.EMPTY,
+        TAKEN: _S.SPENT,
+        UNSCALE: (_F.UNSCALED_TWICE, _S.UNSCALED),
+        UPDATE: _S.PLAIN,
+        STEP: _S.SPENT,
+        SCALED_STEP: (_F.UNSCALED_TWICE, _S.TRIED),
+        SKIP: (_F.UNSCALED_TWICE, _S.TRIED),
+    },
+    _S.SPENT: {
+        BACKWARD: (_F.CARRIED, _S.PLAIN),
+        SCALED: (_F.CARRIED, _S.SCALED),
+        CLEAR: _S.EMPTY,
+        DROP: _S.EMPTY,
+        CHANGED: _S.KEPT,
+        DIVIDED: _S.KEPT,
+        EXCHANGE: _S.KEPT,
+        SCALED_STEP: _S.TRIED,
+        SKIP: _S.TRIED,
+    },
+    _S.KEPT: {
+        BACKWARD: _S.PLAIN,
+        SCALED: _S.SCALED,
+        CLEAR: _S.EMPTY,
+        DROP: _S.EMPTY,
+        STEP: _S.SPENT,
+        SCALED_STEP: _S.TRIED,
+        SKIP: _S.TRIED,
+    },
+    _S.TRIED: {
+        BACKWARD: (_F.CARRIED, _S.PLAIN),
+        SCALED: (_F.NO_UPDATE, _S.SCALED),
+        CLEAR: _S.TRIED_EMPTY,
+        DROP: _S.TRIED_EMPTY,
+        UPDATE: _S.SPENT,
+        UNSCALE: (_F.NO_UPDATE, _S.UNSCALED),
+        STEP: _S.SPENT,
+        SCALED_STEP: (_F.NO_UPDATE, _S.TRIED),
+        SKIP: (_F.NO_UPDATE, _S.TRIED),
+    },
+    _S.TRIED_EMPTY: {
+        BACKWARD: _S.PLAIN,
+        SCALED: (_F.NO_UPDATE, _S.SCALED),
+        UPDATE: _S.EMPTY,
+        STEP: _S.EMPTY,
+        SCALED_STEP: _S.TRIED_EMPTY,
+        SKIP: _S.TRIED_EMPTY,
+    },
+}
+"""Where a word leads from a state; what is not there leads nowhere else."""
+
+_NEVER = frozenset({SPARE, SCHEDULE})
+"""Words that change nothing in any state."""
+
+
+def follow(state: State, word: str) -> tuple[State, Fault | None]:
+    """Where a word leads, and whether it must not come there."""
+    word = word.partition("/")[0]
+    if word in _NEVER:
+        return state, None
+    target = TABLE[state].get(word, state)
+    if isinstance(target, State):
+        return target, None
+    return target[1], target[0]
+
+
+@dataclass(slots=True)
+class Course:
+    """What happened to the gradients of one optimizer of one rank.
+
+    Attributes:
+        cycles: In their order.
+        steps: How many cycles there are in all.
+        faults: How many cycles have each fault.
+        first: The first cycle that has it.
+        times: How often it comes, in all of them.
+    """
+
+    rank: int
+    optimizer: int
+    cycles: list[Cycle]
+    steps: int = 0
+    faults: dict[Fault, int] = field(default_factory=dict)
+    first: dict[Fault, Cycle] = field(default_factory=dict)
+    times: dict[Fault, int] = field(default_factory=dict)
+
+    def share(self, fault: Fault) -> float:
+        """Of the cycles, those that have a fault."""
+        return self.faults.get(fault, 0) / self.steps if self.steps else 0.0
+
+
+def courses(run: Run) -> list[Course]:
+    """What happened to gradients, of each optimizer of each rank that was followed."""
+    if "courses" not in run.memory:
+        run.memory["courses"] = [
+            _course(rank, optimizer, list(cycles))
+            for rank in run.seen
+            for optimizer, cycles in groupby(
+                sorted(run.of(Cycle, rank), key=attrgetter("optimizer")),
+                attrgetter("optimizer"),
+            )
+        ]
+    found: list[Course] = run.memory["courses"]
+    return found
+
+
+def with_fault(run: Run, fault: Fault) -> list[list[Course]]:
+    """By optimizer, the ranks on which it has a fault."""
+    found: dict[int, list[Course]] = {}
+    for one in courses(run):
+        if fault in one.faults:
+            found.setdefault(one.optimizer, []).append(one)
+    return list(found.values())
+
+
+def lines_of(run: Run, course: Course, *words: str) -> list[Act]:
+    """What tells the lines that did what some words say, to an optimizer's gradients.
+
+    The ends of words do not count.
+    """
+    return [
+        act
+        for act in run.of(Act, course.rank)
+        if act.optimizer == course.optimizer and act.word.partition("/")[0] in words
+    ]
+
+
+def _course(rank: int, optimizer: int, cycles: Sequence[Cycle]) -> Course:
+    course = Course(rank, optimizer, list(cycles))
+    state = State.EMPTY
+    for cycle in cycles:
+        said = list(unpacked(cycle.words))
+        # The first of several that are alike may begin elsewhere than the others.
+        for count in (1, cycle.more):
+            if not count:
+                continue
+            state, faults = walk(state, said)
+            course.steps += count
+            for fault in dict.fromkeys(faults):
+                course.faults[fault] = course.faults.get(fault, 0) + count
+                course.times[fault] = (
+                    course.times.get(fault, 0) + faults.count(fault) * count
+                )
+                course.first.setdefault(fault, cycle)
+    return course
+
+
+def walk(state: State, said: Sequence[str]) -> tuple[State, list[Fault]]:
+    """Where words lead, and the faults that come on the way."""
+    faults: list[Fault] = []
+    for word in said:
+        state, fault = follow(state, word)
+        if fault is not None:
+            faults.append(fault)
+    return state, faults
+
+
+def passes_of(cycle: Cycle) -> Iterator[str]:
+    """The words of backward that its step was made with, in their order."""
+    last: list[str] = []
+    for word in unpacked(cycle.words):
+        kind = word.partition("/")[0]
+        if kind in {CLEAR, DROP, TAKEN}:
+            last = []
+        elif kind in {BACKWARD, SCALED}:
+            last.append(word)
+    yield from last
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Passes whose gradients were cleared, and no step was made with them.
+
+    Attributes:
+        passes: Of all cycles.
+        dropped: Of them, those that were lost.
+        cycles: That lose some, and step with the rest as backward gave it.
+        typical: The most frequent one of them.
+        batches: Each pass ran on a batch of its own.
+    """
+
+    passes: int
+    dropped: int
+    cycles: int
+    typical: Cycle
+    batches: bool
+
+
+def lost(course: Course) -> Lost | None:
+    """What is cleared within the cycles of an optimizer; None: nothing that counts.
+
+    Gradients that are changed behind the last pass by other means may hold what was
+    kept of those before.
+    """
+    passes = dropped = cycles = 0
+    typical: Cycle | None = None
+    own = True
+    for cycle in course.cycles:
+        said = [word.partition("/")[0] for word in unpacked(cycle.words)]
+        count = 1 + cycle.more
+        here = sum(word in {BACKWARD, SCALED} for word in said)
+        used = sum(1 for _ in passes_of(cycle))
+        passes += here * count
+        if DROP not in said or not used or {CHANGED, TAKEN} & set(said):
+            continue
+        dropped += (here - used) * count
+        cycles += count
+        own &= cycle.batches >= here
+        if typical is None or cycle.more > typical.more:
+            typical = cycle
+    if typical is None:
+        return None
+    return Lost(passes, dropped, cycles, typical, own)
+
+
+def norms_of(run: Run, course: Course) -> list[tuple[int, float]]:
+    """By step, the norm of all gradients, where they were looked at and finite."""
+    return [
+        (seen.step, hypot(*seen.norms))
+        for seen in run.of(Gradients, course.rank)
+        if seen.optimizer == course.optimizer and NOT_FINITE not in seen.norms
+    ]

@@ -1,0 +1,126 @@
+"""Goes around what a training step calls, in one place for all who want to know of it.
+
+There are hooks for the steps of optimizers alone, and none for what clears, scales or
+clips gradients.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from distdoctor.probes.harmless import harmless
+
+Tell = Callable[..., Any]
+
+
+class Acts:
+    """Who is told of what, with the object and the first argument or the result."""
+
+    def __init__(self) -> None:
+        self.clearing: list[Tell] = []  # optimizer or module
+        self.cleared: list[Tell] = []
+        self.scaled: list[Tell] = []  # scaler, what was given, what came of it
+        self.unscaling: list[Tell] = []  # scaler, optimizer
+        self.unscaled: list[Tell] = []
+        self.trying: list[Tell] = []  # scaler, optimizer: before its step
+        self.tried: list[Tell] = []
+        self.updated: list[Tell] = []  # scaler
+        self.clipping: list[Tell] = []
+        self.clipped: list[Tell] = []
+        self.unsynced: list[Tell] = []  # wrapper
+        self.scheduled: list[Tell] = []  # optimizer
+        self.clips = 0  # that are going on, one inside of the other
+
+
+ACTS = Acts()
+
+_CLIPPING = (
+    "clip_grad_norm_",
+    "clip_grads_with_norm_",
+    "clip_grad_value_",
+)
+
+
+def install() -> None:
+    """Right after `import torch`: functions that users import by their names."""
+    utils: Any = nn.utils
+    for name in _CLIPPING:
+        made = getattr(utils, name, None)
+        if made is not None:
+            function = _clip(made)
+            for owner in (utils, utils.clip_grad):
+                if getattr(owner, name, None) is made:
+                    setattr(owner, name, function)
+
+
+def watch() -> None:
+    """At the first `init_process_group`: methods."""
+    scaler = torch.amp.GradScaler
+    library: Any = torch
+    cleared: Any = Optimizer
+    _around(cleared, "zero_grad", ACTS.clearing, ACTS.cleared)
+    cleared.zero_grad = library._disable_dynamo(cleared.zero_grad)  # as it was
+    _around(nn.Module, "zero_grad", ACTS.clearing, ACTS.cleared)
+    _around(scaler, "unscale_", ACTS.unscaling, ACTS.unscaled)
+    _around(scaler, "step", ACTS.trying, ACTS.tried)
+    _around(scaler, "update", [], ACTS.updated)
+    _around(DistributedDataParallel, "no_sync", ACTS.unsynced, [])
+    made = scaler.scale
+
+    @functools.wraps(made)
+    def scale(self: Any, outputs: Any) -> Any:
+        result = made(self, outputs)
+        for tell in ACTS.scaled:
+            tell(self, outputs, result)
+        return result
+
+    scaler.scale = scale  # type: ignore[method-assign]
+
+
+def tell(listeners: list[Tell], function: Tell) -> None:
+    """From now on, also call a function, whose errors are kept from the job."""
+    listeners.append(harmless(function))
+
+
+def _around(kind: Any, name: str, before: list[Tell], after: list[Tell]) -> None:
+    made = getattr(kind, name)
+
+    @functools.wraps(made)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return made(self, *args, **kwargs)
+        given = args[0] if args else kwargs.get("optimizer")
+        for tell in before:
+            tell(self, given)
+        result = made(self, *args, **kwargs)
+        for tell in after:
+            tell(self, given)
+        return result
+
+    setattr(kind, name, method)
+
+
+def _clip(made: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(made)
+    def clip(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or ACTS.clips or not ACTS.clipping:
+            return made(*args, **kwargs)
+        for tell in ACTS.clipping:
+            tell()
+        ACTS.clips += 1
+        try:
+            result = made(*args, **kwargs)
+        finally:
+            ACTS.clips -= 1
+        for tell in ACTS.clipped:
+            tell()
+        return result
+
+    return clip

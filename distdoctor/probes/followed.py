@@ -1,0 +1,249 @@
+"""An optimizer whose gradients are followed, by those of a few of its parameters."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from math import isclose
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from distdoctor.model.observed import protocol as words
+from distdoctor.probes import optimizers, readings
+from distdoctor.probes.exchanges import EXCHANGES
+from distdoctor.probes.optimizers import Optimizer
+
+MOST_WORDS = 8_192
+"""Of a cycle; what follows is not told."""
+
+_OFTEN = 4  # times that gradients are read to see whether they are zero
+
+_CLOSE = 1e-3
+
+State = tuple[int, int, float] | None
+"""Of a gradient: which object it is, how often it was changed, a number in it."""
+
+
+class Pass:
+    """Backward ran; an optimizer has used what it gave."""
+
+    __slots__ = ("used",)
+
+    def __init__(self) -> None:
+        self.used = False
+
+
+class Followed:
+    """What is known of one optimizer.
+
+    Attributes:
+        seen: Its gradients, when they were looked at last.
+        filled: They are there, and not zero.
+        spent: A step was made with them.
+        inside: It is making a step, and what happens is its own affair.
+        pending: Passes that gave what is there, since it was cleared or used.
+        scales: A GradScaler deals with it, and its update is still to come.
+    """
+
+    def __init__(self, known: Optimizer, number: int) -> None:
+        self.number = number
+        self._optimizer = known
+        self._witnesses: list[weakref.ref[Tensor]] = []
+        self._wrappers: list[weakref.ref[Any]] = []
+        self.seen: list[State] = []
+        self._before: list[State] = []
+        self.filled = self.spent = self.inside = self.stepped = self.scales = False
+        self.pending: list[tuple[int, Pass]] = []  # and where their words are
+        self._dropped: list[tuple[int, list[tuple[int, Pass]]]] = []
+        self._late: list[tuple[int, list[tuple[int, Pass]]]] = []
+        self._batches: set[tuple[int, int] | None] = set()
+        self._weights: list[object] = []
+        self._reads, self._zero = 0, True
+        self.elements = self.size_bytes = self.steps = self.moved = 0
+        self.static = False
+        self.words: list[str] = []
+        self.closing: tuple[list[str], int, int, str] | None = None
+        self.held_words: list[str] = []
+        self.held_batches = self.held_step = self.more = 0
+        self.held_site = ""
+        self.known: set[tuple[str, int]] = set()
+        self.acts: set[tuple[str, str]] = set()
+
+    def optimizer(self) -> Any:
+        """Itself; None if it is gone."""
+        return self._optimizer.optimizer
+
+    def choose(self) -> None:
+        """Choose the parameters that are looked at."""
+        held = self._optimizer.held()
+        trained = [one for one in held if one.requires_grad] or held
+        at = sorted({0, len(trained) // 2, len(trained) - 1}) if trained else []
+        self._witnesses = [weakref.ref(trained[n]) for n in at]
+        wrappers = optimizers.averaging([trained[n] for n in at])
+        self._wrappers = [weakref.ref(one) for one in wrappers]
+        self.static = any(getattr(one, "static_graph", False) for one in wrappers)
+        self.elements = sum(one.numel() for one in held)
+        self.size_bytes = sum(one.numel() * one.element_size() for one in held)
+        self.seen = self.states()
+
+    # --- gradients ---
+
+    def states(self) -> list[State]:
+        """Of the gradients that are looked at, now."""
+        found: list[State] = []
+        number = 0.0
+        for ref in self._witnesses:
+            tensor = ref()
+            gradient = None if tensor is None else tensor.grad
+            if gradient is None:
+                found.append(None)
+                continue
+            if not number:  # what is done to `.data` is no change for autograd
+                number = _first(gradient)
+            found.append((id(gradient), gradient._version, number))
+        return found
+
+    def is_changed(self) -> bool:
+        """Whether something was done to them since they were looked at."""
+        return self.states() != self.seen
+
+    def settle(self) -> None:
+        """What was done to them is known."""
+        self.seen = self.states()
+
+    def begin(self) -> None:
+        """Backward is about to run."""
+        self._before = self.seen
+
+    def is_filled(self) -> bool:
+        """Whether backward added to some of them."""
+        self.seen = now = self.states()
+        return any(
+            state is not None and state != old
+            for state, old in zip(now, self._before, strict=False)
+        )
+
+    def is_gone(self, was: Sequence[State]) -> bool:
+        """Whether some of those that were there are not."""
+        return any(
+            state is None and old is not None
+            for state, old in zip(self.seen, was, strict=False)
+        )
+
+    def is_zero(self, anew: bool = False) -> bool:
+        """Whether they are zero.
+
+        They are read some times only: what is so at each step need not be asked for
+        again, and a GPU would have to be waited for.
+
+        Args:
+            anew: Read them on the CPU in any case.
+        """
+        gradients = [g for one in self._alive() if (g := one.grad) is not None]
+        on_cpu = all(one.is_cpu for one in gradients)
+        often = self._reads < _OFTEN or EXCHANGES.looking or anew
+        if often and (on_cpu or EXCHANGES.looking) and not readings.is_capturing():
+            self._reads += 1
+            self._zero = not any(readings.norm_of(one) for one in gradients)
+        return self._zero
+
+    def is_divided(self, was: Sequence[State], scale: float) -> bool:
+        """Whether a gradient is now what it was, divided by the scale of a scaler.
+
+        Args:
+            was: Its state before.
+            scale: The scale; 1.0: not known, or nothing is divided.
+        """
+        if scale == 1.0:
+            return False
+        pairs = zip(was, self.seen, strict=False)
+        numbers = {(old[2], new[2]) for old, new in pairs if old and new}
+        return any(
+            old and isclose(new * scale, old, rel_tol=_CLOSE) for old, new in numbers
+        )
+
+    def is_taken(self) -> bool:
+        """Whether something changed the parameters since backward."""
+        return self._weights != self._weights_now()
+
+    def _alive(self) -> list[Tensor]:
+        return [one for ref in self._witnesses if (one := ref()) is not None]
+
+    def _weights_now(self) -> list[object]:
+        return [(one._version, id(one), _first(one)) for one in self._alive()]
+
+    def averaging(self, reduced: bool) -> str:
+        """What the wrappers of the parameters did while backward ran.
+
+        Args:
+            reduced: Something was averaged.
+        """
+        told = ""
+        for ref in self._wrappers:
+            ddp = ref()
+            if ddp is None:
+                continue
+            sync = ddp.require_backward_grad_sync
+            now = getattr(ddp, "require_forward_param_sync", True)
+            if not reduced:
+                told = words.BARE if sync and now else words.LOCAL
+            elif len(self._wrappers) == 1 and optimizers.made()[1] == 1:
+                told = ""  # whatever it was told, it has averaged
+            elif not sync and not now:
+                told = words.LOCAL
+        return told
+
+    # --- passes ---
+
+    def add(self, this: Pass, batch: tuple[int, int] | None) -> None:
+        """Backward gave some, and the last word tells it."""
+        self.pending.append((len(self.words) - 1, this))
+        if batch is not None:
+            self._batches.add(batch)
+        self.filled, self.spent = True, False
+        self._weights = self._weights_now()
+
+    def clear(self) -> None:
+        """They are gone."""
+        if self.pending:
+            self._dropped.append((len(self.words) - 1, self.pending))
+            self.pending = []
+        self.filled = self.spent = False
+
+    def use(self) -> None:
+        """What is there was used."""
+        for _, one in self.pending:
+            one.used = True
+        self.pending = []
+        self.spent = True
+
+    # --- cycles ---
+
+    def close(self, steps: int, site: str) -> None:
+        """The last word ends a cycle."""
+        self.use()
+        self.closing = self.words, len(self._batches), steps, site
+        self._late, self._dropped = self._dropped, []
+        self.words, self._batches = [], set()
+
+    def mark_spare(self, said: list[str]) -> None:
+        """Write what served another optimizer as such, and as nothing that was lost."""
+        for at, passes in self._late:
+            for where, one in passes:
+                if one.used and where < len(said):
+                    said[where] = words.SPARE
+            if at < len(said) and all(one.used for _, one in passes):
+                said[at] = words.CLEAR
+        self._late = []
+
+
+def _first(tensor: Tensor) -> float:
+    """A number of a tensor on the CPU, where nothing has to be waited for; or 0.0."""
+    if not tensor.is_cpu or type(tensor.data) is not Tensor:
+        return 0.0
+    if tensor.layout is not torch.strided or not tensor.untyped_storage().size():
+        return 0.0
+    number = tensor.detach().reshape(-1)[:1].sum().item()
+    return float(number) if number == number else 0.0  # NaN is not equal to itself

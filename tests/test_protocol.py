@@ -1,0 +1,397 @@
+"""What happens to gradients: the words of the probe, and the table they are led by."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from distdoctor.analysis.protocol import TABLE, Fault, State, courses, follow, walk
+from distdoctor.model.drawing import sketch
+from distdoctor.model.events import Observation
+from distdoctor.model.observed import protocol as words
+from distdoctor.model.observed.protocol import Act, Cycle, packed, unpacked
+from distdoctor.probes import optimizers
+from distdoctor.probes.protocol import Protocol
+from distdoctor.probes.recorder import RECORDER
+from distdoctor.probes.samples import SAMPLES
+
+INPUTS = torch.ones(4, 3)
+
+
+class Job:
+    """A rank that trains, and calls the probe as hooks do."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.told: list[Observation] = []
+        monkeypatch.setattr(RECORDER, "observe", self.observe)
+        monkeypatch.setattr(RECORDER, "writer", SimpleNamespace())
+        monkeypatch.setattr(SAMPLES, "latest", None)
+        self.protocol = Protocol()
+        self.known: list[optimizers.Optimizer] = []
+        monkeypatch.setattr(optimizers, "every", lambda: self.known)
+        monkeypatch.setattr(optimizers, "made", lambda: (len(self.known), 0))
+        self.model = nn.Linear(3, 1)
+        self.optimizer = self.optimize(self.model)
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+
+    def observe(self, one: Observation, _site: str = "") -> None:
+        """Probes that an earlier test has put in place may tell, too."""
+        if isinstance(one, Cycle | Act):
+            self.told.append(one)
+
+    def optimize(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Make an optimizer."""
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        self.known.append(optimizers.Optimizer(optimizer, len(self.known), ""))
+        return optimizer
+
+    def loss(self, *models: nn.Module) -> Tensor:
+        """Of what models make of each other's output."""
+        made = INPUTS
+        for model in models or (self.model,):
+            made = model(made)
+        return made.square().mean()
+
+    def backward(self, loss: Tensor | None = None) -> None:
+        """Run it, on a loss of the model's own."""
+        loss = self.loss() if loss is None else loss
+        self.protocol.begin(((loss,),))
+        loss.backward()
+        self.protocol.end()
+
+    def scale(self, loss: Tensor) -> Tensor:
+        """Multiply a loss."""
+        scaled = self.scaler.scale(loss)
+        self.protocol.scaled(self.scaler, loss, scaled)
+        return scaled
+
+    def step(self, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """Let an optimizer step."""
+        optimizer = optimizer or self.optimizer
+        (one,) = [one for one in self.known if one.optimizer is optimizer]
+        one.steps += 1
+        self.protocol.stepping(optimizer, one.steps)
+        optimizer.step()
+        self.protocol.stepped(optimizer)
+
+    def scaled_step(self, *, skips: bool = False) -> None:
+        """Let the scaler decide on a step."""
+        self.protocol.trying(self.scaler, self.optimizer)
+        if not skips:
+            self.step()
+        self.protocol.tried(self.scaler, self.optimizer)
+
+    def zero(self, owner: Any = None, *, to_none: bool = True) -> None:
+        """Clear."""
+        owner = owner or self.optimizer
+        self.protocol.clearing(owner, None)
+        owner.zero_grad(set_to_none=to_none)
+        self.protocol.cleared(owner, None)
+
+    def unscale(self) -> None:
+        """Let the scaler divide the gradients."""
+        self.protocol.unscaling(self.scaler, self.optimizer)
+        self.scaler.unscale_(self.optimizer)
+        self.protocol.unscaled(self.scaler, self.optimizer)
+
+    def clip(self) -> None:
+        """Clip them by a small norm."""
+        self.protocol.clipping()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1e-3)
+        self.protocol.clipped()
+
+    def said(self, optimizer: int = 0) -> list[str]:
+        """Each kind of cycle as a text, with how often it came."""
+        self.protocol.flush()
+        return [
+            f"{' '.join(one.words)} *{one.more + 1}"
+            for one in self.told
+            if isinstance(one, Cycle) and one.optimizer == optimizer
+        ]
+
+    def faults(self, optimizer: int = 0) -> set[Fault]:
+        """What the table says to it."""
+        told = [one for one in self.told if isinstance(one, Cycle)]
+        said = [
+            word
+            for one in told
+            if one.optimizer == optimizer
+            for word in list(unpacked(one.words)) * (one.more + 1)
+        ]
+        return set(walk(State.EMPTY, said)[1])
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> Job:
+    return Job(monkeypatch)
+
+
+# --- the probe ---
+
+
+def test_a_job_as_it_should_be_is_told_once(job: Job) -> None:
+    for _ in range(5):
+        job.zero()
+        job.backward()
+        job.clip()
+        job.step()
+    assert job.said() == ["backward clip step *1", "clear backward clip step *4"]
+    assert not job.faults()
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_windows_are_told_by_their_passes(job: Job, *, to_none: bool) -> None:
+    for _ in range(3):
+        for _ in range(4):
+            job.backward()
+        job.step()
+        job.zero(to_none=to_none)
+    assert job.said() == ["4:backward step *1", "clear 4:backward step *2"]
+    assert not job.faults()
+
+
+def test_gradients_that_are_cleared_within_a_window_are_dropped(job: Job) -> None:
+    for _ in range(3):
+        for _ in range(4):
+            job.zero()
+            job.backward()
+        job.step()
+    usual = "3:backward.drop backward step"
+    assert job.said() == [f"{usual} *1", f"clear {usual} *2"]
+    assert job.faults() == {Fault.DROPPED}
+
+
+def test_nothing_that_clears_is_seen_by_the_gradients(job: Job) -> None:
+    for _ in range(3):
+        job.backward()
+        job.step()
+    assert job.said() == ["backward step *3"]
+    assert job.faults() == {Fault.CARRIED}
+
+
+@pytest.mark.parametrize("how", ["none", "zero", "data", "foreach", "stale"])
+def test_what_clears_is_seen_whatever_it_is(job: Job, how: str) -> None:
+    stale = [torch.zeros(1)]
+    for _ in range(3):
+        job.backward()
+        job.step()
+        for parameter in job.model.parameters():
+            gradient = parameter.grad
+            assert gradient is not None
+            if how == "none":
+                parameter.grad = None
+            elif how == "zero":
+                gradient.zero_()
+            elif how == "data":
+                gradient.data.zero_()
+            elif how == "foreach":
+                torch._foreach_zero_([gradient])
+            else:
+                torch._foreach_zero_(stale)
+    assert job.said()[-1].startswith("backward" if how == "stale" else "clear backward")
+    assert job.faults() == ({Fault.CARRIED} if how == "stale" else set())
+
+
+def test_an_optimizer_may_clear_what_it_used(job: Job) -> None:
+    def clear(*_: Any) -> None:
+        for parameter in job.model.parameters():
+            assert parameter.grad is not None
+            parameter.grad.zero_()
+
+    job.optimizer.register_step_post_hook(clear)
+    for _ in range(3):
+        job.backward()
+        job.step()
+    assert job.said() == ["backward step *1", "clear backward step *2"]
+
+
+def test_a_pass_for_another_optimizer_is_not_lost(job: Job) -> None:
+    maker = nn.Linear(3, 3)
+    of_maker = job.optimize(maker)
+    for _ in range(3):
+        job.zero()
+        job.backward()
+        job.step()
+        job.zero(of_maker)
+        job.backward(job.loss(maker, job.model))
+        job.step(of_maker)
+    assert job.said() == ["backward step *1", "spare clear backward step *2"]
+    assert not job.faults()
+    assert job.said(1) == ["backward step *1", "clear backward step *2"]
+
+
+def test_parameters_that_are_moved_in_between_have_used_it(job: Job) -> None:
+    for _ in range(3):
+        job.backward()
+        with torch.no_grad():
+            for parameter in job.model.parameters():
+                assert parameter.grad is not None
+                parameter.data.add_(parameter.grad)
+        job.zero()
+        job.backward()
+        job.step()
+        job.zero()
+    assert job.said()[-1] == "clear backward taken clear backward step *2"
+    assert not job.faults()
+
+
+def test_a_closure_is_the_affair_of_its_step(job: Job) -> None:
+    job.optimizer = torch.optim.LBFGS(job.model.parameters(), max_iter=3)
+    job.known = [optimizers.Optimizer(job.optimizer, 0, "")]
+
+    def closure() -> Tensor:
+        job.zero()
+        loss = job.loss()
+        job.backward(loss)
+        return loss
+
+    job.backward()
+    for steps in (1, 2):
+        job.protocol.stepping(job.optimizer, steps)
+        job.optimizer.step(closure)
+        job.protocol.stepped(job.optimizer)
+    assert job.said() == ["backward step *1", "step *1"]
+
+
+def test_a_scaler_is_followed_also_where_it_skips(job: Job) -> None:
+    for at in range(4):
+        job.zero()
+        job.backward(job.scale(job.loss()))
+        job.unscale()
+        job.clip()
+        job.scaled_step(skips=at == 2)
+        job.scaler.update()
+        job.protocol.updated(job.scaler, None)
+    usual = "update clear scaled unscale clip"
+    assert job.said() == [
+        "scaled unscale clip scaled_step *1",
+        f"{usual} scaled_step *1",
+        f"{usual} skip *1",
+        f"{usual} scaled_step *1",
+    ]
+    assert not job.faults()
+
+
+def test_what_comes_of_a_scaled_loss_is_scaled(job: Job) -> None:
+    scaled = job.scale(job.loss())
+    job.backward((scaled / 2).sum())
+    assert job.protocol._followed[0].words == [words.SCALED]
+
+
+def test_division_by_hand_is_seen_by_the_numbers(job: Job) -> None:
+    job.backward(job.scale(job.loss()))
+    for parameter in job.model.parameters():
+        assert parameter.grad is not None
+        parameter.grad.data.div_(4.0)
+    job.scaled_step()
+    assert job.said() == ["scaled divided scaled_step *1"]
+    assert job.faults() == {Fault.UNSCALED_TWICE}
+
+
+def test_what_changes_gradients_else_is_told(job: Job) -> None:
+    for _ in range(2):
+        job.backward()
+        for parameter in job.model.parameters():
+            assert parameter.grad is not None
+            parameter.grad.mul_(3)
+        job.step()
+        job.zero()
+    assert job.said() == ["backward changed step *1", "clear backward changed step *1"]
+
+
+def test_another_run_begins_with_nothing(job: Job) -> None:
+    job.backward()
+    job.step()
+    job.protocol.forget()
+    assert job.said() == []
+
+
+# --- words ---
+
+
+@given(st.lists(st.sampled_from(["backward", "clear", "scaled/local", "step"])))
+def test_packed_words_are_the_same_words(said: list[str]) -> None:
+    assert list(unpacked(packed(said))) == said
+
+
+def test_cycles_are_drawn_and_read() -> None:
+    drawing = "rank 0 | cycle(step=1,words=3:clear.backward/local+step,more=4)@t.py:9"
+    (cycle,) = sketch(drawing).of(Cycle, 0)
+    assert list(unpacked(cycle.words)) == ["clear", "backward/local"] * 3 + ["step"]
+
+
+# --- the table ---
+
+
+def test_every_target_is_a_state_of_the_table() -> None:
+    assert set(TABLE) == set(State)
+    for row in TABLE.values():
+        for target in row.values():
+            assert (target if isinstance(target, State) else target[1]) in TABLE
+
+
+@pytest.mark.parametrize(
+    "cycle",
+    [
+        "backward step clear",
+        "clear backward step",
+        "clear backward backward backward step",
+        "backward/local backward/local backward clip step clear",
+        "step",
+        "clear scaled scaled unscale clip scaled_step update",
+        "scaled scaled_step update clear schedule",
+        "scaled scaled_step clear update",
+        "scaled skip update clear",
+        "scaled unscale skip clear update",
+        "scaled divided clip step clear",
+        "spare clear backward step",
+        "scaled scaled_step spare update clear",
+        "backward taken clear backward step clear",
+        "backward step changed",
+        "changed step clear",
+        "scaled exchange unscale clip scaled_step update clear",
+    ],
+)
+def test_healthy_orders_have_no_fault(cycle: str) -> None:
+    assert walk(State.EMPTY, cycle.split() * 3)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("cycle", "fault"),
+    [
+        ("clear backward drop backward step", Fault.DROPPED),
+        ("backward step", Fault.CARRIED),
+        ("scaled clip unscale scaled_step update clear", Fault.CLIPPED_SCALED),
+        ("scaled clip scaled_step update clear", Fault.CLIPPED_SCALED),
+        ("scaled unscale unscale scaled_step update clear", Fault.UNSCALED_TWICE),
+        ("scaled divided unscale scaled_step update clear", Fault.UNSCALED_TWICE),
+        ("backward scaled_step update clear", Fault.NEVER_SCALED),
+        ("backward unscale clip scaled_step update clear", Fault.NEVER_SCALED),
+        ("scaled scaled_step clear", Fault.NO_UPDATE),
+        ("scaled unscale scaled scaled_step update clear", Fault.ADDED_UNSCALED),
+        ("scaled step clear update", Fault.BY_PASSED),
+        ("scaled unscale step clear update", Fault.UNCHECKED),
+        ("scaled backward scaled_step update clear", Fault.MIXED),
+    ],
+)
+def test_each_fault_is_found(cycle: str, fault: Fault) -> None:
+    assert fault in walk(State.EMPTY, cycle.split() * 3)[1]
+
+
+def test_the_end_of_a_word_does_not_matter() -> None:
+    assert follow(State.EMPTY, "backward/bare") == follow(State.EMPTY, "backward")
+
+
+def test_cycles_that_are_alike_count() -> None:
+    run = sketch(
+        "rank 0 | cycle(step=1,words=backward+step)"
+        " cycle(step=2,words=backward+step,more=7,optimizer=1)"
+        " cycle(step=2,words=clear+backward+step,more=7)"
+    )
+    first, second = courses(run)
+    assert (first.steps, first.faults) == (9, {})
+    assert (second.steps, second.faults) == (8, {Fault.CARRIED: 7})

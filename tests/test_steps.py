@@ -1,0 +1,101 @@
+"""What is cleared too early, never, or never averaged: who is told, and who is not."""
+
+import pytest
+
+from distdoctor.analysis.lines import assigning, clearing_in_vain
+from distdoctor.catalogue import every_check
+from distdoctor.examination import verdict
+from distdoctor.model.drawing import sketch
+from distdoctor.model.findings import Certainty, Finding, Sick
+from distdoctor.model.run import Run
+
+
+def finding_of(code: str, rank: str) -> Finding | None:
+    (check,) = [one for one in every_check() if one.code == code]
+    run = sketch(f"rank 0 | {rank} exit=0\nrank 1 | {rank} exit=0")
+    found = verdict(run, check)
+    return found.findings[0] if isinstance(found, Sick) else None
+
+
+# --- never cleared ---
+
+FIRST = "cycle(step=1,words=backward+step)@t.py:9 "
+
+
+def test_the_norm_that_grows_is_told() -> None:
+    found = finding_of(
+        "DD507",
+        "gradients(step=1,norms=3.0+4.0) gradients(step=8,norms=30.0+40.0)"
+        " gradients(step=9,norms=-1.0+4.0) "
+        + FIRST
+        + "cycle(step=2,words=backward+step,more=6)@t.py:9",
+    )
+    assert found is not None
+    assert found.certainty is Certainty.PROVED
+    assert "at 7 of 8 steps" in found.message
+    assert "5 at step 1, 50 at step 8" in found.message
+
+
+def test_what_is_cleared_once_in_an_epoch_may_be_on_purpose() -> None:
+    epoch = "cycle(words=clear+backward+step)@t.py:9 cycle(words=backward+step,more=5) "
+    found = finding_of("DD507", FIRST + epoch * 3)
+    assert found is not None
+    assert found.certainty is Certainty.LIKELY
+
+
+@pytest.mark.parametrize(
+    "rank",
+    [
+        FIRST + "cycle(step=2,words=backward+step,more=1)@t.py:9",
+        "cycle(words=step,more=9)@t.py:9",
+        FIRST + "cycle(step=2,words=spare+clear+backward+step,more=9)@t.py:9",
+        FIRST + "cycle(step=2,words=changed+step,more=9)@t.py:9",
+        FIRST
+        + "cycle(words=backward+step)@t.py:9 cycle(words=clear+backward+step)@t.py:9 "
+        * 4,
+    ],
+    ids=["few steps", "closures", "two players", "put there by hand", "every other"],
+)
+def test_gradients_that_are_used_so_on_purpose_are_not_accused(rank: str) -> None:
+    assert finding_of("DD507", rank) is None
+
+
+def test_lines_that_clear_nothing_are_found_in_the_source() -> None:
+    text = "a.zero_grad()\nb.zero_()\np.grad = None\np.x = None\nd.sync = False\n"
+    drawn = sketch("rank 0 | act(word=clear)@t.py:1")
+    run = Run.of_events(
+        {0: [event for _, event in drawn.life[0]]}, sources={"t.py": text, "u.py": "("}
+    )
+    assert [place.line for place in clearing_in_vain(run)] == [2, 3]
+    assert [place.line for place in assigning(run, "sync")] == [5]
+
+
+# --- cleared within a window ---
+
+
+def test_what_is_lost_is_counted() -> None:
+    found = finding_of(
+        "DD503",
+        "cycle(words=2:backward.drop+backward+step,batches=3)@t.py:9"
+        " cycle(words=clear+2:backward.drop+backward+step,batches=3,more=3)@t.py:9",
+    )
+    assert found is not None
+    assert found.certainty is Certainty.PROVED
+    assert "at 5 of 5 steps" in found.message
+    assert "of 15 backward passes, 10 are lost, and 5 are stepped with" in found.message
+
+
+@pytest.mark.parametrize(
+    "rank",
+    [
+        "cycle(words=clear+backward+drop+backward+step,more=1)@t.py:9",
+        "cycle(words=clear+5:backward+drop+5:backward+step)@t.py:9"
+        " cycle(words=clear+5:backward+step,more=9)@t.py:9",
+        "cycle(words=clear+9:backward+drop)@t.py:9"
+        " cycle(words=clear+backward+step,more=9)@t.py:9",
+        "cycle(words=clear+scaled+unscale+drop+scaled+unscale+scaled_step,more=9)",
+    ],
+    ids=["twice only", "once", "a warm-up", "not finite"],
+)
+def test_passes_that_are_dropped_for_a_reason_are_not_accused(rank: str) -> None:
+    assert finding_of("DD503", rank) is None
