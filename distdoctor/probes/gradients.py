@@ -39,6 +39,7 @@ from distdoctor.probes import (
     prints,
     protocol,
     readings,
+    weighing,
     windows,
 )
 from distdoctor.probes.exchanges import EXCHANGES
@@ -121,6 +122,7 @@ def install() -> None:
     register_optimizer_step_post_hook(_after)
     acts.watch()
     windows.install()
+    weighing.install()
     protocol.install()
     backwards.watch(begin=_beginning, end=_ended)
     EXCHANGES.look(optimizers.trained)
@@ -134,6 +136,7 @@ def turn() -> None:
         known.turn()
     windows.WINDOWS.forget()
     protocol.PROTOCOL.forget()
+    weighing.WEIGHING.forget()
     _window = _Window()
     EXCHANGES.look(optimizers.trained)
     EXCHANGES.members = dist.get_world_size() if dist.is_initialized() else 1
@@ -158,9 +161,11 @@ def _began(args: tuple[Any, ...]) -> None:
     if EXCHANGES.looking and not readings.is_capturing():
         given = args[1][0] if len(args) > 1 and args[1] else None
         unit = given is None or float(given) == 1.0
-        _window.factor = losses.factor_of(loss) if unit else 0.0
+        members = EXCHANGES.members
+        _window.factor = losses.factor_of(loss, members=members) if unit else 0.0
     infinities.backward(loss)
     windows.WINDOWS.begin(loss)
+    weighing.WEIGHING.begin(loss, args[1][0] if len(args) > 1 and args[1] else None)
 
 
 @harmless
@@ -171,6 +176,7 @@ def _ended() -> None:
     reduced = EXCHANGES.reduced > window.reduced
     window.passes += 1
     windows.WINDOWS.passed()
+    weighing.WEIGHING.passed()
     wrappers = optimizers.wrappers()
     window.local = any(map(_is_local, wrappers))
     if wrappers and not reduced and not window.local and not _is_compiling():
@@ -223,6 +229,7 @@ def _stepping(optimizer: torch.optim.Optimizer, closure: bool) -> None:
     if RECORDER.writer is None or known is None or readings.is_capturing():
         return
     windows.WINDOWS.stepping(optimizer)
+    weighing.WEIGHING.stepping(optimizer)
     known.steps += 1
     protocol.PROTOCOL.stepping(optimizer, known.steps)
     _window.steps += 1

@@ -148,7 +148,28 @@ class Window(Observation):
     more: int = 0  # windows that follow and are like it
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weighed(Observation):
+    """What the batches weigh that an optimizer's step was made with, if several were.
+
+    Told of the windows 1, 2, 3, 4, 8, 16 and so on of an optimizer. The place is the
+    line of the step. To tell what was done to the gradients between backward and the
+    step, a linear function of one of them is given, without the scale of a GradScaler:
+    `own`, as backward left it; `used`, at the step.
+    """
+
+    optimizer: int = 0
+    window: int = 0  # from 1
+    batches: int = 0  # that a loader gave, or that one of its batches was split into
+    factors: tuple[float, ...] = ()  # of each backward pass; as in `Gradients`
+    counts: tuple[float, ...] = ()  # elements that each loss is a mean of; 0.0: unknown
+    constants: tuple[float, ...] = ()  # that losses or parts of them were multiplied by
+    parts: bool = False  # one batch was split
+    own: float = 0.0
+    used: float = 0.0
+
+
 KINDS = (
     *(Holds, Gradients, Backward, Bypassed, Forgotten, Added, Unstepped),
-    *(NotFinite, Window),
+    *(NotFinite, Window, Weighed),
 )

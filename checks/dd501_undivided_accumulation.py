@@ -1,0 +1,141 @@
+"""Losses of accumulated batches are summed up, and not divided by their number.
+
+What it is
+----------
+Gradients of several batches are accumulated, and a step is made with them. The loss of
+each batch is a mean over the batch. Neither is it divided by the number of batches, nor
+are the gradients, before the step. What the optimizer gets is the sum of several means,
+and as many times too large. The same holds for one batch that is split, and whose parts
+are accumulated.
+
+Why it matters
+--------------
+Accumulation is to give the step of one large batch. Here, the learning rate is as good
+as multiplied by the number of batches; clipping by norm cuts off nearly every gradient;
+weight decay is as many times too weak beside them. Who changes how much is accumulated
+changes the training.
+
+Sick
+----
+Four batches to a step, each with the factor 1:
+
+    rank 0 | weighed(window=1,batches=4,factors=1+1+1+1,own=3,used=3)@t.py:9
+           | weighed(window=2,batches=4,factors=1+1+1+1,own=2,used=2)@t.py:9  exit=0
+    rank 1 | weighed(window=1,batches=4,factors=1+1+1+1,own=3,used=3)@t.py:9
+           | weighed(window=2,batches=4,factors=1+1+1+1,own=2,used=2)@t.py:9  exit=0
+
+One batch is split in two, and the ranks average their gradients behind backward:
+
+    rank 0 | weighed(window=1,batches=2,factors=1+1,parts,own=3,used=2)@t.py:9
+           | weighed(window=2,batches=2,factors=1+1,parts,own=2,used=4)@t.py:9  exit=0
+    rank 1 | weighed(window=1,batches=2,factors=1+1,parts,own=1,used=2)@t.py:9
+           | weighed(window=2,batches=2,factors=1+1,parts,own=6,used=4)@t.py:9  exit=0
+
+Gradients are clipped before each step, by more the larger they are:
+
+    rank 0 | weighed(window=1,batches=4,factors=1+1+1+1,own=3,used=2)@t.py:9
+           | weighed(window=2,batches=4,factors=1+1+1+1,own=4,used=2)@t.py:9  exit=0
+    rank 1 | weighed(window=1,batches=4,factors=1+1+1+1,own=3,used=2)@t.py:9
+           | weighed(window=2,batches=4,factors=1+1+1+1,own=4,used=2)@t.py:9  exit=0
+
+Well
+----
+Each loss is divided by four:
+
+    rank 0 | weighed(window=1,batches=4,factors=.25+.25+.25+.25,own=3,used=3)@t.py:9
+           | weighed(window=2,batches=4,factors=.25+.25+.25+.25,own=2,used=2)@t.py:9
+           | exit=0
+    rank 1 | weighed(window=1,batches=4,factors=.25+.25+.25+.25,own=3,used=3)@t.py:9
+           | weighed(window=2,batches=4,factors=.25+.25+.25+.25,own=2,used=2)@t.py:9
+           | exit=0
+
+The gradients are, before the step:
+
+    rank 0 | weighed(window=1,batches=4,factors=1+1+1+1,own=4,used=1)@t.py:9
+           | weighed(window=2,batches=4,factors=1+1+1+1,own=2,used=.5)@t.py:9  exit=0
+    rank 1 | weighed(window=1,batches=4,factors=1+1+1+1,own=4,used=1)@t.py:9
+           | weighed(window=2,batches=4,factors=1+1+1+1,own=2,used=.5)@t.py:9  exit=0
+
+Losses are sums, or nobody knows what they are:
+
+    rank 0 | weighed(window=1,batches=4,factors=0+0+0+0,own=3,used=3)@t.py:9
+           | weighed(window=2,batches=4,factors=0+0+0+0,own=2,used=2)@t.py:9  exit=0
+    rank 1 | weighed(window=1,batches=4,factors=0+0+0+0,own=3,used=3)@t.py:9
+           | weighed(window=2,batches=4,factors=0+0+0+0,own=2,used=2)@t.py:9  exit=0
+
+One term of the loss is divided by four, and one is not:
+
+    rank 0 | weighed(window=1,batches=2,factors=1+1,constants=.5,own=3,used=3)@t.py:9
+           | weighed(window=2,batches=2,factors=1+1,constants=.5,own=2,used=2)@t.py:9
+           | exit=0
+    rank 1 | weighed(window=1,batches=2,factors=1+1,constants=.5,own=3,used=3)@t.py:9
+           | weighed(window=2,batches=2,factors=1+1,constants=.5,own=2,used=2)@t.py:9
+           | exit=0
+
+Unknown
+-------
+A rank without a journal may accumulate:
+
+    rank 0 | weighed(window=1,batches=2,factors=.5+.5,own=3,used=3)@t.py:9  exit=0
+    rank 1 | ?
+
+Remedy
+------
+Divide each loss by the number of batches before backward: `(loss / window).backward()`.
+Or divide the sum of all by the number of samples or tokens of the window. Choose the
+learning rate for the mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.gradients import backward_lines, places
+from distdoctor.analysis.reasons import capital, s
+from distdoctor.analysis.weighing import Undivided, undivided
+from distdoctor.model.findings import Certainty, Finding, Severity
+from distdoctor.model.observed.gradients import Weighed
+from distdoctor.model.run import Run, named
+
+CODE = "DD501"
+SEVERITY = Severity.ERROR
+NEEDS = (Weighed,)
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """Steps that are made with the sum of the gradients of several means."""
+    for found in undivided(run):
+        yield _finding(run, found)
+    require_whole(run)
+
+
+def _finding(run: Run, found: Sequence[Undivided]) -> Finding:
+    one, ranks = found[0], tuple(each.rank for each in found)
+    smaller = all(each.smaller for each in found)
+    what = "parts of a batch" if one.seen[0].parts else "batches"
+    steps = [each.seen[0] for each in found]
+    but = ""
+    if smaller:
+        but = ", and are made smaller before each step, as by clipping"
+    elif one.adaptive:
+        but = ", which the optimizer makes up for but for clipping and its `eps`"
+    return Finding(
+        message=f"{capital(named(ranks))} accumulate{s(ranks)} the gradients of "
+        f"{one.batches} {what} to a step, the loss of each is a mean, and nothing is "
+        f"divided by {one.batches}: gradients are {one.batches} times those of the "
+        f"mean{but}, unless the learning rate is chosen for that",
+        exhibits=one.seen[:2],
+        locations=(
+            *backward_lines(run, ranks),
+            *places(steps, ranks, "steps with the sum"),
+        ),
+        certainty=Certainty.LIKELY,
+        severity=Severity.WARNING if smaller else None,
+        details={
+            "batches": one.batches,
+            "steps": [look.window for look in one.seen],
+            "parts": one.seen[0].parts,
+            "adaptive": one.adaptive,
+        },
+    )

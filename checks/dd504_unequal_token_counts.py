@@ -1,0 +1,118 @@
+"""Means over unequally many tokens are averaged as if they were of equally many.
+
+What it is
+----------
+Gradients of several batches are accumulated to a step. The loss of each is a mean over
+its own tokens, or samples, and all are divided by the same number: that of the batches.
+But some batches have far more tokens than others, as they do where padding and ignored
+labels do not count.
+
+Why it matters
+--------------
+A mean of means is the mean only of equally many. Here, a token of a short batch weighs
+more than one of a long batch. What is trained differs from what one large batch would
+train, and depends on how the batches were cut. No figure that is printed shows it.
+
+Sick
+----
+Two batches to a step, one of which has far fewer tokens; now it is the first, and now
+the second:
+
+    rank 0 | weighed(window=1,batches=2,factors=.5+.5,counts=20+60)@t.py:9
+           | weighed(window=2,batches=2,factors=.5+.5,counts=50+30)@t.py:9
+           | weighed(window=3,batches=2,factors=.5+.5,counts=10+60)@t.py:9  exit=0
+    rank 1 | weighed(window=1,batches=2,factors=.5+.5,counts=44+40)@t.py:9
+           | weighed(window=2,batches=2,factors=.5+.5,counts=50+70)@t.py:9
+           | weighed(window=3,batches=2,factors=.5+.5,counts=10+60)@t.py:9  exit=0
+
+Well
+----
+Each has as many as the others, but for the last one of an epoch:
+
+    rank 0 | weighed(window=1,batches=3,factors=1+1+1,counts=8+8+8)@t.py:9
+           | weighed(window=2,batches=3,factors=1+1+1,counts=8+8+3)@t.py:9
+           | weighed(window=3,batches=3,factors=1+1+1,counts=8+8+3)@t.py:9  exit=0
+    rank 1 | weighed(window=1,batches=3,factors=1+1+1,counts=8+8+8)@t.py:9
+           | weighed(window=2,batches=3,factors=1+1+1,counts=8+8+3)@t.py:9
+           | weighed(window=3,batches=3,factors=1+1+1,counts=8+8+3)@t.py:9  exit=0
+
+Each loss is multiplied by its share of the tokens:
+
+    rank 0 | weighed(window=1,batches=2,factors=.25+.75,counts=20+60)@t.py:9
+           | weighed(window=2,batches=2,factors=.625+.375,counts=50+30)@t.py:9  exit=0
+    rank 1 | weighed(window=1,batches=2,factors=.25+.75,counts=20+60)@t.py:9
+           | weighed(window=2,batches=2,factors=.625+.375,counts=50+30)@t.py:9  exit=0
+
+The losses are sums, divided by the tokens of all batches of the step:
+
+    rank 0 | weighed(window=1,batches=2,factors=0+0,counts=0+0)@t.py:9
+           | weighed(window=2,batches=2,factors=0+0,counts=0+0)@t.py:9  exit=0
+    rank 1 | weighed(window=1,batches=2,factors=0+0,counts=0+0)@t.py:9
+           | weighed(window=2,batches=2,factors=0+0,counts=0+0)@t.py:9  exit=0
+
+Unknown
+-------
+A rank without a journal may have unequal counts:
+
+    rank 0 | weighed(window=1,batches=2,factors=.5+.5,counts=8+8)@t.py:9  exit=0
+    rank 1 | ?
+
+Remedy
+------
+Take the sum over the tokens (`reduction="sum"`), and divide it by the number of tokens
+of all batches of the step, which are counted before the first of them. With data
+parallelism, that is their sum over all ranks, divided by the number of ranks, as
+gradients are averaged over ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.gradients import backward_lines, places
+from distdoctor.analysis.reasons import capital, s
+from distdoctor.analysis.weighing import MUCH, Uneven, excess_of, uneven
+from distdoctor.model.findings import Certainty, Finding, Severity
+from distdoctor.model.observed.gradients import Weighed
+from distdoctor.model.run import Run, named
+
+CODE = "DD504"
+SEVERITY = Severity.ERROR
+NEEDS = (Weighed,)
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """Steps that are made with means of unequally many elements."""
+    for found in uneven(run):
+        yield _finding(run, found)
+    require_whole(run)
+
+
+def _finding(run: Run, found: Sequence[Uneven]) -> Finding:
+    ranks = tuple(each.rank for each in found)
+    one = max(found, key=lambda each: each.excess)
+    worst = max(one.seen, key=excess_of)
+    counts = ", ".join(f"{count:.0f}" for count in worst.counts)
+    steps = [each.seen[0] for each in found]
+    return Finding(
+        message=f"{capital(named(ranks))} accumulate{s(ranks)} the gradients of "
+        f"{one.batches} {'parts of a batch' if worst.parts else 'batches'} to a step, "
+        "the loss of each is a mean over its own tokens, and all weigh the same, but "
+        f"their counts differ, as {counts} for step {worst.window} of rank {one.rank}: "
+        f"a token weighs up to {excess_of(worst):.0%} more than another",
+        exhibits=(worst, *(look for look in one.seen if look is not worst)),
+        locations=(
+            *backward_lines(run, ranks),
+            *places(steps, ranks, "steps with the mean of means"),
+        ),
+        certainty=Certainty.PROVED,
+        severity=None if one.excess >= MUCH else Severity.WARNING,
+        details={
+            "batches": one.batches,
+            "counts": list(worst.counts),
+            "excess": one.excess,
+            "steps": len(one.seen),
+            "looked": one.looked,
+        },
+    )

@@ -1,0 +1,228 @@
+"""What the batches weigh that steps are made with, if several are accumulated."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from distdoctor.model.events import Place
+from distdoctor.model.observed.gradients import Holds, Weighed
+from distdoctor.model.run import Run
+
+LEAST_LOOKS = 2
+"""Steps at which something was seen; once may be an accident."""
+
+TOLD = 0.1
+"""How much more an element weighs than another of the same step, to be told of."""
+
+MUCH = 0.2
+"""The same, where it is an error."""
+
+_LEAST_SHARE = 0.25
+"""Of the steps that were looked at, those that cannot have been made with the smaller
+batch that ends an epoch."""
+
+_CLOSE = 1e-4
+
+_SAME = 0.02
+"""By how much what became of gradients may miss a factor: they may be bfloat16."""
+
+
+@dataclass(frozen=True, slots=True)
+class Undivided:
+    """Optimizer that gets the sum of the gradients of several mean losses.
+
+    Attributes:
+        batches: To most of its steps.
+        seen: Its steps that were looked at.
+        smaller: Gradients were made smaller before all of them, in a way that does not
+            tell by what, as clipping does.
+        adaptive: It divides gradients by their size.
+    """
+
+    rank: int
+    batches: int
+    seen: tuple[Weighed, ...]
+    smaller: bool
+    adaptive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Uneven:
+    """Optimizer whose steps are made with means of unequally many elements.
+
+    Attributes:
+        batches: To most of its steps.
+        seen: The uneven ones of its steps that were looked at.
+        excess: How much more an element weighs than another, in the middle of those.
+        looked: How many steps were looked at.
+    """
+
+    rank: int
+    batches: int
+    seen: tuple[Weighed, ...]
+    excess: float
+    looked: int
+
+
+def undivided(run: Run) -> list[list[Undivided]]:
+    """Of each line that steps with sums of means, what each rank does there."""
+    found: dict[tuple[Place | None, int], list[Undivided]] = {}
+    shares = _shares(run)
+    for rank, number, looks in _optimizers(run):
+        told = _undivided(run, rank, number, looks, shares)
+        if told is not None:
+            found.setdefault((told.seen[0].place, told.batches), []).append(told)
+    return list(found.values())
+
+
+def uneven(run: Run) -> list[list[Uneven]]:
+    """Of each line that steps with means of unequal counts, what each rank does."""
+    found: dict[tuple[Place | None, int], list[Uneven]] = {}
+    for rank, _, looks in _optimizers(run):
+        told = _uneven(rank, looks)
+        if told is not None:
+            found.setdefault((told.seen[0].place, told.batches), []).append(told)
+    return list(found.values())
+
+
+def _optimizers(run: Run) -> Iterator[tuple[int, int, list[Weighed]]]:
+    for rank in run.seen:
+        looks: dict[int, list[Weighed]] = {}
+        for one in run.of(Weighed, rank):
+            if _is_regular(one):
+                looks.setdefault(one.optimizer, []).append(one)
+        for number, of_one in looks.items():
+            yield rank, number, of_one
+
+
+def _is_regular(look: Weighed) -> bool:
+    """Whether as many backward passes are made on each batch."""
+    return look.batches > 1 and len(look.factors) % look.batches == 0
+
+
+# --- not divided ---
+
+
+def _undivided(
+    run: Run,
+    rank: int,
+    number: int,
+    looks: Sequence[Weighed],
+    shares: dict[tuple[int, int], float],
+) -> Undivided | None:
+    looks = [look for look in looks if look.own]
+    if len(looks) < LEAST_LOOKS or not all(map(_is_sum, looks)):
+        return None
+    became = [_became(look, shares) for look in looks]
+    plain = [abs(one - 1.0) <= _SAME for one in became]
+    if any(_is_divided(one, look) for one, look in zip(became, looks, strict=True)):
+        return None
+    smaller = not any(plain)
+    if smaller:
+        steady = max(became) - min(became) <= _SAME * max(became)
+        if steady or not all(0.0 < one < 1.0 for one in became):
+            return None
+        # What is divided first, and clipped then, is never more than that.
+        most = max(one * look.batches for one, look in zip(became, looks, strict=True))
+        if most <= 1.0 + _SAME:
+            return None
+    holds = [one for one in run.of(Holds, rank) if one.optimizer == number]
+    return Undivided(
+        rank=rank,
+        batches=_usual(looks),
+        seen=tuple(looks),
+        smaller=smaller,
+        adaptive=any(one.adaptive for one in holds),
+    )
+
+
+def _is_sum(look: Weighed) -> bool:
+    """Whether the losses are means, and nothing was divided by their number."""
+    return all(abs(factor - 1.0) <= _CLOSE for factor in look.factors) and not any(
+        _is_by(constant, number)
+        for constant in look.constants
+        for number in {look.batches, len(look.factors)}
+    )
+
+
+def _is_by(constant: float, number: int) -> bool:
+    return any(
+        abs(constant - one) <= _CLOSE * one for one in (float(number), 1 / number)
+    )
+
+
+def _is_divided(became: float, look: Weighed) -> bool:
+    return any(
+        abs(became * number - 1.0) <= _SAME
+        for number in {look.batches, len(look.factors)}
+    )
+
+
+def _became(look: Weighed, means: dict[tuple[int, int], float]) -> float:
+    """What gradients were multiplied by between backward and the step.
+
+    Ranks may have averaged them there.
+    """
+    alone = look.used / look.own
+    mean = means.get((look.optimizer, look.window), 0.0)
+    together = look.used / mean if mean else alone
+    return min(alone, together, key=lambda one: abs(one - 1.0))
+
+
+def _shares(run: Run) -> dict[tuple[int, int], float]:
+    """By optimizer and window, the mean over the ranks of what backward gave."""
+    own: dict[tuple[int, int], list[float]] = {}
+    for rank in run.seen:
+        for look in run.of(Weighed, rank):
+            own.setdefault((look.optimizer, look.window), []).append(look.own)
+    whole = {key: of for key, of in own.items() if len(of) == run.world_size}
+    return {key: sum(of) / len(of) for key, of in whole.items()}
+
+
+# --- unequal counts ---
+
+
+def _uneven(rank: int, looks: Sequence[Weighed]) -> Uneven | None:
+    known = [look for look in looks if _weighs_alike(look)]
+    if len(known) < LEAST_LOOKS or len(known) < len(looks):
+        return None
+    seen = [look for look in known if excess_of(look) >= TOLD]
+    enough = max(LEAST_LOOKS, _LEAST_SHARE * len(known))
+    if len(seen) < enough:
+        return None
+    return Uneven(
+        rank=rank,
+        batches=_usual(seen),
+        seen=tuple(seen),
+        excess=median(map(excess_of, seen)),
+        looked=len(known),
+    )
+
+
+def _weighs_alike(look: Weighed) -> bool:
+    """Whether each batch weighs as much as the others, whatever it is a mean of."""
+    first = look.factors[0]
+    return (
+        first > 0.0
+        and len(look.factors) == look.batches
+        and all(abs(factor - first) <= _CLOSE * first for factor in look.factors)
+        and all(count > 0.0 for count in look.counts)
+    )
+
+
+def excess_of(look: Weighed) -> float:
+    """How much more an element of one batch weighs than one of another; 0.0: as much.
+
+    A last batch that is the smallest may be the end of an epoch, and is left out.
+    """
+    counts = list(look.counts)
+    if counts[-1] == min(counts):
+        counts.pop()
+    return max(counts) / min(counts) - 1.0
+
+
+def _usual(looks: Sequence[Weighed]) -> int:
+    return Counter(look.batches for look in looks).most_common(1)[0][0]

@@ -1,0 +1,87 @@
+"""How many elements a node of a loss's graph takes together."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from torch import Tensor
+
+MEANS = ("MeanBackward0", "MeanBackward1")
+SUMS = ("SumBackward0", "SumBackward1")
+
+PASSING = (
+    *("ToCopyBackward0", "ViewBackward0", "SqueezeBackward0", "CloneBackward0"),
+    *("SqueezeBackward1", "UnsqueezeBackward0", "ReshapeAliasBackward0"),
+)
+"""Nodes that change no element."""
+
+SCALING = ("MulBackward0", "MulBackward1", "DivBackward0", "DivBackward1")
+
+_MOST_COUNTED = 1 << 20  # elements of a mask, or of labels, that are counted
+
+_DEEP = 5  # nodes below a sum, up to a mask or labels
+
+
+def count_of(node: Any) -> int:
+    """Elements that a mean or a sum takes together."""
+    sizes = node._saved_self_sym_sizes
+    if not hasattr(node, "_saved_dim"):
+        return prod(sizes)
+    over = [signed(dimension) for dimension in node._saved_dim]
+    return prod(sizes[one] for one in over) if sizes else 1
+
+
+def signed(number: int) -> int:
+    """A number that torch tells as if it had no sign."""
+    return number - (1 << 64) * (number >= 1 << 63)
+
+
+def sum_counts(node: Any, inner: Any) -> tuple[float, ...]:
+    """Of how many elements a sum may be: all, those of a mask, labels, or rows."""
+    sizes = node._saved_self_sym_sizes
+    count = prod(sizes)
+    counts = [float(count), *map(float, sizes[:1])]
+    for _ in range(_DEEP):
+        if inner is None or count > _MOST_COUNTED:
+            break
+        name = inner.name()
+        if name in SCALING:
+            masks = [saved(inner, "self"), saved(inner, "other")]
+            counts += [
+                float(mask.sum())
+                for mask in masks
+                if isinstance(mask, Tensor) and mask.is_cpu and not mask.requires_grad
+                if mask.numel() == count
+            ]
+        elif name == "MaskedFillBackward0":
+            mask = saved(inner, "mask")
+            if isinstance(mask, Tensor) and mask.is_cpu:
+                counts.append(float(count - int(mask.expand(tuple(sizes)).sum())))
+        elif "NllLoss" in name:
+            target = saved(inner, "target")
+            skipped = signed(inner._saved_ignore_index)
+            if isinstance(target, Tensor) and target.is_cpu:
+                counts.append(float((target != skipped).sum()))
+            break
+        elif name not in (*PASSING, "NegBackward0"):
+            break
+        inner = next((one for one, _ in inner.next_functions if one is not None), None)
+    return tuple(counts)
+
+
+def saved(node: Any, name: str) -> Any:
+    """What a node keeps for backward; None where a hook would have to unpack it."""
+    raw = getattr(node, f"_raw_saved_{name}", None)
+    if raw is None or getattr(raw, "unpack_hook", None) is not None:
+        return None
+    try:
+        return getattr(node, f"_saved_{name}")
+    except RuntimeError:  # it was changed meanwhile, or is freed
+        return None
+
+
+def shape(edge: tuple[Any, int]) -> tuple[int, ...]:
+    """Of what a node gave."""
+    node, at = edge
+    return tuple(node._input_metadata[at].shape)
