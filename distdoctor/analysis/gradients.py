@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.analysis.early import raced
+from distdoctor.analysis.overflows import first_split
 from distdoctor.analysis.replicas import replicas, sent_in_each
 from distdoctor.model.events import Event, Observation, Place, Wrapped
 from distdoctor.model.findings import Location, Role
@@ -92,6 +93,9 @@ def _chapters(run: Run) -> Iterator[Chapter]:
             if any(one.sharded for one in holds):
                 continue
             steps = set(parts[0].seen).intersection(*(part.seen for part in parts[1:]))
+            if (split := first_split(run, ranks)) is not None:
+                # From there on, ranks number their steps apart.
+                steps = {step for step in steps if step < split.step}
             looks = [
                 Look(step, tuple(part.seen[step] for part in parts))
                 for step in sorted(steps)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from distdoctor.analysis.early import raced
 from distdoctor.analysis.moments import Moments, Numbers, moments, together
+from distdoctor.analysis.overflows import first_split, splits
 from distdoctor.analysis.replicas import averaging_gradients
 from distdoctor.model.run import Run
 
@@ -34,11 +35,18 @@ class Cause(StrEnum):
     STATE = "another state of the optimizer"
     STEP = "a step with other results"
     UNSEEN = "a change that nobody saw"
-    # What checks of gradients and of hyperparameters tell, and none of weights:
+    # What checks of gradients, hyperparameters and scaling tell, and none of weights:
+    OVERFLOW = "a step left out for what overflowed on some ranks"
     GRADIENTS = "other gradients"
     SETTINGS = "other hyperparameters"
     # What the check of asynchronous calls tells:
     RACED = "a step that overtook a call"
+
+
+_MADE_BY_STEPS = {
+    *(Cause.SKIPPED, Cause.ADDED, Cause.STATE, Cause.STEP, Cause.UNSEEN),
+    Cause.GRADIENTS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +87,24 @@ def partings(run: Run) -> tuple[Parting, ...]:
 
 def _partings(run: Run) -> Iterator[Parting]:
     for seen in moments(run).values():
-        for ranks in _replicas(run, seen):
+        sets = _replicas(run, seen)
+        # Ranks that part at their first step have no gradient in common.
+        sets += [one.ranks for one in splits(run) if one.ranks not in sets]
+        for ranks in sets:
+            if not seen.keys() >= set(ranks):
+                continue
             part = {rank: seen[rank] for rank in ranks}
             found = _parting(part)
             if found is None or _come_together(part, found):
                 continue
-            if found.cause is not Cause.START and raced(run, ranks):
+            split = first_split(run, ranks)
+            if (
+                split is not None
+                and found.cause in _MADE_BY_STEPS
+                and split.step <= found.step
+            ):
+                found = replace(found, cause=Cause.OVERFLOW, culprits=split.left_out)
+            elif found.cause is not Cause.START and raced(run, ranks):
                 found = replace(found, cause=Cause.RACED)
             yield found
 

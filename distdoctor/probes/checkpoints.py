@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from distdoctor.model.observed.checkpoints import Moved, Opened, Stored
-from distdoctor.probes import restoring
+from distdoctor.probes import restoring, scales
 from distdoctor.probes.file_contents import Contents, disk_of, file_of
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.keeping import KEEPER
@@ -42,6 +42,7 @@ def install() -> None:
             if made in able:
                 able.add(getattr(os, name))
     restoring.install()
+    scales.install()
 
 
 def watch_safetensors(module: ModuleType) -> None:
@@ -110,6 +111,7 @@ def _stored(began: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             ended_ns=ended,
             **contents.fields(),
             **restoring.running(),
+            **scales.running(thing),
         ),
         call_site(1),
     )

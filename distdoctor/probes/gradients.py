@@ -39,6 +39,7 @@ from distdoctor.probes import (
     prints,
     protocol,
     readings,
+    rounds,
     weighing,
     windows,
 )
@@ -123,6 +124,7 @@ def install() -> None:
     acts.watch()
     windows.install()
     weighing.install()
+    rounds.install()
     protocol.install()
     backwards.watch(begin=_beginning, end=_ended)
     EXCHANGES.look(optimizers.trained)
@@ -135,6 +137,7 @@ def turn() -> None:
     for known in (optimizers, additions, bypasses, forgotten, infinities, inputs):
         known.turn()
     windows.WINDOWS.forget()
+    rounds.ROUNDS.forget()
     protocol.PROTOCOL.forget()
     weighing.WEIGHING.forget()
     _window = _Window()
@@ -163,7 +166,8 @@ def _began(args: tuple[Any, ...]) -> None:
         unit = given is None or float(given) == 1.0
         members = EXCHANGES.members
         _window.factor = losses.factor_of(loss, members=members) if unit else 0.0
-    infinities.backward(loss)
+    if infinities.backward(loss):
+        rounds.ROUNDS.infinite(call_site(3))
     windows.WINDOWS.begin(loss)
     weighing.WEIGHING.begin(loss, args[1][0] if len(args) > 1 and args[1] else None)
 
@@ -179,6 +183,7 @@ def _ended() -> None:
     weighing.WEIGHING.passed()
     wrappers = optimizers.wrappers()
     window.local = any(map(_is_local, wrappers))
+    rounds.ROUNDS.passed(local=window.local)
     if wrappers and not reduced and not window.local and not _is_compiling():
         bypasses.watch(wrappers)
     if len(window.lines) < _MOST_LINES:
@@ -216,6 +221,7 @@ def _no_step(passes: int) -> None:
 
 
 def _before(optimizer: Any, args: Any, kwargs: Any) -> None:
+    rounds.ROUNDS.stepped += 1
     _stepping(optimizer, len(args) > 1 or bool(kwargs))  # the first is itself
 
 
@@ -230,6 +236,7 @@ def _stepping(optimizer: torch.optim.Optimizer, closure: bool) -> None:
         return
     windows.WINDOWS.stepping(optimizer)
     weighing.WEIGHING.stepping(optimizer)
+    rounds.ROUNDS.stepping(optimizer, known)
     known.steps += 1
     protocol.PROTOCOL.stepping(optimizer, known.steps)
     _window.steps += 1

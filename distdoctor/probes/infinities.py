@@ -38,11 +38,14 @@ class _Search:
 _search = _Search()
 
 
-def backward(loss: Tensor) -> None:
-    """Backward begins at a loss of one element."""
+def backward(loss: Tensor) -> bool:
+    """Backward begins at a loss of one element: whether it is seen not to be finite."""
     search = _search
-    if loss.is_cpu and search.loss is None and not math.isfinite(loss.item()):
+    if not loss.is_cpu or math.isfinite(loss.item()):
+        return False
+    if search.loss is None:
         search.loss = call_site(4)
+    return True
 
 
 def watch(known: Optimizer) -> None:

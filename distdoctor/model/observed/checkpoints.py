@@ -36,6 +36,8 @@ class Stored(_File):
     running_schedule: int = 0  # its fingerprint
     running_filled: int = 0  # optimizers alive whose state has entries
     rules: tuple[int, ...] = ()  # fingerprints of these optimizers' hyper-parameters
+    running_scale: float = 0.0  # of a GradScaler in use; 0: none, or that is in it
+    first_scale: float = 0.0  # that this GradScaler was made with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
