@@ -55,6 +55,7 @@ from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.gradients import backward_lines, places, some
+from distdoctor.analysis.halves import explains
 from distdoctor.analysis.optimizing import held
 from distdoctor.model.events import Event
 from distdoctor.model.findings import Certainty, Finding, Location, Severity
@@ -68,7 +69,12 @@ NEEDS = (Holds,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """The first ranks and step with weights that are not finite."""
-    seen = [event for rank in run.seen for event in run.of(NotFinite, rank)]
+    seen = [
+        event
+        for rank in run.seen
+        for event in run.of(NotFinite, rank)
+        if not explains(run, event)  # then DD516 tells
+    ]
     if seen:
         yield _finding(run, seen)
     require_whole(run)

@@ -112,7 +112,7 @@ from distdoctor.analysis.overflows import Split, splits
 from distdoctor.analysis.partings import Cause, partings
 from distdoctor.analysis.reasons import capital
 from distdoctor.model.findings import Certainty, Finding, Location, Severity
-from distdoctor.model.observed.precision import Stride
+from distdoctor.model.observed.scaling import Stride
 from distdoctor.model.run import Run, named
 
 CODE = "DD514"

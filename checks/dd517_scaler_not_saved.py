@@ -77,7 +77,7 @@ from distdoctor.model.events import Event
 from distdoctor.model.findings import Certainty, Finding, Severity
 from distdoctor.model.observed.checkpoints import Continued, Stored
 from distdoctor.model.observed.comparison import Unrestored
-from distdoctor.model.observed.precision import Kept
+from distdoctor.model.observed.scaling import Kept
 from distdoctor.model.run import Run
 
 CODE = "DD517"

@@ -11,7 +11,7 @@ from torch.amp import GradScaler
 from distdoctor.analysis.overflows import splits
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Observation
-from distdoctor.model.observed.precision import Overflow, Stride
+from distdoctor.model.observed.scaling import Overflow, Stride
 from distdoctor.probes import optimizers
 from distdoctor.probes.optimizers import Optimizer
 from distdoctor.probes.recorder import RECORDER

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from distdoctor.analysis.moments import moments
 from distdoctor.analysis.replicas import replicas, sent_by
 from distdoctor.model.observed.gradients import Holds
-from distdoctor.model.observed.precision import Overflow, Stride
+from distdoctor.model.observed.scaling import Overflow, Stride
 from distdoctor.model.run import Run
 
 _MOST_ROUNDS = 10_000_000  # a record that says more is damaged

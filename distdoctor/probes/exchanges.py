@@ -6,7 +6,7 @@ steps only, by the memory of its tensors or, for copies, by their first element.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -34,10 +34,13 @@ class Exchanges:
         reduced: While backward ran.
         mixed: Parameters.
         unclear: Neither parameters nor gradients, as far as was looked.
+        watchers: Called with the tensors of each call that is looked at, before it is
+            made.
     """
 
     def __init__(self) -> None:
         self.looking = True
+        self.watchers: list[Callable[[Sequence[Tensor]], object]] = []
         self.moved = self.reduced = self.mixed = self.unclear = 0
         self.members = 1
         self._looks = self._copies = 0
@@ -73,6 +76,8 @@ class Exchanges:
             return
         self._looks += 1
         tensors = [tensor for tensor in _flat(argument) if tensor.is_floating_point()]
+        for watcher in self.watchers:
+            watcher(tensors)
         kinds = [self._kind(tensor) for tensor in tensors]
         if "weight" in kinds:
             self.mixed += elements

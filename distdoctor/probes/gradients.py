@@ -32,14 +32,17 @@ from distdoctor.probes import (
     backwards,
     bypasses,
     forgotten,
+    halves,
     infinities,
     inputs,
     losses,
+    lowering,
     optimizers,
     prints,
     protocol,
     readings,
     rounds,
+    sending,
     weighing,
     windows,
 )
@@ -127,6 +130,8 @@ def install() -> None:
     rounds.install()
     protocol.install()
     backwards.watch(begin=_beginning, end=_ended)
+    lowering.install()
+    sending.install()
     EXCHANGES.look(optimizers.trained)
     EXCHANGES.members = dist.get_world_size()
 
@@ -134,7 +139,10 @@ def install() -> None:
 def turn() -> None:
     """Forget all: the process begins to play in another run."""
     global _window
-    for known in (optimizers, additions, bypasses, forgotten, infinities, inputs):
+    for known in (
+        *(optimizers, additions, bypasses, forgotten, infinities, inputs),
+        *(halves, lowering, sending),
+    ):
         known.turn()
     windows.WINDOWS.forget()
     rounds.ROUNDS.forget()
@@ -181,6 +189,7 @@ def _ended() -> None:
     window.passes += 1
     windows.WINDOWS.passed()
     weighing.WEIGHING.passed()
+    sending.passed(reduced)
     wrappers = optimizers.wrappers()
     window.local = any(map(_is_local, wrappers))
     rounds.ROUNDS.passed(local=window.local)
@@ -260,6 +269,9 @@ def _stepping(optimizer: torch.optim.Optimizer, closure: bool) -> None:
         known.fresh = max(0, known.fresh - 1)
         known.usual = max(known.usual, grown["moved"])
         _look(known, grown, None if closure else probes)
+        if not closure:
+            halves.look(known)
+            sending.stepping(known)
     else:
         known.most = max(known.most, grown["moved"])
         infinities.watch(known)
@@ -315,6 +327,8 @@ def _stepped(optimizer: torch.optim.Optimizer) -> None:
         return
     protocol.PROTOCOL.stepped(optimizer)
     infinities.stepped(known)
+    halves.stepped(known)
+    sending.stepped(known)
     following = known.steps + 1
     if is_due(following) or is_due(known.steps):
         EXCHANGES.look(optimizers.trained)

@@ -22,6 +22,7 @@ from distdoctor.journal import SIMULATION_VARIABLE
 from distdoctor.probes import (
     acts,
     checkpoints,
+    clips,
     conditions,
     optimizers,
     reducers,
@@ -65,6 +66,7 @@ def install() -> None:
     harmless(optimizers.watch)()  # they may be made before the rank joins
     harmless(weights.install)()
     harmless(checkpoints.install)()
+    harmless(clips.install)()  # user's files import the functions by name
     if not _is_simulated():
         conditions.install()
     harmless(_watch_steps)()  # also of ranks that never join, and train for themselves

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
-from distdoctor.model.observed.precision import Overflow, Stride
+from distdoctor.model.observed.scaling import Overflow, Stride
 from distdoctor.probes import acts, optimizers
 from distdoctor.probes.acts import ACTS
 from distdoctor.probes.harmless import harmless

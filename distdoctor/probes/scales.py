@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.amp import GradScaler
 
-from distdoctor.model.observed.precision import Kept
+from distdoctor.model.observed.scaling import Kept
 from distdoctor.probes.file_contents import is_optimizer, number_of
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER

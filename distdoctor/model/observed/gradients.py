@@ -169,7 +169,34 @@ class Weighed(Observation):
     used: float = 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clip(Observation):
+    """A line that clipped gradients by their norm, for the first time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent(Observation):
+    """What a rank sent for a step, and had not averaged before: gradients, mostly.
+
+    Told are the parameters whose gradients were sent by a line of the user's own, or
+    something of their shape instead. The place is the line that sent the first.
+    """
+
+    optimizer: int = 0  # as in `Holds`
+    step: int = 1
+    positions: tuple[int, ...] = ()  # of these parameters
+    own: tuple[float, ...] = ()  # norms of what backward gave on this rank
+    sent: tuple[float, ...] = ()  # norms of what was sent
+    factors: tuple[float, ...] = ()  # by which it is `own`; 0.0: it is no multiple
+    weights: tuple[float, ...] = ()  # norms of the parameters
+    moved: tuple[float, ...] = ()  # multiple of its gradient that a step took off
+    norm: float = 0.0  # that a clipping function found before; 0.0: it was not called
+    bound: float = 0.0  # that it was given
+    again: bool = False  # it was called behind the exchange, too
+    in_backward: bool = False  # sent by a wrapper, in a later backward pass
+
+
 KINDS = (
     *(Holds, Gradients, Backward, Bypassed, Forgotten, Added, Unstepped),
-    *(NotFinite, Window, Weighed),
+    *(NotFinite, Window, Weighed, Clip, Sent),
 )

@@ -1,8 +1,4 @@
-"""Gradients that are scaled for half precision, and steps that are left out for it.
-
-A round is a backward pass whose gradients ranks are to average: within accumulation,
-the last one of each window. Rounds count from 1, and alike on all ranks.
-"""
+"""In which precision a rank computes and keeps its weights."""
 
 from __future__ import annotations
 
@@ -12,38 +8,49 @@ from distdoctor.model.events import Observation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stride(Observation):
-    """An optimizer made steps evenly, one in every so many rounds.
+class LoweredBackward(Observation):
+    """A line of the user's called backward where autocast was on, for the first time.
 
-    Its place is the line of the first of these steps. Another `Stride` of the optimizer
-    follows where that ends.
+    What a library calls is not told, nor what runs inside of another backward pass.
+    """
+
+    device: str = "cuda"  # type of the device that autocast was on for
+    dtype: str = "bfloat16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaleCast(Observation):
+    """Backward ran through a copy of a parameter that autocast made before a step.
+
+    The parameter had been changed since backward ran through that very copy before.
+    The place is the line of backward.
+    """
+
+    passes: int = 0  # under autocast, when that was seen
+    names: tuple[str, ...] = ()  # of such parameters, some of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HalfStep(Observation):
+    """A step of an optimizer on parameters that it holds in float16 or bfloat16.
+
+    Some elements of some parameters were looked at before and after the step; `given`
+    are those of them that had a gradient other than 0. The place is the line of the
+    step.
     """
 
     optimizer: int = 0  # as in `Holds`
-    kind: str = ""  # name of its class
-    first: int = 1  # round of the first step
-    every: int = 1  # rounds from one to the next
-    count: int = 1  # steps
-    until: int = 0  # rounds there had been when this was told
+    step: int = 1  # as in `Gradients`
+    dtype: str = "float16"  # of these parameters
+    count: int = 1  # parameters of that dtype that had a gradient
+    rate: float = 0.0  # largest learning rate of their groups
+    epsilon: float = 0.0  # smallest of their groups; 0.0: they have none
+    own: bool = False  # its step is not one of torch's
+    stateful: bool = False  # it keeps tensors of that dtype for them
+    compensated: bool = False  # it keeps what rounding takes away, or rounds by chance
+    given: int = 0  # elements
+    lost: int = 0  # of them, those that the step left as they were
+    faded: int = 0  # of them, those with a 0 in a tensor that the optimizer keeps
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overflow(Observation):
-    """A step was left out in a round, because something was Inf or NaN.
-
-    A GradScaler left it out, at the place; or, with `loss`, nobody stepped after a
-    backward pass of a loss that was not finite, which the place began.
-    """
-
-    optimizer: int = 0  # not told with `loss`
-    round: int = 0
-    scale: float = 0.0  # of the GradScaler, that it found too large; 0: none
-    loss: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kept(Observation):
-    """The state of a GradScaler was asked for, by which it can be saved."""
-
-
-KINDS = (Stride, Overflow, Kept)
+KINDS = (LoweredBackward, StaleCast, HalfStep)

@@ -1,0 +1,330 @@
+"""Sees what becomes of a rank's gradients between backward and their averaging.
+
+Looked at are the steps that are looked at anyway, and only where lines of the user's
+own exchange gradients. What backward gave is kept as norms and some elements, and
+compared with what is sent: a multiple of it has been clipped, weighted or scaled.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from distdoctor.model.observed.gradients import Clip, Sent
+from distdoctor.probes import clips, optimizers
+from distdoctor.probes.exchanges import EXCHANGES
+from distdoctor.probes.harmless import harmless
+from distdoctor.probes.optimizers import Optimizer
+from distdoctor.probes.readings import is_capturing
+from distdoctor.probes.recorder import RECORDER
+from distdoctor.probes.sites import call_site
+
+_MOST = 1000  # parameters that are followed
+
+_SAMPLE = 64  # elements of each
+
+_FEWEST = 4  # elements by which a multiple can be told
+
+_UNLIKE = 0.02  # what is left, relative to what is sent; a float16 rounds by 0.0005
+
+_MOST_CLIPS = 64  # between two steps
+
+_MOST_LINES = 4
+
+
+@dataclass(slots=True)
+class _Own:
+    """What backward gave for a parameter, and what of it was sent."""
+
+    parameter: Tensor
+    norm: Tensor
+    sample: Tensor
+    sent: Tensor | None = None  # a norm
+    factor: float = 0.0
+    before: Tensor | None = None  # elements of the parameter before the step
+    used: Tensor | None = None  # likewise of its gradient
+
+
+@dataclass(slots=True)
+class _Clipped:
+    parameters: set[int]
+    bound: float
+    norm: Tensor
+    elements: int
+    moved: int  # sums of `EXCHANGES` at that moment
+    reduced: int
+
+
+@dataclass(slots=True)
+class _Window:
+    """What happened since the last step."""
+
+    own: dict[int, _Own] = field(default_factory=dict)
+    clips: list[_Clipped] = field(default_factory=list)
+    site: str = ""  # of the first exchange
+    sent_at: int = -1  # clips before the first exchange
+    reduced: int = 0
+
+
+_window = _Window()
+_lines: set[str] = set()
+
+
+def install() -> None:
+    """At the first `init_process_group`."""
+    clips.watch(harmless(_clipped))
+    EXCHANGES.watchers.append(harmless(_sending))
+
+
+def turn() -> None:
+    """Forget all: the process begins to play in another run."""
+    global _window
+    _window = _Window()
+    _lines.clear()
+
+
+# --- what happens ---
+
+
+def passed(reduced: bool) -> None:
+    """Backward has run; what a wrapper has averaged meanwhile is no rank's own."""
+    if not EXCHANGES.looking or is_capturing():
+        return
+    if reduced:
+        _window.own.clear()
+        return
+    given = [
+        one
+        for one in optimizers.trained()[:_MOST]
+        if one.grad is not None and _is_readable(one.grad) and not _is_sharded(one)
+    ]
+    if given:
+        norms = torch._foreach_norm([_detached(one.grad) for one in given])
+        _window.own = {
+            id(one): _Own(one, norm, _sample(_detached(one.grad)).clone())
+            for one, norm in zip(given, norms, strict=True)
+        }
+
+
+def _clipped(parameters: Sequence[Tensor], bound: float, norm: Tensor | None) -> None:
+    window = _window
+    if not EXCHANGES.looking or len(window.clips) >= _MOST_CLIPS:
+        return
+    if type(norm) is not Tensor:  # to read one that is sharded would need the others
+        return
+    if len(_lines) < _MOST_LINES:
+        site = call_site(3)
+        if site not in _lines:
+            _lines.add(site)
+            RECORDER.observe(Clip(rank=-1), site)
+    window.clips.append(
+        _Clipped(
+            parameters={id(one) for one in parameters},
+            bound=float(bound),
+            norm=norm,
+            elements=sum(one.numel() for one in parameters if one.grad is not None),
+            moved=EXCHANGES.moved,
+            reduced=EXCHANGES.reduced,
+        )
+    )
+
+
+def _sending(tensors: Sequence[Tensor]) -> None:
+    """Some tensors are about to be sent."""
+    window = _window
+    if not window.own:
+        return
+    for tensor in tensors:
+        if not _is_readable(tensor):
+            continue
+        for own, part in _parts(tensor, list(window.own.values())):
+            factor = _factor(own.sample, _sample(_detached(part)))
+            if own.sent is not None and (own.factor or not factor):
+                continue  # a metric may have the shape of a parameter
+            if window.sent_at < 0:
+                window.sent_at = len(window.clips)
+                window.site = call_site(5)
+            own.sent = torch.linalg.vector_norm(_detached(part))
+            own.factor = factor
+
+
+def stepping(known: Optimizer) -> None:
+    """A step is about to be made that is looked at."""
+    for one in known.parameters:
+        own = _window.own.get(id(one))
+        if own is not None and one.grad is not None and _is_readable(one.grad):
+            own.before = _sample(one.detach()).clone()
+            own.used = _sample(_detached(one.grad)).clone()
+
+
+def stepped(known: Optimizer) -> None:
+    """A step was made."""
+    global _window
+    if not EXCHANGES.looking:
+        return
+    window, _window = _window, _Window(reduced=EXCHANGES.reduced)
+    clipped = window.clips[: window.sent_at] if window.sent_at >= 0 else window.clips
+    found = [
+        (n, own)
+        for n, one in enumerate(known.parameters)
+        if (own := window.own.get(id(one))) is not None and own.sent is not None
+    ]
+    if found:
+        _tell(known, window, found, clipped)
+    elif clipped and (late := [one for one in clipped if _is_sent_later(one, window)]):
+        worst = _worst(late)
+        told = Sent(
+            rank=-1,
+            optimizer=known.number,
+            step=known.steps,
+            norm=float(worst.norm),
+            bound=worst.bound,
+            in_backward=True,
+        )
+        RECORDER.observe(told, call_site(4))
+
+
+def _tell(
+    known: Optimizer,
+    window: _Window,
+    found: Sequence[tuple[int, _Own]],
+    clipped: Sequence[_Clipped],
+) -> None:
+    sent = {id(own.parameter) for _, own in found}
+    before = [one for one in clipped if one.parameters & sent]
+    behind = [one for one in window.clips[window.sent_at :] if one.parameters & sent]
+    worst = _worst(before) if before else None
+    norms = [
+        torch.linalg.vector_norm(own.parameter.detach()).to(own.norm.device)
+        for _, own in found
+    ]
+    RECORDER.observe(
+        Sent(
+            rank=-1,
+            optimizer=known.number,
+            step=known.steps,
+            positions=tuple(n for n, _ in found),
+            own=_numbers([own.norm for _, own in found]),
+            sent=_numbers([own.sent for _, own in found if own.sent is not None]),
+            factors=tuple(own.factor for _, own in found),
+            weights=_numbers(norms),
+            moved=tuple(_moved(own) for _, own in found),
+            norm=0.0 if worst is None else float(worst.norm),
+            bound=0.0 if worst is None else worst.bound,
+            again=bool(behind),
+        ),
+        window.site,
+    )
+
+
+def _is_sent_later(clip: _Clipped, window: _Window) -> bool:
+    """Whether a backward pass averaged what had been clipped before any did so."""
+    none_before = clip.reduced == window.reduced
+    return none_before and EXCHANGES.reduced - clip.reduced >= clip.elements > 0
+
+
+def _worst(clipped: Sequence[_Clipped]) -> _Clipped:
+    """The clip that took away most."""
+    return max(clipped, key=lambda one: float(one.norm) / max(one.bound, 1e-30))
+
+
+# --- what a tensor carries ---
+
+
+def _parts(tensor: Tensor, all_own: Sequence[_Own]) -> list[tuple[_Own, Tensor]]:
+    """The parameters whose gradients, or the like, a tensor carries."""
+    begin, size = tensor.data_ptr(), tensor.nbytes
+    inside = [
+        (own, gradient)
+        for own in all_own
+        if (gradient := own.parameter.grad) is not None
+        and begin <= gradient.data_ptr() < begin + size
+        and _is_readable(gradient)
+    ]
+    if inside:
+        return inside
+    count = tensor.numel()
+    of_size = [
+        own for own in all_own if own.sent is None and own.parameter.numel() == count
+    ]
+    memory = tensor.untyped_storage().data_ptr()
+    if any(_memory(own.parameter) == memory for own in all_own):
+        return []  # weights
+    for own in of_size:
+        if _factor(own.sample, _sample(_detached(tensor))):
+            return [(own, tensor)]
+    if of_size:
+        waiting = [own for own in of_size if own.sent is None]
+        return [(waiting[0], tensor)] if waiting and count >= _FEWEST else []
+    if tensor.is_contiguous() and count == sum(o.parameter.numel() for o in all_own):
+        return _flat_parts(tensor, all_own)
+    return []
+
+
+def _flat_parts(tensor: Tensor, all_own: Sequence[_Own]) -> list[tuple[_Own, Tensor]]:
+    """All gradients one after the other, in the order of the parameters."""
+    flat, at, found = tensor.detach().reshape(-1), 0, []
+    for own in all_own:
+        size = own.parameter.numel()
+        found.append((own, flat[at : at + size]))
+        at += size
+    large = [one for one in found if one[0].parameter.numel() >= _FEWEST]
+    alike = [_factor(own.sample, _sample(part)) for own, part in large]
+    return found if any(alike) else []
+
+
+def _factor(own: Tensor, now: Tensor) -> float:
+    """By what one sample is a multiple of the other; 0.0 if it is none."""
+    if own.shape != now.shape or own.numel() < 1:
+        return 0.0
+    with torch.no_grad():
+        a, b = own.double(), now.to(own.device).double()
+        size = float(torch.dot(a, a))
+        if not size or not math.isfinite(size):
+            return 0.0
+        factor = float(torch.dot(a, b)) / size
+        rest = float(torch.linalg.vector_norm(b - factor * a))
+        whole = float(torch.linalg.vector_norm(b))
+    return factor if math.isfinite(whole) and rest <= _UNLIKE * whole else 0.0
+
+
+def _moved(own: _Own) -> float:
+    """The multiple of its gradient that a step took off a parameter; 0.0: none."""
+    if own.before is None or own.used is None or own.used.numel() < _FEWEST:
+        return 0.0
+    return -_factor(own.used, _sample(own.parameter.detach()) - own.before)
+
+
+def _numbers(norms: Sequence[Tensor]) -> tuple[float, ...]:
+    return tuple(map(float, torch.stack([one.double() for one in norms]).tolist()))
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _detached(tensor: Tensor | None) -> Tensor:
+    assert tensor is not None
+    return tensor.detach()
+
+
+def _sample(tensor: Tensor) -> Tensor:
+    flat = tensor.reshape(-1)
+    return flat[:: max(1, -(-flat.numel() // _SAMPLE))]
+
+
+def _is_readable(tensor: Tensor) -> bool:
+    return (
+        type(tensor) in {Tensor, torch.nn.Parameter}
+        and tensor.layout is torch.strided
+        and tensor.is_floating_point()
+        and not tensor.is_meta
+    )
+
+
+def _is_sharded(tensor: Tensor) -> bool:
+    return optimizers.is_sharded(tensor) or type(tensor.data) is not Tensor
