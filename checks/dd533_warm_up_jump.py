@@ -77,6 +77,7 @@ from collections.abc import Iterator
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.gradients import places
 from distdoctor.analysis.rates import MUCH, Jump, jumps
+from distdoctor.analysis.schedules import rates_told
 from distdoctor.model.findings import Certainty, Finding, Severity
 from distdoctor.model.observed.settings import Climbed, RateSet
 from distdoctor.model.run import Run, named
@@ -122,5 +123,6 @@ def _finding(run: Run, ranks: tuple[int, ...], jump: Jump) -> Finding:
             "before": jump.before,
             "after": jump.after,
             "slope": jump.slope,
+            **rates_told(run, climb.rank, climb.optimizer),
         },
     )

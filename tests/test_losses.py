@@ -69,7 +69,8 @@ def test_of_how_many_elements_a_loss_is_a_mean_is_read(
     loss: torch.Tensor, factor: float, count: float
 ) -> None:
     main = main_of(terms_of(loss))
-    assert (main.factor, main.count) == (pytest.approx(factor), count)
+    assert main.factor == pytest.approx(factor)
+    assert main.count == count
 
 
 def test_what_is_packed_by_a_hook_is_not_read() -> None:

@@ -91,7 +91,7 @@ class Judged:
             sys.stdout.flush()
             return
         try:
-            output.write_text(text)
+            output.write_text(text, encoding="utf-8")
         except OSError as error:
             raise RecordUnreadable(
                 f"the report cannot be written to {output}: {error.strerror}"
@@ -108,16 +108,18 @@ class Judged:
 
             return sarif.render([self.report], manuals(), Path.cwd())
         from distdoctor.report import text
+        from distdoctor.report.page import spelled
 
         terminal = output is None and sys.stdout.isatty()
         width = shutil.get_terminal_size((80, 24)).columns if terminal else 80
-        return text.render(
+        said = text.render(
             self.report,
             self.run,
             width=max(60, min(width, 120)),
             colour=terminal and "NO_COLOR" not in os.environ,
             verbose=verbose,
         )
+        return said if output is not None else spelled(said, sys.stdout.encoding)
 
     def status(self, strict: bool, allow_incomplete: bool) -> int:
         """Exit status of the examination."""

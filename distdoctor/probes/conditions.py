@@ -17,6 +17,7 @@ from distdoctor.probes import (
     files_written,
     memory_seen,
     rates,
+    schedules,
     seeds,
     settings_seen,
     streams,
@@ -41,6 +42,7 @@ def joined() -> None:
     harmless(streams.watch_passes)()
     harmless(memory_seen.watch_memory)()
     harmless(rates.watch)()
+    harmless(schedules.watch)()
     harmless(delays.watch)()
     if TRACE_VARIABLE in os.environ:
         harmless(computed.watch)()

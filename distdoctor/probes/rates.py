@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ast
-import functools
+import math
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from torch.optim import lr_scheduler
-
-from distdoctor.model.observed.settings import Climbed, RateSet
+from distdoctor.model.observed.settings import Climbed, Course, RateSet
 from distdoctor.probes.acts import ACTS
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
@@ -29,6 +27,8 @@ _MOST_CALLS = 3  # of a scheduler whose lines are asked for; the first is its ma
 
 _MOST_LINES = 3  # that set a rate
 
+_MOST_VALUES = 128  # of a course; then every other is forgotten
+
 
 class _Course:
     """The learning rate of one optimizer's first group; its changes only."""
@@ -41,6 +41,39 @@ class _Course:
         self.values: list[tuple[int, float]] = []  # and at which step each came
         self.rises = 0  # of the changes in `values`, up to the highest
         self.falling = False
+        self.sampled: list[float] = []  # every `stride` steps, from the first on
+        self.stride, self.next = 1, 1  # the step whose rate is kept next
+        self.highest = 0.0
+        self.told: Course | None = None
+
+    def sample(self) -> None:
+        """Keep the rate of this step."""
+        self.sampled.append(float(self.rate))
+        if len(self.sampled) == _MOST_VALUES:
+            del self.sampled[1::2]
+            self.stride *= 2
+        self.next = 1 + len(self.sampled) * self.stride
+
+    def told_whole(self) -> Course | None:
+        """All steps so far; None if nothing came since this was asked last."""
+        rate = self.rate
+        if not isinstance(rate, int | float):
+            return None
+        if not self.sampled or not math.isfinite(sum(self.sampled) + rate):
+            return None
+        course = Course(
+            rank=-1,
+            optimizer=self.number,
+            steps=self.step,
+            stride=self.stride,
+            rates=tuple(self.sampled),
+            highest=self.highest,
+            last=float(rate),
+        )
+        if course == self.told:
+            return None
+        self.told = course
+        return course
 
     def forget(self) -> None:
         """What comes is not to be compared with what was."""
@@ -91,7 +124,7 @@ class Rates:
         """This process plays in another run from now on."""
         self._courses: weakref.WeakKeyDictionary[Any, _Course]
         self._courses = weakref.WeakKeyDictionary()
-        self._count = 0
+        self._kept: list[_Course] = []  # of optimizers that may be gone at the end
         self._setters: weakref.WeakKeyDictionary[Any, tuple[str, Any]]
         self._setters = weakref.WeakKeyDictionary()
         self._calls: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -100,15 +133,24 @@ class Rates:
         """An optimizer made a step."""
         course = self._courses.get(optimizer)
         if course is None:
-            if self._count >= _MOST_OPTIMIZERS:
+            if len(self._kept) >= _MOST_OPTIMIZERS:
                 return
-            course = self._courses[optimizer] = _Course(self._count)
-            self._count += 1
+            course = self._courses[optimizer] = _Course(len(self._kept))
+            self._kept.append(course)
         course.step += 1
         rate = optimizer.param_groups[0].get("lr")
         if rate is not course.rate:
             course.rate = rate
             self._changed(optimizer, course, rate)
+        if course.step == course.next:
+            self._sample(course)
+
+    @harmless
+    def _sample(self, course: _Course) -> None:
+        if isinstance(course.rate, int | float):
+            course.sample()
+        else:
+            course.next = 0  # never again: a tensor is changed in place
 
     @harmless
     def _changed(self, optimizer: Any, course: _Course, rate: Any) -> None:
@@ -116,6 +158,7 @@ class Rates:
             return
         if course.values and course.values[-1][1] == rate:
             return
+        course.highest = max(course.highest, float(rate))
         told = course.changed(float(rate))
         if course.rises == _RISES and not course.falling and not course.site:
             course.site = call_site(4)
@@ -129,11 +172,23 @@ class Rates:
             course.forget()
 
     def flush(self) -> None:
-        """The process ends: tell of climbs behind which little came."""
-        for course in self._courses.values():
+        """The process ends: tell of climbs behind which little came, and of all."""
+        for course in self._kept:
             told = course.climbed()
             if told is not None:
                 RECORDER.observe(told, course.site)
+            whole = course.told_whole()
+            if whole is not None:
+                RECORDER.observe(whole)
+
+    def course_of(self, optimizer: Any) -> _Course | None:
+        """What is known of an optimizer; None if it made no step."""
+        return self._courses.get(optimizer)
+
+    @property
+    def any_steps(self) -> bool:
+        """Whether any optimizer made a step."""
+        return bool(self._kept)
 
     # --- who sets it ---
 
@@ -163,24 +218,9 @@ RATES = Rates()
 
 
 def watch() -> None:
-    """When the process has become a rank: who sets rates from then on."""
-    for kind in vars(lr_scheduler).values():
-        if isinstance(kind, type) and "step" in vars(kind):
-            _telling(kind)
+    """When the process has become a rank: its rates from then on."""
     RECORDER.on_turn.append(RATES.forget)
     RECORDER.on_end.append(harmless(RATES.flush))
-
-
-def _telling(kind: Any) -> None:
-    made: Callable[..., Any] = kind.step
-    scheduled = harmless(RATES.scheduled)
-
-    @functools.wraps(made)
-    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        scheduled(self)
-        return made(self, *args, **kwargs)
-
-    kind.step = step
 
 
 def _formulas(scheduler: Any) -> Iterator[str]:

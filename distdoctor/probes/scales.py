@@ -34,7 +34,7 @@ def install() -> None:
     RECORDER.on_turn.append(_told.clear)
 
 
-def running(thing: Any) -> dict[str, float]:
+def running(thing: Any) -> dict[str, Any]:
     """Of the GradScaler in use that has gone furthest; fields of a `Stored`.
 
     Args:

@@ -55,6 +55,7 @@ class Windows:
         self._watched: weakref.ref[Tensor] | None = None  # a parameter
         self._seen = (0, 0)  # of its gradient, behind backward: where, which version
         self._scaled: tuple[weakref.ref[Tensor], float] | None = None
+        self.attempts = 0  # times that a GradScaler was asked for a step
 
     # --- what happens ---
 
@@ -108,6 +109,7 @@ class Windows:
 
     def tried(self, _scaler: Any, _optimizer: Any) -> None:
         """A GradScaler was asked for a step, and may have left it out."""
+        self.attempts += 1
         if self._open.batches:
             self._close(SKIPPED, call_site(2))
 

@@ -40,3 +40,33 @@ def plain(text: str) -> str:
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode() for c in text
     )
+
+
+def spelled(text: str, encoding: str) -> str:
+    """Text with characters that an encoding has, as like as can be.
+
+    >>> spelled("▸ 1 │ rate |▁▄█|", "ascii")
+    '> 1 | rate |_-#|'
+    >>> spelled("▸ 1 │ rate |▁▄█|", "utf-8")
+    '▸ 1 │ rate |▁▄█|'
+    """
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        told = text.translate(_ASCII).encode(encoding, "backslashreplace")
+        return told.decode(encoding)
+    return text
+
+
+_ASCII = str.maketrans(
+    {
+        **dict(zip("▁▂▃▄▅▆▇█", "_.:-=+*#", strict=True)),
+        "▸": ">",
+        "│": "|",
+        "·": "-",
+        "…": "...",
+        "✗": "x",
+        "×": "x",
+    }
+)
+"""What stands for the characters of a report that not each terminal has."""

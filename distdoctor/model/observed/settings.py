@@ -51,4 +51,47 @@ class RateSet(Observation):
     optimizer: int = 0  # as in `Climbed`
 
 
-KINDS = (Arguments, Hyperparameters, Climbed, RateSet)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course(Observation):
+    """The learning rate of an optimizer's first group, from its first step to its last.
+
+    It may be told several times; the last tells all. A rate that is kept in a tensor is
+    not seen.
+    """
+
+    optimizer: int = 0  # as in `Climbed`
+    steps: int = 0  # that it made
+    stride: int = 1  # steps from one value to the next
+    rates: tuple[float, ...] = ()  # at the steps 1, 1 + stride and so on
+    highest: float = 0.0  # at any step
+    last: float = 0.0  # at the last step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule(Observation):
+    """How often a scheduler was asked for the next rate; the place: the line that did.
+
+    It may be told several times; the last tells all. Counted are calls of the user's,
+    not those that schedulers make of each other, or that name the epoch.
+    """
+
+    scheduler: int = 0  # number among the rank's, in order of first use
+    optimizer: int = 0  # as in `Climbed`; -1: it made no step
+    kind: str = ""  # name of its class
+    length: int = 0  # calls after which its course ends, as it was made; 0: not known
+    numbers: tuple[int, ...] = ()  # whole numbers that its functions were made with
+    calls: int = 0
+    steps: int = 0  # of its optimizer, since it was made
+    early: int = 0  # calls before the first step of any optimizer
+    scaled: bool = False  # a GradScaler had left out a step before the first call
+    alike: bool = False  # its first calls came from one line
+    begin: float = 0.0  # rate when it was made
+    second: float = 0.0  # rate after the first call
+    highest: float = 0.0  # before the fall that `end` ends
+    lowest: float = 0.0
+    falls: int = 0  # changes downwards in a row, from the highest to the lowest
+    end: int = 0  # the call that led to the lowest; 0: it jumped up again
+    turned: bool = False  # it rose again, as smoothly as it fell
+
+
+KINDS = (Arguments, Hyperparameters, Climbed, RateSet, Course, Schedule)

@@ -1,0 +1,180 @@
+"""A learning rate scheduler is asked more often than it was made for, or too early.
+
+What it is
+----------
+A scheduler counts how often it is asked, and nothing else. It was made for as many
+calls as there are optimizer steps, and is called for each micro-batch of a window whose
+gradients are accumulated; it was made for the epochs, and is called for each batch, or
+the other way round; or it is called before the optimizer's first step.
+
+Why it matters
+--------------
+The rate comes to its end when a part of the training is done, and the rest is trained
+with next to nothing; a cosine goes up again. Where it is called too seldom, the rate
+hardly leaves its beginning. Where it is called before the optimizer, the first value of
+the schedule is never used.
+
+Sick
+----
+The schedule is 48 long, as there are 48 optimizer steps, and was asked for 192 times:
+
+    rank 0 | course(steps=48,stride=16,rates=.01+.003+0,highest=.01)
+           | schedule(calls=192,steps=48,highest=.01,falls=44,end=48)@t.py:9
+           | exit=0
+    rank 1 | schedule(calls=192,steps=48,highest=.01,falls=44,end=48)@t.py:9
+           | exit=0
+
+A cosine for 40 steps goes up again behind them:
+
+    rank 0 | schedule(length=40,calls=80,steps=40,highest=1,falls=40,end=40,turned)
+    rank 1 | schedule(length=40,calls=80,steps=40,highest=1,falls=40,end=40,turned)
+
+A cosine for five epochs is asked for each of their 60 batches:
+
+    rank 0 | schedule(length=5,calls=60,steps=60,highest=.1,falls=5,end=5,turned)
+           | read(steps=12)@t.py:5  read(number=1,steps=12)@t.py:5
+           | read(number=2,steps=12)@t.py:5  read(number=3,steps=12)@t.py:5
+           | read(number=4,steps=12)@t.py:5  exit=0
+
+A cycle over 60 steps is asked for one step in each of five epochs:
+
+    rank 0 | schedule(length=60,calls=5,steps=60,highest=.1)
+           | read(steps=12)@t.py:5  read(number=1,steps=12)@t.py:5
+           | read(number=2,steps=12)@t.py:5  read(number=3,steps=12)@t.py:5
+           | read(number=4,steps=12)@t.py:5  exit=0
+
+The first call comes before the first step of any optimizer, and so do the others:
+
+    rank 0 | schedule(calls=9,steps=9,early=1,alike,begin=.1,second=.05)@t.py:9
+           | exit=0
+
+Well
+----
+It counts micro-batches, and was made for as many:
+
+    rank 0 | schedule(length=192,calls=192,steps=48,highest=.01,falls=192,end=192)
+           | exit=0
+
+There is a call for each optimizer step, also for those that a GradScaler leaves out:
+
+    rank 0 | schedule(calls=48,steps=47,early=1,scaled,alike,begin=.1,second=.09)
+           | exit=0
+
+A rate falls to its end in the middle, and the optimizer makes a step for each call:
+
+    rank 0 | schedule(calls=96,steps=96,highest=.1,falls=48,end=48)
+           | exit=0
+
+It begins anew each time:
+
+    rank 0 | schedule(calls=192,steps=48,highest=.1,falls=48)  exit=0
+
+One call for each epoch:
+
+    rank 0 | schedule(length=2,calls=2,steps=24,highest=.1,falls=2,end=2)
+           | read(steps=12)@t.py:5  read(number=1,steps=12)@t.py:5  exit=0
+
+A job that goes on from a checkpoint asks for the rates that were used before:
+
+    rank 0 | schedule(calls=20,steps=12,early=8,alike,begin=.1,second=.05)
+           | exit=0
+
+distdoctor has shortened the epochs, and the schedule has not come to its end:
+
+    rank 0 | shortened=20/400
+           | schedule(calls=192,steps=48,highest=.01,falls=44,end=48)
+           | exit=0
+
+Unknown
+-------
+A rank without a journal may ask for it at other times:
+
+    rank 0 | schedule(calls=48,steps=48,highest=.1,falls=48,end=48)
+           | exit=0
+    rank 1 | ?
+
+Remedy
+------
+Call `scheduler.step()` directly behind `optimizer.step()`, in the same branch, and give
+the scheduler as many steps as the optimizer makes: `epochs * ceil(batches / window)`.
+A schedule that is made for epochs is asked behind the loop over the batches. What was
+counted in batches is right as it is where the length is counted in them, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.gradients import places
+from distdoctor.analysis.reasons import capital
+from distdoctor.analysis.schedules import Fault, Misstep, missteps, rates_told
+from distdoctor.model.findings import Certainty, Finding, Severity
+from distdoctor.model.observed.gradients import Gradients
+from distdoctor.model.observed.settings import Schedule
+from distdoctor.model.run import Run, named
+
+CODE = "DD532"
+SEVERITY = Severity.ERROR
+NEEDS = (Schedule,)
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """Schedulers that are asked at other moments than they were made for."""
+    for found in missteps(run):
+        yield _finding(run, found)
+    require_whole(run)
+
+
+def _finding(run: Run, found: Sequence[Misstep]) -> Finding:
+    one, ranks = found[0], tuple(each.told.rank for each in found)
+    told = one.told
+    asked = [each.told for each in found]
+    steps = [step for rank in ranks for step in run.of(Gradients, rank)[:1]]
+    return Finding(
+        message=f"{capital(named(ranks))} call{'s' * (len(ranks) == 1)} "
+        f"{told.kind or 'a scheduler'}.step() {_what(one)}",
+        exhibits=tuple(asked[:2]),
+        locations=(
+            *places(asked, ranks, "asks for the next rate"),
+            *places(steps, ranks, "makes the step"),
+        ),
+        certainty=Certainty.PROVED if one.fault is Fault.EARLY else Certainty.LIKELY,
+        severity=None if one.grave else Severity.WARNING,
+        details={
+            "fault": str(one.fault),
+            "calls": told.calls,
+            "steps": told.steps,
+            "length": one.length,
+            "epochs": one.epochs,
+            **rates_told(run, told.rank, told.optimizer),
+        },
+    )
+
+
+def _what(one: Misstep) -> str:
+    told = one.told
+    if one.fault is Fault.EARLY:
+        return (
+            "before the step that the rate is for, also the first time: the first rate "
+            f"of the schedule, {told.begin:.4g}, is never used, and the optimizer "
+            f"begins with {told.second:.4g}"
+        )
+    often = f"{told.calls:,} times in {told.steps:,} optimizer steps"
+    if one.fault is Fault.EPOCHS:
+        return (
+            f"once for each epoch, {often}, and it was made for {one.length:,} calls, "
+            f"as many as there are steps: the schedule stands at "
+            f"{told.calls / one.length:.1%} of its course when the job ends"
+        )
+    for_what = (
+        f"{one.epochs} epochs" if one.fault is Fault.BATCHES else "optimizer steps"
+    )
+    behind = (
+        "rises again" if told.turned else f"stays at {told.lowest:.4g} for all the rest"
+    )
+    return (
+        f"{one.fault}, {often}, and its course is {one.length:,} calls long, as it is "
+        f"made for {for_what}: the rate comes to its end, {told.lowest:.4g}, when "
+        f"{told.end / told.calls:.0%} of the training is done, and {behind}"
+    )

@@ -1,0 +1,319 @@
+"""Schedulers: what the probe counts, and when that is not what they were made for."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.optim import Optimizer, lr_scheduler
+
+from distdoctor.analysis.schedules import (
+    Fault,
+    misstep,
+    missteps,
+    rates_told,
+    sparkline,
+)
+from distdoctor.model.drawing import sketch
+from distdoctor.model.observed.settings import Course, Schedule
+from distdoctor.model.run import Run
+from distdoctor.probes import schedules
+from distdoctor.probes.rates import Rates
+from distdoctor.probes.recorder import RECORDER
+from distdoctor.probes.schedules import Schedules
+from distdoctor.probes.windows import WINDOWS
+from distdoctor.report.page import spelled
+
+pytestmark = pytest.mark.filterwarnings("ignore:Detected call of")
+
+STEPS, WINDOW = 20, 4
+
+
+class Job:
+    """A rank that trains, and calls the probe as hooks do."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.told: list[Any] = []
+        monkeypatch.setattr(
+            RECORDER, "observe", lambda one, _site="": self.told.append(one)
+        )
+        self.rates = Rates()
+        monkeypatch.setattr(schedules, "RATES", self.rates)
+        monkeypatch.setattr(WINDOWS, "attempts", 0)
+        self.schedules = Schedules()
+        self.optimizer = torch.optim.SGD(nn.Linear(2, 1).parameters(), lr=0.1)
+
+    def step(self) -> None:
+        """Make a step."""
+        self.optimizer.step()
+        self.rates.stepped(self.optimizer)
+
+    def ask(self, scheduler: Any) -> None:
+        """Ask a scheduler for the next rate."""
+        self.schedules.known(scheduler)
+        scheduler.step()
+        self.schedules.asked(scheduler, given=False)
+
+    def train(self, scheduler: Any, window: int = WINDOW, steps: int = STEPS) -> None:
+        """Ask the scheduler for each batch, and step for each window."""
+        for batch in range(1, steps * window + 1):
+            if batch % window == 0:
+                self.step()
+            self.ask(scheduler)
+
+    def schedule(self) -> Schedule:
+        """What is told of the only scheduler."""
+        self.rates.flush()
+        self.schedules.flush()
+        (told,) = [one for one in self.told if isinstance(one, Schedule)]
+        return told
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> Job:
+    return Job(monkeypatch)
+
+
+def fault_of(told: Schedule) -> Fault | None:
+    found = misstep(Run.of_events({0: [told]}), told)
+    return None if found is None else found.fault
+
+
+def falling(total: int) -> Callable[[int], float]:
+    """A line down."""
+    return lambda step: max(0.0, 1.0 - step / total)
+
+
+def half_wave(step: int, total: int) -> float:
+    """Down, and up again behind it, as that of well-known libraries."""
+    return max(0.0, 0.5 * (1.0 + math.cos(math.pi * step / total)))
+
+
+class Planned:
+    """A job as a class, whose method is the schedule."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+
+    def share(self, step: int) -> float:
+        """Of the highest rate."""
+        return max(0.0, 1.0 - step / self.total)
+
+
+class OwnScheduler(lr_scheduler.LRScheduler):
+    """Written by the user."""
+
+    def __init__(self, optimizer: Optimizer, total: int) -> None:
+        self.total = total
+        super().__init__(optimizer)
+
+    def get_lr(self) -> list[float | torch.Tensor]:
+        """Along a line."""
+        left = max(0.0, 1.0 - self.last_epoch / self.total)
+        return [rate * left for rate in self.base_lrs]
+
+
+MAKERS: dict[str, Callable[[Optimizer, int], Any]] = {
+    "closure": lambda one, n: lr_scheduler.LambdaLR(one, falling(n)),
+    "partial": lambda one, n: lr_scheduler.LambdaLR(
+        one, functools.partial(half_wave, total=n)
+    ),
+    "method": lambda one, n: lr_scheduler.LambdaLR(one, Planned(n).share),
+    "cosine": lr_scheduler.CosineAnnealingLR,
+    "polynomial": lr_scheduler.PolynomialLR,
+    "linear": lambda one, n: lr_scheduler.LinearLR(one, 1.0, 0.01, n),
+    "own": OwnScheduler,
+    "sequence": lambda one, n: lr_scheduler.SequentialLR(
+        one,
+        [
+            lr_scheduler.LinearLR(one, 0.1, total_iters=4),
+            lr_scheduler.CosineAnnealingLR(one, n - 4),
+        ],
+        milestones=[4],
+    ),
+}
+
+
+# --- the probe and what is made of it ---
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_schedule_for_steps_is_not_for_micro_batches(name: str, job: Job) -> None:
+    job.train(MAKERS[name](job.optimizer, STEPS))
+    told = job.schedule()
+    assert (told.calls, told.steps) == (STEPS * WINDOW, STEPS)
+    assert fault_of(told) is Fault.MICRO_BATCHES
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("window", [1, WINDOW])
+def test_a_schedule_for_as_many_calls_as_are_made_is_well(
+    name: str, window: int, job: Job
+) -> None:
+    job.train(MAKERS[name](job.optimizer, STEPS * window), window)
+    assert fault_of(job.schedule()) is None
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_its_length_or_its_numbers_are_known(name: str, job: Job) -> None:
+    job.train(MAKERS[name](job.optimizer, 37))
+    told = job.schedule()
+    assert told.length == 37 or 37 in told.numbers
+
+
+def test_schedulers_that_ask_each_other_are_not_counted(job: Job) -> None:
+    inner = lr_scheduler.CosineAnnealingLR(job.optimizer, STEPS)
+    outer = lr_scheduler.ChainedScheduler([inner])
+    job.train(outer, window=1)
+    told = job.schedule()
+    assert (told.kind, told.calls, told.length) == ("ChainedScheduler", STEPS, STEPS)
+
+
+def test_a_call_that_names_the_epoch_is_not_counted(job: Job) -> None:
+    scheduler = lr_scheduler.StepLR(job.optimizer, 2)
+    job.step()
+    job.schedules.asked(scheduler, given=True)
+    assert job.schedule().calls == 0
+
+
+def test_restarts_are_no_end(job: Job) -> None:
+    job.train(lr_scheduler.CosineAnnealingWarmRestarts(job.optimizer, STEPS))
+    told = job.schedule()
+    assert (told.end, told.turned) == (0, False)
+    assert fault_of(told) is None
+
+
+def test_a_drop_is_no_slope(job: Job) -> None:
+    job.train(lr_scheduler.StepLR(job.optimizer, STEPS))
+    assert fault_of(job.schedule()) is None
+
+
+def test_an_optimizer_that_is_gone_at_the_end_is_told_of(job: Job) -> None:
+    job.train(MAKERS["closure"](job.optimizer, STEPS))
+    del job.optimizer
+    assert job.schedule().steps == STEPS
+
+
+def test_what_was_told_is_told_again_only_if_it_changes(job: Job) -> None:
+    scheduler = MAKERS["closure"](job.optimizer, STEPS)
+    job.train(scheduler)
+    for _ in range(2):
+        job.rates.flush()
+        job.schedules.flush()
+    assert len(job.told) == 2  # the course and the schedule
+    job.step()
+    job.ask(scheduler)
+    job.rates.flush()
+    job.schedules.flush()
+    assert len(job.told) == 4
+
+
+def test_rates_in_tensors_are_left_alone(job: Job) -> None:
+    job.optimizer.param_groups[0]["lr"] = torch.tensor(0.1)
+    job.train(lr_scheduler.CosineAnnealingLR(job.optimizer, STEPS))
+    job.rates.flush()
+    job.schedules.flush()
+    assert job.told == []
+
+
+# --- before the optimizer ---
+
+
+def test_a_call_before_each_step_is_too_early(job: Job) -> None:
+    scheduler = MAKERS["closure"](job.optimizer, STEPS)
+    for _ in range(STEPS):
+        job.ask(scheduler)
+        job.step()
+    told = job.schedule()
+    assert fault_of(told) is Fault.EARLY
+    assert told.begin == pytest.approx(0.1)
+    assert told.second == pytest.approx(0.095)
+
+
+@pytest.mark.parametrize(
+    "excuse", ["another line", "a scaler", "another optimizer", "several"]
+)
+def test_a_first_call_may_come_early(excuse: str, job: Job) -> None:
+    scheduler = MAKERS["closure"](job.optimizer, STEPS + 3)
+    if excuse == "a scaler":
+        WINDOWS.attempts += 1
+    if excuse == "another optimizer":
+        job.rates.stepped(torch.optim.SGD(nn.Linear(2, 1).parameters(), lr=0.1))
+    if excuse in {"another line", "several"}:
+        job.ask(scheduler)
+    for number in range(STEPS):
+        if excuse not in {"another line", "several"} or number:
+            job.ask(scheduler)
+        if excuse == "several" and number == 1:
+            job.ask(scheduler)
+        if excuse != "several" or number:
+            job.step()
+    job.schedules._kept[0].sites = ["a", "a" if excuse != "another line" else "b"]
+    assert fault_of(job.schedule()) is None
+
+
+# --- epochs ---
+
+EPOCHS = "".join(f" read(number={n},steps=12)@t.py:5" for n in range(5))
+
+
+def faults(schedule: str, more: str = "") -> list[Fault]:
+    run = sketch(f"rank 0 | {more} schedule({schedule}){EPOCHS} exit=0")
+    return [found[0].fault for found in missteps(run)]
+
+
+def test_a_length_in_epochs_is_not_for_batches() -> None:
+    cosine = "length=5,calls=60,steps=60,highest=1,falls=5,end=5,turned"
+    assert faults(cosine) == [Fault.BATCHES]
+    assert faults(cosine.replace("length=5", "length=8")) == []
+    assert faults(cosine, "shortened=12/90") == []
+    assert faults(cosine.replace("calls=60", "calls=5")) == []
+
+
+def test_a_warm_up_as_long_as_there_are_epochs_is_well() -> None:
+    assert faults("numbers=5,calls=60,steps=60,highest=1,lowest=1") == []
+
+
+def test_a_length_in_steps_is_not_for_epochs() -> None:
+    cycle = "length=60,calls=5,steps=60,highest=1"
+    assert faults(cycle) == [Fault.EPOCHS]
+    assert faults(cycle.replace("length=60", "length=100")) == []
+    assert faults("numbers=6+60,calls=5,steps=60") == [Fault.EPOCHS]
+    assert faults(cycle, "shortened=12/90") == []
+
+
+# --- the picture ---
+
+
+def test_a_long_course_is_told_in_few_values(job: Job) -> None:
+    scheduler = lr_scheduler.CosineAnnealingLR(job.optimizer, 5_000)
+    job.train(scheduler, window=1, steps=5_000)
+    job.schedule()
+    (course,) = [one for one in job.told if isinstance(one, Course)]
+    assert (course.steps, len(course.rates) <= 128) == (5_000, True)
+    assert course.rates[0] == course.highest == pytest.approx(0.1)
+    for n, rate in enumerate(course.rates):
+        share = half_wave(n * course.stride, 5_000)
+        assert rate == pytest.approx(0.1 * share, abs=1e-6)
+
+
+def test_a_course_is_drawn_with_its_figures() -> None:
+    run = sketch("rank 0 | course(steps=9,stride=4,rates=.1+.2+0.0,highest=.2) exit=0")
+    assert rates_told(run, 0, 0)["picture"] == [
+        "learning rate |▅█▁|",
+        "steps 1 to 9: first 0.1, highest 0.2, last 0",
+    ]
+    assert rates_told(run, 0, 1) == {}
+
+
+@given(st.lists(st.floats(0, 1e9), max_size=200))
+def test_any_course_can_be_drawn_and_spelled(rates: list[float]) -> None:
+    drawn = sparkline(rates)
+    assert len(drawn) == min(48, len(rates))
+    assert len(spelled(drawn, "ascii")) == len(drawn)
+    assert spelled(drawn, "utf-8") == drawn
