@@ -58,3 +58,30 @@ class MissingEvidence(DistdoctorError):
     Raised by a check; the examination turns it into the verdict *unknown* and shows
     the text as its reason, so the text names what is missing and from which ranks.
     """
+
+
+class EquivalenceBroken(DistdoctorError, AssertionError):
+    """Two ways to make a step, which must come to the same, do not.
+
+    Raised in a test; the text names the property, the smallest example and the factor.
+
+    Attributes:
+        excess: The error, in units of what rounding can explain.
+        factor: By which all gradients are wrong; 0.0: by none, or not known.
+    """
+
+    def __init__(self, text: str, *, excess: float = 0.0, factor: float = 0.0) -> None:
+        self.excess, self.factor = excess, factor
+        super().__init__(text)
+
+
+class NotEquivalentByNature(DistdoctorError):
+    """What was to be shown equal is not meant to be: the model couples its samples."""
+
+
+class StepUnusable(DistdoctorError):
+    """A step to be tried makes no step of its optimizer, or gets what it cannot use."""
+
+
+class HypothesisMissing(DistdoctorError, ImportError):
+    """The library hypothesis, which draws the examples, is not installed."""

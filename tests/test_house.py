@@ -38,6 +38,7 @@ MAY_IMPORT = {
     "cli": "errors model analysis journal launch catalogue examination report judging",
     "pytest_plugin": "errors model journal probes launch catalogue report judging",
     "testing": "model",
+    "equivalence": "errors model journal probes",
     "__main__": "cli",
     "__init__": "",
     "reference_jobs": "",
@@ -57,6 +58,7 @@ MAY_USE = {
     "fixtures": "torch horovod numpy",
     "pytest_plugin": "pytest _pytest torch hypothesis psutil",
     "testing": "torch",
+    "equivalence": "torch hypothesis",
 }
 
 

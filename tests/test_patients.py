@@ -94,6 +94,13 @@ JOBS = [
     ("pipeline.py", ""),
     ("pipeline.py", "--schedule gpipe"),
     ("cuda_training.py", ""),
+    ("amp_accumulation.py", ""),
+    ("amp_accumulation.py", "--precision bf16 --epochs 2 --workers 1"),
+    ("token_accumulation.py", ""),
+    ("trust_ratio.py", "--optimizer lars"),
+    ("trust_ratio.py", "--optimizer lamb"),
+    ("checkpointed.py", ""),
+    ("checkpointed.py", "--reentrant"),
 ]
 
 
