@@ -3,6 +3,7 @@
 import pytest
 
 from distdoctor.analysis.lines import assigning, clearing_in_vain
+from distdoctor.analysis.reduction import unreduced
 from distdoctor.catalogue import every_check
 from distdoctor.examination import verdict
 from distdoctor.model.drawing import sketch
@@ -99,3 +100,96 @@ def test_what_is_lost_is_counted() -> None:
 )
 def test_passes_that_are_dropped_for_a_reason_are_not_accused(rank: str) -> None:
     assert finding_of("DD503", rank) is None
+
+
+# --- averaged too seldom ---
+
+RANK = (
+    "wrap=ddp:w trained(names=w,numels=4,wrapped) optimised{more}"
+    " weights(prints=7,step=1,gradients={g}1) weights(prints={w},step=2,gradients={g}2)"
+    " {cycles} exit=0"
+)
+
+
+def parted(cycles: str, second: str = "", more: str = "") -> Run:
+    """Two ranks, whose weights differ behind the first step."""
+    one = RANK.format(g=1, w=8, cycles=cycles, more=more)
+    other = RANK.format(g=2, w=9, cycles=second or cycles, more=more)
+    return sketch(f"rank 0 | {one}\nrank 1 | {other}")
+
+
+ALL = "cycle(step=1,words=3:backward/local+step,more=5)@t.py:9"
+
+
+def test_steps_with_gradients_of_one_rank_explain_the_drift() -> None:
+    (found,) = unreduced(parted(ALL))
+    assert (found.steps, found.told, found.parting.step) == (6, True, 2)
+
+
+def test_a_second_backward_for_one_forward_pass_is_not_averaged() -> None:
+    (found,) = unreduced(parted("cycle(step=1,words=backward+backward/bare+step)"))
+    assert not found.told
+
+
+@pytest.mark.parametrize(
+    "cycles",
+    [
+        "cycle(step=1,words=2:backward/local+backward+step,more=5)",
+        "cycle(step=1,words=3:backward/local+exchange+changed+step,more=5)",
+        "cycle(step=1,words=backward/bare+step,more=5)",
+        "cycle(step=1,words=backward+step) cycle(step=3,words=backward/local+step)",
+        "cycle(step=1,words=scaled/local+skip,more=5)",
+    ],
+    ids=["outside", "by hand", "passed by", "parted before", "skipped"],
+)
+def test_a_drift_that_something_else_explains_is_not_accused(cycles: str) -> None:
+    assert list(unreduced(parted(cycles))) == []
+
+
+def test_all_replicas_must_have_done_so() -> None:
+    averaged = "cycle(step=1,words=backward+step,more=5)"
+    assert list(unreduced(parted(ALL, averaged))) == []
+
+
+def test_steps_of_several_optimizers_are_counted_apart() -> None:
+    late = ALL.replace("step=1", "step=3")
+    assert list(unreduced(parted(late))) == []
+    (found,) = unreduced(parted(late, more=" optimised"))
+    assert found.steps == 6
+
+
+def test_replicas_that_are_alike_may_be_averaged_in_any_way() -> None:
+    one = RANK.format(g=1, w=8, cycles=ALL, more="")
+    assert list(unreduced(sketch(f"rank 0 | {one}\nrank 1 | {one}"))) == []
+
+
+# --- averaged too often ---
+
+HELD = "wrap=ddp:w holds(names=w,sizes=4,averaged=0) "
+
+
+def test_what_is_sent_for_nothing_is_counted() -> None:
+    found = finding_of(
+        "DD506",
+        HELD + "cycle(words=4:backward+step,size_bytes=1048576)@t.py:9"
+        " cycle(words=clear+4:backward+step,size_bytes=1048576,more=30)@t.py:9",
+    )
+    assert found is not None
+    assert "at 32 of 32 steps: 3 of 4 times, 3 MiB a step" in found.message
+
+
+@pytest.mark.parametrize(
+    "rank",
+    [
+        HELD + "cycle(words=clear+4:backward+step,more=14)",
+        "wrap=ddp:w holds(names=w,sizes=4) cycle(words=clear+2:backward+step,more=30)",
+        "holds(names=w,sizes=4,averaged=0) cycle(words=clear+2:backward+step,more=30)",
+        HELD + "cycle(words=clear+2:backward+step,more=20)"
+        " cycle(words=clear+backward+step,more=20)",
+        HELD + "cycle(words=clear+backward+exchange+backward+step,more=30)",
+        HELD + "cycle(words=spare+clear+backward+step,more=30)",
+    ],
+    ids=["few", "not averaged", "not wrapped", "some", "exchanged", "two players"],
+)
+def test_what_could_not_be_spared_is_not_told(rank: str) -> None:
+    assert finding_of("DD506", rank) is None

@@ -113,10 +113,8 @@ class Protocol:
     def cleared(self, _owner: Any, _given: Any) -> None:
         """They were, of whatever optimizer."""
         for one in self._followed:
-            if not one.inside and one.is_changed():
-                one.seen = one.states()
-                if one.filled:
-                    self._clear(one, called=True)
+            if not one.inside and one.settle_change() and one.filled:
+                self._clear(one, called=True)
 
     def unscaling(self, scaler: Any, optimizer: Any) -> None:
         """The user calls `unscale_`, or a scaler does for its own step."""
@@ -167,8 +165,7 @@ class Protocol:
     def clipped(self) -> None:
         """It was; whose gradients were, is seen."""
         for one in self._followed:
-            if not one.inside and one.is_changed():
-                one.settle()
+            if not one.inside and one.settle_change():
                 self._say(one, words.CLIP, called=True)
 
     def scheduled(self, optimizer: Any) -> None:
@@ -256,10 +253,9 @@ class Protocol:
             if not between and 2 * (moved - one.moved) >= one.elements > 0:
                 self._say(one, words.EXCHANGE)
             one.moved = moved
-        if not one.is_changed():
-            return
         was = one.seen
-        one.settle()
+        if not one.settle_change():
+            return
         if one.is_gone(was) or (one.filled and one.is_zero(anew=True)):
             if one.filled:
                 self._clear(one)

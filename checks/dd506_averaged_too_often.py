@@ -1,0 +1,134 @@
+"""Gradients are averaged for each batch of a window, where once for a step would do.
+
+What it is
+----------
+Accumulation sums the gradients of several batches. DDP averages in each backward, and
+each time sends the sum so far. Inside of `no_sync` it leaves that for the last batch of
+the window, and what the step is made with is the same.
+
+Why it matters
+--------------
+The result is right. But all gradients are sent as often as there are batches to a step,
+and backward waits for it: over a network that may be most of the time of a step.
+
+Sick
+----
+Four passes to a step, all of which are averaged:
+
+    rank 0 | wrap=ddp:w  holds(names=w,sizes=4,averaged=0)
+           | cycle(words=clear+4:backward+step,elements=4,size_bytes=16,more=31)@t.py:9
+           | exit=0
+    rank 1 | wrap=ddp:w  holds(names=w,sizes=4,averaged=0)
+           | cycle(words=clear+4:backward+step,elements=4,size_bytes=16,more=31)@t.py:9
+           | exit=0
+
+Well
+----
+The last one alone:
+
+    rank 0 | wrap=ddp:w  holds(names=w,sizes=4,averaged=0)
+           | cycle(words=clear+3:backward/local+backward+step,more=31)@t.py:9  exit=0
+    rank 1 | wrap=ddp:w  holds(names=w,sizes=4,averaged=0)
+           | cycle(words=clear+3:backward/local+backward+step,more=31)@t.py:9  exit=0
+
+Each pass has its step:
+
+    rank 0 | wrap=ddp:w  holds(names=w,sizes=4,averaged=0)
+           | cycle(words=clear+backward+step,more=31)@t.py:9  exit=0
+    rank 1 | wrap=ddp:w  holds(names=w,sizes=4,averaged=0)
+           | cycle(words=clear+backward+step,more=31)@t.py:9  exit=0
+
+The graph is said to be always the same, which `no_sync` does not go with:
+
+    rank 0 | wrap=ddp:w  holds(names=w,sizes=4,averaged=0)
+           | cycle(words=clear+4:backward+step,static,more=31)@t.py:9  exit=0
+    rank 1 | wrap=ddp:w  holds(names=w,sizes=4,averaged=0)
+           | cycle(words=clear+4:backward+step,static,more=31)@t.py:9  exit=0
+
+What each batch gives is clipped for itself:
+
+    rank 0 | wrap=ddp:w  holds(names=w,sizes=4,averaged=0)
+           | cycle(words=clear+4:backward.clip+step,more=31)@t.py:9  exit=0
+    rank 1 | wrap=ddp:w  holds(names=w,sizes=4,averaged=0)
+           | cycle(words=clear+4:backward.clip+step,more=31)@t.py:9  exit=0
+
+Unknown
+-------
+A rank without a journal may have done so:
+
+    rank 0 | wrap=ddp:w  cycle(words=clear+backward+step)@t.py:9  exit=0
+    rank 1 | ?
+
+Remedy
+------
+Run forward and backward of all batches but the last of a window inside of
+`model.no_sync()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.gradients import places
+from distdoctor.analysis.protocol import lines_of
+from distdoctor.analysis.reasons import capital
+from distdoctor.analysis.reduction import Repeated, repeated
+from distdoctor.model.findings import Finding, Severity
+from distdoctor.model.observed.protocol import BACKWARD, SCALED, Cycle
+from distdoctor.model.run import Run, named
+
+CODE = "DD506"
+SEVERITY = Severity.NOTE
+NEEDS = (Cycle,)
+
+_LEAST = 16
+"""Steps that are so; a job of few has nothing to gain."""
+
+_SHARE = 0.8
+"""Of all steps."""
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """Optimizers whose gradients are sent more often than they are used."""
+    if run.world_size > 1:
+        for found in repeated(run):
+            told = [one for one in found if _is_told(one)]
+            if told:
+                yield _finding(run, told)
+    require_whole(run)
+
+
+def _is_told(one: Repeated) -> bool:
+    return one.steps >= _LEAST and one.steps >= _SHARE * one.course.steps
+
+
+def _finding(run: Run, found: Sequence[Repeated]) -> Finding:
+    one, ranks = found[0], tuple(each.course.rank for each in found)
+    acts = [
+        act for each in found for act in lines_of(run, each.course, BACKWARD, SCALED)
+    ]
+    spared = (one.passes - 1) * one.size_bytes
+    return Finding(
+        message=f"{capital(named(ranks))} average{'s' * (len(ranks) == 1)} gradients "
+        f"in each of {one.passes} backward passes to a step, at {one.steps} of "
+        f"{one.course.steps} steps: {one.passes - 1} of {one.passes} times, "
+        f"{_size(spared)} a step, are sent for nothing",
+        exhibits=(one.cycle,),
+        locations=(
+            *places(acts, ranks, "backward, averaged each time"),
+            *places([each.cycle for each in found], ranks, "the one step for them"),
+        ),
+        details={
+            "passes": one.passes,
+            "steps": one.steps,
+            "spared_bytes_per_step": spared,
+        },
+    )
+
+
+def _size(size_bytes: int) -> str:
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size_bytes >= size:
+            return f"{size_bytes / size:.3g} {unit}"
+    return f"{size_bytes} bytes"
