@@ -26,6 +26,13 @@ A schedule of rank 2 is shorter than that of the others:
     rank 1 | wrap=ddp:w  hyperparameters(shared,step=9,names=0.lr,values=0.05)@t.py:8
     rank 2 | wrap=ddp:w  hyperparameters(shared,step=9,names=0.lr,values=0.02)@t.py:8
 
+Only rank 0 asks its scheduler for the next rate:
+
+    rank 0 | wrap=ddp:w  hyperparameters(shared,step=2,names=0.lr,values=0.09)@t.py:8
+           | schedule(calls=40,steps=40)@t.py:9  exit=0
+    rank 1 | wrap=ddp:w  hyperparameters(shared,step=2,names=0.lr,values=0.1)@t.py:8
+           | schedule(steps=40)  exit=0
+
 Well
 ----
 All are equal:
@@ -73,9 +80,10 @@ from distdoctor.analysis.hyperparameters import (
     unequal_arguments,
 )
 from distdoctor.analysis.reasons import capital
+from distdoctor.analysis.schedules import unequally_asked
 from distdoctor.model.events import Event, Place
 from distdoctor.model.findings import Finding, Location, Role, Severity
-from distdoctor.model.observed.settings import Hyperparameters
+from distdoctor.model.observed.settings import Hyperparameters, Schedule
 from distdoctor.model.run import Run, named
 
 CODE = "DD412"
@@ -116,6 +124,15 @@ def _finding(run: Run, one: Differing) -> Finding:
             locations.append(
                 Location(read.place, one.ranks, Role.PARTY, "reads the arguments")
             )
+    asked: dict[int, Schedule] = {}
+    if any(name.endswith(".lr") for name in one.settings):
+        asked = unequally_asked(run, first.optimizer, one.ranks)
+    if asked:
+        calls = {rank: str(told.calls) for rank, told in asked.items()}
+        kind = next(iter(asked.values())).kind
+        hints.append(f"{kind}.step() was called so many times: {_values(calls)}")
+        exhibits += list(asked.values())[:_MOST_SHOWN]
+        locations += _asking(asked)
     hint = f"; {hints[0]}" if hints else ""
     return Finding(
         message=f"{capital(named(one.ranks))} train one model, and {first.kind} makes "
@@ -146,6 +163,18 @@ def _values(by_rank: dict[int, str]) -> str:
     ordered = sorted(ranks.items(), key=lambda item: -len(item[1]))
     shown = [f"{value} on {named(who)}" for value, who in ordered[:_MOST_SHOWN]]
     return ", ".join(shown) + ", …" * (len(ordered) > _MOST_SHOWN)
+
+
+def _asking(asked: dict[int, Schedule]) -> list[Location]:
+    """Where ranks ask for the next rate that not all ask for."""
+    ranks: dict[Place, list[int]] = {}
+    for rank, told in asked.items():
+        if told.place is not None:
+            ranks.setdefault(told.place, []).append(rank)
+    return [
+        Location(place, tuple(who), Role.PARTY, "asks for the next rate")
+        for place, who in ranks.items()
+    ]
 
 
 def _locations(one: Differing) -> list[Location]:

@@ -18,6 +18,7 @@ from distdoctor.analysis.schedules import (
     missteps,
     rates_told,
     sparkline,
+    unequally_asked,
 )
 from distdoctor.model.drawing import sketch
 from distdoctor.model.observed.settings import Course, Schedule
@@ -285,6 +286,26 @@ def test_a_length_in_steps_is_not_for_epochs() -> None:
     assert faults(cycle.replace("length=60", "length=100")) == []
     assert faults("numbers=6+60,calls=5,steps=60") == [Fault.EPOCHS]
     assert faults(cycle, "shortened=12/90") == []
+
+
+# --- ranks ---
+
+
+@pytest.mark.parametrize(
+    ("other", "found"),
+    [
+        ("schedule(calls=0,steps=40)", True),
+        ("schedule(calls=40,steps=40)", False),
+        ("schedule(calls=20,steps=20)", False),
+        ("schedule(calls=0,steps=40,optimizer=1)", False),
+    ],
+)
+def test_ranks_that_ask_a_different_number_of_times(other: str, found: bool) -> None:
+    run = sketch(f"rank 0 | schedule(calls=40,steps=40) exit=0\nrank 1 | {other}")
+    asked = unequally_asked(run, 0, (0, 1))
+    assert {rank: one.calls for rank, one in asked.items()} == (
+        {0: 40, 1: 0} if found else {}
+    )
 
 
 # --- the picture ---

@@ -98,6 +98,26 @@ def misstep(run: Run, told: Schedule) -> Misstep | None:
     return _too_early(told, epochs)
 
 
+def unequally_asked(
+    run: Run, optimizer: int, ranks: Sequence[int]
+) -> dict[int, Schedule]:
+    """By rank, a scheduler of one optimizer that ranks ask a different number of times.
+
+    Empty if there is none, or if its optimizer made different numbers of steps.
+    """
+    by_number: dict[int, dict[int, Schedule]] = {}
+    for rank in ranks:
+        for one in schedulers(run, rank):
+            if one.optimizer == optimizer:
+                by_number.setdefault(one.scheduler, {})[rank] = one
+    for told in by_number.values():
+        whole = len(told) == len(ranks)
+        steps = {one.steps for one in told.values()}
+        if whole and len(steps) == 1 and len({one.calls for one in told.values()}) > 1:
+            return told
+    return {}
+
+
 def course_of(run: Run, rank: int, optimizer: int) -> Course | None:
     """The rates of an optimizer; its number is as in `Schedule`."""
     told = [one for one in run.of(Course, rank) if one.optimizer == optimizer]
@@ -174,8 +194,8 @@ def _is_near(length: int, steps: int) -> bool:
 def _epochs(run: Run, told: Schedule) -> int:
     """Passes over a loader that an optimizer made steps on, if all are of one loop."""
     trained: Sequence[Pass] = [one for one in passes(run, told.rank) if one.steps]
-    its = [one for one in trained if one.read.optimizer == told.optimizer]
-    trained = its or trained
+    its = [one for one in trained if one.read.optimizer == told.optimizer + 1]
+    trained = its or trained  # passes count optimizers from 1
     return len(trained) if len({one.key for one in trained}) == 1 else 0
 
 
