@@ -33,6 +33,11 @@ if importlib.util.find_spec("hypothesis") is None:
 from distdoctor.equivalence import batches
 from distdoctor.equivalence.accumulation import assert_accumulates
 from distdoctor.equivalence.batches import Batches
+from distdoctor.equivalence.compilation import assert_compiles
+from distdoctor.equivalence.precision import assert_amp
+from distdoctor.equivalence.ranks import assert_ranks
+from distdoctor.equivalence.recomputation import assert_checkpointed
+from distdoctor.equivalence.resumption import assert_resumes
 from distdoctor.equivalence.step import Step, Trainee, without_dropout
 from distdoctor.equivalence.telling import Report
 
@@ -45,6 +50,11 @@ __all__ = [
     "StepUnusable",
     "Trainee",
     "assert_accumulates",
+    "assert_amp",
+    "assert_checkpointed",
+    "assert_compiles",
+    "assert_ranks",
+    "assert_resumes",
     "batches",
     "without_dropout",
 ]

@@ -86,6 +86,7 @@ def reference(
     more: int = 1,
     storage: torch.dtype | None = None,
     slack: float = 1.0,
+    trials: int = TRIALS,
 ) -> Reference:
     """Compute a step in float64, and what rounding in another precision may do to it.
 
@@ -95,12 +96,13 @@ def reference(
         more: Terms that are summed beside those of the step, such as micro-batches.
         storage: Precision of results that are stored, if it is lower (autocast).
         slack: The unit round-off is taken for larger by this factor.
+        trials: How often rounding is played.
     """
     unit = unit_roundoff(dtype) * slack
     stored = 0.0 if storage is None else unit_roundoff(storage)
     counting = Counting()
     exact = run(counting)
-    shaken = [run(Shaking(unit, seed, stored)) for seed in range(TRIALS)]
+    shaken = [run(Shaking(unit, seed, stored)) for seed in range(trials)]
     least = gamma(counting.depth + more, unit) + 4 * stored
     gradients = []
     for position, expected in enumerate(exact.gradients):

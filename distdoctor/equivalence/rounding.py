@@ -101,8 +101,8 @@ class Shaking(TorchDispatchMode):
     Args:
         unit: Unit round-off that is played.
         seed: Of the errors.
-        storage: Unit round-off of every result, where sums are kept with `unit` and
-            results are stored with less precision, as under autocast.
+        storage: Unit round-off of what goes into and comes out of products of matrices
+            and the like, where sums are kept with `unit`, as under autocast.
     """
 
     def __init__(self, unit: float, seed: int, storage: float = 0.0) -> None:
@@ -117,15 +117,21 @@ class Shaking(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        name = func.overloadpacket.__name__
+        if self._storage and (name in _PRODUCTS or "convolution" in name):
+            args = tree_map_only(Tensor, self._stored, args)
         result = func(*args, **(kwargs or {}))
         if func._schema.is_mutable or _is_view(func):
             return result  # other tensors share its memory
-        name = func.overloadpacket.__name__
         if name in _EXACT:
             return result
-        size = gamma(terms(name, args, result), self._unit) + 2 * self._storage
+        size = gamma(terms(name, args, result), self._unit) + self._storage
         size = min(size, _MOST)
         return tree_map_only(Tensor, lambda one: self._shaken(one, size), result)
+
+    def _stored(self, tensor: Tensor) -> Tensor:
+        """What weights and inputs are when they are cast."""
+        return self._shaken(tensor.clone(), self._storage)
 
     def _shaken(self, tensor: Tensor, size: float) -> Tensor:
         if not tensor.is_floating_point() or tensor.is_sparse:

@@ -14,6 +14,7 @@ from distdoctor.equivalence.batches import Example, cast
 from distdoctor.equivalence.capturing import Trial, autocast_off, capturing
 from distdoctor.equivalence.nature import dropping, normalizing
 from distdoctor.equivalence.step import Step, Trainee, build
+from distdoctor.probes.harmless import paused
 
 Windows = Sequence[Sequence[Any]]
 """Micro-batches of each call of the step."""
@@ -56,7 +57,7 @@ class Runner:
             around: Is entered while the step runs.
         """
         trial = Trial()
-        with default_dtype(dtype):
+        with paused(), default_dtype(dtype):
             scaler = None
             if self.step.takes("scaler"):
                 scaler = torch.amp.GradScaler(self.device, enabled=False)
@@ -72,8 +73,7 @@ class Runner:
                         self._by_loss(trainee, window)
                     else:
                         trainee.call(self.step, window)
-        trial.normalizing = list(normalizing(trainee.model))
-        trial.dropping = list(dropping(trainee.model))
+            forget(trainee, trial)
         return trial
 
     def _by_loss(self, trainee: Trainee, window: Sequence[Any]) -> None:
@@ -84,6 +84,17 @@ class Runner:
             self.step.loss(trainee.model, batch).backward()
         for optimizer in trainee.optimizers:
             optimizer.step()
+
+
+def forget(trainee: Trainee, trial: Trial) -> None:
+    """Note what kind of layers there were, and let go of the gradients.
+
+    A model that refers to itself lives on for a while, and is not to be taken for one
+    of the user's.
+    """
+    trial.normalizing = list(normalizing(trainee.model))
+    trial.dropping = list(dropping(trainee.model))
+    trainee.model.zero_grad(set_to_none=True)
 
 
 def windows_of(step: Step, example: Example) -> list[list[Any]]:

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from distdoctor.probes.harmless import paused
+
 _MARKS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
 
 
@@ -110,7 +112,8 @@ def clean(name: str) -> str:
 def first_model(step: Step) -> nn.Module:
     """The model from whose weights every run starts."""
     torch.manual_seed(0)
-    return step.model()
+    with paused():
+        return step.model()
 
 
 def build(

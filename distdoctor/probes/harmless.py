@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import ParamSpec, TypeVar
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 _on_loss: list[Callable[[str, BaseException], None]] = []
+
+_pauses: list[None] = []
+"""One for each block that lets probes sleep."""
 
 
 def on_loss(report: Callable[[str, BaseException], None]) -> None:
@@ -27,6 +30,8 @@ def harmless(probe: Callable[Given, Result]) -> Callable[Given, Result | None]:
 
     @functools.wraps(probe)
     def guarded(*args: Given.args, **kwargs: Given.kwargs) -> Result | None:
+        if _pauses:
+            return None
         try:
             return probe(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 - the job must not feel the probe
@@ -34,6 +39,20 @@ def harmless(probe: Callable[Given, Result]) -> Callable[Given, Result | None]:
             return None
 
     return guarded
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """Let probes sleep while the block runs, in all threads.
+
+    For what distdoctor itself computes in the job's process, which is no part of the
+    job. Calls of communication are noted all the same: a rank may hang in one.
+    """
+    _pauses.append(None)
+    try:
+        yield
+    finally:
+        _pauses.pop()
 
 
 def lost(probe: str, error: BaseException) -> None:
