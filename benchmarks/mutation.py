@@ -1,12 +1,14 @@
 """Plants faults in the reference jobs, and counts which are told.
 
-Each mutant is a reference job with a line moved, dropped, doubled or changed. Two
-things may tell it: `distdoctor check` on the whole job, and the properties of its step,
-which are tried in this process. Some mutants are equivalent: nothing may tell those,
-nor the jobs as they are.
+Each mutant is a reference job with a line moved, dropped, doubled or changed. What may
+tell it: `distdoctor check` on the whole job; the properties of its step in
+`step_properties`; and those of the library, `distdoctor.equivalence`, on one rank. Some
+mutants are equivalent: nothing may tell those, nor the jobs as they are.
 
     python benchmarks/mutation.py --properties
     python benchmarks/mutation.py --checks --jobs 2 --results results.jsonl
+
+Without any of `--checks`, `--properties` and `--library` the first two are tried.
 
 What is in the file of results is not run again, so a benchmark that was stopped goes
 on; another version of distdoctor needs another file.
@@ -30,6 +32,7 @@ from typing import Any
 
 import torch
 from faults import MUTANTS
+from library_properties import LIBRARY, ask
 from mutants import AMP, RECOMPUTED, TOKENS, TRUST, Mutant, mutated
 from step_properties import JOBS, PROPERTIES, load_job
 from textbook import CASES, Case
@@ -80,6 +83,20 @@ def told_by_properties(mutant: Mutant, cases: Sequence[Case] = CASES) -> Result:
     return {"told": False}
 
 
+def told_by_library(mutant: Mutant) -> Result:
+    """Whether an assertion of `distdoctor.equivalence` fails, and how."""
+    job = load_job(mutant.job, source_of(mutant))
+    for holds in LIBRARY[mutant.job]:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                ask(job, holds)
+        except Exception as error:  # noqa: BLE001 - whatever a fault raises
+            said = f"{type(error).__name__}: {error}"[:200]
+            return {"told": True, "by": holds.__name__, "said": said}
+    return {"told": False}
+
+
 def told_by_checks(mutant: Mutant) -> Result:
     """What `distdoctor check` finds in a mutant's job."""
     with tempfile.TemporaryDirectory() as name:
@@ -124,6 +141,7 @@ def summary(
 ) -> Iterator[str]:
     """Shares that are told, what is not told, and alarms at what is no fault."""
     ways = [way for way in _WAYS if any(way == each for each, _ in results)]
+    either = [ways] if len(ways) > 1 else []
     faults = [one for one in mutants if not one.equivalent]
 
     def told(mutant: Mutant, way: str) -> bool:
@@ -132,7 +150,7 @@ def summary(
     def tried(mutant: Mutant, among: Sequence[str]) -> bool:
         return all((way, mutant.label) in results for way in among)
 
-    for names in [*([way] for way in ways), *([ways] if len(ways) > 1 else [])]:
+    for names in [*([way] for way in ways), *either]:
         those = [one for one in faults if tried(one, names)]
         missed = [one for one in those if not any(told(one, way) for way in names)]
         share = 1 - len(missed) / max(1, len(those))
@@ -164,15 +182,16 @@ def summary(
                 yield f"  {kind}: {one.label}: {said}"
 
 
-_WAYS = ("checks", "properties")
+_WAYS = ("checks", "properties", "library")
 
 
 def main() -> None:
     """Try mutants and print the shares."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", action="append", metavar="TEXT", help="in the name")
-    parser.add_argument("--properties", action="store_true", help="and no checks")
-    parser.add_argument("--checks", action="store_true", help="and no properties")
+    parser.add_argument("--checks", action="store_true", help="slow")
+    parser.add_argument("--properties", action="store_true", help="of the steps")
+    parser.add_argument("--library", action="store_true", help="slow; on one rank")
     parser.add_argument("--jobs", type=int, default=1, help="checks at one time")
     parser.add_argument("--results", type=Path, metavar="FILE", help="to go on with")
     parser.add_argument("--list", action="store_true", help="print the mutants' names")
@@ -186,13 +205,11 @@ def main() -> None:
     if args.list:
         print("\n".join(one.label for one in mutants))
         return
-    both = args.properties == args.checks
+    ways = [way for way in _WAYS if getattr(args, way)] or _WAYS[:2]
     results: dict[tuple[str, str], Result] = {}
     kept = _kept(args.results) if args.results else {}
     todo = []
-    for way in _WAYS:
-        if not both and not getattr(args, way):
-            continue
+    for way in ways:
         for mutant in mutants:
             key = (way, mutant.label)
             if kept.get(key, {}).get("source") == _digest(mutant):
@@ -225,6 +242,8 @@ def _tried(
             for way, mutant in todo:
                 if way == "properties":
                     yield _kept_as(way, mutant, told_by_properties(mutant))
+                if way == "library":
+                    yield _kept_as(way, mutant, told_by_library(mutant))
             for run in concurrent.futures.as_completed(runs):
                 yield _kept_as("checks", runs[run], run.result())
         finally:

@@ -4,8 +4,8 @@ Each rank is a thread, and one runs at a time: until it ends or waits for the ot
 a collective. Each has random numbers of its own. What comes of a step is thereby the
 same in each run, and ranks that wait for each other in vain are told of at once.
 
-`Ranks.run` starts them; `Ranks` itself stands in for `torch.distributed` in the code
-that is tried, and `Replica` for DistributedDataParallel.
+`Ranks.run` starts them; a single rank needs no start. `Ranks` itself stands in for
+`torch.distributed` in what is tried, and `Replica` for DistributedDataParallel.
 """
 
 from __future__ import annotations
@@ -39,11 +39,13 @@ class Ranks:
     def __init__(self, count: int) -> None:
         self.count = count
         self._mine = threading.local()
+        self._turns = _Turns(count)
+        self._alone = 0  # numbers that a rank without others has reduced
 
     @property
     def exchanged(self) -> int:
         """How many numbers have been reduced so far, gradients included."""
-        return self._turns.exchanged
+        return self._alone + self._turns.exchanged
 
     def run(self, job: Callable[[int], Result]) -> list[Result]:
         """What a job gives on each rank, called with its rank.
@@ -84,7 +86,7 @@ class Ranks:
 
     def get_rank(self) -> int:
         """Of the caller."""
-        rank: int = self._mine.rank
+        rank: int = 0 if self.count == 1 else self._mine.rank
         return rank
 
     def get_world_size(self) -> int:
@@ -113,6 +115,9 @@ class Ranks:
 
     def _meet(self, what: str, tensors: Sequence[Tensor]) -> list[list[Tensor]]:
         given = [one.detach().clone() for one in tensors]
+        if self.count == 1:
+            self._alone += sum(one.numel() for one in given)
+            return [given]
         met = self._turns.meet(self.get_rank(), what, given)
         if len({name for name, _ in met}) > 1:
             raise Stuck(f"ranks met in {[name for name, _ in met]}")

@@ -8,7 +8,13 @@ import pytest
 import torch
 from faults import MUTANTS
 from mutants import AMP, AnchorLost, Edit, Mutant, add, drop, move, mutated, swap
-from mutation import UNMUTATED, Result, source_of, summary, told_by_properties
+from mutation import (
+    UNMUTATED,
+    Result,
+    source_of,
+    summary,
+    told_by_properties,
+)
 from step_properties import JOBS, PROPERTIES
 from textbook import CASES
 

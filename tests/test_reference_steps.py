@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from library_properties import LIBRARY, ask
 from simulated import Ranks, Replica, Stuck
 from step_properties import PROPERTIES, Property, load_job
 from textbook import Case
@@ -46,6 +47,12 @@ def test_a_step_is_the_textbooks(job: str, holds: Property) -> None:
         holds(module, case)
 
     tried()
+
+
+@pytest.mark.parametrize("job", [job for job, those in LIBRARY.items() if those])
+def test_a_step_passes_the_assertions_of_the_library(job: str) -> None:
+    for holds in LIBRARY[job]:
+        ask(load_job(job), holds)
 
 
 # The ranks that all this rests on
