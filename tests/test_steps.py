@@ -188,8 +188,17 @@ def test_what_is_sent_for_nothing_is_counted() -> None:
         " cycle(words=clear+backward+step,more=20)",
         HELD + "cycle(words=clear+backward+exchange+backward+step,more=30)",
         HELD + "cycle(words=spare+clear+backward+step,more=30)",
+        HELD + "cycle(words=clear+backward+backward/bare+step,more=30)",
     ],
-    ids=["few", "not averaged", "not wrapped", "some", "exchanged", "two players"],
+    ids=[
+        "few",
+        "not averaged",
+        "not wrapped",
+        "some",
+        "exchanged",
+        "two players",
+        "not sent",
+    ],
 )
 def test_what_could_not_be_spared_is_not_told(rank: str) -> None:
     assert finding_of("DD506", rank) is None

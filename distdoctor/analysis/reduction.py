@@ -157,6 +157,8 @@ def _repeated(run: Run, course: Course) -> Repeated | None:
 def _is_plain(cycle: Cycle) -> bool:
     """Whether nothing but averaged passes comes before the last pass of a cycle."""
     said = list(unpacked(cycle.words))
+    if any("/" in word for word in said):
+        return False
     passes = [n for n, word in enumerate(said) if word in {BACKWARD, SCALED}]
     known = _BETWEEN | {BACKWARD, SCALED}
     return bool(passes) and all(

@@ -186,11 +186,13 @@ class Followed:
             return None
         return id(tensor), tensor._version, _first(tensor)
 
-    def averaging(self, reduced: bool) -> str:
+    def averaging(self, reduced: bool, asked: bool) -> str:
         """What the wrappers of the parameters did while backward ran.
 
         Args:
             reduced: Something was averaged.
+            asked: `no_sync` was called once. Else a forward pass without gradients may
+                be what the wrapper says that it was told.
         """
         told = ""
         for ref in self._wrappers:
@@ -198,7 +200,7 @@ class Followed:
             if ddp is None:
                 continue
             sync = ddp.require_backward_grad_sync
-            now = getattr(ddp, "require_forward_param_sync", True)
+            now = not asked or getattr(ddp, "require_forward_param_sync", True)
             if not reduced:
                 told = words.BARE if sync and now else words.LOCAL
             elif len(self._wrappers) == 1 and optimizers.made()[1] == 1:

@@ -87,7 +87,7 @@ class Protocol:
             if one.inside or not one.is_filled():
                 continue
             this = this or Pass()
-            how = one.averaging(reduced)
+            how = one.averaging(reduced, bool(self._unsynced))
             one.scales |= self._is_scaled
             self._say(one, kind + how, called=True)
             one.add(this, _batch())
