@@ -38,6 +38,15 @@ Gradients are clipped before each step, by more the larger they are:
     rank 1 | weighed(window=1,batches=4,factors=1+1+1+1,own=3,used=2)@t.py:9
            | weighed(window=2,batches=4,factors=1+1+1+1,own=4,used=2)@t.py:9  exit=0
 
+Losses are divided by the number of ranks, whose gradients are summed up:
+
+    rank 0 | weighed(window=1,batches=4,factors=.5+.5+.5+.5,own=3,used=4)@t.py:9
+           | weighed(window=2,batches=4,factors=.5+.5+.5+.5,own=2,used=8)@t.py:9
+           | exit=0
+    rank 1 | weighed(window=1,batches=4,factors=.5+.5+.5+.5,own=1,used=4)@t.py:9
+           | weighed(window=2,batches=4,factors=.5+.5+.5+.5,own=6,used=8)@t.py:9
+           | exit=0
+
 Well
 ----
 Each loss is divided by four:
@@ -93,7 +102,7 @@ from collections.abc import Iterator, Sequence
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.gradients import backward_lines, places
 from distdoctor.analysis.reasons import capital, s
-from distdoctor.analysis.weighing import Undivided, undivided
+from distdoctor.analysis.weighing import MUCH_LARGER, Undivided, undivided
 from distdoctor.model.findings import Certainty, Finding, Severity
 from distdoctor.model.observed.gradients import Weighed
 from distdoctor.model.run import Run, named
@@ -111,29 +120,33 @@ def examine(run: Run) -> Iterator[Finding]:
 
 
 def _finding(run: Run, found: Sequence[Undivided]) -> Finding:
-    one, ranks = found[0], tuple(each.rank for each in found)
-    smaller = all(each.smaller for each in found)
+    ranks = tuple(sorted({each.rank for each in found}))
+    one = max(found, key=lambda each: each.times)
     what = "parts of a batch" if one.seen[0].parts else "batches"
     steps = [each.seen[0] for each in found]
-    but = ""
-    if smaller:
-        but = ", and are made smaller before each step, as by clipping"
+    times = f"gradients are {one.batches} times those of the mean"
+    if one.smaller:
+        times += (
+            ", and are made smaller before each step, as by clipping, to "
+            f"{one.times:.3g} times those in the middle"
+        )
     elif one.adaptive:
-        but = ", which the optimizer makes up for but for clipping and its `eps`"
+        times += ", which the optimizer makes up for but for clipping and its `eps`"
     return Finding(
         message=f"{capital(named(ranks))} accumulate{s(ranks)} the gradients of "
         f"{one.batches} {what} to a step, the loss of each is a mean, and nothing is "
-        f"divided by {one.batches}: gradients are {one.batches} times those of the "
-        f"mean{but}, unless the learning rate is chosen for that",
+        f"divided by {one.batches}: {times}, unless the learning rate is chosen for "
+        "that",
         exhibits=one.seen[:2],
         locations=(
             *backward_lines(run, ranks),
             *places(steps, ranks, "steps with the sum"),
         ),
         certainty=Certainty.LIKELY,
-        severity=Severity.WARNING if smaller else None,
+        severity=None if one.times >= MUCH_LARGER else Severity.WARNING,
         details={
             "batches": one.batches,
+            "times": one.times,
             "steps": [look.window for look in one.seen],
             "parts": one.seen[0].parts,
             "adaptive": one.adaptive,

@@ -90,7 +90,7 @@ def examine(run: Run) -> Iterator[Finding]:
 
 
 def _finding(run: Run, found: Sequence[Uneven]) -> Finding:
-    ranks = tuple(each.rank for each in found)
+    ranks = tuple(sorted({each.rank for each in found}))
     one = max(found, key=lambda each: each.excess)
     worst = max(one.seen, key=excess_of)
     counts = ", ".join(f"{count:.0f}" for count in worst.counts)
@@ -98,15 +98,16 @@ def _finding(run: Run, found: Sequence[Uneven]) -> Finding:
     return Finding(
         message=f"{capital(named(ranks))} accumulate{s(ranks)} the gradients of "
         f"{one.batches} {'parts of a batch' if worst.parts else 'batches'} to a step, "
-        "the loss of each is a mean over its own tokens, and all weigh the same, but "
-        f"their counts differ, as {counts} for step {worst.window} of rank {one.rank}: "
-        f"a token weighs up to {excess_of(worst):.0%} more than another",
+        "the loss of each is a mean over its own tokens or samples, and all weigh the "
+        f"same, but their counts differ, as {counts} for step {worst.window} of rank "
+        f"{one.rank}: one weighs up to {excess_of(worst):.0%} more than another, "
+        "unless each batch is to weigh the same on purpose",
         exhibits=(worst, *(look for look in one.seen if look is not worst)),
         locations=(
             *backward_lines(run, ranks),
             *places(steps, ranks, "steps with the mean of means"),
         ),
-        certainty=Certainty.PROVED,
+        certainty=Certainty.LIKELY,
         severity=None if one.excess >= MUCH else Severity.WARNING,
         details={
             "batches": one.batches,

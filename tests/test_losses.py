@@ -1,5 +1,7 @@
 """Losses: whether a graph tells of a mean, and of what it was multiplied by."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
@@ -80,3 +82,17 @@ def test_what_is_packed_by_a_hook_is_not_read() -> None:
     with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, unpack):
         loss = (F.cross_entropy(OUTPUT, PADDED, reduction="none") * KEPT).sum() / 2
         assert main_of(terms_of(loss)).count == 0.0
+
+
+def test_what_ddp_lets_a_loss_pass_through_is_passed() -> None:
+    class _DDPSink(torch.autograd.Function):  # as torch names it
+        @staticmethod
+        def forward(_: Any, *outputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return tuple(output.clone() for output in outputs)
+
+        @staticmethod
+        def backward(_: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return gradients
+
+    _, loss = _DDPSink.apply(OUTPUT * 2, F.mse_loss(OUTPUT, TARGET) / 4)  # type: ignore[no-untyped-call]
+    assert factor_of(loss / 2) == 0.125

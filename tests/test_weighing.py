@@ -221,14 +221,41 @@ def test_a_hook_that_may_divide_is_not_told_of(job: Job) -> None:
     assert job.told == []
 
 
+def test_our_own_hooks_divide_nothing(job: Job) -> None:
+    def look(gradient: Tensor) -> None:
+        del gradient
+
+    look.__module__ = "distdoctor.probes.gradients"
+    for parameter in job.model.parameters():
+        parameter.register_hook(look)
+    job.batch([0, 1, 1])
+    job.batch([0, 1, 1])
+    job.step()
+    assert len(job.told) == 1
+
+
+def test_sparse_gradients_are_left_alone(job: Job) -> None:
+    job.model = nn.Embedding(4, 2, sparse=True)  # type: ignore[assignment]
+    job.optimizer.param_groups.clear()
+    job.optimizer.add_param_group({"params": list(job.model.parameters())})
+    for _ in range(2):
+        job.read.given += 1
+        output = job.model(tensor([0, 1]))
+        job.backward(F.cross_entropy(output, tensor([0, 1])))
+    job.step()
+    assert job.told == []
+
+
 # --- the check ---
 
-LOOK = "weighed(window={n},batches=2,{what})@t.py:9 "
+LOOK = "weighed(window={n},batches={batches},{what})@t.py:9 "
 
 
-def found_by(*what: str) -> Finding | None:
+def found_by(*what: str, batches: int = 2) -> Finding | None:
     (check,) = [one for one in every_check() if one.code == "DD501"]
-    looks = "".join(LOOK.format(n=n, what=one) for n, one in enumerate(what, 1))
+    looks = "".join(
+        LOOK.format(n=n, batches=batches, what=one) for n, one in enumerate(what, 1)
+    )
     run = sketch(f"rank 0 | {looks} exit=0\nrank 1 | {looks} exit=0")
     sick = verdict(run, check)
     return sick.findings[0] if isinstance(sick, Sick) else None
@@ -250,11 +277,16 @@ def test_gradients_that_are_clipped_now_and_then_are_the_sum_all_the_same() -> N
     assert found.severity is None
 
 
-def test_gradients_that_are_always_clipped_are_no_error() -> None:
+def test_gradients_that_are_clipped_to_little_more_than_the_mean_are_no_error() -> None:
     clipped = [SUM.replace("used=2", f"used={used}") for used in (0.3, 1.2)]
+    much = [SUM.replace("used=2", f"used={used}") for used in (1.6, 1.8)]
     found = found_by(*clipped)
     assert found is not None
     assert found.severity is Severity.WARNING
+    found = found_by(*much)
+    assert found is not None
+    assert found.severity is None
+    assert "to 1.7 times those in the middle" in found.message
 
 
 @pytest.mark.parametrize(
@@ -288,6 +320,13 @@ def test_gradients_that_are_always_clipped_are_no_error() -> None:
 )
 def test_a_sum_that_may_be_meant_is_not_accused(what: list[str]) -> None:
     assert found_by(*what) is None
+
+
+@pytest.mark.parametrize("of_each", [0.5, 0.25, 2.0])
+def test_squared_errors_may_be_halved_and_no_more(of_each: float) -> None:
+    look = f"factors={of_each}+{of_each}+{of_each},constants={of_each},own=2,used=2"
+    found = found_by(*[look] * 2, batches=3)
+    assert (found is not None) == (of_each == 0.5)
 
 
 def test_a_constant_on_the_way_that_is_no_divisor_excuses_nothing() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import isclose
 from statistics import median
 
 from distdoctor.model.events import Place
@@ -13,6 +14,9 @@ from distdoctor.model.run import Run
 
 LEAST_LOOKS = 2
 """Steps at which something was seen; once may be an accident."""
+
+MUCH_LARGER = 1.5
+"""How many times the mean's gradients are, where it is an error."""
 
 TOLD = 0.1
 """How much more an element weighs than another of the same step, to be told of."""
@@ -37,14 +41,16 @@ class Undivided:
     Attributes:
         batches: To most of its steps.
         seen: Its steps that were looked at.
-        smaller: Gradients were made smaller before all of them, in a way that does not
-            tell by what, as clipping does.
+        times: How many times the mean's the gradients are; in the middle of the steps
+            if they are made smaller.
+        smaller: They were made smaller before each, as clipping does.
         adaptive: It divides gradients by their size.
     """
 
     rank: int
     batches: int
     seen: tuple[Weighed, ...]
+    times: float
     smaller: bool
     adaptive: bool
 
@@ -70,9 +76,9 @@ class Uneven:
 def undivided(run: Run) -> list[list[Undivided]]:
     """Of each line that steps with sums of means, what each rank does there."""
     found: dict[tuple[Place | None, int], list[Undivided]] = {}
-    shares = _shares(run)
+    means = _means(run)
     for rank, number, looks in _optimizers(run):
-        told = _undivided(run, rank, number, looks, shares)
+        told = _undivided(run, rank, number, looks, means)
         if told is not None:
             found.setdefault((told.seen[0].place, told.batches), []).append(told)
     return list(found.values())
@@ -111,41 +117,57 @@ def _undivided(
     rank: int,
     number: int,
     looks: Sequence[Weighed],
-    shares: dict[tuple[int, int], float],
+    means: dict[tuple[int, int], float],
 ) -> Undivided | None:
     looks = [look for look in looks if look.own]
-    if len(looks) < LEAST_LOOKS or not all(map(_is_sum, looks)):
+    if len(looks) < LEAST_LOOKS or not all(_is_sum(look, run) for look in looks):
         return None
-    became = [_became(look, shares) for look in looks]
+    if len({round(look.factors[0], 3) for look in looks}) > 1:
+        return None
+    became = [_became(look, means, run) for look in looks]
+    pairs = list(zip(became, looks, strict=True))
     plain = [abs(one - 1.0) <= _SAME for one in became]
-    if any(_is_divided(one, look) for one, look in zip(became, looks, strict=True)):
+    if any(_is_divided(one, look) for one, look in pairs):
         return None
-    smaller = not any(plain)
-    if smaller:
+    if not any(plain):
         steady = max(became) - min(became) <= _SAME * max(became)
         if steady or not all(0.0 < one < 1.0 for one in became):
             return None
         # What is divided first, and clipped then, is never more than that.
-        most = max(one * look.batches for one, look in zip(became, looks, strict=True))
-        if most <= 1.0 + _SAME:
+        if max(one * look.batches for one, look in pairs) <= 1.0 + _SAME:
             return None
+    batches = _usual(looks)
     holds = [one for one in run.of(Holds, rank) if one.optimizer == number]
     return Undivided(
         rank=rank,
-        batches=_usual(looks),
+        batches=batches,
         seen=tuple(looks),
-        smaller=smaller,
+        times=float(batches) if any(plain) else median(one * batches for one in became),
+        smaller=not any(plain),
         adaptive=any(one.adaptive for one in holds),
     )
 
 
-def _is_sum(look: Weighed) -> bool:
-    """Whether the losses are means, and nothing was divided by their number."""
-    return all(abs(factor - 1.0) <= _CLOSE for factor in look.factors) and not any(
-        _is_by(constant, number)
-        for constant in look.constants
-        for number in {look.batches, len(look.factors)}
+def _is_sum(look: Weighed, run: Run) -> bool:
+    """Whether the losses are means, and nothing was divided by their number.
+
+    All may be halved, as squared errors are, or divided by the number of ranks.
+    """
+    first = look.factors[0]
+    plain = any(isclose(first, one, rel_tol=_CLOSE) for one in (1.0, *_shares(run)))
+    return (
+        plain
+        and all(isclose(factor, first, rel_tol=_CLOSE) for factor in look.factors)
+        and not any(
+            _is_by(constant, number) or isclose(constant * number, run.world_size)
+            for constant in look.constants
+            for number in {look.batches, len(look.factors)}
+        )
     )
+
+
+def _shares(run: Run) -> tuple[float, float]:
+    return 0.5, 1 / run.world_size
 
 
 def _is_by(constant: float, number: int) -> bool:
@@ -161,18 +183,22 @@ def _is_divided(became: float, look: Weighed) -> bool:
     )
 
 
-def _became(look: Weighed, means: dict[tuple[int, int], float]) -> float:
+def _became(look: Weighed, means: dict[tuple[int, int], float], run: Run) -> float:
     """What gradients were multiplied by between backward and the step.
 
-    Ranks may have averaged them there.
+    Ranks may have averaged them there, or have summed up what was divided before.
     """
-    alone = look.used / look.own
+    size = run.world_size
     mean = means.get((look.optimizer, look.window), 0.0)
-    together = look.used / mean if mean else alone
-    return min(alone, together, key=lambda one: abs(one - 1.0))
+    found = [look.used / look.own]
+    if mean:
+        found.append(look.used / mean)
+        if isclose(look.factors[0] * size, 1.0, rel_tol=_CLOSE):
+            found.append(look.used / mean / size)
+    return min(found, key=lambda one: abs(one - 1.0))
 
 
-def _shares(run: Run) -> dict[tuple[int, int], float]:
+def _means(run: Run) -> dict[tuple[int, int], float]:
     """By optimizer and window, the mean over the ranks of what backward gave."""
     own: dict[tuple[int, int], list[float]] = {}
     for rank in run.seen:

@@ -89,7 +89,8 @@ class Account:
     def choose(self) -> None:
         """Watch a parameter that has a gradient, if there is one."""
         held = [tensor for tensor in self.known.held() if tensor.grad is not None]
-        self.unfit = any(map(optimizers.is_sharded, held[:1]))
+        some = [*held[:1], *held[-_CANDIDATES:]]
+        self.unfit = any(map(optimizers.is_sharded, some))
         fit = [
             tensor
             for tensor in held[-_CANDIDATES:]
@@ -101,9 +102,10 @@ class Account:
     def is_hooked(self) -> bool:
         """Whether somebody may change gradients while backward runs."""
         parameter = None if self._parameter is None else self._parameter()
-        if parameter is None or getattr(parameter, "_post_accumulate_grad_hooks", None):
+        if parameter is None:
             return True
-        hooks = (parameter._backward_hooks or {}).values()
+        later = getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
+        hooks = [*(parameter._backward_hooks or {}).values(), *later.values()]
         return not all(map(_is_ours, hooks))
 
 
@@ -117,7 +119,11 @@ def latest() -> Batch:
 
 def state_of(gradient: Tensor | None) -> tuple[int, int]:
     """Where a gradient is, and its version: backward changes one of them."""
-    return GONE if gradient is None else (gradient.data_ptr(), gradient._version)
+    if gradient is None:
+        return GONE
+    strided = gradient.layout is torch.strided
+    where = gradient.data_ptr() if strided else id(gradient)  # sparse ones have none
+    return where, gradient._version
 
 
 def _is_plain(tensor: Tensor) -> bool:

@@ -244,7 +244,7 @@ def _stepping(optimizer: torch.optim.Optimizer, closure: bool) -> None:
     if RECORDER.writer is None or known is None or readings.is_capturing():
         return
     windows.WINDOWS.stepping(optimizer)
-    weighing.WEIGHING.stepping(optimizer)
+    weighing.WEIGHING.stepping(optimizer, closure)
     rounds.ROUNDS.stepping(optimizer, known)
     known.steps += 1
     protocol.PROTOCOL.stepping(optimizer, known.steps)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
@@ -25,6 +25,10 @@ from distdoctor.probes.elements import (
 )
 
 _MOST_NODES = 50
+
+_SINK = "_DDPSinkBackward"
+"""What DDP's outputs come out of, the losses of its model as well, where it looks for
+unused parameters; torch 2.13, torch/nn/parallel/distributed.py."""
 
 _STACKING = ("StackBackward0", "CatBackward0")
 
@@ -42,6 +46,9 @@ _MEAN, _SUM = 1, 2
 _SMALL = 0.1  # factor of a term that only keeps weights small, whatever it is
 
 _SAME = 1e-6
+
+Edge: TypeAlias = tuple[Any, int]
+"""A node, and which of the outputs of its forward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,29 +123,31 @@ def main_of(terms: Sequence[Term]) -> Term:
 
 def terms_of(loss: Tensor, *, waits: bool = True) -> list[Term]:
     """The summands of a loss."""
-    return _terms(loss.grad_fn, [_MOST_NODES], waits)
+    return _terms((loss.grad_fn, loss.output_nr), [_MOST_NODES], waits)
 
 
-def _terms(node: Any, left: list[int], waits: bool) -> list[Term]:
+def _terms(edge: Edge, left: list[int], waits: bool) -> list[Term]:
+    node, number = edge
     left[0] -= 1
     if node is None or left[0] < 0:
         return [Term()]
     name = node.name()
-    edges = node.next_functions
-    before = [one for one, _ in edges]
+    before = node.next_functions
     if name in MEANS or name in SUMS:
         return _reduced(node, name, before[0], left, waits)
     if "Loss" in name or "CrossEntropy" in name:
-        return [_of_function(node, edges)]
+        return [_of_function(node, before)]
     if name in PASSING:
         return _terms(before[0], left, waits)
+    if name == _SINK and number < len(before):
+        return _terms(before[number], left, waits)
     if name == "NegBackward0":
         return [term.times(-1.0) for term in _terms(before[0], left, waits)]
     if name in {"AddBackward0", "SubBackward0"}:
-        both = [one for one in before if one is not None]
+        both = [one for one in before if one[0] is not None]
         # Only torch's own code multiplies so: a loss with smoothed labels.
-        if len(both) == 2 and all(one.name() == "MulBackward1" for one in both):
-            return _terms(both[0].next_functions[0][0], left, waits)
+        if len(both) == 2 and all(one.name() == "MulBackward1" for one, _ in both):
+            return _terms(both[0][0].next_functions[0], left, waits)
         return [term for one in both for term in _terms(one, left, waits)]
     if name in SCALING:
         by, inner = _constant(node, name, waits)
@@ -148,13 +157,13 @@ def _terms(node: Any, left: list[int], waits: bool) -> list[Term]:
 
 
 def _reduced(
-    node: Any, name: str, inner: Any, left: list[int], waits: bool
+    node: Any, name: str, edge: Edge, left: list[int], waits: bool
 ) -> list[Term]:
     """What a mean or a sum is of; several losses that were stacked are terms."""
-    count = count_of(node)
+    count, inner = count_of(node), edge[0]
     stacked = inner is not None and inner.name() in _STACKING
     if count == 1 or (stacked and count == len(inner.next_functions)):
-        parts = [one for one, _ in inner.next_functions] if stacked else [inner]
+        parts = inner.next_functions if stacked else [edge]
         terms = [term for one in parts for term in _terms(one, left, waits)]
         share = 1 / len(parts) if name in MEANS else 1.0
         return [term.times(share) for term in terms] if share != 1.0 else terms
@@ -185,21 +194,22 @@ def _constants_below(node: Any, waits: bool) -> Iterator[float]:
         node = inner[0] if inner else None
 
 
-def _constant(node: Any, name: str, waits: bool) -> tuple[float, Any]:
+def _constant(node: Any, name: str, waits: bool) -> tuple[float, Edge]:
     """What a node multiplies by, and what; 0.0 if that is no constant."""
-    before = [one for one, _ in node.next_functions]
-    if before[1:] and before[0] is None and name.startswith("Mul"):
-        by, inner = saved(node, "self"), before[1]
-    elif before[1:] and (before[1] is not None or before[0] is None):
-        return 0.0, None
+    first, *others = node.next_functions
+    second = others[0][0] if others else None
+    if first[0] is None and second is not None and name.startswith("Mul"):
+        by, inner = saved(node, "self"), others[0]
+    elif first[0] is None or second is not None:
+        return 0.0, first
     else:
-        by, inner = saved(node, "other"), before[0]
+        by, inner = saved(node, "other"), first
     if isinstance(by, Tensor):
         if by.numel() != 1 or not (waits or by.is_cpu):
-            return 0.0, None
+            return 0.0, inner
         by = by.item()
     if not isinstance(by, int | float) or not by:
-        return 0.0, None
+        return 0.0, inner
     return (float(by) if name.startswith("Mul") else 1.0 / by), inner
 
 

@@ -86,11 +86,14 @@ class Weighing:
             if gradient is not None and not readings.is_capturing():
                 account.own = readings.projected(gradient)
 
-    def stepping(self, optimizer: Any) -> None:
-        """An optimizer is about to make a step."""
+    def stepping(self, optimizer: Any, closure: bool = False) -> None:
+        """An optimizer is about to make a step, for which it may run a closure."""
         known = optimizers.of(optimizer)
         account = None if known is None else self._accounts.get(known.number)
         if account is None or not account.count:
+            return
+        if closure:  # backward may run in it
+            account.reset()
             return
         if account.count == 1:
             account.singles += 1
@@ -198,7 +201,9 @@ def _is_one(given: Any) -> bool:
     frame = sys._getframe(1)
     for _ in range(12):
         if frame.f_code is _BACKWARD:  # nobody gave one
-            return frame.f_locals.get("grad_tensors") in {None, (None,)}
+            asked = frame.f_locals.get("grad_tensors")
+            all_of_them = asked if isinstance(asked, list | tuple) else [asked]
+            return all(one is None for one in all_of_them)
         above = frame.f_back
         if above is None:
             break
