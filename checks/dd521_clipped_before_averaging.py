@@ -111,6 +111,7 @@ from distdoctor.analysis.clipping import Clipped, clipped_apart
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.gradients import backward_lines, places
 from distdoctor.analysis.reasons import capital
+from distdoctor.analysis.sending import exchange_lines
 from distdoctor.model.events import Event
 from distdoctor.model.findings import Certainty, Finding, Severity
 from distdoctor.model.observed.gradients import Clip, Gradients
@@ -133,7 +134,12 @@ def _finding(run: Run, one: Clipped) -> Finding:
     times = len(one.meetings)
     norms = ", ".join(f"{norm:.3g}" for norm in one.norms[:_MOST_NORMS])
     more = ", …" if len(one.norms) > _MOST_NORMS else ""
-    clips: list[Event] = [each for rank in ranks for each in run.of(Clip, rank)]
+    clips: list[Event] = [
+        each
+        for rank in ranks
+        for each in run.of(Clip, rank)
+        if each.optimizer == first.holds.optimizer
+    ]
     return Finding(
         message=f"{capital(named(ranks))} clip gradients to a norm of {one.bound:.3g}, "
         f"each its own, and average what is left: at step {first.step} the norms were "
@@ -142,7 +148,7 @@ def _finding(run: Run, one: Clipped) -> Finding:
         exhibits=(*first.sent[:2], *clips[:1]),
         locations=(
             *places(clips if one.by_function else [], ranks, "clips"),
-            *places(list(first.sent), ranks, "sends what is left"),
+            *exchange_lines(run, first),
             *places(list(first.seen), ranks, "steps"),
             *backward_lines(run, ranks),
         ),

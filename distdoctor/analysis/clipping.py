@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
 
-from distdoctor.analysis.sending import APART, LEAST_LOOKS, Meeting, meetings, vary
+from distdoctor.analysis.sending import APART, LEAST_LOOKS, Meeting, at, meetings, vary
 from distdoctor.model.observed.gradients import Sent
 from distdoctor.model.run import Run
 
@@ -76,7 +76,7 @@ def _is_multiple(look: Meeting) -> bool:
         return True
     common = look.common
     return bool(common) and all(
-        one.factors[one.positions.index(n)] or not one.own[one.positions.index(n)]
+        at(one.factors, one, n) or not at(one.own, one, n)
         for one in look.sent
         for n in common
     )
@@ -126,8 +126,7 @@ def _by_hand(looks: Sequence[Meeting]) -> Clipped | None:
 
 
 def _scaled(look: Meeting, one: Sent) -> _Scaled | None:
-    at = [one.positions.index(n) for n in look.common]
-    factors = [one.factors[n] for n in at if one.own[n]]
+    factors = [at(one.factors, one, n) for n in look.common if at(one.own, one, n)]
     if not factors or min(factors) <= 0.0 or vary(factors):
         return None
     own = sqrt(sum(norm**2 for norm in one.own))

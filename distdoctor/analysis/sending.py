@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from distdoctor.analysis.gradients import places
 from distdoctor.analysis.optimizing import held
+from distdoctor.model.findings import Location
 from distdoctor.model.observed.gradients import (
     NO_GRADIENT,
     NOT_READ,
+    Exchange,
     Gradients,
     Holds,
     Sent,
@@ -100,3 +103,23 @@ def _meetings(run: Run) -> dict[int, list[Meeting]]:
 def vary(numbers: Sequence[float]) -> bool:
     """Whether positive numbers differ by more than rounding explains."""
     return max(numbers) > min(numbers) * (1 + APART)
+
+
+def at(numbers: Sequence[float], one: Sent, position: int) -> float:
+    """What a rank tells of a parameter; 0.0 if it tells nothing."""
+    place = one.positions.index(position)
+    return numbers[place] if place < len(numbers) else 0.0
+
+
+def exchange_lines(run: Run, look: Meeting) -> list[Location]:
+    """Where ranks send, and where the function is called that does so."""
+    above = [
+        one
+        for rank in look.ranks
+        for one in run.of(Exchange, rank)
+        if one.optimizer == look.holds.optimizer
+    ]
+    return [
+        *places(list(look.sent), look.ranks, "sends"),
+        *places(above, look.ranks, "calls what sends"),
+    ]

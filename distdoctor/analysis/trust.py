@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from itertools import combinations
 from math import inf, log, sqrt
 
-from distdoctor.analysis.sending import APART, LEAST_LOOKS, Meeting, meetings, vary
+from distdoctor.analysis.sending import (
+    APART,
+    LEAST_LOOKS,
+    Meeting,
+    at,
+    meetings,
+    vary,
+)
 from distdoctor.model.observed.gradients import Sent
 from distdoctor.model.run import Run
 
@@ -61,11 +68,11 @@ def _sending_scaled(looks: Sequence[Meeting]) -> Trusted | None:
     chosen = []
     for n in sorted(common):
         if not all(
-            _at(one.weights, one, n) > 0.0 for look in looks for one in look.sent
+            at(one.weights, one, n) > 0.0 for look in looks for one in look.sent
         ):
             continue
-        own = [[_at(one.own, one, n) for one in look.sent] for look in looks]
-        sent = [[_at(one.sent, one, n) for one in look.sent] for look in looks]
+        own = [[at(one.own, one, n) for one in look.sent] for look in looks]
+        sent = [[at(one.sent, one, n) for one in look.sent] for look in looks]
         if _is_normalised(own, sent):
             chosen.append(n)
     # Those whose length is one share of their weights'; a bias may be left as it is.
@@ -89,15 +96,15 @@ def _moving_scaled(looks: Sequence[Meeting]) -> Trusted | None:
             continue
         chosen = []
         for n in look.common:
-            moved = [_at(one.moved, one, n) for one in look.sent]
-            own = [_at(one.own, one, n) for one in look.sent]
+            moved = [at(one.moved, one, n) for one in look.sent]
+            own = [at(one.own, one, n) for one in look.sent]
             if min(moved) > 0.0 and min(own) > 0.0 and vary(moved):
                 shares = [a * b for a, b in zip(moved, own, strict=True)]
                 if _is_normalised([own], [shares]):
                     chosen.append(n)
         if len(chosen) < _LEAST_TENSORS:
             continue
-        factors = [[_at(one.moved, one, n) for n in chosen] for one in look.sent]
+        factors = [[at(one.moved, one, n) for n in chosen] for one in look.sent]
         if vary([a / b for a, b in zip(factors[0], factors[-1], strict=True)]):
             every = [factor for one in factors for factor in one]
             return Trusted((look,), tuple(chosen), False, (min(every), max(every)))
@@ -123,12 +130,8 @@ def _differences(numbers: Sequence[Sequence[float]]) -> Iterator[float]:
                 yield abs(log(a / b))
 
 
-def _at(numbers: Sequence[float], one: Sent, position: int) -> float:
-    return numbers[one.positions.index(position)]
-
-
 def _share(numbers: Sequence[float], one: Sent, position: int) -> float:
-    return _at(numbers, one, position) / _at(one.weights, one, position)
+    return at(numbers, one, position) / at(one.weights, one, position)
 
 
 def _all(looks: Sequence[Meeting]) -> Iterator[Sent]:
@@ -152,7 +155,6 @@ def _is_by_size(looks: Sequence[Meeting], positions: Sequence[int]) -> bool:
     """Whether what is sent has as many elements of one size, as signs have."""
     sizes = looks[0].holds.sizes
     return all(
-        _spread([_at(one.sent, one, n) / sqrt(sizes[n]) for n in positions])
-        < 1 + _ALIKE
+        _spread([at(one.sent, one, n) / sqrt(sizes[n]) for n in positions]) < 1 + _ALIKE
         for one in _all(looks)
     )

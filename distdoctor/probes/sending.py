@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from distdoctor.model.observed.gradients import Clip, Sent
+from distdoctor.model.observed.gradients import Clip, Exchange, Sent
 from distdoctor.probes import clips, optimizers
 from distdoctor.probes.exchanges import EXCHANGES
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.optimizers import Optimizer
 from distdoctor.probes.readings import is_capturing
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.sites import call_site
+from distdoctor.probes.sites import call_site, frame_above, is_users, text_of
 
 _MOST = 1000  # parameters that are followed
 
@@ -33,7 +33,7 @@ _UNLIKE = 0.02  # what is left, relative to what is sent; a float16 rounds by 0.
 
 _MOST_CLIPS = 64  # between two steps
 
-_MOST_LINES = 4
+_MOST_LINES = 64
 
 
 @dataclass(slots=True)
@@ -54,6 +54,7 @@ class _Clipped:
     parameters: set[int]
     bound: float
     norm: Tensor
+    site: str
     elements: int
     moved: int  # sums of `EXCHANGES` at that moment
     reduced: int
@@ -66,12 +67,13 @@ class _Window:
     own: dict[int, _Own] = field(default_factory=dict)
     clips: list[_Clipped] = field(default_factory=list)
     site: str = ""  # of the first exchange
+    above: str = ""  # of the call of the function that it is in
     sent_at: int = -1  # clips before the first exchange
     reduced: int = 0
 
 
 _window = _Window()
-_lines: set[str] = set()
+_lines: set[tuple[int, str]] = set()
 
 
 def install() -> None:
@@ -116,16 +118,12 @@ def _clipped(parameters: Sequence[Tensor], bound: float, norm: Tensor | None) ->
         return
     if type(norm) is not Tensor:  # to read one that is sharded would need the others
         return
-    if len(_lines) < _MOST_LINES:
-        site = call_site(3)
-        if site not in _lines:
-            _lines.add(site)
-            RECORDER.observe(Clip(rank=-1), site)
     window.clips.append(
         _Clipped(
             parameters={id(one) for one in parameters},
             bound=float(bound),
             norm=norm,
+            site=call_site(3),
             elements=sum(one.numel() for one in parameters if one.grad is not None),
             moved=EXCHANGES.moved,
             reduced=EXCHANGES.reduced,
@@ -147,7 +145,7 @@ def _sending(tensors: Sequence[Tensor]) -> None:
                 continue  # a metric may have the shape of a parameter
             if window.sent_at < 0:
                 window.sent_at = len(window.clips)
-                window.site = call_site(5)
+                window.site, window.above = _sites()
             own.sent = torch.linalg.vector_norm(_detached(part))
             own.factor = factor
 
@@ -177,6 +175,7 @@ def stepped(known: Optimizer) -> None:
         _tell(known, window, found, clipped)
     elif clipped and (late := [one for one in clipped if _is_sent_later(one, window)]):
         worst = _worst(late)
+        _tell_once(Clip(rank=-1, optimizer=known.number), worst.site)
         told = Sent(
             rank=-1,
             optimizer=known.number,
@@ -198,6 +197,9 @@ def _tell(
     before = [one for one in clipped if one.parameters & sent]
     behind = [one for one in window.clips[window.sent_at :] if one.parameters & sent]
     worst = _worst(before) if before else None
+    if worst is not None:
+        _tell_once(Clip(rank=-1, optimizer=known.number), worst.site)
+    _tell_once(Exchange(rank=-1, optimizer=known.number), window.above)
     norms = [
         torch.linalg.vector_norm(own.parameter.detach()).to(own.norm.device)
         for _, own in found
@@ -219,6 +221,25 @@ def _tell(
         ),
         window.site,
     )
+
+
+def _tell_once(told: Clip | Exchange, site: str) -> None:
+    key = told.optimizer, site
+    if site and len(_lines) < _MOST_LINES and key not in _lines:
+        _lines.add(key)
+        RECORDER.observe(told, site)
+
+
+def _sites() -> tuple[str, str]:
+    """The line that sends, and the one that calls the function it is in; "": none."""
+    found: list[str] = []
+    frame = frame_above(1)
+    while frame is not None and len(found) < 2:
+        code = frame.f_code
+        if is_users(code.co_filename):
+            found.append(text_of(code.co_filename, frame.f_lineno, code.co_qualname))
+        frame = frame.f_back
+    return (*found, "", "")[0], (*found, "", "")[1]
 
 
 def _is_sent_later(clip: _Clipped, window: _Window) -> bool:

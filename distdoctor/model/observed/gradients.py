@@ -171,7 +171,16 @@ class Weighed(Observation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clip(Observation):
-    """A line that clipped gradients by their norm, for the first time."""
+    """A line clipped gradients by their norm before they were sent; told once."""
+
+    optimizer: int = 0  # as in `Holds`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange(Observation):
+    """A line called the function that sends gradients; see `Sent`. Told once."""
+
+    optimizer: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,5 +207,5 @@ class Sent(Observation):
 
 KINDS = (
     *(Holds, Gradients, Backward, Bypassed, Forgotten, Added, Unstepped),
-    *(NotFinite, Window, Weighed, Clip, Sent),
+    *(NotFinite, Window, Weighed, Clip, Exchange, Sent),
 )
