@@ -47,6 +47,7 @@ class Job:
         monkeypatch.setattr(schedules, "RATES", self.rates)
         monkeypatch.setattr(WINDOWS, "attempts", 0)
         self.schedules = Schedules()
+        self.rates.on_first.append(self.schedules.stepped)
         self.optimizer = torch.optim.SGD(nn.Linear(2, 1).parameters(), lr=0.1)
 
     def step(self) -> None:
@@ -258,6 +259,23 @@ def test_a_first_call_may_come_early(excuse: str, job: Job) -> None:
     assert fault_of(job.schedule()) is None
 
 
+def test_what_a_function_has_at_hand_is_no_length_of_its(job: Job) -> None:
+    at_hand = Planned(STEPS)
+    job.train(lr_scheduler.LambdaLR(job.optimizer, lambda n: 1 / (n + at_hand.total)))
+    assert STEPS not in job.schedule().numbers
+
+
+def test_half_of_a_rate_behind_half_of_the_calls_is_no_error(job: Job) -> None:
+    course = lr_scheduler.LambdaLR(
+        job.optimizer, lambda step: max(0.4, 1.0 - 0.6 * step / STEPS)
+    )
+    job.train(course, window=2)
+    told = job.schedule()
+    found = misstep(Run.of_events({0: [told]}), told)
+    assert found is not None
+    assert not found.grave
+
+
 # --- epochs ---
 
 EPOCHS = "".join(f" read(number={n},steps=12)@t.py:5" for n in range(5))
@@ -276,6 +294,13 @@ def test_a_length_in_epochs_is_not_for_batches() -> None:
     assert faults(cosine.replace("calls=60", "calls=5")) == []
 
 
+def test_a_rate_that_is_nothing_behind_as_many_batches_as_epochs() -> None:
+    line = "calls=60,steps=60,highest=1,lowest=0,falls=5,end=5"
+    assert faults(line) == [Fault.BATCHES]
+    assert faults(line.replace("lowest=0,", "lowest=0.2,")) == []
+    assert faults(line.replace("end=5", "end=9")) == []
+
+
 def test_a_warm_up_as_long_as_there_are_epochs_is_well() -> None:
     assert faults("numbers=5,calls=60,steps=60,highest=1,lowest=1") == []
 
@@ -289,6 +314,15 @@ def test_a_length_in_steps_is_not_for_epochs() -> None:
 
 
 # --- ranks ---
+
+
+def test_a_scheduler_that_is_never_asked_is_told_of(job: Job) -> None:
+    job.schedules.known(lr_scheduler.StepLR(job.optimizer, 3))
+    for _ in range(STEPS):
+        job.step()
+    del job.optimizer
+    told = job.schedule()
+    assert (told.optimizer, told.calls, told.steps) == (0, 0, STEPS)
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def _of(
 ) -> Unscaled | None:
     fitting = [one for one in recipes(run) if isclose(one.rate, rate, rel_tol=_SAME)]
     alone = max(batch.of_ranks.values()) * batch.window
-    bases = [(one.batch or alone, one) for one in fitting]
+    bases = [(one.batch or alone * one.ranks, one) for one in fitting]
     if not bases or batch.gain > LEAST:
         return None
     # Of several statements, the one that makes the least of it.

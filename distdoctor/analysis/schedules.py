@@ -31,6 +31,12 @@ _LEAST_FALLS = 4
 _LOW = 0.5
 """Share of the highest rate that a schedule ends with at the most."""
 
+_NOTHING = 0.05
+"""Share of the highest rate that is next to nothing."""
+
+_SURELY = 2.5
+"""Calls for each optimizer step beyond which the length of a course is no accident."""
+
 _LEFT = 0.3
 """Share of the calls that come behind the end of the schedule, at the least."""
 
@@ -137,7 +143,14 @@ def _by_micro_batch(told: Schedule) -> Misstep | None:
         return None
     if not _is_near(told.end, told.steps):
         return None
-    return Misstep(Fault.MICRO_BATCHES, told, told.length or told.end)
+    # A rate that is halved in the first half of the training may be on purpose.
+    grave = (
+        bool(told.length)
+        or told.turned
+        or told.lowest <= _NOTHING * told.highest
+        or told.calls >= _SURELY * told.steps
+    )
+    return Misstep(Fault.MICRO_BATCHES, told, told.length or told.end, grave=grave)
 
 
 def _by_batch(told: Schedule, epochs: int) -> Misstep | None:
@@ -149,7 +162,8 @@ def _by_batch(told: Schedule, epochs: int) -> Misstep | None:
     if told.length:
         sick = told.length == epochs and told.end > 0
     else:
-        sick = epochs in told.numbers and _ends(told) and abs(told.end - epochs) <= 1
+        to_nothing = told.lowest <= _NOTHING * told.highest
+        sick = _ends(told) and to_nothing and abs(told.end - epochs) <= 1
     return Misstep(Fault.BATCHES, told, epochs, epochs) if sick else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +118,7 @@ class Rates:
     """Learning rates of this process."""
 
     def __init__(self) -> None:
+        self.on_first: list[Callable[[Any], object]] = []  # told of each optimizer
         self.forget()
 
     def forget(self) -> None:
@@ -137,6 +138,8 @@ class Rates:
                 return
             course = self._courses[optimizer] = _Course(len(self._kept))
             self._kept.append(course)
+            for tell in self.on_first:
+                tell(optimizer)
         course.step += 1
         rate = optimizer.param_groups[0].get("lr")
         if rate is not course.rate:

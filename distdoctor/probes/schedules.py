@@ -93,6 +93,12 @@ class Schedules:
         """A scheduler was made, or is about to be asked for a rate."""
         self._plan_of(scheduler)
 
+    def stepped(self, optimizer: Any) -> None:
+        """An optimizer makes its first step."""
+        for plan in self._kept:
+            if plan.course is None and plan.optimizer() is optimizer:
+                plan.course = RATES.course_of(optimizer)
+
     def asked(self, scheduler: Any, given: bool) -> None:
         """The user's code has asked a scheduler for the next rate.
 
@@ -104,10 +110,7 @@ class Schedules:
         if plan is None or given:
             return
         plan.calls += 1
-        optimizer = plan.optimizer()
-        if plan.course is None and optimizer is not None:
-            plan.course = RATES.course_of(optimizer)
-        rate = _rate_of(optimizer)
+        rate = _rate_of(plan.optimizer())
         if plan.calls <= _MOST_CALLS:
             plan.sites.append(call_site(2))
             if plan.calls == 1:
@@ -187,6 +190,7 @@ def watch() -> None:
             known(self)
 
     base._initial_step = initial_step
+    RATES.on_first.append(harmless(SCHEDULES.stepped))
     RECORDER.on_turn.append(SCHEDULES.forget)
     RECORDER.on_end.append(harmless(SCHEDULES.flush))
 
@@ -264,10 +268,12 @@ def _numbers_in(thing: Any, depth: int) -> Iterator[int]:
         return
     code = getattr(thing, "__code__", None)
     if not isinstance(code, CodeType):
-        # An object with a rate for each step, or what a function takes numbers from.
-        yield from _whole(getattr(thing, "__dict__", {}))
+        # Of what a function merely has at hand, such as all arguments of the program,
+        # most numbers have to do with something else.
+        if callable(thing):
+            yield from _whole(getattr(thing, "__dict__", {}))
         return
-    yield from _numbers_in(getattr(thing, "__self__", None), depth + 1)
+    yield from _whole(getattr(getattr(thing, "__self__", None), "__dict__", {}))
     held = [cell.cell_contents for cell in thing.__closure__ or () if _is_full(cell)]
     held += thing.__defaults__ or ()
     held += (thing.__kwdefaults__ or {}).values()
