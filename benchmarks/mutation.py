@@ -25,6 +25,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -193,6 +194,7 @@ def main() -> None:
     parser.add_argument("--properties", action="store_true", help="of the steps")
     parser.add_argument("--library", action="store_true", help="slow; on one rank")
     parser.add_argument("--jobs", type=int, default=1, help="checks at one time")
+    parser.add_argument("--budget-s", type=float, help="begin no mutant after that")
     parser.add_argument("--results", type=Path, metavar="FILE", help="to go on with")
     parser.add_argument("--list", action="store_true", help="print the mutants' names")
     args = parser.parse_args()
@@ -216,7 +218,8 @@ def main() -> None:
                 results[key] = kept[key]
             else:
                 todo.append((way, mutant))
-    for key, result in _tried(todo, args.jobs):
+    until = time.monotonic() + (args.budget_s or float("inf"))
+    for key, result in _tried(todo, args.jobs, until):
         results[key] = result
         way, label = key
         said = result.get("by") or ", ".join(result.get("findings", []))
@@ -229,23 +232,24 @@ def main() -> None:
 
 
 def _tried(
-    todo: Sequence[tuple[str, Mutant]], jobs: int
+    todo: Sequence[tuple[str, Mutant]], jobs: int, until: float
 ) -> Iterator[tuple[tuple[str, str], Result]]:
-    """Results as they come: checks run beside the properties."""
+    """Results as they come, of what begins in time; checks run beside the others."""
+
+    def checked(mutant: Mutant) -> Result | None:
+        return told_by_checks(mutant) if time.monotonic() < until else None
+
+    here = {"properties": told_by_properties, "library": told_by_library}
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        runs = {
-            pool.submit(told_by_checks, mutant): mutant
-            for way, mutant in todo
-            if way == "checks"
-        }
+        checks = [mutant for way, mutant in todo if way == "checks"]
+        runs = {pool.submit(checked, mutant): mutant for mutant in checks}
         try:
             for way, mutant in todo:
-                if way == "properties":
-                    yield _kept_as(way, mutant, told_by_properties(mutant))
-                if way == "library":
-                    yield _kept_as(way, mutant, told_by_library(mutant))
+                if way != "checks" and time.monotonic() < until:
+                    yield _kept_as(way, mutant, here[way](mutant))
             for run in concurrent.futures.as_completed(runs):
-                yield _kept_as("checks", runs[run], run.result())
+                if (result := run.result()) is not None:
+                    yield _kept_as("checks", runs[run], result)
         finally:
             pool.shutdown(cancel_futures=True)
 
