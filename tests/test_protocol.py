@@ -14,7 +14,8 @@ from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Observation
 from distdoctor.model.observed import protocol as words
 from distdoctor.model.observed.protocol import Act, Cycle, packed, unpacked
-from distdoctor.probes import optimizers
+from distdoctor.probes import acts, optimizers
+from distdoctor.probes.exchanges import EXCHANGES
 from distdoctor.probes.protocol import Protocol
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.samples import SAMPLES
@@ -115,6 +116,7 @@ class Job:
 
     def faults(self, optimizer: int = 0) -> set[Fault]:
         """What the table says to it."""
+        self.protocol.flush()
         told = [one for one in self.told if isinstance(one, Cycle)]
         said = [
             word
@@ -303,11 +305,164 @@ def test_what_changes_gradients_else_is_told(job: Job) -> None:
     assert job.said() == ["backward changed step *1", "clear backward changed step *1"]
 
 
+def test_passes_may_all_come_before_the_steps(job: Job) -> None:
+    maker = nn.Linear(3, 3)
+    of_maker = job.optimize(maker)
+    for _ in range(3):
+        job.zero(of_maker)
+        job.backward(job.loss(maker, job.model))
+        job.zero()
+        job.backward()
+        job.step()
+        job.step(of_maker)
+    assert job.said() == ["spare clear backward step *3"]
+    assert not job.faults()
+
+
+def test_a_pass_that_no_optimizer_uses_is_lost_by_all(job: Job) -> None:
+    maker = nn.Linear(3, 3)
+    of_maker = job.optimize(maker)
+    for _ in range(2):
+        for _ in range(2):
+            job.zero()
+            job.zero(of_maker)
+            job.backward(job.loss(maker, job.model))
+        job.step()
+        job.step(of_maker)
+    assert job.faults() == job.faults(1) == {Fault.DROPPED}
+
+
+def test_schedulers_that_call_each_other_are_one(job: Job) -> None:
+    job.backward()
+    job.step()
+    for _ in range(3):
+        job.protocol.scheduled(job.optimizer)
+    job.backward()
+    assert job.protocol._followed[0].words == ["schedule", "backward"]
+
+
+def test_what_ranks_exchange_before_a_step_is_told(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EXCHANGES, "moved", EXCHANGES.moved)
+    for _ in range(2):
+        job.backward()
+        EXCHANGES.moved += 2
+        job.step()
+        job.zero()
+    assert job.said() == [
+        "backward exchange step *1",
+        "clear backward exchange step *1",
+    ]
+
+
+class Wrapper(nn.Module):
+    """What is asked of DDP."""
+
+    require_backward_grad_sync = True
+    require_forward_param_sync = True
+    static_graph = True
+
+
+@pytest.mark.parametrize(
+    ("in_backward", "in_forward", "reduced", "asked", "word"),
+    [
+        (True, True, True, False, "backward"),
+        (False, False, False, True, "backward/local"),
+        (True, False, False, True, "backward/local"),
+        (True, False, False, False, "backward/bare"),
+        (False, True, True, True, "backward"),
+        (True, True, False, False, "backward/bare"),
+    ],
+)
+def test_what_wrappers_do_is_the_end_of_the_word(
+    job: Job,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    in_backward: bool,
+    in_forward: bool,
+    reduced: bool,
+    asked: bool,
+    word: str,
+) -> None:
+    ddp = Wrapper()
+    monkeypatch.setattr(optimizers, "averaging", lambda _: [ddp])
+    monkeypatch.setattr(optimizers, "made", lambda: (1, 1))
+    monkeypatch.setattr(EXCHANGES, "reduced", EXCHANGES.reduced)
+    ddp.require_backward_grad_sync = in_backward
+    ddp.require_forward_param_sync = in_forward
+    if asked:
+        job.protocol.unsynced(ddp, None)
+    loss = job.loss()
+    job.protocol.begin(((loss,),))
+    loss.backward()
+    EXCHANGES.reduced += reduced
+    job.protocol.end()
+    (one,) = job.protocol._followed
+    assert (one.words, one.static) == ([word], True)
+
+
+def test_optimizers_by_the_dozen_are_not_followed(job: Job) -> None:
+    job.backward()
+    job.step()
+    for _ in range(20):
+        job.optimize(job.model)
+    job.backward()
+    assert job.protocol._followed == []
+    assert job.said() == ["backward step *1"]
+
+
+def test_a_scaler_that_is_off_or_of_another_kind_is_no_scaler(job: Job) -> None:
+    class Other(torch.amp.GradScaler):
+        def scale(self, outputs: Any) -> Any:
+            return outputs
+
+    for scaler in (torch.amp.GradScaler("cpu", enabled=False), Other("cpu")):
+        job.scaler = scaler
+        job.zero()
+        job.backward(job.scale(job.loss()))
+        job.scaled_step()
+        job.protocol.updated(scaler, None)
+    assert job.said() == ["backward step *1", "clear backward step *1"]
+
+
 def test_another_run_begins_with_nothing(job: Job) -> None:
     job.backward()
     job.step()
     job.protocol.forget()
     assert job.said() == []
+
+
+# --- what goes around functions ---
+
+
+def test_clipping_is_told_once_and_never_while_it_is_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[str] = []
+    hub = acts.Acts()
+    monkeypatch.setattr(acts, "ACTS", hub)
+    acts.tell(hub.clipping, lambda: told.append("before"))
+    acts.tell(hub.clipped, lambda: told.append("after"))
+    inner = acts._clip(lambda: told.append("clips"))
+    outer = acts._clip(inner)
+    outer()
+    assert told == ["before", "clips", "after"]
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    inner()
+    assert told[3:] == ["clips"]
+
+
+def test_a_method_is_told_with_what_it_was_given() -> None:
+    class Kind:
+        def method(self, optimizer: object) -> object:
+            return optimizer
+
+    told: list[tuple[object, object]] = []
+    acts._around(Kind, "method", [], [lambda *given: told.append(given)])
+    kind = Kind()
+    assert kind.method(optimizer=1) == kind.method(1) == 1
+    assert told == [(kind, 1)] * 2
 
 
 # --- words ---
@@ -380,6 +535,32 @@ def test_healthy_orders_have_no_fault(cycle: str) -> None:
 )
 def test_each_fault_is_found(cycle: str, fault: Fault) -> None:
     assert fault in walk(State.EMPTY, cycle.split() * 3)[1]
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> list[str]:
+    """A step as it should be, after which nothing is left."""
+    scaler = draw(st.booleans())
+    kinds = ["scaled", "scaled/local"] if scaler else ["backward", "backward/local"]
+    said = draw(st.lists(st.sampled_from([*kinds, "spare"]), min_size=1))
+    said.append(kinds[0])
+    if scaler and draw(st.booleans()):
+        said += ["unscale", *["clip"] * draw(st.integers(0, 2))]
+    elif not scaler and draw(st.booleans()):
+        said.append(draw(st.sampled_from(["clip", "changed", "exchange"])))
+    behind = ["clear", "schedule"]
+    if scaler:
+        said.append(draw(st.sampled_from(["scaled_step", "skip"])))
+        behind.append("update")
+    else:
+        said.append("step")
+    return said + draw(st.permutations(behind))
+
+
+@given(st.lists(windows()))
+def test_windows_in_any_order_have_no_fault(found: list[list[str]]) -> None:
+    state, faults = walk(State.EMPTY, [word for said in found for word in said])
+    assert (state, faults) == (State.EMPTY, [])
 
 
 def test_the_end_of_a_word_does_not_matter() -> None:
