@@ -96,8 +96,8 @@ from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.gradients import places
+from distdoctor.analysis.rate_scaling import Unscaled, unscaled
 from distdoctor.analysis.reasons import capital
-from distdoctor.analysis.scaling import Unscaled, unscaled
 from distdoctor.analysis.schedules import rates_told
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
 from distdoctor.model.observed.settings import Course

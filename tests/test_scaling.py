@@ -1,148 +1,382 @@
-"""Learning rates and the batch they belong to: what a job says of it, and its rate."""
+"""Scaled gradients: what the probes tell, and what is made of it."""
 
-from dataclasses import replace
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
+from torch.amp import GradScaler
 
-from distdoctor.analysis.recipes import recipes
-from distdoctor.analysis.scaling import unscaled
+from distdoctor.analysis.scaling import clips, reason
+from distdoctor.catalogue import every_check
+from distdoctor.examination import verdict
 from distdoctor.model.drawing import sketch
-from distdoctor.model.run import Run
-
-RATE = "hyperparameters(shared,kind={kind},names=0.lr,values={rate})@t.py:9"
-COURSE = "course(steps=15,rates={rate},highest={rate},last={rate})"
-READ = "read(batch=16,steps=15)@t.py:7"
-
-
-def run_of(
-    source: str, *, rate: float = 0.02, kind: str = "SGD", more: str = ""
-) -> Run:
-    first = f"{RATE} {COURSE}".format(kind=kind, rate=rate)
-    drawing = (
-        f"rank 0 | wrap=ddp:w {more} {first} {READ} exit=0\n"
-        f"rank 1 | wrap=ddp:w {more} {READ} exit=0"
-    )
-    return replace(sketch(drawing), sources={"t.py": source})
+from distdoctor.model.events import Observation
+from distdoctor.model.findings import Certainty, Finding, Severity, Sick
+from distdoctor.model.observed.scaling import Handed, Limited, Refused, Scaling
+from distdoctor.probes import losses, optimizers, protocol, scales
+from distdoctor.probes.recorder import RECORDER
+from distdoctor.probes.scaling import Scalings, is_due, is_scaled
 
 
-def stated(source: str) -> list[tuple[float, int]]:
-    return [(one.rate, one.batch) for one in recipes(run_of(source))]
+class Job:
+    """A rank that trains, and calls the probe as its hub does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.told: list[Observation] = []
+        monkeypatch.setattr(RECORDER, "observe", self.observe)
+        self.probe = Scalings()
+        self.model = nn.Linear(2, 1, bias=False)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.scaler = GradScaler("cpu", init_scale=64.0)
+        self.words: list[str] = []
+        said = [(self.optimizer, 0, self.words)]
+        monkeypatch.setattr(protocol.PROTOCOL, "said", lambda: said)
+        known = SimpleNamespace(number=0)
+        monkeypatch.setattr(optimizers, "of", lambda *_: known)
+
+    def observe(self, one: Observation, _site: str = "") -> None:
+        """Probes that an earlier test has put in place may tell, too."""
+        if isinstance(one, (Scaling, Limited, Handed, Refused)):
+            self.told.append(one)
+
+    def backward(self, gradient: float) -> None:
+        """Fill gradients: both numbers are so large, without the scale."""
+        self.words[:] = ["clear", "scaled"]
+        loss = self.model(torch.full((1, 2), gradient)).sum()
+        scaled = self.scaler.scale(loss)
+        self.probe.scaled(self.scaler, loss, scaled)
+        scaled.backward()
+
+    def clip(self, name: str, limit: Any) -> None:
+        """Clip, and step."""
+        function = getattr(nn.utils, name)
+        given = list(self.model.parameters()), limit
+        self.probe.limiting(name, given, {})
+        result = function(*given)
+        self.words.append("clip")
+        self.probe.limited(name, given, {}, result)
+        self.probe.tried(self.scaler, self.optimizer)
+
+    def clips(self) -> list[tuple[str, float, float]]:
+        """What is told of clips; norms to two digits."""
+        return [
+            (one.how, one.limit, round(one.found, 2))
+            for one in self.told
+            if isinstance(one, Limited)
+        ]
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "BASE_LR = 0.02\nBASE_BATCH = 16",
-        "base_lr, base_bs = 2e-2, 16",
-        "ref_lr: float = 0.02\nreference_batch_size: int = 16",
-        "config = {'base_lr': 0.02, 'base_batch_size': 4 * 4}",
-        "train(baseLr=0.02, baseBatch=16)",
-        "def train(*, lr=0.02, lr_base_size_batch=16): pass",
-        "lr = 0.02\nnominal_batch = 16",
-        "option('--base-lr', default=0.02)\noption('--base-batch', default=16)",
-        "LR_PER_16 = 0.02",
-        "self.lr = 0.02  # tuned for batch size 16",
-        "BASE_RATE = 0.02  # tuned for a batch size of 16",
-        "# the learning rate of the recipe is for batches of 16\nlr = 0.02",
-        "lr = 0.02  # lr for a global batch of 16",
-        "optimizer = SGD(parameters, lr=0.02)  # lr 0.02 per 16 samples",
-        '"""Reference: learning rate 0.02 at batch size 16."""\nlr = 0.02',
-    ],
-)
-def test_a_recipe_may_be_told_in_many_ways(source: str) -> None:
-    assert (0.02, 16) in stated(source)
-    (one,) = unscaled(run_of(source))
-    assert (one.base, one.batch.samples, one.by_rule) == (16, 32, 0.04)
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> Job:
+    return Job(monkeypatch)
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "single_gpu_lr = 0.02",
-        "lr_single = 0.02",
-        "base_lr = 0.02\nbase_world_size = 1",
-        "LR_ONE_PROCESS = 0.02",
-        "lr = 0.02  # found on a single GPU: lr of one GPU",
-        "lr = 0.02  # tuned on one device",
-        "lr = 0.02  # from the single-gpu recipe",
-    ],
-)
-def test_a_recipe_may_be_that_of_one_process(source: str) -> None:
-    assert stated(source) == [(0.02, 0)]
-    (one,) = unscaled(run_of(source))
-    assert one.base == 16
+# --- the probe ---
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "lr = 0.02\nbatch_size = 16",
-        "lr = 0.02  # warm up for 16 batches",
-        "lr = 0.02  # decays at epoch 16",
-        "lr = 0.02  # halve this if the loss jumps\nbatch = 16",
-        "base_lr = 0.02\nbatch = 16",
-        "lr = 0.02\nbase_batch_per_gpu = 16",
-        "lr = 0.02\nbase_batch = 16\nDataLoader(held, base_batch)",
-        "lr = 0.02\nbase_batch = 16\nDataLoader(held, batch_size=base_batch)",
-        "base_lr = 0.02\nbase_batch = 32",
-        "base_lr = 0.01\nbase_batch = 16",
-        "base_lr = 0.02\nbase_world_size = 2",
-        "dropout_rate = 0.02\nbase_batch = 16",
-        "this is no Python",
-        "",
-    ],
-)
-def test_a_job_that_says_no_such_thing_is_left_alone(source: str) -> None:
-    assert unscaled(run_of(source)) == []
+def test_a_clip_of_scaled_gradients_is_told_with_its_numbers(job: Job) -> None:
+    for _ in range(3):
+        job.backward(1.0)
+        job.clip("clip_grad_norm_", 1.0)
+    assert job.clips() == [("norm", 1.0, 90.51)]
+    assert job.told[0] == Scaling(rank=-1, kind="GradScaler", scale=64.0)
 
 
-def test_of_several_recipes_the_largest_batch_counts() -> None:
-    source = "base_lr = 0.02\nbase_batch = 16\nref_batch = 32"
-    assert unscaled(run_of(source)) == []
+def test_a_clip_of_values_is_told_with_the_largest(job: Job) -> None:
+    job.backward(-2.0)
+    job.clip("clip_grad_value_", 0.5)
+    assert job.clips() == [("value", 0.5, 128.0)]
 
 
-def test_an_argument_counts_and_not_its_default() -> None:
-    source = (
-        "p.add_argument('--base-lr', default=0.02)\n"
-        "p.add_argument('--base-batch', type=int, default=16, help='for the rate')\n"
-        "base_batch = 16\nbase_lr = 0.02"
-    )
-    told = "arguments(names=base_batch+base_lr,values={n}+0.02)@t.py:3"
-    (one,) = unscaled(run_of(source, more=told.format(n=8)))
-    assert one.base == 8
-    assert [place.line for place in one.recipe.places] == [1, 2]
-    assert unscaled(run_of(source, more=told.format(n=32))) == []
+def test_a_clip_to_infinity_asks_for_the_norm(job: Job) -> None:
+    job.backward(1.0)
+    job.clip("clip_grad_norm_", float("inf"))
+    assert job.clips() == []
 
 
-def test_adaptive_optimizers_have_the_rule_of_the_root() -> None:
-    holds = "holds(kind=AdamW,adaptive)@t.py:4"
-    source = "base_lr = 0.02\nbase_batch = 8"
-    (one,) = unscaled(run_of(source, kind="AdamW", more=holds))
-    assert (one.adaptive, one.by_rule) == (True, 0.04)
-
-
-RECIPE = "base_lr = 0.02\nbase_batch = 16"
+def test_a_clip_behind_unscale_is_not_told(job: Job) -> None:
+    job.backward(1.0)
+    job.words.append("unscale")
+    job.clip("clip_grad_norm_", 1.0)
+    assert job.clips() == []
 
 
 @pytest.mark.parametrize(
-    "more",
+    ("said", "scaled"),
     [
-        "gradients(factor=2.0)@t.py:9",
-        "window(reads=0,batches=4,factor=1.0,more=3)@t.py:9",
-        "read(number=1,batch=4,steps=2)@t.py:20",
+        ("clear scaled", True),
+        ("scaled scaled/local", True),
+        ("scaled exchange changed clip", True),
+        ("scaled unscale", False),
+        ("scaled divided clip", False),
+        ("scaled drop", False),
+        ("backward clip", False),
+        ("", False),
     ],
-    ids=["losses made larger", "sums and not means", "several loops"],
 )
-def test_what_is_not_known_to_be_unscaled_is_left_alone(more: str) -> None:
-    assert unscaled(run_of(RECIPE)) != []
-    assert unscaled(run_of(RECIPE, more=more)) == []
+def test_words_tell_whether_gradients_are_scaled(said: str, scaled: bool) -> None:
+    assert is_scaled(said.split()) is scaled
 
 
-def test_a_warm_up_that_is_not_over_is_left_alone() -> None:
-    run = run_of(RECIPE)
-    rising = sketch(
-        "rank 0 | wrap=ddp:w  course(steps=2,rates=.01+.02,highest=.02,last=.02)  "
-        + f"{RATE} {READ} exit=0\n".format(kind="SGD", rate=0.02)
-        + f"rank 1 | wrap=ddp:w {READ} exit=0"
-    )
-    assert unscaled(replace(rising, sources=run.sources)) == []
+def test_what_happens_often_is_looked_at_now_and_then() -> None:
+    assert [n for n in range(1, 40) if is_due(n)] == [*range(1, 9), 16, 32]
+
+
+def test_gradients_that_were_changed_are_told_with_their_size(job: Job) -> None:
+    job.backward(1.0)
+    job.words.append("changed")
+    job.probe.trying(job.scaler, job.optimizer)
+    (told,) = [one for one in job.told if isinstance(one, Handed)]
+    assert told.norm == pytest.approx(64 * 2**0.5)
+    assert (told.largest, told.scale) == (64.0, 64.0)
+
+
+def test_gradients_that_nobody_changed_are_not_looked_at(job: Job) -> None:
+    job.backward(1.0)
+    job.probe.trying(job.scaler, job.optimizer)
+    assert not any(isinstance(one, Handed) for one in job.told)
+
+
+def messages() -> Iterator[tuple[str, str]]:
+    """What torch says, as it is installed, when a scaler is called out of turn."""
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def scaled() -> GradScaler:
+        scaler = GradScaler("cpu")
+        scaler.scale(model(torch.ones(1, 1)).sum()).backward()
+        return scaler
+
+    scaler = scaled()
+    scaler.unscale_(optimizer)
+    yield "unscaled", error_of(lambda: scaler.unscale_(optimizer))
+    scaler.step(optimizer)
+    yield "stepped", error_of(lambda: scaler.step(optimizer))
+    yield "stepped", error_of(lambda: scaler.unscale_(optimizer))
+    yield "early", error_of(scaled().update)
+    yield "unused", error_of(lambda: GradScaler("cpu").step(optimizer))
+
+
+def error_of(call: Any) -> str:
+    with pytest.raises((RuntimeError, AssertionError)) as caught:
+        call()
+    return str(caught.value)
+
+
+def test_what_torch_says_is_understood(job: Job) -> None:
+    expected = []
+    for why, message in messages():
+        job.probe.refused(job.scaler, job.optimizer, "step", message)
+        expected.append(why)
+    told = [one.why for one in job.told if isinstance(one, Refused)]
+    assert told == expected
+    job.probe.refused(job.scaler, job.optimizer, "step", "something else")
+    assert len(job.told) == 1 + len(expected)
+
+
+# --- what a loss was multiplied with ---
+
+
+@pytest.mark.parametrize(
+    ("made", "found"),
+    [
+        (lambda loss: loss, False),
+        (lambda loss: loss * 64.0, True),
+        (lambda loss: 64.0 * loss / 4, True),
+        (lambda loss: loss * torch.tensor(64.0), True),
+        (lambda loss: loss * 64.0 + loss, True),
+        (lambda loss: loss * 2, False),
+        (lambda loss: (loss * 64.0).exp(), False),
+    ],
+)
+def test_a_loss_tells_what_it_was_multiplied_with(made: Any, found: bool) -> None:
+    loss: Tensor = nn.Linear(2, 1)(torch.ones(1, 2)).pow(2).mean()
+    assert losses.is_multiplied(made(loss), {64.0}) is found
+
+
+# --- whether the scale is saved ---
+
+
+@pytest.fixture
+def used(monkeypatch: pytest.MonkeyPatch) -> GradScaler:
+    scaler = GradScaler("cpu", init_scale=64.0)
+    scaler.scale(torch.ones(()))
+    scaler.update(16.0)
+    monkeypatch.setattr(scales, "_made", {scaler: 64.0})
+    monkeypatch.setattr(scales, "_told", [])
+    return scaler
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [{"scale": 16.0}, {"a": {"b": [1, 16]}}, SimpleNamespace(scale=torch.tensor(16.0))],
+)
+@pytest.mark.usefixtures("used")
+def test_a_number_that_is_the_scale_saves_it(saved: Any) -> None:
+    assert scales.running(saved) == {}
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [{"epoch": 3}, {"optimizer": {"state": {}, "param_groups": [{"lr": 16.0}]}}],
+)
+@pytest.mark.usefixtures("used")
+def test_a_scale_that_is_not_saved_is_told(saved: Any) -> None:
+    assert scales.running(saved) == {"running_scale": 16.0, "first_scale": 64.0}
+
+
+def test_whoever_asks_for_the_state_saves_it(
+    used: GradScaler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RECORDER, "observe", lambda *_: None)
+    scales._keep(GradScaler.state_dict, used)
+    assert scales.running({}) == {}
+
+
+# --- what is made of it ---
+
+
+def finding_of(code: str, *ranks: str) -> Finding | None:
+    (check,) = [one for one in every_check() if one.code == code]
+    told = [f"rank {n} | {one} exit=0" for n, one in enumerate(ranks)]
+    found = verdict(sketch("\n".join(told)), check)
+    return found.findings[0] if isinstance(found, Sick) else None
+
+
+CLIPS = (
+    "scaling(scale=1024.0) limited(how=norm,limit={},found={},scale=1024.0)@t.py:8 "
+    "cycle(words=update+clear+{}+scaled_step,more=5)@t.py:9"
+)
+
+
+@pytest.mark.parametrize("limit", [0.1, 0.5, 1.0, 5.0, 2.5, 100.0])
+def test_a_threshold_that_somebody_has_chosen_is_accused(limit: float) -> None:
+    found = finding_of("DD511", CLIPS.format(limit, 700.0, "scaled+clip"))
+    assert found is not None
+    assert found.details["limit"] == limit
+
+
+@pytest.mark.parametrize(
+    ("limit", "found", "words"),
+    [
+        (512.0, 700.0, "scaled+clip"),  # 0.5 of the scale
+        (256.0, 700.0, "scaled+clip"),
+        (2048.0, 7000.0, "scaled+clip"),
+        (123.456, 700.0, "scaled+clip"),  # computed
+        (1.0, 0.9, "scaled+clip"),
+        (1.0, 700.0, "scaled+changed+clip"),
+        (1.0, 700.0, "scaled+unscale+clip"),
+        (1.0, 700.0, "scaled+divided+clip"),
+    ],
+)
+def test_a_clip_that_may_be_right_is_not(
+    limit: float, found: float, words: str
+) -> None:
+    assert finding_of("DD511", CLIPS.format(limit, found, words)) is None
+
+
+def test_averaging_by_hand_leaves_gradients_scaled() -> None:
+    words = "scaled+exchange+changed+clip"
+    assert finding_of("DD511", CLIPS.format(1.0, 700.0, words)) is not None
+
+
+HANDED = "handed(norm={},largest={},scale=1024.0)@t.py:9 "
+
+
+def test_one_size_at_all_times_is_a_clip_by_hand() -> None:
+    begin = "scaling(scale=1024.0) "
+    norms = begin + "".join(HANDED.format(n, n / 2) for n in (0.9999, 1.0, 0.99995))
+    found = finding_of("DD511", norms + "cycle(words=clear+scaled+changed+scaled_step)")
+    assert found is not None
+    assert found.certainty is Certainty.LIKELY
+    assert "by hand to a norm of 1 " in found.message
+
+
+@pytest.mark.parametrize(
+    "sizes", [(0.9, 1.0, 0.8), (512.0, 512.0, 512.0), (0.9999, 1.0)]
+)
+def test_other_sizes_are_none(sizes: tuple[float, ...]) -> None:
+    told = "".join(HANDED.format(one, one / 2 + n) for n, one in enumerate(sizes))
+    assert clips(sketch(f"rank 0 | scaling(scale=1024.0) {told}")) == []
+
+
+@pytest.mark.parametrize(
+    ("why", "method", "words", "expected"),
+    [
+        ("stepped", "step", "clear scaled", "no update"),
+        ("stepped", "unscale_", "clear scaled unscale", "no update"),
+        ("unscaled", "unscale_", "scaled unscale clip unscale", "twice"),
+        ("unscaled", "unscale_", "scaled unscale drop scaled unscale", "no update"),
+        ("unscaled", "unscale_", "scaled unscale scaled/local unscale", "added"),
+        ("unscaled", "unscale_", "unscale", ""),
+        ("unused", "step", "clear backward", "no scale"),
+        ("unused", "update", "", ""),
+        ("early", "update", "clear scaled", "early update"),
+        ("early", "update", "", ""),
+    ],
+)
+def test_a_refusal_has_its_reason(
+    why: str, method: str, words: str, expected: str
+) -> None:
+    told = Refused(rank=0, why=why, method=method, words=tuple(words.split()))
+    assert reason(told) == expected
+
+
+WRONG = "scaling(scale={}) cycle(words={},more={})@t.py:9"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("update+clear+scaled+divided+scaled_step", "twice"),
+        ("clear+scaled+unscale+update+scaled_step", "twice"),
+        ("update+clear+backward+scaled_step", "never multiplied"),
+        ("clear+scaled+step", "past the GradScaler"),
+        ("clear+scaled/local+backward+scaled+scaled_step+update", "next to nothing"),
+        ("update+clear+scaled+unscale+scaled+scaled_step", "that much more"),
+    ],
+)
+def test_each_fault_has_its_words(words: str, told: str) -> None:
+    found = finding_of("DD513", WRONG.format(1024.0, words, 5))
+    assert found is not None
+    assert told in found.message
+    assert found.severity is None
+    assert finding_of("DD513", WRONG.format(1.0, words, 5)) is None
+
+
+def test_a_step_by_hand_with_unscaled_gradients_may_be_checked_by_hand() -> None:
+    words = "clear+scaled+unscale+clip+step+update"
+    found = finding_of("DD513", WRONG.format(1024.0, words, 5))
+    assert found is not None
+    assert (found.severity, found.certainty) == (Severity.WARNING, Certainty.LIKELY)
+    spoilt = " not_finite(step=2,names=w,count=1,of=1,gradients)@t.py:9"
+    found = finding_of("DD513", WRONG.format(1024.0, words, 5) + spoilt)
+    assert found is not None
+    assert found.severity is None
+
+
+def test_what_happens_once_in_many_steps_is_no_habit() -> None:
+    once = WRONG.format(1024.0, "update+clear+scaled+scaled_step", 20)
+    once += " cycle(words=update+clear+backward+scaled_step)@t.py:9"
+    assert finding_of("DD513", once) is None
+
+
+KEPT = "stored(file=c,parts=model+optimizer,running_scale={},first_scale=1024.0)@t.py:2"
+
+
+def test_one_halving_costs_one_step_and_is_a_warning() -> None:
+    found = finding_of("DD517", KEPT.format(512.0))
+    assert found is not None
+    assert found.severity is Severity.WARNING
+    found = finding_of("DD517", KEPT.format(128.0))
+    assert found is not None
+    assert found.severity is None
+    assert "leaves out 3 steps" in found.message
+
+
+def test_a_comparison_that_has_told_of_the_scale_is_enough() -> None:
+    told = "compared(how=resume,steps=4,begun=2) unrestored(step=2,what=scale) "
+    assert finding_of("DD517", told + KEPT.format(128.0)) is None

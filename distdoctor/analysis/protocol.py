@@ -47,6 +47,7 @@ class State(StrEnum):
     UNSCALED = auto()  # likewise; its scaler has divided them
     DIVIDED = auto()  # likewise; the user has divided them
     CLIPPED = auto()  # scaled, and clipped so
+    GIVEN = auto()  # the user has put some there; nobody knows whether they are scaled
     SPENT = auto()  # a step was made with them, and they are still there
     KEPT = auto()  # likewise, and something made others of them since
     TRIED = auto()  # likewise, by a scaler whose update is still to come
@@ -76,7 +77,7 @@ TABLE: dict[State, dict[str, Target]] = {
     _S.EMPTY: {
         BACKWARD: _S.PLAIN,
         SCALED: _S.SCALED,
-        CHANGED: _S.PLAIN,  # the user has put some there
+        CHANGED: _S.GIVEN,
         STEP: _S.EMPTY,
         SCALED_STEP: _S.TRIED_EMPTY,
         SKIP: _S.TRIED_EMPTY,
@@ -118,7 +119,7 @@ TABLE: dict[State, dict[str, Target]] = {
         TAKEN: _S.SPENT,
         DIVIDED: (_F.UNSCALED_TWICE, _S.DIVIDED),
         UNSCALE: (_F.UNSCALED_TWICE, _S.UNSCALED),
-        UPDATE: _S.PLAIN,
+        UPDATE: _S.DIVIDED,  # by which the scaler forgets that it has done so
         STEP: (_F.UNCHECKED, _S.SPENT),
         SCALED_STEP: _S.TRIED,
         SKIP: _S.TRIED,
@@ -133,6 +134,14 @@ TABLE: dict[State, dict[str, Target]] = {
         STEP: _S.SPENT,
         SCALED_STEP: (_F.UNSCALED_TWICE, _S.TRIED),
         SKIP: (_F.UNSCALED_TWICE, _S.TRIED),
+    },
+    _S.GIVEN: {
+        DROP: (_F.DROPPED, _S.EMPTY),
+        TAKEN: _S.SPENT,
+        UNSCALE: _S.UNSCALED,
+        STEP: _S.SPENT,
+        SCALED_STEP: _S.TRIED,
+        SKIP: _S.TRIED,
     },
     _S.SPENT: {
         BACKWARD: (_F.CARRIED, _S.PLAIN),

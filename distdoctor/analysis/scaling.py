@@ -1,196 +1,238 @@
-"""Whether a learning rate was scaled from its recipe's batch to the global batch.
-
-Nothing is said of a rate whose recipe the job does not tell.
-"""
+"""What becomes of gradients that a GradScaler has scaled."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
-from math import isclose, sqrt
+from math import isclose, log10
 
-from distdoctor.analysis.passes import Pass, passes
-from distdoctor.analysis.recipes import Recipe, recipes
-from distdoctor.analysis.replicas import replicas
-from distdoctor.analysis.schedules import course_of
-from distdoctor.model.events import Observation
-from distdoctor.model.observed.gradients import STEPPED, Gradients, Holds, Window
-from distdoctor.model.observed.settings import Course, Hyperparameters
+from distdoctor.analysis.protocol import Course, Fault, courses, lines_of
+from distdoctor.model.events import Event
+from distdoctor.model.observed.protocol import (
+    BACKWARD,
+    CHANGED,
+    CLEAR,
+    CLIP,
+    DROP,
+    EXCHANGE,
+    SCALED,
+    STEP,
+    UNSCALE,
+    Cycle,
+    unpacked,
+)
+from distdoctor.model.observed.scaling import (
+    EARLY,
+    STEPPED,
+    UNSCALED,
+    UNUSED,
+    Handed,
+    Limited,
+    Refused,
+    Scaling,
+)
 from distdoctor.model.run import Run
 
-LEAST = 1.5
-"""How many times the recipe's batch the global batch is, to be worth a word."""
+_LEAST = 2
+"""Cycles with a fault, without which half of all must have it."""
 
-_SAME = 1e-6
+_DIGITS = 4
+"""Of a threshold that somebody has chosen."""
 
-_RATES = ("lr", "initial_lr", "max_lr")
-"""What the settings of a group call rates; OneCycleLR begins below its `max_lr`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What a step of all ranks is made of.
-
-    Attributes:
-        of_ranks: Samples that each rank reads at a time, by rank.
-        window: How many such batches are accumulated.
-        divided: By how much the sum of their gradients is too large for a mean.
-    """
-
-    of_ranks: dict[int, int]
-    window: int
-    gain: float
-
-    @property
-    def samples(self) -> int:
-        """Of all ranks."""
-        return sum(self.of_ranks.values()) * self.window
+_ALIKE = 1e-3
+_LEAST_ALIKE = 3
+"""Times that clipped gradients have one size."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unscaled:
-    """An optimizer whose rate is that of a smaller batch.
-
-    Attributes:
-        batch: The global one.
-        base: Samples that the recipe is for.
-        rate: Of the optimizer, and of the recipe.
-        by_rule: What the rate is by the rule for optimizers of its kind.
-        adaptive: The rule is that of the square root.
-        exhibits: What shows it.
-        makers: Of the optimizer.
-    """
-
-    ranks: tuple[int, ...]
-    optimizer: int
-    kind: str
-    batch: Batch
-    base: int
-    rate: float
-    by_rule: float
-    adaptive: bool
-    recipe: Recipe
-    exhibits: tuple[Observation, ...]
-    makers: tuple[Holds, ...]
+def is_scaling(run: Run, rank: int) -> bool:
+    """Whether a GradScaler of a rank multiplies losses by something else than 1."""
+    return any(one.scale != 1.0 for one in run.of(Scaling, rank))
 
 
-def unscaled(run: Run) -> list[Unscaled]:
-    """Optimizers whose rate is the recipe's, though the global batch is larger."""
-    sets = replicas(run)
-    if len(sets) != 1 or set(sets[0]) - set(run.seen):
-        return []
-    ranks = sets[0]
-    found = []
-    for first in {one.optimizer: one for one in _first(run, ranks[0])}.values():
-        course = course_of(run, ranks[0], first.optimizer)
-        batch = _batch(run, ranks, first.optimizer)
-        if course is None or batch is None or _still_rises(course):
+def faulty(run: Run, *faults: Fault) -> dict[Fault, list[list[Course]]]:
+    """By fault and optimizer, the ranks on which it is no exception."""
+    found: dict[Fault, dict[int, list[Course]]] = {}
+    for course in courses(run):
+        if not is_scaling(run, course.rank):
             continue
-        rate = _rate(first, course)
-        one = _of(run, ranks, first, course, batch, rate)
-        if one is not None:
-            found.append(one)
-    return found
+        for fault in faults:
+            count = course.faults.get(fault, 0)
+            if count >= _LEAST or (count and 2 * count >= course.steps):
+                ranks = found.setdefault(fault, {}).setdefault(course.optimizer, [])
+                ranks.append(course)
+    return {fault: list(several.values()) for fault, several in found.items()}
 
 
-def _first(run: Run, rank: int) -> list[Hyperparameters]:
-    """What optimizers that ranks share made their first step with."""
-    told = run.of(Hyperparameters, rank)
-    return [one for one in told if one.shared and one.step == 1]
+def last_words(cycle: Cycle) -> list[str]:
+    """What was done to the gradients of its step, from the last scaled loss on."""
+    said = [word.partition("/")[0] for word in unpacked(cycle.words)]
+    at = max((n for n, word in enumerate(said) if word == SCALED), default=-1)
+    return said[at + 1 :]
 
 
-def _of(
-    run: Run,
-    ranks: tuple[int, ...],
-    first: Hyperparameters,
-    course: Course,
-    batch: Batch,
-    rate: float,
-) -> Unscaled | None:
-    fitting = [one for one in recipes(run) if isclose(one.rate, rate, rel_tol=_SAME)]
-    alone = max(batch.of_ranks.values()) * batch.window
-    bases = [(one.batch or alone * one.ranks, one) for one in fitting]
-    if not bases or batch.gain > LEAST:
-        return None
-    # Of several statements, the one that makes the least of it.
-    base, recipe = max(bases, key=lambda each: each[0])
-    times = batch.samples / base
-    if times < LEAST:
-        return None
-    makers = tuple(one for one in run.of(Holds, ranks[0]) if one.kind == first.kind)
-    adaptive = any(one.adaptive for one in makers) or any(
-        name.endswith((".betas", ".alpha", ".rho")) for name in first.names
-    )
-    return Unscaled(
-        ranks=ranks,
-        optimizer=first.optimizer,
-        kind=first.kind,
-        batch=batch,
-        base=base,
-        rate=rate,
-        by_rule=rate * (sqrt(times) if adaptive else times),
-        adaptive=adaptive,
-        recipe=recipe,
-        exhibits=(course, first),
-        makers=makers,
-    )
+# --- clipped while scaled ---
 
 
-def _rate(first: Hyperparameters, course: Course) -> float:
-    """The highest rate that the optimizer was made with, or came to."""
-    told = [
-        float(value)
-        for name, value in zip(first.names, first.values, strict=False)
-        if name.rpartition(".")[2] in _RATES and _is_number(value)
-    ]
-    return max([course.highest, *told])
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """Gradients of an optimizer that one rank clips while they are scaled.
+
+    Attributes:
+        how: "norm" or "value".
+        limit: The threshold.
+        found: Size of gradients before; 0.0: not known.
+        lines: Those that clip.
+        proof: What tells it.
+        by_hand: It was done by the job itself.
+    """
+
+    rank: int
+    optimizer: int
+    how: str
+    limit: float
+    found: float
+    scale: float
+    lines: tuple[Event, ...]
+    proof: tuple[Event, ...]
+    by_hand: bool = False
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+def clips(run: Run) -> list[list[Clip]]:
+    """Clips of scaled gradients; by optimizer, those of each rank."""
+    found: dict[tuple[int, bool], list[Clip]] = {}
+    for rank in run.seen:
+        for clip in (*_by_function(run, rank), *_by_hand(run, rank)):
+            key = clip.optimizer, clip.by_hand
+            if all(one.rank != rank for one in found.get(key, [])):
+                found.setdefault(key, []).append(clip)
+    return list(found.values())
 
 
-def _still_rises(course: Course) -> bool:
-    """Whether the job ended before the highest rate was seen."""
-    rates = [*course.rates, course.last]
-    rises = [later > earlier for earlier, later in pairwise(rates) if later != earlier]
-    return bool(rises) and rises[-1]
-
-
-def _batch(run: Run, ranks: Sequence[int], optimizer: int) -> Batch | None:
-    """The batch of one step of an optimizer; None if it is not known."""
-    sizes: dict[int, int] = {}
-    windows: set[int] = set()
-    gain = 1.0
-    for rank in ranks:
-        trained: list[Pass] = [one for one in passes(run, rank) if one.steps]
-        trained = [one for one in trained if one.read.optimizer in {0, optimizer + 1}]
-        if not trained or len({one.key for one in trained}) != 1:
-            return None
-        sizes[rank] = max(one.batch for one in trained)
-        window, factor = _window(run, rank)
-        windows.add(window)
-        seen = [one.factor for one in run.of(Gradients, rank) if one.factor > 0.0]
-        gain = (
-            max(gain, (factor or 1 / window) * window, *seen)
-            if window > 1
-            else max([gain, *seen])
+def _by_function(run: Run, rank: int) -> Iterator[Clip]:
+    mine = {one.optimizer: one for one in courses(run) if one.rank == rank}
+    for told in run.of(Limited, rank):
+        course = mine.get(told.optimizer)
+        if course is None or not _is_chosen(told.limit, told.scale):
+            continue
+        if told.found <= told.limit or told.scale == 1.0:
+            continue
+        cycle = course.first.get(Fault.CLIPPED_SCALED)
+        if cycle is None or _are_given(cycle):
+            continue
+        lines: tuple[Event, ...] = tuple(lines_of(run, course, CLIP)) or (told,)
+        yield Clip(
+            rank,
+            told.optimizer,
+            told.how,
+            told.limit,
+            told.found,
+            told.scale,
+            lines,
+            (told, cycle),
         )
-    return Batch(sizes, windows.pop(), gain) if len(windows) == 1 else None
 
 
-def _window(run: Run, rank: int) -> tuple[int, float]:
-    """How many batches most steps accumulate, and the factor of their losses."""
-    counts: Counter[int] = Counter()
-    factor = 0.0
-    for one in run.of(Window, rank):
-        if one.end == STEPPED:
-            counts[sum(one.batches)] += 1 + one.more
-            factor = max(factor, one.factor)
-    return (counts.most_common(1)[0][0], factor) if counts else (1, 0.0)
+def _are_given(cycle: Cycle) -> bool:
+    """Whether the job may have divided gradients itself, before it clips them."""
+    said = last_words(cycle)
+    before = said[: said.index(CLIP)] if CLIP in said else said
+    return CHANGED in before and EXCHANGE not in before
+
+
+def _is_chosen(limit: float, scale: float) -> bool:
+    """Whether somebody means unscaled gradients by a threshold.
+
+    Those for scaled ones are made by a multiplication with the scale: 32768 is 0.5
+    times 65536, and has more digits than that.
+    """
+    if not limit or not scale or limit >= scale:
+        return False
+    digits = _digits(limit)
+    return digits <= _DIGITS and digits <= _digits(limit / scale)
+
+
+def _digits(number: float) -> int:
+    """Decimal digits that tell a number."""
+    text = f"{number:.12e}".partition("e")[0].replace(".", "").strip("-0")
+    return max(1, len(text))
+
+
+def _by_hand(run: Run, rank: int) -> Iterator[Clip]:
+    """Gradients that were changed, and then have one size at all times."""
+    told: dict[int, list[Handed]] = {}
+    for one in run.of(Handed, rank):
+        told.setdefault(one.optimizer, []).append(one)
+    for optimizer, several in told.items():
+        if len(several) < _LEAST_ALIKE:
+            continue
+        for how in ("norm", "largest"):
+            sizes = [getattr(one, how) for one in several]
+            limit = _rounded(max(sizes))
+            clipped = [n for n in sizes if isclose(n, max(sizes), rel_tol=_ALIKE)]
+            scales = {one.scale for one in several}
+            if len(clipped) < _LEAST_ALIKE or 2 * len(clipped) < len(sizes):
+                continue
+            if scales == {1.0} or not all(_is_chosen(limit, one) for one in scales):
+                continue
+            yield Clip(
+                rank,
+                optimizer,
+                "norm" if how == "norm" else "value",
+                limit,
+                0.0,
+                several[-1].scale,
+                tuple(several[:1]),
+                tuple(several[:_LEAST_ALIKE]),
+                by_hand=True,
+            )
+            break
+
+
+def _rounded(number: float) -> float:
+    """To three digits."""
+    if number <= 0.0:
+        return 0.0
+    return round(number, 2 - int(log10(number) // 1))
+
+
+# --- out of turn ---
+
+
+def refusals(run: Run, *whys: str) -> list[list[Refused]]:
+    """What GradScalers refused, by the reason and optimizer; of each rank the first."""
+    found: dict[tuple[str, int], dict[int, Refused]] = {}
+    for rank in run.seen:
+        for one in run.of(Refused, rank):
+            why = reason(one)
+            if why in whys:
+                found.setdefault((why, one.optimizer), {}).setdefault(rank, one)
+    return [list(several.values()) for several in found.values()]
+
+
+NO_UPDATE, EARLY_UPDATE = "no update", "early update"
+TWICE, ADDED, NO_SCALE = "twice", "added", "no scale"
+"""What a GradScaler refuses."""
+
+
+def reason(refused: Refused) -> str:
+    """What was done out of turn; "": something else."""
+    said = [word.partition("/")[0] for word in unpacked(refused.words)]
+    if refused.why == STEPPED:
+        return NO_UPDATE
+    if refused.why == UNUSED:
+        return NO_SCALE if refused.method != "update" else ""
+    if refused.why == EARLY:
+        return EARLY_UPDATE if SCALED in said else ""
+    places = [n for n, word in enumerate(said) if word == UNSCALE]
+    if refused.why != UNSCALED or len(places) < 2:
+        return ""
+    between = said[places[-2] + 1 : places[-1]]
+    if not {SCALED, BACKWARD} & set(between):
+        return TWICE
+    return NO_UPDATE if {CLEAR, DROP} & set(between) else ADDED
+
+
+def is_by_passed(cycle: Cycle) -> bool:
+    """Whether a step was made with what is still scaled, as far as it was seen."""
+    said = last_words(cycle)
+    return said[-1:] == [STEP] and CHANGED not in said

@@ -36,6 +36,9 @@ class Acts:
         self.clipped: list[Tell] = []
         self.unsynced: list[Tell] = []  # wrapper
         self.scheduled: list[Tell] = []  # optimizer
+        self.limiting: list[Tell] = []  # name of what clips, all that it was given
+        self.limited: list[Tell] = []  # likewise, and what came of it
+        self.refused: list[Tell] = []  # scaler, optimizer, method, message
         self.clips = 0  # that are going on, one inside of the other
 
 
@@ -63,6 +66,8 @@ def install() -> None:
 def watch() -> None:
     """At the first `init_process_group`: methods."""
     scaler = torch.amp.GradScaler
+    for name in ("unscale_", "step", "update"):
+        _refusing(scaler, name)
     library: Any = torch
     cleared: Any = Optimizer
     _around(cleared, "zero_grad", ACTS.clearing, ACTS.cleared)
@@ -87,6 +92,31 @@ def watch() -> None:
 def tell(listeners: list[Tell], function: Tell) -> None:
     """From now on, also call a function, whose errors are kept from the job."""
     listeners.append(harmless(function))
+
+
+def _refusing(scaler: Any, name: str) -> None:
+    """Tell of errors that a scaler raises itself: it was called out of turn."""
+    made = getattr(scaler, name)
+
+    @functools.wraps(made)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return made(self, *args, **kwargs)
+        except (RuntimeError, AssertionError) as error:
+            if _raised_in(error, made.__code__.co_filename):
+                given = args[0] if args else kwargs.get("optimizer")
+                for tell in ACTS.refused:
+                    tell(self, given, name, str(error))
+            raise
+
+    setattr(scaler, name, method)
+
+
+def _raised_in(error: BaseException, file: str) -> bool:
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return traceback is not None and traceback.tb_frame.f_code.co_filename == file
 
 
 def _around(kind: Any, name: str, before: list[Tell], after: list[Tell]) -> None:
@@ -114,6 +144,8 @@ def _clip(made: Callable[..., Any]) -> Callable[..., Any]:
             return made(*args, **kwargs)
         for tell in ACTS.clipping:
             tell()
+        for tell in ACTS.limiting:
+            tell(made.__name__, args, kwargs)
         ACTS.clips += 1
         try:
             result = made(*args, **kwargs)
@@ -121,6 +153,8 @@ def _clip(made: Callable[..., Any]) -> Callable[..., Any]:
             ACTS.clips -= 1
         for tell in ACTS.clipped:
             tell()
+        for tell in ACTS.limited:
+            tell(made.__name__, args, kwargs, result)
         return result
 
     return clip

@@ -25,6 +25,12 @@ _CLOSE = 1e-3
 
 _PLAIN = (Tensor, nn.Parameter)  # and nothing that only looks like one
 
+_VERY_CLOSE = 1e-5
+
+_TELLING = 256.0  # a scale that is more than what averaging does to a number
+
+_WINDOWS = range(2, 65)  # batches or ranks, that are divided by at the same time
+
 State = tuple[int, int, float] | None
 """Of a gradient: which object it is, how often it was changed, a number in it."""
 
@@ -158,19 +164,31 @@ class Followed:
             self._zero = not any(readings.norm_of(one) for one in gradients)
         return self._zero
 
-    def is_divided(self, was: Sequence[State], scale: float) -> bool:
+    def is_divided(
+        self, was: Sequence[State], scale: float, exchanged: bool = False
+    ) -> bool:
         """Whether a gradient is now what it was, divided by the scale of a scaler.
 
         Args:
             was: Its state before.
             scale: The scale; 1.0: not known, or nothing is divided.
+            exchanged: Ranks have exchanged them in between.
         """
         if scale == 1.0:
             return False
         pairs = zip(was, self.seen, strict=False)
         numbers = {(old[2], new[2]) for old, new in pairs if old and new}
+        ratios = [old / (new * scale) for old, new in numbers if old and new]
+        if exchanged:  # what other ranks had is in them, too
+            far = scale if scale > _TELLING else 0.0
+            return bool(far) and any(abs(ratio) > far**-0.5 for ratio in ratios)
         return any(
-            old and isclose(new * scale, old, rel_tol=_CLOSE) for old, new in numbers
+            isclose(ratio, 1.0, rel_tol=_CLOSE)
+            or (
+                round(ratio) in _WINDOWS
+                and isclose(ratio, round(ratio), rel_tol=_VERY_CLOSE)
+            )
+            for ratio in ratios
         )
 
     def is_taken(self) -> bool:

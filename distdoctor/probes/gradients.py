@@ -42,6 +42,7 @@ from distdoctor.probes import (
     protocol,
     readings,
     rounds,
+    scaling,
     sending,
     weighing,
     windows,
@@ -129,6 +130,7 @@ def install() -> None:
     weighing.install()
     rounds.install()
     protocol.install()
+    scaling.install()
     backwards.watch(begin=_beginning, end=_ended)
     lowering.install()
     sending.install()
@@ -148,6 +150,7 @@ def turn() -> None:
     rounds.ROUNDS.forget()
     protocol.PROTOCOL.forget()
     weighing.WEIGHING.forget()
+    scaling.SCALINGS.forget()
     _window = _Window()
     EXCHANGES.look(optimizers.trained)
     EXCHANGES.members = dist.get_world_size() if dist.is_initialized() else 1

@@ -6,7 +6,7 @@ of the hooks that somebody packed it with: those of checkpoints compute anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, TypeAlias
@@ -119,6 +119,40 @@ def main_of(terms: Sequence[Term]) -> Term:
         if not term.factor and abs(prod(term.constants)) > _SMALL:
             return Term()
     return replace(first, factor=abs(first.factor))
+
+
+def is_multiplied(loss: Tensor, factors: Set[float], where: int = 0) -> bool:
+    """Whether a constant is in a loss, or in one of the terms of a sum, as a factor.
+
+    Args:
+        loss: Of a batch.
+        factors: Such constants.
+        where: Where one lies that is on a GPU, and would have to be waited for.
+    """
+    nodes = [loss.grad_fn]
+    for node in nodes:  # grows meanwhile
+        if node is None or len(nodes) > _MOST_NODES:
+            continue
+        before: list[Any] = [one for one, _ in node.next_functions]
+        name = node.name()
+        if name in {"MulBackward0", "DivBackward0"}:
+            if before[1:] and before[1] is not None:
+                continue
+            if name == "MulBackward0" and _is_factor(node, factors, where):
+                return True
+        elif name not in {*PASSING, "AddBackward0"}:
+            continue
+        nodes += before
+    return False
+
+
+def _is_factor(node: Any, factors: Set[float], where: int) -> bool:
+    by = node._saved_other
+    if not isinstance(by, Tensor):
+        return by in factors
+    if by.numel() != 1:
+        return False
+    return by.item() in factors if by.is_cpu else by.data_ptr() == where
 
 
 def terms_of(loss: Tensor, *, waits: bool = True) -> list[Term]:

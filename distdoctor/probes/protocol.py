@@ -17,7 +17,7 @@ from torch import Tensor
 
 from distdoctor.model.observed import protocol as words
 from distdoctor.model.observed.protocol import Act, Cycle, Unsynced, packed
-from distdoctor.probes import acts, backwards, optimizers
+from distdoctor.probes import acts, backwards, losses, optimizers
 from distdoctor.probes.acts import ACTS
 from distdoctor.probes.exchanges import EXCHANGES
 from distdoctor.probes.followed import MOST_WORDS, Followed, Pass
@@ -50,7 +50,11 @@ class Protocol:
         self._followed: list[Followed] = []
         self._known = (-1, -1)  # optimizers and wrappers that were made
         self._scaled: list[weakref.ref[Tensor]] = []
+        self._given: list[weakref.ref[Tensor]] = []  # what a scaler multiplied
         self._scale = 1.0
+        self._is_used = False  # a GradScaler is
+        self._factors: set[float] = set()  # scales that the job may multiply with
+        self._where = 0  # where the scale itself lies
         self._fresh = False  # a loss was scaled, and backward has not run since
         self._is_scaled = False  # the loss that backward runs on
         self._reduced = 0
@@ -72,7 +76,7 @@ class Protocol:
             if one.spent and one.filled and one.is_zero():
                 self._clear(one)
             one.begin()
-        self._is_scaled = self._fresh or self._comes_from_scaled(args)
+        self._is_scaled = self._begins_scaled(args)
         self._fresh, self._scaler = False, None
         self._reduced = EXCHANGES.reduced
 
@@ -95,14 +99,25 @@ class Protocol:
 
     # --- what users call ---
 
-    def scaled(self, scaler: Any, _outputs: Any, result: Any) -> None:
+    def scaled(self, scaler: Any, outputs: Any, result: Any) -> None:
         """A GradScaler has multiplied a loss, or several."""
         if not _is_on(scaler):
             return
         self._fresh, self._scale = True, _scale_of(scaler)
+        self._is_used = True
+        self._factors = {*self._factors, self._scale} - {1.0}
+        self._where = scaler._scale.data_ptr()
         for one in result if isinstance(result, list | tuple) else [result]:
             if isinstance(one, Tensor) and len(self._scaled) < _MOST_SCALED:
                 self._scaled.append(weakref.ref(one))
+        for one in outputs if isinstance(outputs, list | tuple) else [outputs]:
+            if isinstance(one, Tensor) and len(self._given) < _MOST_SCALED:
+                self._given.append(weakref.ref(one))
+
+    def asked(self, scale: float) -> None:
+        """The job has asked for the scale, and may multiply with it."""
+        if self._is_used and scale != 1.0:
+            self._factors = {scale, self._scale} - {1.0}
 
     def clearing(self, _owner: Any, _given: Any) -> None:
         """Gradients are about to be cleared."""
@@ -151,6 +166,7 @@ class Protocol:
         if not _is_on(scaler):
             return
         self._scaled.clear()
+        self._given.clear()
         for one in self._followed:
             if one.scales:
                 one.scales = False
@@ -207,6 +223,10 @@ class Protocol:
         one.settle()
         one.filled = any(state is not None for state in one.seen)
 
+    def said(self) -> list[tuple[Any, int, list[str]]]:
+        """Of each optimizer itself, its number and its words since its last step."""
+        return [(one.optimizer(), one.number, one.words) for one in self._followed]
+
     def flush(self) -> None:
         """The process ends: tell what is held."""
         for one in self._followed:
@@ -248,10 +268,12 @@ class Protocol:
             one: Whose gradients.
             between: A forward pass may have been made, with collectives of its own.
         """
+        exchanged = False
         if one.pending:
             moved = EXCHANGES.moved - EXCHANGES.reduced
             if not between and 2 * (moved - one.moved) >= one.elements > 0:
                 self._say(one, words.EXCHANGE)
+                exchanged = True
             one.moved = moved
         was = one.seen
         if not one.settle_change():
@@ -259,7 +281,7 @@ class Protocol:
         if one.is_gone(was) or (one.filled and one.is_zero(anew=True)):
             if one.filled:
                 self._clear(one)
-        elif one.is_divided(was, self._scale if one.scales else 1.0):
+        elif one.is_divided(was, self._scale if one.scales else 1.0, exchanged):
             self._say(one, words.DIVIDED)
         else:
             self._say(one, words.CHANGED)
@@ -290,6 +312,33 @@ class Protocol:
             one.acts.add((word, site))
             self._acts += 1
             RECORDER.observe(Act(rank=-1, optimizer=one.number, word=word), site)
+
+    def _begins_scaled(self, args: tuple[Any, ...]) -> bool:
+        """Whether backward begins at something that was scaled, by whomever."""
+        roots = [one for one in args[0] if isinstance(one, Tensor)] if args else []
+        plain = [tensor for ref in self._given if (tensor := ref()) is not None]
+        results = [tensor for ref in self._scaled if (tensor := ref()) is not None]
+        if self._comes_from_scaled(args):
+            return True
+        if any(one is other for one in roots for other in plain):
+            self._fresh = False  # what came of the scaling was left aside
+            return any(one is other for one in roots for other in results)
+        if self._fresh:
+            return True
+        if not self._is_used:
+            return False
+        begun = args[1] if len(args) > 1 and args[1] else ()
+        if any(
+            isinstance(one, Tensor)
+            and one.is_cpu
+            and one.numel() == 1
+            and one.item() in self._factors
+            for one in begun
+        ):
+            return True
+        return any(
+            losses.is_multiplied(one, self._factors, self._where) for one in roots
+        )
 
     def _comes_from_scaled(self, args: tuple[Any, ...]) -> bool:
         """Whether backward begins at a loss that was scaled, or at what came of it."""

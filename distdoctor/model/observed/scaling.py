@@ -46,4 +46,56 @@ class Kept(Observation):
     """The state of a GradScaler was asked for, by which it can be saved."""
 
 
-KINDS = (Stride, Overflow, Kept)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling(Observation):
+    """A GradScaler multiplied a loss for the first time."""
+
+    kind: str = ""  # name of its class
+    scale: float = 0.0  # that it was made with
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleRead(Observation):
+    """A line asked a GradScaler for its scale, behind backward of a scaled loss."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limited(Observation):
+    """One of torch's functions clipped gradients that were still scaled.
+
+    Told are the first time, and the first time that it made some of them smaller.
+    """
+
+    optimizer: int = 0
+    how: str = ""  # "norm" or "value"
+    limit: float = 0.0  # that the function was given
+    found: float = 0.0  # norm, or largest magnitude, before; NaN is told as 0
+    scale: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handed(Observation):
+    """Gradients were changed while they were scaled, and given to `GradScaler.step`."""
+
+    optimizer: int = 0
+    norm: float = 0.0
+    largest: float = 0.0  # magnitude
+    scale: float = 0.0
+
+
+STEPPED, UNSCALED, UNUSED, EARLY = "stepped", "unscaled", "unused", "early"
+"""Why a GradScaler raises: it has made a step since its last update; it has divided
+these gradients; it never scaled a loss; its update has nothing to go by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused(Observation):
+    """A method of a GradScaler raised, because it was called out of turn."""
+
+    optimizer: int = 0
+    method: str = ""
+    why: str = ""
+    words: tuple[str, ...] = ()  # as in `Cycle`, since the last step before
+
+
+KINDS = (*(Stride, Overflow, Kept, Scaling, ScaleRead, Limited, Handed, Refused),)
