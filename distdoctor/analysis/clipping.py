@@ -137,4 +137,4 @@ def _scaled(look: Meeting, one: Sent) -> _Scaled | None:
 def _is_bounded(looks: Sequence[Meeting]) -> bool:
     """Whether the mean was made to be of one norm, too."""
     used = [sqrt(sum(n**2 for n in look.seen[0].norms if n > 0.0)) for look in looks]
-    return len(used) >= LEAST_LOOKS and not vary(used)
+    return len(used) >= LEAST_LOOKS and min(used) > 0.0 and not vary(used)

@@ -35,8 +35,8 @@ def install() -> None:
     for name, bound in _BOUNDS.items():
         made = getattr(torch.nn.utils, name)
         clip = _telling(made, bound)
-        for module in list(sys.modules.values()):
-            if getattr(module, "__name__", "").startswith("torch."):
+        for place, module in list(sys.modules.items()):
+            if place.startswith("torch.") and module is not None:
                 for key, value in list(vars(module).items()):
                     if value is made:
                         setattr(module, key, clip)

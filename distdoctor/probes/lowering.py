@@ -50,9 +50,9 @@ class Lowering:
     def begin(self, args: tuple[Any, ...]) -> None:
         """Backward is about to run; hot."""
         if self.passes < _PASSES and args and args[0]:
-            kind = args[0][0].device.type
-            if torch.is_autocast_enabled(kind):
-                self._lowered(args, kind)
+            loss = args[0][0]
+            if isinstance(loss, Tensor) and torch.is_autocast_enabled(loss.device.type):
+                self._lowered(args, loss.device.type)
 
     def _lowered(self, args: tuple[Any, ...], kind: str) -> None:
         if RECORDER.writer is None or not _is_for_training(args):

@@ -8,6 +8,7 @@ compared with what is sent: a multiple of it has been clipped, weighted or scale
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -40,13 +41,19 @@ _MOST_LINES = 64
 class _Own:
     """What backward gave for a parameter, and what of it was sent."""
 
-    parameter: Tensor
+    reference: weakref.ref[Tensor]
     norm: Tensor
     sample: Tensor
     sent: Tensor | None = None  # a norm
     factor: float = 0.0
     before: Tensor | None = None  # elements of the parameter before the step
     used: Tensor | None = None  # likewise of its gradient
+
+    @property
+    def parameter(self) -> Tensor:
+        """Itself; an empty one if it is gone."""
+        alive = self.reference()
+        return torch.empty(0) if alive is None else alive
 
 
 @dataclass(slots=True)
@@ -107,7 +114,7 @@ def passed(reduced: bool) -> None:
     if given:
         norms = torch._foreach_norm([_detached(one.grad) for one in given])
         _window.own = {
-            id(one): _Own(one, norm, _sample(_detached(one.grad)).clone())
+            id(one): _Own(weakref.ref(one), norm, _sample(_detached(one.grad)).clone())
             for one, norm in zip(given, norms, strict=True)
         }
 
@@ -263,8 +270,8 @@ def _parts(tensor: Tensor, all_own: Sequence[_Own]) -> list[tuple[_Own, Tensor]]
         (own, gradient)
         for own in all_own
         if (gradient := own.parameter.grad) is not None
-        and begin <= gradient.data_ptr() < begin + size
         and _is_readable(gradient)
+        and begin <= gradient.data_ptr() < begin + size
     ]
     if inside:
         return inside

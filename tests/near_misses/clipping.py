@@ -2,10 +2,12 @@
 
 The mean is clipped, or a norm that all ranks have in common; a rank weighs gradients
 by its tokens; the bound is never reached; noise is added to what is clipped, so that no
-single row can be told from the result; and signs are sent instead.
+single row can be told from the result; signs are sent instead; and layers are scaled by
+norms of what is averaged.
 """
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -105,6 +107,28 @@ def vote(net: nn.Module) -> None:
         gradient.sign_().mul_(0.01)
 
 
+class Lars(torch.optim.SGD):
+    """Steps that are as long as a share of the weights, on gradients that are means."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for weights in group["params"]:
+                dist.all_reduce(weights.grad)
+                weights.grad /= dist.get_world_size()
+                weights.grad *= 0.05 * weights.norm() / weights.grad.norm()
+        return super().step(closure)
+
+
+def layer_by_layer() -> None:
+    net = model()
+    optimizer = Lars(net.parameters(), lr=0.3)
+    for inputs, wanted in batches():
+        optimizer.zero_grad()
+        mse_loss(net(inputs), wanted).backward()
+        optimizer.step()
+
+
 def accumulated() -> None:
     """Clipped once all batches are in, and averaged."""
     net = DistributedDataParallel(model())
@@ -130,6 +154,7 @@ def main() -> None:
     train(vote)
     train(clip, wrapped=True)
     accumulated()
+    layer_by_layer()
     dist.destroy_process_group()
 
 
