@@ -98,6 +98,7 @@ def assert_accumulates(
 class _Accumulation:
     def __init__(self, runner: Runner, dtype: torch.dtype) -> None:
         self._runner, self._dtype = runner, dtype
+        self._last: tuple[Example, Reference] | None = None
 
     def difference(self, example: Example) -> Difference:
         """What is wrong with the gradients in the precision that was asked for."""
@@ -140,6 +141,11 @@ class _Accumulation:
     # --- runs ---
 
     def _reference(self, example: Example) -> Reference:
+        if self._last is None or self._last[0] != example:
+            self._last = (example, self._computed(example))
+        return self._last[1]
+
+    def _computed(self, example: Example) -> Reference:
         step, join = self._runner.step, example.batches.join
         wholes = [[join(window)] for window in windows_of(step, example)]
 
@@ -265,8 +271,7 @@ def _known(count: int, size: int, example: Example) -> dict[str, float]:
     }
     if count != size:
         known |= {
-            f"the {count} micro-batch{'es' * (count > 1)} that are left are divided by "
-            f"the {size} of a full window": count / size,
+            f"the {_left(count)} divided by the {size} of a full window": count / size,
         }
     known |= {
         f"the loss is a sum over {total:g} samples, and not their mean": total,
@@ -282,9 +287,8 @@ def _of_steps(made: float, windows: Sequence[Sequence[Any]]) -> str:
         return "the step makes no optimizer step for these micro-batches"
     if made == want - 1 and sizes[-1] < sizes[0]:
         return (
-            f"the {sizes[-1]} micro-batch{'es' * (sizes[-1] > 1)} that are left behind "
-            f"full windows of {sizes[0]} make no step: they are dropped, or leak into "
-            "the next one"
+            f"no step is made with what is left: the {_left(sizes[-1])} dropped behind "
+            f"full windows of {sizes[0]}, or leaks into the next one"
         )
     return f"the step makes {made:g} optimizer steps where {want} are right"
 
@@ -299,6 +303,12 @@ def _of_second(factor: float, trial: Trial, position: int) -> str:
         if abs(again - 1) > _APART
         else f"gradients are{much}"
     )
+
+
+def _left(count: int) -> str:
+    if count == 1:
+        return "1 micro-batch that is left is"
+    return f"{count} micro-batches that are left are"
 
 
 def _weights(values: Sequence[float]) -> str:

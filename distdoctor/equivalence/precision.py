@@ -79,6 +79,7 @@ class _Seen:
     after: float
     right: float  # that it should have behind the step
     refused: str = ""  # by the scaler
+    number: int = 1  # of the call, from 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +216,8 @@ class _Precision:
             course: What happens in them.
             low: With autocast, if the step enters it.
         """
-        runner, seen = self._runner, []
+        runner = self._runner
+        seen: list[_Seen] = []
         scaler = scaler_of(runner.step, runner.device, 2.0**course.exponent)
         right = None if scaler is None else Expected(scaler)
         with paused():
@@ -243,8 +245,8 @@ class _Precision:
                 if right is not None:
                     wanted = right.stepped(overflows or natural)
                     right.scale = after  # what is wrong is told once
-                one = _Seen(trial, overflows, before, after, wanted, refused)
-                seen.append(one)
+                facts = (trial, overflows, before, after, wanted, refused)
+                seen.append(_Seen(*facts, len(seen) + 1))
                 if refused:
                     break
             forget(trainee, seen[-1].trial)
@@ -322,6 +324,11 @@ def _behaviour(seen: _Seen, half: bool) -> Difference:
 
 def _words(seen: _Seen, half: bool) -> str:
     made = len(seen.trial.gradients)
+    if seen.refused and seen.number > 1:
+        return (
+            "`update` is missing: the GradScaler refused the step behind the first: "
+            f"{seen.refused}"
+        )
     if seen.refused:
         return f"the GradScaler refused: {seen.refused}"
     if seen.overflowed and seen.before > 1 and made:

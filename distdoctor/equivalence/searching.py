@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import torch
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
+from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
 Kind = TypeVar("Kind")
@@ -27,8 +28,8 @@ def search(
 ) -> tuple[Kind, Found] | None:
     """The smallest example that an attempt finds fault with; None: there is none.
 
-    Examples are the same in each run. What an attempt raises itself is not shrunk away:
-    it is raised, too.
+    Examples are the same in each run. What an attempt raises ends the search and is
+    raised as it is, with a note of the example.
 
     Args:
         strategy: Draws the examples.
@@ -36,6 +37,7 @@ def search(
         examples: How many are tried, at most.
     """
     failing: list[tuple[Kind, Found]] = []
+    errors: list[Exception] = []
 
     @settings(
         max_examples=examples,
@@ -49,16 +51,23 @@ def search(
     )
     @given(strategy)
     def probe(example: Kind) -> None:
-        found = attempt(example)
+        if errors:
+            return
+        try:
+            found = attempt(example)
+        except Exception as error:  # noqa: BLE001 - raised below
+            error.add_note(f"raised for {example}")
+            errors.append(error)
+            return
         if found is not None:
             failing[:] = [(example, found)]  # the last of all is the smallest
             raise _Fails
 
-    try:
+    with suppress(_Fails, Flaky):  # flaky: it failed, and an error came then
         probe()
-    except _Fails:
-        return failing[0]
-    return None
+    if errors:
+        raise errors[0]
+    return failing[0] if failing else None
 
 
 @contextmanager

@@ -256,8 +256,11 @@ class Recorder:
             return
         folder = self.folder / "stacks"
         folder.mkdir(exist_ok=True, mode=0o700)
+        former = self._stack_file
         self._stack_file = (folder / f"{os.getpid()}.txt").open("w")
         faulthandler.register(number, self._stack_file, all_threads=True)
+        if former is not None:  # of the run before, which this process played in
+            former.close()
 
 
 def _rank_of_environment() -> int:
