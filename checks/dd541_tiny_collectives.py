@@ -103,7 +103,7 @@ def _finding(run: Run, one: SmallCalls) -> Finding:
     return Finding(
         message=f"{capital(named(ranks))} make{'s' * (len(ranks) == 1)} {one.calls} "
         f"{what} for each backward pass, on one line, in {one.steps:,} optimizer "
-        f"steps: the largest moves {one.largest:,} bytes, and all of a pass "
+        f"steps: nine of ten move {one.usual:,} bytes or less, and all of a pass "
         f"{one.bytes:,} bytes; {how}",
         exhibits=(one.example,),
         locations=tuple([*wraps, *calls] if one.buckets else calls),
@@ -111,7 +111,7 @@ def _finding(run: Run, one: SmallCalls) -> Finding:
         details={
             "calls": one.calls,
             "bytes": one.bytes,
-            "largest": one.largest,
+            "usual": one.usual,
             "steps": one.steps,
             "buckets": one.buckets,
         },

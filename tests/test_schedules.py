@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +21,10 @@ from distdoctor.analysis.schedules import (
     sparkline,
     unequally_asked,
 )
+from distdoctor.catalogue import every_check
+from distdoctor.examination import verdict
 from distdoctor.model.drawing import sketch
+from distdoctor.model.findings import Sick
 from distdoctor.model.observed.settings import Course, Schedule
 from distdoctor.model.run import Run
 from distdoctor.probes import schedules
@@ -313,6 +317,24 @@ def test_a_length_in_steps_is_not_for_epochs() -> None:
     assert faults(cycle, "shortened=12/90") == []
 
 
+@pytest.mark.parametrize(
+    ("source", "sick"),
+    [
+        ("schedule = OneCycleLR(optimizer, 0.1, epochs * len(loader))", True),
+        ("schedule = CosineAnnealingLR(optimizer, T_max=60)", False),
+        ("schedule = CosineAnnealingLR(\n    optimizer,\n    60,\n)", False),
+    ],
+)
+def test_a_length_that_is_written_may_be_as_many_by_chance(
+    source: str, sick: bool
+) -> None:
+    run = sketch(
+        "rank 0 | scheduled(kind=A)@t.py:1 "
+        f"schedule(kind=A,length=60,calls=5,steps=60,highest=1){EPOCHS} exit=0"
+    )
+    assert bool(missteps(replace(run, sources={"t.py": source}))) is sick
+
+
 # --- ranks ---
 
 
@@ -364,6 +386,18 @@ def test_a_course_is_drawn_with_its_figures() -> None:
         "steps 1 to 9: first 0.1, highest 0.2, last 0",
     ]
     assert rates_told(run, 0, 1) == {}
+
+
+def test_a_jump_of_the_rate_is_drawn() -> None:
+    (check,) = [one for one in every_check() if one.code == "DD533"]
+    climb = "climbed(steps=3-9,rates=.2+.4+.6+.8+.27+.26+.25,until=9)@t.py:9"
+    course = "course(steps=9,stride=2,rates=.2+.2+.6+.27+.25,highest=.8,last=.25)"
+    sick = verdict(sketch(f"rank 0 | {climb} {course} exit=0"), check)
+    assert isinstance(sick, Sick)
+    assert sick.findings[0].details["picture"] == [
+        "learning rate |▃▃█▄▄|",
+        "steps 1 to 9: first 0.2, highest 0.8, last 0.25",
+    ]
 
 
 @given(st.lists(st.floats(0, 1e9), max_size=200))

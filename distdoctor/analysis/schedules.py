@@ -6,12 +6,14 @@ there are optimizer steps, or epochs, and its rate came to its end after so many
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from distdoctor.analysis.passes import Pass, passes
 from distdoctor.model.events import Shortened
+from distdoctor.model.observed.checkpoints import Scheduled
 from distdoctor.model.observed.settings import Course, Schedule
 from distdoctor.model.run import Run
 
@@ -42,6 +44,9 @@ _LEFT = 0.3
 
 _OFTEN, _SELDOM = 4, 4
 """Calls for each epoch that are by batch; optimizer steps for each call by epoch."""
+
+_AROUND = 3
+"""Lines before and behind the one that makes a scheduler that belong to it."""
 
 _GRAVE_SHARE = 0.05
 """Share of a schedule, and of a rate, that is no trifle when it is left out."""
@@ -97,7 +102,9 @@ def misstep(run: Run, told: Schedule) -> Misstep | None:
     epochs = _epochs(run, told)
     if not run.stopped and not run.of(Shortened, told.rank):
         found = (
-            _by_micro_batch(told) or _by_batch(told, epochs) or _by_epoch(told, epochs)
+            _by_micro_batch(told)
+            or _by_batch(told, epochs)
+            or _by_epoch(run, told, epochs)
         )
         if found is not None:
             return found
@@ -167,14 +174,14 @@ def _by_batch(told: Schedule, epochs: int) -> Misstep | None:
     return Misstep(Fault.BATCHES, told, epochs, epochs) if sick else None
 
 
-def _by_epoch(told: Schedule, epochs: int) -> Misstep | None:
+def _by_epoch(run: Run, told: Schedule, epochs: int) -> Misstep | None:
     """A call for each epoch, and a course as long as there are optimizer steps."""
     if epochs < 2 or abs(told.calls - epochs) > 1 or told.steps < _LEAST_STEPS:
         return None
     if told.steps < _SELDOM * told.calls:
         return None
     lengths = [told.length] if told.length else told.numbers
-    if told.steps not in lengths:
+    if told.steps not in lengths or _is_written(run, told, told.steps):
         return None
     return Misstep(Fault.EPOCHS, told, told.steps, epochs)
 
@@ -199,6 +206,21 @@ def _ends(told: Schedule) -> bool:
         and 0.0 <= told.lowest <= _LOW * told.highest
         and told.calls - told.end >= _LEFT * told.calls
     )
+
+
+def _is_written(run: Run, told: Schedule, number: int) -> bool:
+    """Whether a number stands where such a scheduler is made, and was not computed.
+
+    Then it is as many as there are steps by chance, as round numbers are.
+    """
+    for made in run.of(Scheduled, told.rank):
+        if made.kind == told.kind and made.place is not None:
+            lines = run.sources.get(made.place.file, "").splitlines()
+            first = max(0, made.place.line - 1 - _AROUND)
+            near = "\n".join(lines[first : made.place.line + _AROUND])
+            if re.search(rf"\b{number}\b", near.replace("_", "")):
+                return True
+    return False
 
 
 def _is_near(length: int, steps: int) -> bool:

@@ -32,6 +32,9 @@ MANY_BY_HAND = 24
 SMALL_BYTES = 64 * 1024
 """Up to this size, what a collective costs is to begin it, and not its bytes."""
 
+_USUAL = 0.9
+"""Share of the calls that are small; DDP's buckets are larger in the first pass."""
+
 _WIDTHS = {"64": 8, "32": 4, "16": 2, "8": 1}
 
 
@@ -43,7 +46,7 @@ class SmallCalls:
         ranks: That do.
         calls: Of one of them, in each backward pass, or step if there is none.
         bytes: That these move together.
-        largest: Bytes of the largest.
+        usual: Bytes that nine of ten move at the most.
         steps: Optimizer steps.
         buckets: They are DDP's; otherwise the user's own loop.
         example: One of them.
@@ -52,7 +55,7 @@ class SmallCalls:
     ranks: tuple[int, ...]
     calls: int
     bytes: int
-    largest: int
+    usual: int
     steps: int
     buckets: bool
     example: Call
@@ -71,7 +74,7 @@ def _joined(alike: Sequence[SmallCalls]) -> SmallCalls:
     one = alike[0]
     ranks = tuple(each.ranks[0] for each in alike)
     return SmallCalls(
-        ranks, one.calls, one.bytes, one.largest, one.steps, one.buckets, one.example
+        ranks, one.calls, one.bytes, one.usual, one.steps, one.buckets, one.example
     )
 
 
@@ -99,7 +102,10 @@ def _of_rank(run: Run, rank: int) -> Iterator[SmallCalls]:
                 continue
             rows = np.flatnonzero(chosen & (calls["site"] == site))
             moved = sizes[rows]
-            if len(rows) < many * passes or moved.max() > SMALL_BYTES:
+            if len(rows) < many * passes:
+                continue
+            usual = int(np.quantile(moved, _USUAL, method="lower"))
+            if usual > SMALL_BYTES:
                 continue
             example = run.call(mine.start + int(rows[-1]))
             if buckets and not _are_buckets(example):
@@ -108,7 +114,7 @@ def _of_rank(run: Run, rank: int) -> Iterator[SmallCalls]:
                 ranks=(rank,),
                 calls=round(len(rows) / passes),
                 bytes=round(int(moved.sum()) / passes),
-                largest=int(moved.max()),
+                usual=usual,
                 steps=steps,
                 buckets=buckets,
                 example=example,
