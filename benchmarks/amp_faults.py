@@ -30,21 +30,13 @@ _UNSCALE, _UPDATE = "scaler.unscale_(optimizer)", "scaler.update()"
 _SCALED_STEP = "scaler.step(optimizer)"
 _TRAINING_SCHEDULE = "training.scheduler.step()"
 _IF_STEPPED = "if scaler.get_scale() >= scale:"
-_SCALER = '"scaler": training.scaler.state_dict(),'
-_LOADS_SCALER = 'training.scaler.load_state_dict(state["scaler"])'
 
 
 def mutants() -> list[Mutant]:
     """All of this job's."""
 
-    def fault(
-        name: str,
-        codes: str,
-        *edits: Edit,
-        advice: bool = False,
-        options: str = "",
-    ) -> Mutant:
-        return in_step(AMP, name, codes, *edits, advice=advice, options=options)
+    def fault(name: str, codes: str, *edits: Edit, advice: bool = False) -> Mutant:
+        return in_step(AMP, name, codes, *edits, advice=advice)
 
     def elsewhere(
         name: str, codes: str, *edits: tuple[str, Edit], resumed: bool = False

@@ -23,7 +23,6 @@ from window_faults import (
     in_step,
 )
 
-_MEAN = "loss = functional.cross_entropy(logits, classes.to(device)) / len(window)"
 _BACKWARD = "loss.backward()"
 _LARS_STATE = "state = self.state[weights]"
 _VELOCITY = 'state["velocity"].mul_(group["momentum"]).add_(rate * update)'
@@ -34,14 +33,8 @@ def mutants() -> list[Mutant]:
     """All of this job's."""
     lamb = "--optimizer lamb"
 
-    def fault(
-        name: str,
-        codes: str,
-        *edits: Edit,
-        advice: bool = False,
-        options: str = "",
-    ) -> Mutant:
-        return in_step(TRUST, name, codes, *edits, advice=advice, options=options)
+    def fault(name: str, codes: str, *edits: Edit) -> Mutant:
+        return in_step(TRUST, name, codes, *edits)
 
     def lars(name: str, codes: str, *edits: Edit) -> Mutant:
         return Mutant(TRUST, name, [("Lars.step", edit) for edit in edits], codes)
