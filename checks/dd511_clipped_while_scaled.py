@@ -19,16 +19,18 @@ The norm is clipped before the scaler has divided:
 
     rank 0 | scaling(scale=65536.0)@t.py:7  act(word=clip)@t.py:8
            | limited(how=norm,limit=1.0,found=48000.0,scale=65536.0)@t.py:8
-           | cycle(step=1,words=update+scaled+clip+scaled_step,more=9)@t.py:9  exit=0
+           | cycle(step=1,words=update+clear+scaled+clip+scaled_step,more=9)@t.py:9
+           | exit=0
     rank 1 | scaling(scale=65536.0)@t.py:7  act(word=clip)@t.py:8
            | limited(how=norm,limit=1.0,found=51000.0,scale=65536.0)@t.py:8
-           | cycle(step=1,words=update+scaled+clip+scaled_step,more=9)@t.py:9  exit=0
+           | cycle(step=1,words=update+clear+scaled+clip+scaled_step,more=9)@t.py:9
+           | exit=0
 
 So is each value, and `unscale_` comes behind it:
 
     rank 0 | scaling(scale=1024.0)@t.py:7  act(word=clip)@t.py:8
            | limited(how=value,limit=0.5,found=130.0,scale=1024.0)@t.py:8
-           | cycle(step=1,words=update+scaled+clip+unscale+scaled_step,more=9)@t.py:9
+           | cycle(step=1,words=update+clear+scaled+clip+unscale+scaled_step,more=9)@t.py:9
            | exit=0
 
 The job clips by hand: the scaler always gets a norm of 1:
@@ -37,39 +39,44 @@ The job clips by hand: the scaler always gets a norm of 1:
            | handed(norm=0.99999,largest=0.4,scale=1024.0)@t.py:9
            | handed(norm=0.99998,largest=0.6,scale=1024.0)@t.py:9
            | handed(norm=0.99999,largest=0.5,scale=1024.0)@t.py:9
-           | cycle(step=1,words=update+scaled+changed+scaled_step,more=9)@t.py:9  exit=0
+           | cycle(step=1,words=update+clear+scaled+changed+scaled_step,more=9)@t.py:9
+           | exit=0
 
 Well
 ----
 `unscale_` comes first:
 
     rank 0 | scaling(scale=65536.0)@t.py:7  act(word=clip)@t.py:8
-           | cycle(step=1,words=update+scaled+unscale+clip+scaled_step,more=9)@t.py:9
+           | cycle(step=1,words=update+clear+scaled+unscale+clip+scaled_step,more=9)@t.py:9
            | exit=0
 
 The threshold is multiplied by the scale, too:
 
     rank 0 | scaling(scale=65536.0)@t.py:7  act(word=clip)@t.py:8
            | limited(how=norm,limit=32768.0,found=48000.0,scale=65536.0)@t.py:8
-           | cycle(step=1,words=update+scaled+clip+scaled_step,more=9)@t.py:9  exit=0
+           | cycle(step=1,words=update+clear+scaled+clip+scaled_step,more=9)@t.py:9
+           | exit=0
 
 Gradients are never as large:
 
     rank 0 | scaling(scale=65536.0)@t.py:7  act(word=clip)@t.py:8
            | limited(how=norm,limit=65000.0,found=48000.0,scale=65536.0)@t.py:8
-           | cycle(step=1,words=update+scaled+clip+scaled_step,more=9)@t.py:9  exit=0
+           | cycle(step=1,words=update+clear+scaled+clip+scaled_step,more=9)@t.py:9
+           | exit=0
 
 Nothing is scaled: the scaler is switched off, or its scale is 1:
 
     rank 0 | scaling(scale=1.0)@t.py:7  act(word=clip)@t.py:8
            | limited(how=norm,limit=1.0,found=3.0,scale=1.0)@t.py:8
-           | cycle(step=1,words=update+scaled+clip+scaled_step,more=9)@t.py:9  exit=0
+           | cycle(step=1,words=update+clear+scaled+clip+scaled_step,more=9)@t.py:9
+           | exit=0
 
 The job has divided the gradients itself, in a way of its own:
 
     rank 0 | scaling(scale=65536.0)@t.py:7  act(word=clip)@t.py:8
            | limited(how=norm,limit=1.0,found=3.0,scale=65536.0)@t.py:8
-           | cycle(step=1,words=update+scaled+changed+clip+step,more=9)@t.py:9  exit=0
+           | cycle(step=1,words=update+clear+scaled+changed+clip+step,more=9)@t.py:9
+           | exit=0
 
 Unknown
 -------
