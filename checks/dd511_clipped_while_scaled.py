@@ -30,7 +30,7 @@ So is each value, and `unscale_` comes behind it:
 
     rank 0 | scaling(scale=1024.0)@t.py:7  act(word=clip)@t.py:8
            | limited(how=value,limit=0.5,found=130.0,scale=1024.0)@t.py:8
-           | cycle(step=1,words=update+clear+scaled+clip+unscale+scaled_step,more=9)@t.py:9
+           | cycle(words=update+clear+scaled+clip+unscale+scaled_step,more=9)@t.py:9
            | exit=0
 
 The job clips by hand: the scaler always gets a norm of 1:
@@ -47,7 +47,7 @@ Well
 `unscale_` comes first:
 
     rank 0 | scaling(scale=65536.0)@t.py:7  act(word=clip)@t.py:8
-           | cycle(step=1,words=update+clear+scaled+unscale+clip+scaled_step,more=9)@t.py:9
+           | cycle(words=update+clear+scaled+unscale+clip+scaled_step,more=9)@t.py:9
            | exit=0
 
 The threshold is multiplied by the scale, too:
