@@ -14,7 +14,7 @@ from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Observation
 from distdoctor.model.observed import protocol as words
 from distdoctor.model.observed.protocol import Act, Cycle, packed, unpacked
-from distdoctor.probes import acts, optimizers
+from distdoctor.probes import acts, optimizers, readings
 from distdoctor.probes.exchanges import EXCHANGES
 from distdoctor.probes.protocol import Protocol
 from distdoctor.probes.recorder import RECORDER
@@ -196,6 +196,21 @@ def test_what_clears_is_seen_whatever_it_is(job: Job, how: str) -> None:
                 torch._foreach_zero_(stale)
     assert job.said()[-1].startswith("backward" if how == "stale" else "clear backward")
     assert job.faults() == ({Fault.CARRIED} if how == "stale" else set())
+
+
+def test_gradients_that_cannot_be_read_are_not_said_to_be_zero(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readings, "is_capturing", lambda: True)
+    for _ in range(2):
+        job.backward()
+        for parameter in job.model.parameters():
+            assert parameter.grad is not None
+            parameter.grad.zero_()
+        job.backward()
+        job.step()
+        job.zero()
+    assert job.said()[-1] == "clear backward changed backward step *1"
 
 
 def test_an_optimizer_may_clear_what_it_used(job: Job) -> None:

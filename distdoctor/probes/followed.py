@@ -154,14 +154,20 @@ class Followed:
         again, and a GPU would have to be waited for.
 
         Args:
-            anew: Read them on the CPU in any case.
+            anew: They were changed, and what was so before does not count. What cannot
+                be read is not zero then.
         """
+        if any(state is not None and state[2] for state in self.seen):
+            self._zero = False
+            return False
         gradients = [g for one in self._alive() if (g := one.grad) is not None]
         on_cpu = all(one.is_cpu for one in gradients)
-        often = self._reads < _OFTEN or EXCHANGES.looking or anew
-        if often and (on_cpu or EXCHANGES.looking) and not readings.is_capturing():
+        can_read = (on_cpu or EXCHANGES.looking) and not readings.is_capturing()
+        if can_read and (anew or self._reads < _OFTEN or EXCHANGES.looking):
             self._reads += 1
             self._zero = not any(readings.norm_of(one) for one in gradients)
+        elif anew:
+            return False
         return self._zero
 
     def is_divided(
