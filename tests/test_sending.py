@@ -133,7 +133,9 @@ def test_gradients_that_are_sent_as_they_are(rank: Rank) -> None:
     assert (told.norm, told.bound, told.again) == (0.0, 0.0, False)
 
 
-@pytest.mark.parametrize("how", ["memory", "copies", "flat", "bfloat16"])
+@pytest.mark.parametrize(
+    "how", ["memory", "copies", "flat", "backwards", "buckets", "bfloat16"]
+)
 def test_a_clip_is_a_factor_however_it_is_sent(rank: Rank, how: str) -> None:
     rank.backward()
     norm = rank.clip(0.5)
@@ -146,6 +148,12 @@ def test_a_clip_is_a_factor_however_it_is_sent(rank: Rank, how: str) -> None:
             rank.send(gradient.to(torch.bfloat16))
     if how == "flat":
         rank.send(torch.cat([one.reshape(-1) for one in rank.gradients]))
+    if how == "backwards":
+        rank.send(torch.cat([one.reshape(-1) for one in rank.gradients[::-1]]))
+    if how == "buckets":
+        flat = [one.reshape(-1) for one in rank.gradients]
+        rank.send(torch.cat(flat[:2]))
+        rank.send(torch.cat(flat[2:]))
     told = rank.step()
     assert told is not None
     wide = [told.factors[told.positions.index(n)] for n in (0, 1, 2)]
@@ -182,7 +190,7 @@ def test_weights_and_metrics_are_no_gradients(rank: Rank) -> None:
 def test_a_metric_of_a_parameters_shape_does_not_hide_its_gradient(rank: Rank) -> None:
     rank.backward()
     rank.send(torch.randn(30))
-    rank.send(rank.gradients[0])
+    rank.send(rank.gradients[0].clone())
     told = rank.step()
     assert told is not None
     assert told.positions == (0,)
@@ -198,14 +206,31 @@ def test_what_a_wrapper_has_averaged_is_not_followed(rank: Rank) -> None:
     assert rank.step() is None
 
 
+def average_later(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Backward runs once more, and a wrapper averages meanwhile."""
+    sending.beginning()
+    elements = sum(one.numel() for one in rank.parameters)
+    monkeypatch.setattr(EXCHANGES, "reduced", elements)
+    sending.passed(reduced=True)
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_what_was_clipped_and_cleared_is_not_sent_later(
+    rank: Rank, set_to_none: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank.backward()
+    rank.clip(0.5)
+    rank.optimizer.zero_grad(set_to_none=set_to_none)
+    average_later(rank, monkeypatch)
+    assert rank.step() is None
+
+
 def test_a_clip_between_the_batches_of_a_window_is_sent_later(
     rank: Rank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rank.backward()
     norm = rank.clip(0.5)
-    elements = sum(one.numel() for one in rank.parameters)
-    monkeypatch.setattr(EXCHANGES, "reduced", elements)
-    sending.passed(reduced=True)
+    average_later(rank, monkeypatch)
     told = rank.step()
     assert told is not None
     assert told.in_backward

@@ -179,6 +179,7 @@ def _began(args: tuple[Any, ...]) -> None:
         _window.factor = losses.factor_of(loss, members=members) if unit else 0.0
     if infinities.backward(loss):
         rounds.ROUNDS.infinite(call_site(3))
+    sending.beginning()
     windows.WINDOWS.begin(loss)
     weighing.WEIGHING.begin(loss, args[1][0] if len(args) > 1 and args[1] else None)
 

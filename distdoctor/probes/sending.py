@@ -7,7 +7,6 @@ compared with what is sent: a multiple of it has been clipped, weighted or scale
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,15 @@ from torch import Tensor
 
 from distdoctor.model.observed.gradients import Clip, Exchange, Sent
 from distdoctor.probes import clips, optimizers
+from distdoctor.probes.carried import (
+    Own,
+    detached,
+    factor,
+    is_readable,
+    moved,
+    parts,
+    sample,
+)
 from distdoctor.probes.exchanges import EXCHANGES
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.optimizers import Optimizer
@@ -26,34 +34,9 @@ from distdoctor.probes.sites import call_site, frame_above, is_users, text_of
 
 _MOST = 1000  # parameters that are followed
 
-_SAMPLE = 64  # elements of each
-
-_FEWEST = 4  # elements by which a multiple can be told
-
-_UNLIKE = 0.02  # what is left, relative to what is sent; a float16 rounds by 0.0005
-
 _MOST_CLIPS = 64  # between two steps
 
 _MOST_LINES = 64
-
-
-@dataclass(slots=True)
-class _Own:
-    """What backward gave for a parameter, and what of it was sent."""
-
-    reference: weakref.ref[Tensor]
-    norm: Tensor
-    sample: Tensor
-    sent: Tensor | None = None  # a norm
-    factor: float = 0.0
-    before: Tensor | None = None  # elements of the parameter before the step
-    used: Tensor | None = None  # likewise of its gradient
-
-    @property
-    def parameter(self) -> Tensor:
-        """Itself; an empty one if it is gone."""
-        alive = self.reference()
-        return torch.empty(0) if alive is None else alive
 
 
 @dataclass(slots=True)
@@ -63,15 +46,17 @@ class _Clipped:
     norm: Tensor
     site: str
     elements: int
-    moved: int  # sums of `EXCHANGES` at that moment
-    reduced: int
+    reduced: int  # `EXCHANGES.reduced` at that moment
+    watched: weakref.ref[Tensor]  # one of the parameters
+    state: tuple[int, int]  # of its gradient: where, which version
+    kept: bool = True  # when backward ran again, nobody had cleared it
 
 
 @dataclass(slots=True)
 class _Window:
     """What happened since the last step."""
 
-    own: dict[int, _Own] = field(default_factory=dict)
+    own: dict[int, Own] = field(default_factory=dict)
     clips: list[_Clipped] = field(default_factory=list)
     site: str = ""  # of the first exchange
     above: str = ""  # of the call of the function that it is in
@@ -99,6 +84,15 @@ def turn() -> None:
 # --- what happens ---
 
 
+def beginning() -> None:
+    """Backward is about to run: gradients that were clipped may be cleared by now."""
+    if EXCHANGES.looking:
+        for one in _window.clips:
+            watched = one.watched()
+            if watched is None or _state_of(watched) != one.state:
+                one.kept = False
+
+
 def passed(reduced: bool) -> None:
     """Backward has run; what a wrapper has averaged meanwhile is no rank's own."""
     if not EXCHANGES.looking or is_capturing():
@@ -109,12 +103,12 @@ def passed(reduced: bool) -> None:
     given = [
         one
         for one in optimizers.trained()[:_MOST]
-        if one.grad is not None and _is_readable(one.grad) and not _is_sharded(one)
+        if one.grad is not None and is_readable(one.grad) and not _is_sharded(one)
     ]
     if given:
-        norms = torch._foreach_norm([_detached(one.grad) for one in given])
+        norms = torch._foreach_norm([detached(one.grad) for one in given])
         _window.own = {
-            id(one): _Own(weakref.ref(one), norm, _sample(_detached(one.grad)).clone())
+            id(one): Own(weakref.ref(one), norm, sample(detached(one.grad)).clone())
             for one, norm in zip(given, norms, strict=True)
         }
 
@@ -125,15 +119,19 @@ def _clipped(parameters: Sequence[Tensor], bound: float, norm: Tensor | None) ->
         return
     if type(norm) is not Tensor:  # to read one that is sharded would need the others
         return
+    given = [one for one in parameters if one.grad is not None]
+    if not given:
+        return
     window.clips.append(
         _Clipped(
-            parameters={id(one) for one in parameters},
+            parameters=set(map(id, given)),
             bound=float(bound),
             norm=norm,
             site=call_site(3),
-            elements=sum(one.numel() for one in parameters if one.grad is not None),
-            moved=EXCHANGES.moved,
+            elements=sum(one.numel() for one in given),
             reduced=EXCHANGES.reduced,
+            watched=weakref.ref(given[0]),
+            state=_state_of(given[0]),
         )
     )
 
@@ -144,26 +142,26 @@ def _sending(tensors: Sequence[Tensor]) -> None:
     if not window.own:
         return
     for tensor in tensors:
-        if not _is_readable(tensor):
+        if not is_readable(tensor):
             continue
-        for own, part in _parts(tensor, list(window.own.values())):
-            factor = _factor(own.sample, _sample(_detached(part)))
-            if own.sent is not None and (own.factor or not factor):
+        for own, part in parts(tensor, list(window.own.values())):
+            multiple = factor(own.sample, sample(detached(part)))
+            if own.sent is not None and (own.factor or not multiple):
                 continue  # a metric may have the shape of a parameter
             if window.sent_at < 0:
                 window.sent_at = len(window.clips)
                 window.site, window.above = _sites()
-            own.sent = torch.linalg.vector_norm(_detached(part))
-            own.factor = factor
+            own.sent = torch.linalg.vector_norm(detached(part))
+            own.factor = multiple
 
 
 def stepping(known: Optimizer) -> None:
     """A step is about to be made that is looked at."""
     for one in known.parameters:
         own = _window.own.get(id(one))
-        if own is not None and one.grad is not None and _is_readable(one.grad):
-            own.before = _sample(one.detach()).clone()
-            own.used = _sample(_detached(one.grad)).clone()
+        if own is not None and one.grad is not None and is_readable(one.grad):
+            own.before = sample(one.detach()).clone()
+            own.used = sample(detached(one.grad)).clone()
 
 
 def stepped(known: Optimizer) -> None:
@@ -197,7 +195,7 @@ def stepped(known: Optimizer) -> None:
 def _tell(
     known: Optimizer,
     window: _Window,
-    found: Sequence[tuple[int, _Own]],
+    found: Sequence[tuple[int, Own]],
     clipped: Sequence[_Clipped],
 ) -> None:
     sent = {id(own.parameter) for _, own in found}
@@ -221,7 +219,7 @@ def _tell(
             sent=_numbers([own.sent for _, own in found if own.sent is not None]),
             factors=tuple(own.factor for _, own in found),
             weights=_numbers(norms),
-            moved=tuple(_moved(own) for _, own in found),
+            moved=tuple(moved(own) for _, own in found),
             norm=0.0 if worst is None else float(worst.norm),
             bound=0.0 if worst is None else worst.bound,
             again=bool(behind),
@@ -252,6 +250,8 @@ def _sites() -> tuple[str, str]:
 def _is_sent_later(clip: _Clipped, window: _Window) -> bool:
     """Whether a backward pass averaged what had been clipped before any did so."""
     none_before = clip.reduced == window.reduced
+    if not clip.kept:
+        return False
     return none_before and EXCHANGES.reduced - clip.reduced >= clip.elements > 0
 
 
@@ -260,98 +260,18 @@ def _worst(clipped: Sequence[_Clipped]) -> _Clipped:
     return max(clipped, key=lambda one: float(one.norm) / max(one.bound, 1e-30))
 
 
-# --- what a tensor carries ---
+# --- readings ---
 
 
-def _parts(tensor: Tensor, all_own: Sequence[_Own]) -> list[tuple[_Own, Tensor]]:
-    """The parameters whose gradients, or the like, a tensor carries."""
-    begin, size = tensor.data_ptr(), tensor.nbytes
-    inside = [
-        (own, gradient)
-        for own in all_own
-        if (gradient := own.parameter.grad) is not None
-        and _is_readable(gradient)
-        and begin <= gradient.data_ptr() < begin + size
-    ]
-    if inside:
-        return inside
-    count = tensor.numel()
-    of_size = [
-        own for own in all_own if own.sent is None and own.parameter.numel() == count
-    ]
-    memory = tensor.untyped_storage().data_ptr()
-    if any(_memory(own.parameter) == memory for own in all_own):
-        return []  # weights
-    for own in of_size:
-        if _factor(own.sample, _sample(_detached(tensor))):
-            return [(own, tensor)]
-    if of_size:
-        waiting = [own for own in of_size if own.sent is None]
-        return [(waiting[0], tensor)] if waiting and count >= _FEWEST else []
-    if tensor.is_contiguous() and count == sum(o.parameter.numel() for o in all_own):
-        return _flat_parts(tensor, all_own)
-    return []
-
-
-def _flat_parts(tensor: Tensor, all_own: Sequence[_Own]) -> list[tuple[_Own, Tensor]]:
-    """All gradients one after the other, in the order of the parameters."""
-    flat, at, found = tensor.detach().reshape(-1), 0, []
-    for own in all_own:
-        size = own.parameter.numel()
-        found.append((own, flat[at : at + size]))
-        at += size
-    large = [one for one in found if one[0].parameter.numel() >= _FEWEST]
-    alike = [_factor(own.sample, _sample(part)) for own, part in large]
-    return found if any(alike) else []
-
-
-def _factor(own: Tensor, now: Tensor) -> float:
-    """By what one sample is a multiple of the other; 0.0 if it is none."""
-    if own.shape != now.shape or own.numel() < 1:
-        return 0.0
-    with torch.no_grad():
-        a, b = own.double(), now.to(own.device).double()
-        size = float(torch.dot(a, a))
-        if not size or not math.isfinite(size):
-            return 0.0
-        factor = float(torch.dot(a, b)) / size
-        rest = float(torch.linalg.vector_norm(b - factor * a))
-        whole = float(torch.linalg.vector_norm(b))
-    return factor if math.isfinite(whole) and rest <= _UNLIKE * whole else 0.0
-
-
-def _moved(own: _Own) -> float:
-    """The multiple of its gradient that a step took off a parameter; 0.0: none."""
-    if own.before is None or own.used is None or own.used.numel() < _FEWEST:
-        return 0.0
-    return -_factor(own.used, _sample(own.parameter.detach()) - own.before)
+def _state_of(parameter: Tensor) -> tuple[int, int]:
+    gradient = parameter.grad
+    if gradient is None or not is_readable(gradient):
+        return 0, 0
+    return gradient.data_ptr(), gradient._version
 
 
 def _numbers(norms: Sequence[Tensor]) -> tuple[float, ...]:
     return tuple(map(float, torch.stack([one.double() for one in norms]).tolist()))
-
-
-def _memory(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
-def _detached(tensor: Tensor | None) -> Tensor:
-    assert tensor is not None
-    return tensor.detach()
-
-
-def _sample(tensor: Tensor) -> Tensor:
-    flat = tensor.reshape(-1)
-    return flat[:: max(1, -(-flat.numel() // _SAMPLE))]
-
-
-def _is_readable(tensor: Tensor) -> bool:
-    return (
-        type(tensor) in {Tensor, torch.nn.Parameter}
-        and tensor.layout is torch.strided
-        and tensor.is_floating_point()
-        and not tensor.is_meta
-    )
 
 
 def _is_sharded(tensor: Tensor) -> bool:
