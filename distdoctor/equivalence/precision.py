@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import torch
-from hypothesis import strategies as st
 
-from distdoctor.equivalence.batches import Batches, Example, cast
+from distdoctor.equivalence.batches import Batches, cast
 from distdoctor.equivalence.capturing import (
     Trial,
     autocast_off,
@@ -23,6 +22,7 @@ from distdoctor.equivalence.comparing import (
     gradient_difference,
     reference,
 )
+from distdoctor.equivalence.courses import Course, Seen, behaviour, courses
 from distdoctor.equivalence.factors import common_factor, reason, told
 from distdoctor.equivalence.rounding import unit_roundoff
 from distdoctor.equivalence.running import Runner, forget
@@ -46,46 +46,15 @@ their sign, and not seldom, so that a whole row of a gradient comes or goes. A u
 did so is near zero, and does so in about every third trial."""
 _CLEAR = 1e3
 """Excess of a difference that no change of branch explains."""
-_SCALES = (3, 10)
-"""Powers of two that are drawn for the scale."""
 _CLOSE = 0.25
 """Relative difference of factors that low precision may make."""
 _EXACT = 1e-3
 
 
-@dataclass(frozen=True)
-class _Course:
-    """One example: micro-batches, and what happens in some steps in a row."""
-
-    example: Example
-    exponent: int
-    overflows: tuple[bool, ...]
-
-    def told(self, scaled: bool) -> str:
-        if not scaled:
-            return str(self.example)
-        steps = [str(n) for n, bad in enumerate(self.overflows, start=1) if bad]
-        bad = f", gradients overflow in step {' and '.join(steps)}" if steps else ""
-        return f"{self.example}, scale {2**self.exponent}{bad}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """What one call of the step did."""
-
-    trial: Trial  # of this call alone
-    overflowed: bool
-    before: float  # scale
-    after: float
-    right: float  # that it should have behind the step
-    refused: str = ""  # by the scaler
-    number: int = 1  # of the call, from 1
-
-
 @dataclass(frozen=True, slots=True)
 class _Worst:
     found: Difference
-    seen: _Seen
+    seen: Seen
     expected: Reference
     close: float  # relative difference of factors that are the same
 
@@ -130,7 +99,7 @@ def assert_amp(
         runner = Runner(step, first_model(step), device)
         tried, report = _Precision(runner, dtype), Report(PRECISION)
 
-        def attempt(course: _Course) -> Difference | None:
+        def attempt(course: Course) -> Difference | None:
             found = tried.difference(course).found
             if 1 < found.excess < _CLEAR:
                 found = tried.difference(course, _MANY_TRIALS).found
@@ -139,25 +108,17 @@ def assert_amp(
             report.add(found)
             return None
 
-        worst = search(_courses(batches, step, most), attempt, examples)
+        worst = search(courses(batches, step, most), attempt, examples)
         if worst is not None:
             tried.fail(worst[0])
     return report.held()
-
-
-def _courses(batches: Batches, step: Step, most: int) -> st.SearchStrategy[_Course]:
-    good = st.just((False,))
-    if step.takes("scaler"):
-        one_bad = [(False, True, False, False), (True, False, False), (False,) * 3]
-        good = st.sampled_from([(False,), *one_bad])
-    return st.builds(_Course, batches.examples(1, most), st.integers(*_SCALES), good)
 
 
 class _Precision:
     def __init__(self, runner: Runner, dtype: torch.dtype | None) -> None:
         self._runner, self._dtype = runner, dtype
 
-    def difference(self, course: _Course, trials: int = _TRIALS) -> _Worst:
+    def difference(self, course: Course, trials: int = _TRIALS) -> _Worst:
         """The worst of all steps of a course, in either precision."""
         seen = self._steps(course, low=True)
         low = self._low(seen)
@@ -170,15 +131,15 @@ class _Precision:
 
     def _worst(
         self,
-        course: _Course,
-        seen: Sequence[_Seen],
+        course: Course,
+        seen: Sequence[Seen],
         low: torch.dtype | None,
         trials: int,
     ) -> _Worst:
         expected = self._reference(course, low, trials)
         half = low is torch.float16
         close = _EXACT if low is None else _CLOSE
-        found = [_Worst(_behaviour(one, half), one, expected, close) for one in seen]
+        found = [_Worst(behaviour(one, half), one, expected, close) for one in seen]
         for number, one in enumerate(seen, start=1):
             if not one.overflowed and one.trial.gradients:
                 apart = gradient_difference(one.trial, expected)
@@ -186,7 +147,7 @@ class _Precision:
                 found.append(_Worst(apart, one, expected, close))
         return max(found, key=lambda one: one.found.excess)
 
-    def fail(self, course: _Course) -> NoReturn:
+    def fail(self, course: Course) -> NoReturn:
         """Say why, of the smallest example."""
         __tracebackhide__ = True
         worst = self.difference(course)
@@ -209,7 +170,7 @@ class _Precision:
 
     # --- runs ---
 
-    def _steps(self, course: _Course, *, low: bool) -> list[_Seen]:
+    def _steps(self, course: Course, *, low: bool) -> list[Seen]:
         """Make the steps, each with the same weights and micro-batches.
 
         Args:
@@ -217,7 +178,7 @@ class _Precision:
             low: With autocast, if the step enters it.
         """
         runner = self._runner
-        seen: list[_Seen] = []
+        seen: list[Seen] = []
         scaler = scaler_of(runner.step, runner.device, 2.0**course.exponent)
         right = None if scaler is None else Expected(scaler)
         with paused():
@@ -246,14 +207,14 @@ class _Precision:
                     wanted = right.stepped(overflows or natural)
                     right.scale = after  # what is wrong is told once
                 facts = (trial, overflows, before, after, wanted, refused)
-                seen.append(_Seen(*facts, len(seen) + 1))
+                seen.append(Seen(*facts, len(seen) + 1))
                 if refused:
                     break
             forget(trainee, seen[-1].trial)
         return seen
 
     def _reference(
-        self, course: _Course, low: torch.dtype | None, trials: int
+        self, course: Course, low: torch.dtype | None, trials: int
     ) -> Reference:
         parts = course.example.micro_batches()
 
@@ -273,7 +234,7 @@ class _Precision:
             raise StepUnusable("the step made no optimizer step in full precision")
         return expected
 
-    def _low(self, seen: Sequence[_Seen]) -> torch.dtype:
+    def _low(self, seen: Sequence[Seen]) -> torch.dtype:
         """The lowest precision of a step.
 
         Raises:
@@ -291,7 +252,7 @@ class _Precision:
 
     # --- reasons ---
 
-    def _reason(self, course: _Course, worst: _Worst) -> tuple[str, float]:
+    def _reason(self, course: Course, worst: _Worst) -> tuple[str, float]:
         seen, expected, close = worst.seen, worst.expected.trial, worst.close
         factor = common_factor(
             seen.trial.gradients[0], expected.gradients[0], close=close
@@ -315,36 +276,6 @@ class _Precision:
             known[f"the loss is not divided by {count}"] = float(count)
         because = reason(factor, known, close)
         return f"gradients are {told(factor)}{': ' * bool(because)}{because}", factor
-
-
-def _behaviour(seen: _Seen, half: bool) -> Difference:
-    """What is wrong with the step and the scale, but for gradients."""
-    return Difference("gradient", words=_words(seen, half))
-
-
-def _words(seen: _Seen, half: bool) -> str:
-    made = len(seen.trial.gradients)
-    if seen.refused and seen.number > 1:
-        return (
-            "`update` is missing: the GradScaler refused the step behind the first: "
-            f"{seen.refused}"
-        )
-    if seen.refused:
-        return f"the GradScaler refused: {seen.refused}"
-    if seen.overflowed and seen.before > 1 and made:
-        return (
-            "gradients overflowed, and the optimizer made its step with them: the "
-            "GradScaler, which would have left it out, is by-passed"
-        )
-    if not seen.overflowed and made != 1 and not (half and seen.after < seen.before):
-        return f"{made} optimizer steps were made where 1 is right"
-    if seen.after != seen.right:
-        happened = "an overflow" if seen.overflowed else "a good step"
-        return (
-            f"the scale is {seen.after:g} behind {happened}, and {seen.right:g} is "
-            f"right (it was {seen.before:g}): `update` is missing or called too often"
-        )
-    return ""
 
 
 def _near(one: float, other: float) -> bool:

@@ -157,7 +157,8 @@ def terms(name: str, args: Sequence[Any], result: Any) -> int:
     if not tensors:
         return 1
     if name in _PRODUCTS:
-        return max(1, tensors[-2 if len(tensors) > 1 else 0].shape[-1]) + 1
+        inner = tensors[-2 if len(tensors) > 1 else 0].shape[-1]
+        return max(1, inner) + (len(tensors) > 2)  # and what is added to it
     largest = max(one.numel() for one in tensors)
     if "convolution" in name:
         weights = tensors[2] if "backward" in name else tensors[1]
