@@ -15,6 +15,7 @@ from distdoctor.model.events import Observation
 from distdoctor.model.observed import protocol as words
 from distdoctor.model.observed.protocol import Act, Cycle, packed, unpacked
 from distdoctor.probes import acts, optimizers, readings
+from distdoctor.probes.clips import Clipping
 from distdoctor.probes.exchanges import EXCHANGES
 from distdoctor.probes.protocol import Protocol
 from distdoctor.probes.recorder import RECORDER
@@ -101,9 +102,10 @@ class Job:
 
     def clip(self) -> None:
         """Clip them by a small norm."""
-        self.protocol.clipping()
-        nn.utils.clip_grad_norm_(self.model.parameters(), 1e-3)
-        self.protocol.clipped()
+        this = Clipping(list(self.model.parameters()), 1e-3, by_value=False)
+        self.protocol.clipping(this)
+        nn.utils.clip_grad_norm_(this.parameters, this.bound)
+        self.protocol.clipped(this)
 
     def said(self, optimizer: int = 0) -> list[str]:
         """Each kind of cycle as a text, with how often it came."""
@@ -449,23 +451,6 @@ def test_another_run_begins_with_nothing(job: Job) -> None:
 
 
 # --- what goes around functions ---
-
-
-def test_clipping_is_told_once_and_never_while_it_is_compiled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    told: list[str] = []
-    hub = acts.Acts()
-    monkeypatch.setattr(acts, "ACTS", hub)
-    acts.tell(hub.clipping, lambda: told.append("before"))
-    acts.tell(hub.clipped, lambda: told.append("after"))
-    inner = acts._clip(lambda: told.append("clips"))
-    outer = acts._clip(inner)
-    outer()
-    assert told == ["before", "clips", "after"]
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    inner()
-    assert told[3:] == ["clips"]
 
 
 def test_a_method_is_told_with_what_it_was_given() -> None:

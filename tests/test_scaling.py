@@ -17,6 +17,7 @@ from distdoctor.model.events import Observation
 from distdoctor.model.findings import Certainty, Finding, Severity, Sick
 from distdoctor.model.observed.scaling import Handed, Limited, Refused, Scaling
 from distdoctor.probes import losses, optimizers, protocol, scales
+from distdoctor.probes.clips import Clipping
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.scaling import Scalings, is_due, is_scaled
 
@@ -53,11 +54,11 @@ class Job:
     def clip(self, name: str, limit: Any) -> None:
         """Clip, and step."""
         function = getattr(nn.utils, name)
-        given = list(self.model.parameters()), limit
-        self.probe.limiting(name, given, {})
-        result = function(*given)
+        this = Clipping(list(self.model.parameters()), limit, "value" in name)
+        self.probe.clipping(this)
+        this.norm = function(this.parameters, limit)
         self.words.append("clip")
-        self.probe.limited(name, given, {}, result)
+        self.probe.clipped(this)
         self.probe.tried(self.scaler, self.optimizer)
 
     def clips(self) -> list[tuple[str, float, float]]:

@@ -13,6 +13,7 @@ from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Observation
 from distdoctor.model.observed.gradients import Clip, Exchange, Sent
 from distdoctor.probes import clips, optimizers, sending
+from distdoctor.probes.clips import Clipping
 from distdoctor.probes.exchanges import EXCHANGES
 from distdoctor.probes.optimizers import Optimizer
 from distdoctor.probes.recorder import RECORDER
@@ -21,12 +22,17 @@ from distdoctor.probes.recorder import RECORDER
 
 
 def test_who_watches_is_told_of_each_clip(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
     heard: list[tuple[int, float, float]] = []
 
-    def watcher(parameters: Any, bound: float, norm: Tensor | None) -> None:
-        heard.append((len(parameters), bound, -1.0 if norm is None else float(norm)))
+    def ended(this: Clipping) -> None:
+        norm = -1.0 if this.norm is None else float(this.norm)
+        assert this.by_value is (this.norm is None)
+        heard.append((len(this.parameters), this.bound, norm))
 
-    monkeypatch.setattr(clips, "_watchers", [watcher])
+    monkeypatch.setattr(clips, "_begins", [])
+    monkeypatch.setattr(clips, "_ends", [])
+    clips.watch(lambda this: begun.append(len(this.parameters)), ended)
     by_norm = clips._telling(nn.utils.clip_grad_norm_, "max_norm")
     by_value = clips._telling(nn.utils.clip_grad_value_, "clip_value")
     parameter = nn.Parameter(torch.zeros(4))
@@ -37,6 +43,7 @@ def test_who_watches_is_told_of_each_clip(monkeypatch: pytest.MonkeyPatch) -> No
     )
     by_norm(parameters=iter([parameter]), max_norm=1.0, norm_type=2.0)
     by_value([parameter], clip_value=0.25)
+    assert begun == [1, 1, 1, 1]
     assert heard == [
         (1, 3.0, pytest.approx(6.0)),
         (1, 2.0, pytest.approx(3.0)),
@@ -44,6 +51,27 @@ def test_who_watches_is_told_of_each_clip(monkeypatch: pytest.MonkeyPatch) -> No
         (1, 0.25, -1.0),
     ]
     assert parameter.grad.tolist() == pytest.approx([0.25] * 4)
+
+
+def test_a_clip_within_another_is_told_once_and_none_while_it_is_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(clips, "_begins", [])
+    monkeypatch.setattr(clips, "_ends", [])
+    clips.watch(lambda _: told.append("before"), lambda _: told.append("after"))
+
+    def clip(_parameters: object, max_norm: float) -> None:
+        assert max_norm == 1.0
+        told.append("clips")
+
+    inner = clips._telling(clip, "max_norm")
+    outer = clips._telling(inner, "max_norm")
+    outer([], max_norm=1.0)
+    assert told == ["before", "clips", "after"]
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    inner([], max_norm=1.0)
+    assert told[3:] == ["clips"]
 
 
 def test_a_wrong_call_raises_what_torch_raises() -> None:
@@ -95,7 +123,7 @@ class Rank:
     def clip(self, bound: float) -> float:
         """By torch's function."""
         norm = nn.utils.clip_grad_norm_(self.parameters, bound)
-        sending._clipped(self.parameters, bound, norm)
+        sending._clipped(Clipping(self.parameters, bound, False, norm))
         return float(norm)
 
     def send(self, *tensors: Tensor) -> None:

@@ -1,7 +1,7 @@
 """Goes around what a training step calls, in one place for all who want to know of it.
 
-There are hooks for the steps of optimizers alone, and none for what clears, scales or
-clips gradients.
+There are hooks for the steps of optimizers alone, and none for what clears or scales
+gradients; for what clips them see `clips`.
 """
 
 from __future__ import annotations
@@ -32,35 +32,12 @@ class Acts:
         self.trying: list[Tell] = []  # scaler, optimizer: before its step
         self.tried: list[Tell] = []
         self.updated: list[Tell] = []  # scaler
-        self.clipping: list[Tell] = []
-        self.clipped: list[Tell] = []
         self.unsynced: list[Tell] = []  # wrapper
         self.scheduled: list[Tell] = []  # optimizer
-        self.limiting: list[Tell] = []  # name of what clips, all that it was given
-        self.limited: list[Tell] = []  # likewise, and what came of it
         self.refused: list[Tell] = []  # scaler, optimizer, method, message
-        self.clips = 0  # that are going on, one inside of the other
 
 
 ACTS = Acts()
-
-_CLIPPING = (
-    "clip_grad_norm_",
-    "clip_grads_with_norm_",
-    "clip_grad_value_",
-)
-
-
-def install() -> None:
-    """Right after `import torch`: functions that users import by their names."""
-    utils: Any = nn.utils
-    for name in _CLIPPING:
-        made = getattr(utils, name, None)
-        if made is not None:
-            function = _clip(made)
-            for owner in (utils, utils.clip_grad):
-                if getattr(owner, name, None) is made:
-                    setattr(owner, name, function)
 
 
 def watch() -> None:
@@ -135,26 +112,3 @@ def _around(kind: Any, name: str, before: list[Tell], after: list[Tell]) -> None
         return result
 
     setattr(kind, name, method)
-
-
-def _clip(made: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(made)
-    def clip(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or ACTS.clips or not ACTS.clipping:
-            return made(*args, **kwargs)
-        for tell in ACTS.clipping:
-            tell()
-        for tell in ACTS.limiting:
-            tell(made.__name__, args, kwargs)
-        ACTS.clips += 1
-        try:
-            result = made(*args, **kwargs)
-        finally:
-            ACTS.clips -= 1
-        for tell in ACTS.clipped:
-            tell()
-        for tell in ACTS.limited:
-            tell(made.__name__, args, kwargs, result)
-        return result
-
-    return clip

@@ -8,32 +8,61 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from types import GeneratorType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-Watcher = Callable[[Sequence[Tensor], float, Tensor | None], Any]
-"""Gets the parameters, the bound, and the norm before clipping: a tensor without
-dimensions, on whatever device; None where values are clipped one by one."""
+from distdoctor.probes.harmless import harmless
 
-_BOUNDS = {"clip_grad_norm_": "max_norm", "clip_grad_value_": "clip_value"}
+
+@dataclass(slots=True)
+class Clipping:
+    """A call of one of these functions.
+
+    Attributes:
+        parameters: Whose gradients are clipped.
+        bound: That the user gave.
+        by_value: Each element is clipped by itself.
+        norm: Of all gradients before that, without dimensions, on whatever device; None
+            until it is known, and where values are clipped.
+    """
+
+    parameters: Sequence[Tensor]
+    bound: float
+    by_value: bool
+    norm: Tensor | None = None
+
+
+Watcher = Callable[[Clipping], Any]
+
+_BOUNDS = {
+    "clip_grad_norm_": "max_norm",
+    "clip_grads_with_norm_": "max_norm",
+    "clip_grad_value_": "clip_value",
+}
 """Name of the second parameter of each function (torch 2.13,
 torch/nn/utils/clip_grad.py)."""
 
-_watchers: list[Watcher] = []
+_begins: list[Watcher] = []
+_ends: list[Watcher] = []
+_inside: list[str] = []  # functions that are running, one inside of the other
 
 
-def watch(watcher: Watcher) -> None:
-    """Call a function after each clip; it must not raise."""
-    _watchers.append(watcher)
+def watch(begin: Watcher | None = None, end: Watcher | None = None) -> None:
+    """Call functions before and after each call that is in no other."""
+    _begins.extend(map(harmless, filter(None, [begin])))
+    _ends.extend(map(harmless, filter(None, [end])))
 
 
 def install() -> None:
     """Right after `import torch`: the user's files import these functions by name."""
     for name, bound in _BOUNDS.items():
-        made = getattr(torch.nn.utils, name)
+        made = getattr(torch.nn.utils, name, None)
+        if made is None:
+            continue
         clip = _telling(made, bound)
         for place, module in list(sys.modules.items()):
             if place.startswith("torch.") and module is not None:
@@ -46,17 +75,26 @@ def _telling(made: Callable[..., Any], bound: str) -> Callable[..., Any]:
     @functools.wraps(made)
     def clip(*args: Any, **kwargs: Any) -> Any:
         given = {**dict(zip(("parameters", bound), args, strict=False)), **kwargs}
-        if not _watchers or not given.keys() >= {"parameters", bound}:
+        known = given.keys() >= {"parameters", bound}
+        if _inside or not known or torch.compiler.is_compiling():
             return made(*args, **kwargs)
         clipped, again = _twice(given["parameters"])
         if args:
             args = (again, *args[1:])
         else:
             kwargs["parameters"] = again
-        norm = made(*args, **kwargs)
-        for watcher in _watchers:
-            watcher(clipped, given[bound], norm)
-        return norm
+        this = Clipping(clipped, given[bound], bound == "clip_value")
+        for tell in _begins:
+            tell(this)
+        _inside.append(bound)
+        try:
+            result = made(*args, **kwargs)
+        finally:
+            _inside.pop()
+        this.norm = result if isinstance(result, Tensor) else None
+        for tell in _ends:
+            tell(this)
+        return result
 
     return clip
 

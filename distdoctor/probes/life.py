@@ -20,7 +20,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from distdoctor.journal import SIMULATION_VARIABLE
 from distdoctor.probes import (
-    acts,
     checkpoints,
     clips,
     conditions,
@@ -61,7 +60,6 @@ def install() -> None:
         simulation.install()
     else:
         harmless(rendezvous.install)()
-    harmless(acts.install)()  # before the user's program imports them
     harmless(samples.install)()  # before the user's program makes a dataset
     harmless(optimizers.watch)()  # they may be made before the rank joins
     harmless(weights.install)()

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from distdoctor.model.observed import protocol as words
 from distdoctor.model.observed.protocol import Act, Cycle, Unsynced, packed
-from distdoctor.probes import acts, backwards, losses, optimizers
+from distdoctor.probes import acts, backwards, clips, losses, optimizers
 from distdoctor.probes.acts import ACTS
+from distdoctor.probes.clips import Clipping
 from distdoctor.probes.exchanges import EXCHANGES
 from distdoctor.probes.followed import MOST_WORDS, Followed, Pass
 from distdoctor.probes.harmless import harmless
@@ -172,13 +173,13 @@ class Protocol:
                 one.scales = False
                 self._say(one, words.UPDATE, called=True)
 
-    def clipping(self) -> None:
+    def clipping(self, _this: Clipping) -> None:
         """Something is about to be clipped."""
         for one in self._followed:
             if not one.inside:
                 self._look(one)
 
-    def clipped(self) -> None:
+    def clipped(self, _this: Clipping) -> None:
         """It was; whose gradients were, is seen."""
         for one in self._followed:
             if not one.inside and one.settle_change():
@@ -438,10 +439,9 @@ def install() -> None:
         (ACTS.trying, PROTOCOL.trying),
         (ACTS.tried, PROTOCOL.tried),
         (ACTS.updated, PROTOCOL.updated),
-        (ACTS.clipping, PROTOCOL.clipping),
-        (ACTS.clipped, PROTOCOL.clipped),
         (ACTS.unsynced, PROTOCOL.unsynced),
         (ACTS.scheduled, PROTOCOL.scheduled),
     ):
         acts.tell(listeners, function)
+    clips.watch(PROTOCOL.clipping, PROTOCOL.clipped)
     RECORDER.on_end.append(harmless(PROTOCOL.flush))

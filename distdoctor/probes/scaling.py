@@ -27,8 +27,9 @@ from distdoctor.model.observed.scaling import (
     ScaleRead,
     Scaling,
 )
-from distdoctor.probes import acts, optimizers, protocol, readings
+from distdoctor.probes import acts, clips, optimizers, protocol, readings
 from distdoctor.probes.acts import ACTS
+from distdoctor.probes.clips import Clipping
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.sites import call_site
@@ -149,40 +150,24 @@ class Scalings:
 
     # --- clips ---
 
-    def limiting(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
+    def clipping(self, this: Clipping) -> None:
         """Gradients are about to be clipped."""
         self._largest = 0.0
-        if "value" in name and self._scalers:
-            given = args[0] if args else kwargs.get("parameters", ())
-            # Something that can be gone through only once is the user's.
-            if isinstance(given, Tensor):
-                given = [given]
-            if isinstance(given, list | tuple) and self._is_time("value", 0):
-                self._largest = _largest(given)
+        if this.by_value and self._scalers and self._is_time("before", 0):
+            self._largest = _largest(this.parameters)
 
-    def limited(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
-    ) -> None:
+    def clipped(self, this: Clipping) -> None:
         """They were."""
-        if not self._scalers:
+        how = "value" if this.by_value else "norm"
+        found = (self._largest or None) if this.by_value else this.norm
+        if not self._scalers or not isinstance(this.bound, int | float):
             return
         for _, number, said in protocol.PROTOCOL.said():
             if said[-1:] != [words.CLIP] or not is_scaled(said):
                 continue
-            if not self._is_time(name, number):
-                continue
-            value = "value" in name
-            given = kwargs.get("clip_value" if value else "max_norm")
-            limit = given if given is not None else args[1] if len(args) > 1 else None
-            found = result if not value else self._largest
-            if value and not found:
-                found = None
-            if isinstance(limit, (int, float)):
-                how = "value" if value else "norm"
+            if self._is_time(how, number):
                 site = call_site(3)
-                self._clips[number] = _Clip(how, float(limit), found, site)
+                self._clips[number] = _Clip(how, float(this.bound), found, site)
 
     def tried(self, scaler: Any, optimizer: Any) -> None:
         """A GradScaler has made a step, and waited for the GPU, if there is one."""
@@ -278,13 +263,12 @@ def install() -> None:
     """At the first `init_process_group`, after `protocol` is."""
     for listeners, function in (
         (ACTS.scaled, SCALINGS.scaled),
-        (ACTS.limiting, SCALINGS.limiting),
-        (ACTS.limited, SCALINGS.limited),
         (ACTS.trying, SCALINGS.trying),
         (ACTS.tried, SCALINGS.tried),
         (ACTS.refused, SCALINGS.refused),
     ):
         acts.tell(listeners, function)
+    clips.watch(SCALINGS.clipping, SCALINGS.clipped)
     asked = harmless(SCALINGS.asked)
 
     def get_scale(made: Any, self: Any) -> Any:

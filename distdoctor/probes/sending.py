@@ -25,6 +25,7 @@ from distdoctor.probes.carried import (
     parts,
     sample,
 )
+from distdoctor.probes.clips import Clipping
 from distdoctor.probes.exchanges import EXCHANGES
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.optimizers import Optimizer
@@ -70,7 +71,7 @@ _lines: set[tuple[int, str]] = set()
 
 def install() -> None:
     """At the first `init_process_group`."""
-    clips.watch(harmless(_clipped))
+    clips.watch(end=_clipped)
     EXCHANGES.watchers.append(harmless(_sending))
 
 
@@ -113,19 +114,20 @@ def passed(reduced: bool) -> None:
         }
 
 
-def _clipped(parameters: Sequence[Tensor], bound: float, norm: Tensor | None) -> None:
+def _clipped(this: Clipping) -> None:
+    norm = this.norm
     window = _window
     if not EXCHANGES.looking or len(window.clips) >= _MOST_CLIPS:
         return
     if type(norm) is not Tensor:  # to read one that is sharded would need the others
         return
-    given = [one for one in parameters if one.grad is not None]
+    given = [one for one in this.parameters if one.grad is not None]
     if not given:
         return
     window.clips.append(
         _Clipped(
             parameters=set(map(id, given)),
-            bound=float(bound),
+            bound=float(this.bound),
             norm=norm,
             site=call_site(3),
             elements=sum(one.numel() for one in given),
