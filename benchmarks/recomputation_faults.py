@@ -94,6 +94,7 @@ def mutants() -> list[Mutant]:
             "same_dropout_on_ranks",
             [("train", drop("torch.manual_seed(args.seed + dist.get_rank())"))],
             "DD309",
+            advice=True,
         ),
         Mutant(
             RECOMPUTED,
