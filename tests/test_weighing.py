@@ -289,6 +289,11 @@ def test_gradients_that_are_clipped_to_little_more_than_the_mean_are_no_error() 
     assert "to 1.7 times those in the middle" in found.message
 
 
+def test_a_sum_that_is_once_clipped_to_the_size_of_a_mean_is_told() -> None:
+    clipped = [SUM.replace("used=2", f"used={used}") for used in (1.0, 1.2, 1.3)]
+    assert found_by(*clipped) is not None
+
+
 @pytest.mark.parametrize(
     "what",
     [
