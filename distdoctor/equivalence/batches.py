@@ -42,7 +42,11 @@ class Batches:
     def examples(
         self, least: int, most: int, *, ranks: int = 1
     ) -> st.SearchStrategy[Example]:
-        """Examples with `least` to `most` micro-batches on each of so many ranks."""
+        """Examples with `least` to `most` micro-batches on each of so many ranks.
+
+        Where numbers of samples that count may differ, they do: between ranks, and
+        between micro-batches of the only one.
+        """
 
         @st.composite
         def example(draw: st.DrawFn) -> Example:
@@ -60,7 +64,8 @@ class Batches:
             seed = draw(st.integers(0, 2**16))
             return Example(self, tuple(rows), tuple(map(tuple, lengths)), seed, ranks)
 
-        return example()
+        varies = self.length > self.shortest or (self.uneven and self.rows > 1)
+        return example().filter(_is_unequal) if varies else example()
 
 
 @dataclass(frozen=True)
@@ -232,6 +237,14 @@ def cast(batch: Any, dtype: torch.dtype, device: str = "cpu") -> Any:
         return leaf.to(device=device, dtype=wanted, copy=True)
 
     return tree_map(one, batch)
+
+
+def _is_unequal(example: Example) -> bool:
+    counts = example.counts
+    if example.ranks > 1:
+        each = [example.share(counts, rank) for rank in range(example.ranks)]
+        return len(set(map(sum, each))) > 1
+    return len(counts) == 1 or len(set(counts)) > 1
 
 
 def _listed(numbers: Sequence[int]) -> str:
