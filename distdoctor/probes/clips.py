@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.replacing import traced_as
 
 
 @dataclass(slots=True)
@@ -74,9 +75,10 @@ def install() -> None:
 def _telling(made: Callable[..., Any], bound: str) -> Callable[..., Any]:
     @functools.wraps(made)
     def clip(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return made(*args, **kwargs)
         given = {**dict(zip(("parameters", bound), args, strict=False)), **kwargs}
-        known = given.keys() >= {"parameters", bound}
-        if _inside or not known or torch.compiler.is_compiling():
+        if _inside or not given.keys() >= {"parameters", bound}:
             return made(*args, **kwargs)
         clipped, again = _twice(given["parameters"])
         if args:
@@ -96,6 +98,7 @@ def _telling(made: Callable[..., Any], bound: str) -> Callable[..., Any]:
             tell(this)
         return result
 
+    traced_as(made, clip)
     return clip
 
 
