@@ -224,6 +224,17 @@ def test_a_step_that_makes_none_is_unusable() -> None:
         assert_accumulates(Step(perceptron, sgd, idle), FEATURES)
 
 
+def test_a_step_that_clears_gradients_before_it_uses_them_is_unusable() -> None:
+    def emptied(model: nn.Module, optimizer: torch.optim.Optimizer, p: Parts) -> None:
+        for one in p:
+            mean(model, one).backward()
+        optimizer.zero_grad()
+        optimizer.step()
+
+    with pytest.raises(StepUnusable, match="hands its optimizer no gradients"):
+        assert_accumulates(Step(perceptron, sgd, emptied), FEATURES)
+
+
 def test_an_error_of_the_step_is_its_own() -> None:
     def broken(_model: nn.Module, _optimizer: object, _parts: Parts) -> None:
         raise KeyError("of the user")

@@ -74,7 +74,8 @@ def assert_accumulates(
     Raises:
         EquivalenceBroken: They do not; with the smallest example and the factor.
         NotEquivalentByNature: The model or the loss couples the samples of a batch.
-        StepUnusable: The step makes no step of its optimizer.
+        StepUnusable: The step makes no step of its optimizer, or clears the gradients
+            before it.
     """
     __tracebackhide__ = True
     least = least or (1 if step.loss else 2)
@@ -168,6 +169,11 @@ class _Accumulation:
             raise StepUnusable(
                 "the step made no optimizer step for a single micro-batch: it is to "
                 "make one for the micro-batches it is given, and to clear gradients"
+            )
+        if not any(map(_is_there, expected.trial.gradients)):
+            raise StepUnusable(
+                "the step hands its optimizer no gradients for a single micro-batch: "
+                "they are to be cleared behind the optimizer's step, or before backward"
             )
         return expected
 
@@ -264,6 +270,10 @@ class _Accumulation:
                 f"{' and '.join(map(str, counts))} samples that count{scale}"
             )
         return told_weights
+
+
+def _is_there(gradients: Tensors) -> bool:
+    return any(one is not None and bool(one.any()) for one in gradients.values())
 
 
 def _known(count: int, size: int, example: Example) -> dict[str, float]:
