@@ -248,17 +248,17 @@ def several_losses() -> None:
     """Of one batch: at two lines, then of several heads in a loop."""
     model, optimizer = learner(6)
     for inputs, labels in data():
-        outputs = model(inputs)
         with model.no_sync():
-            F.cross_entropy(outputs[:, :3], labels).backward(retain_graph=True)
-        F.cross_entropy(outputs[:, 3:], (labels + 1) % 3).backward()
+            F.cross_entropy(model(inputs)[:, :3], labels).backward()
+        F.cross_entropy(model(inputs)[:, 3:], (labels + 1) % 3).backward()
         optimizer.step()
         optimizer.zero_grad()
     for inputs, labels in data():
-        parts = zip(model(inputs).split(3, 1), (labels, labels.flip(0)), strict=True)
-        for at, (outputs, wanted) in enumerate(parts):
+        for at, wanted in enumerate((labels, labels.flip(0))):
+            # DDP averages in one backward pass behind each forward pass.
             with syncing(model, at == 1):
-                F.cross_entropy(outputs, wanted).backward(retain_graph=True)
+                outputs = model(inputs).split(3, 1)[at]
+                F.cross_entropy(outputs, wanted).backward()
         optimizer.step()
         optimizer.zero_grad()
 

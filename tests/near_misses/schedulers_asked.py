@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
@@ -33,7 +34,7 @@ def data() -> Loader:
     return DataLoader(held, batch_size=4, sampler=sampler)
 
 
-def learner() -> tuple[nn.Module, Optimizer]:
+def learner() -> tuple[DistributedDataParallel, Optimizer]:
     model = DistributedDataParallel(nn.Linear(3, 1))
     return model, torch.optim.SGD(model.parameters(), lr=0.02)
 
@@ -54,8 +55,10 @@ def for_each_batch(
     loader, (model, optimizer) = data(), learner()
     schedule = make(optimizer)
     for number, (inputs, labels) in batches(loader):
-        (mse_loss(model(inputs), labels) / window).backward()
-        if number % window == 0:
+        last = number % window == 0
+        with nullcontext() if last else model.no_sync():
+            (mse_loss(model(inputs), labels) / window).backward()
+        if last:
             optimizer.step()
             optimizer.zero_grad()
         schedule.step()
