@@ -42,7 +42,8 @@ for epoch in range(40):
     for i, (x,) in enumerate(loader):
         steps = (i + 1) % 4 == 0 or i + 1 == len(loader)
         with contextlib.nullcontext() if steps else model.no_sync():
-            model(x).mean().backward()
+            window = min(4, len(loader) - i // 4 * 4)
+            (model(x).mean() / window).backward()
         if steps:
             optimizer.step()
             optimizer.zero_grad()
