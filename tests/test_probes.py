@@ -63,7 +63,8 @@ amp = train(DistributedDataParallel(model()), amp=True)
 sharded = model()
 fully_shard(sharded)
 fsdp = train(sharded, amp=False)
-print("DIGEST", dist.get_rank(), ddp, amp, fsdp, flush=True)
+digest = f"DIGEST {dist.get_rank()} {ddp} {amp} {fsdp}\\n"
+print(digest, end="", flush=True)  # in one write: two ranks share the stream
 dist.barrier()
 dist.destroy_process_group()
 '''
