@@ -2,9 +2,10 @@
 
 What it is
 ----------
-Backward gives gradients and nothing comes of them: the optimizer never steps, its
-learning rate is 0, a GradScaler skips every step, the gradients are exactly zero (a
-tensor was detached), or the steps are too small for weights in half precision.
+Backward gives gradients and nothing comes of them: the optimizer never steps, on all
+ranks or on some; its learning rate is 0; a GradScaler skips every step; the gradients
+are exactly zero (a tensor was detached); or the steps are too small for weights in half
+precision.
 
 Why it matters
 --------------
@@ -15,6 +16,15 @@ Sick
 The optimizer never steps:
 
     rank 0 | holds(names=w,sizes=4)@t.py:5  backward@t.py:8
+           | unstepped(passes=4,optimizers=1,weights=7)@t.py:8
+           | unstepped(passes=8,optimizers=1,weights=7)@t.py:8  exit=0
+
+One replica steps, and the other one never does:
+
+    rank 0 | wrap=ddp:w  holds(names=w,sizes=4)@t.py:5  backward@t.py:8
+           | gradients(step=1,prints=1,norms=1,weights=7,passes=1)@t.py:9
+           | gradients(step=2,prints=2,norms=1,weights=8,passes=1)@t.py:9  exit=0
+    rank 1 | wrap=ddp:w  holds(names=w,sizes=4)@t.py:5  backward@t.py:8
            | unstepped(passes=4,optimizers=1,weights=7)@t.py:8
            | unstepped(passes=8,optimizers=1,weights=7)@t.py:8  exit=0
 
@@ -44,6 +54,15 @@ The script changes the weights by itself:
            | unstepped(passes=4,optimizers=1,weights=7)@t.py:8
            | unstepped(passes=8,optimizers=1,weights=8)@t.py:8  exit=0
 
+One rank steps, and sends its weights to the other:
+
+    rank 0 | wrap=ddp:w  holds(names=w,sizes=4)@t.py:5
+           | gradients(step=1,prints=1,norms=1,weights=7,passes=1)@t.py:9
+           | gradients(step=2,prints=2,norms=1,weights=8,passes=1)@t.py:9  exit=0
+    rank 1 | wrap=ddp:w  holds(names=w,sizes=4)@t.py:5
+           | unstepped(passes=4,optimizers=1,weights=7)@t.py:8
+           | unstepped(passes=8,optimizers=1,weights=8)@t.py:8  exit=0
+
 Unknown
 -------
 A rank without a journal may train:
@@ -65,6 +84,7 @@ from collections.abc import Iterator
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.gradients import backward_lines, places, some
 from distdoctor.analysis.optimizing import Unchanged, held, unchanged
+from distdoctor.analysis.replicas import replicas
 from distdoctor.model.events import Shortened
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.observed.gradients import Holds, Unstepped
@@ -91,6 +111,8 @@ def examine(run: Run) -> Iterator[Finding]:
     """Optimizers that never step, and those whose steps change nothing."""
     if not run.has(Shortened) and (stuck := _unstepped(run)):
         yield _never(run, stuck)
+    for stuck in _left_behind(run):
+        yield _never(run, stuck)
     alike: dict[tuple[int, str], list[Unchanged]] = {}
     for rank in run.seen:
         for one in unchanged(run, rank, LEAST_LOOKS, PATIENCE):
@@ -102,28 +124,52 @@ def examine(run: Run) -> Iterator[Finding]:
 
 def _unstepped(run: Run) -> list[Unstepped]:
     """Of each rank the last such event, if no rank ever stepped."""
+    last = [_last(run, rank) for rank in run.seen]
+    return [one for one in last if one is not None] if None not in last else []
+
+
+def _left_behind(run: Run) -> Iterator[list[Unstepped]]:
+    """The same, of ranks that never step where other replicas of their model do."""
+    for ranks in replicas(run):
+        last = {rank: _last(run, rank) for rank in ranks if rank in run.seen}
+        steps = [rank for rank in last if _has_stepped(run, rank)]
+        stuck = [one for one in last.values() if one is not None]
+        if stuck and steps and len(stuck) + len(steps) == len(ranks):
+            yield stuck
+
+
+def _last(run: Run, rank: int) -> Unstepped | None:
+    """The last such event of a rank that never stepped, nor changed its weights."""
     least = LEAST_PASSES_CUT if run.stopped else LEAST_PASSES
-    last = []
-    for rank in run.seen:
-        told = run.of(Unstepped, rank)
-        stepped = any(one.seen for one in held(run, rank))
-        if stepped or len({event.weights for event in told}) > 1:
-            return []
-        if len(told) > 1 and told[-1].passes >= least:
-            last.append(told[-1])
-    return last if len(last) == len(run.seen) else []
+    told = run.of(Unstepped, rank)
+    changed = len({event.weights for event in told}) > 1
+    if _has_stepped(run, rank) or changed or len(told) < 2:
+        return None
+    return told[-1] if told[-1].passes >= least else None
+
+
+def _has_stepped(run: Run, rank: int) -> bool:
+    return any(one.seen for one in held(run, rank))
 
 
 def _never(run: Run, stuck: list[Unstepped]) -> Finding:
     ranks = tuple(event.rank for event in stuck)
     passes = min(event.passes for event in stuck)
+    everywhere = set(ranks) == set(run.seen)
+    others = "no optimizer ever made a step"
+    if not everywhere:
+        others = (
+            f"never {'makes' if len(ranks) == 1 else 'make'} a step, while the other "
+            "replicas of the model do"
+        )
     made = [one.holds for rank in ranks for one in held(run, rank)]
     return Finding(
         message=(
             f"{named(ranks).capitalize()} called backward {passes} times and more, and "
-            f"no optimizer ever made a step: the weights are what they were"
+            f"{others}: the weights are what they were"
         ),
         exhibits=tuple(stuck[:2]),
+        culprits=() if everywhere else ranks,
         locations=(
             *backward_lines(run, ranks),
             *places(stuck, ranks, "backward; a step belongs behind it"),
