@@ -6,6 +6,8 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
+
 from distdoctor.launch.guard import Guard
 from distdoctor.launch.tree import ProcessTree
 
@@ -51,7 +53,10 @@ def test_a_guard_left_alone_ends_the_job_and_nothing_else(tmp_path: Path) -> Non
         job.communicate()
 
 
-def test_the_guard_is_no_part_of_the_job(tmp_path: Path) -> None:
+def test_the_guard_and_older_children_are_no_part_of_the_job(tmp_path: Path) -> None:
+    older = sleeper("import subprocess; subprocess.run(['sleep', '60'])")
+    while older.poll() is None and not psutil.Process(older.pid).children():
+        time.sleep(0.01)
     command = [sys.executable, "-c", "import time; time.sleep(60)"]
     tree = ProcessTree(command, dict(os.environ), tmp_path, str(tmp_path))
     try:
@@ -60,3 +65,8 @@ def test_the_guard_is_no_part_of_the_job(tmp_path: Path) -> None:
         tree.end()
         tree.root.communicate()
     assert alive == {tree.root.pid}
+    [grandchild] = psutil.Process(older.pid).children()
+    assert older.poll() is None
+    grandchild.kill()
+    older.kill()
+    older.communicate()

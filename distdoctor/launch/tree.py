@@ -27,7 +27,8 @@ class ProcessTree:
 
     Whatever leaves the tree (a daemon, a session of its own) is found again, because
     orphans become children of this process, and every process of the job carries the
-    name of its record folder in its environment.
+    name of its record folder in its environment. Children that this process had before
+    are none of the job's, nor is what they start.
 
     Args:
         command: What to run.
@@ -47,6 +48,7 @@ class ProcessTree:
         mark: str,
     ) -> None:
         self._mark = mark
+        self._others = set(psutil.Process().children())
         self._guard = Guard(os.fsencode(f"{FOLDER_VARIABLE}={mark}"))
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._adopt_orphans(True)
@@ -75,8 +77,10 @@ class ProcessTree:
     def processes(self) -> list[psutil.Process]:
         """All processes of the job that live, the command itself included."""
         found = {}
-        for process in psutil.Process().children(recursive=True):
-            found[process.pid] = process
+        for child in self._children():
+            found[child.pid] = child
+            with suppress(psutil.NoSuchProcess):
+                found |= {each.pid: each for each in child.children(recursive=True)}
         for process in psutil.process_iter():
             if process.pid not in found and process.pid != os.getpid():
                 with suppress(psutil.Error, OSError):
@@ -117,11 +121,14 @@ class ProcessTree:
         """Take leave of the command, and of orphans that became our children."""
         self.root.poll()
         with suppress(ChildProcessError):
-            for child in psutil.Process().children():
+            for child in self._children():
                 if child.pid != self.root.pid:
                     with suppress(psutil.Error):
                         if child.status() == psutil.STATUS_ZOMBIE:
                             os.waitpid(child.pid, os.WNOHANG)
+
+    def _children(self) -> set[psutil.Process]:
+        return set(psutil.Process().children()) - self._others
 
 
 def lives(pid: int) -> bool:
