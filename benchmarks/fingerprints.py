@@ -20,9 +20,10 @@ import torch
 from figures import print_table
 from torch import nn
 
-from distdoctor.probes import prints, weights
+from distdoctor.probes.fingerprints import prints
+from distdoctor.probes.fingerprints.sums import sums
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.sums import sums
+from distdoctor.probes.replication import weights
 
 SMALL, WIDTH = 4000, 768
 STEPS = 40

@@ -10,9 +10,9 @@ import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from distdoctor.probes import life
-from distdoctor.probes.collectives import Collectives
+from distdoctor.probes.communication.collectives import Collectives
+from distdoctor.probes.communication.waits import watch_waits
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.waits import watch_waits
 
 
 class Switch:

@@ -64,7 +64,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.divergence import findings
+from distdoctor.analysis.communication.divergence import findings
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import Why
 from distdoctor.model.events import Call

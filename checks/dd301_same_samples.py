@@ -76,10 +76,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.coverage import Why, faults
-from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.feeding import Feeding, same_batches
-from distdoctor.analysis.readers import (
+from distdoctor.analysis.data.coverage import Why, faults
+from distdoctor.analysis.data.feeding import Feeding, same_batches
+from distdoctor.analysis.data.readers import (
     LOOP,
     class_of,
     details,
@@ -88,6 +87,7 @@ from distdoctor.analysis.readers import (
     locations,
     who_read,
 )
+from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital
 from distdoctor.model.events import Wrapped
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity

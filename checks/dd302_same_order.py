@@ -72,9 +72,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from distdoctor.analysis.data.orders import Repeat, repeats
+from distdoctor.analysis.data.readers import LOOP, class_of, locations
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.orders import Repeat, repeats
-from distdoctor.analysis.readers import LOOP, class_of, locations
 from distdoctor.analysis.reasons import capital
 from distdoctor.model.findings import Certainty, Finding, Severity
 from distdoctor.model.observed.data import LOADER, SAMPLER, SET_EPOCH, SUBSET, Read

@@ -75,9 +75,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.coverage import Fault, Why, faults
-from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.readers import (
+from distdoctor.analysis.data.coverage import Fault, Why, faults
+from distdoctor.analysis.data.readers import (
     LOOP,
     class_of,
     details,
@@ -87,6 +86,7 @@ from distdoctor.analysis.readers import (
     locations,
     who_read,
 )
+from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.observed.data import LOADER, SAMPLER, SUBSET, Read

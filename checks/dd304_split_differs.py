@@ -55,10 +55,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from distdoctor.analysis.data.readers import LOOP, class_of, locations
+from distdoctor.analysis.data.splits import leaks
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.readers import LOOP, class_of, locations
 from distdoctor.analysis.reasons import capital
-from distdoctor.analysis.splits import leaks
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.observed.data import LOADER, SAMPLER, SUBSET, Read
 from distdoctor.model.run import Run, named

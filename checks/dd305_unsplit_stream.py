@@ -53,9 +53,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.coverage import Fault, Why, faults
-from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.readers import (
+from distdoctor.analysis.data.coverage import Fault, Why, faults
+from distdoctor.analysis.data.readers import (
     LOOP,
     class_of,
     details,
@@ -64,6 +63,7 @@ from distdoctor.analysis.readers import (
     locations,
     who_read,
 )
+from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital
 from distdoctor.model.findings import Certainty, Finding, Severity
 from distdoctor.model.observed.data import DATASET, ITERATED, LOADER, Read

@@ -77,10 +77,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from distdoctor.analysis.data.streams import never_seeded, unrepeatable_seeds, wish_of
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital, s
-from distdoctor.analysis.repetition import has_effect
-from distdoctor.analysis.streams import never_seeded, unrepeatable_seeds, wish_of
+from distdoctor.analysis.saving.repetition import has_effect
 from distdoctor.model.events import Event, Place
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
 from distdoctor.model.observed.comparison import WHATS, Unrepeated

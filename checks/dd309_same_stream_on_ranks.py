@@ -59,9 +59,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from distdoctor.analysis.data.streams import SameNumbers, same_on_ranks, seed_of
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital
-from distdoctor.analysis.streams import SameNumbers, same_on_ranks, seed_of
 from distdoctor.model.events import Event, Place
 from distdoctor.model.findings import Finding, Location, Role, Severity
 from distdoctor.model.observed.randomness import Drawn

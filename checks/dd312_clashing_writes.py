@@ -73,9 +73,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.clashes import Clash, clashes
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital
+from distdoctor.analysis.saving.clashes import Clash, clashes
 from distdoctor.model.events import Event, Place
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
 from distdoctor.model.observed.written import Written

@@ -66,8 +66,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.partings import Cause
-from distdoctor.analysis.weights import findings
+from distdoctor.analysis.replication.partings import Cause
+from distdoctor.analysis.replication.weights import findings
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.observed.weights import Weights
 from distdoctor.model.run import Run

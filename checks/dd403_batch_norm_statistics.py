@@ -71,9 +71,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.buffers import Evaluation, few_samples, unlike_evaluations
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital
+from distdoctor.analysis.replication.buffers import (
+    Evaluation,
+    few_samples,
+    unlike_evaluations,
+)
 from distdoctor.model.events import Place, Wrapped
 from distdoctor.model.findings import Finding, Location, Role, Severity
 from distdoctor.model.observed.weights import Evaluated, Normalised, Trained

@@ -83,7 +83,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.gradients import (
+from distdoctor.analysis.steps.gradients import (
     Apart,
     apart,
     backward_lines,

@@ -80,8 +80,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.gradients import backward_lines, places, some, wrap_lines
-from distdoctor.analysis.ratios import Ratio, summing_lines, wrong_ratios
+from distdoctor.analysis.steps.gradients import backward_lines, places, some, wrap_lines
+from distdoctor.analysis.steps.ratios import Ratio, summing_lines, wrong_ratios
 from distdoctor.model.events import Event
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
 from distdoctor.model.observed.gradients import Gradients

@@ -64,7 +64,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.gradients import Apart, apart, places, some, wrap_lines
+from distdoctor.analysis.steps.gradients import Apart, apart, places, some, wrap_lines
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.observed.gradients import Added, Gradients
 from distdoctor.model.run import Run, named

@@ -57,8 +57,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.gradients import places, some
-from distdoctor.analysis.optimizing import Missed, held, missed
+from distdoctor.analysis.steps.gradients import places, some
+from distdoctor.analysis.steps.optimizing import Missed, held, missed
 from distdoctor.model.events import Event
 from distdoctor.model.findings import Certainty, Finding, Severity
 from distdoctor.model.observed.gradients import Holds

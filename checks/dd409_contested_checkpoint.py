@@ -86,7 +86,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.files import contested, early_reads
+from distdoctor.analysis.saving.files import contested, early_reads
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.observed.checkpoints import Stored
 from distdoctor.model.run import Run

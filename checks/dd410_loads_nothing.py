@@ -83,9 +83,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.loading import in_vain
-from distdoctor.analysis.partings import Cause
-from distdoctor.analysis.weights import findings
+from distdoctor.analysis.replication.partings import Cause
+from distdoctor.analysis.replication.weights import findings
+from distdoctor.analysis.saving.loading import in_vain
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.observed.checkpoints import Given
 from distdoctor.model.run import Run

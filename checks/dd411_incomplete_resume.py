@@ -143,8 +143,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.resuming import incomplete
-from distdoctor.analysis.resumption import unequal
+from distdoctor.analysis.saving.resuming import incomplete
+from distdoctor.analysis.saving.resumption import unequal
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.observed.checkpoints import Continued, Opened
 from distdoctor.model.run import Run

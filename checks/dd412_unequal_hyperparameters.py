@@ -74,13 +74,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.hyperparameters import (
+from distdoctor.analysis.reasons import capital
+from distdoctor.analysis.replication.hyperparameters import (
     Differing,
     differing,
     unequal_arguments,
 )
-from distdoctor.analysis.reasons import capital
-from distdoctor.analysis.schedules import unequally_asked
+from distdoctor.analysis.steps.schedules import unequally_asked
 from distdoctor.model.events import Event, Place
 from distdoctor.model.findings import Finding, Location, Role, Severity
 from distdoctor.model.observed.settings import Hyperparameters, Schedule

@@ -54,7 +54,7 @@ from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital, s
-from distdoctor.analysis.retention import Growth, growths, retained
+from distdoctor.analysis.saving.retention import Growth, growths, retained
 from distdoctor.model.events import Place
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
 from distdoctor.model.observed.memory import Memory, Retained

@@ -54,9 +54,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.gradients import backward_lines, places, some
-from distdoctor.analysis.halves import explains
-from distdoctor.analysis.optimizing import held
+from distdoctor.analysis.steps.gradients import backward_lines, places, some
+from distdoctor.analysis.steps.halves import explains
+from distdoctor.analysis.steps.optimizing import held
 from distdoctor.model.events import Event
 from distdoctor.model.findings import Certainty, Finding, Location, Severity
 from distdoctor.model.observed.gradients import Holds, NotFinite

@@ -82,9 +82,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.gradients import backward_lines, places, some
-from distdoctor.analysis.optimizing import Unchanged, held, unchanged
-from distdoctor.analysis.replicas import replicas
+from distdoctor.analysis.replication.replicas import replicas
+from distdoctor.analysis.steps.gradients import backward_lines, places, some
+from distdoctor.analysis.steps.optimizing import Unchanged, held, unchanged
 from distdoctor.model.events import Shortened
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.observed.gradients import Holds, Unstepped

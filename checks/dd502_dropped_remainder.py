@@ -123,9 +123,9 @@ from collections.abc import Iterator, Sequence
 from math import ceil
 
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.gradients import backward_lines, places
 from distdoctor.analysis.reasons import capital
-from distdoctor.analysis.windows import Fate, Remainder, remainders
+from distdoctor.analysis.steps.gradients import backward_lines, places
+from distdoctor.analysis.steps.windows import Fate, Remainder, remainders
 from distdoctor.model.events import Event
 from distdoctor.model.findings import Certainty, Finding, Severity
 from distdoctor.model.observed.gradients import Window

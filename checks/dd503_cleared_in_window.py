@@ -79,8 +79,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.gradients import backward_lines, places
-from distdoctor.analysis.protocol import (
+from distdoctor.analysis.reasons import capital
+from distdoctor.analysis.steps.gradients import backward_lines, places
+from distdoctor.analysis.steps.protocol import (
     Course,
     Fault,
     Lost,
@@ -88,7 +89,6 @@ from distdoctor.analysis.protocol import (
     lost,
     with_fault,
 )
-from distdoctor.analysis.reasons import capital
 from distdoctor.model.findings import Certainty, Finding, Severity
 from distdoctor.model.observed.protocol import BACKWARD, DROP, SCALED, Cycle
 from distdoctor.model.run import Run, named

@@ -70,9 +70,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.gradients import backward_lines, places
 from distdoctor.analysis.reasons import capital, s
-from distdoctor.analysis.weighing import MUCH, Uneven, excess_of, uneven
+from distdoctor.analysis.steps.gradients import backward_lines, places
+from distdoctor.analysis.steps.weighing import MUCH, Uneven, excess_of, uneven
 from distdoctor.model.findings import Certainty, Finding, Severity
 from distdoctor.model.observed.gradients import Weighed
 from distdoctor.model.run import Run, named

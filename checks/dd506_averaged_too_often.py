@@ -70,10 +70,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.gradients import places
-from distdoctor.analysis.protocol import lines_of
 from distdoctor.analysis.reasons import capital
-from distdoctor.analysis.reduction import Repeated, repeated
+from distdoctor.analysis.steps.gradients import places
+from distdoctor.analysis.steps.protocol import lines_of
+from distdoctor.analysis.steps.reduction import Repeated, repeated
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.observed.protocol import BACKWARD, SCALED, Cycle
 from distdoctor.model.run import Run, named

@@ -82,10 +82,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.gradients import backward_lines, places
-from distdoctor.analysis.lines import clearing_in_vain
-from distdoctor.analysis.protocol import Course, Fault, norms_of, with_fault
 from distdoctor.analysis.reasons import capital
+from distdoctor.analysis.steps.gradients import backward_lines, places
+from distdoctor.analysis.steps.lines import clearing_in_vain
+from distdoctor.analysis.steps.protocol import Course, Fault, norms_of, with_fault
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
 from distdoctor.model.observed.protocol import Cycle
 from distdoctor.model.run import Run, named

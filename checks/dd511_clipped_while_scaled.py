@@ -96,9 +96,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.gradients import backward_lines, places
 from distdoctor.analysis.reasons import capital
-from distdoctor.analysis.scaling import Clip, clips
+from distdoctor.analysis.steps.gradients import backward_lines, places
+from distdoctor.analysis.steps.scaling import Clip, clips
 from distdoctor.model.findings import Certainty, Finding, Severity
 from distdoctor.model.observed.protocol import Cycle
 from distdoctor.model.run import Run, named

@@ -80,10 +80,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.gradients import backward_lines, places
-from distdoctor.analysis.protocol import Course, Fault, lines_of
 from distdoctor.analysis.reasons import capital
-from distdoctor.analysis.scaling import (
+from distdoctor.analysis.steps.gradients import backward_lines, places
+from distdoctor.analysis.steps.protocol import Course, Fault, lines_of
+from distdoctor.analysis.steps.scaling import (
     EARLY_UPDATE,
     NO_UPDATE,
     faulty,

@@ -107,10 +107,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.gradients import backward_lines, places
-from distdoctor.analysis.overflows import Split, splits
-from distdoctor.analysis.partings import Cause, partings
 from distdoctor.analysis.reasons import capital
+from distdoctor.analysis.replication.partings import Cause, partings
+from distdoctor.analysis.steps.gradients import backward_lines, places
+from distdoctor.analysis.steps.overflows import Split, splits
 from distdoctor.model.findings import Certainty, Finding, Location, Severity
 from distdoctor.model.observed.scaling import Stride
 from distdoctor.model.run import Run, named

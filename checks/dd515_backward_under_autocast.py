@@ -55,8 +55,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.gradients import places, some
 from distdoctor.analysis.reasons import capital, s
+from distdoctor.analysis.steps.gradients import places, some
 from distdoctor.model.findings import Certainty, Finding, Severity
 from distdoctor.model.observed.gradients import Backward
 from distdoctor.model.observed.precision import LoweredBackward, StaleCast

@@ -85,8 +85,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.gradients import places, some
-from distdoctor.analysis.halves import Halves, Trouble, halves
+from distdoctor.analysis.steps.gradients import places, some
+from distdoctor.analysis.steps.halves import Halves, Trouble, halves
 from distdoctor.model.events import Event
 from distdoctor.model.findings import Certainty, Finding, Severity
 from distdoctor.model.observed.gradients import Holds

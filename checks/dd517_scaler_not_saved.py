@@ -70,9 +70,9 @@ from collections.abc import Iterator
 from math import log2
 
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.files import short
-from distdoctor.analysis.gradients import places
-from distdoctor.analysis.legs import Resume, resumes
+from distdoctor.analysis.saving.files import short
+from distdoctor.analysis.saving.legs import Resume, resumes
+from distdoctor.analysis.steps.gradients import places
 from distdoctor.model.events import Event
 from distdoctor.model.findings import Certainty, Finding, Severity
 from distdoctor.model.observed.checkpoints import Continued, Stored

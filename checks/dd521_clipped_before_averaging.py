@@ -107,11 +107,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.clipping import Clipped, clipped_apart
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.gradients import backward_lines, places
 from distdoctor.analysis.reasons import capital
-from distdoctor.analysis.sending import exchange_lines
+from distdoctor.analysis.steps.clipping import Clipped, clipped_apart
+from distdoctor.analysis.steps.gradients import backward_lines, places
+from distdoctor.analysis.steps.sending import exchange_lines
 from distdoctor.model.events import Event
 from distdoctor.model.findings import Certainty, Finding, Severity
 from distdoctor.model.observed.gradients import Clip, Gradients

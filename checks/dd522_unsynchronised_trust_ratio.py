@@ -86,10 +86,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.gradients import backward_lines, places, some
 from distdoctor.analysis.reasons import capital
-from distdoctor.analysis.sending import exchange_lines
-from distdoctor.analysis.trust import Trusted, trusted_apart
+from distdoctor.analysis.steps.gradients import backward_lines, places, some
+from distdoctor.analysis.steps.sending import exchange_lines
+from distdoctor.analysis.steps.trust import Trusted, trusted_apart
 from distdoctor.model.findings import Certainty, Finding, Severity
 from distdoctor.model.observed.gradients import Gradients
 from distdoctor.model.run import Run, named

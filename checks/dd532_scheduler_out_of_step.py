@@ -106,9 +106,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.gradients import places
 from distdoctor.analysis.reasons import capital
-from distdoctor.analysis.schedules import Fault, Misstep, missteps, rates_told
+from distdoctor.analysis.steps.gradients import places
+from distdoctor.analysis.steps.schedules import Fault, Misstep, missteps, rates_told
 from distdoctor.model.findings import Certainty, Finding, Severity
 from distdoctor.model.observed.gradients import Gradients
 from distdoctor.model.observed.settings import Schedule

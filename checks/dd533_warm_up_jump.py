@@ -75,9 +75,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.gradients import places
-from distdoctor.analysis.rates import MUCH, Jump, jumps
-from distdoctor.analysis.schedules import rates_told
+from distdoctor.analysis.steps.gradients import places
+from distdoctor.analysis.steps.rates import MUCH, Jump, jumps
+from distdoctor.analysis.steps.schedules import rates_told
 from distdoctor.model.findings import Certainty, Finding, Severity
 from distdoctor.model.observed.settings import Climbed, RateSet
 from distdoctor.model.run import Run, named

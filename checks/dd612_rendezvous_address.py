@@ -70,7 +70,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.addresses import Misdirection, misdirections
+from distdoctor.analysis.communication.addresses import Misdirection, misdirections
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital
 from distdoctor.model.events import Started

@@ -68,7 +68,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.deaths import own_failure
+from distdoctor.analysis.communication.deaths import own_failure
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital, failed
 from distdoctor.model.events import (

@@ -68,7 +68,7 @@ from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital
-from distdoctor.analysis.untrained import untrained
+from distdoctor.analysis.steps.untrained import untrained
 from distdoctor.model.events import Started
 from distdoctor.model.findings import Finding, Location, Role, Severity
 from distdoctor.model.run import Run

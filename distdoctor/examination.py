@@ -6,8 +6,8 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from distdoctor.analysis.addresses import misdirections
-from distdoctor.analysis.untrained import untrained
+from distdoctor.analysis.communication.addresses import misdirections
+from distdoctor.analysis.steps.untrained import untrained
 from distdoctor.errors import MissingEvidence
 from distdoctor.model.declare import Check
 from distdoctor.model.events import (

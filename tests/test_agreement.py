@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from distdoctor.probes.agreement import Agreement, Begun
+from distdoctor.probes.data.agreement import Agreement, Begun
 
 GATES = 200
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from distdoctor.analysis.divergence import divergences
-from distdoctor.analysis.wait_for import standstill
+from distdoctor.analysis.communication.divergence import divergences
+from distdoctor.analysis.communication.wait_for import standstill
 from distdoctor.errors import JournalUnreadable, RecordUnreadable
 from distdoctor.journal import (
     EXITS_FILE,

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from distdoctor.analysis.repetition import repeated
-from distdoctor.analysis.resumption import cut, resumed, unequal
+from distdoctor.analysis.saving.repetition import repeated
+from distdoctor.analysis.saving.resumption import cut, resumed, unequal
 from distdoctor.catalogue import every_check
 from distdoctor.errors import MissingEvidence
 from distdoctor.examination import conclude, examine
@@ -22,7 +22,7 @@ from distdoctor.launch.keeping import Kept
 from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Severity, Sick
 from distdoctor.model.run import Run
-from distdoctor.probes import keeping
+from distdoctor.probes.saving import keeping
 
 DEADLINE_S = 600.0
 
@@ -251,7 +251,8 @@ def test_random_state_that_dropout_depends_on_is_an_error() -> None:
 
 def keep(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
     """Run a program that changes files, and have them put back."""
-    source = f"from distdoctor.probes import keeping; keeping.keep_files()\n{program}"
+    keep = "from distdoctor.probes.saving import keeping; keeping.keep_files()"
+    source = f"{keep}\n{program}"
     with Kept(folder / "kept") as kept:
         return subprocess.run(
             [sys.executable, "-c", textwrap.dedent(source)],

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from distdoctor.analysis.hyperparameters import differing
+from distdoctor.analysis.replication.hyperparameters import differing
 from distdoctor.catalogue import every_check
 from distdoctor.examination import verdict
 from distdoctor.model.drawing import sketch

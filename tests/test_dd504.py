@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdoctor.analysis.weighing import excess_of
+from distdoctor.analysis.steps.weighing import excess_of
 from distdoctor.catalogue import every_check
 from distdoctor.examination import verdict
 from distdoctor.model.drawing import sketch

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from distdoctor.analysis.divergence import divergences
+from distdoctor.analysis.communication.divergence import divergences
 from distdoctor.analysis.reasons import Why
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Failure

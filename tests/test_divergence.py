@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from distdoctor.analysis.divergence import divergences, findings
+from distdoctor.analysis.communication.divergence import divergences, findings
 from distdoctor.analysis.reasons import Divergence, Why, finding
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import (

@@ -3,7 +3,7 @@
 import pytest
 from torch import nn
 
-from distdoctor.probes import model_states
+from distdoctor.probes.replication import model_states
 
 NAMES = {"0.weight", "0.bias", "2.weight"}
 

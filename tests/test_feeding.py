@@ -6,12 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from distdoctor.analysis.feeding import same_batches
+from distdoctor.analysis.data.feeding import same_batches
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Observation
 from distdoctor.model.observed.data import Fed
-from distdoctor.probes import inputs, models
+from distdoctor.probes.data import inputs
 from distdoctor.probes.recorder import RECORDER
+from distdoctor.probes.replication import models
 
 
 class Sum(nn.Module):

@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import SGD, Adam
 from torch.optim.lr_scheduler import CosineAnnealingLR, SequentialLR, StepLR
 
-from distdoctor.probes.file_contents import Contents, file_of, place_of
+from distdoctor.probes.saving.file_contents import Contents, file_of, place_of
 
 
 def trained() -> tuple[nn.Module, Adam, StepLR]:

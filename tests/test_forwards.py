@@ -2,7 +2,7 @@
 
 import pytest
 
-from distdoctor.analysis.divergence import divergences
+from distdoctor.analysis.communication.divergence import divergences
 from distdoctor.analysis.reasons import Why
 from distdoctor.model.drawing import sketch
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from distdoctor.analysis.gradients import apart, chapters
-from distdoctor.analysis.optimizing import missed
-from distdoctor.analysis.ratios import wrong_ratios
+from distdoctor.analysis.steps.gradients import apart, chapters
+from distdoctor.analysis.steps.optimizing import missed
+from distdoctor.analysis.steps.ratios import wrong_ratios
 from distdoctor.catalogue import every_check
 from distdoctor.examination import verdict
 from distdoctor.model.drawing import sketch

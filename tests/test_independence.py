@@ -1,6 +1,6 @@
 """Several faults in one run: each once, the first first, and no consequences."""
 
-from distdoctor.analysis.divergence import divergences
+from distdoctor.analysis.communication.divergence import divergences
 from distdoctor.analysis.reasons import Why, finding
 from distdoctor.model.drawing import sketch
 

@@ -5,7 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from distdoctor.analysis.loops import left, loops_around, ways_around, ways_out
+from distdoctor.analysis.communication.loops import (
+    left,
+    loops_around,
+    ways_around,
+    ways_out,
+)
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Place
 from distdoctor.model.run import Frame, Run

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
-from distdoctor.probes.losses import factor_of, main_of, terms_of
+from distdoctor.probes.steps.losses import factor_of, main_of, terms_of
 
 OUTPUT = torch.randn(4, 3, requires_grad=True)
 TARGET = torch.randn(4, 3)

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from distdoctor.model.events import Observation
 from distdoctor.model.observed.precision import LoweredBackward, StaleCast
-from distdoctor.probes import optimizers
-from distdoctor.probes.lowering import Lowering
 from distdoctor.probes.recorder import RECORDER
+from distdoctor.probes.steps import optimizers
+from distdoctor.probes.steps.lowering import Lowering
 
 
 class Job:

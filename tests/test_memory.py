@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from distdoctor.analysis.divergence import divergences
+from distdoctor.analysis.communication.divergence import divergences
 from distdoctor.launch.memory import OutOfMemoryKills
 from distdoctor.model.drawing import sketch
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdoctor.analysis.divergence import divergences
-from distdoctor.analysis.messages import messages, peer_of
-from distdoctor.analysis.misfits import misfits
+from distdoctor.analysis.communication.divergence import divergences
+from distdoctor.analysis.communication.messages import messages, peer_of
+from distdoctor.analysis.communication.misfits import misfits
 from distdoctor.analysis.reasons import Why
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Call, State, Tensor

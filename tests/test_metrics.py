@@ -13,18 +13,18 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset, dataloader
 
-from distdoctor.analysis.metrics import averaged
-from distdoctor.analysis.parts import partial
+from distdoctor.analysis.data.metrics import averaged
+from distdoctor.analysis.data.parts import partial
 from distdoctor.journal.assembly import assemble
 from distdoctor.journal.folder import Manifest
 from distdoctor.journal.writer import JournalWriter
 from distdoctor.model.drawing import sketch
 from distdoctor.model.observed.metrics import Contributed, Reported
-from distdoctor.probes import births, metrics
-from distdoctor.probes.loaders import watch_loaders
-from distdoctor.probes.metrics import METRICS
+from distdoctor.probes.data import births, metrics
+from distdoctor.probes.data.loaders import watch_loaders
+from distdoctor.probes.data.metrics import METRICS
+from distdoctor.probes.data.samples import SAMPLES
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.samples import SAMPLES
 
 Told = list[Contributed | Reported]
 

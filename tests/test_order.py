@@ -2,7 +2,7 @@
 
 import pytest
 
-from distdoctor.analysis.order import is_ordered
+from distdoctor.analysis.saving.order import is_ordered
 from distdoctor.model.drawing import sketch
 
 

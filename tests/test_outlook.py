@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdoctor.analysis.outlook import outlook
+from distdoctor.analysis.communication.outlook import outlook
 from distdoctor.model.drawing import sketch
 from distdoctor.model.run import Run
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdoctor.probes.agreement import Begun
-from distdoctor.probes.pace import (
+from distdoctor.probes.data.agreement import Begun
+from distdoctor.probes.data.pace import (
     FULL_SHARE,
     SURE_SHARE,
     TAIL,

@@ -1,8 +1,8 @@
 """Replicas whose weights part: who they are, where they part, what explains it."""
 
-from distdoctor.analysis.partings import Cause, partings
-from distdoctor.analysis.replicas import replicas
-from distdoctor.analysis.weights import findings
+from distdoctor.analysis.replication.partings import Cause, partings
+from distdoctor.analysis.replication.replicas import replicas
+from distdoctor.analysis.replication.weights import findings
 from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Severity
 from distdoctor.model.run import Run

@@ -11,7 +11,8 @@ import pytest
 from torch._C._distributed_c10d import TCPStore
 
 from distdoctor.journal import FOLDER_VARIABLE, PORTS_FOLDER, PORTS_VARIABLE
-from distdoctor.probes import rendezvous, settings
+from distdoctor.probes import settings
+from distdoctor.probes.communication import rendezvous
 from distdoctor.probes.recorder import RECORDER
 
 AGENT = "TORCHELASTIC_USE_AGENT_STORE"

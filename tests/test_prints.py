@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from distdoctor.probes import prints
-from distdoctor.probes.sums import sums
+from distdoctor.probes.fingerprints import prints
+from distdoctor.probes.fingerprints.sums import sums
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.bool)
 

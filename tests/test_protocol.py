@@ -9,17 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from distdoctor.analysis.protocol import TABLE, Fault, State, courses, follow, walk
+from distdoctor.analysis.steps.protocol import (
+    TABLE,
+    Fault,
+    State,
+    courses,
+    follow,
+    walk,
+)
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Observation
 from distdoctor.model.observed import protocol as words
 from distdoctor.model.observed.protocol import Act, Cycle, packed, unpacked
-from distdoctor.probes import acts, optimizers, readings
-from distdoctor.probes.clips import Clipping
-from distdoctor.probes.exchanges import EXCHANGES
-from distdoctor.probes.protocol import Protocol
+from distdoctor.probes.communication.exchanges import EXCHANGES
+from distdoctor.probes.data.samples import SAMPLES
+from distdoctor.probes.fingerprints import readings
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.samples import SAMPLES
+from distdoctor.probes.steps import acts, optimizers
+from distdoctor.probes.steps.clips import Clipping
+from distdoctor.probes.steps.protocol import Protocol
 
 INPUTS = torch.ones(4, 3)
 

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from distdoctor.analysis.orders import repeats
-from distdoctor.analysis.passes import passes
-from distdoctor.analysis.readers import LOOP, locations
+from distdoctor.analysis.data.orders import repeats
+from distdoctor.analysis.data.passes import passes
+from distdoctor.analysis.data.readers import LOOP, locations
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Place
 from distdoctor.model.observed.data import LOADER, SAMPLER, SUBSET

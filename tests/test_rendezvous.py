@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distdoctor.analysis.divergence import divergences
+from distdoctor.analysis.communication.divergence import divergences
+from distdoctor.analysis.communication.rendezvous import standing
 from distdoctor.analysis.reasons import Why
-from distdoctor.analysis.rendezvous import standing
 from distdoctor.catalogue import every_check
 from distdoctor.examination import conclude, examine
 from distdoctor.model.drawing import sketch

@@ -2,8 +2,8 @@
 
 import pytest
 
-from distdoctor.analysis.loading import in_vain
-from distdoctor.analysis.resuming import incomplete
+from distdoctor.analysis.saving.loading import in_vain
+from distdoctor.analysis.saving.resuming import incomplete
 from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Certainty
 

@@ -8,14 +8,14 @@ import torch
 from torch import nn
 from torch.amp import GradScaler
 
-from distdoctor.analysis.overflows import splits
+from distdoctor.analysis.steps.overflows import splits
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Observation
 from distdoctor.model.observed.scaling import Overflow, Stride
-from distdoctor.probes import optimizers
-from distdoctor.probes.optimizers import Optimizer
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.rounds import Rounds
+from distdoctor.probes.steps import optimizers
+from distdoctor.probes.steps.optimizers import Optimizer
+from distdoctor.probes.steps.rounds import Rounds
 
 
 class Job:

@@ -21,18 +21,18 @@ from torch.utils.data import (
     dataloader,
 )
 
-from distdoctor.analysis.passes import Pass, passes
+from distdoctor.analysis.data.passes import Pass, passes
 from distdoctor.journal.assembly import assemble
 from distdoctor.journal.folder import Manifest
 from distdoctor.journal.writer import JournalWriter
 from distdoctor.model.observed.data import DATASET, LOADER, Held
 from distdoctor.model.run import Run
-from distdoctor.probes import births
-from distdoctor.probes.contents import held_by, of_samples, of_whole
-from distdoctor.probes.loaders import watch_loaders
+from distdoctor.probes.data import births
+from distdoctor.probes.data.contents import held_by, of_samples, of_whole
+from distdoctor.probes.data.loaders import watch_loaders
+from distdoctor.probes.data.samples import SAMPLES
+from distdoctor.probes.data.shortening import LEFT_OUT
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.samples import SAMPLES
-from distdoctor.probes.shortening import LEFT_OUT
 
 Samples = Dataset[tuple[Tensor, ...]]
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 from generated import Mesh, Step, Tail, died, finished, generate
 
-from distdoctor.analysis.divergence import divergences
+from distdoctor.analysis.communication.divergence import divergences
 from distdoctor.analysis.reasons import Divergence, Why, finding
 from distdoctor.catalogue import every_check
 from distdoctor.examination import conclude, examine

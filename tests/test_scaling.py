@@ -9,17 +9,17 @@ import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
 
-from distdoctor.analysis.scaling import clips, reason
+from distdoctor.analysis.steps.scaling import clips, reason
 from distdoctor.catalogue import every_check
 from distdoctor.examination import verdict
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Observation
 from distdoctor.model.findings import Certainty, Finding, Severity, Sick
 from distdoctor.model.observed.scaling import Handed, Limited, Refused, Scaling
-from distdoctor.probes import losses, optimizers, protocol, scales
-from distdoctor.probes.clips import Clipping
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.scaling import Scalings, is_due, is_scaled
+from distdoctor.probes.steps import losses, optimizers, protocol, scales
+from distdoctor.probes.steps.clips import Clipping
+from distdoctor.probes.steps.scaling import Scalings, is_due, is_scaled
 
 
 class Job:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.optim import Optimizer, lr_scheduler
 
-from distdoctor.analysis.schedules import (
+from distdoctor.analysis.steps.schedules import (
     Fault,
     misstep,
     missteps,
@@ -27,11 +27,11 @@ from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Sick
 from distdoctor.model.observed.settings import Course, Schedule
 from distdoctor.model.run import Run
-from distdoctor.probes import schedules
-from distdoctor.probes.rates import Rates
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.schedules import Schedules
-from distdoctor.probes.windows import WINDOWS
+from distdoctor.probes.steps import schedules
+from distdoctor.probes.steps.rates import Rates
+from distdoctor.probes.steps.schedules import Schedules
+from distdoctor.probes.steps.windows import WINDOWS
 from distdoctor.report.page import spelled
 
 pytestmark = pytest.mark.filterwarnings("ignore:Detected call of")

@@ -7,16 +7,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from distdoctor.analysis.clipping import Clipped, clipped_apart
-from distdoctor.analysis.trust import Trusted, trusted_apart
+from distdoctor.analysis.steps.clipping import Clipped, clipped_apart
+from distdoctor.analysis.steps.trust import Trusted, trusted_apart
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Observation
 from distdoctor.model.observed.gradients import Clip, Exchange, Sent
-from distdoctor.probes import clips, optimizers, sending
-from distdoctor.probes.clips import Clipping
-from distdoctor.probes.exchanges import EXCHANGES
-from distdoctor.probes.optimizers import Optimizer
+from distdoctor.probes.communication.exchanges import EXCHANGES
 from distdoctor.probes.recorder import RECORDER
+from distdoctor.probes.steps import clips, optimizers, sending
+from distdoctor.probes.steps.clips import Clipping
+from distdoctor.probes.steps.optimizers import Optimizer
 
 # --- the hub around clipping ---
 

@@ -22,14 +22,14 @@ from torch.utils.data import (
 from distdoctor.journal import BUDGET_VARIABLE
 from distdoctor.journal.reader import JournalReader
 from distdoctor.journal.writer import JournalWriter
-from distdoctor.probes import shortening as module
-from distdoctor.probes.loaders import watch_loaders
-from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.shortening import (
+from distdoctor.probes.data import shortening as module
+from distdoctor.probes.data.loaders import watch_loaders
+from distdoctor.probes.data.shortening import (
     Shortening,
     all_ranks_are_here,
     of_environment,
 )
+from distdoctor.probes.recorder import RECORDER
 
 SECOND = 1_000_000_000
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from distdoctor.analysis.divergence import divergences
+from distdoctor.analysis.communication.divergence import divergences
 from distdoctor.cli.simulation import command_alone, ranks_to_play
 from distdoctor.errors import LaunchRefused
 from distdoctor.examination import conclude
@@ -25,7 +25,7 @@ from distdoctor.launch.supervisor import Audience, Plan, Progress
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Event, Failure, Started
 from distdoctor.model.run import Run
-from distdoctor.probes.simulation import varied
+from distdoctor.probes.communication.simulation import varied
 
 DEADLINE_S = 300.0
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from distdoctor.analysis.standing import standing
+from distdoctor.analysis.communication.standing import standing
 from distdoctor.model.drawing import sketch
 
 

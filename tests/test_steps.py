@@ -2,8 +2,8 @@
 
 import pytest
 
-from distdoctor.analysis.lines import assigning, clearing_in_vain
-from distdoctor.analysis.reduction import unreduced
+from distdoctor.analysis.steps.lines import assigning, clearing_in_vain
+from distdoctor.analysis.steps.reduction import unreduced
 from distdoctor.catalogue import every_check
 from distdoctor.examination import verdict
 from distdoctor.model.drawing import sketch

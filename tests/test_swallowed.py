@@ -5,7 +5,7 @@ from inspect import cleandoc
 
 import pytest
 
-from distdoctor.analysis.divergence import divergences
+from distdoctor.analysis.communication.divergence import divergences
 from distdoctor.analysis.reasons import Why
 from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Certainty

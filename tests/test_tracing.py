@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from distdoctor.probes import sites, tracing
+from distdoctor.probes import sites
+from distdoctor.probes.replication import tracing
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distdoctor.analysis.divergence import divergences
-from distdoctor.analysis.wait_for import gone, standstill
+from distdoctor.analysis.communication.divergence import divergences
+from distdoctor.analysis.communication.wait_for import gone, standstill
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import WORLD, Call, Ended, Event, State, Tensor
 from distdoctor.model.run import Run

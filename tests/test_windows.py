@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from distdoctor.analysis.windows import Fate, remainders
+from distdoctor.analysis.steps.windows import Fate, remainders
 from distdoctor.catalogue import every_check
 from distdoctor.examination import verdict
 from distdoctor.model.drawing import sketch
@@ -20,10 +20,10 @@ from distdoctor.model.observed.gradients import (
     STEPPED,
     Window,
 )
-from distdoctor.probes import optimizers
+from distdoctor.probes.data.samples import SAMPLES
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.samples import SAMPLES
-from distdoctor.probes.windows import Windows
+from distdoctor.probes.steps import optimizers
+from distdoctor.probes.steps.windows import Windows
 
 
 class Job:

@@ -10,9 +10,9 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 
-from distdoctor.analysis.repetition import repeated
-from distdoctor.analysis.resumption import cut, resumed
-from distdoctor.analysis.traces import steps_of
+from distdoctor.analysis.saving.repetition import repeated
+from distdoctor.analysis.saving.resumption import cut, resumed
+from distdoctor.analysis.saving.traces import steps_of
 from distdoctor.errors import JournalUnreadable, MissingEvidence
 from distdoctor.journal import COMPARISON_FILE, PAUSE_VARIABLE, TRACE_VARIABLE
 from distdoctor.journal import folder as record

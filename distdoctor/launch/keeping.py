@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from distdoctor.journal import KEEP_VARIABLE, KEPT_FILE
-from distdoctor.probes.keeping import name_of
+from distdoctor.probes.saving.keeping import name_of
 
 
 class Kept:

@@ -15,7 +15,7 @@ from itertools import takewhile
 from operator import eq
 from pathlib import Path
 
-from distdoctor.analysis.divergence import divergences
+from distdoctor.analysis.communication.divergence import divergences
 from distdoctor.errors import JournalUnreadable
 from distdoctor.journal import SIMULATION_VARIABLE, VALUES_FOLDER
 from distdoctor.journal import folder as record

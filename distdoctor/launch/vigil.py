@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from distdoctor.analysis.wait_for import standstill
+from distdoctor.analysis.communication.wait_for import standstill
 from distdoctor.journal import folder as record
 from distdoctor.journal.assembly import assemble
 from distdoctor.journal.folder import Manifest, StackSample

@@ -15,11 +15,12 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from distdoctor.journal import OWNER_VARIABLE
-from distdoctor.probes import seeds, settings_seen
+from distdoctor.probes import settings_seen
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.importing import AroundImports, Load
-from distdoctor.probes.keeping import keep_files
+from distdoctor.probes.randomness import seeds
 from distdoctor.probes.recorder import RECORDER, interpreter_ends
+from distdoctor.probes.saving.keeping import keep_files
 from distdoctor.probes.settings import watch_settings
 
 
@@ -155,7 +156,7 @@ def _fsdp(module: ModuleType) -> None:
 
 
 def _safetensors(module: ModuleType) -> None:
-    from distdoctor.probes import checkpoints
+    from distdoctor.probes.saving import checkpoints
 
     checkpoints.watch_safetensors(module)
 

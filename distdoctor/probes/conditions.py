@@ -11,20 +11,12 @@ from typing import Any
 import torch
 
 from distdoctor.journal import TRACE_VARIABLE
-from distdoctor.probes import (
-    computed,
-    delays,
-    files_written,
-    memory_seen,
-    rates,
-    schedules,
-    seeds,
-    settings_seen,
-    streams,
-    workers,
-)
+from distdoctor.probes import delays, memory_seen, settings_seen
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.randomness import seeds, streams, workers
 from distdoctor.probes.recorder import RECORDER
+from distdoctor.probes.saving import computed, files_written
+from distdoctor.probes.steps import rates, schedules
 
 
 def install() -> None:

@@ -19,27 +19,22 @@ import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from distdoctor.journal import SIMULATION_VARIABLE
-from distdoctor.probes import (
-    checkpoints,
-    clips,
-    conditions,
-    optimizers,
-    reducers,
-    rendezvous,
-    samples,
-    setup,
-    weights,
-)
+from distdoctor.probes import conditions
 from distdoctor.probes.boot import reporting
+from distdoctor.probes.communication import reducers, rendezvous, setup
+from distdoctor.probes.data import samples
+from distdoctor.probes.data.loaders import watch_loaders
+from distdoctor.probes.data.shortening import Shortening, of_environment
 from distdoctor.probes.harmless import harmless
-from distdoctor.probes.loaders import watch_loaders
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.replacing import replace_everywhere
-from distdoctor.probes.shortening import Shortening, of_environment
+from distdoctor.probes.replication import weights
+from distdoctor.probes.saving import checkpoints
 from distdoctor.probes.sites import call_site
+from distdoctor.probes.steps import clips, optimizers
 
 if TYPE_CHECKING:
-    from distdoctor.probes.collectives import Collectives
+    from distdoctor.probes.communication.collectives import Collectives
 
 _MOST_NAMES = 500
 
@@ -55,7 +50,7 @@ def install() -> None:
     if not dist.is_available():
         return
     if _is_simulated():
-        from distdoctor.probes import simulation
+        from distdoctor.probes.communication import simulation
 
         simulation.install()
     else:
@@ -164,8 +159,8 @@ def _watch() -> None:
     """At the first `init_process_group`: all that costs something."""
     if _installed:
         return
-    from distdoctor.probes import reduce_ops
-    from distdoctor.probes.waits import watch_waits
+    from distdoctor.probes.communication import reduce_ops
+    from distdoctor.probes.communication.waits import watch_waits
 
     collectives = _collectives()
     _installed.extend([collectives, watch_waits(collectives)])
@@ -183,10 +178,10 @@ def _watch() -> None:
 
 def _collectives() -> Collectives:
     if _is_simulated():
-        from distdoctor.probes.simulation import SimulatedCollectives
+        from distdoctor.probes.communication.simulation import SimulatedCollectives
 
         return SimulatedCollectives()
-    from distdoctor.probes.collectives import Collectives
+    from distdoctor.probes.communication.collectives import Collectives
 
     return Collectives()
 
@@ -298,7 +293,7 @@ def _watch_loaders() -> None:
 
 @harmless
 def _watch_gradients() -> None:
-    from distdoctor.probes import gradients
+    from distdoctor.probes.steps import gradients
 
     gradients.install()
     RECORDER.on_turn.append(gradients.turn)

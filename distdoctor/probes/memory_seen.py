@@ -15,12 +15,12 @@ from typing import Any
 import torch
 
 from distdoctor.model.observed.memory import Memory, Retained
-from distdoctor.probes import backwards
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.holders import holder_of
+from distdoctor.probes.randomness.streams import PASSES
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.sites import call_site
-from distdoctor.probes.streams import PASSES
+from distdoctor.probes.steps import backwards
 
 KEY = "distdoctor"
 """Of a graph's mark in the metadata of its nodes."""

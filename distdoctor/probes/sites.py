@@ -10,7 +10,7 @@ from types import CodeType, FrameType, TracebackType
 
 from distdoctor.model.layers import LAYERS
 
-_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # noqa: PTH100, PTH120
+OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # noqa: PTH100, PTH120
 _LIBRARY = tuple(
     {
         path.rstrip(os.sep) + os.sep
@@ -77,10 +77,10 @@ def _layer(file: str) -> int:
 
 def _is_users(file: str) -> bool:
     program = getattr(sys.modules.get("__main__"), "__file__", None)
-    if program is not None and file == program and not file.startswith(_OWN):
+    if program is not None and file == program and not file.startswith(OWN):
         return not file.startswith(_LIBRARY)
     return not (
-        file.startswith(("<", _OWN, *_LIBRARY)) or any(mark in file for mark in _MARKS)
+        file.startswith(("<", OWN, *_LIBRARY)) or any(mark in file for mark in _MARKS)
     )
 
 
@@ -185,7 +185,7 @@ def is_peers_fault(error: BaseException, traceback: TracebackType | None) -> boo
     while traceback is not None:
         last = traceback.tb_frame.f_code.co_filename
         traceback = traceback.tb_next
-    by_torch = last.startswith(_OWN) or any(part in last for part in _COMMUNICATING)
+    by_torch = last.startswith(OWN) or any(part in last for part in _COMMUNICATING)
     return (
         by_torch
         and isinstance(error, RuntimeError)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distdoctor.analysis.outlook import outlook
-from distdoctor.analysis.repetition import has_effect
-from distdoctor.analysis.standing import standing
+from distdoctor.analysis.communication.outlook import outlook
+from distdoctor.analysis.communication.standing import standing
+from distdoctor.analysis.saving.repetition import has_effect
 from distdoctor.examination import Conclusion
 from distdoctor.journal.folder import Manifest
 from distdoctor.model.events import Busy, Ended, Started

@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from distdoctor.analysis.outlook import outlook
+from distdoctor.analysis.communication.outlook import outlook
 from distdoctor.model.events import BLOCKED, State
 from distdoctor.model.observed.comparison import RESUME
 from distdoctor.model.run import Run, named, ranges

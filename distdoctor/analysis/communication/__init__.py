@@ -1,0 +1,1 @@
+"""Who met whom, who waits for whom, and why."""

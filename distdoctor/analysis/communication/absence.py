@@ -1,0 +1,156 @@
+"""Why ranks did not come to a meeting at which others wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from distdoctor.analysis.communication import loops
+from distdoctor.analysis.communication.alignment import Meeting
+from distdoctor.analysis.communication.camps import Camp, calls_at, camps, knows
+from distdoctor.analysis.communication.deaths import died, is_victim, waiting_for_dead
+from distdoctor.analysis.communication.wait_for import gone
+from distdoctor.analysis.reasons import (
+    Divergence,
+    Why,
+    at,
+    capital,
+    has,
+    pointers,
+    s,
+    where_of,
+)
+from distdoctor.model.events import (
+    Batch,
+    Ended,
+    Event,
+    Left,
+)
+from distdoctor.model.findings import Location, Role
+from distdoctor.model.run import Group, Run, named
+
+
+def absence(run: Run, meeting: Meeting) -> Iterator[Divergence]:
+    """Members are missing at a meeting: where they are explains it."""
+    absent = [rank for rank in meeting.absent if rank not in run.unseen]
+    ended = [rank for rank in absent if rank in gone(run)]
+    if not ended or not meeting.rows:
+        return  # they wait elsewhere, or are on their way
+    side = camps(run, meeting)[0]
+    calls = calls_at(run, meeting)
+    base = Divergence(
+        why=Why.FINISHED,
+        group=meeting.group,
+        ordinal=meeting.ordinal,
+        calls=calls,
+        culprits=tuple(ended),
+        victims=side.ranks,
+        story="",
+    )
+    dead = [rank for rank in ended if died(run, rank)]
+    if dead:
+        yield waiting_for_dead(run, base, dead, side)
+        return
+    finished = [rank for rank in ended if not is_victim(run, rank)]
+    if not finished:
+        return
+    if _added(run, side, finished):
+        yield replace(
+            base,
+            why=Why.SKIPPED,
+            culprits=side.ranks,
+            victims=tuple(finished),
+            story=f"{capital(named(side.ranks))} alone call{s(side.ranks)} "
+            f"{side.call.op} ({where_of(base)}); {named(finished)} finished "
+            "without it.",
+        )
+        return
+    yield _finished(run, base, finished, side)
+
+
+def _finished(
+    run: Run, base: Divergence, finished: list[int], side: Camp
+) -> Divergence:
+    culprits = tuple(finished)
+    rank = finished[0]
+    last = len(run.rows_of(rank))
+    batches = [
+        event
+        for at, event in run.life.get(rank, ())
+        if isinstance(event, Batch) and event.ended and at == last
+    ]
+    begun = [
+        event
+        for event in run.of(Batch, side.rank)
+        if batches and event.place == batches[-1].place and not event.ended
+    ]
+    if batches and begun and begun[-1].count > batches[-1].count:
+        return replace(
+            base,
+            why=Why.UNEVEN,
+            culprits=culprits,
+            cause=batches[-1],
+            elsewhere=at(batches[-1], culprits, "its loader ended here"),
+            story=f"{capital(named(finished))} had {batches[-1].count} batches "
+            f"from the loader at {batches[-1].place} and finished; "
+            f"{named(side.ranks)} {has(side.ranks)} begun batch "
+            f"{begun[-1].count} and wait{s(side.ranks)} in {side.call.op} "
+            f"({where_of(base)}).",
+        )
+    left = [event for event in run.of(Left, rank) if event.place]
+    over = run.of(Ended, rank)
+    cause: Event | None = left[-1] if left else over[-1] if over else None
+    last_call = _last_call(run, base.group, rank)
+    how = f"left the job at {left[-1].place}" if left else "ended"
+    return replace(
+        base,
+        culprits=culprits,
+        cause=cause,
+        elsewhere=(
+            *last_call,
+            *(at(left[-1], culprits, "left the job here") if left else ()),
+        ),
+        story=f"{capital(named(side.ranks))} "
+        f"wait{s(side.ranks)} in {side.call.op} ({where_of(base)}) for "
+        f"{named(finished)}, which {how} after "
+        f"{_made(run, base.group, rank)} calls on it and will never come.",
+    )
+
+
+def _last_call(run: Run, group: Group | None, rank: int) -> tuple[Location, ...]:
+    """Where a rank made its last call on a group: behind it, it went another way."""
+    for row in reversed(run.rows_of(rank)):
+        call = run.call(row)
+        if call.place and (group is None or call.group == group.name):
+            exits = loops.ways_out(run, call.place)
+            return (
+                *pointers(exits, (rank,), "a way out of the loop"),
+                Location(call.place, (rank,), Role.CULPRIT, "its last call"),
+            )
+    return ()
+
+
+def _made(run: Run, group: Group | None, rank: int) -> int:
+    rows = run.rows_of(rank)
+    part = run.calls[rows.start : rows.stop]
+    if group is None:
+        return len(part)
+    index = run.groups.index(group)
+    return int(part["ordinal"][part["group"] == index].max(initial=0))
+
+
+def _added(run: Run, side: Camp, finished: list[int]) -> bool:
+    """Whether the call is the waiting ranks' own, not one the others left out."""
+    if len(side.ranks) > len(finished) or _uneven_end(run, finished[0], side):
+        return False
+    if len(side.ranks) < len(finished):
+        return True
+    # With a tie, what the waiting ranks alone have ever done is theirs.
+    rank = finished[0]
+    return not knows(run, rank, run.rows_of(rank).stop, side.row)
+
+
+def _uneven_end(run: Run, rank: int, side: Camp) -> bool:
+    return any(
+        event.ended and event.place is not None for event in run.of(Batch, rank)
+    ) and any(not event.ended for event in run.of(Batch, side.rank))

@@ -1,0 +1,120 @@
+"""Where the ranks of a run part ways, and what explains it.
+
+A divergence is the first meeting of a group that not all members made, or not alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from distdoctor.analysis.communication.absence import absence
+from distdoctor.analysis.communication.alignment import alignments
+from distdoctor.analysis.communication.callbacks import called_back
+from distdoctor.analysis.communication.camps import camps
+from distdoctor.analysis.communication.deaths import deaths
+from distdoctor.analysis.communication.devices import wrong_device
+from distdoctor.analysis.communication.early import early
+from distdoctor.analysis.communication.forwards import forward_by_some
+from distdoctor.analysis.communication.independence import independent
+from distdoctor.analysis.communication.locks import locks
+from distdoctor.analysis.communication.membership import strangers
+from distdoctor.analysis.communication.mesh import mixed_dimensions
+from distdoctor.analysis.communication.misfits import misfits
+from distdoctor.analysis.communication.mismatch import (
+    mismatch,
+    unfit_splits,
+    unseen_swaps,
+)
+from distdoctor.analysis.communication.races import race
+from distdoctor.analysis.communication.rendezvous import rendezvous
+from distdoctor.analysis.communication.setting_up import (
+    groups_left_out,
+    joining,
+    missing_key,
+    of_setting_up,
+)
+from distdoctor.analysis.communication.swallowed import swallowed_exception
+from distdoctor.analysis.communication.unanswered import left_over, unanswered
+from distdoctor.analysis.communication.unused import unused_parameters
+from distdoctor.analysis.communication.waiting import busy, circle
+from distdoctor.analysis.reasons import Divergence, Why, finding
+from distdoctor.model.findings import Finding, Severity
+from distdoctor.model.run import Run
+
+
+def divergences(run: Run) -> list[Divergence]:
+    """All independent divergences of a run, worked out once."""
+    if "divergences" not in run.memory:
+        run.memory["divergences"] = _explained(run)
+    result: list[Divergence] = run.memory["divergences"]
+    return result
+
+
+def findings(
+    run: Run, *reasons: Why, severity: Severity | None = None
+) -> Iterator[Finding]:
+    """The divergences with one of these explanations, as findings.
+
+    Args:
+        run: The run.
+        reasons: The explanations.
+        severity: Of these findings, where it is not the check's.
+    """
+    for divergence in divergences(run):
+        if divergence.why in reasons:
+            yield replace(finding(divergence), severity=severity)
+
+
+def _explained(run: Run) -> list[Divergence]:
+    found = list(strangers(run))
+    if found:
+        return found  # such a call cannot be made, and all else follows from it
+    found = _out_of_step(run)
+    for explain in _CAUSES:
+        if not found:
+            found += explain(run)
+    found += circle(run, found)
+    for explain in _SIGNS:
+        if not found:
+            found += explain(run)
+    return _in_their_terms(run, found)
+
+
+_CAUSES = (deaths, joining, missing_key, groups_left_out, unanswered, locks)
+"""What ranks that are in step may wait for; none explains more than one before it."""
+
+_SIGNS = (busy, left_over, rendezvous, early)
+"""What is looked at last: it tells of ranks that wait for nobody, or of no waiting."""
+
+
+def _out_of_step(run: Run) -> list[Divergence]:
+    """Meetings, of collectives or of messages, that the ranks did not make alike."""
+    found: list[Divergence] = []
+    for alignment in alignments(run):
+        if (raced := race(run, alignment)) is not None:
+            found.append(raced)
+            continue
+        fault = alignment.first_fault(run)
+        unfit = unfit_splits(run, alignment, fault)
+        if unfit is not None:
+            found.append(unfit)
+        elif fault is not None and len(camps(run, fault)) > 1:
+            found.append(called_back(run, mismatch(run, fault)))
+        elif fault is not None:
+            found += absence(run, fault)
+        else:
+            found += unseen_swaps(run, alignment)
+    found = independent(run, [of_setting_up(divergence) for divergence in found])
+    if wrong := misfits(run):  # of which the backend may have died
+        ends = {Why.DIED, Why.FINISHED, Why.UNEVEN}
+        found = [*wrong, *(each for each in found if each.why not in ends)]
+    return found
+
+
+def _in_their_terms(run: Run, found: list[Divergence]) -> list[Divergence]:
+    """The divergences, told as what the user did where that is known better."""
+    found = wrong_device(run, unused_parameters(run, found))
+    found = [swallowed_exception(run, divergence) for divergence in found]
+    found = mixed_dimensions(run, found)
+    return [forward_by_some(run, divergence) for divergence in found]

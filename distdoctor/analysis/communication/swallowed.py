@@ -1,0 +1,120 @@
+"""Whether a rank left out a call because it swallowed an exception.
+
+Best is an exception that was seen on its way up and that ended nothing. Where it passed
+no probe, the source may still leave one way around the call: a handler.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from distdoctor.analysis.communication.handlers import Handler, callers, handler_around
+from distdoctor.analysis.reasons import (
+    SKIPPED_HERE,
+    Divergence,
+    Why,
+    at,
+    capital,
+    failed,
+    pointers,
+)
+from distdoctor.model.events import Batch, Failure, Place
+from distdoctor.model.findings import Certainty
+from distdoctor.model.run import Run, named
+
+_CALLS_MISSING = {Why.SKIPPED, Why.UNEVEN, Why.FINISHED}
+
+_OUT_OF_STEP = _CALLS_MISSING | {Why.OPERATION, Why.NUMEL, Why.DTYPE, Why.SPLITS}
+
+
+def swallowed_exception(run: Run, divergence: Divergence) -> Divergence:
+    """The divergence, told as a swallowed exception if it was one."""
+    if divergence.why not in _OUT_OF_STEP or not divergence.culprits:
+        return divergence
+    seen = [_swallowed(run, rank) for rank in divergence.culprits]
+    if all(seen) and not any(_swallowed(run, rank) for rank in divergence.victims):
+        return _told(divergence, seen[0][-1])
+    handler = _only_way(run, divergence)
+    return divergence if handler is None else _likely(divergence, handler)
+
+
+def _swallowed(run: Run, rank: int) -> list[Failure]:
+    """Exceptions of a rank's own that were seen, and did not end it."""
+    failures = [failure for failure in run.of(Failure, rank) if not failure.secondary]
+    ended = {(f.error, f.message) for f in failures if f.fatal}
+    return [f for f in failures if (f.error, f.message) not in ended]
+
+
+def _only_way(run: Run, divergence: Divergence) -> Handler | None:
+    if not _left_out(run, divergence):
+        return None
+    for rank in divergence.victims:
+        call = divergence.calls.get(rank)
+        if call is None or call.place is None:
+            continue
+        frames = [frame.place for frame in run.stacks.get(rank, ())]
+        if frames and frames[0] == call.place:
+            return handler_around(run, frames)
+        found = handler_around(run, [call.place])
+        around = [handler_around(run, [line]) for line in callers(run, call.place)]
+        if found is None and len(around) == 1:
+            found = around[0]
+        return found
+    return None
+
+
+def _left_out(run: Run, divergence: Divergence) -> bool:
+    """Whether it is known that the ranks went through the round and not the call."""
+    if divergence.why is Why.SKIPPED:
+        return any(line.remark == SKIPPED_HERE for line in divergence.elsewhere)
+    if divergence.why is Why.FINISHED:
+        begun = [_batches(run, rank) for rank in divergence.victims]
+        had = [_batches(run, rank) for rank in divergence.culprits]
+        return all(
+            mine and mine.keys() == theirs.keys() and mine[place] >= theirs[place]
+            for mine in had
+            for theirs in begun
+            for place in theirs
+        )
+    return False
+
+
+def _batches(run: Run, rank: int) -> Counter[Place | None]:
+    """How many batches a rank had from each loader, in all epochs."""
+    batches: Counter[Place | None] = Counter()
+    for event in run.of(Batch, rank):
+        batches[event.place] += event.count
+    return batches
+
+
+def _told(divergence: Divergence, failure: Failure) -> Divergence:
+    ranks = divergence.culprits
+    return replace(
+        divergence,
+        why=Why.SWALLOWED,
+        cause=failure,
+        elsewhere=(
+            *at(failure, ranks, f"raised {failure.error}, and went on"),
+            *divergence.elsewhere,
+        ),
+        story=f"{failed(ranks, failure)}, and went on without the calls that the "
+        f"others made. {divergence.story}",
+    )
+
+
+def _likely(divergence: Divergence, handler: Handler) -> Divergence:
+    ranks = divergence.culprits
+    what = handler.catches or "any exception"
+    return replace(
+        divergence,
+        why=Why.SWALLOWED,
+        certainty=Certainty.LIKELY,
+        elsewhere=(
+            *pointers([handler.place], ranks, f"swallows {what}"),
+            *divergence.elsewhere,
+        ),
+        story=f"{divergence.story} The source has one way around that call: the "
+        f"handler at {handler.place}, which swallows {what}. {capital(named(ranks))} "
+        "most likely met that, unless the loop itself had fewer rounds there.",
+    )

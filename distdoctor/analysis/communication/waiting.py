@@ -1,0 +1,143 @@
+"""Ranks that wait for each other, or for one that does not come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+
+import numpy as np
+
+from distdoctor.analysis.communication.independence import alike
+from distdoctor.analysis.communication.unanswered import one_sided
+from distdoctor.analysis.communication.wait_for import Wait, gone, held_up, standstill
+from distdoctor.analysis.reasons import (
+    Divergence,
+    Why,
+    at,
+    capital,
+    s,
+)
+from distdoctor.model.events import (
+    Busy,
+    State,
+)
+from distdoctor.model.findings import Certainty, Location, Role
+from distdoctor.model.operations import OPERATIONS
+from distdoctor.model.run import Run, named
+
+
+def circle(run: Run, found: Sequence[Divergence]) -> list[Divergence]:
+    """The circles of ranks that wait for each other, and not for a fault found."""
+    explained: set[int] = set()
+    for fault in found:
+        explained |= {*fault.calls, *fault.culprits, *fault.victims}
+    if explained.issuperset(run.seen):
+        return []
+    waits = standstill(run).waits
+    if found:
+        explained = held_up(waits, explained | gone(run))
+    circles = []
+    while first := _first_circle(waits, explained):
+        stuck = held_up(waits, {wait.rank for wait in first}) - explained
+        explained |= stuck
+        circles.append(_told(run, first, stuck))
+    return alike(circles)
+
+
+def _told(run: Run, circle: list[Wait], stuck: set[int]) -> Divergence:
+    """A circle, and who is stuck because of it."""
+    calls = {wait.rank: run.call(wait.row) for wait in circle}
+    victims = tuple(sorted(stuck - set(calls)))
+    if (fault := one_sided(run, circle, victims)) is not None:
+        return fault
+    messages = all(
+        OPERATIONS[run.calls["op"][wait.row]].is_point_to_point for wait in circle
+    )
+    steps = "; ".join(
+        f"rank {wait.rank} waits in {calls[wait.rank].op} on "
+        f"{calls[wait.rank].group} for {named(wait.missing)}"
+        for wait in circle
+    )
+    return Divergence(
+        why=Why.MESSAGES if messages else Why.CIRCLE,
+        group=None,
+        ordinal=0,
+        calls=calls,
+        culprits=(),
+        victims=victims,
+        story=f"{capital(named(calls))} wait in a circle: {steps}.",
+    )
+
+
+def busy(run: Run) -> Iterator[Divergence]:
+    """A rank that keeps others waiting and moves nowhere in its own code."""
+    for rank in run.seen:
+        busy = run.of(Busy, rank)
+        if not busy:
+            continue
+        waiting = {
+            int(row_rank): int(row)
+            for row in np.flatnonzero(run.calls["state"] == State.WAITING)
+            for row_rank in [run.calls["rank"][row]]
+        }
+        if not waiting or rank in waiting:
+            continue
+        calls = {other: run.call(row) for other, row in waiting.items()}
+        seen = busy[-1]
+        function = seen.place.function or "its own code"
+        doing = "working" if seen.cpu > 0.5 else "waiting for something"
+        yield Divergence(
+            why=Why.BUSY,
+            group=None,
+            ordinal=0,
+            calls=calls,
+            culprits=(rank,),
+            victims=tuple(sorted(waiting)),
+            cause=seen,
+            certainty=Certainty.LIKELY,
+            elsewhere=(
+                *at(seen, (rank,), f"{doing}, in {seen.looks} of {seen.looks} looks"),
+                *_stack(run, rank),
+            ),
+            story=f"Rank {rank} has been in {function} "
+            f"({seen.place}) for {seen.seconds:.0f} s, {doing}, while "
+            f"{named(waiting)} wait{s(waiting)} for it in "
+            f"{next(iter(calls.values())).op}; a very long computation would look "
+            "the same.",
+        )
+
+
+def _stack(run: Run, rank: int) -> tuple[Location, ...]:
+    frames = run.stacks.get(rank, ())[1:3]
+    return tuple(
+        Location(frame.place, (rank,), Role.CULPRIT, "called from here")
+        for frame in frames
+    )
+
+
+def _first_circle(
+    waits: dict[int, tuple[Wait, ...]], explained: Set[int]
+) -> list[Wait]:
+    """A short way around, if stuck ranks wait for each other; empty if none does.
+
+    Ranks whose waiting is explained already are left out.
+    """
+    stuck = waits.keys() - explained
+    ends: set[int] = set()  # from here no way leads around
+    for start in sorted(stuck):
+        path: dict[int, Wait] = {}
+        rank = start
+        while True:
+            path[rank] = wait = waits[rank][0]
+            among = (wait.missing & stuck) - ends - {rank}
+            if around := among & path.keys():
+                ranks = list(path)
+                return [path[other] for other in ranks[ranks.index(min(around)) :]]
+            if among:
+                rank = min(among)
+                continue
+            ends.add(rank)
+            del path[rank]
+            if not path:
+                break
+            rank = next(reversed(path))
+    return []

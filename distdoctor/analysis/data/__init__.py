@@ -1,0 +1,1 @@
+"""Who read which samples, in which order, and what was made of it."""

@@ -1,0 +1,339 @@
+"""Who read which samples: what of it is wrong, each fault once, and told once.
+
+Ranks that train one model are to read different samples in each epoch, all of them
+together each sample once, and evaluate on samples that none of them trained on. What
+several of these have in common has one explanation, and each check asks for its own.
+
+Samples are compared by index only where it is known that an index means the same on
+both ranks; else by content, as far as contents tell samples apart within a rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distdoctor.analysis.data.holdings import are_apart, are_reordered, share_of_others
+from distdoctor.analysis.data.passes import (
+    Key,
+    Meeting,
+    Pass,
+    meetings,
+    same_dataset,
+    trains,
+)
+from distdoctor.analysis.data.splits import leaks
+from distdoctor.model.run import Run
+
+FEWEST = 4
+"""Different samples, at least, that a rank must have read to be compared."""
+
+TWICE_SHARE = 0.02
+"""Share of what a rank reads, beyond its last batch, that another has to read, too."""
+
+CHANCE = 5.0
+"""How much more often than within a rank a content has to come on two ranks.
+
+Where contents are few (labels, small numbers), samples are alike by chance, on one rank
+as often as on two.
+"""
+
+_NEARLY_ALL = 0.9
+
+
+class Why(StrEnum):
+    """What is wrong with who reads what."""
+
+    SAME = "ranks read the same samples"
+    OVERLAP = "samples are read twice, or never"
+    STREAM = "a stream that is not split"
+    DATASET = "datasets that differ"
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How often the samples of one epoch were read, all ranks together.
+
+    Args:
+        read: By each rank, samples, each once.
+        twice: Samples that several ranks read.
+        never: Samples that none did; -1: it is not known how many there are.
+    """
+
+    read: tuple[int, ...]
+    twice: int
+    never: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong with a loop over a loader.
+
+    Args:
+        why: What.
+        meeting: The first epoch in which it was seen.
+        epochs: How many epochs of the loop have it, and how many were compared.
+        sharing: Ranks that read the same; for other faults, those that take part.
+        tally: Of the meeting.
+        sure: Nothing else can explain it.
+        by_worker: Workers of a rank read the same as each other.
+        by_rank: Ranks read the same as each other.
+        reordered: The datasets have the same samples in another order.
+        split_by: Among how many a sampler splits where others train; 0: it is not that.
+        in_order: They read the same in the same order.
+    """
+
+    why: Why
+    meeting: Meeting
+    epochs: tuple[int, int]
+    sharing: tuple[int, ...]
+    tally: Tally
+    sure: bool = True
+    by_worker: bool = False
+    by_rank: bool = True
+    reordered: bool = False
+    split_by: int = 0
+    in_order: bool = True
+
+
+def faults(run: Run, why: Why) -> list[Fault]:
+    """What is wrong in one way, in the order of the loops."""
+    if "coverage" not in run.memory:
+        run.memory["coverage"] = list(_faults(run))
+    return [fault for fault in run.memory["coverage"] if fault.why is why]
+
+
+def _faults(run: Run) -> Iterator[Fault]:
+    loops: dict[tuple[Key, tuple[int, ...]], list[Meeting]] = {}
+    for meeting in meetings(run):
+        if trains(meeting):
+            loops.setdefault((meeting.key, meeting.ranks), []).append(meeting)
+    split = {leak.ranks for leak in leaks(run)}
+    for (_, ranks), turns in loops.items():
+        judged = [_judge(run, meeting) for meeting in turns]
+        found = [fault for fault in judged if fault is not None]
+        # The explanation that most epochs have: one epoch may look otherwise.
+        for why in dict.fromkeys(fault.why for fault in found):
+            same = [fault for fault in found if fault.why is why]
+            if why in {Why.OVERLAP, Why.DATASET} and ranks in split:
+                continue  # their shares overlap because their splits do
+            if len(same) * 2 >= len(found):
+                yield _counted(same[0], len(same), len(turns))
+                break
+
+
+def _counted(fault: Fault, having: int, compared: int) -> Fault:
+    return replace(fault, epochs=(having, compared))
+
+
+def _judge(run: Run, meeting: Meeting) -> Fault | None:
+    """What is wrong with one pass of the ranks, if anything is."""
+    streams = [one.read.iterable for one in meeting.passes]
+    if all(streams):
+        return _of_stream(meeting)
+    if any(streams):
+        return None
+    first = meeting.passes[0]
+    alike = [same_dataset(run, first, one) for one in meeting.passes[1:]]
+    if all(alike) and all(len(one.samples) for one in meeting.passes):
+        values: list[NDArray[np.generic]] = [one.samples for one in meeting.passes]
+        return (
+            _same(Why.SAME, meeting, values, exact=True)
+            or _overlap(Why.OVERLAP, meeting, values, exact=True)
+            or _split_by_others(meeting)
+        )
+    by_content = _by_content(meeting)
+    if by_content is not None:
+        same = _same(Why.SAME, meeting, by_content, exact=False)
+        if same is not None:
+            return same
+    if False in alike:
+        return _different(run, meeting, by_content)
+    if by_content is not None:
+        return _overlap(Why.DATASET, meeting, by_content, exact=False)
+    return None
+
+
+def _by_content(meeting: Meeting) -> list[NDArray[np.generic]] | None:
+    """Contents by rank; None if not all of a rank's samples have one."""
+    found: list[NDArray[np.generic]] = []
+    for one in meeting.passes:
+        read = max(len(one.samples), 1)
+        contents = one.contents[one.contents != 0]
+        if len(contents) < read and not (one.read.iterable and len(contents)):
+            return None
+        found.append(contents)
+    return found
+
+
+# --- the same samples ------------------------------------------------------------
+
+
+def _same(
+    why: Why, meeting: Meeting, values: Sequence[NDArray[np.generic]], exact: bool
+) -> Fault | None:
+    """Ranks that read the same samples: in the same order, or all of them all."""
+    shortest = min(map(len, values))
+    groups: dict[bytes, list[int]] = {}
+    for rank, value in zip(meeting.ranks, values, strict=True):
+        groups.setdefault(value[:shortest].tobytes(), []).append(rank)
+    telling = _tells_apart(values, exact)
+    if shortest >= FEWEST and telling:
+        shared = [ranks for ranks in groups.values() if len(ranks) > 1]
+        if shared:
+            sharing = tuple(rank for ranks in shared for rank in ranks)
+            return Fault(why, meeting, (1, 1), sharing, _tally(meeting, values, exact))
+    sets = [np.unique(value) for value in values]
+    each_all = all(np.array_equal(sets[0], one) for one in sets[1:])
+    once = all(len(one) == len(value) for one, value in zip(sets, values, strict=True))
+    if meeting.whole and each_all and once and len(sets[0]) >= FEWEST and telling:
+        tally = _tally(meeting, values, exact)
+        return Fault(
+            why, meeting, (1, 1), meeting.ranks, tally, sure=False, in_order=False
+        )
+    return None
+
+
+def _tells_apart(values: Sequence[NDArray[np.generic]], exact: bool) -> bool:
+    """Whether equal values mean equal samples: within a rank they seldom repeat."""
+    different = [len(np.unique(value)) for value in values]
+    if min(different, default=0) < FEWEST:
+        return False
+    return exact or all(
+        known * 2 > len(value) for known, value in zip(different, values, strict=True)
+    )
+
+
+def _tally(
+    meeting: Meeting, values: Sequence[NDArray[np.generic]], exact: bool
+) -> Tally:
+    once = [np.unique(value) for value in values]
+    _, times = np.unique(np.concatenate(once), return_counts=True)
+    length = meeting.passes[0].read.length
+    never = max(0, length - len(times)) if exact and length >= 0 else -1
+    return Tally(tuple(map(len, once)), int((times > 1).sum()), never)
+
+
+# --- an overlap ------------------------------------------------------------------
+
+
+def _overlap(
+    why: Why, meeting: Meeting, values: Sequence[NDArray[np.generic]], exact: bool
+) -> Fault | None:
+    """Samples that several ranks read in one epoch, beyond what fills last batches."""
+    if not meeting.whole:
+        return None
+    heads = [
+        value[: max(0, len(value) - one.batch)]
+        for one, value in zip(meeting.passes, values, strict=True)
+    ]
+    if min(map(len, heads)) < FEWEST:
+        heads = [np.asarray(value) for value in values]
+        if len(meeting.ranks) > min(map(len, heads)):
+            return None  # a pass is hardly longer than what may fill it up
+    once = [np.unique(head) for head in heads]
+    repeats = max(
+        1 - len(one) / len(head) for one, head in zip(once, heads, strict=True)
+    )
+    drawn = any(one.read.drawn for one in meeting.passes)
+    if drawn or (exact and repeats > TWICE_SHARE):  # drawn by each rank on its own
+        return None
+    _, times = np.unique(np.concatenate(once), return_counts=True)
+    twice = int((times > 1).sum())
+    share = twice / min(map(len, once))
+    if twice < 2 or share <= TWICE_SHARE:
+        return None
+    if not exact and share <= CHANCE * repeats + TWICE_SHARE:
+        return None
+    tally = _tally(meeting, values, exact)
+    return Fault(why, meeting, (1, 1), meeting.ranks, tally)
+
+
+def _split_by_others(meeting: Meeting) -> Fault | None:
+    """A sampler splits among more than there are, and nobody reads the rest."""
+    split = {one.read.replicas for one in meeting.passes}
+    if len(split) != 1 or not meeting.whole:
+        return None
+    (among,) = split
+    values: list[NDArray[np.generic]] = [one.samples for one in meeting.passes]
+    tally = _tally(meeting, values, exact=True)
+    allowed = sum(one.batch for one in meeting.passes) + among
+    missed = tally.never - allowed
+    if among <= len(meeting.ranks) or missed <= 0 or sum(tally.read) < FEWEST:
+        return None
+    return Fault(Why.OVERLAP, meeting, (1, 1), meeting.ranks, tally, split_by=among)
+
+
+# --- datasets that differ --------------------------------------------------------
+
+
+def _different(
+    run: Run, meeting: Meeting, contents: Sequence[NDArray[np.generic]] | None
+) -> Fault | None:
+    """Ranks whose datasets differ, though they are split as if they were one."""
+    all_of_it = Tally(tuple(len(np.unique(one.samples)) for one in meeting.passes), 0)
+    apart = are_apart(meeting)
+    reordered = apart and are_reordered(run, meeting)
+    others = share_of_others(run, meeting)
+    if apart and (reordered or others):
+        return Fault(
+            Why.DATASET,
+            meeting,
+            (1, 1),
+            meeting.ranks,
+            _tally(meeting, contents, exact=False) if contents else all_of_it,
+            reordered=reordered,
+            sure=reordered or others == 1,
+        )
+    if contents is None:
+        return None
+    return _overlap(Why.DATASET, meeting, contents, exact=False)
+
+
+# --- streams ---------------------------------------------------------------------
+
+
+def _of_stream(meeting: Meeting) -> Fault | None:
+    """Ranks, or the workers of a rank, that go through the same stream."""
+    contents: list[NDArray[np.generic]] = [
+        one.contents[one.contents != 0] for one in meeting.passes
+    ]
+    by_worker = all(map(_read_by_each_worker, meeting.passes))
+    first = [_first_times(value) for value in contents] if by_worker else contents
+    shared = _same(Why.STREAM, meeting, first, exact=False)
+    shared = shared or _overlap(Why.STREAM, meeting, first, exact=False)
+    if shared is not None:
+        return replace(shared, by_worker=by_worker)
+    if by_worker:
+        tally = Tally(tuple(len(one) for one in first), 0)
+        return Fault(
+            Why.STREAM,
+            meeting,
+            (1, 1),
+            meeting.ranks,
+            tally,
+            by_worker=True,
+            by_rank=False,
+        )
+    return None
+
+
+def _first_times(value: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Each value once, in the order in which they came."""
+    _, first = np.unique(value, return_index=True)
+    found: NDArray[np.generic] = value[np.sort(first)]
+    return found
+
+
+def _read_by_each_worker(one: Pass) -> bool:
+    """Whether nearly each content came just as often as there are workers."""
+    if one.read.workers < 2:
+        return False
+    _, times = np.unique(one.contents[one.contents != 0], return_counts=True)
+    if len(times) < FEWEST:
+        return False
+    return float((times == one.read.workers).mean()) >= _NEARLY_ALL

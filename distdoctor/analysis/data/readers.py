@@ -1,0 +1,182 @@
+"""How a fault of reading is told: its lines, who read what, a picture of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distdoctor.analysis.data import origins
+from distdoctor.analysis.data.coverage import Fault, Tally, Why
+from distdoctor.analysis.data.passes import Pass
+from distdoctor.model.events import Place
+from distdoctor.model.findings import Location, Role
+from distdoctor.model.observed.data import (
+    DATASET,
+    ITERATED,
+    LOADER,
+    ROLES,
+    SAMPLER,
+    Read,
+)
+from distdoctor.model.run import Run, named
+
+LOOP = "loop"
+"""The way to the line of the loop itself; the others are `ROLES` and `origins`."""
+
+_MOST_ORIGINS = 4  # lines that only the text of the source points to
+_WIDE = 40  # columns of a picture
+_TALL = 8  # ranks of a picture
+_SHADES = " ░▒▓█"
+_LONGEST = 10_000_000  # samples of a dataset of which those never read are drawn
+
+
+def locations(
+    run: Run, passes: Sequence[Pass], ways: Iterable[str], ranks: Iterable[int]
+) -> tuple[Location, ...]:
+    """Lines to look at, in the order of some ways to find them, each once.
+
+    Args:
+        run: With the text of the source.
+        passes: That are at fault.
+        ways: Roles of `Made`, `LOOP`, or names of sets in `origins`.
+        ranks: At fault; those whose passes they are if none are told apart.
+    """
+    at_fault = tuple(sorted(ranks))
+    found: dict[tuple[str, int], Location] = {}
+    for way in ways:
+        for place, remark in _on_way(run, passes, way):
+            who = at_fault or tuple(sorted({one.rank for one in passes}))
+            told = Location(place, who, Role.CULPRIT, remark)
+            found.setdefault((place.file, place.line), told)
+    return tuple(found.values())
+
+
+def _on_way(run: Run, passes: Sequence[Pass], way: str) -> Iterable[tuple[Place, str]]:
+    if way == LOOP:
+        places = dict.fromkeys(one.place for one in passes if one.place is not None)
+        return [(place, "goes through the loader") for place in places]
+    if way in ROLES:
+        return _made(run, passes, way)
+    names, remark = _ORIGINS[way]
+    files = dict.fromkeys(
+        place.file
+        for one in passes
+        for place in (one.place, *(made.place for made in one.made))
+        if place is not None
+    )
+    lines = [place for file in files for place in origins.calls(run, file, names)]
+    return [(place, remark) for place in lines[:_MOST_ORIGINS]]
+
+
+def _made(run: Run, passes: Sequence[Pass], role: str) -> Iterable[tuple[Place, str]]:
+    made = [each for one in passes for each in one.made if each.role == role]
+    places = list(dict.fromkeys(each.place for each in made if each.place is not None))
+    if role == SAMPLER:  # what the loader made for itself is no sampler of the user's
+        loaders = {at for at, _ in _made(run, passes, LOADER)}
+        places = [one for one in places if one not in loaders] or places
+    if role != ITERATED:
+        return [(place, ROLES[role]) for place in places]
+    inner = [place for begin in places for place in origins.splitting(run, begin)]
+    return [
+        *((place, "gives the samples") for place in inner),
+        *((place, ROLES[role]) for place in places),
+    ]
+
+
+_ORIGINS = {
+    "ordering": (origins.ORDERING, "puts samples in an order"),
+    "seeding": (origins.SEEDING, "says where random numbers begin"),
+    "listing": (origins.LISTING, "may give another order in each process"),
+    "making": (origins.MAKING, "draws random numbers"),
+}
+
+
+def class_of(one: Pass) -> str:
+    """The class of the dataset that a pass reads, as the user calls it."""
+    return next((made.kind for made in one.made if made.role == DATASET), "the dataset")
+
+
+def exhibits(fault: Fault) -> tuple[Read, ...]:
+    """What proves it: the passes of a few ranks that have it."""
+    sharing = set(fault.sharing)
+    read = [one.read for one in fault.meeting.passes if one.rank in sharing]
+    return tuple(read[:_TALL])
+
+
+def epochs(fault: Fault) -> str:
+    """In how many epochs a fault was seen, as the beginning of a sentence."""
+    having, compared = fault.epochs
+    if having == compared:
+        return "in each epoch" if compared > 1 else "in the epoch that was seen"
+    return f"in {having} of {compared} epochs"
+
+
+def who_read(fault: Fault) -> str:
+    """How many samples each rank read."""
+    by_count: dict[int, list[int]] = {}
+    for rank, count in zip(fault.meeting.ranks, fault.tally.read, strict=True):
+        by_count.setdefault(count, []).append(rank)
+    told = [
+        f"{named(ranks)} read {count:,}{' each' if len(ranks) > 1 else ''}"
+        for count, ranks in list(by_count.items())[:_TALL]
+    ]
+    return ", ".join(told)
+
+
+def how_often(tally: Tally) -> str:
+    """How many samples were read by several ranks, and how many by none."""
+    told = f"{tally.twice:,} of them by more than one"
+    return told + (f", and {tally.never:,} samples by none" if tally.never > 0 else "")
+
+
+def details(fault: Fault) -> dict[str, object]:
+    """Figures for machines, and a picture for people."""
+    having, compared = fault.epochs
+    told: dict[str, object] = {
+        "explanation": str(fault.why),
+        "epochs": {"with": having, "compared": compared},
+        "read": dict(zip(map(str, fault.meeting.ranks), fault.tally.read, strict=True)),
+        "read_by_several": fault.tally.twice,
+    }
+    if fault.tally.never >= 0:
+        told["read_by_none"] = fault.tally.never
+    # Where datasets differ, an index is not the same sample on all ranks.
+    drawn = [] if fault.why is Why.DATASET else picture(fault.meeting.passes)
+    return told | ({"picture": drawn} if drawn else {})
+
+
+def picture(passes: Sequence[Pass]) -> list[str]:
+    """Who read what of the dataset, from its first sample on the left to its last.
+
+    >>> picture([])
+    []
+    """
+    length = max((one.read.length for one in passes), default=0)
+    if length <= 0 or not all(len(one.samples) for one in passes):
+        return []
+    edges = np.linspace(0, length, min(_WIDE, length) + 1)
+    once = [_inside(one, length) for one in passes]
+    read, times = np.unique(np.concatenate(once), return_counts=True)
+    rows = [(f"rank {one.rank}", each) for one, each in zip(passes, once, strict=True)]
+    rows = rows[:_TALL]
+    rows.append(("twice", read[times > 1]))
+    missed = np.setdiff1d(np.arange(length), read) if length < _LONGEST else read[:0]
+    rows.append(("never", missed))
+    left = max(len(name) for name, _ in rows)
+    return [f"{name:<{left}} |{_strip(which, edges)}|" for name, which in rows]
+
+
+def _inside(one: Pass, length: int) -> NDArray[np.int64]:
+    there = (one.samples >= 0) & (one.samples < length)
+    return np.unique(one.samples[there])
+
+
+def _strip(which: NDArray[np.int64], edges: NDArray[np.float64]) -> str:
+    """How much of each part of the dataset a set of samples is."""
+    sizes = np.diff(np.ceil(edges))
+    shares = np.histogram(which, bins=edges)[0] / np.maximum(sizes, 1)
+    last = len(_SHADES) - 1
+    levels = np.minimum(last, np.ceil(shares * last)).astype(int)
+    return "".join(_SHADES[level] for level in levels)

@@ -1,0 +1,1 @@
+"""Which ranks train one model, and where its replicas part."""

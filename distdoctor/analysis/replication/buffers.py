@@ -1,0 +1,131 @@
+"""Buffers of replicas, such as BatchNorm's running statistics, where they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from distdoctor.analysis.replication.replicas import replicas
+from distdoctor.model.events import Call
+from distdoctor.model.observed.weights import Evaluated, Normalised
+from distdoctor.model.run import Run
+
+FEW = 4
+"""Samples per rank up to which BatchNorm's statistics are called poor.
+
+Source: Wu and He, Group Normalization (2018), figure 1: on ImageNet the error grows
+from 23.6 % with 32 images per worker to 24.8 % with 8, 27.3 % with 4, 34.7 % with 2.
+"""
+
+_COMBINING = {
+    "all_reduce",
+    "reduce",
+    "all_gather",
+    "all_gather_into_tensor",
+    "gather",
+    "all_gather_object",
+    "gather_object",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Replicas evaluated models whose buffers differ, and combined the results.
+
+    Attributes:
+        begun: By rank, when it was put into evaluation mode.
+        names: Buffers that differ.
+        gap: The largest difference in the elements that were sampled.
+        combined: By rank, the call that combined the results.
+    """
+
+    begun: Mapping[int, Evaluated]
+    names: tuple[str, ...]
+    gap: float
+    combined: Mapping[int, Call]
+
+
+def unlike_evaluations(run: Run) -> Iterator[Evaluation]:
+    """Evaluations on replicas with buffers that nobody makes alike, one per model.
+
+    Buffers that DDP sends to all at each forward pass are never behind by more than one
+    step, and are alike where the wrapped model is evaluated; they are left out.
+    """
+    for ranks in () if run.simulated else replicas(run):
+        told: set[int] = set()
+        begun = {rank: _begun(run, rank) for rank in ranks}
+        for key in sorted(set.intersection(*(set(one) for one in begun.values()))):
+            evaluation = _compare(run, {rank: begun[rank][key] for rank in ranks})
+            if evaluation is not None and key[0] not in told:
+                told.add(key[0])
+                yield evaluation
+
+
+_Begun = tuple[Evaluated, int, int]  # with the calls before it, and before its end
+
+
+def _begun(run: Run, rank: int) -> dict[tuple[int, int], _Begun]:
+    """A rank's evaluations by model and number."""
+    found: dict[tuple[int, int], _Begun] = {}
+    counts: dict[int, int] = {}
+    for calls, event in run.life.get(rank, ()):
+        if not isinstance(event, Evaluated):
+            continue
+        key = event.model, counts.get(event.model, 0)
+        if event.over and key in found:
+            found[key] = (*found[key][:2], calls)
+            counts[event.model] = key[1] + 1
+        elif not event.over:
+            found[key] = event, calls, len(run.rows_of(rank))
+    return found
+
+
+def _compare(run: Run, begun: Mapping[int, _Begun]) -> Evaluation | None:
+    events = {rank: one[0] for rank, one in begun.items()}
+    told = list(events.values())
+    if any(one.shared or one.names != told[0].names for one in told):
+        return None
+    if not all(one.steps for one in told):  # nothing was trained yet
+        return None
+    names = tuple(
+        name
+        for name, prints in zip(
+            told[0].names,
+            zip(*(one.prints for one in told), strict=False),
+            strict=False,
+        )
+        if len(set(prints)) > 1
+    )
+    combined = {
+        rank: call
+        for rank, (_, first, last) in begun.items()
+        if (call := _combining(run, rank, first, last)) is not None
+    }
+    if not names or len(combined) < len(begun):
+        return None
+    gaps = [
+        max(values) - min(values)
+        for values in zip(*(one.samples for one in told), strict=False)
+    ]
+    return Evaluation(events, names, max(gaps, default=0.0), combined)
+
+
+def _combining(run: Run, rank: int, first: int, last: int) -> Call | None:
+    """The first call of the user's own by which an evaluation's results are joined."""
+    rows = run.rows_of(rank)
+    for row in range(rows.start + first, rows.start + last):
+        call = run.call(row)
+        if call.op in _COMBINING and not call.layer:
+            return call
+    return None
+
+
+def few_samples(run: Run) -> dict[int, list[Normalised]]:
+    """By rank, BatchNorm layers of replicas that see very few samples of each batch."""
+    sharing = {rank for ranks in replicas(run) for rank in ranks}
+    return {
+        rank: found
+        for rank in run.seen
+        if rank in sharing
+        and (found := [n for n in run.of(Normalised, rank) if 0 < n.samples <= FEW])
+    }

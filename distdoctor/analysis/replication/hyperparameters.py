@@ -1,0 +1,113 @@
+"""Which ranks of one model train with other settings than the rest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from distdoctor.analysis.replication.replicas import replicas
+from distdoctor.model.observed.settings import Arguments, Hyperparameters
+from distdoctor.model.run import Run
+
+UNSET = "not set"
+"""What stands for the value on a rank whose optimizer has no such setting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Differing:
+    """One optimizer whose settings are not the same on all ranks.
+
+    Attributes:
+        first: By rank, the first step at which they differ.
+        settings: Group and name, and by rank the value; as many as differ there.
+        culprits: The minority; empty if there is none.
+        ranks: Of the model.
+    """
+
+    first: dict[int, Hyperparameters]
+    settings: dict[str, dict[int, str]]
+    culprits: tuple[int, ...]
+    ranks: tuple[int, ...]
+
+
+def differing(run: Run) -> Iterator[Differing]:
+    """Optimizers of models that ranks train together, each at its first difference."""
+    for ranks in replicas(run):
+        if set(ranks) - set(run.seen):
+            continue
+        told = {
+            (one.optimizer, one.step, one.kind): by_rank
+            for one, by_rank in _by_step(run, ranks)
+        }
+        known: set[int] = set()
+        for (optimizer, _, _), by_rank in sorted(told.items(), key=lambda i: i[0][:2]):
+            if optimizer in known or len(by_rank) < len(ranks):
+                continue
+            settings = dict(_unequal(by_rank))
+            if settings:
+                known.add(optimizer)
+                yield Differing(by_rank, settings, _minority(settings, ranks), ranks)
+
+
+def _by_step(
+    run: Run, ranks: Sequence[int]
+) -> Iterator[tuple[Hyperparameters, dict[int, Hyperparameters]]]:
+    steps: dict[tuple[int, int, str], dict[int, Hyperparameters]] = {}
+    for rank in ranks:
+        for one in run.of(Hyperparameters, rank):
+            if one.shared:
+                steps.setdefault((one.optimizer, one.step, one.kind), {})[rank] = one
+    for by_rank in steps.values():
+        yield next(iter(by_rank.values())), by_rank
+
+
+def _unequal(
+    by_rank: dict[int, Hyperparameters],
+) -> Iterator[tuple[str, dict[int, str]]]:
+    values = {
+        rank: dict(zip(one.names, one.values, strict=False))
+        for rank, one in by_rank.items()
+    }
+    for name in dict.fromkeys(name for one in by_rank.values() for name in one.names):
+        of_ranks = {rank: told.get(name, UNSET) for rank, told in values.items()}
+        if len(set(of_ranks.values())) > 1:
+            yield name, of_ranks
+
+
+def _minority(
+    settings: dict[str, dict[int, str]], ranks: Sequence[int]
+) -> tuple[int, ...]:
+    """Ranks that differ from more than half of all."""
+    alike = Counter(
+        tuple(by_rank[rank] for by_rank in settings.values()) for rank in ranks
+    )
+    usual, count = alike.most_common(1)[0]
+    if 2 * count <= len(ranks):
+        return ()
+    return tuple(
+        rank
+        for rank in ranks
+        if tuple(by_rank[rank] for by_rank in settings.values()) != usual
+    )
+
+
+def unequal_arguments(
+    run: Run, ranks: Sequence[int]
+) -> dict[str, tuple[dict[int, str], Arguments]]:
+    """Arguments that ranks read with different values, and where they were read."""
+    last = {rank: run.of(Arguments, rank)[-1:] for rank in ranks}
+    told = {
+        rank: dict(zip(one.names, one.values, strict=False))
+        for rank, read in last.items()
+        for one in read
+    }
+    if len(told) < len(ranks):
+        return {}
+    first = last[ranks[0]][0]
+    found = {}
+    for name in first.names:
+        of_ranks = {rank: told[rank].get(name, UNSET) for rank in ranks}
+        if len(set(of_ranks.values())) > 1:
+            found[name] = (of_ranks, first)
+    return found

@@ -1,0 +1,299 @@
+"""What is told of replicas that part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+
+from distdoctor.analysis.reasons import capital, has
+from distdoctor.analysis.replication.partings import Cause, Parting, partings
+from distdoctor.model.events import Event, Place
+from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
+from distdoctor.model.observed.weights import Weights
+from distdoctor.model.run import Run, named
+
+ROUNDING = 1e-5
+"""Relative difference of weights up to which they differ by rounding alone.
+
+Source: chosen; float32 has 6e-8, and steps let it grow.
+"""
+
+_MOST_EXHIBITS = 8
+_MOST_NAMES = 3
+
+
+def findings(run: Run, *causes: Cause) -> Iterator[Finding]:
+    """Replicas that part for one of these causes, each cause once.
+
+    A job with several models has them made, or changed, by the same code.
+    """
+    told: dict[tuple[Cause, tuple[int, ...]], list[Parting]] = {}
+    for parting in partings(run):
+        if parting.cause in causes:
+            key = parting.cause, parting.culprits
+            told.setdefault(key, []).append(parting)
+    for (cause, _), same in told.items():
+        yield _finding(same[0], _STORIES[cause](same[0]), len(same) - 1)
+
+
+def _finding(parting: Parting, story: str, more: int) -> Finding:
+    gap, relative, where = _gap(parting)
+    figures = _figures(parting)
+    if gap:
+        figures += f", by up to {gap:.3g} in the elements looked at ({where})"
+    also = f"; {more} more of the job's models likewise" if more else ""
+    rounding = 0 < relative <= ROUNDING
+    return Finding(
+        message=f"{story}: {figures}{also}.",
+        exhibits=_exhibits(parting),
+        culprits=parting.culprits,
+        victims=tuple(r for r in parting.ranks if r not in parting.culprits)
+        if parting.culprits
+        else (),
+        locations=tuple(_locations(parting)),
+        certainty=_certainty(parting),
+        details={
+            "cause": str(parting.cause),
+            "model": parting.model,
+            "step": parting.step,
+            "parameters": list(parting.names[:_MOST_EXHIBITS]),
+            "largest sampled difference": gap,
+        },
+        severity=Severity.WARNING if rounding else None,
+    )
+
+
+def _certainty(parting: Parting) -> Certainty:
+    unsure = parting.cause in {Cause.UNSEEN, Cause.STEP}
+    return Certainty.LIKELY if unsure else Certainty.PROVED
+
+
+def _figures(parting: Parting) -> str:
+    """How many parameters differ, and which."""
+    names = parting.names
+    if not names:
+        return f"the weights of {named(parting.ranks)} differ"
+    whole = len(parting.seen[parting.ranks[0]].told.names)
+    listed = ", ".join(names[:_MOST_NAMES]) + ", …" * (len(names) > _MOST_NAMES)
+    return f"{len(names)} of {whole} parameters differ ({listed})"
+
+
+def _gap(parting: Parting) -> tuple[float, float, str]:
+    """The largest difference in the elements that were sampled when last looked at.
+
+    Returns:
+        The difference, its ratio to the largest of these elements, and the parameter.
+    """
+    seen = parting.seen.values()
+    steps = set.intersection(*(set(one.weights) for one in seen))
+    for step in sorted(steps, reverse=True):
+        told = [one.weights[step].samples for one in seen]
+        if len({len(one) for one in told}) > 1 or not told[0] or step < parting.step:
+            continue
+        gaps = [max(values) - min(values) for values in zip(*told, strict=True)]
+        gap = max(gaps)
+        place = gaps.index(gap) // (
+            len(gaps) // len(parting.seen[parting.ranks[0]].told.names)
+        )
+        scale = max(map(abs, chain.from_iterable(told)))
+        names = parting.seen[parting.ranks[0]].told.names
+        return gap, gap / scale if scale else 0.0, names[place]
+    return 0.0, 0.0, ""
+
+
+def _exhibits(parting: Parting) -> tuple[Event, ...]:
+    """One rank for each state of the weights, and the lines of changes."""
+    shown: dict[object, Event] = {}
+    changes: list[Event] = []
+    for rank, one in parting.seen.items():
+        changes += one.changed[:1] if rank in parting.culprits else []
+        weights = _at(one.weights, parting.step)
+        if weights is not None:
+            shown.setdefault((weights.prints, rank in parting.culprits), weights)
+        else:
+            shown.setdefault(rank in parting.culprits, one.told)
+    return (*changes[:_MOST_EXHIBITS], *list(shown.values())[:_MOST_EXHIBITS])
+
+
+def _at(weights: dict[int, Weights], step: int) -> Weights | None:
+    """What was told at a step, or next after it, or last before."""
+    later = [one for one in weights if one >= step]
+    return weights[min(later) if later else max(weights)] if weights else None
+
+
+# --- lines ---
+
+
+def _locations(parting: Parting) -> Iterator[Location]:
+    """Lines, most telling first: of changes, of what was made, of the step."""
+    seen = parting.seen
+    blamed = parting.culprits or parting.ranks
+    role = Role.CULPRIT if parting.culprits else Role.PARTY
+    if parting.cause is Cause.LOADED:
+        loads = _loads(parting, blamed, state=False)
+        yield from _grouped(loads, role, "loads on these ranks only")
+    changes = [(r, one.place) for r in blamed for one in seen[r].changed[:1]]
+    yield from _grouped(changes, role, "changes the weights")
+    steps = [(r, _place(_at(seen[r].weights, max(parting.step, 1)))) for r in blamed]
+    if parting.cause is Cause.START and not parting.wrapped:
+        made = [(r, seen[r].told.place) for r in parting.ranks]
+        yield from _grouped(made, role, "makes the model")
+        yield from _grouped(_optimizers(parting, parting.ranks), role, _MAKES)
+        yield from _grouped(steps, Role.PARTY, "makes the first step")
+    elif parting.cause is Cause.START:
+        yield from _grouped(_loads(parting, blamed, state=False), role, "loads it")
+        wraps = [(r, _place(seen[r].weights.get(0))) for r in blamed]
+        yield from _grouped(wraps, role, "wraps the model, which is changed later")
+        yield from _grouped(steps, Role.PARTY, "makes the first step")
+    elif parting.cause is Cause.STATE:
+        loads = _loads(parting, blamed, state=True)
+        yield from _grouped(loads, role, "loads the optimizer's state")
+        yield from _grouped(_optimizers(parting, blamed), role, _MAKES)
+        yield from _grouped(steps, Role.PARTY, "makes the step")
+    elif parting.cause in {Cause.LOADED, Cause.OUTSIDE_SOME, Cause.OUTSIDE_ALL}:
+        if parting.cause is not Cause.LOADED:
+            yield from _grouped(_loads(parting, blamed, state=False), role, "loads it")
+        yield from _grouped(steps, role, "makes steps; the change is between two")
+    else:
+        yield from _grouped(steps, role, "makes the step")
+        yield from _grouped(_optimizers(parting, blamed), Role.PARTY, _MAKES)
+
+
+_MAKES = "makes the optimizer"
+
+
+def _place(weights: Weights | None) -> Place | None:
+    return None if weights is None else weights.place
+
+
+def _optimizers(
+    parting: Parting, ranks: Iterable[int]
+) -> list[tuple[int, Place | None]]:
+    return [(r, one.place) for r in ranks for one in parting.seen[r].optimizers[:1]]
+
+
+def _loads(
+    parting: Parting, ranks: Iterable[int], *, state: bool
+) -> list[tuple[int, Place | None]]:
+    """Lines that loaded the model, or its optimizer, last before they parted."""
+    return [
+        (rank, one.place)
+        for rank in ranks
+        for one in [
+            load
+            for load in parting.seen[rank].loaded
+            if load.state is state and load.steps < max(parting.step, 1)
+        ][-1:]
+    ]
+
+
+def _grouped(
+    places: Iterable[tuple[int, Place | None]], role: Role, remark: str
+) -> Iterator[Location]:
+    ranks: dict[Place, list[int]] = {}
+    for rank, place in places:
+        if place is not None:
+            ranks.setdefault(place, []).append(rank)
+    for place, who in ranks.items():
+        yield Location(place, tuple(sorted(who)), role, remark)
+
+
+# --- words ---
+
+
+def _start(parting: Parting) -> str:
+    who = named(parting.ranks)
+    if not parting.wrapped:
+        return (
+            f"{capital(who)} average their gradients, and began with different initial "
+            "weights, which nobody broadcast"
+        )
+    if not parting.step:
+        return f"DistributedDataParallel left the weights of {who} different"
+    changing = named(parting.culprits or parting.ranks)
+    return (
+        f"After DistributedDataParallel had made the weights of {who} alike, and "
+        f"before step {parting.step}, {changing} changed them; they are out of sync "
+        "from the start"
+    )
+
+
+def _loaded(parting: Parting) -> str:
+    blamed = parting.culprits
+    others = [rank for rank in parting.ranks if rank not in blamed]
+    return (
+        f"{capital(named(blamed))} alone loaded a checkpoint before step "
+        f"{parting.step}, when the ranks' weights were alike; {named(others)} "
+        f"{has(others)} the weights from before, and training goes on with both"
+    )
+
+
+def _outside_some(parting: Parting) -> str:
+    blamed = parting.culprits or parting.ranks
+    alone = " alone" if len(blamed) == 1 else ""
+    return (
+        f"{capital(named(blamed))}{alone} changed the weights in place between step "
+        f"{parting.step - 1} and step {parting.step}, outside of the optimizer"
+    )
+
+
+def _outside_all(parting: Parting) -> str:
+    return (
+        f"{capital(named(parting.ranks))} changed the weights outside of the optimizer "
+        f"between step {parting.step - 1} and step {parting.step}, each in its own way"
+    )
+
+
+def _skipped(parting: Parting) -> str:
+    blamed = parting.culprits
+    return (
+        f"{capital(named(blamed))} left out the optimizer's step {parting.step} that "
+        f"the others made with the same gradient, and {has(blamed)} other weights since"
+    )
+
+
+def _added(parting: Parting) -> str:
+    blamed = parting.culprits
+    return (
+        f"{capital(named(blamed))} made step {parting.step} of the optimizer, which "
+        f"the others did not make, and {has(blamed)} other weights since"
+    )
+
+
+def _state(parting: Parting) -> str:
+    which = named(parting.culprits or parting.ranks)
+    verb = "has" if len(parting.culprits) == 1 else "have"
+    return (
+        f"With the same weights and gradients, {which} {verb} another optimizer state "
+        f"than the others before step {parting.step}, which was not broadcast, and the "
+        "step gave other weights"
+    )
+
+
+def _step(parting: Parting) -> str:
+    who = named(parting.ranks)
+    return (
+        f"The weights of {who} drift apart in step {parting.step}, which began with "
+        "the same weights and gradients: the step itself is not the same on all ranks"
+    )
+
+
+def _unseen(parting: Parting) -> str:
+    who = named(parting.ranks)
+    return (
+        f"The weights of {who} drift apart before step {parting.step}, and no step "
+        "that was looked at explains it"
+    )
+
+
+_STORIES: dict[Cause, Callable[[Parting], str]] = {
+    Cause.START: _start,
+    Cause.LOADED: _loaded,
+    Cause.OUTSIDE_SOME: _outside_some,
+    Cause.OUTSIDE_ALL: _outside_all,
+    Cause.SKIPPED: _skipped,
+    Cause.ADDED: _added,
+    Cause.STATE: _state,
+    Cause.STEP: _step,
+    Cause.UNSEEN: _unseen,
+}

@@ -1,0 +1,1 @@
+"""What was saved, what of it came back, and two runs beside each other."""

@@ -1,0 +1,1 @@
+"""What training steps are made of, and whether they give what they should."""

@@ -1,0 +1,202 @@
+"""Sees the calls by which ranks meet through the store: joining, groups, keys.
+
+They pass no dispatcher. In the journal they are calls like others: joining the job and
+making a group are collectives of all ranks, so that what is known of collectives (who
+is missing, who does something else) holds for them as well.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import Store
+
+from distdoctor.journal import Kind, group_text
+from distdoctor.model.events import SETUP, STORE
+from distdoctor.model.operations import CODE_OF, NO_REDUCE_OP, OPERATIONS, signature
+from distdoctor.probes.communication.board import Board, local_cells
+from distdoctor.probes.communication.parking import park
+from distdoctor.probes.harmless import harmless
+from distdoctor.probes.recorder import RECORDER
+from distdoctor.probes.sites import call_site
+
+
+class _Inside(threading.local):
+    """How many set-up calls this thread is in: torch makes some inside others."""
+
+    depth = 0
+
+
+_inside = _Inside()
+
+_groups: dict[str, tuple[int, Board | None]] = {}
+_ordinals: dict[str, int] = {}
+
+_MOST_NAMES = 64
+_LONGEST_NAME = 120
+
+
+def forget() -> None:
+    """Another run begins: its groups count from 1, in a journal of its own."""
+    _groups.clear()
+    _ordinals.clear()
+
+
+RECORDER.on_turn.append(forget)
+
+
+def around(
+    op: str,
+    made: Callable[[], Any],
+    members: Sequence[int],
+    names: Sequence[str],
+) -> Any:
+    """Make a set-up call, and write down that and how it ended.
+
+    Args:
+        op: Name of the operation.
+        made: The call.
+        members: Ranks that meet in it.
+        names: What it names: the ranks of a new group, an address, keys.
+    """
+    number = _enter(op, members, names)
+    if number is None:
+        return made()
+    _inside.depth += 1
+    try:
+        result = made()
+    except BaseException:
+        _put(Kind.RAISE, number)
+        raise
+    finally:
+        _inside.depth -= 1
+    _put(Kind.WOKE, number)
+    return result
+
+
+@harmless
+def _enter(op: str, members: Sequence[int], names: Sequence[str]) -> int | None:
+    writer = RECORDER.writer
+    if writer is None or _inside.depth or not members:
+        return None
+    code = CODE_OF[op]
+    collective = OPERATIONS[code].is_collective
+    name = SETUP if collective else STORE
+    generation = 1000 * writer.incarnation
+    text = group_text(name, name, generation, tuple(members))
+    group, board = _meet(text, members if collective else ())
+    kept = [name[:_LONGEST_NAME] for name in names[:_MOST_NAMES]]
+    mark = signature(code, NO_REDUCE_OP, -1, (), (), tuple(names))
+    thread = RECORDER.thread()
+    site = RECORDER.intern(call_site(3))
+    spec = RECORDER.intern("=" + json.dumps(kept))
+    ordinal, kind = 0, Kind.ENTER
+    with RECORDER.lock:
+        RECORDER.calls = number = RECORDER.calls + 1
+        if collective:
+            _ordinals[text] = ordinal = _ordinals.get(text, 0) + 1
+            if board is not None:
+                board.write(ordinal, mark)
+    if board is not None and not board.agrees(ordinal, mark):
+        kind = Kind.REFUSE
+    writer.put(
+        kind,
+        thread,
+        number,
+        ordinal,
+        group,
+        mark,
+        code,
+        spec=spec,
+        site=site,
+    )
+    if kind == Kind.REFUSE:
+        park()
+        writer.put(Kind.REISSUE, thread, number, ordinal, group)
+    return number
+
+
+def _meet(text: str, members: Sequence[int]) -> tuple[int, Board | None]:
+    """Number and board of a set-up group."""
+    assert RECORDER.writer is not None
+    if text not in _groups:
+        board = None
+        if RECORDER.writer.rank in members:
+            folder, me = RECORDER.folder / "boards", RECORDER.writer.rank
+            cells, cell, whose = local_cells(
+                len(members), me, len(members), os.environ
+            ) or (len(members), list(members).index(me), "")
+            board = Board(folder, text + whose, cells, cell)
+        _groups[text] = RECORDER.intern(text), board
+    return _groups[text]
+
+
+@harmless
+def _put(kind: Kind, number: int) -> None:
+    if RECORDER.writer is not None:
+        RECORDER.writer.put(kind, RECORDER.thread(), number)
+
+
+def address_of(arguments: dict[str, Any]) -> str:
+    """Where a rank looks for the others."""
+    method = arguments.get("init_method")
+    if arguments.get("store") is not None:
+        return "a store of its own"
+    if method not in {None, "env://"}:
+        return str(method)
+    environment = os.environ
+    address = environment.get("MASTER_ADDR", "")
+    return f"{address}:{environment.get('MASTER_PORT', '')}"
+
+
+def new_group(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Around `torch.distributed.new_group`."""
+    members, ranks = _whom(args, kwargs) or ((), ())
+    names = tuple(map(str, ranks))
+    return around("new_group", lambda: made(*args, **kwargs), members, names)
+
+
+@harmless
+def _whom(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Who must call `new_group`, and for whom the group is."""
+    everyone = tuple(range(dist.get_world_size()))
+    given = args[0] if args else kwargs.get("ranks")
+    ranks = everyone if given is None else tuple(sorted(int(rank) for rank in given))
+    if kwargs.get("use_local_synchronization"):
+        return ranks, ranks
+    return everyone, ranks
+
+
+def watch_stores() -> None:
+    """From now on, write which keys ranks wait for and which they set."""
+    for name, op in (
+        ("wait", "store_wait"),
+        ("get", "store_wait"),
+        ("set", "store_set"),
+        ("add", "store_set"),
+        ("compare_set", "store_set"),
+    ):
+        made = getattr(Store, name, None)
+        if made is not None:
+            setattr(Store, name, _on_store(op, made))
+
+
+def _on_store(op: str, made: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(made)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if _inside.depth or not dist.is_initialized():
+            return made(*args, **kwargs)
+        keys = args[1] if len(args) > 1 else kwargs.get("keys", kwargs.get("key", ()))
+        names = (keys,) if isinstance(keys, str) else tuple(map(str, keys))
+        everyone = tuple(range(dist.get_world_size()))
+        return around(op, lambda: made(*args, **kwargs), everyone, names)
+
+    return call

@@ -1,0 +1,96 @@
+"""Sees when a thread waits for a communication operation to complete.
+
+On gloo a synchronous collective returns at once from the backend; the blocking part is
+`Work.wait`, called by torch's Python code, which can be replaced. Functional
+collectives wait in the operator `_c10d_functional::wait_tensor`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.library import Library
+
+from distdoctor.journal import Kind
+from distdoctor.probes.communication.collectives import Collectives, Pending
+from distdoctor.probes.communication.handles import watch_uses
+from distdoctor.probes.harmless import harmless, lost
+from distdoctor.probes.recorder import RECORDER
+
+_BACKEND_SELECT = torch._C.DispatchKey.BackendSelect
+_META = torch._C.DispatchKey.Meta
+
+
+_WAIT, _WOKE, _RAISED = int(Kind.WAIT), int(Kind.WOKE), int(Kind.WAIT_RAISE)
+
+
+def _put(kind: int, pending: Pending) -> None:
+    try:
+        if (writer := RECORDER.writer) is not None:
+            thread = RECORDER.thread()
+            writer.put(kind, thread, pending.call, pending.ordinal, pending.group)
+    except Exception as error:  # noqa: BLE001 - written out: a guard costs as much
+        lost("waiting", error)
+
+
+def watch_waits(collectives: Collectives) -> Library:
+    """From now on, write when a thread starts and ends to wait.
+
+    Returns:
+        The library of the kernel; it must be kept.
+    """
+    works, handles = collectives.works, collectives.handles
+    used = harmless(handles.used)
+    watch_uses(handles)
+    made = dist.Work.wait
+
+    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        number = id(self)
+        handle = handles.open.get(number)
+        held = works.get(number)
+        if handle is not None:
+            used(self, waited=True)
+        if held is not None and held[0] is self:
+            pending = held[1]
+        elif handle is not None and handle.reference() is self:
+            pending = handle.pending  # let go here because it was complete
+        else:
+            return made(self, *args, **kwargs)
+        _put(_WAIT, pending)
+        try:
+            result = made(self, *args, **kwargs)
+        except BaseException:
+            _put(_RAISED, pending)
+            raise
+        _put(_WOKE, pending)
+        works.pop(number, None)
+        return result
+
+    dist.Work.wait = wait  # type: ignore[method-assign]
+
+    library = Library("_c10d_functional", "IMPL")
+    redispatch = torch.ops._c10d_functional.wait_tensor.default.redispatch
+    pointers = collectives.by_pointer
+
+    @harmless
+    def find(tensor: Any) -> Pending | None:
+        return pointers.pop(tensor.data_ptr(), None)
+
+    def wait_tensor(keyset: Any, tensor: Any) -> Any:
+        below = keyset.remove(_BACKEND_SELECT)
+        pending = None if keyset.has(_META) else find(tensor)
+        if pending is None:
+            return redispatch(below, tensor)
+        _put(_WAIT, pending)
+        try:
+            result = redispatch(below, tensor)
+        except BaseException:
+            _put(_RAISED, pending)
+            raise
+        _put(_WOKE, pending)
+        return result
+
+    library.impl("wait_tensor", wait_tensor, "BackendSelect", with_keyset=True)
+    return library

@@ -1,0 +1,1 @@
+"""What ranks read: loaders, samples, batches, and how long they go on."""

@@ -1,0 +1,101 @@
+"""Sees how DataLoaders are gone through, batch by batch, and may end passes early."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import DataLoader, dataloader
+
+from distdoctor.journal import Kind
+from distdoctor.probes.boot import seen
+from distdoctor.probes.data import samples
+from distdoctor.probes.data.shortening import Shortening
+from distdoctor.probes.harmless import harmless
+from distdoctor.probes.recorder import RECORDER
+from distdoctor.probes.sites import call_site
+
+
+def watch_loaders(shortening: Shortening | None) -> None:
+    """Note where each DataLoader's iterator stands, and when it ends.
+
+    Args:
+        shortening: Ends passes before their time; None: nothing does.
+    """
+    samples.watch()
+    iterator = dataloader._BaseDataLoaderIter
+    made = iterator.__next__
+    unasked = -1 if shortening is None else 0
+    ends_before: Callable[[Any], bool | None] = _never
+    ended: Callable[[Any], None] = _nothing
+    read, read_all = harmless(samples.SAMPLES.gave), harmless(samples.SAMPLES.ended)
+    if shortening is not None:
+        ends_before = harmless(shortening.ends_before)
+        ended = harmless(shortening.ended)
+
+    def advance(self: Any) -> Any:
+        look = self.__dict__.get("distdoctor_look", unasked)
+        cut = False
+        try:
+            if self._num_yielded == look and ends_before(self):
+                cut = True
+                raise StopIteration
+            batch = made(self)
+        except StopIteration:
+            ended(self)
+            read_all(self, cut)
+            _batch(self, ended=True)
+            raise
+        except Exception as error:
+            seen(error, error.__traceback__)
+            raise
+        _batch(self, ended=False)
+        read(self, batch)
+        return batch
+
+    iterator.__next__ = advance  # type: ignore[method-assign]
+    if shortening is not None:
+        _watch_lengths(shortening)
+
+
+def _never(_iterator: Any) -> bool:
+    return False
+
+
+def _nothing(_iterator: Any) -> None:
+    pass
+
+
+def _watch_lengths(shortening: Shortening) -> None:
+    """Tell whose iterator is whose, and let `len` say what a loader will give."""
+    made_iterator, made_length = DataLoader.__iter__, DataLoader.__len__
+    of_loader = harmless(shortening.of_loader)
+    length_of = harmless(shortening.length)
+
+    @functools.wraps(made_iterator)
+    def iterate(self: Any) -> Any:
+        iterator = made_iterator(self)
+        of_loader(self, iterator)
+        return iterator
+
+    @functools.wraps(made_length)
+    def length(self: Any) -> int:
+        whole = made_length(self)
+        given = length_of(self, whole)
+        return whole if given is None else given
+
+    DataLoader.__iter__ = iterate  # type: ignore[method-assign]
+    DataLoader.__len__ = length  # type: ignore[method-assign]
+
+
+@harmless
+def _batch(iterator: Any, ended: bool) -> None:
+    if RECORDER.writer is not None:
+        RECORDER.writer.put(
+            Kind.BATCH,
+            RECORDER.thread(),
+            ordinal=iterator._num_yielded,
+            flags=int(ended),
+            site=RECORDER.intern(call_site(4)),
+        )

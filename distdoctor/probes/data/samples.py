@@ -1,0 +1,291 @@
+"""Sees which samples each pass over a DataLoader reads.
+
+Indices are those that the sampler drew, told when their batch is given: workers are
+sent more than is read in the end. Of batches that were drawn and left out (see
+`shortening`) the indices are known, too.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.data import DataLoader, DistributedSampler, dataloader
+
+from distdoctor.model.observed.data import SET_EPOCH, Made
+from distdoctor.probes.data import births
+from distdoctor.probes.data.metrics import METRICS
+from distdoctor.probes.data.passes import Allowance, Numbers, Reading, Source
+from distdoctor.probes.data.shortening import LEFT_OUT
+from distdoctor.probes.harmless import harmless
+from distdoctor.probes.recorder import RECORDER
+from distdoctor.probes.sites import call_site
+
+MOST_PASSES = 5_000
+"""Passes that a process tells; a loop may make a loader for every step."""
+
+_SOURCE, _READING = "distdoctor_source", "distdoctor_reading"
+
+
+class Samples:
+    """What this process knows of its passes."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """The process begins to play in another run."""
+        self._datasets, self._optimizers = Numbers(), Numbers()
+        self._sources: weakref.WeakKeyDictionary[Any, Source]
+        self._sources = weakref.WeakKeyDictionary()
+        self._epochs: dict[int, tuple[weakref.ref[Any], str]] = {}
+        self._made: dict[tuple[str, str, str], int] = {}
+        self._held: set[int] = set()
+        self._open: list[Reading] = []
+        self._fresh: list[Reading] = []
+        self._allowance = Allowance()
+        self._passes = self._resumed = 0
+        self.latest: Reading | None = None  # that gave a batch to train on
+
+    # --- what happens ---
+
+    def iterated(self, loader: Any, iterator: Any) -> None:
+        """A pass over a loader begins; its iterator may have drawn indices already."""
+        source = self._sources.get(loader)
+        if source is None:
+            source = self._sources[loader] = Source(loader, self._datasets)
+        setattr(iterator, _SOURCE, source)
+        reading = iterator.__dict__.get(_READING)
+        if reading is not None:
+            reading.source = source
+
+    def reset(self, iterator: Any) -> None:
+        """An iterator whose workers stay is about to begin another pass."""
+        self._leave(iterator.__dict__.pop(_READING, None))
+
+    def drew(self, iterator: Any, index: Any) -> None:
+        """The indices of a batch were drawn."""
+        reading = self._reading(iterator)
+        if not reading.silent:
+            reading.draw(index, LEFT_OUT in iterator.__dict__)
+
+    def gave(self, iterator: Any, batch: Any) -> None:
+        """A batch was given."""
+        reading = self._reading(iterator)
+        if not self._is_told(reading):
+            return
+        told_now = reading.give(batch)
+        if torch.is_grad_enabled():
+            self.latest = reading
+            if not reading.fresh:
+                self._fresh = [one for one in self._fresh if not one.over]
+                self._fresh.append(reading)
+                reading.fresh = True
+        if told_now:
+            RECORDER.observe(reading.tell(unfinished=True), reading.site)
+
+    def ended(self, iterator: Any, cut: bool) -> None:
+        """A pass ended.
+
+        Args:
+            iterator: That it was made with.
+            cut: distdoctor ended it.
+        """
+        reading = self._reading(iterator)
+        iterator.__dict__.pop(_READING, None)
+        if not self._is_told(reading):
+            return
+        reading.pass_over()
+        reading.over = True
+        self._open.remove(reading)
+        RECORDER.observe(reading.tell(unfinished=False, cut=cut), reading.site)
+        if reading.backwards == METRICS.backwards:
+            METRICS.evaluated(reading.part.number)
+
+    def stepped(self, optimizer: Any) -> None:
+        """An optimizer made a step."""
+        number = self._optimizers.of(optimizer)
+        for reading in self._fresh:
+            reading.fresh = False
+            reading.steps += 1
+            reading.part = replace(reading.part, optimizer=number)
+            if reading.over:  # it is the step for the last of its batches
+                RECORDER.observe(reading.tell(unfinished=False), reading.site)
+        self._fresh.clear()
+
+    def resumed(self, state: Any) -> None:
+        """An optimizer was given a state; one that is not empty is an earlier one."""
+        self._resumed += isinstance(state, dict) and bool(state.get("state"))
+
+    def told_epoch(self, sampler: Any, _result: None) -> None:
+        """A sampler was told which epoch it is."""
+        self._epochs[id(sampler)] = weakref.ref(sampler), call_site(1)
+
+    def flush(self) -> None:
+        """The process ends: write what open passes have read."""
+        for reading in list(self._open):
+            self._leave(reading)
+
+    # --- a pass ---
+
+    def _reading(self, iterator: Any) -> Reading:
+        reading: Reading | None = iterator.__dict__.get(_READING)
+        if reading is None:
+            reading = Reading(iterator, self._allowance)
+            reading.source = iterator.__dict__.get(_SOURCE)
+            setattr(iterator, _READING, reading)
+        return reading
+
+    def _is_told(self, reading: Reading) -> bool:
+        """Whether a pass is one to tell; the first time, tell that it begins."""
+        if reading.begun or reading.silent:
+            return not reading.silent
+        source = reading.source
+        if RECORDER.writer is None or source is None or self._passes >= MOST_PASSES:
+            reading.silent = True
+            return False
+        held = source.held(self._held)
+        if held is not None:
+            RECORDER.observe(held)
+        reading.part = replace(
+            source.part,
+            number=self._passes,
+            made=self._numbers(source),
+            workers=reading.workers,
+            resumed=self._resumed,
+        )
+        for other in list(self._open):
+            if other.iterator() is None:  # it was left
+                self._leave(other)
+        reading.begun, reading.site = True, call_site(2)
+        self._passes += 1
+        self._open.append(reading)
+        reading.backwards = METRICS.backwards
+        RECORDER.observe(replace(reading.part, unfinished=True), reading.site)
+        return True
+
+    def _leave(self, reading: Reading | None) -> None:
+        if reading is not None and reading.begun and not reading.over:
+            self._open.remove(reading)
+            RECORDER.observe(reading.tell(unfinished=True), reading.site)
+            reading.silent = True
+
+    def _numbers(self, source: Source) -> tuple[int, ...]:
+        """Of the lines that made what a pass reads by."""
+        known = list(source.births)
+        for sampler in (one() for one in source.samplers):
+            told = self._epochs.get(id(sampler))
+            # Whether a sampler is true may take its length to tell.
+            if sampler is not None and told is not None and told[0]() is sampler:
+                known.append((told[1], SET_EPOCH, type(sampler).__name__))
+        numbers = []
+        for birth in known:
+            site, role, kind = birth
+            if site and birth not in self._made:
+                number = self._made[birth] = len(self._made) + 1
+                made = Made(rank=-1, number=number, role=role, kind=kind)
+                RECORDER.observe(made, site)
+            if site:
+                numbers.append(self._made[birth])
+        return tuple(numbers)
+
+
+SAMPLES = Samples()
+
+
+def install() -> None:
+    """Right after `import torch`: what happens before passes can be told."""
+    births.install()
+    told = SAMPLES.told_epoch
+    _replace(DistributedSampler, "set_epoch", lambda made: _telling(made, told))
+    _replace(Optimizer, "load_state_dict", _loading)
+
+
+def watch() -> None:
+    """When the rank joins a job: its passes, from then on.
+
+    That batches are given, and passes end, is told by who watches the iterators.
+    """
+    iterator = dataloader._BaseDataLoaderIter
+    _replace(iterator, "_next_index", _next_index)
+    _replace(iterator, "_reset", _reset)
+    _replace(DataLoader, "__iter__", lambda made: _telling(made, SAMPLES.iterated))
+    if not _watched:
+        _watched.append(True)
+        stepped = harmless(SAMPLES.stepped)
+        register_optimizer_step_post_hook(lambda optimizer, *_: stepped(optimizer))
+        RECORDER.on_turn += [SAMPLES.forget, METRICS.forget]
+        METRICS.watch()
+        RECORDER.on_end.append(harmless(SAMPLES.flush))
+
+
+_watched: list[bool] = []
+
+
+def _replace(
+    kind: type, name: str, around: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> None:
+    """Put a function around a method, unless it is there already."""
+    made = getattr(kind, name)
+    if not hasattr(made, _MARK):
+        method = functools.wraps(made)(around(made))
+        setattr(method, _MARK, True)
+        setattr(kind, name, method)
+
+
+_MARK = "distdoctor_tells"
+
+
+def _next_index(made: Callable[..., Any]) -> Callable[..., Any]:
+    drew = harmless(SAMPLES.drew)
+
+    def next_index(self: Any) -> Any:
+        index = made(self)
+        if not self._dataset_kind:
+            drew(self, index)
+        return index
+
+    return next_index
+
+
+def _reset(made: Callable[..., Any]) -> Callable[..., Any]:
+    left = harmless(SAMPLES.reset)
+
+    def reset(self: Any, loader: Any, first_iter: bool = False) -> Any:
+        if not first_iter:
+            left(self)
+        return made(self, loader, first_iter)
+
+    return reset
+
+
+def _telling(
+    made: Callable[..., Any], tell: Callable[[Any, Any], None]
+) -> Callable[..., Any]:
+    """Tell of each call of a method, with its object and its result."""
+    told = harmless(tell)
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = made(self, *args, **kwargs)
+        told(self, result)
+        return result
+
+    return method
+
+
+def _loading(made: Callable[..., Any]) -> Callable[..., Any]:
+    """Optimizers have a hook for it, but each of its own."""
+    resumed = harmless(SAMPLES.resumed)
+
+    def load_state_dict(self: Any, state_dict: Any) -> Any:
+        result = made(self, state_dict)
+        resumed(state_dict)
+        return result
+
+    return load_state_dict

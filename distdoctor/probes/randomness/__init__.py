@@ -1,0 +1,1 @@
+"""Random streams: how they are seeded, and who draws from them."""

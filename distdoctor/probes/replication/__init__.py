@@ -1,0 +1,1 @@
+"""Models and their weights: where they come from, and what changes them."""

@@ -1,0 +1,1 @@
+"""What a job writes and reads again: checkpoints, and what they give back."""

@@ -1,0 +1,160 @@
+"""Sees checkpoints: which files a rank writes and reads, when, and what they hold.
+
+torch has no hook for these, so its functions are replaced, and `os.replace` and
+`os.rename`, by which a file that was written whole gets its name.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from distdoctor.model.observed.checkpoints import Moved, Opened, Stored
+from distdoctor.probes.harmless import harmless
+from distdoctor.probes.recorder import RECORDER
+from distdoctor.probes.saving import restoring
+from distdoctor.probes.saving.file_contents import Contents, disk_of, file_of
+from distdoctor.probes.saving.keeping import KEEPER
+from distdoctor.probes.sites import call_site
+from distdoctor.probes.stand_ins.replacing import replace
+from distdoctor.probes.steps import scales
+
+_MOST_FILES = 10_000
+"""Of one process; what it writes and reads beyond is not looked at."""
+
+_written: set[str] = set()
+_count = 0
+
+
+def install() -> None:
+    """Right after `import torch`."""
+    for owner in (torch, torch.serialization):
+        replace(owner, "save", _save)
+        replace(owner, "load", _load)
+    for name in ("replace", "rename"):
+        made = getattr(os, name)
+        replace(os, name, _move)
+        for able in (os.supports_dir_fd, os.supports_follow_symlinks):
+            if made in able:
+                able.add(getattr(os, name))
+    restoring.install()
+    scales.install()
+
+
+def watch_safetensors(module: ModuleType) -> None:
+    """Right after `import safetensors.torch`."""
+    replace(module, "save_file", _save)
+    replace(module, "load_file", _load)
+
+
+def _save(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    began = time.monotonic_ns()
+    if KEEPER.on:
+        KEEPER.changes(_target(args, kwargs, 1)[1])
+    result = made(*args, **kwargs)
+    _stored(began, args, kwargs)
+    return result
+
+
+def _load(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    began = time.monotonic_ns()
+    try:
+        result = made(*args, **kwargs)
+    except Exception as error:
+        _opened(began, args, kwargs, None, type(error).__name__)
+        raise
+    _opened(began, args, kwargs, result, "")
+    return result
+
+
+def _move(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    source = _source(args, kwargs) if _written else None
+    result = made(*args, **kwargs)
+    if source is not None:
+        _moved(source, args, kwargs)
+    return result
+
+
+def _target(args: tuple[Any, ...], kwargs: dict[str, Any], at: int) -> tuple[Any, str]:
+    """What was named as the file, and its path."""
+    target = args[at] if len(args) > at else kwargs.get("f", kwargs.get("filename"))
+    return target, file_of(target)
+
+
+def _is_enough() -> bool:
+    global _count
+    _count += 1
+    return RECORDER.writer is None or _count > _MOST_FILES
+
+
+@harmless
+def _stored(began: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    target, file = _target(args, kwargs, 1)
+    thing = args[0] if args else kwargs.get("obj", kwargs.get("tensors"))
+    # torch.distributed.checkpoint writes tensors one by one into files of its own.
+    piece = isinstance(thing, torch.Tensor) and hasattr(target, "write")
+    if not file or piece or _is_enough():
+        return
+    ended = time.monotonic_ns()
+    _written.add(file)
+    contents = Contents(thing)
+    RECORDER.observe(
+        Stored(
+            rank=-1,
+            file=file,
+            disk=disk_of(file),
+            began_ns=began,
+            ended_ns=ended,
+            **contents.fields(),
+            **restoring.running(),
+            **scales.running(thing),
+        ),
+        call_site(1),
+    )
+
+
+@harmless
+def _opened(
+    began: int, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, error: str
+) -> None:
+    _, file = _target(args, kwargs, 0)
+    if not file or _is_enough():
+        return
+    contents = Contents(result)
+    if contents.parts:
+        restoring.loaded(contents.names)
+    ended = time.monotonic_ns()
+    RECORDER.observe(
+        Opened(
+            rank=-1,
+            file=file,
+            disk=disk_of(file),
+            began_ns=began,
+            ended_ns=ended,
+            error=error,
+            **contents.fields(),
+        ),
+        call_site(1),
+    )
+
+
+@harmless
+def _source(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    file = file_of(args[0] if args else kwargs.get("src"))
+    return file if file in _written else None
+
+
+@harmless
+def _moved(source: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    file = file_of(args[1] if len(args) > 1 else kwargs.get("dst"))
+    _written.discard(source)
+    _written.add(file)
+    ended = time.monotonic_ns()
+    RECORDER.observe(
+        Moved(rank=-1, source=source, file=file, ended_ns=ended), call_site(1)
+    )

@@ -1,0 +1,1 @@
+"""Training steps: backward, accumulation, scaling, clipping, optimizers."""

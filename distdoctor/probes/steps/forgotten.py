@@ -1,0 +1,87 @@
+"""Finds parameters that get gradients and that no optimizer holds."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import TypeAlias
+
+from torch import Tensor, nn
+
+from distdoctor.model.observed.gradients import Forgotten
+from distdoctor.probes.fingerprints import prints
+from distdoctor.probes.recorder import RECORDER
+from distdoctor.probes.replication import additions, models
+from distdoctor.probes.steps import optimizers
+
+_FIRST, _SECOND = 2, 8  # steps of all optimizers at which they are looked for
+
+_MOST_NAMES = 50
+
+_Seen: TypeAlias = tuple[weakref.ref[Tensor], str, int]
+
+_candidates: list[_Seen] = []
+
+
+def look(step: int) -> None:
+    """Look at all modules, at two of the steps; note those that were so at both."""
+    if step == _FIRST:
+        _candidates[:] = [
+            (weakref.ref(parameter), name, prints.of_tensor(prints.local(parameter)))
+            for name, parameter in _unheld()
+        ]
+    elif step == _SECOND and _candidates:
+        _tell(step)
+
+
+def _tell(step: int) -> None:
+    still = {id(parameter) for _, parameter in _unheld()}
+    names, changed, site = [], False, ""
+    for reference, name, seen in _candidates:
+        parameter = reference()
+        if parameter is not None and id(parameter) in still:
+            names.append(name)
+            changed |= prints.of_tensor(prints.local(parameter)) != seen
+            site = site or additions.site_of(parameter)
+    _candidates.clear()
+    if names:
+        told = Forgotten(
+            rank=-1,
+            step=step,
+            names=tuple(names[:_MOST_NAMES]),
+            changed=changed,
+            late=bool(site),
+        )
+        RECORDER.observe(told, site)
+
+
+def _unheld() -> list[tuple[str, Tensor]]:
+    """With their names, those that have a gradient."""
+    found: dict[int, Tensor] = {}
+    for thing in gc.get_objects():
+        # isinstance would ask proxies for their class, and so run the user's code.
+        if not issubclass(type(thing), nn.Module):
+            continue
+        for parameter in (thing.__dict__.get("_parameters") or {}).values():
+            if (
+                parameter is not None
+                and parameter.requires_grad
+                and parameter.grad is not None
+                and parameter.is_leaf
+                and _has_memory(parameter)
+            ):
+                found[id(parameter)] = parameter
+    unheld = optimizers.unheld(found.values())
+    return list(zip(optimizers.names_of(unheld), unheld, strict=True)) if unheld else []
+
+
+def turn() -> None:
+    """Forget all: the process begins to play in another run."""
+    _candidates.clear()
+    models.turn()
+
+
+def _has_memory(parameter: Tensor) -> bool:
+    """Whether there is something to read: FSDP frees parameters that it gathered."""
+    part = prints.local(parameter)
+    return not part.numel() or bool(part.data_ptr())

@@ -1,0 +1,204 @@
+"""Sees on how many batches each step of an optimizer accumulates gradients.
+
+Nothing is written as long as there is a step for each batch.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from distdoctor.model.observed.gradients import (
+    CLEARED,
+    LEFT,
+    SKIPPED,
+    STEPPED,
+    Window,
+)
+from distdoctor.probes.data.samples import SAMPLES
+from distdoctor.probes.harmless import harmless
+from distdoctor.probes.recorder import RECORDER
+from distdoctor.probes.sites import call_site
+from distdoctor.probes.steps import acts, losses, optimizers
+from distdoctor.probes.steps.acts import ACTS
+
+_MOST = 2_000  # windows that differ from the one before
+
+
+@dataclass(slots=True)
+class _Open:
+    """Batches that backward has run on since the last step."""
+
+    reads: list[int]
+    batches: list[int]
+    factor: float | None = None  # of the losses; 0.0: not known, or not one
+    unclear: bool = False
+
+
+class Windows:
+    """What this process accumulates."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """This process plays in another run from now on."""
+        self._open = _Open([], [])
+        self._batch = (-1, 0)  # the last that backward ran on: its pass, its number
+        self._accumulates = False
+        self._held: tuple[Window, str] | None = None  # and how many more are like it
+        self._told = 0
+        self._stepper: weakref.ref[Any] | None = None
+        self._watched: weakref.ref[Tensor] | None = None  # a parameter
+        self._seen = (0, 0)  # of its gradient, behind backward: where, which version
+        self._scaled: tuple[weakref.ref[Tensor], float] | None = None
+        self.attempts = 0  # times that a GradScaler was asked for a step
+
+    # --- what happens ---
+
+    def begin(self, loss: Tensor) -> None:
+        """Backward is about to run."""
+        reading = SAMPLES.latest
+        if reading is None or not reading.begun:
+            return
+        if self._open.batches:
+            self._look_between()
+        this, batch = self._open, (reading.part.number, reading.given)
+        if batch == self._batch:
+            return
+        self._batch = batch
+        if this.reads and this.reads[-1] == batch[0]:
+            this.batches[-1] += 1
+            self._accumulates = True
+        else:
+            this.reads.append(batch[0])
+            this.batches.append(1)
+        if self._accumulates:
+            factor = self._factor_of(loss)
+            if this.factor is None or factor == this.factor:
+                this.factor = factor
+            else:
+                this.factor = 0.0
+
+    def passed(self) -> None:
+        """Backward has run."""
+        if not self._open.batches:
+            return
+        gradient = self._gradient()
+        if gradient is None:
+            self._watched = None
+            for known in optimizers.every():
+                for tensor in known.held():
+                    if tensor.grad is not None:
+                        self._watched = weakref.ref(tensor)
+                        gradient = tensor.grad
+                        break
+                if gradient is not None:
+                    break
+        if gradient is not None:
+            self._seen = _state_of(gradient)
+
+    def stepping(self, optimizer: Any) -> None:
+        """An optimizer is about to make a step."""
+        self._stepper = weakref.ref(optimizer)
+        if self._open.batches:
+            self._close(STEPPED, call_site(4))
+
+    def tried(self, _scaler: Any, _optimizer: Any) -> None:
+        """A GradScaler was asked for a step, and may have left it out."""
+        self.attempts += 1
+        if self._open.batches:
+            self._close(SKIPPED, call_site(2))
+
+    def scaled(self, _scaler: Any, loss: Any, result: Any) -> None:
+        """A GradScaler has multiplied a loss."""
+        if not (self._accumulates or self._open.batches):
+            return
+        if isinstance(loss, Tensor) and isinstance(result, Tensor):
+            self._scaled = weakref.ref(result), losses.factor_of(loss, waits=False)
+
+    def cleared(self, owner: Any, _given: Any) -> None:
+        """An optimizer or a model has cleared gradients; others are seen to be gone."""
+        if not self._open.batches:
+            return
+        stepper = None if self._stepper is None else self._stepper()
+        gone = self._watched is not None and self._gradient() is None
+        if gone or (stepper is not None and owner is stepper):
+            self._close(CLEARED, call_site(2))
+
+    def flush(self) -> None:
+        """The process ends: tell what was not stepped with."""
+        if self._open.batches:
+            self._close(LEFT, "")
+        self._tell()
+
+    # --- a window ---
+
+    def _gradient(self) -> Tensor | None:
+        tensor = None if self._watched is None else self._watched()
+        return None if tensor is None else tensor.grad
+
+    def _look_between(self) -> None:
+        """Backward runs once more: see what became of the gradients meanwhile."""
+        gradient = self._gradient()
+        if self._watched is None:
+            self._open.unclear = True
+        elif gradient is None:
+            self._close(CLEARED, call_site(5))
+        elif _state_of(gradient) != self._seen:
+            self._open.unclear = True
+
+    def _factor_of(self, loss: Tensor) -> float:
+        if self._scaled is not None and self._scaled[0]() is loss:
+            return self._scaled[1]
+        return losses.factor_of(loss, waits=False)
+
+    def _close(self, end: str, site: str) -> None:
+        this, self._open = self._open, _Open([], [])
+        if not self._accumulates:
+            return
+        changes = -1
+        gradient = self._gradient()
+        if end == STEPPED and gradient is not None:
+            where, version = _state_of(gradient)
+            changes = version - self._seen[1] if where == self._seen[0] else -1
+        window = Window(
+            rank=-1,
+            reads=tuple(this.reads),
+            batches=tuple(this.batches),
+            end=end,
+            factor=this.factor or 0.0,
+            changes=changes,
+            unclear=this.unclear,
+        )
+        if self._held is not None:
+            held, where_held = self._held
+            if where_held == site and replace(window, more=held.more) == held:
+                self._held = replace(held, more=held.more + 1), site
+                return
+        self._tell()
+        self._held = window, site
+
+    def _tell(self) -> None:
+        held, self._held = self._held, None
+        if held is not None and self._told < _MOST:
+            self._told += 1
+            RECORDER.observe(*held)
+
+
+def _state_of(gradient: Tensor) -> tuple[int, int]:
+    return gradient.data_ptr(), gradient._version
+
+
+WINDOWS = Windows()
+
+
+def install() -> None:
+    """At the first `init_process_group`."""
+    acts.tell(ACTS.cleared, WINDOWS.cleared)
+    acts.tell(ACTS.tried, WINDOWS.tried)
+    acts.tell(ACTS.scaled, WINDOWS.scaled)
+    RECORDER.on_end.append(harmless(WINDOWS.flush))
