@@ -3,9 +3,9 @@
 What it is
 ----------
 Backward gives gradients and nothing comes of them: the optimizer never steps, on all
-ranks or on some; its learning rate is 0; a GradScaler skips every step; the gradients
-are exactly zero (a tensor was detached); or the steps are too small for weights in half
-precision.
+ranks or on some; the gradients are cleared before it does; its learning rate is 0; a
+GradScaler skips every step; the gradients are exactly zero (a tensor was detached); or
+the steps are too small for weights in half precision.
 
 Why it matters
 --------------
@@ -37,8 +37,35 @@ It steps, with gradients that are zero:
            | gradients(step=8,prints=1,norms=0,weights=7,passes=1,rate=.1)@t.py:9
            | exit=0
 
+They are cleared between backward and the step:
+
+    rank 0 | holds(names=w,sizes=4)@t.py:5  act(word=drop)@t.py:8
+           | cycle(step=1,words=backward+drop+step,more=7)@t.py:9
+           | gradients(step=1,prints=0,norms=0,weights=7,passes=1,rate=.1)@t.py:9
+           | gradients(step=8,prints=0,norms=0,weights=7,passes=1,rate=.1)@t.py:9
+           | exit=0
+
 Well
 ----
+What backward gives is kept elsewhere, and put there again before the step:
+
+    rank 0 | holds(names=w,sizes=4)@t.py:5  act(word=drop)@t.py:8
+           | cycle(step=1,words=clear+2:backward.drop+changed+step,more=7)@t.py:9
+           | gradients(step=1,prints=1,norms=1,weights=7,passes=1,rate=.1)@t.py:9
+           | gradients(step=8,prints=2,norms=1,weights=8,passes=1,rate=.1)@t.py:9
+           | exit=0
+
+Gradients that are not finite are cleared, and a step is made with nothing, now and
+then:
+
+    rank 0 | holds(names=w,sizes=4)@t.py:5  act(word=drop)@t.py:8
+           | cycle(step=1,words=clear+backward+step,more=7)@t.py:9
+           | cycle(step=9,words=clear+backward+drop+step,more=1)@t.py:9
+           | cycle(step=11,words=clear+backward+step,more=7)@t.py:9
+           | gradients(step=1,prints=1,norms=1,weights=7,passes=1,rate=.1)@t.py:9
+           | gradients(step=8,prints=2,norms=1,weights=8,passes=1,rate=.1)@t.py:9
+           | exit=0
+
 A warm-up begins with a learning rate of 0:
 
     rank 0 | holds(names=w,sizes=4)@t.py:5
@@ -73,8 +100,9 @@ A rank without a journal may train:
 Remedy
 ------
 Call `optimizer.step()` (or `scaler.step(optimizer)` and `scaler.update()`) after
-backward, give the optimizer the parameters of the model that is trained and a learning
-rate above 0, and detach nothing between these parameters and the loss.
+backward, and `optimizer.zero_grad()` behind it. Give the optimizer the parameters of
+the model that is trained and a learning rate above 0, and detach nothing between these
+parameters and the loss.
 """
 
 from __future__ import annotations
@@ -83,11 +111,14 @@ from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.replication.replicas import replicas
+from distdoctor.analysis.steps.clearing import Emptied, emptied
 from distdoctor.analysis.steps.gradients import backward_lines, places, some
 from distdoctor.analysis.steps.optimizing import Unchanged, held, unchanged
+from distdoctor.analysis.steps.protocol import Course, courses, lines_of
 from distdoctor.model.events import Shortened
 from distdoctor.model.findings import Finding, Severity
-from distdoctor.model.observed.gradients import Holds, Unstepped
+from distdoctor.model.observed.gradients import Gradients, Holds, Unstepped
+from distdoctor.model.observed.protocol import DROP
 from distdoctor.model.run import Run, named
 
 CODE = "DD417"
@@ -106,6 +137,12 @@ LEAST_PASSES = 8
 LEAST_PASSES_CUT = 64
 """Likewise, of a run that was ended, and may have stepped later."""
 
+LEAST_EMPTY = 3
+"""Steps that are made with nothing."""
+
+MOST_STEPS = 0.6
+"""Share of all steps; where gradients that are not finite are cleared, it is less."""
+
 
 def examine(run: Run) -> Iterator[Finding]:
     """Optimizers that never step, and those whose steps change nothing."""
@@ -113,6 +150,12 @@ def examine(run: Run) -> Iterator[Finding]:
         yield _never(run, stuck)
     for stuck in _left_behind(run):
         yield _never(run, stuck)
+    cleared: dict[int, list[tuple[Course, Emptied]]] = {}
+    for course in courses(run):
+        if (empty := _emptied(run, course)) is not None:
+            cleared.setdefault(course.optimizer, []).append((course, empty))
+    for told in cleared.values():
+        yield _empty(run, told)
     alike: dict[tuple[int, str], list[Unchanged]] = {}
     for rank in run.seen:
         for one in unchanged(run, rank, LEAST_LOOKS, PATIENCE):
@@ -176,6 +219,39 @@ def _never(run: Run, stuck: list[Unstepped]) -> Finding:
             *places(made, ranks, "makes the optimizer"),
         ),
         details={"passes": passes},
+    )
+
+
+def _emptied(run: Run, course: Course) -> Emptied | None:
+    found = emptied(course)
+    least = max(LEAST_EMPTY, MOST_STEPS * course.steps)
+    if found is None or found.cycles < least:
+        return None
+    looks = [
+        look
+        for look in run.of(Gradients, course.rank)
+        if look.optimizer == course.optimizer
+    ]
+    return None if any(norm for look in looks for norm in look.norms) else found
+
+
+def _empty(run: Run, told: list[tuple[Course, Emptied]]) -> Finding:
+    (course, found), ranks = told[0], tuple(each.rank for each, _ in told)
+    acts = [act for each, _ in told for act in lines_of(run, each, DROP)]
+    return Finding(
+        message=(
+            f"{named(ranks).capitalize()} clear{'s' * (len(ranks) == 1)} what backward "
+            f"gave before the optimizer uses it: {found.cycles} of {course.steps} "
+            "steps are made without gradients"
+        ),
+        exhibits=(found.typical, *acts[:1]),
+        culprits=() if set(ranks) == set(run.seen) else ranks,
+        locations=(
+            *places(acts, ranks, "clears what no step was made with"),
+            *places([found.typical], ranks, "steps with nothing"),
+            *backward_lines(run, ranks),
+        ),
+        details={"steps": course.steps, "empty": found.cycles},
     )
 
 

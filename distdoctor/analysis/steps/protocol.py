@@ -303,52 +303,6 @@ def passes_of(cycle: Cycle) -> Iterator[str]:
     yield from last
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """Passes whose gradients were cleared, and no step was made with them.
-
-    Attributes:
-        passes: Of all cycles.
-        dropped: Of them, those that were lost.
-        cycles: That lose some, and step with the rest as backward gave it.
-        typical: The most frequent one of them.
-        batches: Each pass ran on a batch of its own.
-    """
-
-    passes: int
-    dropped: int
-    cycles: int
-    typical: Cycle
-    batches: bool
-
-
-def lost(course: Course) -> Lost | None:
-    """What is cleared within the cycles of an optimizer; None: nothing that counts.
-
-    Gradients that are changed behind the last pass by other means may hold what was
-    kept of those before.
-    """
-    passes = dropped = cycles = 0
-    typical: Cycle | None = None
-    own = True
-    for cycle in course.cycles:
-        said = [word.partition("/")[0] for word in unpacked(cycle.words)]
-        count = 1 + cycle.more
-        here = sum(word in {BACKWARD, SCALED} for word in said)
-        used = sum(1 for _ in passes_of(cycle))
-        passes += here * count
-        if DROP not in said or not used or {CHANGED, TAKEN} & set(said):
-            continue
-        dropped += (here - used) * count
-        cycles += count
-        own &= cycle.batches >= here
-        if typical is None or cycle.more > typical.more:
-            typical = cycle
-    if typical is None:
-        return None
-    return Lost(passes, dropped, cycles, typical, own)
-
-
 def norms_of(run: Run, course: Course) -> list[tuple[int, float]]:
     """By step, the norm of all gradients, where they were looked at and finite."""
     return [

@@ -1,0 +1,99 @@
+"""What is cleared of the gradients before a step is made with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from operator import attrgetter
+
+from distdoctor.analysis.steps.protocol import Course, passes_of
+from distdoctor.model.observed.protocol import (
+    BACKWARD,
+    CHANGED,
+    DROP,
+    SCALED,
+    SKIP,
+    TAKEN,
+    Cycle,
+    unpacked,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Passes whose gradients were cleared, and no step was made with them.
+
+    Attributes:
+        passes: Of all cycles.
+        dropped: Of them, those that were lost.
+        cycles: That lose some, and step with the rest as backward gave it.
+        typical: The most frequent one of them.
+        batches: Each pass ran on a batch of its own.
+    """
+
+    passes: int
+    dropped: int
+    cycles: int
+    typical: Cycle
+    batches: bool
+
+
+def lost(course: Course) -> Lost | None:
+    """What is cleared within the cycles of an optimizer; None: nothing that counts.
+
+    Gradients that are changed behind the last pass by other means may hold what was
+    kept of those before.
+    """
+    passes = dropped = cycles = 0
+    typical: Cycle | None = None
+    own = True
+    for cycle in course.cycles:
+        said = [word.partition("/")[0] for word in unpacked(cycle.words)]
+        count = 1 + cycle.more
+        here = sum(word in {BACKWARD, SCALED} for word in said)
+        used = sum(1 for _ in passes_of(cycle))
+        passes += here * count
+        if DROP not in said or not used or {CHANGED, TAKEN} & set(said):
+            continue
+        dropped += (here - used) * count
+        cycles += count
+        own &= cycle.batches >= here
+        if typical is None or cycle.more > typical.more:
+            typical = cycle
+    if typical is None:
+        return None
+    return Lost(passes, dropped, cycles, typical, own)
+
+
+@dataclass(frozen=True, slots=True)
+class Emptied:
+    """Steps that are made with nothing, for all that backward gave was cleared.
+
+    Attributes:
+        cycles: That end in such a step.
+        typical: The most frequent one of them.
+    """
+
+    cycles: int
+    typical: Cycle
+
+
+def emptied(course: Course) -> Emptied | None:
+    """The steps of an optimizer that come behind the clearing of all gradients.
+
+    Gradients that are put there by other means, or taken before, are not lost.
+    """
+    found = [
+        cycle
+        for cycle in course.cycles
+        if not any(passes_of(cycle)) and _only_drops(cycle)
+    ]
+    if not found:
+        return None
+    count = sum(1 + cycle.more for cycle in found)
+    return Emptied(count, max(found, key=attrgetter("more")))
+
+
+def _only_drops(cycle: Cycle) -> bool:
+    said = {word.partition("/")[0] for word in unpacked(cycle.words)}
+    given = {BACKWARD, SCALED} & said and DROP in said
+    return bool(given) and SKIP not in said and not {CHANGED, TAKEN} & said
