@@ -57,6 +57,12 @@ class Job:
         loss.backward()
         self.windows.passed()
 
+    def read_ahead(self, number: int, batches: int) -> None:
+        """Read some batches, and run backward on each behind that, so many times."""
+        self.read.given += number
+        for _ in range(batches):
+            self.batch(4, same=True)
+
     def step(self) -> None:
         """Step, and clear."""
         self.windows.stepping(self.optimizer)
@@ -129,6 +135,55 @@ def test_several_passes_on_one_batch_are_one(job: Job) -> None:
         job.batch(4, same=True)
     job.step()
     assert shapes(job) == [((0,), (2,), STEPPED, 0)]
+
+
+def test_batches_that_are_read_first_are_counted_by_their_passes(job: Job) -> None:
+    for epoch in range(2):
+        job.begin_epoch(epoch)
+        for size in (4, 4, 1):
+            job.read_ahead(size, size)
+            job.step()
+    assert shapes(job) == [
+        ((0,), (4,), STEPPED, 1),
+        ((0,), (1,), STEPPED, 0),
+        ((1,), (4,), STEPPED, 1),
+        ((1,), (1,), STEPPED, 0),
+    ]
+    assert job.told[0].factor == 0.25
+    assert not any(one.unclear for one in job.told)
+
+
+def test_what_is_read_first_and_left_leaks(job: Job) -> None:
+    job.begin_epoch(0)
+    job.read_ahead(4, 4)
+    job.step()
+    job.read_ahead(3, 3)
+    job.begin_epoch(1)
+    job.read_ahead(4, 4)
+    job.step()
+    assert shapes(job) == [((0,), (4,), STEPPED, 0), ((0, 1), (3, 4), STEPPED, 0)]
+
+
+@pytest.mark.parametrize(("read", "passes"), [(5, 4), (2, 4), (3, 6)])
+def test_windows_of_which_more_was_read_are_unclear(
+    job: Job, read: int, passes: int
+) -> None:
+    """One batch too many, to know which one is last; several losses for each."""
+    job.epoch(0, 8)  # it does accumulate
+    job.clear()
+    job.begin_epoch(1)
+    job.read_ahead(read, passes)
+    job.step()
+    job.windows.flush()
+    assert [one.unclear for one in job.told] == [False, True]
+
+
+def test_several_losses_on_each_batch_are_no_window(job: Job) -> None:
+    job.begin_epoch(0)
+    for _ in range(3):
+        job.read_ahead(1, 2)
+        job.step()
+    assert shapes(job) == []
 
 
 def test_gradients_that_are_gone_were_cleared_by_whomever(job: Job) -> None:

@@ -30,10 +30,17 @@ _MOST = 2_000  # windows that differ from the one before
 
 @dataclass(slots=True)
 class _Open:
-    """Batches that backward has run on since the last step."""
+    """Batches that backward has run on since the last step.
+
+    Attributes:
+        reads: Numbers of the passes over loaders that gave them.
+        batches: Of each such pass.
+        passes: How often backward ran, for batches of the last one.
+    """
 
     reads: list[int]
     batches: list[int]
+    passes: int = 0
     factor: float | None = None  # of the losses; 0.0: not known, or not one
     unclear: bool = False
 
@@ -48,6 +55,7 @@ class Windows:
         """This process plays in another run from now on."""
         self._open = _Open([], [])
         self._batch = (-1, 0)  # the last that backward ran on: its pass, its number
+        self._mark = (-1, 0)  # likewise, of the window before
         self._accumulates = False
         self._held: tuple[Window, str] | None = None  # and how many more are like it
         self._told = 0
@@ -68,15 +76,21 @@ class Windows:
             self._look_between()
         this, batch = self._open, (reading.part.number, reading.given)
         if batch == self._batch:
-            return
-        self._batch = batch
-        if this.reads and this.reads[-1] == batch[0]:
+            if not this.reads:
+                return
+            this.passes += 1
+        elif this.reads and this.reads[-1] == batch[0]:
+            self._batch = batch
+            this.passes += 1
             this.batches[-1] += 1
             self._accumulates = True
         else:
+            self._settle()
+            self._batch = batch
+            this.passes = 1
             this.reads.append(batch[0])
             this.batches.append(1)
-        if self._accumulates:
+        if self._accumulates or self._read_ahead():
             factor = self._factor_of(loss)
             if this.factor is None or factor == this.factor:
                 this.factor = factor
@@ -137,6 +151,27 @@ class Windows:
 
     # --- a window ---
 
+    def _given(self) -> int:
+        """Batches that a pass has given since the window before."""
+        number, given = self._batch
+        return given - self._mark[1] if number == self._mark[0] else given
+
+    def _read_ahead(self) -> bool:
+        """Whether more batches were read than backward was seen to turn to."""
+        this = self._open
+        return this.passes > this.batches[-1] and self._given() > this.batches[-1]
+
+    def _settle(self) -> None:
+        """No further batch of this pass over a loader belongs to the window."""
+        this = self._open
+        if this.batches and self._read_ahead():
+            if self._given() == this.passes:  # they were read first, all of them
+                this.batches[-1] = this.passes
+                self._accumulates = True
+            else:
+                this.unclear = True
+        self._mark = self._batch
+
     def _gradient(self) -> Tensor | None:
         tensor = None if self._watched is None else self._watched()
         return None if tensor is None else tensor.grad
@@ -157,6 +192,7 @@ class Windows:
         return losses.factor_of(loss, waits=False)
 
     def _close(self, end: str, site: str) -> None:
+        self._settle()
         this, self._open = self._open, _Open([], [])
         if not self._accumulates:
             return
