@@ -4,7 +4,8 @@ What it is
 ----------
 A GradScaler finds its scale by trial: it halves it when gradients overflow, and doubles
 it after many steps without. The job saves its optimizer, so that it can go on from
-there, and not the scale, which is another one by now than a new GradScaler begins with.
+there, and not the scale, which sooner or later is another one than a new GradScaler
+begins with.
 
 Why it matters
 --------------
@@ -30,6 +31,12 @@ The job itself goes on from there, and begins at 65536 again:
            | given(what=model,matched=4)  given(what=optimizer)@t.py:35
            | continued(filled,scale=65536.0)@t.py:50  exit=0
 
+It is not in the file; in this run it has not moved yet, in a longer one it will:
+
+    rank 0 | stored(file=c,parts=model+optimizer,running_scale=65536.0,first_scale=65536.0)@t.py:22
+           | exit=0
+    rank 1 | exit=0
+
 Well
 ----
 The GradScaler's state is in the file, or in another one:
@@ -41,10 +48,10 @@ The GradScaler's state is in the file, or in another one:
     rank 0 | stored(file=c,parts=model+optimizer,running_scale=1024.0,first_scale=65536.0)@t.py:22
            | kept@t.py:23  stored(file=d,parts=scaler,scale=1024.0)@t.py:23  exit=0
 
-The scale is what a new GradScaler begins with:
+The scale is a constant, so that there is nothing to be saved:
 
-    rank 0 | stored(file=c,parts=model+optimizer,running_scale=1024.0,first_scale=1024.0)@t.py:22
-           | exit=0
+    rank 0 | stored(file=c,parts=model+optimizer)@t.py:22  exit=0
+    rank 1 | exit=0
 
 Weights alone are saved, to be used and not to be trained:
 
@@ -106,7 +113,6 @@ def _lacks_scale(stored: Stored) -> bool:
         "optimizer" in stored.parts
         and "scaler" not in stored.parts
         and stored.running_scale > 0 < stored.first_scale
-        and stored.running_scale != stored.first_scale
     )
 
 
@@ -133,7 +139,9 @@ def _finding(run: Run, stored: Stored) -> Finding:
     began = None if resume is None else _begun(resume)
     scale, first = stored.running_scale, stored.first_scale
     times = round(abs(log2(scale / first)))
-    if scale < first:
+    if scale == first:
+        cost = "it has not moved in this run; in a longer one it does, and that is lost"
+    elif scale < first:
         cost = f"a job that goes on from it leaves out {_steps(times)} to find it again"
     else:
         cost = "a job that goes on from it begins with the smaller one"

@@ -229,6 +229,18 @@ def test_a_scale_that_is_not_saved_is_told(saved: Any) -> None:
     assert scales.running(saved) == {"running_scale": 16.0, "first_scale": 64.0}
 
 
+@pytest.mark.parametrize(("interval", "told"), [(2_000, True), (2**31 - 1, False)])
+def test_a_scale_that_has_not_moved_is_told_if_it_ever_will(
+    monkeypatch: pytest.MonkeyPatch, interval: int, told: bool
+) -> None:
+    scaler = GradScaler("cpu", init_scale=64.0, growth_interval=interval)
+    scaler.scale(torch.ones(()))
+    monkeypatch.setattr(scales, "_made", {scaler: 64.0})
+    monkeypatch.setattr(scales, "_told", [])
+    fields = {"running_scale": 64.0, "first_scale": 64.0}
+    assert scales.running({}) == (fields if told else {})
+
+
 def test_whoever_asks_for_the_state_saves_it(
     used: GradScaler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -368,8 +380,11 @@ def test_what_happens_once_in_many_steps_is_no_habit() -> None:
 KEPT = "stored(file=c,parts=model+optimizer,running_scale={},first_scale=1024.0)@t.py:2"
 
 
-def test_one_halving_costs_one_step_and_is_a_warning() -> None:
+def test_one_halving_costs_at_most_one_step_and_is_a_warning() -> None:
     found = finding_of("DD517", KEPT.format(512.0))
+    assert found is not None
+    assert found.severity is Severity.WARNING
+    found = finding_of("DD517", KEPT.format(1024.0))
     assert found is not None
     assert found.severity is Severity.WARNING
     found = finding_of("DD517", KEPT.format(128.0))

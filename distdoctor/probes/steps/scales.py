@@ -16,6 +16,8 @@ from distdoctor.probes.saving.file_contents import is_optimizer, number_of
 from distdoctor.probes.sites import call_site
 from distdoctor.probes.stand_ins.replacing import replace
 
+_LONGEST_INTERVAL = 1_000_000  # steps
+
 _MOST_NODES = 2_000  # of a checkpoint
 _DEEPEST = 4
 _LARGE = 64  # entries of a mapping that may be weights by name
@@ -45,6 +47,7 @@ def running(thing: Any) -> dict[str, Any]:
         (float(one.get_scale()), first)
         for one, first in list(_made.items())
         if one.is_enabled() and one._scale is not None and _has_torchs_state(one)
+        if _moves(one, first)
     ]
     if not used or _told:
         return {}
@@ -56,6 +59,12 @@ def running(thing: Any) -> dict[str, Any]:
 
 def _has_torchs_state(scaler: Any) -> bool:
     return type(scaler).state_dict is GradScaler.state_dict
+
+
+def _moves(scaler: Any, first: float) -> bool:
+    """Whether its scale has moved, or will: some make it a constant in this way."""
+    soon: bool = scaler.get_growth_interval() <= _LONGEST_INTERVAL
+    return soon or float(scaler.get_scale()) != first
 
 
 def _make(made: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
