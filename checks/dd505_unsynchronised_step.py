@@ -93,6 +93,9 @@ SEVERITY = Severity.ERROR
 NEEDS = (Cycle,)
 
 
+_TOGGLES = "tells DDP whether to average"
+
+
 def examine(run: Run) -> Iterator[Finding]:
     """Replicas that step with gradients of their own."""
     for found in unreduced(run):
@@ -137,7 +140,7 @@ def _lines(run: Run, found: Unreduced) -> list[Location]:
     toggled = assigning(run, "require_backward_grad_sync") if found.told else []
     return [
         *(places(told, ranks, "tells DDP not to average") if found.told else []),
-        *[Location(one, ranks, Role.CULPRIT, "tells it, too") for one in toggled],
+        *[Location(one, ranks, Role.CULPRIT, _TOGGLES) for one in toggled],
         *places(acts, ranks, "backward, not averaged"),
         *places(found.cycles, ranks, "steps with gradients of its own"),
     ]

@@ -146,13 +146,17 @@ def _refused(run: Run, several: Sequence[Refused]) -> Finding:
         for cycle in run.of(Cycle, one.rank)
         if cycle.optimizer == one.optimizer and SCALED_STEP in unpacked(cycle.words)
     ]
-    beside: list[Event] = [*several, *cycles[:1], *steps]
+    beside: list[Event] = [*cycles[:1], *steps]
+    stepped = places(beside, ranks, "update belongs behind this")
+    known = {location.place for location in stepped}
+    raised = places(several, ranks, "raised here")
     return Finding(
         message=capital(story),
         exhibits=(one, *cycles[:1]),
         culprits=ranks if alone else (),
         locations=(
-            *places(beside, ranks, "update belongs behind this"),
+            *stepped,
+            *[location for location in raised if location.place not in known],
             *backward_lines(run, ranks),
         ),
         certainty=Certainty.PROVED,

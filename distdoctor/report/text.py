@@ -88,7 +88,7 @@ def _headline(report: Report) -> Text:
     if run.torch:
         torch = ".".join(run.torch.split("+")[0].split(".")[:2])
         parts.append(plain(f"torch {torch} {run.backend}/{run.device}"))
-    parts.append(f"{run.steps} steps in {run.seconds:.1f} s")
+    parts.append(f"{run.steps} step{'s' * (run.steps != 1)} in {run.seconds:.1f} s")
     return Text(plain(" · ".join(parts)), style="bold")
 
 

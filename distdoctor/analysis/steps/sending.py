@@ -100,6 +100,9 @@ def _meetings(run: Run) -> dict[int, list[Meeting]]:
     return found
 
 
+_STEPS = "steps with what backward averaged"
+
+
 def vary(numbers: Sequence[float]) -> bool:
     """Whether positive numbers differ by more than rounding explains."""
     return max(numbers) > min(numbers) * (1 + APART)
@@ -120,6 +123,7 @@ def exchange_lines(run: Run, look: Meeting) -> list[Location]:
         if one.optimizer == look.holds.optimizer
     ]
     return [
-        *places(list(look.sent), look.ranks, "sends"),
+        *places([one for one in look.sent if one.in_backward], look.ranks, _STEPS),
+        *places([one for one in look.sent if not one.in_backward], look.ranks, "sends"),
         *places(above, look.ranks, "calls what sends"),
     ]
