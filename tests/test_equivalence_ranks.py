@@ -19,6 +19,7 @@ from equivalence_steps import (
     sgd,
     summed,
 )
+from step_properties import load_job
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -96,6 +97,22 @@ def lars_on_local_gradients(parameters: list[nn.Parameter]) -> torch.optim.Optim
     return Lars(parameters, averaged=False)
 
 
+def lamb(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    made: torch.optim.Optimizer = load_job("trust_ratio").Lamb(parameters, lr=0.01)
+    return made
+
+
+def averaged_late(
+    model: nn.Module, optimizer: torch.optim.Optimizer, parts: Parts
+) -> None:
+    """Each rank steps with gradients of its own, and weights are averaged behind it."""
+    right(model, optimizer, parts)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            dist.all_reduce(parameter)
+            parameter.div_(dist.get_world_size())
+
+
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("wrap", [DistributedDataParallel, fully_shard])
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
@@ -103,6 +120,12 @@ def test_right_steps_are_those_of_one_rank(
     wrap: Callable[[nn.Module], nn.Module],
 ) -> None:
     step = Step(Transformer, adam, right, wrap=wrap)
+    assert assert_ranks(step, TOKENS, examples=FEW).excess <= 0.1
+
+
+@pytest.mark.ranks(2)
+def test_trust_ratios_of_averaged_gradients_are_those_of_one_rank() -> None:
+    step = Step(Transformer, lamb, right, wrap=DistributedDataParallel)
     assert assert_ranks(step, TOKENS, examples=FEW).excess <= 0.1
 
 
@@ -139,5 +162,13 @@ def test_gradients_that_are_summed_over_ranks_are_told() -> None:
 
 @pytest.mark.ranks(2)
 @pytest.mark.distdoctor(ignore=["DD551"])
-def test_trust_ratios_of_local_gradients_are_told() -> None:
-    failing(Step(perceptron, lars_on_local_gradients, right))
+@pytest.mark.parametrize(
+    "step",
+    [
+        Step(perceptron, lars_on_local_gradients, right),
+        Step(perceptron, lamb, averaged_late),
+    ],
+    ids=["lars", "lamb"],
+)
+def test_trust_ratios_of_local_gradients_are_told(step: Step) -> None:
+    failing(step)
