@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from distdoctor.launch.guard import Guard
 from distdoctor.launch.tree import ProcessTree
@@ -70,3 +71,29 @@ def test_the_guard_and_older_children_are_no_part_of_the_job(tmp_path: Path) -> 
     grandchild.kill()
     older.kill()
     older.communicate()
+
+
+LISTENS = """
+import multiprocessing as mp, time
+from multiprocessing import resource_sharer, util
+def child(queue):
+    handle = resource_sharer.DupFd(1)
+    queue.put(util.get_temp_dir())
+    time.sleep(60)
+queue = mp.get_context("fork").Queue()
+mp.get_context("fork").Process(target=child, args=(queue,)).start()
+print(queue.get(), flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks a process that has threads")
+def test_no_socket_of_a_worker_is_left(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LISTENS]
+    tree = ProcessTree(command, dict(os.environ), tmp_path, str(tmp_path))
+    assert tree.root.stdout is not None
+    folder = Path(tree.root.stdout.readline().decode().strip())
+    assert list(folder.glob("listener-*"))
+    tree.end()
+    tree.root.communicate()
+    assert not folder.exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -100,6 +101,7 @@ class ProcessTree:
             with suppress(OSError):
                 self.root.kill()
         remaining = self.processes()
+        folders = _socket_folders(remaining)
         send_all(remaining, signal.SIGTERM)
         end = time.monotonic() + _GRACE_S
         while remaining and time.monotonic() < end:
@@ -114,6 +116,8 @@ class ProcessTree:
             psutil.wait_procs(remaining, timeout=0.1)
             self._reap()
         self._reap()
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
         self._adopt_orphans(False)
         self._guard.release()
 
@@ -129,6 +133,22 @@ class ProcessTree:
 
     def _children(self) -> set[psutil.Process]:
         return set(psutil.Process().children()) - self._others
+
+
+def _socket_folders(processes: Iterable[psutil.Process]) -> set[Path]:
+    """Folders in which processes listen by multiprocessing's sockets.
+
+    Workers of DataLoaders have one each, and remove it when they leave. One that is
+    ended cannot. Source: `get_temp_dir` of Lib/multiprocessing/util.py (Python 3.11).
+    """
+    found = set()
+    for process in processes:
+        with suppress(psutil.Error, OSError):
+            for socket in process.net_connections("unix"):
+                folder = Path(str(socket.laddr)).parent
+                if folder.name.startswith("pymp-"):
+                    found.add(folder)
+    return found
 
 
 def lives(pid: int) -> bool:
