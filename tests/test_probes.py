@@ -219,6 +219,15 @@ compiled = torch.compile(model, backend="aot_eager")
 for batch in torch.ones(2, 3, 4):
     compiled(batch).sum().backward()
 print("BROKEN AT", *counters["graph_break"], flush=True)
+
+
+def clear():
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    model.zero_grad()
+
+
+torch.compile(clear, fullgraph=True, backend="eager")()
+print("IN ONE GRAPH", [parameter.grad for parameter in model.parameters()], flush=True)
 dist.destroy_process_group()
 """
 
@@ -226,6 +235,7 @@ dist.destroy_process_group()
 def test_nothing_of_the_probes_is_compiled(tmp_path: Path) -> None:
     _, said = check(tmp_path, COMPILED)
     assert "BROKEN AT" in said
+    assert "IN ONE GRAPH [None, None]" in said
     for sign in ("know how to trace the builtin", "DispatchKeySet", "/probes/"):
         assert sign not in said
 

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.replacing import traced_as
 
 Tell = Callable[..., Any]
 
@@ -111,4 +112,5 @@ def _around(kind: Any, name: str, before: list[Tell], after: list[Tell]) -> None
             tell(self, given)
         return result
 
+    traced_as(made, method)
     setattr(kind, name, method)
