@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 from types import CodeType
 from typing import Any
 
+import torch
 from torch.optim import lr_scheduler
 
 from distdoctor.model.observed.settings import Schedule
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
+from distdoctor.probes.replacing import traced_as
 from distdoctor.probes.sites import call_site
 from distdoctor.probes.steps.rates import RATES
 from distdoctor.probes.steps.windows import WINDOWS
@@ -202,6 +204,8 @@ def _telling(kind: Any) -> None:
 
     @functools.wraps(made)
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return made(self, *args, **kwargs)
         scheduled(self)
         if not SCHEDULES.depth:
             known(self)
@@ -214,6 +218,7 @@ def _telling(kind: Any) -> None:
             asked(self, bool(args or kwargs))
         return result
 
+    traced_as(made, step)  # what torch warns of stands at one of its own lines, too
     kind.step = step
 
 
