@@ -22,6 +22,7 @@ from distdoctor.journal import SIMULATION_VARIABLE
 from distdoctor.probes import conditions
 from distdoctor.probes.boot import reporting
 from distdoctor.probes.communication import reducers, rendezvous, setup
+from distdoctor.probes.communication.backends import backend_of
 from distdoctor.probes.data import samples
 from distdoctor.probes.data.loaders import watch_loaders
 from distdoctor.probes.data.shortening import Shortening, of_environment
@@ -149,7 +150,7 @@ def _joined() -> None:
     RECORDER.note(
         "started",
         world_size=size,
-        backend=dist.get_backend(),
+        backend=backend_of(),
         torch=torch.__version__,
         device="cuda" if torch.cuda.is_available() else "cpu",
     )

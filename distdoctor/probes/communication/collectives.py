@@ -34,6 +34,7 @@ from distdoctor.model.operations import (
     Operation,
 )
 from distdoctor.probes.communication import reduce_ops
+from distdoctor.probes.communication.backends import backend_of
 from distdoctor.probes.communication.board import Board, local_cells
 from distdoctor.probes.communication.exchanges import EXCHANGES
 from distdoctor.probes.communication.handles import (
@@ -348,7 +349,7 @@ class Collectives:
             return None
         try:
             ranks = tuple(dist.get_process_group_ranks(group))
-            polled = dist.get_backend(group) == "gloo"
+            polled = backend_of(group) == "gloo"
         except (KeyError, RuntimeError, ValueError):
             ranks = tuple(range(group.size()))  # not (yet) known to torch's Python side
             polled = False
