@@ -2,7 +2,8 @@
 
 The count goes on through the epochs; what is left is divided by its own number, or its
 gradients are put right afterwards; windows have so many tokens; a loop is left when
-enough steps are made; two models take turns on each batch.
+enough steps are made; two models take turns on each batch; windows are read before
+backward runs, or one batch ahead of it.
 """
 
 from collections.abc import Iterator
@@ -114,6 +115,45 @@ def in_turns() -> None:
                 second.step()
 
 
+def train_on(
+    model: nn.Module, optimizer: torch.optim.Optimizer, window: list[list[Tensor]]
+) -> None:
+    """Make a step with a window that is read already."""
+    for inputs, labels in window:
+        (mse_loss(model(inputs), labels) / len(window)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def read_first() -> None:
+    """A window is a list, and so is what is left."""
+    loader, (model, optimizer) = data(), learner()
+    for epoch in range(2):
+        window: list[list[Tensor]] = []
+        for _, batch in batches(loader, epoch):
+            window.append(batch)
+            if len(window) == WINDOW:
+                train_on(model, optimizer, window)
+                window = []
+        if window:
+            train_on(model, optimizer, window)
+
+
+def one_ahead() -> None:
+    """The next batch is read first, to know whether there is one."""
+    loader, (model, optimizer) = data(), learner()
+    for epoch in range(2):
+        coming = batches(loader, epoch)
+        following = next(coming, None)
+        while following is not None:
+            (at, (inputs, labels)), following = following, next(coming, None)
+            full = min(WINDOW, len(loader) - at // WINDOW * WINDOW)
+            (mse_loss(model(inputs), labels) / full).backward()
+            if (at + 1) % WINDOW == 0 or following is None:
+                optimizer.step()
+                optimizer.zero_grad()
+
+
 if __name__ == "__main__":
     dist.init_process_group("gloo")
     torch.manual_seed(1)
@@ -122,4 +162,6 @@ if __name__ == "__main__":
     by_tokens()
     enough_steps()
     in_turns()
+    read_first()
+    one_ahead()
     dist.destroy_process_group()
