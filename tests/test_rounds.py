@@ -37,12 +37,12 @@ class Job:
 
     def backward(self, *, local: bool = False) -> None:
         """Go through a round, or a part of one."""
-        self.rounds.passed(local=local)
+        self.rounds.passed(False, local)
 
     def step(self) -> None:
         """Step."""
         self.rounds.stepped += 1
-        self.rounds.stepping(self.optimizer, self.known)
+        self.rounds.stepping(self.optimizer, self.known, False)
 
     def strides(self) -> list[tuple[int, int, int, int]]:
         """What is told of steps, when all is over."""

@@ -7,6 +7,7 @@ CPU two numbers are read.
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections.abc import Sequence
@@ -15,10 +16,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 
 from distdoctor.model.observed.gradients import (
     NOT_FINITE,
@@ -28,21 +25,20 @@ from distdoctor.model.observed.gradients import (
 )
 from distdoctor.probes.communication.exchanges import EXCHANGES
 from distdoctor.probes.data import inputs
-from distdoctor.probes.data.metrics import METRICS
 from distdoctor.probes.fingerprints import prints, readings
-from distdoctor.probes.harmless import harmless
+from distdoctor.probes.harmless import harmless, tell_each
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.replication import additions
 from distdoctor.probes.sites import call_site
 from distdoctor.probes.steps import (
     acts,
-    backwards,
     bypasses,
     forgotten,
     halves,
     infinities,
     losses,
     lowering,
+    moments,
     optimizers,
     protocol,
     rounds,
@@ -51,6 +47,7 @@ from distdoctor.probes.steps import (
     weighing,
     windows,
 )
+from distdoctor.probes.steps.moments import MOMENTS
 from distdoctor.probes.steps.optimizers import Optimizer
 
 _EACH = 4  # up to this step each is looked at, then those that are powers of two
@@ -78,13 +75,12 @@ class _Window:
 
     Attributes:
         passes: Backward passes.
-        reduced: `Exchanges.reduced` when the last one began.
         local: The last pass was not to be averaged.
         factor: Of the last loss; see `losses`.
     """
 
     def __init__(self) -> None:
-        self.passes = self.steps = self.reduced = 0
+        self.passes = self.steps = 0
         self.local = False
         self.factor = 0.0
         self.lines: set[str] = set()
@@ -122,19 +118,62 @@ _window = _Window()
 
 def install() -> None:
     """At the first `init_process_group`."""
-    register_optimizer_step_pre_hook(_before)
-    register_optimizer_step_post_hook(_after)
     acts.watch()
     windows.install()
     weighing.install()
     rounds.install()
     protocol.install()
     scaling.install()
-    backwards.watch(begin=_beginning, end=_ended)
+    _listen()
+    moments.watch()
     lowering.install()
     sending.install()
     EXCHANGES.look(optimizers.trained)
     EXCHANGES.members = dist.get_world_size()
+
+
+def _listen() -> None:
+    """Say who is told of passes and steps, in the order of their notes."""
+    MOMENTS.begun += [
+        _begun,
+        rounds.ROUNDS.begun,
+        sending.begun,
+        _taking(1, windows.WINDOWS.begin),
+        weighing.WEIGHING.begin,
+    ]
+    MOMENTS.passed += [
+        _taking(0, windows.WINDOWS.passed),
+        weighing.WEIGHING.passed,
+        sending.passed,
+        rounds.ROUNDS.passed,
+        _bypassed,
+        _passed,
+    ]
+    MOMENTS.stepping += [
+        _taking(1, windows.WINDOWS.stepping),
+        weighing.WEIGHING.stepping,
+        rounds.ROUNDS.stepping,
+        protocol.PROTOCOL.stepping,
+        _stepping,
+    ]
+    MOMENTS.looking += [halves.looking, sending.looking]
+    MOMENTS.stepped += [
+        protocol.PROTOCOL.stepped,
+        infinities.stepped,
+        halves.stepped,
+        sending.stepped,
+        _stepped,
+    ]
+
+
+def _taking(count: int, function: moments.Listener) -> moments.Listener:
+    """A listener that takes only so many of the things that are told."""
+
+    @functools.wraps(function)
+    def listener(*given: Any) -> None:
+        function(*given[:count])
+
+    return listener
 
 
 def turn() -> None:
@@ -158,63 +197,32 @@ def turn() -> None:
 # --- backward ---
 
 
-def _beginning(args: tuple[Any, ...]) -> None:
-    METRICS.train()
-    _window.reduced = EXCHANGES.reduced
-    _began(args)
-
-
-@harmless
-def _began(args: tuple[Any, ...]) -> None:
-    if RECORDER.writer is None or not args or len(args[0]) != 1:
-        return
-    loss = args[0][0]
-    if not isinstance(loss, Tensor) or loss.numel() != 1:
-        return
+def _begun(loss: Tensor, given: Any) -> None:
     if EXCHANGES.looking and not readings.is_capturing():
-        given = args[1][0] if len(args) > 1 and args[1] else None
         unit = given is None or float(given) == 1.0
         members = EXCHANGES.members
         _window.factor = losses.factor_of(loss, members=members) if unit else 0.0
-    if infinities.backward(loss):
-        rounds.ROUNDS.infinite(call_site(3))
-    sending.beginning()
-    windows.WINDOWS.begin(loss)
-    weighing.WEIGHING.begin(loss, args[1][0] if len(args) > 1 and args[1] else None)
 
 
-@harmless
-def _ended() -> None:
-    if RECORDER.writer is None:
+def _bypassed(reduced: bool, local: bool) -> None:
+    if reduced or local:
         return
-    window = _window
-    reduced = EXCHANGES.reduced > window.reduced
-    window.passes += 1
-    windows.WINDOWS.passed()
-    weighing.WEIGHING.passed()
-    sending.passed(reduced)
     wrappers = optimizers.wrappers()
-    window.local = any(map(_is_local, wrappers))
-    rounds.ROUNDS.passed(local=window.local)
-    if wrappers and not reduced and not window.local and not _is_compiling():
+    if wrappers and not _is_compiling():
         bypasses.watch(wrappers)
+
+
+def _passed(_reduced: bool, local: bool) -> None:
+    window = _window
+    window.passes += 1
+    window.local = local
     if len(window.lines) < _MOST_LINES:
-        site = call_site(3)
+        site = call_site(4)
         if site not in window.lines:
             window.lines.add(site)
             RECORDER.observe(Backward(rank=-1), site)
     if not window.steps and window.passes in _UNSTEPPED:
         _no_step(window.passes)
-
-
-def _is_local(ddp: Any) -> bool:
-    """Whether a wrapper is inside `no_sync`, or was so in its last forward pass.
-
-    Source: forward notes the latter for its next call (torch 2.8 to 2.13,
-    torch/nn/parallel/distributed.py), and does so without gradients, too.
-    """
-    sync = ddp.require_backward_grad_sync
-    return not (sync and getattr(ddp, "require_forward_param_sync", True))
 
 
 def _no_step(passes: int) -> None:
@@ -232,25 +240,9 @@ def _no_step(passes: int) -> None:
 # --- steps ---
 
 
-def _before(optimizer: Any, args: Any, kwargs: Any) -> None:
-    rounds.ROUNDS.stepped += 1
-    _stepping(optimizer, len(args) > 1 or bool(kwargs))  # the first is itself
-
-
-def _after(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-    _stepped(optimizer)
-
-
-@harmless
-def _stepping(optimizer: torch.optim.Optimizer, closure: bool) -> None:
-    known = optimizers.of(optimizer)
-    if RECORDER.writer is None or known is None or readings.is_capturing():
-        return
-    windows.WINDOWS.stepping(optimizer)
-    weighing.WEIGHING.stepping(optimizer, closure)
-    rounds.ROUNDS.stepping(optimizer, known)
-    known.steps += 1
-    protocol.PROTOCOL.stepping(optimizer, known.steps)
+def _stepping(
+    _optimizer: torch.optim.Optimizer, known: Optimizer, closure: bool
+) -> None:
     _window.steps += 1
     grown = known.since(
         passes=_window.passes,
@@ -273,13 +265,13 @@ def _stepping(optimizer: torch.optim.Optimizer, closure: bool) -> None:
         known.usual = max(known.usual, grown["moved"])
         _look(known, grown, None if closure else probes)
         if not closure:
-            halves.look(known)
-            sending.stepping(known)
+            tell_each(MOMENTS.looking, known)
     else:
         known.most = max(known.most, grown["moved"])
         infinities.watch(known)
 
 
+@harmless
 def _look(known: Optimizer, grown: dict[str, int], probes: _Probes | None) -> None:
     known.look()
     parameters = known.parameters
@@ -323,15 +315,7 @@ def _look(known: Optimizer, grown: dict[str, int], probes: _Probes | None) -> No
     forgotten.look(_window.steps)
 
 
-@harmless
-def _stepped(optimizer: torch.optim.Optimizer) -> None:
-    known = optimizers.of(optimizer)
-    if RECORDER.writer is None or known is None or readings.is_capturing():
-        return
-    protocol.PROTOCOL.stepped(optimizer)
-    infinities.stepped(known)
-    halves.stepped(known)
-    sending.stepped(known)
+def _stepped(_optimizer: torch.optim.Optimizer, known: Optimizer) -> None:
     following = known.steps + 1
     if is_due(following) or is_due(known.steps):
         EXCHANGES.look(optimizers.trained)

@@ -42,7 +42,7 @@ class _Before:
 _before: _Before | None = None
 
 
-def look(known: Optimizer) -> None:
+def looking(known: Optimizer) -> None:
     """A step is about to be made that is looked at."""
     global _before
     _before = None
@@ -61,13 +61,13 @@ def look(known: Optimizer) -> None:
         _before = _Before(known, chosen, len(trained))
 
 
-def stepped(known: Optimizer) -> None:
+def stepped(optimizer: torch.optim.Optimizer, known: Optimizer) -> None:
     """A step was made."""
     global _before
     before, _before = _before, None
-    if before is None or before.known is not known or known.optimizer is None:
+    if before is None or before.known is not known:
         return
-    chosen, optimizer = before.parameters, known.optimizer
+    chosen = before.parameters
     own = not type(optimizer).step.__module__.startswith("torch.optim.")
     given, lost, faded = _counts(before, optimizer)
     held = set(map(id, chosen))

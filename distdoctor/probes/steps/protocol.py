@@ -200,8 +200,10 @@ class Protocol:
 
     # --- steps ---
 
-    def stepping(self, optimizer: Any, steps: int) -> None:
-        """An optimizer is about to make a step, the `steps`-th."""
+    def stepping(
+        self, optimizer: Any, known: optimizers.Optimizer, _closure: bool
+    ) -> None:
+        """An optimizer is about to make a step."""
         self._all()
         one = self._of(optimizer)
         if one is None:
@@ -212,10 +214,10 @@ class Protocol:
         else:
             self._look(one)
         one.inside = one.stepped = True
-        one.steps = steps
-        self._close(one, word, steps)
+        one.steps = known.steps
+        self._close(one, word, known.steps)
 
-    def stepped(self, optimizer: Any) -> None:
+    def stepped(self, optimizer: Any, _known: optimizers.Optimizer) -> None:
         """It made one."""
         one = self._of(optimizer)
         if one is None:
