@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
@@ -120,11 +120,6 @@ def reference(
         frozenset(counting.random),
         counting.depth,
     )
-
-
-def plainly(run: Around) -> Trial:
-    """Run it as it is."""
-    return run(nullcontext())
 
 
 def gradient_difference(

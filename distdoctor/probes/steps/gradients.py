@@ -52,8 +52,6 @@ from distdoctor.probes.steps.optimizers import Optimizer
 
 _EACH = 4  # up to this step each is looked at, then those that are powers of two
 
-_PROBED = 3  # gradients of an optimizer that are followed through a step
-
 _LAST_PROBED = 8  # step
 
 _EXTRA = 6  # steps that are looked at because much was exchanged before
