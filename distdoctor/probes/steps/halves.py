@@ -15,9 +15,7 @@ from distdoctor.model.observed.precision import HalfStep
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.sites import call_site
 from distdoctor.probes.steps import optimizers
-from distdoctor.probes.steps.optimizers import Optimizer
-
-_HALVES = (torch.float16, torch.bfloat16)
+from distdoctor.probes.steps.optimizers import HALVES, Optimizer
 
 _MOST = 32  # parameters that are looked at
 
@@ -46,7 +44,7 @@ def looking(known: Optimizer) -> None:
     """A step is about to be made that is looked at."""
     global _before
     _before = None
-    halves = [one for one in known.parameters if one.dtype in _HALVES]
+    halves = [one for one in known.parameters if one.dtype in HALVES]
     if not halves:
         return
     dtype = halves[0].dtype
@@ -220,7 +218,7 @@ def _completes(kept: Tensor, parameter: Tensor) -> bool:
         return False
     with torch.no_grad():
         weights, values = _sample(parameter), _sample(kept)
-        if kept.dtype not in _HALVES:
+        if kept.dtype not in HALVES:
             alike = (values.to(weights.dtype) == weights).float().mean()
             if float(alike) >= _ALIKE:
                 return True
@@ -233,7 +231,7 @@ def _are_held_elsewhere(known: Optimizer, before: _Before) -> bool:
     """Whether another optimizer holds as many elements in float32."""
     shapes = {one.shape for one in before.parameters}
     return any(
-        shapes <= {one.shape for one in other.held() if one.dtype not in _HALVES}
+        shapes <= {one.shape for one in other.held() if one.dtype not in HALVES}
         for other in optimizers.every()
         if other is not known
     )

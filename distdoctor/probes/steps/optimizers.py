@@ -23,6 +23,8 @@ from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.replication import additions, models
 from distdoctor.probes.sites import call_site
 
+HALVES = (torch.float16, torch.bfloat16)
+
 STRANGER = "?"
 """Name of a parameter that is in no model."""
 
@@ -43,8 +45,6 @@ _ADAPTIVE = ("betas", "alpha", "rho", "lr_decay", "etas", "eps")
 
 _SHARDED = ("device_mesh", "_fsdp_flattened", "_is_flat_param", "ds_id")
 """Attributes of parameters of DTensor, FSDP (both ways to write it) and DeepSpeed."""
-
-_HALVES = (torch.float16, torch.bfloat16)
 
 
 class Optimizer:
@@ -136,7 +136,7 @@ class Optimizer:
                 late=late,
                 settings=_settings(optimizer),
                 adaptive=any(name in optimizer.defaults for name in _ADAPTIVE),
-                halves=any(tensor.dtype in _HALVES for tensor in chosen),
+                halves=any(tensor.dtype in HALVES for tensor in chosen),
                 sharded=any(map(is_sharded, chosen)),
                 divided=_is_divided(),
             ),

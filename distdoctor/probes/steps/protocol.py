@@ -18,11 +18,11 @@ from torch import Tensor
 from distdoctor.model.observed import protocol as words
 from distdoctor.model.observed.protocol import Act, Cycle, Unsynced, packed
 from distdoctor.probes.communication.exchanges import EXCHANGES
-from distdoctor.probes.data.samples import SAMPLES
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.sites import call_site
 from distdoctor.probes.steps import acts, backwards, clips, losses, optimizers
+from distdoctor.probes.steps.accounts import latest
 from distdoctor.probes.steps.acts import ACTS
 from distdoctor.probes.steps.clips import Clipping
 from distdoctor.probes.steps.followed import MOST_WORDS, Followed, Pass
@@ -95,7 +95,7 @@ class Protocol:
             how = one.averaging(reduced, bool(self._unsynced))
             one.scales |= self._is_scaled
             self._say(one, kind + how, called=True)
-            one.add(this, _batch())
+            one.add(this, latest())
             one.moved = EXCHANGES.moved - EXCHANGES.reduced
 
     # --- what users call ---
@@ -417,13 +417,6 @@ def _scale_of(scaler: Any) -> float:
     """Its scale; 1.0 of one on a GPU, which would have to be waited for."""
     scale = getattr(scaler, "_scale", None)
     return float(scale) if isinstance(scale, Tensor) and scale.is_cpu else 1.0
-
-
-def _batch() -> tuple[int, int] | None:
-    reading = SAMPLES.latest
-    if reading is None or not reading.begun:
-        return None
-    return reading.part.number, reading.given
 
 
 PROTOCOL = Protocol()
