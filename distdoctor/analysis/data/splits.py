@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.analysis.data.passes import Pass, passes, same_dataset
+from distdoctor.analysis.remembered import remembered
 from distdoctor.analysis.replication.replicas import replicas
 from distdoctor.model.run import Run
 
@@ -42,14 +43,10 @@ class Leak:
     by_index: bool
 
 
+@remembered
 def leaks(run: Run) -> list[Leak]:
     """Where a split that each rank keeps for itself does not hold among ranks."""
-    if "leaks" not in run.memory:
-        run.memory["leaks"] = [
-            leak for ranks in replicas(run) for leak in _leaks(run, ranks)
-        ]
-    found: list[Leak] = run.memory["leaks"]
-    return found
+    return [leak for ranks in replicas(run) for leak in _leaks(run, ranks)]
 
 
 def _leaks(run: Run, ranks: Sequence[int]) -> Iterator[Leak]:
