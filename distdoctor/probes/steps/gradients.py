@@ -7,14 +7,12 @@ CPU two numbers are read.
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from distdoctor.model.observed.gradients import (
@@ -28,24 +26,13 @@ from distdoctor.probes.data import inputs
 from distdoctor.probes.fingerprints import prints, readings
 from distdoctor.probes.harmless import harmless, tell_each
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.replication import additions
 from distdoctor.probes.sites import call_site
 from distdoctor.probes.steps import (
-    acts,
     bypasses,
     forgotten,
-    halves,
     infinities,
     losses,
-    lowering,
-    moments,
     optimizers,
-    protocol,
-    rounds,
-    scaling,
-    sending,
-    weighing,
-    windows,
 )
 from distdoctor.probes.steps.moments import MOMENTS
 from distdoctor.probes.steps.optimizers import Optimizer
@@ -114,95 +101,25 @@ class _Probes:
 _window = _Window()
 
 
-def install() -> None:
-    """At the first `init_process_group`."""
-    acts.watch()
-    windows.install()
-    weighing.install()
-    rounds.install()
-    protocol.install()
-    scaling.install()
-    _listen()
-    moments.watch()
-    lowering.install()
-    sending.install()
-    EXCHANGES.look(optimizers.trained)
-    EXCHANGES.members = dist.get_world_size()
-
-
-def _listen() -> None:
-    """Say who is told of passes and steps, in the order of their notes."""
-    MOMENTS.begun += [
-        _begun,
-        rounds.ROUNDS.begun,
-        sending.begun,
-        _taking(1, windows.WINDOWS.begin),
-        weighing.WEIGHING.begin,
-    ]
-    MOMENTS.passed += [
-        _taking(0, windows.WINDOWS.passed),
-        weighing.WEIGHING.passed,
-        sending.passed,
-        rounds.ROUNDS.passed,
-        _bypassed,
-        _passed,
-    ]
-    MOMENTS.stepping += [
-        _taking(1, windows.WINDOWS.stepping),
-        weighing.WEIGHING.stepping,
-        rounds.ROUNDS.stepping,
-        protocol.PROTOCOL.stepping,
-        _stepping,
-    ]
-    MOMENTS.looking += [halves.looking, sending.looking]
-    MOMENTS.stepped += [
-        protocol.PROTOCOL.stepped,
-        infinities.stepped,
-        halves.stepped,
-        sending.stepped,
-        _stepped,
-    ]
-
-
-def _taking(count: int, function: moments.Listener) -> moments.Listener:
-    """A listener that takes only so many of the things that are told."""
-
-    @functools.wraps(function)
-    def listener(*given: Any) -> None:
-        function(*given[:count])
-
-    return listener
-
-
 def turn() -> None:
     """Forget all: the process begins to play in another run."""
     global _window
-    for known in (
-        *(optimizers, additions, bypasses, forgotten, infinities, inputs),
-        *(halves, lowering, sending),
-    ):
-        known.turn()
-    windows.WINDOWS.forget()
-    rounds.ROUNDS.forget()
-    protocol.PROTOCOL.forget()
-    weighing.WEIGHING.forget()
-    scaling.SCALINGS.forget()
     _window = _Window()
-    EXCHANGES.look(optimizers.trained)
-    EXCHANGES.members = dist.get_world_size() if dist.is_initialized() else 1
 
 
 # --- backward ---
 
 
-def _begun(loss: Tensor, given: Any) -> None:
+def begun(loss: Tensor, given: Any) -> None:
+    """Backward is about to run."""
     if EXCHANGES.looking and not readings.is_capturing():
         unit = given is None or float(given) == 1.0
         members = EXCHANGES.members
         _window.factor = losses.factor_of(loss, members=members) if unit else 0.0
 
 
-def _bypassed(reduced: bool, local: bool) -> None:
+def bypassed(reduced: bool, local: bool) -> None:
+    """Backward has run: perhaps a wrapper was left out that should have averaged."""
     if reduced or local:
         return
     wrappers = optimizers.wrappers()
@@ -210,7 +127,8 @@ def _bypassed(reduced: bool, local: bool) -> None:
         bypasses.watch(wrappers)
 
 
-def _passed(_reduced: bool, local: bool) -> None:
+def passed(_reduced: bool, local: bool) -> None:
+    """Backward has run."""
     window = _window
     window.passes += 1
     window.local = local
@@ -238,9 +156,10 @@ def _no_step(passes: int) -> None:
 # --- steps ---
 
 
-def _stepping(
+def stepping(
     _optimizer: torch.optim.Optimizer, known: Optimizer, closure: bool
 ) -> None:
+    """A step is about to be made; it is looked at if it is due."""
     _window.steps += 1
     grown = known.since(
         passes=_window.passes,
@@ -313,7 +232,8 @@ def _look(known: Optimizer, grown: dict[str, int], probes: _Probes | None) -> No
     forgotten.look(_window.steps)
 
 
-def _stepped(_optimizer: torch.optim.Optimizer, known: Optimizer) -> None:
+def stepped(_optimizer: torch.optim.Optimizer, known: Optimizer) -> None:
+    """A step was made: see whether the next one is to be looked at."""
     following = known.steps + 1
     if is_due(following) or is_due(known.steps):
         EXCHANGES.look(optimizers.trained)
