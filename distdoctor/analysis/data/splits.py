@@ -32,7 +32,6 @@ class Leak:
         trained: A pass of training of each.
         leaked: How many of the samples that some rank evaluates on another trains on.
         of: How many samples the ranks evaluate on, each counted once.
-        by_index: Samples were compared by index; else by content.
     """
 
     ranks: tuple[int, ...]
@@ -40,7 +39,6 @@ class Leak:
     trained: tuple[Pass, ...]
     leaked: int
     of: int
-    by_index: bool
 
 
 @remembered
@@ -116,7 +114,6 @@ def _leak(ranks: tuple[int, ...], sides: Sequence[Side], by_index: bool) -> Leak
         tuple(side[1] for side in sides),
         leaked,
         len(evaluated),
-        by_index,
     )
 
 
