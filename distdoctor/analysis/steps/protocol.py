@@ -221,10 +221,6 @@ class Course:
     first: dict[Fault, Cycle] = field(default_factory=dict)
     times: dict[Fault, int] = field(default_factory=dict)
 
-    def share(self, fault: Fault) -> float:
-        """Of the cycles, those that have a fault."""
-        return self.faults.get(fault, 0) / self.steps if self.steps else 0.0
-
 
 @remembered
 def courses(run: Run) -> list[Course]:

@@ -69,7 +69,7 @@ class Followed:
         self.pending: list[tuple[int, Pass]] = []  # and where their words are
         self._dropped: list[tuple[int, list[tuple[int, Pass]]]] = []
         self._late: list[tuple[int, list[tuple[int, Pass]]]] = []
-        self._batches: set[tuple[int, int] | None] = set()
+        self._batches: set[Batch] = set()
         self._weight_seen: State = None
         self._reads, self._zero = 0, True
         self.elements = self.size_bytes = self.steps = self.moved = 0
