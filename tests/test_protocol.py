@@ -76,7 +76,7 @@ class Job:
     def scale(self, loss: Tensor) -> Tensor:
         """Multiply a loss."""
         scaled = self.scaler.scale(loss)
-        self.protocol.scaled(self.scaler, loss, scaled)
+        self.protocol.losses.scaled(self.scaler, loss, scaled)
         return scaled
 
     def step(self, optimizer: torch.optim.Optimizer | None = None) -> None:

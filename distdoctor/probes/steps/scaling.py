@@ -120,7 +120,7 @@ class Scalings:
 
     def asked(self, scale: float) -> None:
         """The user asked for the scale."""
-        protocol.PROTOCOL.asked(scale)
+        protocol.PROTOCOL.losses.asked(scale)
         if len(self._lines) >= _MOST_LINES:
             return
         if not any(is_scaled(said) for _, _, said in protocol.PROTOCOL.said()):
