@@ -142,7 +142,7 @@ def test_an_optimizer_may_look_for_inf_itself(
     optimizer: Any = SimpleNamespace(_step_supports_amp_scaling=True)
     scaler: Any = SimpleNamespace(
         is_enabled=lambda: True,
-        get_scale=lambda: 8.0,
+        _get_scale_async=lambda: torch.tensor(8.0),
         _found_inf_per_device=lambda _: {"cpu": torch.tensor(found)},
     )
     job.rounds.trying(scaler, optimizer)

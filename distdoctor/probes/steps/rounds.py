@@ -18,6 +18,7 @@ from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.sites import call_site
 from distdoctor.probes.steps import acts, infinities, optimizers
 from distdoctor.probes.steps.acts import ACTS
+from distdoctor.probes.steps.scales import scale_of
 
 _MOST = 2_000
 """Notes of each sort; windows by their tokens make a note of nearly each step."""
@@ -121,7 +122,7 @@ class Rounds:
                 rank=-1,
                 optimizer=known.number,
                 round=self.now,
-                scale=float(scaler.get_scale()),
+                scale=scale_of(scaler),
             ),
             call_site(3),
         )
