@@ -27,7 +27,8 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,29 +73,31 @@ Result = dict[str, Any]
 def told_by_properties(mutant: Mutant, cases: Sequence[Case] = CASES) -> Result:
     """The first property that does not hold of a mutant's step, and how it failed."""
     job = load_job(mutant.job, source_of(mutant))
-    for case in cases:
-        for holds in PROPERTIES[mutant.job]:
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    holds(job, case)
-            except Exception as error:  # noqa: BLE001 - whatever a fault raises
-                said = f"{type(error).__name__}: {error}"[:200]
-                return {"told": True, "by": holds.__name__, "said": said}
-    return {"told": False}
+    return _first_told(
+        (holds.__name__, partial(holds, job, case))
+        for case in cases
+        for holds in PROPERTIES[mutant.job]
+    )
 
 
 def told_by_library(mutant: Mutant) -> Result:
     """Whether an assertion of `distdoctor.equivalence` fails, and how."""
     job = load_job(mutant.job, source_of(mutant))
-    for holds in LIBRARY[mutant.job]:
+    return _first_told(
+        (holds.__name__, partial(ask, job, holds)) for holds in LIBRARY[mutant.job]
+    )
+
+
+def _first_told(trials: Iterable[tuple[str, Callable[[], object]]]) -> Result:
+    """The first trial that raises, with what it said."""
+    for name, holds in trials:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                ask(job, holds)
+                holds()
         except Exception as error:  # noqa: BLE001 - whatever a fault raises
             said = f"{type(error).__name__}: {error}"[:200]
-            return {"told": True, "by": holds.__name__, "said": said}
+            return {"told": True, "by": name, "said": said}
     return {"told": False}
 
 

@@ -20,6 +20,7 @@ from window_faults import (
     SUMMED,
     as_before,
     in_step,
+    scheduled,
 )
 
 _BACKWARD = "loss.backward()"
@@ -70,14 +71,8 @@ def mutants() -> list[Mutant]:
             "DD404",
             swap(_LOGITS, _LOGITS.replace("model(", "model.module(")),
         ),
-        fault("schedule_dropped", "DD532", drop(SCHEDULE)),
-        fault("schedule_before_step", "DD532", move(SCHEDULE, before=STEP)),
+        *scheduled(RECOMPUTED),
         fault("schedule_twice", "DD532", twice(SCHEDULE)),
-        fault(
-            "schedule_on_one_rank",
-            "DD412 DD532",
-            swap(SCHEDULE, "dist.get_rank() or scheduler.step()"),
-        ),
         fault("summed_once_more", "DD405", add(SUMMED, before=CLIP)),
         fault(
             "sum_of_samples",

@@ -21,6 +21,7 @@ from window_faults import (
     accumulating,
     as_before,
     in_step,
+    scheduled,
 )
 
 _SHARE = "share = loss * dist.get_world_size() / tokens"
@@ -86,14 +87,8 @@ def mutants() -> list[Mutant]:
             swap(SYNC, "with model.no_sync():"),
             add(BY_HAND, before=STEP),
         ),
-        fault("schedule_before_step", "DD532", move(SCHEDULE, before=STEP)),
+        *scheduled(TOKENS),
         fault("schedule_by_batch", "DD532", move(SCHEDULE, after=_SHARES)),
-        fault("schedule_dropped", "DD532", drop(SCHEDULE)),
-        fault(
-            "schedule_on_one_rank",
-            "DD412 DD532",
-            swap(SCHEDULE, "dist.get_rank() or scheduler.step()"),
-        ),
         fault("step_by_batch", "DD503", move(STEP, after=_SHARES)),
         # Ranks
         fault(

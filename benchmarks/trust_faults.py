@@ -21,6 +21,7 @@ from window_faults import (
     accumulating,
     as_before,
     in_step,
+    scheduled,
 )
 
 _BACKWARD = "loss.backward()"
@@ -51,15 +52,9 @@ def mutants() -> list[Mutant]:
         fault("divided_twice", "DD501", swap("/ len(window)", "/ len(window)**2")),
         fault("divided_by_constant", "DD502", swap("/ len(window)", "/ 2")),
         fault("zero_grad_before_step", "DD417", move(CLEAR, before=STEP)),
-        fault("schedule_dropped", "DD532", drop(SCHEDULE)),
+        *scheduled(TRUST),
         fault("schedule_twice", "DD532", twice(SCHEDULE)),
-        fault("schedule_before_step", "DD532", move(SCHEDULE, before=STEP)),
         fault("schedule_by_batch", "DD532", move(SCHEDULE, after=_BACKWARD)),
-        fault(
-            "schedule_on_one_rank",
-            "DD412 DD532",
-            swap(SCHEDULE, "dist.get_rank() or scheduler.step()"),
-        ),
         fault("step_by_batch", "DD503", move(STEP, after=_BACKWARD)),
         fault(
             "replica_bypassed", "DD404", swap("= model(points", "= model.module(points")

@@ -34,8 +34,7 @@ def accumulating(job: str, backward: str) -> list[Mutant]:
     full = 2 if job == TRUST else 4
 
     def fault(name: str, codes: str, *edits: Edit, advice: bool = False) -> Mutant:
-        inside = tuple(("step", edit) for edit in edits)
-        return Mutant(job, name, inside, codes, advice=advice)
+        return in_step(job, name, codes, *edits, advice=advice)
 
     return [
         fault("no_sync_inverted", "DD505", swap(SYNC, inverted)),
@@ -67,6 +66,16 @@ def accumulating(job: str, backward: str) -> list[Mutant]:
             "DD502",
         ),
         Mutant(job, "window_grows", [("windows", drop("window = []"))], "DD551"),
+    ]
+
+
+def scheduled(job: str) -> list[Mutant]:
+    """Faults of a schedule that is asked behind each step."""
+    alone = swap(SCHEDULE, "dist.get_rank() or scheduler.step()")
+    return [
+        in_step(job, "schedule_dropped", "DD532", drop(SCHEDULE)),
+        in_step(job, "schedule_before_step", "DD532", move(SCHEDULE, before=STEP)),
+        in_step(job, "schedule_on_one_rank", "DD412 DD532", alone),
     ]
 
 

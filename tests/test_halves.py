@@ -92,9 +92,9 @@ def train(
             if parameter.requires_grad:
                 parameter.grad = size * torch.randn_like(parameter)
         known.steps = step
-        probe.look(known)
+        probe.looking(known)
         optimizer.step()
-        probe.stepped(known)
+        probe.stepped(optimizer, known)
     return told
 
 

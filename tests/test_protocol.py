@@ -76,7 +76,7 @@ class Job:
     def scale(self, loss: Tensor) -> Tensor:
         """Multiply a loss."""
         scaled = self.scaler.scale(loss)
-        self.protocol.scaled(self.scaler, loss, scaled)
+        self.protocol.losses.scaled(self.scaler, loss, scaled)
         return scaled
 
     def step(self, optimizer: torch.optim.Optimizer | None = None) -> None:
@@ -84,9 +84,9 @@ class Job:
         optimizer = optimizer or self.optimizer
         (one,) = [one for one in self.known if one.optimizer is optimizer]
         one.steps += 1
-        self.protocol.stepping(optimizer, one.steps)
+        self.protocol.stepping(optimizer, one, False)
         optimizer.step()
-        self.protocol.stepped(optimizer)
+        self.protocol.stepped(optimizer, one)
 
     def scaled_step(self, *, skips: bool = False) -> None:
         """Let the scaler decide on a step."""
@@ -268,7 +268,8 @@ def test_parameters_that_are_moved_in_between_have_used_it(job: Job) -> None:
 
 def test_a_closure_is_the_affair_of_its_step(job: Job) -> None:
     job.optimizer = torch.optim.LBFGS(job.model.parameters(), max_iter=3)
-    job.known = [optimizers.Optimizer(job.optimizer, 0, "")]
+    known = optimizers.Optimizer(job.optimizer, 0, "")
+    job.known = [known]
 
     def closure() -> Tensor:
         job.zero()
@@ -277,10 +278,11 @@ def test_a_closure_is_the_affair_of_its_step(job: Job) -> None:
         return loss
 
     job.backward()
-    for steps in (1, 2):
-        job.protocol.stepping(job.optimizer, steps)
+    for _ in range(2):
+        known.steps += 1
+        job.protocol.stepping(job.optimizer, known, True)
         job.optimizer.step(closure)
-        job.protocol.stepped(job.optimizer)
+        job.protocol.stepped(job.optimizer, known)
     assert job.said() == ["backward step *1", "step *1"]
 
 

@@ -37,12 +37,12 @@ class Job:
 
     def backward(self, *, local: bool = False) -> None:
         """Go through a round, or a part of one."""
-        self.rounds.passed(local=local)
+        self.rounds.passed(False, local)
 
     def step(self) -> None:
         """Step."""
         self.rounds.stepped += 1
-        self.rounds.stepping(self.optimizer, self.known)
+        self.rounds.stepping(self.optimizer, self.known, False)
 
     def strides(self) -> list[tuple[int, int, int, int]]:
         """What is told of steps, when all is over."""
@@ -142,7 +142,7 @@ def test_an_optimizer_may_look_for_inf_itself(
     optimizer: Any = SimpleNamespace(_step_supports_amp_scaling=True)
     scaler: Any = SimpleNamespace(
         is_enabled=lambda: True,
-        get_scale=lambda: 8.0,
+        _get_scale_async=lambda: torch.tensor(8.0),
         _found_inf_per_device=lambda _: {"cpu": torch.tensor(found)},
     )
     job.rounds.trying(scaler, optimizer)

@@ -15,10 +15,17 @@ from distdoctor.examination import verdict
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Observation
 from distdoctor.model.findings import Certainty, Finding, Severity, Sick
-from distdoctor.model.observed.scaling import Handed, Limited, Refused, Scaling
+from distdoctor.model.observed.scaling import (
+    Handed,
+    Limited,
+    Overflow,
+    Refused,
+    Scaling,
+)
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.steps import losses, optimizers, protocol, scales
 from distdoctor.probes.steps.clips import Clipping
+from distdoctor.probes.steps.rounds import Rounds
 from distdoctor.probes.steps.scaling import Scalings, is_due, is_scaled
 
 
@@ -396,3 +403,22 @@ def test_one_halving_costs_at_most_one_step_and_is_a_warning() -> None:
 def test_a_comparison_that_has_told_of_the_scale_is_enough() -> None:
     told = "compared(how=resume,steps=4,begun=2) unrestored(step=2,what=scale) "
     assert finding_of("DD517", told + KEPT.format(128.0)) is None
+
+
+def test_only_the_job_is_seen_to_ask_for_the_scale(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[GradScaler] = []
+    monkeypatch.setattr(GradScaler, "get_scale", asked.append)
+    scaler = GradScaler("cpu", init_scale=64.0)
+    assert scales.scale_of(scaler) == 64.0
+    assert scales.scale_of(GradScaler("cpu", enabled=False)) == 1.0
+    known = SimpleNamespace(number=0)
+    monkeypatch.setattr(optimizers, "of", lambda *_: known)
+    told: list[Observation] = []
+    monkeypatch.setattr(RECORDER, "observe", lambda one, _site="": told.append(one))
+    rounds = Rounds()
+    rounds.trying(scaler, None)
+    rounds.tried(scaler, None)
+    assert told == [Overflow(rank=-1, optimizer=0, round=0, scale=64.0)]
+    assert not asked

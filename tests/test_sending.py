@@ -118,7 +118,7 @@ class Rank:
         """On one batch."""
         self.model.zero_grad()
         self.model(torch.ones(3, 6)).square().sum().backward()
-        sending.passed(reduced=False)
+        sending.passed(False, False)
 
     def clip(self, bound: float) -> float:
         """By torch's function."""
@@ -133,9 +133,9 @@ class Rank:
     def step(self) -> Sent | None:
         """Step, and tell."""
         self.known.steps += 1
-        sending.stepping(self.known)
+        sending.looking(self.known)
         self.optimizer.step()
-        sending.stepped(self.known)
+        sending.stepped(self.optimizer, self.known)
         found = [one for one in self.told if isinstance(one, Sent)]
         return found[-1] if found else None
 
@@ -227,7 +227,7 @@ def test_a_metric_of_a_parameters_shape_does_not_hide_its_gradient(rank: Rank) -
 
 def test_what_a_wrapper_has_averaged_is_not_followed(rank: Rank) -> None:
     rank.backward()
-    sending.passed(reduced=True)
+    sending.passed(True, False)
     rank.clip(0.5)
     for gradient in rank.gradients:
         rank.send(gradient)
@@ -236,10 +236,10 @@ def test_what_a_wrapper_has_averaged_is_not_followed(rank: Rank) -> None:
 
 def average_later(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
     """Backward runs once more, and a wrapper averages meanwhile."""
-    sending.beginning()
+    sending.begun(torch.ones(()), None)
     elements = sum(one.numel() for one in rank.parameters)
     monkeypatch.setattr(EXCHANGES, "reduced", elements)
-    sending.passed(reduced=True)
+    sending.passed(True, False)
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])

@@ -32,9 +32,9 @@ class Job:
         self.weighing = Weighing()
         self.model = nn.Linear(3, 2)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
-        known = optimizers.Optimizer(self.optimizer, 0, "")
-        monkeypatch.setattr(optimizers, "every", lambda: [known])
-        monkeypatch.setattr(optimizers, "of", lambda _: known)
+        self.known = optimizers.Optimizer(self.optimizer, 0, "")
+        monkeypatch.setattr(optimizers, "every", lambda: [self.known])
+        monkeypatch.setattr(optimizers, "of", lambda _: self.known)
         monkeypatch.setattr(optimizers, "wrappers", list)
         part = SimpleNamespace(number=0)
         self.read = SimpleNamespace(begun=True, part=part, given=0)
@@ -50,7 +50,7 @@ class Job:
         gradient = torch.tensor(unit)
         self.weighing.begin(loss, gradient)
         loss.backward(gradient)
-        self.weighing.passed()
+        self.weighing.passed(False, False)
 
     def loss(self, labels: Sequence[int]) -> Tensor:
         """Of a batch with these labels."""
@@ -63,7 +63,7 @@ class Job:
 
     def step(self) -> None:
         """Step, and clear."""
-        self.weighing.stepping(self.optimizer)
+        self.weighing.stepping(self.optimizer, self.known, False)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.weighing.cleared(self.optimizer, None)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,14 +18,6 @@ Tensors = dict[str, Tensor | None]
 """By the name of a parameter; in float64, on the CPU, whole."""
 
 
-@dataclass(frozen=True, slots=True)
-class Clip:
-    """A call that clipped gradients by their norm."""
-
-    allowed: float  # `max_norm`
-    norm: float  # of all gradients before
-
-
 @dataclass(slots=True)
 class Trial:
     """What came of calling a step.
@@ -34,7 +25,7 @@ class Trial:
     Attributes:
         gradients: What optimizers were handed, for each of their steps; unscaled.
         weights: In the end.
-        clips: Calls of `clip_grad_norm_`.
+        clips: The norm of all gradients before each call of `clip_grad_norm_`.
         site: The user's line that made the last optimizer step, as in a journal.
         autocast: Dtypes that the step computed with under autocast.
         normalizing: Layers that normalized batches by their own statistics.
@@ -43,7 +34,7 @@ class Trial:
 
     gradients: list[Tensors] = field(default_factory=list)
     weights: Tensors = field(default_factory=dict)
-    clips: list[Clip] = field(default_factory=list)
+    clips: list[float] = field(default_factory=list)
     site: str = ""
     autocast: set[torch.dtype] = field(default_factory=set)
     normalizing: list[str] = field(default_factory=list)
@@ -141,7 +132,7 @@ def _around_steps(
 
 
 @contextmanager
-def _clips(told: list[Clip]) -> Iterator[None]:
+def _clips(told: list[float]) -> Iterator[None]:
     """Note the calls of `clip_grad_norm_`, under whatever name it was imported.
 
     Source: torch 2.8 to 2.15, nn/utils/clip_grad.py: it finds the norm, and calls
@@ -154,7 +145,7 @@ def _clips(told: list[Clip]) -> Iterator[None]:
     ) -> Any:
         norm = whole(total_norm)
         assert norm is not None
-        told.append(Clip(float(max_norm), float(norm)))
+        told.append(float(norm))
         return made(parameters, max_norm, total_norm, *more)
 
     clip_grad._clip_grads_with_norm_ = clipped  # type: ignore[assignment]
@@ -201,16 +192,3 @@ def _entering_autocast(allowed: Callable[[torch.dtype], bool]) -> Iterator[None]
         yield
     finally:
         kind.__enter__ = made
-
-
-def largest(tensors: Mapping[str, Tensor | None]) -> float:
-    """The largest magnitude in all of them; NaN counts as infinite."""
-    found = [_largest(one) for one in tensors.values() if one is not None]
-    return max(found, default=0.0)
-
-
-def _largest(tensor: Tensor) -> float:
-    if not tensor.numel():
-        return 0.0
-    value = float(tensor.abs().max())
-    return value if value == value else sys.float_info.max

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
@@ -69,14 +69,12 @@ class Reference:
         gradients: For each optimizer step, the bound by parameter.
         weights: The bound by parameter.
         random: Operations of it that drew random numbers.
-        depth: Terms of the longest sum.
     """
 
     trial: Trial
     gradients: Sequence[Mapping[str, float]]
     weights: Mapping[str, float]
     random: frozenset[str]
-    depth: int
 
 
 def reference(
@@ -118,13 +116,7 @@ def reference(
         gradients,
         _bounds(exact.weights, [one.weights for one in shaken], least),
         frozenset(counting.random),
-        counting.depth,
     )
-
-
-def plainly(run: Around) -> Trial:
-    """Run it as it is."""
-    return run(nullcontext())
 
 
 def gradient_difference(
@@ -152,13 +144,11 @@ def gradient_difference(
     return max(found, key=lambda one: one.excess)
 
 
-def weight_difference(
-    trial: Trial, expected: Reference, *, share: float = 1.0
-) -> Difference:
+def weight_difference(trial: Trial, expected: Reference) -> Difference:
     """The worst difference of weights behind the step."""
     return _worst(
         *("weight", trial.weights, expected.trial.weights, expected.weights),
-        *(share, len(trial.gradients)),
+        *(1.0, len(trial.gradients)),
     )
 
 

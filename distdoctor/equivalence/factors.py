@@ -79,12 +79,13 @@ def reason(factor: float, known: Mapping[str, float], close: float = _CLOSE) -> 
         close: Relative difference of two that are taken for the same.
     """
     for why, value in known.items():
-        if value > 0 and abs(value - 1) > close and _near(factor, value, close):
+        if value > 0 and abs(value - 1) > close and near(factor, value, close):
             return why
     return ""
 
 
-def _near(one: float, other: float, close: float) -> bool:
+def near(one: float, other: float, close: float) -> bool:
+    """Whether a number is another one, up to a relative difference."""
     return abs(one - other) <= close * abs(other)
 
 

@@ -23,7 +23,7 @@ from distdoctor.equivalence.comparing import (
     reference,
 )
 from distdoctor.equivalence.courses import Course, Seen, behaviour, courses
-from distdoctor.equivalence.factors import common_factor, reason, told
+from distdoctor.equivalence.factors import common_factor, near, reason, told
 from distdoctor.equivalence.rounding import unit_roundoff
 from distdoctor.equivalence.running import Runner, forget
 from distdoctor.equivalence.scaling import (
@@ -258,11 +258,11 @@ class _Precision:
             seen.trial.gradients[0], expected.gradients[0], close=close
         )
         for mine, right in zip(seen.trial.clips, expected.clips, strict=False):
-            if seen.before > 1 and _near(mine.norm, right.norm * seen.before):
+            if seen.before > 1 and near(mine, right * seen.before, _CLOSE):
                 return (
                     f"gradients are clipped while they are still scaled by "
-                    f"{seen.before:g}: their norm seemed to be {mine.norm:.3g} and is "
-                    f"{right.norm:.3g}; unscale_ belongs before clip_grad_norm_"
+                    f"{seen.before:g}: their norm seemed to be {mine:.3g} and is "
+                    f"{right:.3g}; unscale_ belongs before clip_grad_norm_"
                 ), factor
         if not factor:
             return "gradients are no multiple of the right ones", 0.0
@@ -276,7 +276,3 @@ class _Precision:
             known[f"the loss is not divided by {count}"] = float(count)
         because = reason(factor, known, close)
         return f"gradients are {told(factor)}{': ' * bool(because)}{because}", factor
-
-
-def _near(one: float, other: float) -> bool:
-    return abs(one - other) <= _CLOSE * abs(other)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -197,7 +197,6 @@ def _exactly(trial: Trial) -> Reference:
         [bounds(one) for one in trial.gradients],
         bounds(trial.weights),
         frozenset(),
-        _ROUNDINGS,
     )
 
 
@@ -206,23 +205,19 @@ def _state(trainee: Trainee) -> Iterator[tuple[str, Any]]:
     model = trainee.model
     names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     state = model.state_dict()
-    yield "weights", _copy({name: state[name] for name in state if name in names})
-    yield "buffers", _copy({n: state[n] for n in state if n not in names})
+    yield "weights", deepcopy({name: state[name] for name in state if name in names})
+    yield "buffers", deepcopy({n: state[n] for n in state if n not in names})
     for number, optimizer in enumerate(trainee.optimizers, start=1):
         which = (
             f"optimizer {number}" if len(trainee.optimizers) > 1 else "the optimizer"
         )
         known = optimizer.state_dict()
-        yield f"the state of {which}", _copy(known["state"])
-        yield f"the settings of {which}", _copy(known["param_groups"])
+        yield f"the state of {which}", deepcopy(known["state"])
+        yield f"the settings of {which}", deepcopy(known["param_groups"])
     if trainee.scheduler is not None:
-        yield "the scheduler", _copy(trainee.scheduler.state_dict())
+        yield "the scheduler", deepcopy(trainee.scheduler.state_dict())
     if trainee.scaler is not None:
-        yield "the scaler", _copy(trainee.scaler.state_dict())
-
-
-def _copy(value: Any) -> Any:
-    return copy.deepcopy(value)
+        yield "the scaler", deepcopy(trainee.scaler.state_dict())
 
 
 def _lost(stood: Mapping[str, Any], stands: Mapping[str, Any]) -> Iterator[str]:

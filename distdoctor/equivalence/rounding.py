@@ -71,14 +71,12 @@ class Counting(TorchDispatchMode):
     Attributes:
         depth: The largest number of terms that an operation sums.
         random: Names of operations that drew random numbers.
-        normalized: Whether a batch was normalized by its own statistics.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.depth = 1
         self.random: set[str] = set()
-        self.normalized = False
 
     def __torch_dispatch__(
         self,

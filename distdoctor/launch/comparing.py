@@ -73,7 +73,6 @@ class _Series:
         self._audience = audience
         self._how = how
         self._plan = self._watched(plan)
-        self._manifest: Manifest | None = None
 
     def run(self, again: Plan | None) -> Manifest:
         with self._kept:

@@ -171,7 +171,7 @@ def _watch() -> None:
     setup.watch_stores()
     _watch_ddp()
     if not _is_simulated():
-        _watch_gradients()
+        _watch_training()
     _watch_loaders()
     if not _is_simulated():
         conditions.joined()
@@ -293,11 +293,11 @@ def _watch_loaders() -> None:
 
 
 @harmless
-def _watch_gradients() -> None:
-    from distdoctor.probes.steps import gradients
+def _watch_training() -> None:
+    from distdoctor.probes.steps import watching
 
-    gradients.install()
-    RECORDER.on_turn.append(gradients.turn)
+    watching.install()
+    RECORDER.on_turn.append(watching.turn)
 
 
 def _watch_steps() -> None:

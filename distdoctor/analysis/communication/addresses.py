@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from distdoctor.model.events import BadAddress, Event, Failure, Place, State
+from distdoctor.model.events import BadAddress, Event, Place
 from distdoctor.model.operations import CODE_OF
 from distdoctor.model.run import Run
 
 _JOIN = CODE_OF["init_process_group"]
-
-_IN_USE = ("EADDRINUSE", "address already in use")
-"""In what TCPStore raises (torch 2.8 to 2.13, TCPStoreLibUvBackend.cpp)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +49,6 @@ def misdirections(run: Run, *faults: str) -> Iterator[Misdirection]:
         ranks = tuple(event.rank for event in events)
         if fault in faults and not (fault == "overridden" and _served(run, address)):
             yield Misdirection(fault, address, given, ranks, place, tuple(events))
-
-
-def taken_at_joining(run: Run, rank: int) -> Failure | None:
-    """The exception of a rank that joined, and whose port was in use."""
-    for failure in run.of(Failure, rank):
-        if failure.fatal and any(text in failure.message for text in _IN_USE):
-            rows = run.rows_of(rank)
-            last = run.calls[rows[-1]] if rows else None
-            if last is not None and (last["op"], last["state"]) == (
-                _JOIN,
-                State.RAISED,
-            ):
-                return failure
-    return None
 
 
 def _served(run: Run, address: str) -> bool:

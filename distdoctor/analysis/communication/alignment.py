@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.analysis.communication.sequences import Sequences, sequences
+from distdoctor.analysis.remembered import remembered
 from distdoctor.model.run import Group, Rows, Run
 
 
@@ -84,12 +85,10 @@ class Alignment:
         return Meeting(self.group, int(self.ordinals[n]), by_rank, absent)
 
 
+@remembered
 def alignments(run: Run) -> list[Alignment]:
     """One per group of two or more members that was used, in order of the groups."""
-    if "alignments" not in run.memory:
-        run.memory["alignments"] = list(_align(run))
-    result: list[Alignment] = run.memory["alignments"]
-    return result
+    return list(_align(run))
 
 
 def _align(run: Run) -> Iterator[Alignment]:

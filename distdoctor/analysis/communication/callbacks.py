@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from distdoctor.analysis.reasons import Divergence, Why, capital, s, waits, where_of
+from distdoctor.analysis.remembered import remembered
 from distdoctor.model.events import Call
 from distdoctor.model.run import Run, named
 
@@ -55,20 +56,16 @@ def _callback(run: Run, rank: int, call: Call) -> str:
     return ""
 
 
+@remembered
 def _handlers(run: Run) -> dict[str, str]:
     """Functions that the sources register as callbacks and never call themselves."""
-    if "handlers" not in run.memory:
-        registered: dict[str, str] = {}
-        called: set[str] = set()
-        for source in run.sources.values():
-            for node in _calls(source):
-                called.add(_name(node.func))
-                registered |= dict(_registered(node))
-        run.memory["handlers"] = {
-            name: how for name, how in registered.items() if name not in called
-        }
-    result: dict[str, str] = run.memory["handlers"]
-    return result
+    registered: dict[str, str] = {}
+    called: set[str] = set()
+    for source in run.sources.values():
+        for node in _calls(source):
+            called.add(_name(node.func))
+            registered |= dict(_registered(node))
+    return {name: how for name, how in registered.items() if name not in called}
 
 
 def _calls(source: str) -> Iterator[ast.Call]:

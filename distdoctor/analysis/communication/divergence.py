@@ -39,16 +39,15 @@ from distdoctor.analysis.communication.unanswered import left_over, unanswered
 from distdoctor.analysis.communication.unused import unused_parameters
 from distdoctor.analysis.communication.waiting import busy, circle
 from distdoctor.analysis.reasons import Divergence, Why, finding
+from distdoctor.analysis.remembered import remembered
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run
 
 
+@remembered
 def divergences(run: Run) -> list[Divergence]:
     """All independent divergences of a run, worked out once."""
-    if "divergences" not in run.memory:
-        run.memory["divergences"] = _explained(run)
-    result: list[Divergence] = run.memory["divergences"]
-    return result
+    return _explained(run)
 
 
 def findings(

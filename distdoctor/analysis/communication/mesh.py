@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distdoctor.analysis.reasons import Divergence, Why, capital, pointers, s
+from distdoctor.analysis.remembered import remembered
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Certainty
 from distdoctor.model.run import Group, Run, named
@@ -52,16 +53,14 @@ def mixed_dimensions(run: Run, found: list[Divergence]) -> list[Divergence]:
     return found or list(_unnoticed(run))
 
 
+@remembered
 def _claims(run: Run) -> dict[int, dict[int, int]]:
     """By line and rank, the subgroup it uses there; of lines with one for each rank.
 
     Lines where a rank uses several (a loop over groups, a helper that is given one) are
     left out.
     """
-    if "claims" not in run.memory:
-        run.memory["claims"] = _all_claims(run)
-    result: dict[int, dict[int, int]] = run.memory["claims"]
-    return result
+    return _all_claims(run)
 
 
 def _all_claims(run: Run) -> dict[int, dict[int, int]]:

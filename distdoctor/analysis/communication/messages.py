@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from distdoctor.analysis.remembered import remembered
 from distdoctor.model.events import State
 from distdoctor.model.operations import CODE_OF
 from distdoctor.model.run import Rows, Run
@@ -59,12 +60,10 @@ class Messages:
     number: dict[int, int]
 
 
+@remembered
 def messages(run: Run) -> Messages:
     """The messages of a run, matched once."""
-    if "messages" not in run.memory:
-        run.memory["messages"] = _match(run)
-    result: Messages = run.memory["messages"]
-    return result
+    return _match(run)
 
 
 def peer_of(run: Run, row: int) -> int | None:

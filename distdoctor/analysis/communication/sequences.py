@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distdoctor.analysis.remembered import remembered
 from distdoctor.model.run import Rows, Run
 
 
@@ -42,12 +43,10 @@ class Sequences:
         return list(zip(numbers.tolist(), parts, strict=True))
 
 
+@remembered
 def sequences(run: Run) -> Sequences:
     """The sequences of a run, worked out once."""
-    if "sequences" not in run.memory:
-        run.memory["sequences"] = _sequences(run.calls)
-    result: Sequences = run.memory["sequences"]
-    return result
+    return _sequences(run.calls)
 
 
 def _sequences(calls: NDArray[Any]) -> Sequences:

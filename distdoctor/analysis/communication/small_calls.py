@@ -9,6 +9,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
+from distdoctor.analysis.remembered import remembered
 from distdoctor.model.events import Call, Place, Tensor, Wrapped
 from distdoctor.model.layers import LAYER_MASK, LAYER_SHIFT, LAYERS
 from distdoctor.model.observed.gradients import Gradients, Window
@@ -133,13 +134,11 @@ def _passes(run: Run, rank: int) -> float:
     return max(1.0, median(seen or [1]), median(windows or [1]))
 
 
+@remembered
 def _sizes(run: Run) -> NDArray[np.int64]:
     """Bytes that each of `Run.specs` moves."""
-    if "bytes" not in run.memory:
-        told = [sum(map(_size, spec.tensors)) for spec in run.specs]
-        run.memory["bytes"] = np.array(told, np.int64)
-    sizes: NDArray[np.int64] = run.memory["bytes"]
-    return sizes
+    told = [sum(map(_size, spec.tensors)) for spec in run.specs]
+    return np.array(told, np.int64)
 
 
 def _size(tensor: Tensor) -> int:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from distdoctor.analysis.communication.sequences import sequences
+from distdoctor.analysis.remembered import remembered
 from distdoctor.model.events import BLOCKED, Ended, Left, Started, State, ThreadEnded
 from distdoctor.model.operations import CODE_OF, OPERATIONS, Waits
 from distdoctor.model.run import Run
@@ -50,20 +51,16 @@ class Standstill:
     by_send: bool = False
 
 
+@remembered
 def standstill(run: Run) -> Standstill:
     """The ranks that can never move again, worked out once per run."""
-    if "standstill" not in run.memory:
-        run.memory["standstill"] = _reduce(run)
-    result: Standstill = run.memory["standstill"]
-    return result
+    return _reduce(run)
 
 
+@remembered
 def gone(run: Run) -> frozenset[int]:
     """Ranks that will make no further call: ended, or left without joining again."""
-    if "gone" not in run.memory:
-        run.memory["gone"] = _gone(run)
-    result: frozenset[int] = run.memory["gone"]
-    return result
+    return _gone(run)
 
 
 def _gone(run: Run) -> frozenset[int]:

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from distdoctor.analysis.remembered import remembered
 from distdoctor.analysis.replication.replicas import replicas
 from distdoctor.model.events import Place
 from distdoctor.model.observed.data import ITERATED, SET_EPOCH, Held, Made, Read
@@ -142,14 +143,10 @@ def by_loop(run: Run, rank: int) -> dict[Key, list[Pass]]:
     return loops
 
 
+@remembered
 def meetings(run: Run) -> list[Meeting]:
     """Passes that ranks which train one model made alike."""
-    if "meetings" not in run.memory:
-        run.memory["meetings"] = [
-            meeting for ranks in replicas(run) for meeting in _meetings(run, ranks)
-        ]
-    found: list[Meeting] = run.memory["meetings"]
-    return found
+    return [meeting for ranks in replicas(run) for meeting in _meetings(run, ranks)]
 
 
 def _meetings(run: Run, ranks: Sequence[int]) -> list[Meeting]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.analysis.data.passes import Pass, passes, same_dataset
+from distdoctor.analysis.remembered import remembered
 from distdoctor.analysis.replication.replicas import replicas
 from distdoctor.model.run import Run
 
@@ -31,7 +32,6 @@ class Leak:
         trained: A pass of training of each.
         leaked: How many of the samples that some rank evaluates on another trains on.
         of: How many samples the ranks evaluate on, each counted once.
-        by_index: Samples were compared by index; else by content.
     """
 
     ranks: tuple[int, ...]
@@ -39,17 +39,12 @@ class Leak:
     trained: tuple[Pass, ...]
     leaked: int
     of: int
-    by_index: bool
 
 
+@remembered
 def leaks(run: Run) -> list[Leak]:
     """Where a split that each rank keeps for itself does not hold among ranks."""
-    if "leaks" not in run.memory:
-        run.memory["leaks"] = [
-            leak for ranks in replicas(run) for leak in _leaks(run, ranks)
-        ]
-    found: list[Leak] = run.memory["leaks"]
-    return found
+    return [leak for ranks in replicas(run) for leak in _leaks(run, ranks)]
 
 
 def _leaks(run: Run, ranks: Sequence[int]) -> Iterator[Leak]:
@@ -119,7 +114,6 @@ def _leak(ranks: tuple[int, ...], sides: Sequence[Side], by_index: bool) -> Leak
         tuple(side[1] for side in sides),
         leaked,
         len(evaluated),
-        by_index,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from distdoctor.analysis.remembered import remembered
 from distdoctor.analysis.replication.replicas import replicas
 from distdoctor.model.events import Place
 from distdoctor.model.observed.randomness import Drawn, Seeded
@@ -41,12 +42,10 @@ class Shared:
         return next((one.place for one in self.drawn if one.place is not None), None)
 
 
+@remembered
 def shared_by_workers(run: Run) -> list[Shared]:
     """Streams that workers of one loader share, or begin anew alike in each pass."""
-    if "streams of workers" not in run.memory:
-        run.memory["streams of workers"] = list(_shared_by_workers(run))
-    found: list[Shared] = run.memory["streams of workers"]
-    return found
+    return list(_shared_by_workers(run))
 
 
 def _shared_by_workers(run: Run) -> Iterator[Shared]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from distdoctor.analysis.remembered import remembered
 from distdoctor.model.observed.weights import (
     Changed,
     Loaded,
@@ -88,12 +89,10 @@ class Moments:
         return np.flatnonzero(known & (after != before)) + 1
 
 
+@remembered
 def moments(run: Run) -> dict[int, dict[int, Moments]]:
     """By the number of a model, and by rank, all that was seen of it."""
-    if "moments" not in run.memory:
-        run.memory["moments"] = _moments(run)
-    found: dict[int, dict[int, Moments]] = run.memory["moments"]
-    return found
+    return _moments(run)
 
 
 def _moments(run: Run) -> dict[int, dict[int, Moments]]:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.analysis.communication.early import raced
+from distdoctor.analysis.remembered import remembered
 from distdoctor.analysis.replication.moments import Moments, Numbers, moments, together
 from distdoctor.analysis.replication.replicas import averaging_gradients
 from distdoctor.analysis.steps.overflows import first_split, splits
@@ -77,12 +78,10 @@ class Parting:
         return self.seen[self.ranks[0]].told.model
 
 
+@remembered
 def partings(run: Run) -> tuple[Parting, ...]:
     """Where replicas part; each set of replicas of a model once."""
-    if "partings" not in run.memory:
-        run.memory["partings"] = () if run.simulated else tuple(_partings(run))
-    found: tuple[Parting, ...] = run.memory["partings"]
-    return found
+    return () if run.simulated else tuple(_partings(run))
 
 
 def _partings(run: Run) -> Iterator[Parting]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from distdoctor.analysis.remembered import remembered
 from distdoctor.analysis.replication.moments import Moments, moments
 from distdoctor.model.events import Wrapped
 from distdoctor.model.observed.gradients import Gradients
@@ -27,16 +28,14 @@ _SENDING = [
 ]
 
 
+@remembered
 def replicas(run: Run) -> tuple[tuple[int, ...], ...]:
     """Sets of ranks, each of at least two, that average their gradients or weights.
 
     Ranks that share a model in another way, as tensor and pipeline parallelism do, read
     the same data on purpose.
     """
-    if "replicas" not in run.memory:
-        run.memory["replicas"] = _replicas(run)
-    found: tuple[tuple[int, ...], ...] = run.memory["replicas"]
-    return found
+    return _replicas(run)
 
 
 def _replicas(run: Run) -> tuple[tuple[int, ...], ...]:

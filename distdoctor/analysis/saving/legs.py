@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from distdoctor.analysis.remembered import remembered
 from distdoctor.analysis.saving.files import Written, written
 from distdoctor.model.observed.checkpoints import (
     Continued,
@@ -116,15 +117,11 @@ class Resume:
         return None
 
 
+@remembered
 def resumes(run: Run) -> list[Resume]:
     """Where ranks train on from a checkpoint that a model was given."""
-    if "resumes" not in run.memory:
-        stores = [(rank, one) for rank in run.seen for one in written(run, rank)]
-        run.memory["resumes"] = [
-            found for rank in run.seen for found in _resumes(run, rank, stores)
-        ]
-    known: list[Resume] = run.memory["resumes"]
-    return known
+    stores = [(rank, one) for rank in run.seen for one in written(run, rank)]
+    return [found for rank in run.seen for found in _resumes(run, rank, stores)]
 
 
 def _resumes(run: Run, rank: int, stores: list[tuple[int, Written]]) -> list[Resume]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.analysis.communication.early import raced
+from distdoctor.analysis.remembered import remembered
 from distdoctor.analysis.replication.replicas import replicas, sent_in_each
 from distdoctor.analysis.steps.overflows import first_split
 from distdoctor.model.events import Event, Observation, Place, Wrapped
@@ -65,15 +66,13 @@ class Chapter:
         return sum(self.holds[0].sizes)
 
 
+@remembered
 def chapters(run: Run) -> list[Chapter]:
     """What can be compared between ranks that train one model together.
 
     Where nothing was wrapped, these may be all ranks.
     """
-    if "chapters" not in run.memory:
-        run.memory["chapters"] = list(_chapters(run))
-    found: list[Chapter] = run.memory["chapters"]
-    return found
+    return list(_chapters(run))
 
 
 def _chapters(run: Run) -> Iterator[Chapter]:
@@ -148,13 +147,11 @@ class Apart:
     looks: tuple[Look, ...]
 
 
+@remembered
 def apart(run: Run) -> list[Apart]:
     """Optimizers that get other gradients on each rank, and nothing that makes up."""
-    if "apart" not in run.memory:
-        found = [_apart(run, chapter) for chapter in chapters(run)]
-        run.memory["apart"] = [one for one in found if one is not None]
-    kept: list[Apart] = run.memory["apart"]
-    return kept
+    found = [_apart(run, chapter) for chapter in chapters(run)]
+    return [one for one in found if one is not None]
 
 
 def _apart(run: Run, chapter: Chapter) -> Apart | None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from distdoctor.analysis.remembered import remembered
 from distdoctor.analysis.steps.optimizing import held
 from distdoctor.model.observed.gradients import Holds, NotFinite
 from distdoctor.model.observed.precision import HalfStep
@@ -75,14 +76,10 @@ class Halves:
         return max(self.seen, key=_faded)
 
 
+@remembered
 def halves(run: Run) -> list[Halves]:
     """Optimizers whose parameters in half precision lose what they are to learn."""
-    if "halves" not in run.memory:
-        run.memory["halves"] = [
-            found for rank in run.seen for found in _of_rank(run, rank)
-        ]
-    kept: list[Halves] = run.memory["halves"]
-    return kept
+    return [found for rank in run.seen for found in _of_rank(run, rank)]
 
 
 def explains(run: Run, event: NotFinite) -> bool:

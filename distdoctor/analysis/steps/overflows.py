@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from distdoctor.analysis.remembered import remembered
 from distdoctor.analysis.replication.moments import moments
 from distdoctor.analysis.replication.replicas import replicas, sent_by
 from distdoctor.model.observed.gradients import Holds
@@ -52,12 +53,10 @@ class Split:
         return any(one.scale for one in self.overflows)
 
 
+@remembered
 def splits(run: Run) -> tuple[Split, ...]:
     """Where ranks that train one model part over a step; one of each set."""
-    if "splits of steps" not in run.memory:
-        run.memory["splits of steps"] = tuple(_splits(run))
-    found: tuple[Split, ...] = run.memory["splits of steps"]
-    return found
+    return tuple(_splits(run))
 
 
 def first_split(run: Run, ranks: Iterable[int]) -> Split | None:

@@ -13,6 +13,7 @@ from itertools import groupby
 from math import hypot
 from operator import attrgetter
 
+from distdoctor.analysis.remembered import remembered
 from distdoctor.model.observed.gradients import NOT_FINITE, Gradients
 from distdoctor.model.observed.protocol import (
     BACKWARD,
@@ -220,24 +221,18 @@ class Course:
     first: dict[Fault, Cycle] = field(default_factory=dict)
     times: dict[Fault, int] = field(default_factory=dict)
 
-    def share(self, fault: Fault) -> float:
-        """Of the cycles, those that have a fault."""
-        return self.faults.get(fault, 0) / self.steps if self.steps else 0.0
 
-
+@remembered
 def courses(run: Run) -> list[Course]:
     """What happened to gradients, of each optimizer of each rank that was followed."""
-    if "courses" not in run.memory:
-        run.memory["courses"] = [
-            _course(rank, optimizer, list(cycles))
-            for rank in run.seen
-            for optimizer, cycles in groupby(
-                sorted(run.of(Cycle, rank), key=attrgetter("optimizer")),
-                attrgetter("optimizer"),
-            )
-        ]
-    found: list[Course] = run.memory["courses"]
-    return found
+    return [
+        _course(rank, optimizer, list(cycles))
+        for rank in run.seen
+        for optimizer, cycles in groupby(
+            sorted(run.of(Cycle, rank), key=attrgetter("optimizer")),
+            attrgetter("optimizer"),
+        )
+    ]
 
 
 def with_fault(run: Run, fault: Fault) -> list[list[Course]]:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from distdoctor.analysis.remembered import remembered
 from distdoctor.analysis.steps.statements import (
     Stated,
     arguments,
@@ -89,12 +90,10 @@ class Recipe:
     ranks: int = 1
 
 
+@remembered
 def recipes(run: Run) -> list[Recipe]:
     """What the job says of learning rates and the batches they belong to."""
-    if "recipes" not in run.memory:
-        run.memory["recipes"] = list(_recipes(run))
-    found: list[Recipe] = run.memory["recipes"]
-    return found
+    return list(_recipes(run))
 
 
 def _recipes(run: Run) -> Iterator[Recipe]:

@@ -270,7 +270,7 @@ def _drawn(course: Course) -> Iterator[str]:
     )
 
 
-def sparkline(values: Sequence[float], wide: int = _WIDE) -> str:
+def sparkline(values: Sequence[float]) -> str:
     """Values as blocks, zero being the lowest, and the highest value the highest.
 
     >>> sparkline([0, 1, 2, 3, 4, 5, 6, 7])
@@ -278,7 +278,7 @@ def sparkline(values: Sequence[float], wide: int = _WIDE) -> str:
     >>> sparkline([0.1, 0.1])
     '██'
     """
-    shown = min(wide, len(values))
+    shown = min(_WIDE, len(values))
     chosen = [values[n * len(values) // shown] for n in range(shown)]
     if shown:
         chosen[-1] = values[-1]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from distdoctor.analysis.remembered import remembered
 from distdoctor.analysis.steps.gradients import places
 from distdoctor.analysis.steps.optimizing import held
 from distdoctor.model.findings import Location
@@ -64,12 +65,10 @@ class Meeting:
         return len(prints) == 1 and bool(known)
 
 
+@remembered
 def meetings(run: Run) -> dict[int, list[Meeting]]:
     """By optimizer, its steps that were looked at, in their order."""
-    if "sendings" not in run.memory:
-        run.memory["sendings"] = _meetings(run)
-    kept: dict[int, list[Meeting]] = run.memory["sendings"]
-    return kept
+    return _meetings(run)
 
 
 def _meetings(run: Run) -> dict[int, list[Meeting]]:

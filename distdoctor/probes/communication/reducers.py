@@ -52,11 +52,6 @@ def watch(ddp: Any) -> None:
     _models[ddp] = _Model(len(_models), names)
 
 
-def models() -> list[torch.nn.Module]:
-    """The wrapped models that are alive."""
-    return list(_models)
-
-
 def install() -> None:
     """Look at the reducers whenever a backward pass has ended without an error."""
     autograd: Any = torch.autograd

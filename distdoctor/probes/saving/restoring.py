@@ -31,6 +31,7 @@ from distdoctor.probes.replication import model_states
 from distdoctor.probes.saving.file_contents import number_of, place_of
 from distdoctor.probes.sites import call_site
 from distdoctor.probes.stand_ins.replacing import replace
+from distdoctor.probes.steps.scales import scale_of
 
 _MOST_NOTES = 10_000
 _MOST_MODELS = 200
@@ -122,7 +123,7 @@ def running() -> dict[str, Any]:
 def scale() -> float:
     """Of the only scaler alive; 0 where there is not just one."""
     alive = [one for one in list(_scalers.known) if one.is_enabled()]
-    return number_of(alive[0].get_scale()) if len(alive) == 1 else 0.0
+    return number_of(scale_of(alive[0])) if len(alive) == 1 else 0.0
 
 
 # --- what is given back ---
@@ -284,7 +285,7 @@ def _tell_step(optimizer: Optimizer) -> None:
             position=position,
             schedule=schedule,
             scheduler=_schedulers.of(only) if made else -1,
-            scale=number_of(scalers[0].get_scale()) if len(scalers) == 1 else 0.0,
+            scale=number_of(scale_of(scalers[0])) if len(scalers) == 1 else 0.0,
             rng=rng,
         )
     )

@@ -147,10 +147,6 @@ def _yes(*_args: Any, **_kwargs: Any) -> bool:
     return True
 
 
-def _no(*_args: Any, **_kwargs: Any) -> bool:
-    return False
-
-
 def _name(_device: Any = None) -> str:
     RECORDER.substituted("properties")
     return NAME

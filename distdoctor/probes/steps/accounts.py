@@ -28,6 +28,9 @@ GONE = (0, 0)
 Batch = tuple[int, int]
 """The number of a pass over a loader, and of a batch in it."""
 
+NO_BATCH: Batch = (-1, 0)
+"""No loader has given one to train on."""
+
 
 @dataclass(slots=True)
 class Pass:
@@ -47,7 +50,7 @@ class Account:
         self.known = known
         self.windows = self.singles = 0
         self.unfit = False  # its gradients cannot be followed
-        self.mark: Batch = (-1, 0)  # the last batch of the window before
+        self.mark = NO_BATCH  # the last batch of the window before
         self._parameter: weakref.ref[Tensor] | None = None
         self.before = self.seen = GONE
         self._states: list[tuple[int, int]] = []
@@ -110,10 +113,10 @@ class Account:
 
 
 def latest() -> Batch:
-    """The batch to train on that a loader gave last."""
+    """The batch to train on that a loader gave last; or `NO_BATCH`."""
     reading = SAMPLES.latest
     if reading is None or not reading.begun:
-        return -1, 0
+        return NO_BATCH
     return reading.part.number, reading.given
 
 

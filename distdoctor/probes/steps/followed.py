@@ -15,6 +15,7 @@ from distdoctor.model.observed import protocol as words
 from distdoctor.probes.communication.exchanges import EXCHANGES
 from distdoctor.probes.fingerprints import readings
 from distdoctor.probes.steps import optimizers
+from distdoctor.probes.steps.accounts import NO_BATCH, Batch
 from distdoctor.probes.steps.optimizers import Optimizer
 
 MOST_WORDS = 8_192
@@ -68,7 +69,7 @@ class Followed:
         self.pending: list[tuple[int, Pass]] = []  # and where their words are
         self._dropped: list[tuple[int, list[tuple[int, Pass]]]] = []
         self._late: list[tuple[int, list[tuple[int, Pass]]]] = []
-        self._batches: set[tuple[int, int] | None] = set()
+        self._batches: set[Batch] = set()
         self._weight_seen: State = None
         self._reads, self._zero = 0, True
         self.elements = self.size_bytes = self.steps = self.moved = 0
@@ -236,10 +237,10 @@ class Followed:
 
     # --- passes ---
 
-    def add(self, this: Pass, batch: tuple[int, int] | None) -> None:
+    def add(self, this: Pass, batch: Batch) -> None:
         """Backward gave some, and the last word tells it."""
         self.pending.append((len(self.words) - 1, this))
-        if batch is not None:
+        if batch != NO_BATCH:
             self._batches.add(batch)
         self.filled, self.spent = True, False
         self._weight_seen = self._weight()

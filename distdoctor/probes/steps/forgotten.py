@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from distdoctor.model.observed.gradients import Forgotten
 from distdoctor.probes.fingerprints import prints
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.replication import additions, models
+from distdoctor.probes.replication import additions
 from distdoctor.probes.steps import optimizers
 
 _FIRST, _SECOND = 2, 8  # steps of all optimizers at which they are looked for
@@ -78,7 +78,6 @@ def _unheld() -> list[tuple[str, Tensor]]:
 def turn() -> None:
     """Forget all: the process begins to play in another run."""
     _candidates.clear()
-    models.turn()
 
 
 def _has_memory(parameter: Tensor) -> bool:

@@ -13,12 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 
 from distdoctor.model.observed.gradients import (
     NOT_FINITE,
@@ -28,34 +23,21 @@ from distdoctor.model.observed.gradients import (
 )
 from distdoctor.probes.communication.exchanges import EXCHANGES
 from distdoctor.probes.data import inputs
-from distdoctor.probes.data.metrics import METRICS
 from distdoctor.probes.fingerprints import prints, readings
-from distdoctor.probes.harmless import harmless
+from distdoctor.probes.harmless import harmless, tell_each
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.replication import additions
 from distdoctor.probes.sites import call_site
 from distdoctor.probes.steps import (
-    acts,
-    backwards,
     bypasses,
     forgotten,
-    halves,
     infinities,
     losses,
-    lowering,
     optimizers,
-    protocol,
-    rounds,
-    scaling,
-    sending,
-    weighing,
-    windows,
 )
+from distdoctor.probes.steps.moments import MOMENTS
 from distdoctor.probes.steps.optimizers import Optimizer
 
 _EACH = 4  # up to this step each is looked at, then those that are powers of two
-
-_PROBED = 3  # gradients of an optimizer that are followed through a step
 
 _LAST_PROBED = 8  # step
 
@@ -78,13 +60,12 @@ class _Window:
 
     Attributes:
         passes: Backward passes.
-        reduced: `Exchanges.reduced` when the last one began.
         local: The last pass was not to be averaged.
         factor: Of the last loss; see `losses`.
     """
 
     def __init__(self) -> None:
-        self.passes = self.steps = self.reduced = 0
+        self.passes = self.steps = 0
         self.local = False
         self.factor = 0.0
         self.lines: set[str] = set()
@@ -120,101 +101,44 @@ class _Probes:
 _window = _Window()
 
 
-def install() -> None:
-    """At the first `init_process_group`."""
-    register_optimizer_step_pre_hook(_before)
-    register_optimizer_step_post_hook(_after)
-    acts.watch()
-    windows.install()
-    weighing.install()
-    rounds.install()
-    protocol.install()
-    scaling.install()
-    backwards.watch(begin=_beginning, end=_ended)
-    lowering.install()
-    sending.install()
-    EXCHANGES.look(optimizers.trained)
-    EXCHANGES.members = dist.get_world_size()
-
-
 def turn() -> None:
     """Forget all: the process begins to play in another run."""
     global _window
-    for known in (
-        *(optimizers, additions, bypasses, forgotten, infinities, inputs),
-        *(halves, lowering, sending),
-    ):
-        known.turn()
-    windows.WINDOWS.forget()
-    rounds.ROUNDS.forget()
-    protocol.PROTOCOL.forget()
-    weighing.WEIGHING.forget()
-    scaling.SCALINGS.forget()
     _window = _Window()
-    EXCHANGES.look(optimizers.trained)
-    EXCHANGES.members = dist.get_world_size() if dist.is_initialized() else 1
 
 
 # --- backward ---
 
 
-def _beginning(args: tuple[Any, ...]) -> None:
-    METRICS.train()
-    _window.reduced = EXCHANGES.reduced
-    _began(args)
-
-
-@harmless
-def _began(args: tuple[Any, ...]) -> None:
-    if RECORDER.writer is None or not args or len(args[0]) != 1:
-        return
-    loss = args[0][0]
-    if not isinstance(loss, Tensor) or loss.numel() != 1:
-        return
+def begun(loss: Tensor, given: Any) -> None:
+    """Backward is about to run."""
     if EXCHANGES.looking and not readings.is_capturing():
-        given = args[1][0] if len(args) > 1 and args[1] else None
         unit = given is None or float(given) == 1.0
         members = EXCHANGES.members
         _window.factor = losses.factor_of(loss, members=members) if unit else 0.0
-    if infinities.backward(loss):
-        rounds.ROUNDS.infinite(call_site(3))
-    sending.beginning()
-    windows.WINDOWS.begin(loss)
-    weighing.WEIGHING.begin(loss, args[1][0] if len(args) > 1 and args[1] else None)
 
 
-@harmless
-def _ended() -> None:
-    if RECORDER.writer is None:
+def bypassed(reduced: bool, local: bool) -> None:
+    """Backward has run: perhaps a wrapper was left out that should have averaged."""
+    if reduced or local:
         return
-    window = _window
-    reduced = EXCHANGES.reduced > window.reduced
-    window.passes += 1
-    windows.WINDOWS.passed()
-    weighing.WEIGHING.passed()
-    sending.passed(reduced)
     wrappers = optimizers.wrappers()
-    window.local = any(map(_is_local, wrappers))
-    rounds.ROUNDS.passed(local=window.local)
-    if wrappers and not reduced and not window.local and not _is_compiling():
+    if wrappers and not _is_compiling():
         bypasses.watch(wrappers)
+
+
+def passed(_reduced: bool, local: bool) -> None:
+    """Backward has run."""
+    window = _window
+    window.passes += 1
+    window.local = local
     if len(window.lines) < _MOST_LINES:
-        site = call_site(3)
+        site = call_site(4)
         if site not in window.lines:
             window.lines.add(site)
             RECORDER.observe(Backward(rank=-1), site)
     if not window.steps and window.passes in _UNSTEPPED:
         _no_step(window.passes)
-
-
-def _is_local(ddp: Any) -> bool:
-    """Whether a wrapper is inside `no_sync`, or was so in its last forward pass.
-
-    Source: forward notes the latter for its next call (torch 2.8 to 2.13,
-    torch/nn/parallel/distributed.py), and does so without gradients, too.
-    """
-    sync = ddp.require_backward_grad_sync
-    return not (sync and getattr(ddp, "require_forward_param_sync", True))
 
 
 def _no_step(passes: int) -> None:
@@ -232,25 +156,10 @@ def _no_step(passes: int) -> None:
 # --- steps ---
 
 
-def _before(optimizer: Any, args: Any, kwargs: Any) -> None:
-    rounds.ROUNDS.stepped += 1
-    _stepping(optimizer, len(args) > 1 or bool(kwargs))  # the first is itself
-
-
-def _after(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-    _stepped(optimizer)
-
-
-@harmless
-def _stepping(optimizer: torch.optim.Optimizer, closure: bool) -> None:
-    known = optimizers.of(optimizer)
-    if RECORDER.writer is None or known is None or readings.is_capturing():
-        return
-    windows.WINDOWS.stepping(optimizer)
-    weighing.WEIGHING.stepping(optimizer, closure)
-    rounds.ROUNDS.stepping(optimizer, known)
-    known.steps += 1
-    protocol.PROTOCOL.stepping(optimizer, known.steps)
+def stepping(
+    _optimizer: torch.optim.Optimizer, known: Optimizer, closure: bool
+) -> None:
+    """A step is about to be made; it is looked at if it is due."""
     _window.steps += 1
     grown = known.since(
         passes=_window.passes,
@@ -273,13 +182,13 @@ def _stepping(optimizer: torch.optim.Optimizer, closure: bool) -> None:
         known.usual = max(known.usual, grown["moved"])
         _look(known, grown, None if closure else probes)
         if not closure:
-            halves.look(known)
-            sending.stepping(known)
+            tell_each(MOMENTS.looking, known)
     else:
         known.most = max(known.most, grown["moved"])
         infinities.watch(known)
 
 
+@harmless
 def _look(known: Optimizer, grown: dict[str, int], probes: _Probes | None) -> None:
     known.look()
     parameters = known.parameters
@@ -323,15 +232,8 @@ def _look(known: Optimizer, grown: dict[str, int], probes: _Probes | None) -> No
     forgotten.look(_window.steps)
 
 
-@harmless
-def _stepped(optimizer: torch.optim.Optimizer) -> None:
-    known = optimizers.of(optimizer)
-    if RECORDER.writer is None or known is None or readings.is_capturing():
-        return
-    protocol.PROTOCOL.stepped(optimizer)
-    infinities.stepped(known)
-    halves.stepped(known)
-    sending.stepped(known)
+def stepped(_optimizer: torch.optim.Optimizer, known: Optimizer) -> None:
+    """A step was made: see whether the next one is to be looked at."""
     following = known.steps + 1
     if is_due(following) or is_due(known.steps):
         EXCHANGES.look(optimizers.trained)

@@ -15,9 +15,7 @@ from distdoctor.model.observed.precision import HalfStep
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.sites import call_site
 from distdoctor.probes.steps import optimizers
-from distdoctor.probes.steps.optimizers import Optimizer
-
-_HALVES = (torch.float16, torch.bfloat16)
+from distdoctor.probes.steps.optimizers import HALVES, Optimizer
 
 _MOST = 32  # parameters that are looked at
 
@@ -42,11 +40,11 @@ class _Before:
 _before: _Before | None = None
 
 
-def look(known: Optimizer) -> None:
+def looking(known: Optimizer) -> None:
     """A step is about to be made that is looked at."""
     global _before
     _before = None
-    halves = [one for one in known.parameters if one.dtype in _HALVES]
+    halves = [one for one in known.parameters if one.dtype in HALVES]
     if not halves:
         return
     dtype = halves[0].dtype
@@ -61,13 +59,13 @@ def look(known: Optimizer) -> None:
         _before = _Before(known, chosen, len(trained))
 
 
-def stepped(known: Optimizer) -> None:
+def stepped(optimizer: torch.optim.Optimizer, known: Optimizer) -> None:
     """A step was made."""
     global _before
     before, _before = _before, None
-    if before is None or before.known is not known or known.optimizer is None:
+    if before is None or before.known is not known:
         return
-    chosen, optimizer = before.parameters, known.optimizer
+    chosen = before.parameters
     own = not type(optimizer).step.__module__.startswith("torch.optim.")
     given, lost, faded = _counts(before, optimizer)
     held = set(map(id, chosen))
@@ -220,7 +218,7 @@ def _completes(kept: Tensor, parameter: Tensor) -> bool:
         return False
     with torch.no_grad():
         weights, values = _sample(parameter), _sample(kept)
-        if kept.dtype not in _HALVES:
+        if kept.dtype not in HALVES:
             alike = (values.to(weights.dtype) == weights).float().mean()
             if float(alike) >= _ALIKE:
                 return True
@@ -233,7 +231,7 @@ def _are_held_elsewhere(known: Optimizer, before: _Before) -> bool:
     """Whether another optimizer holds as many elements in float32."""
     shapes = {one.shape for one in before.parameters}
     return any(
-        shapes <= {one.shape for one in other.held() if one.dtype not in _HALVES}
+        shapes <= {one.shape for one in other.held() if one.dtype not in HALVES}
         for other in optimizers.every()
         if other is not known
     )

@@ -66,7 +66,7 @@ def examine(known: Optimizer) -> None:
     _search.pending = known, known.names(bad)
 
 
-def stepped(known: Optimizer) -> None:
+def stepped(_optimizer: torch.optim.Optimizer, known: Optimizer) -> None:
     """A step was made: see whether such gradients have spoilt the weights."""
     search = _search
     if search.pending is not None and search.pending[0] is known:

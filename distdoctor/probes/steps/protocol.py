@@ -9,31 +9,24 @@ in that.
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from distdoctor.model.observed import protocol as words
 from distdoctor.model.observed.protocol import Act, Cycle, Unsynced, packed
 from distdoctor.probes.communication.exchanges import EXCHANGES
-from distdoctor.probes.data.samples import SAMPLES
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.sites import call_site
-from distdoctor.probes.steps import acts, backwards, clips, losses, optimizers
+from distdoctor.probes.steps import acts, backwards, clips, optimizers
+from distdoctor.probes.steps.accounts import latest
 from distdoctor.probes.steps.acts import ACTS
 from distdoctor.probes.steps.clips import Clipping
 from distdoctor.probes.steps.followed import MOST_WORDS, Followed, Pass
+from distdoctor.probes.steps.scaled import ScaledLosses, is_on
 
 _MOST_OPTIMIZERS = 16  # some jobs have one for each parameter
 
 _MOST_TOLD = 2_000  # cycles that differ from the one before
-
-_MOST_SCALED = 16  # losses that are remembered
-
-_MOST_NODES = 40  # of a graph that are searched for a scaled loss
 
 _MOST_POSITIONS = 64  # in a cycle, whose lines are told apart
 
@@ -41,22 +34,21 @@ _MOST_ACTS = 200
 
 
 class Protocol:
-    """What this process does to gradients."""
+    """What this process does to gradients.
+
+    Attributes:
+        losses: Those that it has scaled.
+    """
 
     def __init__(self) -> None:
+        self.losses = ScaledLosses()
         self.forget()
 
     def forget(self) -> None:
         """This process plays in another run from now on."""
         self._followed: list[Followed] = []
         self._known = (-1, -1)  # optimizers and wrappers that were made
-        self._scaled: list[weakref.ref[Tensor]] = []
-        self._given: list[weakref.ref[Tensor]] = []  # what a scaler multiplied
-        self._scale = 1.0
-        self._is_used = False  # a GradScaler is
-        self._factors: set[float] = set()  # scales that the job may multiply with
-        self._where = 0  # where the scale itself lies
-        self._fresh = False  # a loss was scaled, and backward has not run since
+        self.losses.forget()
         self._is_scaled = False  # the loss that backward runs on
         self._reduced = 0
         self._scaler: Followed | None = None  # whose step a GradScaler decides on
@@ -77,8 +69,8 @@ class Protocol:
             if one.spent and one.filled and one.is_zero():
                 self._clear(one)
             one.begin()
-        self._is_scaled = self._begins_scaled(args)
-        self._fresh, self._scaler = False, None
+        self._is_scaled = self.losses.begin(args)
+        self._scaler = None
         self._reduced = EXCHANGES.reduced
 
     def end(self) -> None:
@@ -95,30 +87,10 @@ class Protocol:
             how = one.averaging(reduced, bool(self._unsynced))
             one.scales |= self._is_scaled
             self._say(one, kind + how, called=True)
-            one.add(this, _batch())
+            one.add(this, latest())
             one.moved = EXCHANGES.moved - EXCHANGES.reduced
 
     # --- what users call ---
-
-    def scaled(self, scaler: Any, outputs: Any, result: Any) -> None:
-        """A GradScaler has multiplied a loss, or several."""
-        if not _is_on(scaler):
-            return
-        self._fresh, self._scale = True, _scale_of(scaler)
-        self._is_used = True
-        self._factors = {*self._factors, self._scale} - {1.0}
-        self._where = scaler._scale.data_ptr()
-        for one in result if isinstance(result, list | tuple) else [result]:
-            if isinstance(one, Tensor) and len(self._scaled) < _MOST_SCALED:
-                self._scaled.append(weakref.ref(one))
-        for one in outputs if isinstance(outputs, list | tuple) else [outputs]:
-            if isinstance(one, Tensor) and len(self._given) < _MOST_SCALED:
-                self._given.append(weakref.ref(one))
-
-    def asked(self, scale: float) -> None:
-        """The job has asked for the scale, and may multiply with it."""
-        if self._is_used and scale != 1.0:
-            self._factors = {scale, self._scale} - {1.0}
 
     def clearing(self, _owner: Any, _given: Any) -> None:
         """Gradients are about to be cleared."""
@@ -135,7 +107,7 @@ class Protocol:
     def unscaling(self, scaler: Any, optimizer: Any) -> None:
         """The user calls `unscale_`, or a scaler does for its own step."""
         one = self._of(optimizer)
-        if one is not None and self._scaler is None and _is_on(scaler):
+        if one is not None and self._scaler is None and is_on(scaler):
             self._look(one)
             one.scales = True
             self._say(one, words.UNSCALE, called=True)
@@ -149,7 +121,7 @@ class Protocol:
     def trying(self, scaler: Any, optimizer: Any) -> None:
         """A GradScaler is about to decide on a step."""
         one = self._of(optimizer)
-        if one is not None and _is_on(scaler):
+        if one is not None and is_on(scaler):
             self._look(one)
             one.scales = True
             self._scaler, one.stepped = one, False
@@ -164,10 +136,9 @@ class Protocol:
 
     def updated(self, scaler: Any, _given: Any) -> None:
         """A GradScaler has computed its next scale."""
-        if not _is_on(scaler):
+        if not is_on(scaler):
             return
-        self._scaled.clear()
-        self._given.clear()
+        self.losses.updated()
         for one in self._followed:
             if one.scales:
                 one.scales = False
@@ -200,8 +171,10 @@ class Protocol:
 
     # --- steps ---
 
-    def stepping(self, optimizer: Any, steps: int) -> None:
-        """An optimizer is about to make a step, the `steps`-th."""
+    def stepping(
+        self, optimizer: Any, known: optimizers.Optimizer, _closure: bool
+    ) -> None:
+        """An optimizer is about to make a step."""
         self._all()
         one = self._of(optimizer)
         if one is None:
@@ -212,10 +185,10 @@ class Protocol:
         else:
             self._look(one)
         one.inside = one.stepped = True
-        one.steps = steps
-        self._close(one, word, steps)
+        one.steps = known.steps
+        self._close(one, word, known.steps)
 
-    def stepped(self, optimizer: Any) -> None:
+    def stepped(self, optimizer: Any, _known: optimizers.Optimizer) -> None:
         """It made one."""
         one = self._of(optimizer)
         if one is None:
@@ -282,7 +255,7 @@ class Protocol:
         if one.is_gone(was) or (one.filled and one.is_zero(anew=True)):
             if one.filled:
                 self._clear(one)
-        elif one.is_divided(was, self._scale if one.scales else 1.0, exchanged):
+        elif one.is_divided(was, self.losses.scale if one.scales else 1.0, exchanged):
             self._say(one, words.DIVIDED)
         else:
             self._say(one, words.CHANGED)
@@ -313,50 +286,6 @@ class Protocol:
             one.acts.add((word, site))
             self._acts += 1
             RECORDER.observe(Act(rank=-1, optimizer=one.number, word=word), site)
-
-    def _begins_scaled(self, args: tuple[Any, ...]) -> bool:
-        """Whether backward begins at something that was scaled, by whomever."""
-        roots = [one for one in args[0] if isinstance(one, Tensor)] if args else []
-        plain = [tensor for ref in self._given if (tensor := ref()) is not None]
-        results = [tensor for ref in self._scaled if (tensor := ref()) is not None]
-        if self._comes_from_scaled(args):
-            return True
-        if any(one is other for one in roots for other in plain):
-            self._fresh = False  # what came of the scaling was left aside
-            return any(one is other for one in roots for other in results)
-        if self._fresh:
-            return True
-        if not self._is_used:
-            return False
-        begun = args[1] if len(args) > 1 and args[1] else ()
-        if any(
-            isinstance(one, Tensor)
-            and one.is_cpu
-            and one.numel() == 1
-            and one.item() in self._factors
-            for one in begun
-        ):
-            return True
-        return any(
-            losses.is_multiplied(one, self._factors, self._where) for one in roots
-        )
-
-    def _comes_from_scaled(self, args: tuple[Any, ...]) -> bool:
-        """Whether backward begins at a loss that was scaled, or at what came of it."""
-        if not self._scaled:
-            return False
-        alive = [tensor for ref in self._scaled if (tensor := ref()) is not None]
-        roots = [one for one in args[0] if isinstance(one, Tensor)] if args else []
-        if any(one is other for one in roots for other in alive):
-            return True
-        wanted = {one.grad_fn for one in alive if one.grad_fn is not None}
-        nodes = [one.grad_fn for one in roots if one.grad_fn is not None]
-        for node in nodes:  # grows meanwhile
-            if node in wanted:
-                return True
-            if len(nodes) < _MOST_NODES:
-                nodes += [n for n, _ in node.next_functions if n is not None]
-        return False
 
     # --- cycles ---
 
@@ -403,27 +332,6 @@ class Protocol:
         one.held_words = []
 
 
-def _is_on(scaler: Any) -> bool:
-    """Whether a scaler scales, and all that it is asked for is seen."""
-    made: Any = torch.amp.GradScaler
-    kind = type(scaler)
-    seen = isinstance(scaler, made) and kind.scale is made.scale
-    return bool(seen and scaler._enabled)
-
-
-def _scale_of(scaler: Any) -> float:
-    """Its scale; 1.0 of one on a GPU, which would have to be waited for."""
-    scale = getattr(scaler, "_scale", None)
-    return float(scale) if isinstance(scale, Tensor) and scale.is_cpu else 1.0
-
-
-def _batch() -> tuple[int, int] | None:
-    reading = SAMPLES.latest
-    if reading is None or not reading.begun:
-        return None
-    return reading.part.number, reading.given
-
-
 PROTOCOL = Protocol()
 
 
@@ -433,7 +341,7 @@ def install() -> None:
     for listeners, function in (
         (ACTS.clearing, PROTOCOL.clearing),
         (ACTS.cleared, PROTOCOL.cleared),
-        (ACTS.scaled, PROTOCOL.scaled),
+        (ACTS.scaled, PROTOCOL.losses.scaled),
         (ACTS.unscaling, PROTOCOL.unscaling),
         (ACTS.unscaled, PROTOCOL.unscaled),
         (ACTS.trying, PROTOCOL.trying),

@@ -10,13 +10,15 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from distdoctor.model.observed.scaling import Overflow, Stride
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.sites import call_site
-from distdoctor.probes.steps import acts, optimizers
+from distdoctor.probes.steps import acts, infinities, optimizers
 from distdoctor.probes.steps.acts import ACTS
+from distdoctor.probes.steps.scales import scale_of
 
 _MOST = 2_000
 """Notes of each sort; windows by their tokens make a note of nearly each step."""
@@ -55,16 +57,27 @@ class Rounds:
 
     # --- what happens ---
 
-    def passed(self, *, local: bool) -> None:
-        """Backward has run; its gradients are averaged, unless they are `local`."""
-        self.now += not local
+    def begun(self, loss: Tensor, _given: Any) -> None:
+        """Backward is about to run, perhaps on a loss that is not finite."""
+        if infinities.backward(loss):
+            self.infinite(call_site(4))
 
     def infinite(self, site: str) -> None:
-        """Backward has begun on a loss that is not finite."""
+        """It is not."""
         self._settle()
         self._pending = Overflow(rank=-1, round=self.now + 1, loss=True), site
 
-    def stepping(self, optimizer: Any, known: optimizers.Optimizer) -> None:
+    def passed(self, _reduced: bool, local: bool) -> None:
+        """Backward has run; its gradients are averaged, unless they are `local`."""
+        self.now += not local
+
+    def count(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        """Some optimizer is about to make a step, be it one that nobody looks at."""
+        self.stepped += 1
+
+    def stepping(
+        self, optimizer: Any, known: optimizers.Optimizer, _closure: bool
+    ) -> None:
         """An optimizer is about to make a step."""
         course = self._courses.get(optimizer)
         if course is None:
@@ -109,7 +122,7 @@ class Rounds:
                 rank=-1,
                 optimizer=known.number,
                 round=self.now,
-                scale=float(scaler.get_scale()),
+                scale=scale_of(scaler),
             ),
             call_site(3),
         )
@@ -166,4 +179,5 @@ def install() -> None:
     """At the first `init_process_group`."""
     acts.tell(ACTS.trying, ROUNDS.trying)
     acts.tell(ACTS.tried, ROUNDS.tried)
+    register_optimizer_step_pre_hook(ROUNDS.count)
     RECORDER.on_end.append(harmless(ROUNDS.flush))

@@ -36,6 +36,17 @@ def install() -> None:
     RECORDER.on_turn.append(_told.clear)
 
 
+def scale_of(scaler: Any) -> float:
+    """Its scale, 1.0 if it is switched off; may wait for a GPU.
+
+    Unlike `get_scale`, this does not tell that the job has asked for it.
+    """
+    if not scaler.is_enabled():
+        return 1.0
+    scale = scaler._get_scale_async()
+    return float(scaler._init_scale if scale is None else scale)
+
+
 def running(thing: Any) -> dict[str, Any]:
     """Of the GradScaler in use that has gone furthest; fields of a `Stored`.
 
@@ -44,7 +55,7 @@ def running(thing: Any) -> dict[str, Any]:
             scale is saved.
     """
     used = [
-        (float(one.get_scale()), first)
+        (scale_of(one), first)
         for one, first in list(_made.items())
         if one.is_enabled() and one._scale is not None and _has_torchs_state(one)
         if _moves(one, first)

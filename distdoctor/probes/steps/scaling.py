@@ -35,6 +35,7 @@ from distdoctor.probes.stand_ins.replacing import replace
 from distdoctor.probes.steps import acts, clips, optimizers, protocol
 from distdoctor.probes.steps.acts import ACTS
 from distdoctor.probes.steps.clips import Clipping
+from distdoctor.probes.steps.scales import scale_of
 
 _MOST_NOTES = 64  # of each kind
 
@@ -120,7 +121,7 @@ class Scalings:
 
     def asked(self, scale: float) -> None:
         """The user asked for the scale."""
-        protocol.PROTOCOL.asked(scale)
+        protocol.PROTOCOL.losses.asked(scale)
         if len(self._lines) >= _MOST_LINES:
             return
         if not any(is_scaled(said) for _, _, said in protocol.PROTOCOL.said()):
@@ -191,7 +192,7 @@ class Scalings:
                 how=clip.how,
                 limit=clip.limit,
                 found=found,
-                scale=_scale_of(scaler),
+                scale=scale_of(scaler),
             ),
             clip.site,
         )
@@ -222,16 +223,10 @@ class Scalings:
                     optimizer=number,
                     norm=norm,
                     largest=largest,
-                    scale=_scale_of(scaler),
+                    scale=scale_of(scaler),
                 ),
                 call_site(3),
             )
-
-
-def _scale_of(scaler: Any) -> float:
-    """Its scale, without a call of what tells that it was asked for."""
-    scale = scaler._get_scale_async()
-    return float(scaler._init_scale if scale is None else scale)
 
 
 def _is_readable(gradient: Tensor) -> bool:

@@ -85,7 +85,7 @@ def turn() -> None:
 # --- what happens ---
 
 
-def beginning() -> None:
+def begun(_loss: Tensor, _given: object) -> None:
     """Backward is about to run: gradients that were clipped may be cleared by now."""
     if EXCHANGES.looking:
         for one in _window.clips:
@@ -94,7 +94,7 @@ def beginning() -> None:
                 one.kept = False
 
 
-def passed(reduced: bool) -> None:
+def passed(reduced: bool, _local: bool) -> None:
     """Backward has run; what a wrapper has averaged meanwhile is no rank's own."""
     if not EXCHANGES.looking or is_capturing():
         return
@@ -157,7 +157,7 @@ def _sending(tensors: Sequence[Tensor]) -> None:
             own.factor = multiple
 
 
-def stepping(known: Optimizer) -> None:
+def looking(known: Optimizer) -> None:
     """A step is about to be made that is looked at."""
     for one in known.parameters:
         own = _window.own.get(id(one))
@@ -166,7 +166,7 @@ def stepping(known: Optimizer) -> None:
             own.used = sample(detached(one.grad)).clone()
 
 
-def stepped(known: Optimizer) -> None:
+def stepped(_optimizer: torch.optim.Optimizer, known: Optimizer) -> None:
     """A step was made."""
     global _window
     if not EXCHANGES.looking:

@@ -65,7 +65,7 @@ class Weighing:
         if due and not readings.is_capturing():
             self._pass = self._read(loss, given)
 
-    def passed(self) -> None:
+    def passed(self, _reduced: bool, _local: bool) -> None:
         """Backward has run."""
         this, self._pass = self._pass, None
         self._scaled = None  # it would keep labels alive
@@ -87,10 +87,11 @@ class Weighing:
             if gradient is not None and not readings.is_capturing():
                 account.own = readings.projected(gradient)
 
-    def stepping(self, optimizer: Any, closure: bool = False) -> None:
+    def stepping(
+        self, optimizer: Any, known: optimizers.Optimizer, closure: bool
+    ) -> None:
         """An optimizer is about to make a step, for which it may run a closure."""
-        known = optimizers.of(optimizer)
-        account = None if known is None else self._accounts.get(known.number)
+        account = self._accounts.get(known.number)
         if account is None or not account.count:
             return
         if closure:  # backward may run in it

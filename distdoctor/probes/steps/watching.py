@@ -1,0 +1,106 @@
+"""Puts the probes of training steps in place, and says who is told before whom."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch.distributed as dist
+
+from distdoctor.probes.communication.exchanges import EXCHANGES
+from distdoctor.probes.data import inputs
+from distdoctor.probes.replication import additions, models
+from distdoctor.probes.steps import (
+    acts,
+    bypasses,
+    forgotten,
+    gradients,
+    halves,
+    infinities,
+    lowering,
+    moments,
+    optimizers,
+    protocol,
+    rounds,
+    scaling,
+    sending,
+    weighing,
+    windows,
+)
+from distdoctor.probes.steps.moments import MOMENTS
+
+
+def install() -> None:
+    """At the first `init_process_group`."""
+    acts.watch()
+    windows.install()
+    weighing.install()
+    rounds.install()
+    protocol.install()
+    scaling.install()
+    _listen()
+    moments.watch()
+    lowering.install()
+    sending.install()
+    EXCHANGES.look(optimizers.trained)
+    EXCHANGES.members = dist.get_world_size()
+
+
+def turn() -> None:
+    """Forget all: the process begins to play in another run."""
+    for module in (
+        *(optimizers, additions, models, bypasses, forgotten, infinities, inputs),
+        *(gradients, halves, lowering, sending),
+    ):
+        module.turn()
+    windows.WINDOWS.forget()
+    rounds.ROUNDS.forget()
+    protocol.PROTOCOL.forget()
+    weighing.WEIGHING.forget()
+    scaling.SCALINGS.forget()
+    EXCHANGES.look(optimizers.trained)
+    EXCHANGES.members = dist.get_world_size() if dist.is_initialized() else 1
+
+
+def _listen() -> None:
+    """In the order of their notes, where one moment makes several."""
+    MOMENTS.begun += [
+        gradients.begun,
+        rounds.ROUNDS.begun,
+        sending.begun,
+        _taking(1, windows.WINDOWS.begin),
+        weighing.WEIGHING.begin,
+    ]
+    MOMENTS.passed += [
+        _taking(0, windows.WINDOWS.passed),
+        weighing.WEIGHING.passed,
+        sending.passed,
+        rounds.ROUNDS.passed,
+        gradients.bypassed,
+        gradients.passed,
+    ]
+    MOMENTS.stepping += [
+        _taking(1, windows.WINDOWS.stepping),
+        weighing.WEIGHING.stepping,
+        rounds.ROUNDS.stepping,
+        protocol.PROTOCOL.stepping,
+        gradients.stepping,
+    ]
+    MOMENTS.looking += [halves.looking, sending.looking]
+    MOMENTS.stepped += [
+        protocol.PROTOCOL.stepped,
+        infinities.stepped,
+        halves.stepped,
+        sending.stepped,
+        gradients.stepped,
+    ]
+
+
+def _taking(count: int, function: moments.Listener) -> moments.Listener:
+    """A listener that takes only so many of the things that are told."""
+
+    @functools.wraps(function)
+    def listener(*given: Any) -> None:
+        function(*given[:count])
+
+    return listener
