@@ -43,8 +43,8 @@ and LinearLR.
 class _Plan:
     """What is known of one scheduler."""
 
-    def __init__(self, number: int, optimizer: Any) -> None:
-        self.number = number
+    def __init__(self, number: int, kind: str, optimizer: Any) -> None:
+        self.number, self.kind = number, kind
         self.optimizer = weakref.ref(optimizer)
         self.course = RATES.course_of(optimizer)
         self.steps_before = 0 if self.course is None else self.course.step
@@ -88,7 +88,6 @@ class Schedules:
         self._plans: weakref.WeakKeyDictionary[Any, _Plan]
         self._plans = weakref.WeakKeyDictionary()
         self._kept: list[_Plan] = []
-        self._kinds: list[str] = []
         self.depth = 0  # of schedulers that ask each other, or are being made
 
     def known(self, scheduler: Any) -> None:
@@ -133,14 +132,14 @@ class Schedules:
         if plan is None and optimizer is not None:
             if len(self._kept) >= _MOST_SCHEDULERS:
                 return None
-            plan = self._plans[scheduler] = _Plan(len(self._kept), optimizer)
+            plan = _Plan(len(self._kept), type(scheduler).__name__, optimizer)
+            self._plans[scheduler] = plan
             self._kept.append(plan)  # the user may let go of it before the end
-            self._kinds.append(type(scheduler).__name__)
         return plan
 
     def flush(self) -> None:
         """The process ends: tell of all that were made."""
-        for plan, kind in zip(self._kept, self._kinds, strict=True):
+        for plan in self._kept:
             course = plan.course
             rates = (plan.begin, plan.second, plan.highest, plan.lowest)
             if not all(map(math.isfinite, rates)):
@@ -149,7 +148,7 @@ class Schedules:
                 rank=-1,
                 scheduler=plan.number,
                 optimizer=-1 if course is None else course.number,
-                kind=kind,
+                kind=plan.kind,
                 length=plan.length,
                 numbers=plan.numbers,
                 calls=plan.calls,
