@@ -53,9 +53,9 @@ class Job:
         """Run backward on the next batch, or once more on the same."""
         self.read.given += not same
         loss = nn.functional.mse_loss(self.model(torch.ones(4, 3)), TARGET) / divisor
-        self.windows.begin(loss)
+        self.windows.begin(loss, None)
         loss.backward()
-        self.windows.passed()
+        self.windows.passed(False, False)
 
     def read_ahead(self, number: int, batches: int) -> None:
         """Read some batches, and run backward on each behind that, so many times."""
@@ -65,7 +65,7 @@ class Job:
 
     def step(self) -> None:
         """Step, and clear."""
-        self.windows.stepping(self.optimizer)
+        self.windows.stepping(self.optimizer, None, False)
         self.optimizer.step()
         self.clear()
 
@@ -232,8 +232,8 @@ def test_the_scale_of_a_scaler_is_no_part_of_the_factor(job: Job) -> None:
     loss = nn.functional.mse_loss(job.model(torch.ones(4, 3)), TARGET) / 4
     scaled = loss * torch.tensor(65536.0)
     job.windows.scaled(None, loss, scaled)
-    job.windows.begin(scaled)
-    job.windows.passed()
+    job.windows.begin(scaled, None)
+    job.windows.passed(False, False)
     job.step()
     job.windows.flush()
     assert job.told[-1].factor == 0.25

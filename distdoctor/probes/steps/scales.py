@@ -75,7 +75,7 @@ def _has_torchs_state(scaler: Any) -> bool:
 def _moves(scaler: Any, first: float) -> bool:
     """Whether its scale has moved, or will: some make it a constant in this way."""
     soon: bool = scaler.get_growth_interval() <= _LONGEST_INTERVAL
-    return soon or float(scaler.get_scale()) != first
+    return soon or scale_of(scaler) != first
 
 
 def _make(made: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any
-
 import torch.distributed as dist
 
 from distdoctor.probes.communication.exchanges import EXCHANGES
@@ -68,11 +65,11 @@ def _listen() -> None:
         gradients.begun,
         rounds.ROUNDS.begun,
         sending.begun,
-        _taking(1, windows.WINDOWS.begin),
+        windows.WINDOWS.begin,
         weighing.WEIGHING.begin,
     ]
     MOMENTS.passed += [
-        _taking(0, windows.WINDOWS.passed),
+        windows.WINDOWS.passed,
         weighing.WEIGHING.passed,
         sending.passed,
         rounds.ROUNDS.passed,
@@ -80,7 +77,7 @@ def _listen() -> None:
         gradients.passed,
     ]
     MOMENTS.stepping += [
-        _taking(1, windows.WINDOWS.stepping),
+        windows.WINDOWS.stepping,
         weighing.WEIGHING.stepping,
         rounds.ROUNDS.stepping,
         protocol.PROTOCOL.stepping,
@@ -94,13 +91,3 @@ def _listen() -> None:
         sending.stepped,
         gradients.stepped,
     ]
-
-
-def _taking(count: int, function: moments.Listener) -> moments.Listener:
-    """A listener that takes only so many of the things that are told."""
-
-    @functools.wraps(function)
-    def listener(*given: Any) -> None:
-        function(*given[:count])
-
-    return listener

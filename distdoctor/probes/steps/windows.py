@@ -18,11 +18,11 @@ from distdoctor.model.observed.gradients import (
     STEPPED,
     Window,
 )
-from distdoctor.probes.data.samples import SAMPLES
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.sites import call_site
 from distdoctor.probes.steps import acts, losses, optimizers
+from distdoctor.probes.steps.accounts import NO_BATCH, latest, state_of
 from distdoctor.probes.steps.acts import ACTS
 
 _MOST = 2_000  # windows that differ from the one before
@@ -67,14 +67,14 @@ class Windows:
 
     # --- what happens ---
 
-    def begin(self, loss: Tensor) -> None:
+    def begin(self, loss: Tensor, _given: Any) -> None:
         """Backward is about to run."""
-        reading = SAMPLES.latest
-        if reading is None or not reading.begun:
+        batch = latest()
+        if batch == NO_BATCH:
             return
         if self._open.batches:
             self._look_between()
-        this, batch = self._open, (reading.part.number, reading.given)
+        this = self._open
         if batch == self._batch:
             if not this.reads:
                 return
@@ -97,7 +97,7 @@ class Windows:
             else:
                 this.factor = 0.0
 
-    def passed(self) -> None:
+    def passed(self, _reduced: bool, _local: bool) -> None:
         """Backward has run."""
         if not self._open.batches:
             return
@@ -113,9 +113,9 @@ class Windows:
                 if gradient is not None:
                     break
         if gradient is not None:
-            self._seen = _state_of(gradient)
+            self._seen = state_of(gradient)
 
-    def stepping(self, optimizer: Any) -> None:
+    def stepping(self, optimizer: Any, _known: Any, _closure: bool) -> None:
         """An optimizer is about to make a step."""
         self._stepper = weakref.ref(optimizer)
         if self._open.batches:
@@ -183,7 +183,7 @@ class Windows:
             self._open.unclear = True
         elif gradient is None:
             self._close(CLEARED, call_site(5))
-        elif _state_of(gradient) != self._seen:
+        elif state_of(gradient) != self._seen:
             self._open.unclear = True
 
     def _factor_of(self, loss: Tensor) -> float:
@@ -199,7 +199,7 @@ class Windows:
         changes = -1
         gradient = self._gradient()
         if end == STEPPED and gradient is not None:
-            where, version = _state_of(gradient)
+            where, version = state_of(gradient)
             changes = version - self._seen[1] if where == self._seen[0] else -1
         window = Window(
             rank=-1,
@@ -223,10 +223,6 @@ class Windows:
         if held is not None and self._told < _MOST:
             self._told += 1
             RECORDER.observe(*held)
-
-
-def _state_of(gradient: Tensor) -> tuple[int, int]:
-    return gradient.data_ptr(), gradient._version
 
 
 WINDOWS = Windows()
