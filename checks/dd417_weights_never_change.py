@@ -112,9 +112,9 @@ from collections.abc import Iterator
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.replication.replicas import replicas
 from distdoctor.analysis.steps.clearing import Emptied, emptied
+from distdoctor.analysis.steps.courses import Course, courses, lines_of
 from distdoctor.analysis.steps.gradients import backward_lines, places, some
 from distdoctor.analysis.steps.optimizing import Unchanged, held, unchanged
-from distdoctor.analysis.steps.protocol import Course, courses, lines_of
 from distdoctor.model.events import Shortened
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.observed.gradients import Gradients, Holds, Unstepped

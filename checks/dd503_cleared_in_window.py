@@ -81,8 +81,9 @@ from collections.abc import Iterator
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital
 from distdoctor.analysis.steps.clearing import Lost, lost
+from distdoctor.analysis.steps.courses import Course, lines_of, with_fault
 from distdoctor.analysis.steps.gradients import backward_lines, places
-from distdoctor.analysis.steps.protocol import Course, Fault, lines_of, with_fault
+from distdoctor.analysis.steps.protocol import Fault
 from distdoctor.model.findings import Certainty, Finding, Severity
 from distdoctor.model.observed.protocol import BACKWARD, DROP, SCALED, Cycle
 from distdoctor.model.run import Run, named

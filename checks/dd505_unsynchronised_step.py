@@ -80,9 +80,9 @@ from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital
+from distdoctor.analysis.steps.courses import lines_of, passes_of
 from distdoctor.analysis.steps.gradients import places, some
 from distdoctor.analysis.steps.lines import assigning
-from distdoctor.analysis.steps.protocol import lines_of, passes_of
 from distdoctor.analysis.steps.reduction import Unreduced, unreduced
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
 from distdoctor.model.observed.protocol import BACKWARD, SCALED, Cycle, Unsynced

@@ -71,8 +71,8 @@ from collections.abc import Iterator, Sequence
 
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital
+from distdoctor.analysis.steps.courses import lines_of
 from distdoctor.analysis.steps.gradients import places
-from distdoctor.analysis.steps.protocol import lines_of
 from distdoctor.analysis.steps.reduction import Repeated, repeated
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.observed.protocol import BACKWARD, SCALED, Cycle

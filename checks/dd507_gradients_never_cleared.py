@@ -83,9 +83,10 @@ from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital
+from distdoctor.analysis.steps.courses import Course, norms_of, with_fault
 from distdoctor.analysis.steps.gradients import backward_lines, places
 from distdoctor.analysis.steps.lines import clearing_in_vain
-from distdoctor.analysis.steps.protocol import Course, Fault, norms_of, with_fault
+from distdoctor.analysis.steps.protocol import Fault
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
 from distdoctor.model.observed.protocol import Cycle
 from distdoctor.model.run import Run, named

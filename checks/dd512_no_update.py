@@ -81,8 +81,9 @@ from collections.abc import Iterator, Sequence
 
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital
+from distdoctor.analysis.steps.courses import Course, lines_of
 from distdoctor.analysis.steps.gradients import backward_lines, places
-from distdoctor.analysis.steps.protocol import Course, Fault, lines_of
+from distdoctor.analysis.steps.protocol import Fault
 from distdoctor.analysis.steps.scaling import (
     EARLY_UPDATE,
     NO_UPDATE,

@@ -9,14 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from distdoctor.analysis.steps.protocol import (
-    TABLE,
-    Fault,
-    State,
-    courses,
-    follow,
-    walk,
-)
+from distdoctor.analysis.steps.courses import courses
+from distdoctor.analysis.steps.protocol import TABLE, Fault, State, follow, walk
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Observation
 from distdoctor.model.observed import protocol as words

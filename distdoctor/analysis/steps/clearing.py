@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from operator import attrgetter
 
-from distdoctor.analysis.steps.protocol import Course, passes_of
+from distdoctor.analysis.steps.courses import Course, passes_of
 from distdoctor.model.observed.protocol import (
     BACKWARD,
     CHANGED,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from distdoctor.analysis.replication.partings import Cause, Parting, partings
-from distdoctor.analysis.steps.protocol import Course, courses, passes_of
+from distdoctor.analysis.steps.courses import Course, courses, passes_of
 from distdoctor.model.events import Wrapped
 from distdoctor.model.observed.gradients import Holds
 from distdoctor.model.observed.protocol import (

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isclose, log10
 
-from distdoctor.analysis.steps.protocol import Course, Fault, courses, lines_of
+from distdoctor.analysis.steps.courses import Course, courses, lines_of
+from distdoctor.analysis.steps.protocol import Fault
 from distdoctor.model.events import Event
 from distdoctor.model.observed.protocol import (
     BACKWARD,

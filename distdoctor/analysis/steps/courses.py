@@ -1,0 +1,120 @@
+"""What happened to the gradients of each optimizer of a run, from cycle to cycle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from math import hypot
+from operator import attrgetter
+
+from distdoctor.analysis.remembered import remembered
+from distdoctor.analysis.steps.protocol import Fault, State, walk
+from distdoctor.model.observed.gradients import NOT_FINITE, Gradients
+from distdoctor.model.observed.protocol import (
+    BACKWARD,
+    CLEAR,
+    DROP,
+    SCALED,
+    TAKEN,
+    Act,
+    Cycle,
+    unpacked,
+)
+from distdoctor.model.run import Run
+
+
+@dataclass(slots=True)
+class Course:
+    """What happened to the gradients of one optimizer of one rank.
+
+    Attributes:
+        cycles: In their order.
+        steps: How many cycles there are in all.
+        faults: How many cycles have each fault.
+        first: The first cycle that has it.
+        times: How often it comes, in all of them.
+    """
+
+    rank: int
+    optimizer: int
+    cycles: list[Cycle]
+    steps: int = 0
+    faults: dict[Fault, int] = field(default_factory=dict)
+    first: dict[Fault, Cycle] = field(default_factory=dict)
+    times: dict[Fault, int] = field(default_factory=dict)
+
+
+@remembered
+def courses(run: Run) -> list[Course]:
+    """What happened to gradients, of each optimizer of each rank that was followed."""
+    return [
+        _course(rank, optimizer, list(cycles))
+        for rank in run.seen
+        for optimizer, cycles in groupby(
+            sorted(run.of(Cycle, rank), key=attrgetter("optimizer")),
+            attrgetter("optimizer"),
+        )
+    ]
+
+
+def with_fault(run: Run, fault: Fault) -> list[list[Course]]:
+    """By optimizer, the ranks on which it has a fault."""
+    found: dict[int, list[Course]] = {}
+    for one in courses(run):
+        if fault in one.faults:
+            found.setdefault(one.optimizer, []).append(one)
+    return list(found.values())
+
+
+def lines_of(run: Run, course: Course, *words: str) -> list[Act]:
+    """What tells the lines that did what some words say, to an optimizer's gradients.
+
+    The ends of words do not count.
+    """
+    return [
+        act
+        for act in run.of(Act, course.rank)
+        if act.optimizer == course.optimizer and act.word.partition("/")[0] in words
+    ]
+
+
+def _course(rank: int, optimizer: int, cycles: Sequence[Cycle]) -> Course:
+    course = Course(rank, optimizer, list(cycles))
+    state = State.EMPTY
+    for cycle in cycles:
+        said = list(unpacked(cycle.words))
+        # The first of several that are alike may begin elsewhere than the others.
+        for count in (1, cycle.more):
+            if not count:
+                continue
+            state, faults = walk(state, said)
+            course.steps += count
+            for fault in dict.fromkeys(faults):
+                course.faults[fault] = course.faults.get(fault, 0) + count
+                course.times[fault] = (
+                    course.times.get(fault, 0) + faults.count(fault) * count
+                )
+                course.first.setdefault(fault, cycle)
+    return course
+
+
+def passes_of(cycle: Cycle) -> Iterator[str]:
+    """The words of backward that its step was made with, in their order."""
+    last: list[str] = []
+    for word in unpacked(cycle.words):
+        kind = word.partition("/")[0]
+        if kind in {CLEAR, DROP, TAKEN}:
+            last = []
+        elif kind in {BACKWARD, SCALED}:
+            last.append(word)
+    yield from last
+
+
+def norms_of(run: Run, course: Course) -> list[tuple[int, float]]:
+    """By step, the norm of all gradients, where they were looked at and finite."""
+    return [
+        (seen.step, hypot(*seen.norms))
+        for seen in run.of(Gradients, course.rank)
+        if seen.optimizer == course.optimizer and NOT_FINITE not in seen.norms
+    ]
