@@ -23,14 +23,10 @@ from distdoctor.journal import (
     offset_of,
 )
 from distdoctor.journal import folder as record
-from distdoctor.journal.assembly import (
-    BUSY_LOOKS,
-    assemble,
-    parse_spec,
-    read_run,
-    relative,
-)
+from distdoctor.journal.assembly import assemble, read_run
 from distdoctor.journal.folder import Manifest, StackFrame, StackSample
+from distdoctor.journal.looks import BUSY_LOOKS
+from distdoctor.journal.texts import parse_spec, relative
 from distdoctor.journal.writer import JournalWriter
 from distdoctor.model.drawing import draw, sketch
 from distdoctor.model.events import (

@@ -17,8 +17,8 @@ import pytest
 
 import distdoctor
 from distdoctor.journal import offset_of
-from distdoctor.journal.assembly import relative
 from distdoctor.journal.folder import Manifest
+from distdoctor.journal.texts import relative
 from distdoctor.launch.pulse import Pulse, Rank
 from distdoctor.launch.tree import lives
 from distdoctor.launch.vigil import Stop, Vigil

@@ -125,7 +125,7 @@ def describe(op: int, reduce_op: int, root: int, key: Key) -> tuple[int, str]:
     """Signature and text of a call.
 
     Returns:
-        The 64-bit signature, and the text that `journal.assembly.parse_spec` reads.
+        The 64-bit signature, and the text that `journal.texts.parse_spec` reads.
     """
     flat, splits = key
     dtypes = tuple(str(dtype).removeprefix("torch.") for dtype in flat[::2])

@@ -1,0 +1,110 @@
+"""What the texts in journals tell: lines of source, tensors, groups."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from distdoctor.journal import members_of
+from distdoctor.model.events import SETUP, STORE, WORLD, Place, Tensor
+from distdoctor.model.run import Group, Spec
+
+
+def relative(file: str, directory: str) -> str:
+    """A file's name as the user knows it: from the directory where the job ran."""
+    prefix = directory.rstrip("/") + "/"
+    return file.removeprefix(prefix) if file.startswith(prefix) else file
+
+
+class Tables:
+    """Numbers of strings, the same for all journals of a run."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self.sites: list[Place | None] = [None]
+        self.specs: list[Spec] = [Spec()]
+        self.groups: list[str] = []
+        self._known: dict[tuple[str, str], int] = {("site", ""): 0, ("spec", ""): 0}
+
+    def site(self, text: str) -> int:
+        """The number of a line; 0: none."""
+        return self._number("site", text, self.sites, self.place)
+
+    def spec(self, text: str) -> int:
+        """The number of what a call moves; 0: not known."""
+        return self._number("spec", text, self.specs, parse_spec)
+
+    def group(self, text: str) -> int:
+        """The number of a group, by its name and members."""
+        # Members may describe one group differently: a mesh with mixed-up names does.
+        name, _, rest = text.partition("\n")
+        key = ("group", f"{name}\n{rest.partition(chr(10))[2]}")
+        if key not in self._known:
+            self._known[key] = len(self.groups)
+            self.groups.append(text)
+        return self._known[key]
+
+    def place(self, text: str) -> Place | None:
+        """A line, as the user knows it; None if the text names none."""
+        file, _, rest = text.partition("\n")
+        line, _, function = rest.partition("\n")
+        if not line.isdigit():
+            return None
+        return Place(relative(file, self._directory), int(line), function)
+
+    def _number(self, kind: str, text: str, table: list[Any], make: Any) -> int:
+        key = (kind, text)
+        if key not in self._known:
+            self._known[key] = len(table)
+            table.append(make(text))
+        return self._known[key]
+
+
+def groups_of(texts: Iterable[str], world_size: int) -> tuple[Group, ...]:
+    """Groups with names for readers: "world", torch's description, or its number."""
+    everyone = tuple(range(world_size))
+    groups: list[Group] = []
+    taken: set[str] = set()
+    for text in texts:
+        name, description = (*text.split("\n"), "")[:2]
+        ranks = members_of(text)
+        label = f"group_{name}"
+        if description not in {"", "undefined", "default_pg"}:
+            label = description
+        if ranks == everyone and (description == "default_pg" or name in {"", "0"}):
+            label = WORLD
+        label = "".join(c if c.isalnum() else "_" for c in label)
+        if name in {SETUP, STORE}:
+            label = name
+        unique, n = label, 1
+        while unique in taken:
+            n += 1
+            unique = f"{label}_{n}"
+        taken.add(unique)
+        groups.append(Group(unique, ranks))
+    return tuple(groups)
+
+
+def parse_spec(text: str) -> Spec:
+    """Tensors and splits as the probe wrote them, e.g. `float32 4x3;int64 |1,2|2,1`.
+
+    >>> parse_spec("float32 4x3;int64 ").tensors[1]
+    Tensor(shape=(), dtype='int64')
+    """
+    if text.startswith("="):
+        return Spec(names=tuple(map(str, json.loads(text[1:]))))
+    tensors, *splits = text.split("|")
+    return Spec(
+        tuple(_tensor(word) for word in tensors.split(";") if word),
+        (_numbers(splits[0]), _numbers(splits[1])) if len(splits) == 2 else None,
+    )
+
+
+def _tensor(word: str) -> Tensor:
+    dtype, _, shape = word.partition(" ")
+    return Tensor(tuple(int(size) for size in shape.split("x") if size), dtype)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(",") if number)
