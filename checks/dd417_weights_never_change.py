@@ -45,8 +45,18 @@ They are cleared between backward and the step:
            | gradients(step=8,prints=0,norms=0,weights=7,passes=1,rate=.1)@t.py:9
            | exit=0
 
+A GradScaler finds nothing to look for Inf in, and raises:
+
+    rank 0 | holds(names=w,sizes=4)@t.py:5  act(word=drop)@t.py:8
+           | refused(method=step,why=empty,words=2:scaled.drop+unscale)@t.py:9  exit=1
+
 Well
 ----
+It raises because backward gave this optimizer nothing at all, which is another fault:
+
+    rank 0 | holds(names=w,sizes=4)@t.py:5
+           | refused(method=step,why=empty,words=unscale)@t.py:9  exit=1
+
 What backward gives is kept elsewhere, and put there again before the step:
 
     rank 0 | holds(names=w,sizes=4)@t.py:5  act(word=drop)@t.py:8
@@ -111,7 +121,7 @@ from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.replication.replicas import replicas
-from distdoctor.analysis.steps.clearing import Emptied, emptied
+from distdoctor.analysis.steps.clearing import Emptied, emptied, only_drops
 from distdoctor.analysis.steps.courses import Course, courses, lines_of
 from distdoctor.analysis.steps.gradients import backward_lines, places, some
 from distdoctor.analysis.steps.optimizing import Unchanged, held, unchanged
@@ -119,6 +129,7 @@ from distdoctor.model.events import Shortened
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.observed.gradients import Gradients, Holds, Unstepped
 from distdoctor.model.observed.protocol import DROP
+from distdoctor.model.observed.scaling import EMPTY, Refused
 from distdoctor.model.run import Run, named
 
 CODE = "DD417"
@@ -150,6 +161,7 @@ def examine(run: Run) -> Iterator[Finding]:
         yield _never(run, stuck)
     for stuck in _left_behind(run):
         yield _never(run, stuck)
+    yield from _refused(run)
     cleared: dict[int, list[tuple[Course, Emptied]]] = {}
     for course in courses(run):
         if (empty := _emptied(run, course)) is not None:
@@ -253,6 +265,36 @@ def _empty(run: Run, told: list[tuple[Course, Emptied]]) -> Finding:
         ),
         details={"steps": course.steps, "empty": found.cycles},
     )
+
+
+def _refused(run: Run) -> Iterator[Finding]:
+    """GradScalers that have raised, for they found no gradient to look for Inf in."""
+    found: dict[int, dict[int, Refused]] = {}
+    for rank in run.seen:
+        for one in run.of(Refused, rank):
+            if one.why == EMPTY and only_drops(one):
+                found.setdefault(one.optimizer, {}).setdefault(rank, one)
+    for optimizer, by_rank in found.items():
+        ranks, several = tuple(by_rank), list(by_rank.values())
+        acts = [
+            act
+            for rank in ranks
+            for act in lines_of(run, Course(rank, optimizer, []), DROP)
+        ]
+        yield Finding(
+            message=(
+                f"{named(ranks).capitalize()} clear{'s' * (len(ranks) == 1)} what "
+                "backward gave before the optimizer uses it, and scaler.step raised, "
+                "because there is no gradient"
+            ),
+            exhibits=(several[0], *acts[:1]),
+            culprits=() if set(ranks) == set(run.seen) else ranks,
+            locations=(
+                *places(acts, ranks, "clears what no step was made with"),
+                *places(several, ranks, "raised here"),
+                *backward_lines(run, ranks),
+            ),
+        )
 
 
 def _still(run: Run, found: list[Unchanged]) -> Finding:

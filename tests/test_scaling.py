@@ -166,6 +166,9 @@ def messages() -> Iterator[tuple[str, str]]:
     yield "stepped", error_of(lambda: scaler.unscale_(optimizer))
     yield "early", error_of(scaled().update)
     yield "unused", error_of(lambda: GradScaler("cpu").step(optimizer))
+    empty = scaled()
+    optimizer.zero_grad()
+    yield "empty", error_of(lambda: empty.step(optimizer))
 
 
 def error_of(call: Any) -> str:

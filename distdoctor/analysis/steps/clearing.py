@@ -16,6 +16,7 @@ from distdoctor.model.observed.protocol import (
     Cycle,
     unpacked,
 )
+from distdoctor.model.observed.scaling import Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +83,17 @@ def emptied(course: Course) -> Emptied | None:
 
     Gradients that are put there by other means, or taken before, are not lost.
     """
-    found = [
-        cycle
-        for cycle in course.cycles
-        if not any(passes_of(cycle)) and _only_drops(cycle)
-    ]
+    found = [cycle for cycle in course.cycles if only_drops(cycle)]
     if not found:
         return None
     count = sum(1 + cycle.more for cycle in found)
     return Emptied(count, max(found, key=attrgetter("more")))
 
 
-def _only_drops(cycle: Cycle) -> bool:
+def only_drops(cycle: Cycle | Refused) -> bool:
+    """Whether all that backward gave was cleared, and nothing is known to be kept."""
+    if any(passes_of(cycle)):
+        return False
     said = {word.partition("/")[0] for word in unpacked(cycle.words)}
     given = {BACKWARD, SCALED} & said and DROP in said
     return bool(given) and SKIP not in said and not {CHANGED, TAKEN} & said

@@ -21,6 +21,7 @@ from distdoctor.model.observed.protocol import (
     Cycle,
     unpacked,
 )
+from distdoctor.model.observed.scaling import Refused
 from distdoctor.model.run import Run
 
 
@@ -99,7 +100,7 @@ def _course(rank: int, optimizer: int, cycles: Sequence[Cycle]) -> Course:
     return course
 
 
-def passes_of(cycle: Cycle) -> Iterator[str]:
+def passes_of(cycle: Cycle | Refused) -> Iterator[str]:
     """The words of backward that its step was made with, in their order."""
     last: list[str] = []
     for word in unpacked(cycle.words):

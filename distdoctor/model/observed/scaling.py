@@ -84,6 +84,7 @@ class Handed(Observation):
 
 
 STEPPED, UNSCALED, UNUSED, EARLY = "stepped", "unscaled", "unused", "early"
+EMPTY = "empty"  # no parameter of the optimizer had a gradient
 """Why a GradScaler raises: it has made a step since its last update; it has divided
 these gradients; it never scaled a loss; its update has nothing to go by."""
 

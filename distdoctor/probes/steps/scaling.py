@@ -18,6 +18,7 @@ from distdoctor.model.observed import protocol as words
 from distdoctor.model.observed.protocol import packed
 from distdoctor.model.observed.scaling import (
     EARLY,
+    EMPTY,
     STEPPED,
     UNSCALED,
     UNUSED,
@@ -51,6 +52,7 @@ _REFUSALS = (
     ("already been called on this optimizer", UNSCALED),
     ("_scale is None", UNUSED),
     ("No inf checks were recorded prior to update", EARLY),
+    ("No inf checks were recorded for this optimizer", EMPTY),
 )
 """Parts of messages; torch 2.8 to 2.13, torch/amp/grad_scaler.py."""
 
