@@ -71,7 +71,6 @@ TABLE: dict[State, dict[str, Target]] = {
         CHANGED: _S.GIVEN,
         STEP: _S.EMPTY,
         SCALED_STEP: _S.TRIED_EMPTY,
-        SKIP: _S.TRIED_EMPTY,
     },
     _S.PLAIN: {
         BACKWARD: _S.PLAIN,
@@ -81,7 +80,6 @@ TABLE: dict[State, dict[str, Target]] = {
         UNSCALE: (_F.NEVER_SCALED, _S.UNSCALED),
         STEP: _S.SPENT,
         SCALED_STEP: (_F.NEVER_SCALED, _S.TRIED),
-        SKIP: (_F.NEVER_SCALED, _S.TRIED),
     },
     _S.SCALED: {
         BACKWARD: (_F.MIXED, _S.SCALED),
@@ -92,7 +90,6 @@ TABLE: dict[State, dict[str, Target]] = {
         CLIP: (_F.CLIPPED_SCALED, _S.CLIPPED),
         STEP: (_F.BY_PASSED, _S.SPENT),
         SCALED_STEP: _S.TRIED,
-        SKIP: _S.TRIED,
     },
     _S.CLIPPED: {
         BACKWARD: (_F.MIXED, _S.SCALED),
@@ -102,7 +99,6 @@ TABLE: dict[State, dict[str, Target]] = {
         UNSCALE: _S.UNSCALED,
         STEP: (_F.BY_PASSED, _S.SPENT),
         SCALED_STEP: _S.TRIED,
-        SKIP: _S.TRIED,
     },
     _S.UNSCALED: {
         SCALED: (_F.ADDED_UNSCALED, _S.SCALED),
@@ -113,7 +109,6 @@ TABLE: dict[State, dict[str, Target]] = {
         UPDATE: _S.DIVIDED,  # by which the scaler forgets that it has done so
         STEP: (_F.UNCHECKED, _S.SPENT),
         SCALED_STEP: _S.TRIED,
-        SKIP: _S.TRIED,
     },
     _S.DIVIDED: {
         BACKWARD: _S.PLAIN,
@@ -124,7 +119,6 @@ TABLE: dict[State, dict[str, Target]] = {
         UPDATE: _S.PLAIN,
         STEP: _S.SPENT,
         SCALED_STEP: (_F.UNSCALED_TWICE, _S.TRIED),
-        SKIP: (_F.UNSCALED_TWICE, _S.TRIED),
     },
     _S.GIVEN: {
         DROP: (_F.DROPPED, _S.EMPTY),
@@ -132,7 +126,6 @@ TABLE: dict[State, dict[str, Target]] = {
         UNSCALE: _S.UNSCALED,
         STEP: _S.SPENT,
         SCALED_STEP: _S.TRIED,
-        SKIP: _S.TRIED,
     },
     _S.SPENT: {
         BACKWARD: (_F.CARRIED, _S.PLAIN),
@@ -143,7 +136,6 @@ TABLE: dict[State, dict[str, Target]] = {
         DIVIDED: _S.KEPT,
         EXCHANGE: _S.KEPT,
         SCALED_STEP: _S.TRIED,
-        SKIP: _S.TRIED,
     },
     _S.KEPT: {
         BACKWARD: _S.PLAIN,
@@ -152,7 +144,6 @@ TABLE: dict[State, dict[str, Target]] = {
         DROP: _S.EMPTY,
         STEP: _S.SPENT,
         SCALED_STEP: _S.TRIED,
-        SKIP: _S.TRIED,
     },
     _S.TRIED: {
         BACKWARD: (_F.CARRIED, _S.PLAIN),
@@ -163,7 +154,6 @@ TABLE: dict[State, dict[str, Target]] = {
         UNSCALE: (_F.NO_UPDATE, _S.UNSCALED),
         STEP: _S.SPENT,
         SCALED_STEP: (_F.NO_UPDATE, _S.TRIED),
-        SKIP: (_F.NO_UPDATE, _S.TRIED),
     },
     _S.TRIED_EMPTY: {
         BACKWARD: _S.PLAIN,
@@ -171,7 +161,6 @@ TABLE: dict[State, dict[str, Target]] = {
         UPDATE: _S.EMPTY,
         STEP: _S.EMPTY,
         SCALED_STEP: _S.TRIED_EMPTY,
-        SKIP: _S.TRIED_EMPTY,
     },
 }
 """Where a word leads from a state; what is not there leads nowhere else."""
@@ -179,13 +168,16 @@ TABLE: dict[State, dict[str, Target]] = {
 _NEVER = frozenset({SPARE, SCHEDULE})
 """Words that change nothing in any state."""
 
+_LIKE = {SKIP: SCALED_STEP}
+"""Words that lead where another one does: a step left out is one that was tried."""
+
 
 def follow(state: State, word: str) -> tuple[State, Fault | None]:
     """Where a word leads, and whether it must not come there."""
     word = word.partition("/")[0]
     if word in _NEVER:
         return state, None
-    target = TABLE[state].get(word, state)
+    target = TABLE[state].get(_LIKE.get(word, word), state)
     if isinstance(target, State):
         return target, None
     return target[1], target[0]
