@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 
 from distdoctor.analysis.communication.addresses import misdirections
 from distdoctor.analysis.steps.untrained import untrained
@@ -20,6 +20,7 @@ from distdoctor.model.events import (
     Wrapped,
 )
 from distdoctor.model.findings import (
+    Certainty,
     Finding,
     NotApplicable,
     Severity,
@@ -32,6 +33,9 @@ from distdoctor.model.observed.comparison import RESUME, Compared
 from distdoctor.model.run import Run, named
 from distdoctor.model.shortening import Shortening, shortenings
 from distdoctor.model.substitutes import SUBSTITUTES
+
+_STANDSTILLS = {"deadlock", "refused", "stuck"}
+"""Why a run was stopped whose ranks could never go on."""
 
 
 def examine(run: Run, checks: Iterable[Check]) -> list[Verdict]:
@@ -57,6 +61,9 @@ def verdict(run: Run, check: Check) -> Verdict:
         missing = str(error)
     except Exception:  # noqa: BLE001 - one broken check must not silence the others
         return Unknown(check.code, traceback.format_exc(), internal=True)
+    stood = run.stopped in _STANDSTILLS and Call in check.needs
+    if run.faltered and not stood:  # that calls could not meet is no look of it
+        findings = [_doubted(finding, check, run.faltered) for finding in findings]
     if findings:
         return Sick(
             check.code,
@@ -71,6 +78,22 @@ def verdict(run: Run, check: Check) -> Verdict:
         if not run.has(kind):
             return NotApplicable(check.code, f"the run has no {kind.__name__} events")
     return Well(check.code)
+
+
+def _doubted(finding: Finding, check: Check, faltered: Set[int]) -> Finding:
+    """A finding of a run in which probes went wrong: they may have missed a cure.
+
+    Nobody is told to be sick for a fault of ours; what was found is still worth a look.
+    """
+    severity = finding.severity or check.severity
+    whose = "A probe" if len(faltered) == 1 else "Probes"
+    return replace(
+        finding,
+        message=f"{finding.message} ({whose} of {named(faltered)} failed in this run; "
+        "it may only look so.)",
+        certainty=Certainty.LIKELY,
+        severity=Severity.WARNING if severity is Severity.ERROR else severity,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +321,7 @@ _BY_SIGNAL = 128
 
 
 def _unnamed_standstill(run: Run) -> Iterator[Gap]:
-    if run.stopped in {"deadlock", "refused", "stuck"}:
+    if run.stopped in _STANDSTILLS:
         waiting = {
             rank
             for rank in run.seen

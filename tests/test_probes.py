@@ -200,7 +200,7 @@ def test_weights_and_random_state_are_the_same_bit_for_bit(tmp_path: Path) -> No
     assert digests(done.stderr + done.stdout) == without
     assert done.returncode == 4
     report = json.loads((tmp_path / "report.json").read_text())
-    assert report["findings"] == []
+    assert report["verdict"] == "unknown"  # and what was found is advice
     gaps = " ".join(f"{gap['what']}: {gap['why']}" for gap in report["not_examined"])
     assert "ranks {0-1}" in gaps
     assert "events could not be written by the probes" in gaps

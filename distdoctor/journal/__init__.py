@@ -46,13 +46,15 @@ HEADER_FIELDS = (
     ("ended", "I"),  # 1: the interpreter ran its exit handlers
     ("steps", "I"),  # optimizer steps done
     ("started_ns", "Q"),  # monotonic clock
+    ("blind", "I"),  # 1: a call was not even counted; those after it say nothing
+    ("faults", "I"),  # of those lost, by a fault of a probe and not for want of space
 )
 
 RECORD_FIELDS = (
     ("commit", "Q"),  # record number + 1; 0: being written
     ("time_ns", "Q"),  # monotonic clock
     ("ordinal", "Q"),  # 1-based among this rank's collectives on the group
-    ("signature", "Q"),  # distdoctor.model.operations.signature
+    ("signature", "Q"),  # distdoctor.model.operations.signature; 0: not seen
     ("kind", "B"),  # Kind
     ("op", "B"),  # position in distdoctor.model.operations.OPERATIONS
     ("reduce_op", "B"),  # position in REDUCE_OPS, or one of its codes

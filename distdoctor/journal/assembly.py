@@ -110,6 +110,7 @@ class _Assembly:
         self._tables = Tables(manifest.directory)
         self._journals: dict[int, _Journal] = {}
         self._restarts: dict[int, int] = {}
+        self._blind: dict[int, str] = {}
         self._unranked: list[_Journal] = []
         self.streams: list[Streams] = []
 
@@ -140,6 +141,10 @@ class _Assembly:
 
     def _take(self, journal: _Journal) -> None:
         header = journal.header
+        if header.blind:
+            why = self._losses.get(header.rank, "not even a call could be counted")
+            self._blind[header.rank] = f"its probes failed: {why}"
+            return
         other = self._journals.get(header.rank)
         if other is None or other.header.started_ns < header.started_ns:
             self._journals[header.rank] = journal
@@ -229,6 +234,7 @@ class _Assembly:
             life=life,
             unseen=unseen,
             partial=partial,
+            faltered={r for r, j in self._journals.items() if j.header.faults},
             steps={r: j.header.steps for r, j in self._journals.items()},
             stopped=self._manifest.stopped,
             closed=self._manifest.closed,
@@ -253,6 +259,8 @@ class _Assembly:
         for path, why in damaged.items():
             if path.name.startswith(f"rank-{rank}."):
                 return why
+        if rank in self._blind:
+            return self._blind[rank]
         if rank in self._losses:
             return f"its probes failed: {self._losses[rank]}"
         return "it never reached init_process_group with the probes in place"

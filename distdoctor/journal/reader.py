@@ -52,6 +52,8 @@ class Header(NamedTuple):
     ended: int
     steps: int
     started_ns: int
+    blind: int
+    faults: int
 
 
 assert Header._fields == tuple(name for name, _ in HEADER_FIELDS)

@@ -77,14 +77,14 @@ class JournalWriter:
         self._tail = 0
         self._ids: dict[str, int] = {"": 0}
         self._numbers = itertools.count()
-        self._lost = 0
+        self._lost = self._faults = 0
         self._steps = 0
         self.started_ns = time.monotonic_ns()
         HEADER.pack_into(
             self._map,
             0,
             *(0, VERSION, rank, world_size, self.incarnation, os.getpid(), 0),
-            *(self._capacity, strings, 0, 0, 0, 0, self.started_ns),
+            *(self._capacity, strings, 0, 0, 0, 0, self.started_ns, 0, 0),
         )
         self._words[0] = MAGIC  # last: from here on the file is a journal
         self.put = self._make_put()
@@ -150,10 +150,21 @@ class JournalWriter:
         known = self._ids[text] = len(self._ids)
         return known
 
-    def lose(self) -> None:
-        """Count an event that could not be written."""
+    def lose(self, fault: bool = False) -> None:
+        """Count an event that could not be written.
+
+        Args:
+            fault: The probe went wrong; there would have been space.
+        """
         self._lost += 1
         _U32.pack_into(self._map, offset_of("lost"), self._lost)
+        if fault:
+            self._faults += 1
+            _U32.pack_into(self._map, offset_of("faults"), self._faults)
+
+    def go_blind(self) -> None:
+        """Note that calls went by uncounted: the ordinals of others mean nothing."""
+        _U32.pack_into(self._map, offset_of("blind"), 1)
 
     def step(self) -> None:
         """Count an optimizer step."""

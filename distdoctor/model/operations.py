@@ -115,6 +115,10 @@ NO_REDUCE_OP, UNKNOWN_REDUCE_OP = 255, 254
 """Codes for an operation without a reduce op, and for one that could not be read."""
 
 
+NOT_SEEN = 0
+"""In place of a signature: the call was made, and a probe failed to read what it is."""
+
+
 SETUP_CODES = tuple(n for n, operation in enumerate(OPERATIONS) if operation.sets_up)
 """Codes of what is no communication itself but prepares it."""
 

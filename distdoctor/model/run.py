@@ -112,6 +112,8 @@ class Run:
         unseen: Why, in words for the reader, a rank has no journal.
         simulated: Ranks that were to run alone, without the others; none if all ran.
         partial: Why part of a rank's journal is missing.
+        faltered: Ranks with a probe that went wrong: anything may be missing between
+            what they wrote, not only at its beginning or its end.
         unwatched: Why no probe looked for events of a kind; that none are in the
             journals then means nothing.
         stacks: By rank, user frames at the end of the run, innermost first.
@@ -135,6 +137,7 @@ class Run:
     unseen: Mapping[int, str] = field(default_factory=dict)
     simulated: Set[int] = frozenset()
     partial: Mapping[int, str] = field(default_factory=dict)
+    faltered: Set[int] = frozenset()
     unwatched: Mapping[type, str] = field(default_factory=dict)
     stacks: Mapping[int, Sequence[Frame]] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)

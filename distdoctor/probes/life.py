@@ -27,7 +27,7 @@ from distdoctor.probes.data import samples
 from distdoctor.probes.data.loaders import watch_loaders
 from distdoctor.probes.data.shortening import Shortening, of_environment
 from distdoctor.probes.harmless import harmless
-from distdoctor.probes.recorder import RECORDER
+from distdoctor.probes.recorder import RECORDER, blinded
 from distdoctor.probes.replacing import replace_everywhere
 from distdoctor.probes.replication import weights
 from distdoctor.probes.saving import checkpoints
@@ -42,6 +42,7 @@ _MOST_NAMES = 500
 _TELLS_REDUCE_OPS = (2, 10)  # the release of torch from which on a kernel can read them
 
 _installed: list[Any] = []
+_watched: list[None] = []
 
 _shortening: list[Shortening | None] = [None]
 
@@ -89,7 +90,12 @@ def _is_simulated() -> bool:
 
 
 def _init_process_group(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    members, address = _joining(args, kwargs) or ((), "")
+    members: tuple[int, ...] = ()
+    address = ""
+    try:
+        members, address = _joining(args, kwargs)
+    except Exception as error:  # noqa: BLE001 - torch will say what is wrong, if it is
+        blinded("init_process_group", error)
     result = setup.around(
         "init_process_group", lambda: made(*args, **kwargs), members, (address,)
     )
@@ -97,7 +103,6 @@ def _init_process_group(made: Callable[..., Any], *args: Any, **kwargs: Any) -> 
     return result
 
 
-@harmless
 def _joining(
     args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[int, ...], str]:
@@ -141,10 +146,12 @@ def _joined() -> None:
         return
     if first:
         RECORDER.note("start", call_site(4), world_size=size)
-    if not _installed:
+    if not _watched:
         writer.become(rank, size)
-    _watch()
-    _installed[0].forget_groups()
+        _watched.append(None)
+        _watch()
+    if _installed:
+        _installed[0].forget_groups()
     if _shortening[0] is not None:
         _shortening[0].joined()
     RECORDER.note(
@@ -158,8 +165,16 @@ def _joined() -> None:
 
 def _watch() -> None:
     """At the first `init_process_group`: all that costs something."""
-    if _installed:
-        return
+    try:
+        _watch_communication()
+    except Exception as error:  # noqa: BLE001 - the job must not feel the probe
+        blinded("communication", error)
+    training = [] if _is_simulated() else [_watch_training, conditions.joined]
+    for watch in (setup.watch_stores, _watch_ddp, _watch_loaders, *training):
+        harmless(watch)()
+
+
+def _watch_communication() -> None:
     from distdoctor.probes.communication import reduce_ops
     from distdoctor.probes.communication.waits import watch_waits
 
@@ -168,13 +183,6 @@ def _watch() -> None:
     RECORDER.on_turn.append(collectives.turn)
     if tuple(map(int, torch.__version__.split(".")[:2])) < _TELLS_REDUCE_OPS:
         reduce_ops.watch()
-    setup.watch_stores()
-    _watch_ddp()
-    if not _is_simulated():
-        _watch_training()
-    _watch_loaders()
-    if not _is_simulated():
-        conditions.joined()
 
 
 def _collectives() -> Collectives:
@@ -284,7 +292,7 @@ def _sharing(
 
 
 def _watch_loaders() -> None:
-    if _is_simulated():
+    if _is_simulated() or not _installed:
         _shortening[:] = [None]
     else:
         world, met = dist.get_world_size, _installed[0].met

@@ -55,6 +55,7 @@ class Recorder:
         spawned: Number of this process among those of `torch.multiprocessing.spawn`,
             mostly its rank; -1: it was not spawned so.
         calls: How many calls were written; to be changed under `lock`.
+        blind: Whether a call went by uncounted; no further ones are written then.
         on_turn: What is called when this process begins to play in another run.
         on_end: What is called when nothing is to be seen any more.
         batching: Threads that are inside `batch_isend_irecv`.
@@ -66,6 +67,7 @@ class Recorder:
         self.folder = Path(os.environ.get(FOLDER_VARIABLE, "."))
         self.spawned = -1
         self.calls = 0
+        self.blind = False
         self.on_turn: list[Callable[[], None]] = []
         self.on_end: list[Callable[[], object]] = []
         self.lock = threading.Lock()
@@ -94,7 +96,7 @@ class Recorder:
         """
         self.close()
         self.folder = folder
-        self.calls, self.spawned = 0, -1
+        self.calls, self.spawned, self.blind = 0, -1, False
         self._failed, self._told = None, False
         self._substituted.clear()
         for forget in self.on_turn:
@@ -238,7 +240,7 @@ class Recorder:
     def lose(self, probe: str, error: BaseException) -> None:
         """Count what a probe failed to write."""
         if self.writer is not None:
-            self.writer.lose()
+            self.writer.lose(fault=not isinstance(error, OSError | MemoryError))
         if not self._told:
             self._told = True
             rank = -1 if self.writer is None else self.writer.rank
@@ -273,6 +275,19 @@ def _rank_of_environment() -> int:
 RECORDER = Recorder()
 harmless.on_loss(RECORDER.lose)
 os.register_at_fork(after_in_child=RECORDER.forked)
+
+
+def blinded(probe: str, error: BaseException) -> None:
+    """Note that a call went by uncounted: which of the others' it meets is not known.
+
+    This rank's calls are written no further, and the run is read as if nobody had seen
+    any of them. To be told where a probe is not `harmless` by itself.
+    """
+    with suppress(Exception):
+        RECORDER.blind = True
+        if RECORDER.writer is not None:
+            RECORDER.writer.go_blind()
+        harmless.lost(probe, error)
 
 
 def interpreter_ends() -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from distdoctor.analysis.communication.sequences import Sequences, sequences
 from distdoctor.analysis.remembered import remembered
+from distdoctor.model.operations import NOT_SEEN
 from distdoctor.model.run import Group, Rows, Run
 
 
@@ -44,9 +45,9 @@ class Alignment:
         rows: Positions in `Run.calls`, ordered by rank.
         at: For each of them, which of the meetings it is at, from 0.
         ordinals: The distinct ordinals that can be compared, ascending: the meetings.
-        first: A row of each meeting.
+        first: A row of each meeting, of a call that was seen whole if one was.
         counts: How many members made it.
-        equal: Whether those who made it made the same.
+        equal: Whether those who made it made the same, as far as seen.
     """
 
     group: Group
@@ -112,8 +113,12 @@ def _align_group(
     distinct, at = _numbered(ordinals, lowest)
     first = np.zeros(len(distinct), np.intp)
     first[at] = rows
-    signatures = calls["signature"]
-    equal = ~_varies(signatures[rows], at, signatures[first])
+    signatures, told = calls["signature"], (rows, at)
+    unread = signatures[rows] == NOT_SEEN
+    if unread.any():
+        told = rows[~unread], at[~unread]
+        first[told[1]] = told[0]
+    equal = ~_varies(signatures[told[0]], told[1], signatures[first])
     counts = np.bincount(at, minlength=len(distinct))
     return Alignment(group, rows, at, distinct, first, counts, equal)
 

@@ -20,11 +20,15 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
 
+from distdoctor.probes.harmless import lost
+
 _LARGEST_BYTES = 1 << 20
 _MOST_ROWS, _FEWEST_ROWS = 4096, 64
 _WORDS = 2  # of 8 bytes in a cell: ordinal, signature
 _CELL_BYTES = 8 * _WORDS
 
+
+NO_ROOM = "the journal has no room to name another group"
 
 _LARGEST_WHOLE = 64  # members that all have cells
 
@@ -94,10 +98,48 @@ class Board:
         self._words[at] = ordinal
 
     def agrees(self, ordinal: int, signature: int) -> bool:
-        """Whether every member that has made this call made the same."""
+        """Whether every member that has made this call made the same.
+
+        A signature of 0 is that of a call whose probe failed: it agrees with any.
+        """
         at = (ordinal % self._rows) * self._row_words
         cells = self._words[at : at + self._row_words].tolist()
         for n in range(0, len(cells), _WORDS):  # a generator would cost twice as much
-            if cells[n] == ordinal and cells[n + 1] != signature:
+            theirs = cells[n + 1]
+            if cells[n] == ordinal and theirs != signature and theirs and signature:
                 return False
         return True
+
+
+class NoBoard:
+    """Stands for the board of a group whose calls are not compared before they meet."""
+
+    def write(self, _ordinal: int, _signature: int) -> None:
+        """Show nobody."""
+
+    def agrees(self, _ordinal: int, _signature: int) -> bool:
+        """For all that is known."""
+        return True
+
+
+def board_of(
+    folder: Path, group: str, members: int, member: int, rank: int, world_size: int
+) -> Board | NoBoard:
+    """This process's board of a group; where none can be made, that is lost.
+
+    Args:
+        folder: The record folder.
+        group: The group's text, equal on all members.
+        members: Number of ranks in the group.
+        member: This rank's number in it.
+        rank: Its number in the world.
+        world_size: Of the job.
+    """
+    cells, cell, whose = local_cells(members, rank, world_size, os.environ) or (
+        *(members, member, ""),
+    )
+    try:
+        return Board(folder / "boards", group + whose, cells, cell)
+    except OSError as error:
+        lost("board", error)
+        return NoBoard()

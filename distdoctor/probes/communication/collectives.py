@@ -11,7 +11,6 @@ Source: measured with torch 2.8 to 2.15; nothing in stock torch fills the slot.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
@@ -29,13 +28,19 @@ from distdoctor.model.operations import (
     FAILING,
     IN_BACKWARD,
     NO_REDUCE_OP,
+    NOT_SEEN,
     OPERATIONS,
     UNUSED,
     Operation,
 )
 from distdoctor.probes.communication import reduce_ops
 from distdoctor.probes.communication.backends import backend_of
-from distdoctor.probes.communication.board import Board, local_cells
+from distdoctor.probes.communication.board import (
+    NO_ROOM,
+    Board,
+    NoBoard,
+    board_of,
+)
 from distdoctor.probes.communication.exchanges import EXCHANGES
 from distdoctor.probes.communication.handles import (
     READ_BY,
@@ -52,7 +57,7 @@ from distdoctor.probes.communication.tensors import (
 )
 from distdoctor.probes.data.metrics import METRICS
 from distdoctor.probes.harmless import harmless, lost
-from distdoctor.probes.recorder import RECORDER
+from distdoctor.probes.recorder import RECORDER, blinded
 from distdoctor.probes.sites import call_site, layered_site
 
 _BACKEND_SELECT = torch._C.DispatchKey.BackendSelect
@@ -63,6 +68,8 @@ _ENTER, _REFUSE = int(Kind.ENTER), int(Kind.REFUSE)
 _RETURN, _WOKE = int(Kind.RETURN), int(Kind.WOKE)
 
 _is_completed = dist.Work.is_completed  # before anybody replaces it
+
+_UNREAD = (NOT_SEEN, 0, 0)  # signature, text and elements of a call
 
 _MOST_SPECS = 65_536
 _MOST_WORKS = 1024
@@ -75,7 +82,7 @@ class _Group:
 
     __slots__ = ("board", "number", "ordinal", "polled")
 
-    def __init__(self, number: int, board: Board, polled: bool) -> None:
+    def __init__(self, number: int, board: Board | NoBoard, polled: bool) -> None:
         self.number = number  # of its text in the journal
         self.ordinal = 0  # collectives so far
         self.board = board
@@ -172,7 +179,7 @@ class Collectives:
             try:
                 pending = enter(args)
             except Exception as error:  # noqa: BLE001 - the job must not feel the probe
-                lost("entering", error)
+                self._go_blind(error)
                 pending = None
             if pending is None:
                 return redispatch(below, *args)
@@ -188,6 +195,12 @@ class Collectives:
             return out
 
         return kernel
+
+    def _go_blind(self, error: BaseException) -> None:
+        """Make nothing of any further call: which of the others' it meets is lost."""
+        blinded("entering", error)
+        for name in list(self._groups):
+            self._groups[name] = None
 
     @harmless
     def _without_memory(self, operation: Operation, args: tuple[Any, ...]) -> None:
@@ -231,37 +244,41 @@ class Collectives:
                 group = groups[name] = self._meet(unboxed, name)
             if group is None:
                 return None
-            reduce_op = (
-                NO_REDUCE_OP if at_reduce is None else reduce_ops.read(args[at_reduce])
-            )
-            if at_root is not None:
-                peer = args[at_root]
-            else:
-                peer = -1 if at_peer is None else args[at_peer]
-            key = (code, reduce_op, peer, read(args))
-            spec = specs.get(key)
-            if spec is None:
-                spec = self._spec(key, point_to_point)
+            # What cannot be read of a call is left out; the call itself is counted.
+            spec, reduce_op, peer = _UNREAD, NO_REDUCE_OP, -1
+            text, layer, site, flags, task = "", 0, 0, 0, -1
             thread = recorder.thread()
-            text, layer = layered_site(2)
-            site = recorder.intern(text)
-            # A trailing argument equal to its default is not passed: absent is True.
-            flags = layer << LAYER_SHIFT
-            if at_async is not None and (at_async >= len(args) or args[at_async]):
-                flags |= ASYNCHRONOUS
-            elif batching and thread in batching:
-                flags |= BATCHED
-            if (flags & ASYNCHRONOUS or point_to_point) and is_users_own(
-                2, point_to_point=point_to_point
-            ):
-                flags |= UNUSED
-            error = sys.exception()
-            if error is not None and not isinstance(error, StopIteration):
-                flags |= FAILING
-                self._failing_with(error)
-            task = task_id()
-            if task != -1:
-                flags |= IN_BACKWARD
+            try:
+                if at_reduce is not None:
+                    reduce_op = reduce_ops.read(args[at_reduce])
+                if at_root is not None:
+                    peer = args[at_root]
+                elif at_peer is not None:
+                    peer = args[at_peer]
+                key = (code, reduce_op, peer, read(args))
+                known = specs.get(key)
+                spec = self._spec(key, point_to_point) if known is None else known
+                # A trailing argument equal to its default is not passed: it is True.
+                if at_async is not None and (at_async >= len(args) or args[at_async]):
+                    flags |= ASYNCHRONOUS
+                elif batching and thread in batching:
+                    flags |= BATCHED
+                task = task_id()
+                if task != -1:
+                    flags |= IN_BACKWARD
+                text, layer = layered_site(2)
+                flags |= layer << LAYER_SHIFT
+                site = recorder.intern(text)
+                if (flags & ASYNCHRONOUS or point_to_point) and is_users_own(
+                    2, point_to_point=point_to_point
+                ):
+                    flags |= UNUSED
+                error = sys.exception()
+                if error is not None and not isinstance(error, StopIteration):
+                    flags |= FAILING
+                    self._failing_with(error)
+            except Exception as failed:  # noqa: BLE001 - the job must not feel the probe
+                lost("entering", failed)
             kind, ordinal = _ENTER, 0
             with recorder.lock:
                 recorder.calls = call = recorder.calls + 1
@@ -288,15 +305,18 @@ class Collectives:
             if kind == _REFUSE:
                 park()
                 writer.put(Kind.REISSUE, thread, call, ordinal, group.number)
-            if task != -1 and self._tasks.get(thread) != task:
-                self._bracket(thread, task, call)
-            if spec[2]:
-                EXCHANGES.count(spec[2], args[at_read], layer, task != -1)
-            if METRICS.passes and not layer and operation.payload:
-                METRICS.contribute(spec[2], args[at_read], text)
             pending = Pending(call, group, ordinal, flags)
-            if flags & UNUSED:
-                pending.watched = watchable(args[at_read], group.polled)
+            try:
+                if task != -1 and self._tasks.get(thread) != task:
+                    self._bracket(thread, task, call)
+                if spec[2]:
+                    EXCHANGES.count(spec[2], args[at_read], layer, task != -1)
+                if METRICS.passes and not layer and operation.payload:
+                    METRICS.contribute(spec[2], args[at_read], text)
+                if flags & UNUSED:
+                    pending.watched = watchable(args[at_read], group.polled)
+            except Exception as failed:  # noqa: BLE001
+                lost("counting", failed)
             return pending
 
         return entering
@@ -344,8 +364,8 @@ class Collectives:
     # --- what is worked out once ---
 
     def _meet(self, group: Any, name: str) -> _Group | None:
-        """What to remember of a group; None if it has one member."""
-        if group.size() < 2:
+        """What to remember of a group; None if its calls are not to be written."""
+        if group.size() < 2 or RECORDER.blind:
             return None
         try:
             ranks = tuple(dist.get_process_group_ranks(group))
@@ -360,11 +380,12 @@ class Collectives:
         text = group_text(name, getattr(group, "group_desc", ""), generation, ranks)
         # Without the description, which members of a mixed-up mesh differ in.
         shared = group_text(name, "", generation, ranks)
-        cells, cell, whose = local_cells(
-            group.size(), dist.get_rank(), dist.get_world_size(), os.environ
-        ) or (group.size(), group.rank(), "")
-        board = Board(RECORDER.folder / "boards", shared + whose, cells, cell)
-        return _Group(RECORDER.intern(text), board, polled)
+        number = RECORDER.intern(text)
+        if not number:
+            raise MemoryError(NO_ROOM)
+        me = group.rank(), dist.get_rank(), dist.get_world_size()
+        board = board_of(RECORDER.folder, shared, group.size(), *me)
+        return _Group(number, board, polled)
 
     def _spec(self, key: Key, point_to_point: bool) -> tuple[int, int, int]:
         """Signature, number of the text, and floating-point elements of a call."""

@@ -18,12 +18,24 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 from distdoctor.journal import Kind, group_text
+from distdoctor.journal.writer import JournalWriter
 from distdoctor.model.events import SETUP, STORE
-from distdoctor.model.operations import CODE_OF, NO_REDUCE_OP, OPERATIONS, signature
-from distdoctor.probes.communication.board import Board, local_cells
+from distdoctor.model.operations import (
+    CODE_OF,
+    NO_REDUCE_OP,
+    NOT_SEEN,
+    OPERATIONS,
+    signature,
+)
+from distdoctor.probes.communication.board import (
+    NO_ROOM,
+    Board,
+    NoBoard,
+    board_of,
+)
 from distdoctor.probes.communication.parking import park
-from distdoctor.probes.harmless import harmless
-from distdoctor.probes.recorder import RECORDER
+from distdoctor.probes.harmless import harmless, lost
+from distdoctor.probes.recorder import RECORDER, blinded
 from distdoctor.probes.sites import call_site
 
 
@@ -35,7 +47,7 @@ class _Inside(threading.local):
 
 _inside = _Inside()
 
-_groups: dict[str, tuple[int, Board | None]] = {}
+_groups: dict[str, tuple[int, Board | NoBoard]] = {}
 _ordinals: dict[str, int] = {}
 
 _MOST_NAMES = 64
@@ -66,8 +78,6 @@ def around(
         names: What it names: the ranks of a new group, an address, keys.
     """
     number = _enter(op, members, names)
-    if number is None:
-        return made()
     _inside.depth += 1
     try:
         result = made()
@@ -80,66 +90,67 @@ def around(
     return result
 
 
-@harmless
 def _enter(op: str, members: Sequence[int], names: Sequence[str]) -> int | None:
     writer = RECORDER.writer
-    if writer is None or _inside.depth or not members:
+    if writer is None or _inside.depth or not members or RECORDER.blind:
         return None
+    try:
+        return _written(writer, op, tuple(members), names)
+    except Exception as error:  # noqa: BLE001 - the job must not feel the probe
+        blinded(op, error)
+        return None
+
+
+def _written(
+    writer: JournalWriter, op: str, members: tuple[int, ...], names: Sequence[str]
+) -> int:
     code = CODE_OF[op]
     collective = OPERATIONS[code].is_collective
     name = SETUP if collective else STORE
-    generation = 1000 * writer.incarnation
-    text = group_text(name, name, generation, tuple(members))
+    text = group_text(name, name, 1000 * writer.incarnation, members)
     group, board = _meet(text, members if collective else ())
-    kept = [name[:_LONGEST_NAME] for name in names[:_MOST_NAMES]]
-    mark = signature(code, NO_REDUCE_OP, -1, (), (), tuple(names))
+    mark, spec, site = NOT_SEEN, 0, 0
+    try:  # what cannot be read is left out; the call itself is counted
+        mark = signature(code, NO_REDUCE_OP, -1, (), (), tuple(names))
+        kept = [name[:_LONGEST_NAME] for name in names[:_MOST_NAMES]]
+        spec = RECORDER.intern("=" + json.dumps(kept))
+        site = RECORDER.intern(call_site(4))
+    except Exception as error:  # noqa: BLE001
+        lost(op, error)
     thread = RECORDER.thread()
-    site = RECORDER.intern(call_site(3))
-    spec = RECORDER.intern("=" + json.dumps(kept))
     ordinal, kind = 0, Kind.ENTER
     with RECORDER.lock:
         RECORDER.calls = number = RECORDER.calls + 1
         if collective:
             _ordinals[text] = ordinal = _ordinals.get(text, 0) + 1
-            if board is not None:
-                board.write(ordinal, mark)
-    if board is not None and not board.agrees(ordinal, mark):
+            board.write(ordinal, mark)
+    if collective and not board.agrees(ordinal, mark):
         kind = Kind.REFUSE
-    writer.put(
-        kind,
-        thread,
-        number,
-        ordinal,
-        group,
-        mark,
-        code,
-        spec=spec,
-        site=site,
-    )
+    writer.put(kind, thread, number, ordinal, group, mark, code, spec=spec, site=site)
     if kind == Kind.REFUSE:
         park()
         writer.put(Kind.REISSUE, thread, number, ordinal, group)
     return number
 
 
-def _meet(text: str, members: Sequence[int]) -> tuple[int, Board | None]:
+def _meet(text: str, members: tuple[int, ...]) -> tuple[int, Board | NoBoard]:
     """Number and board of a set-up group."""
     assert RECORDER.writer is not None
     if text not in _groups:
-        board = None
-        if RECORDER.writer.rank in members:
-            folder, me = RECORDER.folder / "boards", RECORDER.writer.rank
-            cells, cell, whose = local_cells(
-                len(members), me, len(members), os.environ
-            ) or (len(members), list(members).index(me), "")
-            board = Board(folder, text + whose, cells, cell)
-        _groups[text] = RECORDER.intern(text), board
+        board: Board | NoBoard = NoBoard()
+        me, size = RECORDER.writer.rank, len(members)
+        if me in members:
+            board = board_of(RECORDER.folder, text, size, members.index(me), me, size)
+        number = RECORDER.intern(text)
+        if not number:
+            raise MemoryError(NO_ROOM)
+        _groups[text] = number, board
     return _groups[text]
 
 
 @harmless
-def _put(kind: Kind, number: int) -> None:
-    if RECORDER.writer is not None:
+def _put(kind: Kind, number: int | None) -> None:
+    if RECORDER.writer is not None and number is not None:
         RECORDER.writer.put(kind, RECORDER.thread(), number)
 
 
@@ -157,12 +168,16 @@ def address_of(arguments: dict[str, Any]) -> str:
 
 def new_group(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Around `torch.distributed.new_group`."""
-    members, ranks = _whom(args, kwargs) or ((), ())
+    try:
+        members, ranks = _whom(args, kwargs)
+    except Exception as error:  # noqa: BLE001 - torch will say what is wrong, if it is
+        result = made(*args, **kwargs)
+        blinded("new_group", error)
+        return result
     names = tuple(map(str, ranks))
     return around("new_group", lambda: made(*args, **kwargs), members, names)
 
 
-@harmless
 def _whom(
     args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -1,0 +1,215 @@
+"""Probes that go wrong on one rank: the job goes on, and nobody is told to be sick."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from distdoctor.analysis.communication.divergence import divergences
+from distdoctor.catalogue import every_check
+from distdoctor.examination import conclude, examine
+from distdoctor.journal import Kind, group_text
+from distdoctor.journal.assembly import assemble
+from distdoctor.journal.folder import Manifest
+from distdoctor.journal.writer import JournalWriter
+from distdoctor.model.drawing import sketch
+from distdoctor.model.findings import Certainty, Severity, Sick
+from distdoctor.model.operations import CODE_OF, NOT_SEEN
+from distdoctor.model.run import Run
+
+DEADLINE_S = 300.0
+
+# --- what is made of it ---------------------------------------------------------------
+
+PARTING = """
+    rank 0 | start=3  all_reduce(4)@t.py:2      barrier@t.py:3  exit=0
+    rank 1 | start=3  reduce(4)@t.py:4          barrier@t.py:3  exit=0
+    rank 2 | start=3  all_reduce(4)@t.py:2      barrier@t.py:3  exit=0
+"""
+
+
+def unread(run: Run, rank: int, call: int) -> Run:
+    """The run, with one rank's call counted and not read."""
+    calls = run.calls.copy()
+    row = run.rows_of(rank)[call]
+    calls["signature"][row] = NOT_SEEN
+    calls["site"][row] = calls["spec"][row] = 0
+    return replace(run, calls=calls)
+
+
+def test_a_call_that_was_not_read_agrees_with_any() -> None:
+    run = sketch(PARTING)
+    assert divergences(run)
+    (parting,) = np.flatnonzero(run.calls["op"][run.rows_of(1)] == CODE_OF["reduce"])
+    assert divergences(unread(run, 1, int(parting))) == []
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_the_others_are_compared_all_the_same(rank: int) -> None:
+    run = sketch(PARTING)
+    (parting,) = np.flatnonzero(run.calls["op"][run.rows_of(1)] == CODE_OF["reduce"])
+    assert divergences(unread(run, rank, int(parting)))
+
+
+def verdicts_of(run: Run) -> tuple[str, list[tuple[str, Severity, Certainty]]]:
+    verdicts = examine(run, every_check())
+    told = [
+        (sick.code, sick.severity_of(finding), finding.certainty)
+        for sick in verdicts
+        if isinstance(sick, Sick)
+        for finding in sick.findings
+    ]
+    return conclude(run, verdicts).verdict, told
+
+
+def test_what_is_found_where_a_probe_went_wrong_is_advice() -> None:
+    run = sketch(PARTING)
+    assert verdicts_of(run) == ("sick", [("DD101", Severity.ERROR, Certainty.PROVED)])
+    faltered = replace(run, faltered={1}, partial={1: "1 event was lost"})
+    assert verdicts_of(faltered) == (
+        "unknown",
+        [("DD101", Severity.WARNING, Certainty.LIKELY)],
+    )
+
+
+def test_a_job_that_stood_still_for_its_calls_is_sick_all_the_same() -> None:
+    run = replace(sketch(PARTING), faltered={1}, stopped="refused")
+    assert verdicts_of(run) == ("sick", [("DD101", Severity.ERROR, Certainty.PROVED)])
+
+
+def test_a_rank_that_counted_a_call_too_few_is_read_as_unseen(tmp_path: Path) -> None:
+    group = group_text("0", "default_pg", 0, (0, 1))
+    for rank, ops in enumerate((["all_reduce", "barrier"], ["barrier"])):
+        pen = JournalWriter(tmp_path, rank, 2, 64 * 1024)
+        for n, op in enumerate(ops, start=1):
+            number = pen.intern(group)
+            pen.put(Kind.ENTER, 1, n, n, number, CODE_OF[op] + 1, CODE_OF[op])
+    manifest = Manifest(distdoctor="0.1.0", launch=[], directory="/job")
+    assert divergences(assemble(tmp_path, manifest))
+    pen.go_blind()
+    run = assemble(tmp_path, manifest)
+    assert "probes failed" in run.unseen[1]
+    assert divergences(run) == []
+
+
+# --- live -----------------------------------------------------------------------------
+
+JOB = """
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+torch.manual_seed(1)
+net = DistributedDataParallel(torch.nn.Linear(4, 1))
+pair = dist.new_group([0, 1])
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+torch.manual_seed(2 + dist.get_rank())
+for _ in range(3):
+    optimizer.zero_grad()
+    net(torch.randn(8, 4)).square().mean().backward()
+    optimizer.step()
+    dist.all_reduce(torch.ones(1), group=pair)
+dist.barrier()
+print("WEIGHT", net.module.weight.sum().item(), flush=True)
+dist.destroy_process_group()
+"""
+
+SICK = JOB.replace(
+    "dist.barrier()", "dist.barrier() if dist.get_rank() else dist.all_reduce(pair_t)"
+).replace("pair = ", "pair_t = torch.ones(3)\npair = ")
+
+FAULT = """
+import os, sys
+
+
+def now(_module):
+    calls = []
+
+    def failing(made):
+        def wrong(*args, **kwargs):
+            calls.append(1)
+            if len(calls) % EVERY == 0:
+                raise ZeroDivisionError("injected")
+            return made(*args, **kwargs)
+        return wrong
+
+    PLACE
+    setattr(place, NAME, failing(getattr(place, NAME)))
+
+
+if os.environ.get("RANK") == "1":
+    from distdoctor.probes import boot
+    load = boot._torch
+
+    def late(module):
+        load(module)
+        now(module)
+
+    boot._INSTALLERS["torch"] = late
+"""
+
+COLLECTIVES = "from distdoctor.probes.communication import collectives as place"
+SETUP = "from distdoctor.probes.communication import setup as place"
+
+PLACES = [
+    (COLLECTIVES, "layered_site", 3),
+    (COLLECTIVES, "describe", 1),
+    (COLLECTIVES, "group_text", 1),
+    (COLLECTIVES + ".Collectives", "_left", 2),
+    (COLLECTIVES + ".Collectives", "_kernel", 1),
+    (SETUP, "call_site", 1),
+    (SETUP, "signature", 1),
+    (SETUP, "_meet", 2),
+    (SETUP, "_whom", 1),
+]
+
+
+def check(folder: Path, script: str, place: str, name: str, every: int) -> Any:
+    """The report on a script whose second rank has a probe that goes wrong."""
+    (folder / "train.py").write_text(script)
+    if ".Collectives" in place:
+        place = place.replace(".Collectives", "") + "\n    place = place.Collectives"
+    fault = FAULT.replace("PLACE", place).replace("EVERY", str(every))
+    (folder / "sitecustomize.py").write_text(fault.replace("NAME", repr(name)))
+    command = [sys.executable, "-m", "distdoctor", "check", "train.py"]
+    done = subprocess.run(
+        [*command, "--format", "json", "--output", "report.json"],
+        cwd=folder,
+        env=os.environ
+        | {"XDG_CACHE_HOME": str(folder / "cache"), "PYTHONPATH": str(folder)},
+        timeout=DEADLINE_S,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    report = json.loads((folder / "report.json").read_text())
+    return done.returncode, report, done.stdout + done.stderr
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(
+    ("place", "name", "every"), PLACES, ids=[f"{name}" for _, name, _ in PLACES]
+)
+def test_a_healthy_job_is_not_stopped_nor_accused(
+    tmp_path: Path, place: str, name: str, every: int
+) -> None:
+    code, report, said = check(tmp_path, JOB, place, name, every)
+    assert said.count("WEIGHT") == 2
+    assert (code, report["verdict"]) == (4, "unknown"), report
+    assert not [f for f in report["findings"] if f["severity"] == "error"]
+    assert report["run"]["exit_code"] == 0
+    assert "injected" in str(report["not_examined"]) + str(report["remarks"])
+
+
+@pytest.mark.live
+def test_a_job_that_cannot_go_on_is_told_all_the_same(tmp_path: Path) -> None:
+    code, report, _ = check(tmp_path, SICK, COLLECTIVES, "layered_site", 3)
+    assert code == 1
+    assert [f["code"] for f in report["findings"]][:1] == ["DD101"]
