@@ -66,6 +66,15 @@ def test_the_first_proposal_counts_and_a_decided_one_is_not_asked_again(
     assert first.settle("k", 16, of(1)) == 99
 
 
+def test_a_rank_that_cannot_decide_leaves_nothing_out_on_any(tmp_path: Path) -> None:
+    def wrong(_begun: Mapping[int, Begun]) -> int:
+        raise ZeroDivisionError
+
+    first, second = Agreement(tmp_path / "log"), Agreement(tmp_path / "log")
+    assert first.settle("k", 8, wrong) == 0
+    assert second.settle("k", 8, of(5)) == 0
+
+
 def test_who_decides_knows_the_ranks_that_have_begun(tmp_path: Path) -> None:
     first, second = Agreement(tmp_path / "log"), Agreement(tmp_path / "log")
     first.begin("k", 0, Begun(100, 4))

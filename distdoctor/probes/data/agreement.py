@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from distdoctor.probes.harmless import harmless
+
 _PIECE_BYTES = 1 << 16
 
 
@@ -64,14 +66,15 @@ class Agreement:
         Args:
             key: The pass; the same on all ranks.
             gate: How many batches were given.
-            propose: Decides, given the ranks that have begun the pass.
+            propose: Decides, given the ranks that have begun the pass; if it goes wrong
+                nothing is left out, on no rank.
 
         Raises:
             OSError: The file cannot be read or written, and nothing is decided.
         """
         self._read()
         if (key, gate) not in self._decided:
-            proposal = propose(self._begun.get(key, {}))
+            proposal = harmless(propose)(self._begun.get(key, {})) or 0
             try:
                 self._append(f"G {key} {gate} {proposal}\n")
             except OSError:
