@@ -72,6 +72,47 @@ def cleared_by_the_optimizer(generator: torch.Generator) -> None:
         optimizer.step()
 
 
+def dropped_by_the_optimizer(generator: torch.Generator) -> None:
+    model, optimizer = learner()
+    optimizer.register_step_post_hook(lambda *_: optimizer.zero_grad())
+    for _ in range(STEPS):
+        inputs, labels = batch(generator)
+        mse_loss(model(inputs), labels).backward()
+        optimizer.step()
+
+
+class Sharpness(torch.optim.Optimizer):
+    """Around another optimizer: the gradients at hand only move the weights."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        super().__init__(inner.param_groups, {})
+        self.inner, self.param_groups = inner, inner.param_groups
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], object]) -> None:  # type: ignore[override]
+        parameters = [one for group in self.param_groups for one in group["params"]]
+        moves = [0.05 * one.grad for one in parameters]
+        torch._foreach_add_(parameters, moves)
+        self.zero_grad()
+        torch.enable_grad()(closure)()
+        torch._foreach_sub_(parameters, moves)
+        self.inner.step()
+        self.zero_grad()
+
+
+def perturbed_inside_of_a_step(generator: torch.Generator) -> None:
+    model, inner = learner()
+    optimizer = Sharpness(inner)
+    for _ in range(STEPS):
+        inputs, labels = batch(generator)
+
+        def closure(inputs: Tensor = inputs, labels: Tensor = labels) -> None:
+            mse_loss(model(inputs), labels).backward()
+
+        closure()
+        optimizer.step(closure)
+
+
 def decaying(generator: torch.Generator) -> None:
     """Gradients of earlier steps count less and less, on purpose."""
     model, optimizer = learner()
@@ -269,6 +310,8 @@ def toggled(generator: torch.Generator) -> None:
 KINDS: tuple[Callable[[torch.Generator], None], ...] = (
     cleared_by_whatever,
     cleared_by_the_optimizer,
+    dropped_by_the_optimizer,
+    perturbed_inside_of_a_step,
     decaying,
     two_players,
     perturbed,

@@ -193,8 +193,10 @@ class Protocol:
         one = self._of(optimizer)
         if one is None:
             return
-        one.inside = False
+        one.inside, was = False, one.seen
         one.settle()
+        if one.is_gone(was):  # the step itself has cleared them
+            self._clear(one)
         one.filled = any(state is not None for state in one.seen)
 
     def said(self) -> list[tuple[Any, int, list[str]]]:
