@@ -241,7 +241,8 @@ class Recorder:
         """Count what a probe failed to write."""
         if self.writer is not None:
             self.writer.lose(fault=not isinstance(error, OSError | MemoryError))
-        if not self._told:
+        recorded = self.writer is not None or FOLDER_VARIABLE in os.environ
+        if recorded and not self._told:
             self._told = True
             rank = -1 if self.writer is None else self.writer.rank
             rank = _rank_of_environment() if rank < 0 else rank
