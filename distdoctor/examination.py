@@ -62,7 +62,7 @@ def verdict(run: Run, check: Check) -> Verdict:
     except Exception:  # noqa: BLE001 - one broken check must not silence the others
         return Unknown(check.code, traceback.format_exc(), internal=True)
     stood = run.stopped in _STANDSTILLS and Call in check.needs
-    if run.faltered and not stood:  # that calls could not meet is no look of it
+    if run.faltered and not stood:  # calls that could not meet are no such fault
         findings = [_doubted(finding, check, run.faltered) for finding in findings]
     if findings:
         return Sick(
@@ -81,16 +81,16 @@ def verdict(run: Run, check: Check) -> Verdict:
 
 
 def _doubted(finding: Finding, check: Check, faltered: Set[int]) -> Finding:
-    """A finding of a run in which probes went wrong: they may have missed a cure.
+    """A finding of a run in which probes went wrong: what they missed may be why.
 
     Nobody is told to be sick for a fault of ours; what was found is still worth a look.
     """
     severity = finding.severity or check.severity
-    whose = "A probe" if len(faltered) == 1 else "Probes"
+    whose = "a probe" if len(faltered) == 1 else "probes"
     return replace(
         finding,
         message=f"{finding.message} ({whose} of {named(faltered)} failed in this run; "
-        "it may only look so.)",
+        "it may only look so)",
         certainty=Certainty.LIKELY,
         severity=Severity.WARNING if severity is Severity.ERROR else severity,
     )

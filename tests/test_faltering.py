@@ -1,29 +1,31 @@
 """Probes that go wrong on one rank: the job goes on, and nobody is told to be sick."""
 
-import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from real_runs import check
 
 from distdoctor.analysis.communication.divergence import divergences
 from distdoctor.catalogue import every_check
 from distdoctor.examination import conclude, examine
-from distdoctor.journal import Kind, group_text
+from distdoctor.journal import OWNER_VARIABLE, SIZE_VARIABLE, Kind, group_text
 from distdoctor.journal.assembly import assemble
 from distdoctor.journal.folder import Manifest
+from distdoctor.journal.reader import JournalReader
 from distdoctor.journal.writer import JournalWriter
 from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Certainty, Severity, Sick
 from distdoctor.model.operations import CODE_OF, NOT_SEEN
 from distdoctor.model.run import Run
+from distdoctor.probes.recorder import Recorder
 
-DEADLINE_S = 300.0
+Checked = tuple[int, dict[str, Any], str]
+
+Faulty = Callable[[str, str, str, int], Checked]
 
 # --- what is made of it ---------------------------------------------------------------
 
@@ -96,6 +98,29 @@ def test_a_rank_that_counted_a_call_too_few_is_read_as_unseen(tmp_path: Path) ->
     run = assemble(tmp_path, manifest)
     assert "probes failed" in run.unseen[1]
     assert divergences(run) == []
+
+
+def test_the_last_process_of_a_rank_is_the_one_that_counts(tmp_path: Path) -> None:
+    first = JournalWriter(tmp_path, 0, 1, 64 * 1024)
+    second = JournalWriter(tmp_path, 0, 1, 64 * 1024)
+    manifest = Manifest(distdoctor="0.1.0", launch=[], directory="/job")
+    first.go_blind()
+    assert assemble(tmp_path, manifest).unseen == {}
+    second.go_blind()
+    assert "probes failed" in assemble(tmp_path, manifest).unseen[0]
+
+
+def test_who_was_blind_before_it_had_a_journal_is_so_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(OWNER_VARIABLE, "")  # which opening a journal sets
+    monkeypatch.setenv(SIZE_VARIABLE, str(64 * 1024))
+    monkeypatch.setattr(Recorder, "_offer_stacks", lambda _: None)
+    pen = Recorder()
+    pen.folder, pen.blind = tmp_path, True
+    writer = pen.open(0, 2)
+    assert writer is not None
+    assert JournalReader(writer.path).header().blind == 1
 
 
 # --- live -----------------------------------------------------------------------------
@@ -171,36 +196,30 @@ PLACES = [
 ]
 
 
-def check(folder: Path, script: str, place: str, name: str, every: int) -> Any:
-    """The report on a script whose second rank has a probe that goes wrong."""
-    (folder / "train.py").write_text(script)
-    if ".Collectives" in place:
-        place = place.replace(".Collectives", "") + "\n    place = place.Collectives"
-    fault = FAULT.replace("PLACE", place).replace("EVERY", str(every))
-    (folder / "sitecustomize.py").write_text(fault.replace("NAME", repr(name)))
-    command = [sys.executable, "-m", "distdoctor", "check", "train.py"]
-    done = subprocess.run(
-        [*command, "--format", "json", "--output", "report.json"],
-        cwd=folder,
-        env=os.environ
-        | {"XDG_CACHE_HOME": str(folder / "cache"), "PYTHONPATH": str(folder)},
-        timeout=DEADLINE_S,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    report = json.loads((folder / "report.json").read_text())
-    return done.returncode, report, done.stdout + done.stderr
+@pytest.fixture
+def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Faulty:
+    """Checks a script whose second rank has a probe that goes wrong."""
+
+    def run(script: str, place: str, name: str, every: int) -> Checked:
+        (tmp_path / "train.py").write_text(script)
+        if ".Collectives" in place:
+            place = place.replace(".Collectives", "\n    place = place.Collectives")
+        fault = FAULT.replace("PLACE", place).replace("EVERY", str(every))
+        (tmp_path / "sitecustomize.py").write_text(fault.replace("NAME", repr(name)))
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        return check(tmp_path, "train.py")
+
+    return run
 
 
 @pytest.mark.live
 @pytest.mark.parametrize(
-    ("place", "name", "every"), PLACES, ids=[f"{name}" for _, name, _ in PLACES]
+    ("place", "name", "every"), PLACES, ids=[name for _, name, _ in PLACES]
 )
 def test_a_healthy_job_is_not_stopped_nor_accused(
-    tmp_path: Path, place: str, name: str, every: int
+    faulty: Faulty, place: str, name: str, every: int
 ) -> None:
-    code, report, said = check(tmp_path, JOB, place, name, every)
+    code, report, said = faulty(JOB, place, name, every)
     assert said.count("WEIGHT") == 2
     assert (code, report["verdict"]) == (4, "unknown"), report
     assert not [f for f in report["findings"] if f["severity"] == "error"]
@@ -209,7 +228,7 @@ def test_a_healthy_job_is_not_stopped_nor_accused(
 
 
 @pytest.mark.live
-def test_a_job_that_cannot_go_on_is_told_all_the_same(tmp_path: Path) -> None:
-    code, report, _ = check(tmp_path, SICK, COLLECTIVES, "layered_site", 3)
+def test_a_job_that_cannot_go_on_is_told_all_the_same(faulty: Faulty) -> None:
+    code, report, _ = faulty(SICK, COLLECTIVES, "layered_site", 3)
     assert code == 1
     assert [f["code"] for f in report["findings"]][:1] == ["DD101"]

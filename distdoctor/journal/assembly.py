@@ -36,6 +36,8 @@ from distdoctor.model.run import CALLS, Run
 
 _SIGTERM_AS_SHELL = 143
 
+_UNCOUNTED = "one of its calls could not even be counted"
+
 _LAUNCHERS_ERROR = "ChildFailedError"  # torchrun's, by which it tells of a rank's end
 
 
@@ -110,7 +112,7 @@ class _Assembly:
         self._tables = Tables(manifest.directory)
         self._journals: dict[int, _Journal] = {}
         self._restarts: dict[int, int] = {}
-        self._blind: dict[int, str] = {}
+        self._blind: set[int] = set()
         self._unranked: list[_Journal] = []
         self.streams: list[Streams] = []
 
@@ -141,10 +143,6 @@ class _Assembly:
 
     def _take(self, journal: _Journal) -> None:
         header = journal.header
-        if header.blind:
-            why = self._losses.get(header.rank, "not even a call could be counted")
-            self._blind[header.rank] = f"its probes failed: {why}"
-            return
         other = self._journals.get(header.rank)
         if other is None or other.header.started_ns < header.started_ns:
             self._journals[header.rank] = journal
@@ -188,6 +186,13 @@ class _Assembly:
             for rank, journal in zip(missing, strays, strict=True):
                 self._give(journal, rank)
 
+    def _leave_out_the_blind(self) -> None:
+        """Take ranks as unseen whose last process could not count its calls."""
+        for rank, journal in list(self._journals.items()):
+            if journal.header.blind:
+                self._blind.add(rank)
+                del self._journals[rank]
+
     def _outside(self) -> tuple[Failure, ...]:
         """How processes failed that never had a rank; their parents come last."""
         parents = {told.by for told in self._exits.values()}
@@ -208,6 +213,7 @@ class _Assembly:
         self._adopt()
         size = self._size()
         self._adopt_the_rest(size)
+        self._leave_out_the_blind()
         unseen = {
             rank: self._why_unseen(rank, damaged)
             for rank in range(size)
@@ -259,10 +265,8 @@ class _Assembly:
         for path, why in damaged.items():
             if path.name.startswith(f"rank-{rank}."):
                 return why
-        if rank in self._blind:
-            return self._blind[rank]
-        if rank in self._losses:
-            return f"its probes failed: {self._losses[rank]}"
+        if rank in self._losses or rank in self._blind:
+            return f"its probes failed: {self._losses.get(rank, _UNCOUNTED)}"
         return "it never reached init_process_group with the probes in place"
 
     def _ended(self, rank: int, journal: _Journal) -> Ended | None:

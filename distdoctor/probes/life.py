@@ -152,6 +152,8 @@ def _joined() -> None:
         _watch()
     if _installed:
         _installed[0].forget_groups()
+    else:
+        blinded("communication", RuntimeError("no call of this process can be seen"))
     if _shortening[0] is not None:
         _shortening[0].joined()
     RECORDER.note(
@@ -165,12 +167,14 @@ def _joined() -> None:
 
 def _watch() -> None:
     """At the first `init_process_group`: all that costs something."""
-    try:
-        _watch_communication()
-    except Exception as error:  # noqa: BLE001 - the job must not feel the probe
-        blinded("communication", error)
     training = [] if _is_simulated() else [_watch_training, conditions.joined]
-    for watch in (setup.watch_stores, _watch_ddp, _watch_loaders, *training):
+    for watch in (
+        _watch_communication,
+        setup.watch_stores,
+        _watch_ddp,
+        _watch_loaders,
+        *training,
+    ):
         harmless(watch)()
 
 

@@ -83,6 +83,8 @@ class Recorder:
         if self.writer is None:
             self.writer = JournalWriter.of_environment(self.folder, rank, world_size)
             os.environ[OWNER_VARIABLE] = str(os.getpid())
+            if self.blind:
+                self.writer.go_blind()
             self._offer_stacks()
         return self.writer
 
@@ -142,6 +144,17 @@ class Recorder:
         if number is None:
             with self.lock:
                 number = self.writer.intern(text)
+        return number
+
+    def number_of_group(self, text: str) -> int:
+        """Number of a group's text in the journal.
+
+        Raises:
+            MemoryError: There is no room for it, and calls on it could not be told.
+        """
+        number = self.intern(text)
+        if not number:
+            raise MemoryError("the journal has no room to name another group")
         return number
 
     def note(self, what: str, site: str = "", /, **details: object) -> None:

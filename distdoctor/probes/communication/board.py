@@ -28,8 +28,6 @@ _WORDS = 2  # of 8 bytes in a cell: ordinal, signature
 _CELL_BYTES = 8 * _WORDS
 
 
-NO_ROOM = "the journal has no room to name another group"
-
 _LARGEST_WHOLE = 64  # members that all have cells
 
 
@@ -135,9 +133,8 @@ def board_of(
         rank: Its number in the world.
         world_size: Of the job.
     """
-    cells, cell, whose = local_cells(members, rank, world_size, os.environ) or (
-        *(members, member, ""),
-    )
+    local = local_cells(members, rank, world_size, os.environ)
+    cells, cell, whose = local or (members, member, "")
     try:
         return Board(folder / "boards", group + whose, cells, cell)
     except OSError as error:

@@ -36,7 +36,6 @@ from distdoctor.model.operations import (
 from distdoctor.probes.communication import reduce_ops
 from distdoctor.probes.communication.backends import backend_of
 from distdoctor.probes.communication.board import (
-    NO_ROOM,
     Board,
     NoBoard,
     board_of,
@@ -380,9 +379,7 @@ class Collectives:
         text = group_text(name, getattr(group, "group_desc", ""), generation, ranks)
         # Without the description, which members of a mixed-up mesh differ in.
         shared = group_text(name, "", generation, ranks)
-        number = RECORDER.intern(text)
-        if not number:
-            raise MemoryError(NO_ROOM)
+        number = RECORDER.number_of_group(text)
         me = group.rank(), dist.get_rank(), dist.get_world_size()
         board = board_of(RECORDER.folder, shared, group.size(), *me)
         return _Group(number, board, polled)

@@ -28,7 +28,6 @@ from distdoctor.model.operations import (
     signature,
 )
 from distdoctor.probes.communication.board import (
-    NO_ROOM,
     Board,
     NoBoard,
     board_of,
@@ -141,10 +140,7 @@ def _meet(text: str, members: tuple[int, ...]) -> tuple[int, Board | NoBoard]:
         me, size = RECORDER.writer.rank, len(members)
         if me in members:
             board = board_of(RECORDER.folder, text, size, members.index(me), me, size)
-        number = RECORDER.intern(text)
-        if not number:
-            raise MemoryError(NO_ROOM)
-        _groups[text] = number, board
+        _groups[text] = RECORDER.number_of_group(text), board
     return _groups[text]
 
 
