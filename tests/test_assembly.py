@@ -956,7 +956,7 @@ def test_lost_events_make_a_rank_partial(
     note = json.dumps({"pid": ME, "rank": 0, "why": "entering: IndexError()"})
     (tmp_path / LOSSES_FILE).write_text(note)
     assert living(tmp_path).partial == {
-        0: "1 events could not be written by the probes (entering: IndexError())"
+        0: "1 events could not be written whole by the probes (entering: IndexError())"
     }
 
 

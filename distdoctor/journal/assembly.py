@@ -315,6 +315,6 @@ def _what_is_missing(box: JournalReader, header: Header, loss: str) -> str:
         missing.append("its file was cut off")
     if header.lost:
         missing.append(
-            f"{header.lost} events could not be written by the probes ({loss})"
+            f"{header.lost} events could not be written whole by the probes ({loss})"
         )
     return "; ".join(missing)
