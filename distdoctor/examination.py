@@ -89,8 +89,8 @@ def _doubted(finding: Finding, check: Check, faltered: Set[int]) -> Finding:
     whose = "a probe" if len(faltered) == 1 else "probes"
     return replace(
         finding,
-        message=f"{finding.message} ({whose} of {named(faltered)} failed in this run; "
-        "it may only look so)",
+        message=f"{finding.message.rstrip('.')} ({whose} of {named(faltered)} failed "
+        "in this run; it may only look so)",
         certainty=Certainty.LIKELY,
         severity=Severity.WARNING if severity is Severity.ERROR else severity,
     )

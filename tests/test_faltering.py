@@ -80,6 +80,15 @@ def test_what_is_found_where_a_probe_went_wrong_is_advice() -> None:
     )
 
 
+def test_a_finding_that_is_doubted_says_why() -> None:
+    run = replace(sketch(PARTING), faltered={1})
+    (found,) = [one for one in examine(run, every_check()) if isinstance(one, Sick)]
+    said = found.findings[0].message
+    assert said.endswith(
+        "root=0) (a probe of rank 1 failed in this run; it may only look so)"
+    )
+
+
 def test_a_job_that_stood_still_for_its_calls_is_sick_all_the_same() -> None:
     run = replace(sketch(PARTING), faltered={1}, stopped="refused")
     assert verdicts_of(run) == ("sick", [("DD101", Severity.ERROR, Certainty.PROVED)])
