@@ -61,6 +61,7 @@ class Why(StrEnum):
     JOINING = "ranks that do not find each other"
     KEY = "a key that is never set"
     CALLBACK = "called from a finalizer or a signal handler"
+    CHILD = "called in a forked process"
     LOCK = "a lock held across a call"
     RACE = "threads in no fixed order"
     EARLY = "used before it was waited for"

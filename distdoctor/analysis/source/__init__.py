@@ -1,0 +1,1 @@
+"""What the user's source says, asked without a run: functions, conditions, ranks."""

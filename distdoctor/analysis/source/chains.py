@@ -1,0 +1,84 @@
+"""By which callers a program comes to a line, as far as the source alone tells."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from itertools import islice
+
+from distdoctor.analysis.source.program import MODULE, Function, Program, called
+from distdoctor.model.events import Place
+
+_DEEPEST = 12  # callers of callers
+_MOST = 16  # chains
+
+
+def chains_to(program: Program, place: Place) -> list[tuple[Place, ...]]:
+    """Chains of lines, outermost caller first, that end at a line.
+
+    A function that nobody calls by its name begins a chain; recursion is cut.
+    """
+    function = program.at(place.file, place.line)
+    if function is None:
+        return [(place,)]
+    found = islice(_up(program, function, (place,)), _MOST)
+    return list(found)
+
+
+def _up(
+    program: Program, function: Function, below: tuple[Place, ...]
+) -> Iterator[tuple[Place, ...]]:
+    if function.name == MODULE or len(below) >= _DEEPEST:
+        yield below
+        return
+    begun = False
+    for caller, line in _callers(program, function):
+        here = Place(caller.file, line, caller.name)
+        if here not in below:
+            begun = True
+            yield from _up(program, caller, (here, *below))
+    if not begun:
+        yield below
+
+
+def _callers(program: Program, function: Function) -> list[tuple[Function, int]]:
+    name = function.simple_name
+    if name == "__init__":
+        name = function.name.split(".")[-2]
+    if _is_property(function):
+        return []
+    found = []
+    for use in program.calls.get(name, []):
+        assert isinstance(use.node, ast.Call)
+        by_attribute = isinstance(use.node.func, ast.Attribute)
+        if by_attribute or not function.is_method or name != function.simple_name:
+            found.append((use.function, use.line))
+    if not found and name in {"forward", "__call__"}:
+        return []
+    return found
+
+
+def _is_property(function: Function) -> bool:
+    decorators = getattr(function.node, "decorator_list", [])
+    return any(
+        isinstance(node, ast.Name) and node.id == "property" for node in decorators
+    )
+
+
+def call_between(program: Program, caller: Place, callee: Function) -> ast.Call | None:
+    """The call on a line by which a function is come to; None if it is not plain."""
+    function = program.at(caller.file, caller.line)
+    if function is None:
+        return None
+    names = {callee.simple_name}
+    if callee.simple_name == "__init__":
+        names = {callee.name.split(".")[-2]}
+    calls = [
+        use.node
+        for name in names
+        for use in program.calls.get(name, [])
+        if use.function is function
+        and use.node.lineno <= caller.line <= (use.node.end_lineno or 0)
+    ]
+    only = calls[0] if len(calls) == 1 else None
+    return only if isinstance(only, ast.Call) and called(only) else None

@@ -1,0 +1,66 @@
+"""Reads the variables of functions that run, and leaves nothing behind.
+
+Until Python 3.13 (PEP 667) a frame keeps what it has once told of its variables: what
+the user's code lets go of would live on in there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+_SEES_LOCALS = {"locals", "vars", "dir", "eval", "exec"}
+_OPTIMISED = 1  # `inspect.CO_OPTIMIZED`; every process would have to import that
+_KEEPS_A_COPY = sys.version_info < (3, 13)
+
+Value = Callable[[str], object]
+"""What a name stands for; None if it may not be read, or stands for nothing."""
+
+
+def variables(frame: FrameType) -> dict[str, Any]:
+    """A copy of a frame's own variables; none where they may not be read."""
+    with Names(frame) as value:
+        return dict(value.told)
+
+
+class Names:
+    """Looks up names as a frame sees them, and leaves nothing behind.
+
+    Attributes:
+        told: The frame's own variables, while they are looked at; not to be kept.
+
+    Args:
+        frame: One that runs.
+    """
+
+    def __init__(self, frame: FrameType) -> None:
+        self._frame = frame
+        code = frame.f_code
+        self._optimised = bool(code.co_flags & _OPTIMISED)
+        # Until Python 3.13 a frame keeps the dictionary it gives, and gives the same
+        # to `locals()`: who has called that holds it, and must not see it change.
+        hidden = self._optimised and _KEEPS_A_COPY
+        self._readable = not (hidden and _SEES_LOCALS & set(code.co_names))
+        self._emptied = hidden and self._readable
+        self.told: Any = {}
+
+    def __enter__(self) -> Names:
+        if self._readable:
+            self.told = self._frame.f_locals
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._emptied:
+            self.told.clear()  # it would keep what the user's code lets go of
+        self.told = {}
+
+    def __call__(self, name: str) -> object:
+        """What a name stands for."""
+        code = self._frame.f_code
+        if name in self.told:
+            return self.told[name]
+        if self._optimised and name in code.co_varnames + code.co_cellvars:
+            return None  # a local name that may not be read, or has no value yet
+        return self._frame.f_globals.get(name)
