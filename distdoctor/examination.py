@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from distdoctor.analysis.communication.addresses import misdirections
+from distdoctor.analysis.communication.stalled import stalled, whereabouts
 from distdoctor.analysis.steps.untrained import untrained
 from distdoctor.errors import MissingEvidence
 from distdoctor.model.declare import Check
@@ -80,6 +81,60 @@ def verdict(run: Run, check: Check) -> Verdict:
     return Well(check.code)
 
 
+def together(
+    last: Sequence[Verdict], earlier: Sequence[Sequence[Verdict]]
+) -> list[Verdict]:
+    """One verdict per check on a job whose ranks were started several times.
+
+    Args:
+        last: Verdicts on the last start.
+        earlier: Those on the starts before it, of the same checks.
+    """
+    starts = len(earlier) + 1
+    return [
+        _joined(verdict, [of[n] for of in earlier], starts)
+        for n, verdict in enumerate(last)
+    ]
+
+
+def _joined(last: Verdict, earlier: Sequence[Verdict], starts: int) -> Verdict:
+    """The worst of what a check says of several starts, and all it has found."""
+    known = set(map(_identity, last.findings)) if isinstance(last, Sick) else set()
+    found: list[Finding] = []
+    sick = last
+    for number, verdict in enumerate(earlier, start=1):
+        if isinstance(verdict, Sick):
+            sick = sick if isinstance(sick, Sick) else verdict
+            for finding in verdict.findings:
+                if _identity(finding) not in known:
+                    known.add(_identity(finding))
+                    found.append(_of_start(finding, number, starts))
+    if isinstance(sick, Sick):
+        own = last.findings if isinstance(last, Sick) else ()
+        return replace(sick, findings=(*found, *own))
+    every = [last, *earlier]
+    for kind in (Unknown, Well):
+        if told := [verdict for verdict in every if isinstance(verdict, kind)]:
+            return told[0]
+    return last
+
+
+def _identity(finding: Finding) -> object:
+    """What two findings of the same thing, seen at two starts, have in common."""
+    return (
+        tuple((one.place, one.remark) for one in finding.locations) or finding.message
+    )
+
+
+def _of_start(finding: Finding, number: int, starts: int) -> Finding:
+    return replace(
+        finding,
+        message=f"{finding.message.rstrip('.')} (at start {number} of {starts} of the "
+        "ranks).",
+        details={**finding.details, "start": number},
+    )
+
+
 def _doubted(finding: Finding, check: Check, faltered: Set[int]) -> Finding:
     """A finding of a run in which probes went wrong: what they missed may be why.
 
@@ -106,19 +161,63 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
+class Raised:
+    """An exception that ended the job, as far as no finding tells of it.
+
+    Attributes:
+        failure: One of those who raised it.
+        ranks: All of them; none: a process that had no rank, such as their parent.
+    """
+
+    failure: Failure
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Conclusion:
     """The whole: "sick", "well" or "unknown", and what was not seen."""
 
     verdict: str
     gaps: tuple[Gap, ...]
+    raised: tuple[Raised, ...] = ()
 
 
 def conclude(run: Run, verdicts: Sequence[Verdict]) -> Conclusion:
     """Sum up: sick by any error, unknown if a gap could hide one, else well."""
     gaps = tuple(_gaps(run, verdicts))
+    raised = tuple(_raised(run, verdicts))
     if any(map(_is_error, verdicts)):
-        return Conclusion("sick", gaps)
-    return Conclusion("unknown" if any(gap.hides for gap in gaps) else "well", gaps)
+        return Conclusion("sick", gaps, raised)
+    verdict = "unknown" if any(gap.hides for gap in gaps) else "well"
+    return Conclusion(verdict, gaps, raised)
+
+
+def _raised(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Raised]:
+    """The exceptions that ended the job and are not told by a finding."""
+    if run.exit_code == 0 or run.simulated:
+        return
+    alike: dict[str, list[Failure]] = {}
+    for failure in _primary(run):
+        alike.setdefault(_told(failure), []).append(failure)
+    if not alike:
+        whole = [one for one in run.outside if one.error not in _ECHOES]
+        for failure in whole or run.outside:
+            alike.setdefault(_told(failure), []).append(failure)
+    told = {
+        location.place
+        for verdict in verdicts
+        if isinstance(verdict, Sick)
+        for finding in verdict.findings
+        for location in finding.locations
+    }
+    for failures in [*alike.values()][:_MOST_FAILURES_TOLD]:
+        if failures[0].place is None or failures[0].place not in told:
+            ranks = sorted({one.rank for one in failures if one.rank >= 0})
+            yield Raised(failures[0], tuple(ranks))
+
+
+_ECHOES = {"ProcessRaisedException", "ProcessExitedException", "CalledProcessError"}
+"""By these a parent tells that a child of its failed."""
 
 
 def _gaps(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
@@ -130,8 +229,9 @@ def _gaps(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
     yield from _led_elsewhere(run)
     if not any(map(_is_error, verdicts)):
         if not run.simulated:  # then it is told as a part not seen
-            yield from _failed(run)
+            yield from _failed(run, verdicts)
         yield from _unnamed_standstill(run)
+        yield from _stalled(run)
     if run.world_size == 1:
         yield Gap("everything between ranks", "the job ran on one rank; try -n 2")
     elif not run.has(Call) and not _fell_before(run):
@@ -233,6 +333,8 @@ def _nothing_started(run: Run) -> Iterator[Gap]:
         why = f"{who} raised {first} before init_process_group{_although(run)}"
     elif run.stopped:
         why = f"the run was ended ({run.stopped}) before init_process_group was called"
+        if at := whereabouts(run):
+            why += f"; it stood {at}"
     elif left is not None:
         why = f"{left.why}, and the job left with exit code 0: nothing was trained "
         why += f"together (DD614){_last_words(run)}"
@@ -270,22 +372,69 @@ def _led_elsewhere(run: Run) -> Iterator[Gap]:
         )
 
 
-def _failed(run: Run) -> Iterator[Gap]:
-    """The job ended in failure and no check named a disease."""
+def _primary(run: Run) -> list[Failure]:
+    """The exceptions that ended ranks: causes, or else what followed from them."""
     failures = [
         failure
         for rank in run.seen
         for failure in run.of(Failure, rank)
         if failure.fatal
     ]
-    primary = [failure for failure in failures if not failure.secondary] or failures
+    return [failure for failure in failures if not failure.secondary] or failures
+
+
+def _failed(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
+    """The job ended in failure and no check named a disease."""
+    primary = _primary(run)
     before = _fell_before(run)
     what = "everything" if before else "what comes after the failure"
     if primary:
         why = _all_told(primary) + (" before anything was trained" if before else "")
         yield Gap(what, why)
-    elif run.exit_code and not all(_was_over(run, rank) for rank in run.seen):
-        yield Gap(what, f"the job left with code {run.exit_code}{_last_words(run)}")
+    elif run.exit_code and not _is_explained(verdicts):
+        yield Gap("why the job failed", _failure_of_the_whole(run))
+
+
+def _is_explained(verdicts: Sequence[Verdict]) -> bool:
+    """Whether a finding, if only a note, tells of a process that ended badly."""
+    shown = (
+        exhibit
+        for verdict in verdicts
+        if isinstance(verdict, Sick)
+        for finding in verdict.findings
+        for exhibit in finding.exhibits
+    )
+    return any(isinstance(one, Ended) and one.status for one in shown)
+
+
+def _failure_of_the_whole(run: Run) -> str:
+    """That a job left with an error, and what is known of it."""
+    ends = {rank: event for rank in run.seen for event in run.of(Ended, rank)}
+    ours = [
+        rank
+        for rank, end in ends.items()
+        if end.stopped and end.status not in {None, _SIGTERM_AS_SHELL}
+    ]
+    if ours:
+        return (
+            f"{named(ours)} ended by the signal by which distdoctor asks for stacks: "
+            "not the job's fault"
+        )
+    code = f"exit code {run.exit_code}"
+    if run.outside:
+        return f"it left with {code}: {_told(run.outside[0])} in a process without rank"
+    if ends and all(_was_over(run, rank) for rank in run.seen):
+        by_signal = [rank for rank, end in ends.items() if end.status]
+        if by_signal:
+            number = (ends[by_signal[0]].status or 0) - _BY_SIGNAL
+            return (
+                f"it left with {code}: {named(by_signal)}, whose work was done, "
+                f"ended by signal {number}"
+            )
+        return (
+            f"all ranks ended in order, and the job left with {code}{_last_words(run)}"
+        )
+    return f"the job left with {code}{_last_words(run)}"
 
 
 def _fell_before(run: Run) -> bool:
@@ -310,7 +459,7 @@ _MOST_FAILURES_TOLD = 3
 
 
 def _was_over(run: Run, rank: int) -> bool:
-    """Whether a rank was done, and only ended badly: by a signal on its way out."""
+    """Whether a rank was done, if it ended by a signal, too: on its way out."""
     ends = run.of(Ended, rank)
     if any(0 < (event.status or 0) <= _BY_SIGNAL for event in ends):
         return False
@@ -318,6 +467,7 @@ def _was_over(run: Run, rank: int) -> bool:
 
 
 _BY_SIGNAL = 128
+_SIGTERM_AS_SHELL = 143
 
 
 def _unnamed_standstill(run: Run) -> Iterator[Gap]:
@@ -332,6 +482,12 @@ def _unnamed_standstill(run: Run) -> Iterator[Gap]:
             "why the job stands still",
             f"{named(waiting)} can never go on, and no check knows the reason",
         )
+
+
+def _stalled(run: Run) -> Iterator[Gap]:
+    """The run was ended while nothing moved: it may have hung."""
+    if run.stopped not in _STANDSTILLS and (why := stalled(run)):
+        yield Gap("whether the job would ever have gone on", why)
 
 
 _MOST_LINES = 3

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from distdoctor.catalogue import every_check
-from distdoctor.examination import conclude, examine
-from distdoctor.journal.assembly import read_run
+from distdoctor.examination import conclude, examine, together
+from distdoctor.journal.assembly import read_earlier, read_run
 from distdoctor.journal.folder import Manifest, read_manifest
 from distdoctor.model.run import Run
 from distdoctor.report.compose import compose
@@ -32,17 +33,24 @@ def judge(folder: Path, kept: str = "") -> Judgement:
     Raises:
         RecordUnreadable: It holds no run, or one that cannot be read.
     """
-    return judge_run(read_run(folder), read_manifest(folder), kept)
+    earlier = read_earlier(folder)
+    return judge_run(read_run(folder), read_manifest(folder), kept, earlier)
 
 
-def judge_run(run: Run, manifest: Manifest, kept: str = "") -> Judgement:
+def judge_run(
+    run: Run, manifest: Manifest, kept: str = "", earlier: Sequence[Run] = ()
+) -> Judgement:
     """Judge a run that was put together already.
 
     Args:
         run: The run.
         manifest: How it was started and how it ended.
         kept: Its record folder for the report, if it stays.
+        earlier: What ranks did in the same job that were started before these.
     """
     verdicts = examine(run, every_check())
+    if earlier:
+        before = [examine(one, every_check()) for one in earlier]
+        verdicts = together(verdicts, before)
     conclusion = conclude(run, verdicts)
     return Judgement(run, compose(run, verdicts, conclusion, manifest, kept))

@@ -99,6 +99,7 @@ from distdoctor.model.events import (
     Misplaced,
     Observation,
     Place,
+    Quit,
     Shortened,
     Started,
     State,
@@ -361,6 +362,7 @@ _LIFE: dict[str, Callable[[int, str, str, Place | None], Event]] = {
         secondary="^" in mark,
     ),
     "leave": lambda rank, _value, _mark, place: Left(rank=rank, place=place),
+    "quit": lambda rank, value, _mark, place: _quit(rank, value, place),
     "exit": lambda rank, value, mark, place: Ended(
         rank=rank,
         status=None if value == "?" else int(value),
@@ -418,6 +420,11 @@ def _shortened(rank: int, value: str, place: Place | None) -> Shortened:
     return Shortened(rank=rank, kept=int(kept), length=known, place=place)
 
 
+def _quit(rank: int, value: str, place: Place | None) -> Quit:
+    how, _, status = value.rpartition(":")
+    return Quit(rank=rank, how=how, status=int(status), place=place)
+
+
 def _locked(rank: int, value: str, place: Place | None) -> Locked:
     if place is None:
         raise ValueError(value)
@@ -464,6 +471,8 @@ def _word(event: Event, places: bool) -> str:
             return f"fail={error}{where}{'' if fatal else '~'}{'^' * secondary}"
         case Left():
             return f"leave{where}"
+        case Quit(how=how, status=status):
+            return f"quit={how}:{status}{where}"
         case Ended(status=status, orderly=orderly, stopped=stopped):
             known = "?" if status is None else status
             return f"exit={known}{where}{'!!' if stopped else '' if orderly else '!'}"

@@ -212,6 +212,16 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Quit:
+    """The rank's own code asked its process to end; `sys.exit` may yet be caught."""
+
+    rank: int
+    how: str  # "sys.exit", "exit", "os._exit"
+    status: int  # as the shell counts; that of a text is 1
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """The rank's process ended."""
 
@@ -295,6 +305,7 @@ Event: TypeAlias = (
     | Shortened
     | Failure
     | Left
+    | Quit
     | Ended
     | ThreadEnded
     | Dead

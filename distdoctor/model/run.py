@@ -93,6 +93,21 @@ class Frame:
     integers: Mapping[str, int] = field(default_factory=dict)  # local variables
 
 
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """That no rank had moved for some time when the run was ended.
+
+    Attributes:
+        seconds: For how long.
+        longest_before: The longest such time that had ended by itself, in seconds.
+        idle: Ranks that used next to no processor time in it.
+    """
+
+    seconds: float
+    longest_before: float = 0.0
+    idle: Set[int] = frozenset()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
     """One execution of a job.
@@ -116,10 +131,12 @@ class Run:
             what they wrote, not only at its beginning or its end.
         unwatched: Why no probe looked for events of a kind; that none are in the
             journals then means nothing.
-        stacks: By rank, user frames at the end of the run, innermost first.
+        stacks: By rank, user frames at the end of the run, innermost first; by
+            negative numbers those of processes that never became ranks.
         sources: Text of the user's files by name as in `Place.file`.
         steps: By rank, optimizer steps done.
         stopped: Why distdoctor ended the run; empty if it ended by itself.
+        quiet: How the ranks stood when distdoctor ended the run.
         closed: No process is left that could still become a rank.
         starved: That the kernel ended processes for want of memory; empty: it did not.
         exit_code: Of the command, if it ended by itself.
@@ -143,6 +160,7 @@ class Run:
     sources: Mapping[str, str] = field(default_factory=dict)
     steps: Mapping[int, int] = field(default_factory=dict)
     stopped: str = ""
+    quiet: Quiet | None = None
     closed: bool = False
     starved: str = ""
     exit_code: int | None = None
@@ -175,6 +193,12 @@ class Run:
     def seen(self) -> list[int]:
         """Ranks with a journal, ascending."""
         return [rank for rank in range(self.world_size) if rank not in self.unseen]
+
+    def has_seen(self, ranks: Iterable[int]) -> bool:
+        """Whether all of these ranks have a journal; costs as much as these are."""
+        return all(
+            0 <= rank < self.world_size and rank not in self.unseen for rank in ranks
+        )
 
     @property
     def missing(self) -> list[int]:

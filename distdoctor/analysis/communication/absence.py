@@ -7,8 +7,16 @@ from dataclasses import replace
 
 from distdoctor.analysis.communication import loops
 from distdoctor.analysis.communication.alignment import Meeting
+from distdoctor.analysis.communication.branches import chains
 from distdoctor.analysis.communication.camps import Camp, calls_at, camps, knows
-from distdoctor.analysis.communication.deaths import died, is_victim, waiting_for_dead
+from distdoctor.analysis.communication.deaths import (
+    died,
+    is_victim,
+    quitting,
+    raised_exits,
+    waiting_for_dead,
+    where_it_quit,
+)
 from distdoctor.analysis.communication.wait_for import gone
 from distdoctor.analysis.reasons import (
     Divergence,
@@ -22,9 +30,11 @@ from distdoctor.analysis.reasons import (
 )
 from distdoctor.model.events import (
     Batch,
+    Call,
     Ended,
     Event,
     Left,
+    Place,
 )
 from distdoctor.model.findings import Location, Role
 from distdoctor.model.run import Group, Run, named
@@ -97,24 +107,48 @@ def _finished(
             f"{begun[-1].count} and wait{s(side.ranks)} in {side.call.op} "
             f"({where_of(base)}).",
         )
+    asked = quitting(run, rank)
+    quit_at = where_it_quit(run, asked) if asked is not None else ()
+    # A line of the module itself is the usual end of a program.
+    within = bool(quit_at) and quit_at[0].place.function not in {"", "<module>"}
+    if asked is None and not run.of(Left, rank):
+        quit_at = raised_exits(run, rank)
     left = [event for event in run.of(Left, rank) if event.place]
     over = run.of(Ended, rank)
     cause: Event | None = left[-1] if left else over[-1] if over else None
     last_call = _last_call(run, base.group, rank)
     how = f"left the job at {left[-1].place}" if left else "ended"
+    if asked is not None:
+        cause, how = asked, f"ended by {asked.how}({asked.status}) at {asked.place}"
     return replace(
         base,
         culprits=culprits,
         cause=cause,
         elsewhere=(
+            *(quit_at if within else ()),
             *last_call,
+            *(() if within else quit_at),
             *(at(left[-1], culprits, "left the job here") if left else ()),
+            *pointers(
+                _ways_around(run, side.call),
+                culprits,
+                "a way to cut a round short",
+            ),
         ),
         story=f"{capital(named(side.ranks))} "
         f"wait{s(side.ranks)} in {side.call.op} ({where_of(base)}) for "
         f"{named(finished)}, which {how} after "
         f"{_made(run, base.group, rank)} calls on it and will never come.",
     )
+
+
+def _ways_around(run: Run, call: Call) -> list[Place]:
+    """Lines that cut a round short of the innermost loop around a call that has any."""
+    for chain in chains(run, call):
+        for place in reversed(chain):
+            if ways := loops.ways_around(run, place):
+                return ways
+    return loops.ways_around(run, call.place)
 
 
 def _last_call(run: Run, group: Group | None, rank: int) -> tuple[Location, ...]:

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TypedDict
 
+from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.communication.camps import Camp
 from distdoctor.analysis.communication.wait_for import gone
 from distdoctor.analysis.reasons import (
     Divergence,
     Why,
     at,
+    capital,
     failed,
     killed,
     s,
     where_of,
 )
+from distdoctor.analysis.source.conditions import Kind, conditions
+from distdoctor.analysis.source.program import own_nodes
 from distdoctor.model.events import (
     BLOCKED,
     Call,
     Ended,
     Failure,
     Left,
+    Place,
+    Quit,
+    State,
 )
 from distdoctor.model.findings import Location, Role
 from distdoctor.model.run import Run, named
@@ -35,8 +43,39 @@ def own_failure(run: Run, rank: int) -> Failure | None:
 
 
 def died(run: Run, rank: int) -> bool:
-    """Whether a rank ended by its own fault: an exception, a signal, an abort."""
-    return _fatal(run, rank) is not None or _killed_by(run, rank) is not None
+    """Whether a rank ended by its own fault: an exception, a signal, a failing exit."""
+    return (
+        _fatal(run, rank) is not None
+        or _killed_by(run, rank) is not None
+        or _gave_up(run, rank) is not None
+    )
+
+
+def quitting(run: Run, rank: int) -> Quit | None:
+    """The line by which a rank's own code ended it within the job; None: it did not."""
+    found = None
+    for position, event in run.life.get(rank, ()):
+        if isinstance(event, Left):
+            return None
+        if isinstance(event, Quit):
+            found = event if position == len(run.rows_of(rank)) else None
+    return found if rank in gone(run) else None
+
+
+def where_it_quit(run: Run, quit_: Quit) -> tuple[Location, ...]:
+    """The line by which a rank's code ended it, and the test above that, first."""
+    place, who = quit_.place, (quit_.rank,)
+    if place is None:
+        return ()
+    said = f"{quit_.how}({quit_.status})"
+    here = Location(place, who, Role.CULPRIT, f"ended the process: {said}")
+    function = program_of(run).at(place.file, place.line)
+    tests = conditions(function, place.line) if function is not None else ()
+    above = [one for one in tests if one.kind is not Kind.LOOP]
+    if not above:
+        return (here,)
+    guard = Location(above[-1].place, who, Role.CULPRIT, str(above[-1]))
+    return (here, guard)
 
 
 def is_victim(run: Run, rank: int) -> bool:
@@ -99,8 +138,32 @@ def _waited(run: Run, rank: int) -> bool:
     return blocked or any(failure.secondary for failure in run.of(Failure, rank))
 
 
+def raised_exits(run: Run, rank: int) -> tuple[Location, ...]:
+    """Lines that raise SystemExit themselves: nothing tells which of them it was."""
+    found = [
+        Location(
+            Place(function.file, node.lineno, function.name),
+            (rank,),
+            Role.CULPRIT,
+            "may have ended the process",
+        )
+        for function in program_of(run).functions
+        for node in own_nodes(function.node)
+        if isinstance(node, ast.Raise) and _is_exit(node.exc)
+    ]
+    return tuple(found) if len(found) <= _MOST_EXITS else ()
+
+
+_MOST_EXITS = 3
+
+
+def _is_exit(raised: ast.expr | None) -> bool:
+    named_ = raised.func if isinstance(raised, ast.Call) else raised
+    return isinstance(named_, ast.Name) and named_.id == "SystemExit"
+
+
 class _Tale(TypedDict):
-    cause: Failure | Ended
+    cause: Failure | Ended | Quit
     elsewhere: tuple[Location, ...]
     story: str
 
@@ -113,6 +176,15 @@ def _told(run: Run, dead: list[int], consequence: str) -> _Tale:
             cause=failure,
             elsewhere=at(failure, dead, f"raised {failure.error}"),
             story=f"{failed(dead, failure)}; {consequence}.",
+        )
+    quit_ = _gave_up(run, dead[0])
+    if quit_ is not None:
+        who = capital(named(dead))
+        return _Tale(
+            cause=quit_,
+            elsewhere=where_it_quit(run, quit_),
+            story=f"{who} ended by {quit_.how}({quit_.status}) at {quit_.place}; "
+            f"{consequence}.",
         )
     end = _killed_by(run, dead[0])
     assert end is not None
@@ -130,6 +202,16 @@ def _fatal(run: Run, rank: int) -> Failure | None:
         if failure.fatal and not failure.secondary
     ]
     return fatal[0] if fatal else None
+
+
+def _gave_up(run: Run, rank: int) -> Quit | None:
+    """The line at which its own code ended it as failed, if no peer had failed it."""
+    asked = quitting(run, rank)
+    rows = run.rows_of(rank)
+    raised = bool(rows) and run.calls["state"][rows[-1]] == State.RAISED
+    if asked is None or not asked.status or raised or is_victim(run, rank):
+        return None
+    return asked
 
 
 def _killed_by(run: Run, rank: int) -> Ended | None:

@@ -9,13 +9,22 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from distdoctor.analysis.communication.absence import absence
-from distdoctor.analysis.communication.alignment import alignments
+from distdoctor.analysis.communication.alignment import (
+    Alignment,
+    Meeting,
+    alignments,
+)
+from distdoctor.analysis.communication.arguments import singled_out
 from distdoctor.analysis.communication.callbacks import called_back
 from distdoctor.analysis.communication.camps import camps
+from distdoctor.analysis.communication.children import in_children
 from distdoctor.analysis.communication.deaths import deaths
+from distdoctor.analysis.communication.departures import departed
 from distdoctor.analysis.communication.devices import wrong_device
 from distdoctor.analysis.communication.early import early
+from distdoctor.analysis.communication.forks import forked
 from distdoctor.analysis.communication.forwards import forward_by_some
+from distdoctor.analysis.communication.guarded import GUARD, either_way, guarded
 from distdoctor.analysis.communication.independence import independent
 from distdoctor.analysis.communication.locks import locks
 from distdoctor.analysis.communication.membership import strangers
@@ -35,6 +44,8 @@ from distdoctor.analysis.communication.setting_up import (
     of_setting_up,
 )
 from distdoctor.analysis.communication.swallowed import swallowed_exception
+from distdoctor.analysis.communication.ties import by_the_head, left_by_one_side
+from distdoctor.analysis.communication.turns import other_orders
 from distdoctor.analysis.communication.unanswered import left_over, unanswered
 from distdoctor.analysis.communication.unused import unused_parameters
 from distdoctor.analysis.communication.waiting import busy, circle
@@ -66,7 +77,7 @@ def findings(
 
 
 def _explained(run: Run) -> list[Divergence]:
-    found = list(strangers(run))
+    found = list(in_children(run)) or list(strangers(run))
     if found:
         return found  # such a call cannot be made, and all else follows from it
     found = _out_of_step(run)
@@ -98,22 +109,45 @@ def _out_of_step(run: Run) -> list[Divergence]:
         unfit = unfit_splits(run, alignment, fault)
         if unfit is not None:
             found.append(unfit)
-        elif fault is not None and len(camps(run, fault)) > 1:
-            found.append(called_back(run, mismatch(run, fault)))
         elif fault is not None:
-            found += absence(run, fault)
+            found += _by_the_source(run, alignment, fault, _of(run, fault))
         else:
-            found += unseen_swaps(run, alignment)
-    found = independent(run, [of_setting_up(divergence) for divergence in found])
+            found += list(unseen_swaps(run, alignment)) or other_orders(run, alignment)
+    found = independent(run, [of_setting_up(run, divergence) for divergence in found])
     if wrong := misfits(run):  # of which the backend may have died
         ends = {Why.DIED, Why.FINISHED, Why.UNEVEN}
         found = [*wrong, *(each for each in found if each.why not in ends)]
     return found
 
 
+def _of(run: Run, fault: Meeting) -> list[Divergence]:
+    """What the calls alone tell of a meeting that went wrong."""
+    if len(camps(run, fault)) > 1:
+        return [called_back(run, mismatch(run, fault))]
+    return list(absence(run, fault))
+
+
+def _by_the_source(
+    run: Run, alignment: Alignment, fault: Meeting, told: list[Divergence]
+) -> list[Divergence]:
+    """That meeting, explained by a branch of the source where there is such a one."""
+    if any(divergence.why in {Why.DIED, Why.CALLBACK} for divergence in told):
+        return told
+    explained = guarded(run, alignment, fault)
+    if explained is not None:
+        return [explained]
+    told = [either_way(run, fault, divergence) for divergence in told]
+    told = [singled_out(run, divergence) for divergence in told]
+    told = [forked(run, divergence) for divergence in told]
+    return [left_by_one_side(run, divergence) for divergence in told]
+
+
 def _in_their_terms(run: Run, found: list[Divergence]) -> list[Divergence]:
     """The divergences, told as what the user did where that is known better."""
     found = wrong_device(run, unused_parameters(run, found))
+    if any(GUARD in divergence.details for divergence in found):
+        return found
     found = [swallowed_exception(run, divergence) for divergence in found]
-    found = mixed_dimensions(run, found)
+    found = [by_the_head(run, divergence) for divergence in found]
+    found = mixed_dimensions(run, [departed(run, divergence) for divergence in found])
     return [forward_by_some(run, divergence) for divergence in found]

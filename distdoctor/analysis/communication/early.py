@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from distdoctor.analysis.communication.wait_for import gone
 from distdoctor.analysis.reasons import Divergence, Why, capital, s
-from distdoctor.model.events import Ended, Event, Failure, Place, Touched
+from distdoctor.analysis.remembered import remembered
+from distdoctor.model.events import Call, Ended, Event, Failure, Place, Touched
 from distdoctor.model.findings import Location, Role
+from distdoctor.model.observed.gradients import Gradients
 from distdoctor.model.operations import OPERATIONS, UNUSED, Waits
 from distdoctor.model.run import Run, named
+
+_OFTEN = 2
+"""Steps whose last call of a line was not waited for, though others were."""
 
 
 def early(run: Run) -> Iterator[Divergence]:
@@ -26,9 +33,21 @@ def raced(run: Run, ranks: Iterable[int]) -> bool:
     """Whether one of these ranks used a tensor that a call was still at work on.
 
     It may have had the tensor as it was before the call, half of the result or all of
-    it, and another one at the next step: ranks that part then part by that.
+    it, and another one at the next step: ranks that part then part by that. So it is
+    with a tensor whose call was never waited for.
     """
-    return any(run.of(Touched, rank) for rank in ranks if rank in run.seen)
+    return not _racing(run).isdisjoint(ranks)
+
+
+@remembered
+def _racing(run: Run) -> set[int]:
+    touching = {rank for rank in run.seen if run.of(Touched, rank)}
+    large = [
+        one
+        for one in _unawaited(run)
+        if sum(each.numel for each in one.call.tensors) > 1
+    ]
+    return touching.union(*(set(one.ranks) for one in large))
 
 
 def _touched(run: Run) -> Iterator[Divergence]:
@@ -58,38 +77,79 @@ def _touched(run: Run) -> Iterator[Divergence]:
         )
 
 
-def _never_waited_for(run: Run) -> Iterator[Divergence]:
-    """Lines none of whose handles was ever used, on ranks that ended as they should.
+@dataclass(frozen=True, slots=True)
+class _Unawaited:
+    """Calls of one line that nobody waited for, on these ranks."""
 
-    A line that is waited for elsewhere, and only at the end of the job no more, left
-    nothing undone that matters. A send needs no wait to arrive.
-    """
-    calls = run.calls
-    sends = [n for n, op in enumerate(OPERATIONS) if op.waits is Waits.RECEIVER]
-    unused = (calls["flags"] & UNUSED) > 0
-    if not unused.any():
-        return
-    unused &= (calls["site"] > 0) & ~np.isin(calls["op"], sends)
-    over = [rank for rank in gone(run) if _ended_well(run, rank)]
-    unused &= np.isin(calls["rank"], over)
-    for site in np.unique(calls["site"][unused]):
-        here = calls["site"] == site
-        used = np.unique(calls["rank"][here & ~unused])
-        rows = np.flatnonzero(here & unused & ~np.isin(calls["rank"], used))
-        if not len(rows):
-            continue
-        ranks = sorted({int(rank) for rank in calls["rank"][rows]})
-        call = run.call(int(rows[0]))
-        count = int((calls["rank"][rows] == ranks[0]).sum())
+    ranks: list[int]
+    call: Call
+    count: int  # on the first of them
+    of: int  # calls that it made from there
+
+
+def _never_waited_for(run: Run) -> Iterator[Divergence]:
+    for one in _unawaited(run):
+        ranks, call = one.ranks, one.call
+        times = f"{one.count} times"
+        if one.count < one.of:
+            times = f"{one.count} of {one.of} times"
         yield _divergence(
             run,
             ranks,
             call,
             [(call.place, "issued here, and nobody waits")],
             f"{capital(named(ranks))} never wait{s(ranks)} for {call.op} at "
-            f"{call.place}, issued {count} times on rank {ranks[0]}: whatever uses "
+            f"{call.place}, issued {times} on rank {ranks[0]}: whatever uses "
             "its tensors may find them before or after the call.",
         )
+
+
+@remembered
+def _unawaited(run: Run) -> list[_Unawaited]:
+    """Lines whose handles are not used, on ranks that ended as they should.
+
+    A line that is waited for elsewhere, and only at the end of the job no more, left
+    nothing undone that matters; one that leaves out the last in each step did. A send
+    needs no wait to arrive.
+    """
+    calls = run.calls
+    sends = [n for n, op in enumerate(OPERATIONS) if op.waits is Waits.RECEIVER]
+    unused = (calls["flags"] & UNUSED) > 0
+    if not unused.any():
+        return []
+    unused &= (calls["site"] > 0) & ~np.isin(calls["op"], sends)
+    over = [rank for rank in gone(run) if _ended_well(run, rank)]
+    unused &= np.isin(calls["rank"], over)
+    found = []
+    for site in np.unique(calls["site"][unused]):
+        here = calls["site"] == site
+        lacking = {}
+        for rank in np.unique(calls["rank"][here & unused]).tolist():
+            rows = np.flatnonzero(here & (calls["rank"] == rank))
+            if _leaves_out(run, rank, rows, unused):
+                lacking[rank] = rows
+        if lacking:
+            ranks = sorted(lacking)
+            rows = lacking[ranks[0]]
+            left = rows[unused[rows]]
+            call = run.call(int(left[0]))
+            found.append(_Unawaited(ranks, call, len(left), len(rows)))
+    return found
+
+
+def _leaves_out(
+    run: Run, rank: int, rows: NDArray[np.intp], unused: NDArray[np.bool_]
+) -> bool:
+    """Whether a rank waits for none of these calls, or not for the last of a step.
+
+    Who waits for the last alone may rest on the order in which a backend works.
+    """
+    if unused[rows].all():
+        return True
+    steps = [n for n, event in run.life.get(rank, ()) if isinstance(event, Gradients)]
+    ends = np.searchsorted(rows, run.rows_of(rank).start + np.array(steps, np.int64))
+    last = rows[np.unique(ends[ends > 0]) - 1]
+    return int(unused[last].sum()) >= _OFTEN and bool(unused[last].all())
 
 
 def _ended_well(run: Run, rank: int) -> bool:

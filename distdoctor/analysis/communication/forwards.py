@@ -12,17 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from distdoctor.analysis.communication.alignment import Alignment, Meeting, alignments
+from distdoctor.analysis.communication.guarded import WRAPPED
 from distdoctor.analysis.reasons import Divergence, Why, capital, pointers, where
 from distdoctor.model.findings import Location
 from distdoctor.model.layers import LAYER_MASK, LAYER_SHIFT, LAYERS
 from distdoctor.model.run import Run, named
-
-_RUNS = {
-    "ddp": "runs the DDP model",
-    "fsdp": "runs the FSDP model",
-    "dtensor": "works on a DTensor",
-    "checkpoint": "collects a state dict",
-}
 
 _EXPLAINED = {Why.DIED, Why.UNEVEN, Why.BUSY, Why.UNUSED, Why.SWALLOWED, Why.MESH}
 
@@ -43,9 +37,7 @@ def forward_by_some(run: Run, divergence: Divergence) -> Divergence:
     meeting, ranks = stray.meeting, stray.ranks
     call = run.call(meeting.rows[ranks[0]])
     others = tuple(rank for rank in divergence.group.ranks if rank not in ranks)
-    verb = _RUNS[call.layer]
-    if len(ranks) > 1:
-        verb = verb.replace("s ", " ", 1)
+    verb = WRAPPED[call.layer][len(ranks) > 1]
     here = () if call.place is None else (call.place,)
     return replace(
         divergence,
@@ -76,7 +68,7 @@ def _stray(run: Run, divergence: Divergence) -> _Stray | None:
     """
     calls = run.calls
     layers = calls["flags"] >> LAYER_SHIFT & LAYER_MASK
-    runs = np.isin(layers, [LAYERS.index(layer) for layer in _RUNS])
+    runs = np.isin(layers, [LAYERS.index(layer) for layer in WRAPPED])
     for alignment in alignments(run):
         if alignment.group != divergence.group:
             continue

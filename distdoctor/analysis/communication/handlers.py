@@ -18,6 +18,7 @@ class Handler:
     place: Place
     catches: str  # as it stands in the source; "" for a bare one
     last_line: int
+    around: Place  # the line within the `try` that leads to the call
 
 
 def handler_around(run: Run, stack: Sequence[Place]) -> Handler | None:
@@ -138,6 +139,7 @@ def _alone(
         Place(place.file, first.lineno, place.function),
         "" if first.type is None else ast.unparse(first.type),
         _last(first),
+        place,
     )
 
 

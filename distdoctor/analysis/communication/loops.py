@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,6 +20,7 @@ class Loop:
     last_line: int
     targets: tuple[str, ...]  # names a `for` assigns
     jumps: tuple[tuple[type[ast.stmt], int], ...] = ()  # break, continue, return
+    lasts: tuple[int, ...] = ()  # the last line of each statement of its body
 
 
 def loops_around(run: Run, stack: Sequence[Frame]) -> Iterator[tuple[Frame, Loop]]:
@@ -76,6 +78,41 @@ def _same_round(loop: Loop, frame: Frame, others: Sequence[Frame]) -> bool:
     return False
 
 
+def is_further(run: Run, behind: int, ahead: int) -> bool:
+    """Whether a rank is known to have come further in the loops that both are in.
+
+    That is, in a later round by the loop's own integer variable, or in the same one and
+    in a later statement of its body.
+    """
+    if behind not in run.stacks or ahead not in run.stacks:
+        return False
+    common = []
+    for frame, loop in loops_around(run, run.stacks[behind]):
+        for other in run.stacks[ahead]:
+            place = other.place
+            if (place.file, place.function) == (
+                frame.place.file,
+                frame.place.function,
+            ) and loop.place.line <= place.line <= loop.last_line:
+                common.append((frame, loop, other))
+                break
+    for frame, loop, other in reversed(common):
+        for name in loop.targets:
+            mine, theirs = frame.integers.get(name), other.integers.get(name)
+            if mine is not None and theirs is not None:
+                break
+        else:
+            return False
+        if mine != theirs:
+            return theirs > mine
+    if not common:
+        return False
+    frame, loop, other = common[0]
+    return bisect_left(loop.lasts, other.place.line) > bisect_left(
+        loop.lasts, frame.place.line
+    )
+
+
 def ways_out(run: Run, place: Place | None) -> list[Place]:
     """Lines at which the innermost loop around a line can be left: break and return."""
     return _jumps(run, place, (ast.Break, ast.Return))
@@ -130,6 +167,7 @@ def _loops(text: str, file: str, function: str) -> tuple[Loop, ...]:
                     max(_last_line(child) for child in node.body),
                     _targets(node),
                     tuple(_jumps_of(node.body)),
+                    tuple(_last_line(child) for child in node.body),
                 )
     return tuple(found.values())
 

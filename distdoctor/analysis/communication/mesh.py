@@ -31,6 +31,7 @@ class _Confusion:
     site: int
     culprits: tuple[int, ...]
     groups: Mapping[int, int]  # by rank, the group it uses at the line
+    by_halves: bool = False  # as many took the one dimension as the other
 
 
 def mixed_dimensions(run: Run, found: list[Divergence]) -> list[Divergence]:
@@ -47,7 +48,9 @@ def mixed_dimensions(run: Run, found: list[Divergence]) -> list[Divergence]:
         places = {call.place for call in divergence.calls.values() if call.place}
         sites = [n for n, place in enumerate(run.sites) if place in places]
         involved = {*divergence.calls, *divergence.culprits, *divergence.victims}
-        for confusion in filter(None, (_confusion(run, site) for site in sites)):
+        for confusion in filter(
+            None, (_confusion(run, site) or _halves(run, site) for site in sites)
+        ):
             if set(confusion.culprits) & involved:
                 return [_told(run, confusion, divergence)]
     return found or list(_unnoticed(run))
@@ -121,6 +124,30 @@ def _confusion(run: Run, site: int) -> _Confusion | None:
     return _Confusion(site, culprits, claims) if sound and missed else None
 
 
+def _halves(run: Run, site: int) -> _Confusion | None:
+    """Ranks of which each half takes another dimension, as by the parity of the rank.
+
+    One half may make whole groups; the other claims peers from it that never come to
+    its groups, at whatever line.
+    """
+    claims = _claims(run).get(site, {})
+    members = {group: set(run.groups[group].ranks) for group in claims.values()}
+    whole = {
+        group
+        for group, ranks in members.items()
+        if all(claims.get(rank) == group for rank in ranks)
+    }
+    odd = tuple(rank for rank, group in claims.items() if group not in whole)
+    never = all(
+        claims.get(rank) in whole and not len(run.rows_on(rank, claims[odd_one]))
+        for odd_one in odd
+        for rank in members[claims[odd_one]] - {odd_one}
+    )
+    if not odd or not whole or 2 * len(odd) != len(claims) or not never:
+        return None
+    return _Confusion(site, odd, claims, by_halves=True)
+
+
 def _unnoticed(run: Run) -> Iterator[Divergence]:
     """A rank that uses two groups at two lines the other way round than its peers."""
     confusions = [_confusion(run, site) for site in _claims(run)]
@@ -146,10 +173,12 @@ def _told(run: Run, confusion: _Confusion, divergence: Divergence | None) -> Div
     ranks, place = confusion.culprits, run.sites[confusion.site]
     others = tuple(rank for rank in confusion.groups if rank not in ranks)
     first = ranks[0]
+    mine = set(run.groups[confusion.groups[first]].ranks)
     theirs = next(
         group
         for rank, group in confusion.groups.items()
-        if rank in others and first in run.groups[group].ranks
+        if rank in others
+        and (rank in mine if confusion.by_halves else first in run.groups[group].ranks)
     )
     calls: dict[int, Call] = {} if divergence is None else divergence.calls
     if first not in calls:
@@ -161,13 +190,21 @@ def _told(run: Run, confusion: _Confusion, divergence: Divergence | None) -> Div
         calls=calls,
         culprits=ranks,
         victims=others,
-        certainty=Certainty.LIKELY if divergence is None else divergence.certainty,
+        certainty=Certainty.LIKELY
+        if divergence is None or confusion.by_halves
+        else divergence.certainty,
         elsewhere=()
         if place is None or calls[first].place == place
         else pointers([place], ranks, "uses another dimension's group"),
         story=f"At {place} {capital(named(ranks)).lower()} use{s(ranks)} "
-        f"{_group(run.groups[confusion.groups[first]])}, where the others count it in "
-        f"{_group(run.groups[theirs])}: it takes one dimension of the mesh for another"
+        f"{_group(run.groups[confusion.groups[first]])}, "
+        + (
+            "whose other members never do, and are there in "
+            if confusion.by_halves
+            else "where the others count it in "
+        )
+        + f"{_group(run.groups[theirs])}: it takes one dimension of the mesh for "
+        "another"
         + (
             ", and tensors that do not belong together were combined."
             if divergence is None

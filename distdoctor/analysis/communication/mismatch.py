@@ -14,6 +14,7 @@ import numpy as np
 
 from distdoctor.analysis.communication import loops
 from distdoctor.analysis.communication.alignment import Alignment, Meeting
+from distdoctor.analysis.communication.branches import choices
 from distdoctor.analysis.communication.camps import (
     Camp,
     calls_at,
@@ -24,6 +25,7 @@ from distdoctor.analysis.communication.camps import (
     next_on_group,
 )
 from distdoctor.analysis.communication.deaths import own_failure
+from distdoctor.analysis.communication.handlers import handler_around
 from distdoctor.analysis.communication.rounds import fewer_rounds, passed_over
 from distdoctor.analysis.reasons import (
     SKIPPED_HERE,
@@ -231,9 +233,13 @@ def _sequence(
     if tie:
         return None
     same_line = major.call.op == minor.call.op and major.call.place == minor.call.place
-    if (rounds := fewer_rounds(run, major, minor)) is not None and not same_line:
-        return replace(base, why=Why.UNEVEN, **rounds)  # type: ignore[arg-type]
+    rounds = fewer_rounds(run, major, minor)
     did_before = knows(run, minor.rank, minor.row, major.row)
+    if rounds is not None and not same_line:
+        if "cause" in rounds or not _took_another_way(run, major, minor):
+            return replace(base, why=Why.UNEVEN, **rounds)  # type: ignore[arg-type]
+        if _behind_a_handler(run, major, minor):
+            return _skipped(run, base, major, minor)
     known = knows(run, major.rank, major.row, minor.row)
     if same_line or (major.call.op == minor.call.op and not (did_before or known)):
         return None
@@ -246,21 +252,40 @@ def _sequence(
             f"{named(major.ranks)} went on to {major.call.op}, as before.",
         )
     if known or did_before:
-        place = major.call.place
-        here = () if place is None else (place,)
-        around = loops.ways_around(run, place)
-        return replace(
-            base,
-            why=Why.SKIPPED,
-            elsewhere=(
-                *pointers(here, minor.ranks, SKIPPED_HERE),
-                *pointers(around, minor.ranks, "a way around it"),
-            ),
-            story=f"{capital(named(minor.ranks))} skipped {major.call.op} "
-            f"({where_of(base)}) and went on to {minor.call.op}; "
-            f"{named(major.ranks)} {waits(major.ranks)} in it.",
-        )
+        return _skipped(run, base, major, minor)
     return None
+
+
+def _skipped(run: Run, base: Divergence, major: Camp, minor: Camp) -> Divergence:
+    place = major.call.place
+    here = () if place is None else (place,)
+    around = loops.ways_around(run, place)
+    return replace(
+        base,
+        why=Why.SKIPPED,
+        elsewhere=(
+            *pointers(here, minor.ranks, SKIPPED_HERE),
+            *pointers(around, minor.ranks, "a way around it"),
+        ),
+        story=f"{capital(named(minor.ranks))} skipped {major.call.op} "
+        f"({where_of(base)}) and went on to {minor.call.op}; "
+        f"{named(major.ranks)} {waits(major.ranks)} in it.",
+    )
+
+
+def _took_another_way(run: Run, major: Camp, minor: Camp) -> bool:
+    """Whether the source leads to the calls by other ways than rounds of a loop."""
+    theirs, mine = choices(run, major.call, minor.call)
+    return bool(mine and not theirs) or _behind_a_handler(run, major, minor)
+
+
+def _behind_a_handler(run: Run, major: Camp, minor: Camp) -> bool:
+    """Whether an exception that is swallowed leads past the one call to the other."""
+    a, b = major.call.place, minor.call.place
+    if a is None or b is None or (a.file, a.function) != (b.file, b.function):
+        return False
+    handler = handler_around(run, [a])
+    return handler is not None and b.line > handler.last_line
 
 
 def _swap(
@@ -377,6 +402,6 @@ def _crossed(run: Run, first: Meeting, second: Meeting) -> tuple[int, ...]:
     if len(orders) != 2:
         return ()
     (a, ranks_a), (b, ranks_b) = orders.items()
-    if a != b[::-1]:
+    if a != b[::-1] or 0 in a:  # a line that is not known may be the other one
         return ()
     return tuple(ranks_b if len(ranks_b) <= len(ranks_a) else ranks_a)

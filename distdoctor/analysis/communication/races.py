@@ -57,10 +57,11 @@ def _raced(
 ) -> bool:
     """Whether two calls that met belong to two threads that run side by side."""
     a, b = (run.calls[row] for row in met)
-    if a["site"] == b["site"] and a["signature"] == b["signature"]:
+    one_line = _may_be_one_line(a["site"], b["site"])
+    if one_line and a["signature"] == b["signature"]:
         return False
     here, there = (_of_rank(run, alignment, threads, row) for row in met)
-    if a["site"] == b["site"]:
+    if one_line:
         return _is_overtaken(run, here, met) or _is_overtaken(run, there, met[::-1])
     owners = _owners(run, here), _owners(run, there)
     both = [one for one in owners if {a["site"], b["site"]} <= one.keys()]
@@ -68,6 +69,15 @@ def _raced(
     if not both or any(one[a["site"]] & one[b["site"]] for one in both):
         return False
     return _each_in_order(run, here, there)
+
+
+def _may_be_one_line(a: int, b: int) -> bool:
+    """Whether two calls came from one line, as far as their lines are known.
+
+    A future's callback runs in the thread that adds it or, if the future is not
+    complete yet, in one of torch's: there no line of the user's is on the stack.
+    """
+    return a == b or not a or not b
 
 
 _Part = tuple[Rows, NDArray[np.int32]]  # one rank's calls on the group, their threads
@@ -96,7 +106,8 @@ def _is_overtaken(run: Run, part: _Part, met: tuple[int, int]) -> bool:
     rows, threads = part
     own = threads[rows == mine]
     later = (calls["ordinal"][rows] > calls["ordinal"][mine]) & (threads != own)
-    later &= calls["site"][rows] == calls["site"][theirs]
+    site = calls["site"][theirs]
+    later &= (calls["site"][rows] == site) | (calls["site"][rows] == 0) | (site == 0)
     return bool(
         (later & (calls["signature"][rows] == calls["signature"][theirs])).any()
     )

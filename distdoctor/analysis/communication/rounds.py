@@ -10,6 +10,7 @@ import numpy as np
 
 from distdoctor.analysis.communication import loops
 from distdoctor.analysis.communication.camps import Camp
+from distdoctor.analysis.communication.passing import came_past
 from distdoctor.analysis.reasons import (
     at,
     capital,
@@ -64,7 +65,11 @@ def fewer_rounds(run: Run, major: Camp, minor: Camp) -> dict[str, object] | None
 
 
 def passed_over(run: Run, major: Camp, minor: Camp) -> bool:
-    """Whether a camp left the other's loop with no fewer rounds made."""
+    """Whether a camp is past the other's call with no fewer rounds made."""
+    if loops.is_further(run, major.rank, minor.rank) or came_past(
+        run, major.call, minor.call
+    ):
+        return True
     loop = loops.left(run, major.rank, minor.rank)
     return loop is not None and (loop[1] or _kept_pace(run, major, minor))
 

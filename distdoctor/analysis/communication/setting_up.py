@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
 
+from distdoctor.analysis.communication.branches import parting
+from distdoctor.analysis.communication.guarded import GUARD, lines
+from distdoctor.analysis.communication.keys import lines_of_setting, setter_of
 from distdoctor.analysis.communication.wait_for import is_set, standstill
 from distdoctor.analysis.reasons import Divergence, Why, capital, s, waits
 from distdoctor.model.events import BLOCKED, SETUP, Call, Failure, State
@@ -26,7 +29,7 @@ _TIME_IS_UP = re.compile(r"time(d )?[ -]?out", re.IGNORECASE)
 """In what stores and rendezvous raise (torch 2.8 to 2.13: TCPStore.cpp, socket.cpp)."""
 
 
-def of_setting_up(divergence: Divergence) -> Divergence:
+def of_setting_up(run: Run, divergence: Divergence) -> Divergence:
     """A divergence of the calls that set up, in their own terms.
 
     A rank that died stays the cause; all else is groups that do not match.
@@ -43,12 +46,52 @@ def of_setting_up(divergence: Divergence) -> Divergence:
         return replace(divergence, why=Why.JOINING)
     absent = {*divergence.culprits, *divergence.victims} - set(makers)
     tie = len(absent) == len(makers)
-    return replace(
+    told = replace(
         divergence,
         why=Why.GROUPS,
         culprits=() if tie else divergence.culprits,
         story=_groups_told(makers, absent),
     )
+    return _kept_out(run, told, makers, absent)
+
+
+def _kept_out(
+    run: Run, told: Divergence, makers: dict[int, Call], absent: Iterable[int]
+) -> Divergence:
+    """The same groups, where a branch for the members alone decides a tie.
+
+    As many ranks create the group as do not. That its members alone come to the line
+    tells which half strayed: the ranks that the branch keeps out. Where one of two
+    ranks creates a group of both, that one strayed whom the branch singles out.
+    """
+    involved = {*makers, *absent}
+    for call in {call.place: call for call in makers.values()}.values():
+        inside = [rank for rank, one in makers.items() if one.place == call.place]
+        outside = tuple(sorted(involved - set(inside)))
+        if len(inside) != len(outside):
+            continue
+        found = parting(run, call, sorted(inside), outside)
+        members = _are_all_members(call, inside)
+        if found is None or found.has_counterpart:
+            continue
+        few = len(inside) == 1 and not members and found.singles_out
+        if members or few:
+            return replace(
+                told,
+                culprits=tuple(sorted(inside)) if few else outside,
+                victims=outside if few else tuple(sorted(inside)),
+                certainty=Certainty.LIKELY,
+                elsewhere=lines(found, outside, few=few),
+                story=f"{told.story} `{found.condition}` at {found.condition.place} "
+                f"keeps {named(outside)} out. The way there: {found.way()}.",
+                details={**told.details, GUARD: str(found.condition)},
+            )
+    return told
+
+
+def _are_all_members(call: Call, ranks: Iterable[int]) -> bool:
+    """Whether no other rank is a member of the group that these create."""
+    return bool(call.names) and set(call.names) <= set(map(str, ranks))
 
 
 def _groups_told(makers: dict[int, Call], absent: set[int]) -> str:
@@ -95,7 +138,7 @@ def groups_left_out(run: Run) -> Iterator[Divergence]:
     a_maker, an_other = next(iter(makers.values())), next(iter(away.values()))
     tie = len(makers) == len(away)
     few, many = (away, makers) if len(away) <= len(makers) else (makers, away)
-    yield Divergence(
+    told = Divergence(
         why=Why.GROUPS,
         group=None,
         ordinal=0,
@@ -107,6 +150,7 @@ def groups_left_out(run: Run) -> Iterator[Divergence]:
         f"not create: {'it waits' if len(away) == 1 else 'they wait'} in {an_other.op}"
         ". Every rank of the job must create every group, member or not.",
     )
+    yield _kept_out(run, told, makers, away)
 
 
 def joining(run: Run) -> Iterator[Divergence]:
@@ -135,7 +179,7 @@ def joining(run: Run) -> Iterator[Divergence]:
         culprits = _minority(sizes)
         story = "The ranks announce different world sizes: " + _told(sizes)
     elif missing:
-        came = [rank for rank in missing if rank in run.seen]
+        came = [rank for rank in missing if run.has_seen((rank,))]
         culprits = tuple(came)
         story = (
             f"{capital(named(here))} {waits(here)} in init_process_group for a world "
@@ -233,17 +277,25 @@ def missing_key(run: Run) -> Iterator[Divergence]:
     meanwhile = "".join(
         f", while {named([rank])} waits in {call.op}" for rank, call in others.items()
     )
+    setter, sets = setter_of(run, rows)
+    culprits = () if setter is None else (setter,)
+    told = (
+        ""
+        if setter is None
+        else f" {capital(named(culprits))} set all keys of this kind before."
+    )
     yield Divergence(
         why=Why.KEY,
         group=None,
         ordinal=0,
         calls=here | others,
-        culprits=(),
-        victims=tuple(sorted({**here, **others})),
+        culprits=culprits,
+        victims=tuple(sorted({**here, **others}.keys() - {*culprits})),
         certainty=Certainty.LIKELY,
+        elsewhere=lines_of_setting(run, sets),
         story=f"{capital(named(here))} {waits(here)} for the key "
         f"{', '.join(map(repr, keys))} of the store, which no rank has set{meanwhile}; "
-        f"keys that ranks have set: {said}.",
+        f"keys that ranks have set: {said}.{told}",
     )
 
 

@@ -17,7 +17,7 @@ from distdoctor.model.observed.settings import Course
 from distdoctor.model.operations import ASYNCHRONOUS, CODE_OF
 from distdoctor.model.run import Run
 
-FEWEST_STEPS = 5
+FEWEST_STEPS = 3
 """Optimizer steps; before the second, DDP sorts its parameters into buckets anew."""
 
 MANY = 16

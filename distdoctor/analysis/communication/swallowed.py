@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from distdoctor.analysis.communication.branches import ways_to
+from distdoctor.analysis.communication.departures import is_unconditional, kept_rounds
 from distdoctor.analysis.communication.handlers import Handler, callers, handler_around
 from distdoctor.analysis.reasons import (
     SKIPPED_HERE,
@@ -53,9 +55,13 @@ def _only_way(run: Run, divergence: Divergence) -> Handler | None:
         call = divergence.calls.get(rank)
         if call is None or call.place is None:
             continue
-        frames = [frame.place for frame in run.stacks.get(rank, ())]
-        if frames and frames[0] == call.place:
-            return handler_around(run, frames)
+        ways = ways_to(run, call)
+        if len(ways) == 1:
+            stack = ways[0][::-1]
+            found = handler_around(run, stack)
+            if found is None or is_unconditional(run, stack):
+                return found
+            return None
         found = handler_around(run, [call.place])
         around = [handler_around(run, [line]) for line in callers(run, call.place)]
         if found is None and len(around) == 1:
@@ -68,16 +74,20 @@ def _left_out(run: Run, divergence: Divergence) -> bool:
     """Whether it is known that the ranks went through the round and not the call."""
     if divergence.why is Why.SKIPPED:
         return any(line.remark == SKIPPED_HERE for line in divergence.elsewhere)
-    if divergence.why is Why.FINISHED:
-        begun = [_batches(run, rank) for rank in divergence.victims]
-        had = [_batches(run, rank) for rank in divergence.culprits]
-        return all(
-            mine and mine.keys() == theirs.keys() and mine[place] >= theirs[place]
-            for mine in had
-            for theirs in begun
-            for place in theirs
-        )
-    return False
+    if divergence.why not in {Why.FINISHED, Why.UNEVEN} or isinstance(
+        divergence.cause, Batch
+    ):
+        return False
+    begun = [_batches(run, rank) for rank in divergence.victims]
+    had = [_batches(run, rank) for rank in divergence.culprits]
+    if not any((*begun, *had)):
+        return kept_rounds(run, divergence)
+    return divergence.why is Why.FINISHED and all(
+        mine and mine.keys() == theirs.keys() and mine[place] >= theirs[place]
+        for mine in had
+        for theirs in begun
+        for place in theirs
+    )
 
 
 def _batches(run: Run, rank: int) -> Counter[Place | None]:
@@ -106,12 +116,15 @@ def _told(divergence: Divergence, failure: Failure) -> Divergence:
 def _likely(divergence: Divergence, handler: Handler) -> Divergence:
     ranks = divergence.culprits
     what = handler.catches or "any exception"
+    known = {line.place for line in divergence.elsewhere}
+    around = [handler.around] if handler.around not in known else []
     return replace(
         divergence,
         why=Why.SWALLOWED,
         certainty=Certainty.LIKELY,
         elsewhere=(
             *pointers([handler.place], ranks, f"swallows {what}"),
+            *pointers(around, ranks, "what was left out"),
             *divergence.elsewhere,
         ),
         story=f"{divergence.story} The source has one way around that call: the "

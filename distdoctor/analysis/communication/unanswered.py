@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from distdoctor.analysis.communication import loops
+from distdoctor.analysis.communication.astray import strays
 from distdoctor.analysis.communication.deaths import died, is_victim
 from distdoctor.analysis.communication.messages import (
     FROM_ANY,
@@ -120,7 +121,17 @@ def _without(
     )
     elsewhere: tuple[Location, ...] = ()
     cause: Event | None = None
-    if culprit == peer:
+    stray = strays(run).get(culprit)
+    if stray is not None:
+        wrong = run.call(stray.row)
+        story += (
+            f" Rank {culprit} names rank {peer_of(run, stray.row)} in {wrong.op}; at "
+            f"this line the other ranks name {stray.ways}."
+        )
+        if wrong.place is not None:
+            remark = "names another peer than the others do"
+            elsewhere = (Location(wrong.place, (culprit,), Role.CULPRIT, remark),)
+    elif culprit == peer:
         elsewhere = _last_message(run, row, peer)
         left = [event for event in run.of(Left, peer) if event.place]
         over = run.of(Ended, peer)
@@ -150,6 +161,9 @@ def _to_blame(run: Run, row: int, peer: int) -> tuple[int, Certainty]:
     counts = _siblings(run, row, peer)
     if any(count >= number for count in counts.values()):
         return peer, Certainty.PROVED  # another did its part of the same round
+    odd = strays(run).keys() & {rank, peer}
+    if len(odd) == 1:
+        return odd.pop(), Certainty.LIKELY
     here = _whereabouts(run, peer)
     alike = all(_whereabouts(run, other) == here for other in counts)
     if counts and alike and number > 1 and set(counts.values()) == {number - 1}:

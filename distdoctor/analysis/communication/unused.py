@@ -6,6 +6,7 @@ its backward ends all the same. The others stay in the end of theirs.
 
 from __future__ import annotations
 
+from distdoctor.analysis.communication.omissions import omitted
 from distdoctor.analysis.reasons import Divergence, Why, at, capital, waits, where_of
 from distdoctor.model.events import BLOCKED, Call, Event, Failure, Unreduced
 from distdoctor.model.findings import Location
@@ -85,6 +86,7 @@ def _told(
         ):
             if event is not None:
                 elsewhere += at(event, (rank,), remark)
+    around, led = omitted(run, names, ranks)
     cause: Event = next(
         event for r in ranks for event in (missing.get(r), refused.get(r)) if event
     )
@@ -108,9 +110,9 @@ def _told(
         calls=divergence.calls,
         culprits=() if everyone else ranks,
         victims=ranks if everyone else tuple(set(run.seen) - guilty),
-        story=capital(story),
+        story=capital(story) + led,
         cause=cause,
-        elsewhere=elsewhere,
+        elsewhere=(*around, *elsewhere),
     )
 
 

@@ -42,8 +42,8 @@ class Standstill:
     Attributes:
         waits: By stuck rank, the waits of its threads; a refused call needs nobody.
         gone: Ranks that ended or left.
-        by_send: Whether it rests on a send that waits for its receiver, which a backend
-            may merely be slow to take.
+        by_send: Whether it rests on a call that has all it needs (a send, the root's
+            part of a broadcast), with which a backend may merely be slow.
     """
 
     waits: dict[int, tuple[Wait, ...]]
@@ -83,12 +83,14 @@ def _reduce(run: Run) -> Standstill:
     if not run.closed:
         moving |= set(run.unseen)
     _release(waits, moving)
-    by_send = any(
-        OPERATIONS[run.calls["op"][wait.row]].waits is Waits.RECEIVER
-        for threads in waits.values()
-        for wait in threads
-    )
+    by_send = any(_may_end(run, wait) for t in waits.values() for wait in t)
     return Standstill({r: tuple(w) for r, w in waits.items()}, ended, by_send)
+
+
+def _may_end(run: Run, wait: Wait) -> bool:
+    """Whether the backend alone might still end the call: it has all that it needs."""
+    operation = OPERATIONS[run.calls["op"][wait.row]]
+    return operation.waits is Waits.RECEIVER or (operation.is_rooted and wait.any_of)
 
 
 def _release(waits: dict[int, list[Wait]], moving: set[int]) -> None:
@@ -205,17 +207,30 @@ class _Needs:
         if operation.is_rooted and not 0 <= record["peer"] < len(group.ranks):
             return None  # a root that is not in the group: whom it needs is not known
         absent = self._absent(int(record["group"]), int(record["ordinal"]))
-        if operation.is_rooted:
-            root = group.ranks[record["peer"]]
-            from_root = operation.waits is Waits.ROOT
-            if (rank == root) == from_root:
-                absent = frozenset()  # its part needs nobody
-            elif from_root:
-                absent &= {root}
         missing = absent - {rank} if rank in absent else absent  # one set for many
+        if operation.is_rooted:
+            return self._with_root(rank, row, missing)
         if not missing and operation.sets_up and self._run.closed:
             missing = frozenset({rank})  # all came, and they do not find each other
         return Wait(rank, row, missing) if missing else None
+
+    def _with_root(self, rank: int, row: int, missing: frozenset[int]) -> Wait | None:
+        """A wait in a call with a root; most backends pass data on along a tree.
+
+        Who only gives needs nobody by rights. If it is seen to wait all the same, it
+        waits for one of those that have not come: which, only the backend knows.
+        """
+        record = self._run.calls[row]
+        root = self._run.groups[record["group"]].ranks[record["peer"]]
+        from_root = OPERATIONS[record["op"]].waits is Waits.ROOT
+        if not missing:
+            return None
+        if rank == root and not from_root:
+            return Wait(rank, row, missing)
+        if from_root and root in missing:
+            return Wait(rank, row, frozenset({root}))
+        through = {root} if from_root and rank != root else set()
+        return Wait(rank, row, missing | through, any_of=True)
 
     def _for_key(self, rank: int, row: int, record: Any) -> Wait | None:
         """A wait for a key: any rank may set it, and so may a process without rank."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence, Set
 
 import numpy as np
 
+from distdoctor.analysis.communication.astray import wrong_peer
 from distdoctor.analysis.communication.independence import alike
 from distdoctor.analysis.communication.unanswered import one_sided
 from distdoctor.analysis.communication.wait_for import Wait, gone, held_up, standstill
@@ -47,11 +48,12 @@ def _told(run: Run, circle: list[Wait], stuck: set[int]) -> Divergence:
     """A circle, and who is stuck because of it."""
     calls = {wait.rank: run.call(wait.row) for wait in circle}
     victims = tuple(sorted(stuck - set(calls)))
-    if (fault := one_sided(run, circle, victims)) is not None:
-        return fault
     messages = all(
         OPERATIONS[run.calls["op"][wait.row]].is_point_to_point for wait in circle
     )
+    fault = wrong_peer(run, circle, victims) if messages else None
+    if (fault := fault or one_sided(run, circle, victims)) is not None:
+        return fault
     steps = "; ".join(
         f"rank {wait.rank} waits in {calls[wait.rank].op} on "
         f"{calls[wait.rank].group} for {named(wait.missing)}"

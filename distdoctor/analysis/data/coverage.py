@@ -10,9 +10,11 @@ both ranks; else by content, as far as contents tell samples apart within a rank
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +24,7 @@ from distdoctor.analysis.data.passes import (
     Key,
     Meeting,
     Pass,
+    by_loop,
     meetings,
     same_dataset,
     trains,
@@ -144,7 +147,7 @@ def _judge(run: Run, meeting: Meeting) -> Fault | None:
         return (
             _same(Why.SAME, meeting, values, exact=True)
             or _overlap(Why.OVERLAP, meeting, values, exact=True)
-            or _split_by_others(meeting)
+            or _split_by_others(run, meeting)
         )
     by_content = _by_content(meeting)
     if by_content is not None:
@@ -247,17 +250,87 @@ def _overlap(
     share = twice / min(map(len, once))
     if twice < 2 or share <= TWICE_SHARE:
         return None
-    if not exact and share <= CHANCE * repeats + TWICE_SHARE:
-        return None
     tally = _tally(meeting, values, exact)
-    return Fault(why, meeting, (1, 1), meeting.ranks, tally)
+    if not exact:
+        chance = _chance(heads) if why is Why.STREAM else 0.0
+        if share <= CHANCE * repeats + TWICE_SHARE or chance > _LIKELY:
+            return None
+        return Fault(why, meeting, (1, 1), meeting.ranks, tally, chance < _CERTAIN)
+    if all(map(_is_nearly_all, meeting.passes)):
+        return Fault(
+            Why.SAME, meeting, (1, 1), meeting.ranks, tally, sure=False, in_order=False
+        )
+    split = all(one.read.replicas for one in meeting.passes)
+    if not split and _are_draws(meeting):
+        return None
+    return Fault(why, meeting, (1, 1), meeting.ranks, tally, sure=split)
 
 
-def _split_by_others(meeting: Meeting) -> Fault | None:
+def _chance(values: Sequence[NDArray[np.generic]]) -> float:
+    """How likely samples repeat so seldom within ranks, and so often among them.
+
+    If each were drawn with replacement, any two would be as likely to be the same,
+    whoever reads them.
+    """
+    sizes = np.array([len(value) for value in values], np.float64)
+    within = float((sizes * (sizes - 1) / 2).sum())
+    among = float(sizes.sum() ** 2 - (sizes**2).sum()) / 2
+    times = [np.unique(value, return_counts=True)[1] for value in values]
+    seen = sum(int((count * (count - 1) // 2).sum()) for count in times)
+    _, every = np.unique(np.concatenate(values), return_counts=True)
+    pairs = int((every * (every - 1) // 2).sum())
+    share = within / max(1.0, within + among)
+    if seen >= pairs * share:
+        return 1.0
+    # Hoeffding's bound, in the form of Chernoff, of a binomial distribution's tail.
+    part = seen / pairs
+    distance = (1 - part) * math.log((1 - part) / (1 - share))
+    distance += part * math.log(part / share) if part else 0.0
+    return math.exp(-pairs * distance)
+
+
+_LIKELY, _CERTAIN = 1e-2, 1e-6
+
+
+def _is_nearly_all(one: Pass) -> bool:
+    """Whether a pass goes through the whole dataset, but for a last batch."""
+    length, read = one.read.length, len(one.samples)
+    whole = 0 <= length - read < one.batch and read % one.batch == 0
+    return whole and not one.read.replicas and 2 * read > length + 1
+
+
+def _are_draws(meeting: Meeting) -> bool:
+    """Whether each rank may have drawn some of the samples at random, for itself.
+
+    They are no parts of a whole by their number, and have as many in common as random
+    draws would.
+    """
+    sizes = [len(one.samples) for one in meeting.passes]
+    length = meeting.passes[0].read.length
+    fill = sum(one.batch for one in meeting.passes) + len(sizes)
+    if abs(sum(sizes) - length) <= fill or max(sizes) >= length:
+        return False
+    once = [np.unique(one.samples) for one in meeting.passes]
+    seen = expected = variance = 0.0
+    for one, other in combinations(once, 2):
+        a, b = len(one), len(other)
+        seen += len(np.intersect1d(one, other))
+        expected += a * b / length
+        variance += a * b * (length - a) * (length - b) / length**2 / (length - 1)
+    return abs(seen - expected) <= _SIGMAS * math.sqrt(variance) + 1
+
+
+_SIGMAS = 3.0
+
+
+def _split_by_others(run: Run, meeting: Meeting) -> Fault | None:
     """A sampler splits among more than there are, and nobody reads the rest."""
     split = {one.read.replicas for one in meeting.passes}
     if len(split) != 1 or not meeting.whole:
         return None
+    others = set(run.seen) - set(meeting.ranks)
+    if any(key[0] == meeting.key[0] for rank in others for key in by_loop(run, rank)):
+        return None  # those read it, too, or have left after a while
     (among,) = split
     values: list[NDArray[np.generic]] = [one.samples for one in meeting.passes]
     tally = _tally(meeting, values, exact=True)

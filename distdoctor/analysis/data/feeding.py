@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from distdoctor.analysis.replication.replicas import replicas
+from distdoctor.analysis.replication.sharing import data_parallel
 from distdoctor.model.observed.data import Fed, Read
 from distdoctor.model.run import Run
 
-LEAST_STEPS = 3
+LEAST_STEPS = 2
 """Steps at which the inputs must have been looked at."""
 
 
@@ -35,8 +35,8 @@ def same_batches(run: Run) -> Iterator[Feeding]:
 
     A batch that is the same at each step is one to try a model with, and is left alone.
     """
-    for ranks in replicas(run):
-        if not all(rank in run.seen for rank in ranks):
+    for ranks in data_parallel(run):
+        if not run.has_seen(ranks):
             continue
         if any(read.steps for rank in ranks for read in run.of(Read, rank)):
             continue

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
+from distdoctor.analysis.source.program import Program, called, calls_in
 from distdoctor.model.events import Place
 from distdoctor.model.run import Run
 
@@ -96,14 +97,55 @@ def calls(run: Run, file: str, names: frozenset[str]) -> list[Place]:
             written out count as well.
     """
     found: dict[int, None] = {}
-    for node in ast.walk(_tree(run, file)):
+    tree = _tree(run, file)
+    settled = _settled(tree) if names is LISTING else set()
+    for node in ast.walk(tree):
+        if id(node) in settled:
+            continue
         if isinstance(node, ast.Call):
-            name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-            if name in names:
+            if _name(node) in names:
                 found[node.lineno] = None
         elif isinstance(node, ast.Set | ast.SetComp) and "set" in names:
             found[node.lineno] = None
     return [Place(file, line) for line in sorted(found)]
+
+
+def speaking_of(program: Program, name: str) -> list[Place]:
+    """Lines that call a method, or ask whether something has it: `hasattr(x, name)`."""
+    found = {
+        Place(function.file, call.lineno, function.name)
+        for function in program.functions
+        for call in calls_in(function)
+        if called(call) == name
+        or any(isinstance(arg, ast.Constant) and arg.value == name for arg in call.args)
+    }
+    return sorted(found)
+
+
+def _settled(tree: ast.Module) -> set[int]:
+    """Nodes whose order is of no consequence: what is sorted, counted or looked up."""
+    sorted_later = {
+        node.func.value.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "sort"
+        and isinstance(node.func.value, ast.Name)
+    }
+    settled: list[ast.AST] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _name(node) in _SETTLING:
+            settled += node.args
+        elif isinstance(node, ast.Compare):
+            settled += node.comparators
+        elif isinstance(node, ast.Assign) and any(
+            isinstance(one, ast.Name) and one.id in sorted_later for one in node.targets
+        ):
+            settled.append(node.value)
+    return {id(inner) for node in settled for inner in ast.walk(node)}
+
+
+_SETTLING = frozenset(("sorted", "len", "sum", "min", "max", "natsorted"))
 
 
 def splitting(run: Run, begin: Place) -> list[Place]:

@@ -16,7 +16,7 @@ from distdoctor.analysis.data.passes import (
     passes,
     same_dataset,
 )
-from distdoctor.analysis.replication.replicas import replicas
+from distdoctor.analysis.replication.sharing import data_parallel
 from distdoctor.model.events import Observation, Place
 from distdoctor.model.observed.checkpoints import Stored
 from distdoctor.model.observed.metrics import Reported
@@ -89,8 +89,10 @@ def _shared(run: Run) -> Iterator[Partial]:
 
 def _by_one(run: Run) -> Iterator[Partial]:
     """One rank evaluates the share that its sampler gives it; the others nothing."""
-    for ranks in replicas(run):
-        made = [one for rank in ranks if rank in run.seen for one in passes(run, rank)]
+    for ranks in data_parallel(run):
+        made = [
+            one for rank in ranks if run.has_seen((rank,)) for one in passes(run, rank)
+        ]
         apart = [one for one in made if not one.steps]
         for one in apart:
             length, count = one.read.length, len(np.unique(one.samples))

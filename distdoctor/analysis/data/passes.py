@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.analysis.remembered import remembered
-from distdoctor.analysis.replication.replicas import replicas
+from distdoctor.analysis.replication.sharing import data_parallel
 from distdoctor.model.events import Place
 from distdoctor.model.observed.data import ITERATED, SET_EPOCH, Held, Made, Read
 from distdoctor.model.run import Run
@@ -146,7 +146,9 @@ def by_loop(run: Run, rank: int) -> dict[Key, list[Pass]]:
 @remembered
 def meetings(run: Run) -> list[Meeting]:
     """Passes that ranks which train one model made alike."""
-    return [meeting for ranks in replicas(run) for meeting in _meetings(run, ranks)]
+    return [
+        meeting for ranks in data_parallel(run) for meeting in _meetings(run, ranks)
+    ]
 
 
 def _meetings(run: Run, ranks: Sequence[int]) -> list[Meeting]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.data import origins
 from distdoctor.analysis.data.coverage import Fault, Tally, Why
 from distdoctor.analysis.data.passes import Pass
+from distdoctor.analysis.source.program import called
+from distdoctor.analysis.source.ways import Ways
 from distdoctor.model.events import Place
 from distdoctor.model.findings import Location, Role
 from distdoctor.model.observed.data import (
@@ -18,6 +22,7 @@ from distdoctor.model.observed.data import (
     LOADER,
     ROLES,
     SAMPLER,
+    SET_EPOCH,
     Read,
 )
 from distdoctor.model.run import Run, named
@@ -53,6 +58,79 @@ def locations(
     return tuple(found.values())
 
 
+def shares_come_from(
+    run: Run, passes: Sequence[Pass], ranks: Iterable[int]
+) -> tuple[Location, ...]:
+    """Where the number of shares, and of a rank's share, come from that a sampler got.
+
+    What asks torch.distributed for them is as it should be.
+    """
+    who = tuple(sorted(ranks)) or tuple(sorted({one.rank for one in passes}))
+    split = {one.read.replicas for one in passes}
+    names = {"rank": 2} if split == {len(passes)} else {"num_replicas": 1, "rank": 2}
+    program = program_of(run)
+    made = {
+        (each.place, each.kind)
+        for one in passes
+        for each in one.made
+        if each.role == SAMPLER and each.place is not None and one.read.replicas
+    }
+    found: dict[Place, None] = {}
+    for rank in who[:_MOST_ASKED]:
+        ways = Ways(program, rank, run.world_size)
+        for place, kind in sorted(made, key=str):
+            assert place is not None
+            for name, position in names.items():
+                way = ways.argument(place, name, position, kind)
+                if way is not None and not _is_asked(way.end.node):
+                    found |= dict.fromkeys(way.last(_MOST_STEPS))
+    lines = list(found) if len(found) <= _MOST_ORIGINS else []
+    return tuple(Location(line, who, Role.CULPRIT, "comes from here") for line in lines)
+
+
+def _is_asked(node: ast.expr) -> bool:
+    """Whether an expression is the rank, or the number of ranks, of the job."""
+    match node:
+        case ast.Call(args=[], keywords=[]):
+            return called(node) in _RIGHT
+        case ast.Subscript(slice=ast.Constant(value=name)):
+            return name in _RIGHT
+        case ast.Call(args=[ast.Constant(value=name), *_]):
+            return name in _RIGHT
+    return False
+
+
+_RIGHT = frozenset({"get_rank", "get_world_size", "RANK", "WORLD_SIZE"})
+
+_MOST_ASKED = 2  # ranks of those at fault whose ways are gone
+
+_MOST_STEPS = 2  # of the way of a value
+
+
+def unheard(
+    run: Run, passes: Sequence[Pass], ranks: Iterable[int]
+) -> tuple[Location, ...]:
+    """Lines that speak of `set_epoch`, where no epoch has come to the sampler.
+
+    A sampler with a `set_epoch` of the user's own may have heard it there, unseen.
+    """
+    made = [each for one in passes for each in one.made]
+    heard = any(each.role == SET_EPOCH for each in made)
+    place = next((one.place for one in passes if one.place is not None), None)
+    if heard or place is None or not all(one.read.replicas for one in passes):
+        return ()
+    program = program_of(run)
+    own = {function.name.split(".")[-2:][0] for function in program.named("set_epoch")}
+    if own & {each.kind for each in made}:
+        return ()
+    who = tuple(sorted(ranks)) or tuple(sorted({one.rank for one in passes}))
+    remark = f"does not reach the sampler read at line {place.line}"
+    return tuple(
+        Location(line, who, Role.CULPRIT, remark)
+        for line in origins.speaking_of(program, "set_epoch")[:_MOST_ORIGINS]
+    )
+
+
 def _on_way(run: Run, passes: Sequence[Pass], way: str) -> Iterable[tuple[Place, str]]:
     if way == LOOP:
         places = dict.fromkeys(one.place for one in passes if one.place is not None)
@@ -60,14 +138,29 @@ def _on_way(run: Run, passes: Sequence[Pass], way: str) -> Iterable[tuple[Place,
     if way in ROLES:
         return _made(run, passes, way)
     names, remark = _ORIGINS[way]
-    files = dict.fromkeys(
+    lines = [
+        place for file in _files(passes) for place in origins.calls(run, file, names)
+    ]
+    return [(place, remark) for place in lines[:_MOST_ORIGINS]]
+
+
+def _files(passes: Sequence[Pass]) -> list[str]:
+    """Where passes are made, and what they are made with."""
+    found = dict.fromkeys(
         place.file
         for one in passes
         for place in (one.place, *(made.place for made in one.made))
         if place is not None
     )
-    lines = [place for file in files for place in origins.calls(run, file, names)]
-    return [(place, remark) for place in lines[:_MOST_ORIGINS]]
+    return list(found)
+
+
+def may_shuffle(run: Run, passes: Sequence[Pass]) -> bool:
+    """Whether the text of the source shuffles anything, or is not known."""
+    files = _files(passes)
+    return not all(file in run.sources for file in files) or any(
+        origins.calls(run, file, origins.ORDERING) for file in files
+    )
 
 
 def _made(run: Run, passes: Sequence[Pass], role: str) -> Iterable[tuple[Place, str]]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from distdoctor.analysis.data.passes import Pass, passes, same_dataset
 from distdoctor.analysis.remembered import remembered
-from distdoctor.analysis.replication.replicas import replicas
+from distdoctor.analysis.replication.sharing import data_parallel
 from distdoctor.model.run import Run
 
 FEWEST = 2
@@ -44,7 +44,7 @@ class Leak:
 @remembered
 def leaks(run: Run) -> list[Leak]:
     """Where a split that each rank keeps for itself does not hold among ranks."""
-    return [leak for ranks in replicas(run) for leak in _leaks(run, ranks)]
+    return [leak for ranks in data_parallel(run) for leak in _leaks(run, ranks)]
 
 
 def _leaks(run: Run, ranks: Sequence[int]) -> Iterator[Leak]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from distdoctor.analysis.remembered import remembered
-from distdoctor.analysis.replication.replicas import replicas
+from distdoctor.analysis.replication.sharing import data_parallel
 from distdoctor.model.events import Place
 from distdoctor.model.observed.randomness import Drawn, Seeded
 from distdoctor.model.run import Run
@@ -126,7 +126,7 @@ def same_on_ranks(run: Run) -> list[SameNumbers]:
     known = {one.stream for one in shared_by_workers(run)}
     found: dict[tuple[int, ...], dict[tuple[str, str], list[Drawn]]] = {}
     everyone: set[tuple[int, ...]] = set()
-    for ranks in replicas(run):
+    for ranks in data_parallel(run):
         alike: dict[tuple[int, int, int, str, str, int], list[Drawn]] = {}
         for rank in ranks:
             own = [one for one in run.of(Drawn, rank) if one.worker < 0 and one.trained]

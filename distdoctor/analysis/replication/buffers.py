@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from distdoctor.analysis.replication.evaluations import Begun, combined, compared
 from distdoctor.analysis.replication.replicas import replicas
 from distdoctor.model.events import Call
 from distdoctor.model.observed.weights import Evaluated, Normalised
@@ -16,16 +17,6 @@ FEW = 4
 Source: Wu and He, Group Normalization (2018), figure 1: on ImageNet the error grows
 from 23.6 % with 32 images per worker to 24.8 % with 8, 27.3 % with 4, 34.7 % with 2.
 """
-
-_COMBINING = {
-    "all_reduce",
-    "reduce",
-    "all_gather",
-    "all_gather_into_tensor",
-    "gather",
-    "all_gather_object",
-    "gather_object",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +42,12 @@ def unlike_evaluations(run: Run) -> Iterator[Evaluation]:
     Buffers that DDP sends to all at each forward pass are never behind by more than one
     step, and are alike where the wrapped model is evaluated; they are left out.
     """
-    for ranks in () if run.simulated else replicas(run):
-        told: set[int] = set()
-        begun = {rank: _begun(run, rank) for rank in ranks}
-        for key in sorted(set.intersection(*(set(one) for one in begun.values()))):
-            evaluation = _compare(run, {rank: begun[rank][key] for rank in ranks})
-            if evaluation is not None and key[0] not in told:
-                told.add(key[0])
-                yield evaluation
+    yield from compared(run, _begun, _compare)
 
 
-_Begun = tuple[Evaluated, int, int]  # with the calls before it, and before its end
-
-
-def _begun(run: Run, rank: int) -> dict[tuple[int, int], _Begun]:
+def _begun(run: Run, rank: int) -> dict[tuple[int, int], Begun[Evaluated]]:
     """A rank's evaluations by model and number."""
-    found: dict[tuple[int, int], _Begun] = {}
+    found: dict[tuple[int, int], Begun[Evaluated]] = {}
     counts: dict[int, int] = {}
     for calls, event in run.life.get(rank, ()):
         if not isinstance(event, Evaluated):
@@ -80,7 +61,7 @@ def _begun(run: Run, rank: int) -> dict[tuple[int, int], _Begun]:
     return found
 
 
-def _compare(run: Run, begun: Mapping[int, _Begun]) -> Evaluation | None:
+def _compare(run: Run, begun: Mapping[int, Begun[Evaluated]]) -> Evaluation | None:
     events = {rank: one[0] for rank, one in begun.items()}
     told = list(events.values())
     if any(one.shared or one.names != told[0].names for one in told):
@@ -96,28 +77,14 @@ def _compare(run: Run, begun: Mapping[int, _Begun]) -> Evaluation | None:
         )
         if len(set(prints)) > 1
     )
-    combined = {
-        rank: call
-        for rank, (_, first, last) in begun.items()
-        if (call := _combining(run, rank, first, last)) is not None
-    }
-    if not names or len(combined) < len(begun):
+    calls = combined(run, begun)
+    if not names or len(calls) < len(begun):
         return None
     gaps = [
         max(values) - min(values)
         for values in zip(*(one.samples for one in told), strict=False)
     ]
-    return Evaluation(events, names, max(gaps, default=0.0), combined)
-
-
-def _combining(run: Run, rank: int, first: int, last: int) -> Call | None:
-    """The first call of the user's own by which an evaluation's results are joined."""
-    rows = run.rows_of(rank)
-    for row in range(rows.start + first, rows.start + last):
-        call = run.call(row)
-        if call.op in _COMBINING and not call.layer:
-            return call
-    return None
+    return Evaluation(events, names, max(gaps, default=0.0), calls)
 
 
 def few_samples(run: Run) -> dict[int, list[Normalised]]:

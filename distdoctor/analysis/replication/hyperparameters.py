@@ -6,12 +6,23 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.replication.replicas import replicas
+from distdoctor.analysis.source.ways import Ways
+from distdoctor.model.events import Place
+from distdoctor.model.observed.gradients import Holds
 from distdoctor.model.observed.settings import Arguments, Hyperparameters
 from distdoctor.model.run import Run
 
 UNSET = "not set"
 """What stands for the value on a rank whose optimizer has no such setting."""
+
+
+_MOST_ASKED = 2  # ranks whose ways are gone
+
+_MOST_STEPS = 2  # of the way of a value
+
+_MOST_LINES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +101,57 @@ def _minority(
         for rank in ranks
         if tuple(by_rank[rank] for by_rank in settings.values()) != usual
     )
+
+
+def made_at(run: Run, one: Differing) -> Place | None:
+    """The line that made the optimizer; None: nobody knows it."""
+    first = next(iter(one.first.values()))
+    for rank in one.ranks:
+        for event in run.of(Holds, rank):
+            if event.kind == first.kind and event.place is not None:
+                return event.place
+    return None
+
+
+def unlike_ways(
+    run: Run, one: Differing, made: Place, name: str, position: int
+) -> list[Place]:
+    """Where a setting comes from on the ranks that differ.
+
+    Empty if the source gives all ranks the same there: that explains no difference.
+
+    Args:
+        run: The run.
+        one: The optimizer.
+        made: The line that made it.
+        name: Of the setting.
+        position: Of it among the arguments; -1: it has none.
+    """
+    program = program_of(run)
+    others = [rank for rank in one.ranks if rank not in one.culprits]
+    asked = [*(one.culprits or others)[:_MOST_ASKED], others[0], others[-1]]
+    gone = {rank: Ways(program, rank, run.world_size) for rank in dict.fromkeys(asked)}
+    ways = {rank: each.argument(made, name, position) for rank, each in gone.items()}
+    ends = {
+        rank: (way.end.key, gone[rank].value(way.end))
+        for rank, way in ways.items()
+        if way is not None
+    }
+    if len({key for key, _ in ends.values()}) <= 1:
+        values = [value for _, value in ends.values()]
+        known = all(value.is_known for value in values)
+        if known and len({repr(value.value) for value in values}) <= 1:
+            return []
+        if not known and next(iter(one.first.values())).step > 1:
+            return []  # they began alike, and something else parted them
+    blamed = one.culprits or tuple(ends)
+    found = dict.fromkeys(
+        place
+        for rank, way in ways.items()
+        if way is not None and rank in blamed
+        for place in way.last(_MOST_STEPS)
+    )
+    return list(found) if len(found) <= _MOST_LINES else []
 
 
 def unequal_arguments(

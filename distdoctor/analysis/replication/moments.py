@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +38,7 @@ class Moments:
         optimizers: Those that train it.
         changed: Lines that change it outside of steps.
         loaded: Lines that load it, or its optimizer's state.
+        whole: The same of all parameters, as it was told.
     """
 
     def __init__(self, told: Trained) -> None:
@@ -46,6 +49,7 @@ class Moments:
         self.optimizers: list[Optimised] = []
         self.changed: list[Changed] = []
         self.loaded: list[Loaded] = []
+        self.whole = self
         self._trails: list[Trail] = []
 
     @property
@@ -82,11 +86,51 @@ class Moments:
                 numbers[one.first : one.first + len(told)] = told
         self._trails.clear()
 
+    def of(self, names: Sequence[str]) -> Moments:
+        """The same of some parameters alone; the trail is of all, and is left out."""
+        told = self.told
+        order = {name: n for n, name in enumerate(told.names)}
+        at = [order[name] for name in names]
+        part = Moments(
+            replace(
+                told,
+                names=tuple(names),
+                numels=tuple(told.numels[n] for n in at),
+                frozen=tuple(name for name in told.frozen if name in names),
+            )
+        )
+        part.whole = self.whole
+        part.calls, part.optimizers, part.loaded = (
+            self.calls,
+            self.optimizers,
+            self.loaded,
+        )
+        part.changed = [one for one in self.changed if set(names) & set(one.names)]
+        for step, one in self.weights.items():
+            part.weights[step] = replace(
+                one,
+                prints=_picked(one.prints, at),
+                gradients=_picked(one.gradients, at),
+                states=_picked(one.states, at),
+                samples=_picked(
+                    one.samples, [3 * n + place for n in at for place in range(3)]
+                ),
+            )
+        return part
+
     def changes(self) -> NDArray[np.intp]:
         """Steps before which the weights changed since the step before, ascending."""
         after, before = self.after[:-1], self.before[1:]
         known = (after != 0) & (before != 0)
         return np.flatnonzero(known & (after != before)) + 1
+
+
+_Number = TypeVar("_Number", int, float)
+
+
+def _picked(numbers: tuple[_Number, ...], at: Sequence[int]) -> tuple[_Number, ...]:
+    """Those at some places; none where not all were told."""
+    return tuple(numbers[n] for n in at) if len(numbers) > max(at, default=0) else ()
 
 
 @remembered

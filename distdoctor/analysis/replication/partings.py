@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 
 from distdoctor.analysis.communication.early import raced
 from distdoctor.analysis.remembered import remembered
+from distdoctor.analysis.replication.dimensions import are_shards
 from distdoctor.analysis.replication.moments import Moments, Numbers, moments, together
-from distdoctor.analysis.replication.replicas import averaging_gradients
+from distdoctor.analysis.replication.replicas import averaging_gradients, sharing
 from distdoctor.analysis.steps.overflows import first_split, splits
+from distdoctor.analysis.steps.trust import trusted_apart
 from distdoctor.model.run import Run
 
 
@@ -40,6 +42,9 @@ class Cause(StrEnum):
     OVERFLOW = "a step left out for what overflowed on some ranks"
     GRADIENTS = "other gradients"
     SETTINGS = "other hyperparameters"
+    TRUST = "lengths of steps that follow each rank's own gradients"
+    # What the check of meshes tells:
+    MESH = "shards that were averaged along another dimension of the mesh"
     # What the check of asynchronous calls tells:
     RACED = "a step that overtook a call"
 
@@ -89,10 +94,19 @@ def _partings(run: Run) -> Iterator[Parting]:
         sets = _replicas(run, seen)
         # Ranks that part at their first step have no gradient in common.
         sets += [one.ranks for one in splits(run) if one.ranks not in sets]
-        for ranks in sets:
-            if not seen.keys() >= set(ranks):
-                continue
-            part = {rank: seen[rank] for rank in ranks}
+        parts = [
+            {rank: seen[rank] for rank in ranks}
+            for ranks in sets
+            if seen.keys() >= set(ranks)
+        ]
+        by_hand = {rank: one for rank, one in seen.items() if not one.told.wrapped}
+        parts += [
+            {rank: seen[rank].of(names) for rank in ranks}
+            for ranks, names in sharing(run, by_hand)
+        ]
+        found_here: list[Parting] = []
+        for part in parts:
+            ranks = tuple(part)
             found = _parting(part)
             if found is None or _come_together(part, found):
                 continue
@@ -103,9 +117,31 @@ def _partings(run: Run) -> Iterator[Parting]:
                 and split.step <= found.step
             ):
                 found = replace(found, cause=Cause.OVERFLOW, culprits=split.left_out)
+            elif found.cause in {Cause.STATE, Cause.STEP} and _trusts(run, ranks):
+                found = replace(found, cause=Cause.TRUST)
             elif found.cause is not Cause.START and raced(run, ranks):
                 found = replace(found, cause=Cause.RACED)
-            yield found
+            found_here.append(found)
+        yield from _along_the_mesh(run, found_here)
+
+
+def _along_the_mesh(run: Run, found: list[Parting]) -> list[Parting]:
+    """The same, where what began differently are the shards of a model."""
+    begun = [one for one in found if one.cause is Cause.START and not one.wrapped]
+    prints = {
+        rank: one.seen[rank].weights[one.step].prints
+        for one in begun
+        for rank in one.ranks
+        if one.step in one.seen[rank].weights
+    }
+    if not are_shards(run, [one.ranks for one in begun], prints):
+        return found
+    return [replace(one, cause=Cause.MESH) if one in begun else one for one in found]
+
+
+def _trusts(run: Run, ranks: tuple[int, ...]) -> bool:
+    """Whether these ranks scale steps, layer by layer, by gradients of their own."""
+    return any(set(ranks) >= set(one.meetings[0].ranks) for one in trusted_apart(run))
 
 
 def _replicas(run: Run, seen: Mapping[int, Moments]) -> list[tuple[int, ...]]:
@@ -267,10 +303,28 @@ def _by_the_step(
         states = {rank: hash(one.states) for rank, one in told.items()}
         # After the step another state may be what came of it.
         if next_told == step and len(set(states.values())) > 1:
-            having = {rank: n for rank, n in states.items() if any(told[rank].states)}
-            culprits = _odd(having if len(having) < len(ranks) else states, ranks)
+            having = {rank for rank in ranks if any(told[rank].states)}
+            culprits = _odd(states, ranks)
+            if having != set(ranks):
+                culprits = _without_state(seen, having, step)
             return Parting(Cause.STATE, ranks, seen, step, culprits, names, wrapped)
     return Parting(Cause.STEP, ranks, seen, step, (), names, wrapped)
+
+
+def _without_state(
+    seen: Mapping[int, Moments], having: set[int], step: int
+) -> tuple[int, ...]:
+    """Ranks to blame where some alone have a state before a step.
+
+    Those that lack what the others have loaded, or have had since the step before; but
+    those that have it if it comes from nowhere, as that of a warm-up does.
+    """
+    kept = step > 1 or any(
+        load.state and load.steps < step
+        for rank in having
+        for load in seen[rank].loaded
+    )
+    return tuple(rank for rank in seen if (rank in having) is not kept)
 
 
 def _left_out(seen: Mapping[int, Moments], step: int) -> tuple[int, ...] | None:
@@ -301,7 +355,11 @@ def _unseen(
     ranks = tuple(seen)
     if not names:
         return None
-    for step in earlier:
+    changing = _changing(seen, names, max(earlier, default=0), first)
+    if 0 < len(changing) < len(ranks):
+        return Parting(Cause.OUTSIDE_SOME, ranks, seen, first, changing, names, wrapped)
+    # Of gradients that are averaged, other weights have the same on all ranks, too.
+    for step in [*earlier, first]:
         told = [one.weights[step] for one in seen.values()]
         if any(
             len({one.gradients[at] for one in told if at < len(one.gradients)}) > 1
@@ -309,6 +367,20 @@ def _unseen(
         ):
             return Parting(Cause.GRADIENTS, ranks, seen, first, (), names, wrapped)
     return Parting(Cause.UNSEEN, ranks, seen, first, (), names, wrapped)
+
+
+def _changing(
+    seen: Mapping[int, Moments], names: Sequence[str], after: int, first: int
+) -> tuple[int, ...]:
+    """Ranks that were seen to change one of these parameters between two steps."""
+    return tuple(
+        rank
+        for rank, one in seen.items()
+        if any(
+            after < each.step <= first and set(each.names) & set(names)
+            for each in one.changed
+        )
+    )
 
 
 def _names_from(seen: Mapping[int, Moments], step: int) -> tuple[str, ...]:

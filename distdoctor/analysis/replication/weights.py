@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
+from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.reasons import capital, has
 from distdoctor.analysis.replication.partings import Cause, Parting, partings
+from distdoctor.analysis.source.origins import guarded
 from distdoctor.model.events import Event, Place
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
 from distdoctor.model.observed.weights import Weights
@@ -33,10 +35,10 @@ def findings(run: Run, *causes: Cause) -> Iterator[Finding]:
             key = parting.cause, parting.culprits
             told.setdefault(key, []).append(parting)
     for (cause, _), same in told.items():
-        yield _finding(same[0], _STORIES[cause](same[0]), len(same) - 1)
+        yield _finding(run, same[0], _STORIES[cause](same[0]), len(same) - 1)
 
 
-def _finding(parting: Parting, story: str, more: int) -> Finding:
+def _finding(run: Run, parting: Parting, story: str, more: int) -> Finding:
     gap, relative, where = _gap(parting)
     figures = _figures(parting)
     if gap:
@@ -50,7 +52,7 @@ def _finding(parting: Parting, story: str, more: int) -> Finding:
         victims=tuple(r for r in parting.ranks if r not in parting.culprits)
         if parting.culprits
         else (),
-        locations=tuple(_locations(parting)),
+        locations=tuple(_locations(run, parting)),
         certainty=_certainty(parting),
         details={
             "cause": str(parting.cause),
@@ -109,9 +111,10 @@ def _exhibits(parting: Parting) -> tuple[Event, ...]:
         changes += one.changed[:1] if rank in parting.culprits else []
         weights = _at(one.weights, parting.step)
         if weights is not None:
-            shown.setdefault((weights.prints, rank in parting.culprits), weights)
+            told = one.whole.weights[weights.step]
+            shown.setdefault((weights.prints, rank in parting.culprits), told)
         else:
-            shown.setdefault(rank in parting.culprits, one.told)
+            shown.setdefault(rank in parting.culprits, one.whole.told)
     return (*changes[:_MOST_EXHIBITS], *list(shown.values())[:_MOST_EXHIBITS])
 
 
@@ -124,18 +127,23 @@ def _at(weights: dict[int, Weights], step: int) -> Weights | None:
 # --- lines ---
 
 
-def _locations(parting: Parting) -> Iterator[Location]:
+def _locations(run: Run, parting: Parting) -> Iterator[Location]:
     """Lines, most telling first: of changes, of what was made, of the step."""
     seen = parting.seen
     blamed = parting.culprits or parting.ranks
     role = Role.CULPRIT if parting.culprits else Role.PARTY
     if parting.cause is Cause.LOADED:
         loads = _loads(parting, blamed, state=False)
+        yield from _guards(run, parting, loads)
         yield from _grouped(loads, role, "loads on these ranks only")
     changes = [(r, one.place) for r in blamed for one in seen[r].changed[:1]]
+    yield from _guards(run, parting, changes)
     yield from _grouped(changes, role, "changes the weights")
     steps = [(r, _place(_at(seen[r].weights, max(parting.step, 1)))) for r in blamed]
     if parting.cause is Cause.START and not parting.wrapped:
+        if 0 < len(parting.names) < len(seen[parting.ranks[0]].told.names):
+            sent = [(r, p) for r in parting.ranks for p in _broadcasts(run, r)]
+            yield from _grouped(sent, role, "broadcasts others, and not these")
         made = [(r, seen[r].told.place) for r in parting.ranks]
         yield from _grouped(made, role, "makes the model")
         yield from _grouped(_optimizers(parting, parting.ranks), role, _MAKES)
@@ -146,7 +154,8 @@ def _locations(parting: Parting) -> Iterator[Location]:
         yield from _grouped(wraps, role, "wraps the model, which is changed later")
         yield from _grouped(steps, Role.PARTY, "makes the first step")
     elif parting.cause is Cause.STATE:
-        loads = _loads(parting, blamed, state=True)
+        loads = _loads(parting, parting.ranks, state=True)
+        yield from _guards(run, parting, loads)
         yield from _grouped(loads, role, "loads the optimizer's state")
         yield from _grouped(_optimizers(parting, blamed), role, _MAKES)
         yield from _grouped(steps, Role.PARTY, "makes the step")
@@ -160,6 +169,44 @@ def _locations(parting: Parting) -> Iterator[Location]:
 
 
 _MAKES = "makes the optimizer"
+
+
+def _guards(
+    run: Run, parting: Parting, done: Sequence[tuple[int, Place | None]]
+) -> Iterator[Location]:
+    """Lines under a test of the rank by which only some come to what they did.
+
+    Those are the culprits, or those that have done what the culprits lack.
+    """
+    doing = {rank for rank, _ in done}
+    if doing & set(parting.culprits):
+        doing |= set(parting.culprits)
+    others = [rank for rank in parting.ranks if rank not in doing]
+    if not parting.culprits or not others:
+        return
+    found: list[tuple[int, Place | None]] = []
+    for rank, place in done:
+        if place is not None:
+            here = guarded(program_of(run), place, rank, others, run.world_size)
+            found.append((rank, None if here == place else here))
+    yield from _grouped(found, Role.CULPRIT, "only on these ranks")
+
+
+def _broadcasts(run: Run, rank: int) -> list[Place]:
+    """Lines of the user's own that broadcast floating-point tensors before any step."""
+    rows = run.rows_of(rank)
+    begun = [at for at, one in run.life.get(rank, ()) if isinstance(one, Weights)]
+    calls = [run.call(row) for row in rows[: min(begun, default=0)]]
+    places = {
+        call.place: None
+        for call in calls
+        if call.op == "broadcast" and not call.layer and call.place is not None
+        if any("float" in tensor.dtype for tensor in call.tensors)
+    }
+    return list(places)[:_MOST_BROADCASTS]
+
+
+_MOST_BROADCASTS = 2  # with more of them a list says nothing
 
 
 def _place(weights: Weights | None) -> Place | None:
@@ -261,6 +308,16 @@ def _added(parting: Parting) -> str:
 
 
 def _state(parting: Parting) -> str:
+    having = _having(parting)
+    if parting.culprits and having and not set(having) & set(parting.culprits):
+        blamed = parting.culprits
+        loaded = any(_loads(parting, having, state=True))
+        return (
+            f"{capital(named(blamed))} {has(blamed)} no optimizer state before step "
+            f"{parting.step}, and {named(having)} {has(having)} one"
+            f"{', loaded and not broadcast' if loaded else ''}: with the same weights "
+            "and gradients, the step gave other weights"
+        )
     which = named(parting.culprits or parting.ranks)
     verb = "has" if len(parting.culprits) == 1 else "have"
     return (
@@ -268,6 +325,15 @@ def _state(parting: Parting) -> str:
         f"than the others before step {parting.step}, which was not broadcast, and the "
         "step gave other weights"
     )
+
+
+def _having(parting: Parting) -> list[int]:
+    """Ranks whose optimizer has a state before the step at which they part."""
+    return [
+        rank
+        for rank, one in parting.seen.items()
+        if (told := one.weights.get(parting.step)) is not None and any(told.states)
+    ]
 
 
 def _step(parting: Parting) -> str:

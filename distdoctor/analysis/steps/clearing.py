@@ -28,7 +28,9 @@ class Lost:
         dropped: Of them, those that were lost.
         cycles: That lose some, and step with the rest as backward gave it.
         typical: The most frequent one of them.
-        batches: Each pass ran on a batch of its own.
+        batches: Each pass ran on a batch of its own, of one pass over a loader.
+        others: Each pass ran on labels of its own, as a turn of one loop.
+        turns: All are turns of one loop, on labels that may be others each time.
     """
 
     passes: int
@@ -36,6 +38,8 @@ class Lost:
     cycles: int
     typical: Cycle
     batches: bool
+    others: bool
+    turns: bool
 
 
 def lost(course: Course) -> Lost | None:
@@ -57,12 +61,12 @@ def lost(course: Course) -> Lost | None:
             continue
         dropped += (here - used) * count
         cycles += count
-        own &= cycle.batches >= here
+        own &= cycle.batches >= here and cycle.loaders <= 1
         if typical is None or cycle.more > typical.more:
             typical = cycle
     if typical is None:
         return None
-    return Lost(passes, dropped, cycles, typical, own)
+    return Lost(passes, dropped, cycles, typical, own, typical.others, typical.turns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from distdoctor.analysis.steps.protocol import Fault, State, walk
 from distdoctor.model.observed.gradients import NOT_FINITE, Gradients
 from distdoctor.model.observed.protocol import (
     BACKWARD,
+    BARE,
     CLEAR,
     DROP,
     SCALED,
@@ -110,6 +111,22 @@ def passes_of(cycle: Cycle | Refused) -> Iterator[str]:
         elif kind in {BACKWARD, SCALED}:
             last.append(word)
     yield from last
+
+
+def bare_steps(run: Run, rank: int, optimizer: int) -> set[int]:
+    """Steps made of nothing but gradients that a wrapper was to average, and did not.
+
+    Other models may have been averaged meanwhile.
+    """
+    found: set[int] = set()
+    for course in courses(run):
+        if (course.rank, course.optimizer) != (rank, optimizer):
+            continue
+        for cycle in course.cycles:
+            passes = list(passes_of(cycle))
+            if passes and all(word.endswith(BARE) for word in passes):
+                found.update(range(cycle.step, cycle.step + cycle.more + 1))
+    return found
 
 
 def norms_of(run: Run, course: Course) -> list[tuple[int, float]]:

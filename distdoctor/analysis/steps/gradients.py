@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from distdoctor.analysis.communication.early import raced
 from distdoctor.analysis.remembered import remembered
+from distdoctor.analysis.replication.moments import moments
 from distdoctor.analysis.replication.replicas import replicas, sent_in_each
 from distdoctor.analysis.steps.overflows import first_split
 from distdoctor.model.events import Event, Observation, Place, Wrapped
@@ -21,6 +22,7 @@ from distdoctor.model.observed.gradients import (
     Backward,
     Gradients,
     Holds,
+    Sent,
 )
 from distdoctor.model.run import Run
 
@@ -35,16 +37,43 @@ MOST_NAMES = 4
 """Names of parameters that a message tells."""
 
 
+def settled(prints: Sequence[int], sent: Sent | None) -> tuple[int, ...]:
+    """Fingerprints of gradients, with those that were averaged within the step."""
+    if sent is None or not sent.settled:
+        return tuple(prints)
+    later = {
+        n: one
+        for n, one in zip(sent.positions, sent.settled, strict=False)
+        if one != NO_GRADIENT
+    }
+    return tuple(later.get(n, one) for n, one in enumerate(prints))
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
     """One step of an optimizer on all ranks of a set, in their order."""
 
     step: int
     seen: tuple[Gradients, ...]
+    sent: tuple[Sent | None, ...] = ()
 
-    def table(self, name: str) -> NDArray[np.uint64]:
-        """A field of fingerprints; [ranks, parameters] uint64."""
-        return np.array([getattr(one, name) for one in self.seen], np.uint64)
+    def weights(self) -> NDArray[np.uint64]:
+        """Fingerprints of parameters before the step; [ranks, parameters] uint64."""
+        return np.array([one.weights for one in self.seen], np.uint64)
+
+    def prints(self) -> NDArray[np.uint64]:
+        """Fingerprints of gradients as the step used them, likewise.
+
+        What it averages itself was averaged, though each rank had its own before.
+        """
+        sent = self.sent or (None,) * len(self.seen)
+        return np.array(
+            [
+                settled(seen.prints, one)
+                for seen, one in zip(self.seen, sent, strict=True)
+            ],
+            np.uint64,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +104,31 @@ def chapters(run: Run) -> list[Chapter]:
     return list(_chapters(run))
 
 
+@remembered
+def whole_chapters(run: Run) -> list[Chapter]:
+    """What can be compared between all ranks, or those that one wrapper connects.
+
+    Ranks that average among themselves, and not with the others, are a set of
+    `chapters`; whether they were to average with the others is seen here alone.
+    """
+    everyone = tuple(range(run.world_size))
+    wrapped = {
+        event.ranks or everyone for rank in run.seen for event in run.of(Wrapped, rank)
+    }
+    sets = sorted(wrapped) or [everyone]
+    return list(_of_sets(run, [ranks for ranks in sets if len(ranks) > 1]))
+
+
 def _chapters(run: Run) -> Iterator[Chapter]:
     sets: Sequence[tuple[int, ...]] = replicas(run)
     if not sets and run.world_size > 1:  # nothing wrapped, or each rank for itself
         sets = [tuple(range(run.world_size))]
+    yield from _of_sets(run, sets)
+
+
+def _of_sets(run: Run, sets: Iterable[tuple[int, ...]]) -> Iterator[Chapter]:
     for ranks in sets:
-        if not all(rank in run.seen for rank in ranks):
+        if not run.has_seen(ranks):
             continue
         told = [_told(run, rank) for rank in ranks]
         common = set(told[0]).intersection(*told[1:])
@@ -96,7 +144,11 @@ def _chapters(run: Run) -> Iterator[Chapter]:
                 # From there on, ranks number their steps apart.
                 steps = {step for step in steps if step < split.step}
             looks = [
-                Look(step, tuple(part.seen[step] for part in parts))
+                Look(
+                    step,
+                    tuple(part.seen[step] for part in parts),
+                    tuple(part.sent.get(step) for part in parts),
+                )
                 for step in sorted(steps)
             ]
             yield Chapter(ranks, holds, tuple(look for look in looks if _fits(look)))
@@ -111,6 +163,7 @@ def _fits(look: Look) -> bool:
 class _Part:
     holds: Holds
     seen: dict[int, Gradients] = field(default_factory=dict)
+    sent: dict[int, Sent] = field(default_factory=dict)
 
 
 def _told(run: Run, rank: int) -> dict[tuple[int, int], _Part]:
@@ -124,6 +177,8 @@ def _told(run: Run, rank: int) -> dict[tuple[int, int], _Part]:
             found[key] = _Part(event)
         elif isinstance(event, Gradients) and event.optimizer in last:
             found[last[event.optimizer]].seen[event.step] = event
+        elif isinstance(event, Sent) and event.optimizer in last:
+            found[last[event.optimizer]].sent[event.step] = event
     return found
 
 
@@ -136,6 +191,9 @@ class Apart:
         late: Of those that came into a wrapped model when it was wrapped already.
         others: Of those that no wrapper knows, and that no two ranks share.
         drifted: Of all of them, those whose weights were equal and are no more.
+        shared: Of the optimizer's, those whose gradients are the same on all ranks.
+        linked: The ranks exchange activations, and began with some weights alike and
+            others of their own: they train one model together.
         looks: The steps at which they were compared.
     """
 
@@ -145,6 +203,8 @@ class Apart:
     others: tuple[int, ...]
     drifted: frozenset[int]
     looks: tuple[Look, ...]
+    shared: tuple[int, ...] = ()
+    linked: bool = False
 
 
 @remembered
@@ -161,31 +221,36 @@ def _apart(run: Run, chapter: Chapter) -> Apart | None:
         if all(one.passes for one in look.seen)
         and not any(one.local for one in look.seen)
     )
-    if len(looks) < LEAST_LOOKS or _mixing(chapter) or raced(run, chapter.ranks):
+    if len(looks) < LEAST_LOOKS or mixes_weights(chapter):
+        return None
+    if raced(run, chapter.ranks):
         return None
     count = len(chapter.names)
     compared, differ = np.zeros(count, np.int64), np.zeros(count, np.int64)
     shared = np.zeros(count, np.bool_)  # some ranks have the same
     for look in looks:
-        prints = look.table("prints")
+        prints = look.prints()
         read = ((prints != NO_GRADIENT) & (prints != NOT_READ)).all(axis=0)
         compared += read
         differ += read & (prints != prints[0]).any(axis=0)
         ordered = np.sort(prints, axis=0)
         shared |= read & (ordered[1:] == ordered[:-1]).any(axis=0)
     never_equal = (compared >= LEAST_LOOKS) & (compared == differ)
-    drift = [_unequal(look) for look in chapter.looks]
+    drift = [unequal(look) for look in chapter.looks]
     # Weights that ranks make equal again, by whatever means, are no drift.
     apart = drift[-1].copy()
     for earlier, later in pairwise(drift):
         apart &= ~(earlier & ~later)
     positions = set(np.flatnonzero(never_equal & apart).tolist())
+    linked = _exchanges_activations(chapter)
+    if linked:
+        positions &= _begun_alike(run, chapter)
     if not positions:
         return None
     averaged = set(chapter.holds[0].averaged)
     late = set(chapter.holds[0].late)
     others = positions - averaged - late - set(np.flatnonzero(shared).tolist())
-    if others and _joined_later(run, chapter, others):
+    if others and joined_later(run, chapter, others):
         others = set()
     if not positions & (averaged | late) and not others:
         return None
@@ -196,10 +261,14 @@ def _apart(run: Run, chapter: Chapter) -> Apart | None:
         others=tuple(sorted(others)),
         drifted=frozenset(positions & set(np.flatnonzero(~drift[0]).tolist())),
         looks=looks,
+        shared=tuple(
+            np.flatnonzero((compared >= LEAST_LOOKS) & (differ == 0)).tolist()
+        ),
+        linked=linked,
     )
 
 
-def _joined_later(run: Run, chapter: Chapter, positions: Iterable[int]) -> bool:
+def joined_later(run: Run, chapter: Chapter, positions: Iterable[int]) -> bool:
     """Whether ranks made their weights one after the last look at them, or may have.
 
     So do rounds of federated averaging, each of which may make an optimizer anew, and
@@ -209,41 +278,94 @@ def _joined_later(run: Run, chapter: Chapter, positions: Iterable[int]) -> bool:
     for other in chapters(run):
         same = (other.ranks, other.names) == (chapter.ranks, chapter.names)
         later = other.holds[0].optimizer > chapter.holds[0].optimizer
-        if same and later and other.looks and not _unequal(other.looks[0])[at].all():
+        if same and later and other.looks and not unequal(other.looks[0])[at].all():
             return True
     whole = chapter.elements
     fitting = [*chapter.holds[0].sizes, whole]
-    last = chapter.looks[-1].seen
-    return all(_sends(run, one, fitting) >= whole for one in last)
+    of_ranks = zip(*(look.seen for look in chapter.looks), strict=True)
+    return all(_sends(run, seen, fitting) >= whole for seen in of_ranks)
 
 
-def _sends(run: Run, last: Gradients, fitting: Sequence[int]) -> int:
-    """Elements that a rank sent after a step, in calls of these sizes."""
-    begin = next(n for n, event in run.life[last.rank] if event is last)
-    sent = sent_in_each(run, last.rank)[begin:]
-    return int(sent[np.isin(sent, fitting)].sum())
+def _sends(run: Run, seen: Sequence[Gradients], fitting: Sequence[int]) -> int:
+    """Elements that a rank sent after its last step, in calls of these sizes.
+
+    Lines that send in every step are left out: what they send is a part of the work.
+
+    Args:
+        run: The run.
+        seen: The rank's steps that were looked at.
+        fitting: Sizes.
+    """
+    rank = seen[0].rank
+    known = set(map(id, seen))
+    ends = [calls for calls, event in run.life[rank] if id(event) in known]
+    rows = run.rows_of(rank)
+    sites = run.calls["site"][rows.start : rows.stop]
+    steady = set.intersection(
+        *({int(site) for site in sites[a:b] if site} for a, b in pairwise(ends))
+    )
+    sent = sent_in_each(run, rank)[ends[-1] :]
+    counted = np.isin(sent, fitting) & ~np.isin(sites[ends[-1] :], list(steady))
+    return int(sent[counted].sum())
 
 
-def _unequal(look: Look) -> NDArray[np.bool_]:
-    weights = look.table("weights")
-    unequal: NDArray[np.bool_] = (weights != weights[0]).any(axis=0)
-    return unequal
+def unequal(look: Look) -> NDArray[np.bool_]:
+    """Parameters whose values differ between the ranks before a step; by position."""
+    weights = look.weights()
+    differ: NDArray[np.bool_] = (weights != weights[0]).any(axis=0)
+    return differ
 
 
-def _mixing(chapter: Chapter) -> bool:
-    """Whether ranks exchange weights, or what may be weights or a part of the work.
+def mixes_weights(chapter: Chapter) -> bool:
+    """Whether ranks exchange weights, or what may be weights.
 
     What came before the first step does not count: it makes equal what they begin with.
     """
-    later = [look for look in chapter.looks if look.step > 1]
-    seen = [one for look in later for one in look.seen]
+    seen = [one for look in chapter.looks if look.step > 1 for one in look.seen]
     if any(one.mixed for one in seen):
-        return True
-    unclear = sum(any(one.unclear > ACTIVATIONS for one in look.seen) for look in later)
-    if later and 2 * unclear > len(later):
         return True
     usual = max((one.moved for one in seen), default=0)
     return any(2 * (one.most - usual) > chapter.elements for one in seen)
+
+
+def _exchanges_activations(chapter: Chapter) -> bool:
+    """Whether ranks exchange in most steps what may be a part of the work."""
+    later = [look for look in chapter.looks if look.step > 1]
+    unclear = sum(any(one.unclear > ACTIVATIONS for one in look.seen) for look in later)
+    return bool(later) and 2 * unclear > len(later)
+
+
+def _begun_alike(run: Run, chapter: Chapter) -> set[int]:
+    """Positions of what ranks that share the work of one model hold alike on purpose.
+
+    Each stage of a pipeline and each shard is the rank's own, and may begin like the
+    others, from constants or from the same random numbers. Only where some parameters
+    were drawn alike and others were not are the first ones those of a shared part.
+    """
+    first = chapter.looks[0]
+    if first.step != 1:
+        return set()
+    differ = unequal(first)
+    drawn = {
+        n
+        for n, name in enumerate(chapter.names)
+        if all(_is_drawn(run, rank, name) for rank in chapter.ranks)
+    }
+    alike = {n for n in drawn if not differ[n]}
+    weights = first.weights()
+    own = [n for n in drawn - alike if len(set(weights[:, n].tolist())) == len(weights)]
+    return alike if own else set()
+
+
+def _is_drawn(run: Run, rank: int, name: str) -> bool:
+    """Whether a parameter began with several values, and not with one constant."""
+    for by_rank in moments(run).values():
+        seen = by_rank.get(rank)
+        if seen is None or name not in seen.told.names or 1 not in seen.weights:
+            continue
+        at = 3 * seen.told.names.index(name)
+        return len(set(seen.weights[1].samples[at : at + 3])) > 1
+    return False
 
 
 # --- words ---

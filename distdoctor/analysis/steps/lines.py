@@ -12,6 +12,8 @@ from distdoctor.model.run import Run
 
 _CLEARING = frozenset({"zero_grad", "zero_", "_foreach_zero_", "zero_gradients"})
 
+_NORMS = frozenset({"norm", "vector_norm", "_foreach_norm", "get_total_norm"})
+
 _MOST = 4
 
 
@@ -41,6 +43,61 @@ def assigning(run: Run, attribute: str) -> list[Place]:
     return sorted(found, key=attrgetter("file", "line"))[:_MOST]
 
 
+def unfreezing(run: Run) -> list[Place]:
+    """Lines that make parameters ask for gradients, or may do so."""
+    found = [place for place, node in _nodes(run) if _is_unfreezing(node)]
+    return sorted(found, key=attrgetter("file", "line"))[:_MOST]
+
+
+def norms_before(run: Run, place: Place) -> list[Place]:
+    """Lines above that one, in its function, that read as a norm of a gradient."""
+    found = [
+        Place(place.file, node.lineno, place.function)
+        for node in _function_around(run, place)
+        if isinstance(node, ast.Call)
+        and node.lineno < place.line
+        and _called(node) in _NORMS
+        and any(_has(part, "grad") for part in ast.walk(node))
+    ]
+    return sorted(set(found), key=attrgetter("line"))[:_MOST]
+
+
+def _function_around(run: Run, place: Place) -> Iterator[ast.AST]:
+    """What stands in the innermost function that has a line."""
+    try:
+        tree = ast.parse(run.sources.get(place.file, ""))
+    except (SyntaxError, ValueError):
+        return
+    around = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.lineno <= place.line <= (node.end_lineno or 0)
+    ]
+    if around:
+        yield from ast.walk(max(around, key=attrgetter("lineno")))
+
+
+def _called(node: ast.Call) -> str:
+    match node.func:
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+    return ""
+
+
+def _is_unfreezing(node: ast.stmt | ast.Call) -> bool:
+    match node:
+        case ast.Call(func=ast.Attribute(attr="requires_grad_")):
+            given = [*node.args, *(one.value for one in node.keywords)]
+        case ast.Assign(targets=[ast.Attribute(attr="requires_grad")]):
+            given = [node.value]
+        case _:
+            return False
+    return not any(
+        isinstance(one, ast.Constant) and one.value is False for one in given
+    )
+
+
 def _nodes(run: Run) -> Iterator[tuple[Place, ast.stmt | ast.Call]]:
     for file, text in run.sources.items():
         try:
@@ -60,5 +117,5 @@ def _is_clearing(node: ast.stmt | ast.Call) -> bool:
     return isinstance(node.value, ast.Constant) and node.value.value is None
 
 
-def _has(target: ast.expr, attribute: str) -> bool:
+def _has(target: ast.AST, attribute: str) -> bool:
     return isinstance(target, ast.Attribute) and target.attr == attribute

@@ -105,10 +105,12 @@ class Unchanged:
 
     Attributes:
         why: In words.
+        zero: Its gradients are; the loss is to be looked at.
     """
 
     one: Held
     why: str
+    zero: bool = False
 
 
 def unchanged(run: Run, rank: int, least: int, patience: int) -> Iterator[Unchanged]:
@@ -146,4 +148,4 @@ def unchanged(run: Run, rank: int, least: int, patience: int) -> Iterator[Unchan
         why = "all gradients are exactly zero"
         if not zero:
             why = "the steps are too small for the weights' dtype to show"
-        yield Unchanged(one, why)
+        yield Unchanged(one, why, zero)

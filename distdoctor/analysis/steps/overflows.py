@@ -70,7 +70,7 @@ def _splits(run: Run) -> Iterator[Split]:
     if not any(run.of(Overflow, rank) for rank in run.seen):
         return
     for ranks in _sets(run):
-        if not all(rank in run.seen for rank in ranks):
+        if not run.has_seen(ranks):
             continue
         told = {rank: run.of(Stride, rank) for rank in ranks}
         numbers = [{one.optimizer for one in told[rank]} for rank in ranks]

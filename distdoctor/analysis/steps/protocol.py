@@ -16,6 +16,7 @@ from distdoctor.model.observed.protocol import (
     CLIP,
     DIVIDED,
     DROP,
+    ENDS,
     EXCHANGE,
     SCALED,
     SCALED_STEP,
@@ -183,11 +184,26 @@ def follow(state: State, word: str) -> tuple[State, Fault | None]:
     return target[1], target[0]
 
 
+_OF_SUMS = frozenset({Fault.CARRIED, Fault.MIXED, Fault.ADDED_UNSCALED})
+"""What is wrong with a sum of gradients, and with nothing else."""
+
+_EMPTYING = frozenset({CLEAR, DROP})
+
+
 def walk(state: State, said: Sequence[str]) -> tuple[State, list[Fault]]:
-    """Where words lead, and the faults that come on the way."""
+    """Where words lead, and the faults that come on the way.
+
+    A sum that is cleared before anything is made of it does no harm: backward may have
+    run for the sake of an input's gradient, or of a measure.
+    """
     faults: list[Fault] = []
+    used = 0  # of the faults, those that a step was made with
     for word in said:
+        if word in _EMPTYING:
+            faults[used:] = [one for one in faults[used:] if one not in _OF_SUMS]
         state, fault = follow(state, word)
         if fault is not None:
             faults.append(fault)
+        if word in ENDS:
+            used = len(faults)
     return state, faults

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from distdoctor.analysis.steps.courses import passes_of
 from distdoctor.analysis.steps.gradients import Chapter, Look, chapters
+from distdoctor.analysis.steps.shares import divided_losses, divided_rates
 from distdoctor.model.events import Call, Place
+from distdoctor.model.observed.gradients import Gradients
+from distdoctor.model.observed.protocol import Cycle
 from distdoctor.model.operations import CODE_OF, REDUCE_OPS
 from distdoctor.model.run import Run
 
@@ -28,35 +33,62 @@ class Ratio:
     Attributes:
         factor: The constant: the number of ranks, or one by it.
         looks: The steps at which that was seen.
+        doubted: The learning rate may have been made for it, by its digits.
     """
 
     chapter: Chapter
     factor: float
     looks: tuple[Look, ...]
+    doubted: bool
 
 
 def wrong_ratios(run: Run) -> list[Ratio]:
     """Optimizers whose gradients are as many times too large, or too small."""
-    found = [_ratio(chapter) for chapter in chapters(run)]
+    found = [_ratio(run, chapter) for chapter in chapters(run)]
     return [ratio for ratio in found if ratio is not None]
 
 
-def _ratio(chapter: Chapter) -> Ratio | None:
+def _ratio(run: Run, chapter: Chapter) -> Ratio | None:
     members = len(chapter.ranks)
-    if _makes_up(chapter, members):
-        return None
     ratios: list[float] = []
     looks = []
     for look in chapter.looks:
-        if got := _ratios(look):
+        if got := ratios_of(look.seen):
             ratios += got
             looks.append(look)
     if len(ratios) < LEAST_RATIOS or not all(_is_plain(look) for look in looks):
         return None
+    if not _is_for_batches(run, chapter, looks):
+        return None
     for factor in (float(members), 1 / members):
         if np.allclose(ratios, factor, rtol=TOLERANCE, atol=0.0):
-            return Ratio(chapter, factor, tuple(looks))
+            if factor > 1.0 and divided_rates(run):
+                return None
+            return Ratio(chapter, factor, tuple(looks), _makes_up(chapter, members))
     return None
+
+
+def _is_for_batches(run: Run, chapter: Chapter, looks: Sequence[Look]) -> bool:
+    """Whether what losses were divided by is the number of batches of a step.
+
+    Where that is the number of ranks, too, it may have been meant for these. Then each
+    pass must have had a batch of its own, and nothing in the source divide a loss by
+    the number of ranks.
+    """
+    members = len(chapter.ranks)
+    if members < 2 or not any(
+        one.passes == members and one.factor != 1.0
+        for look in looks
+        for one in look.seen
+    ):
+        return True
+    cycles = [
+        cycle
+        for cycle in run.of(Cycle, chapter.ranks[0])
+        if cycle.optimizer == chapter.holds[0].optimizer
+    ]
+    apart = all(cycle.batches >= sum(1 for _ in passes_of(cycle)) for cycle in cycles)
+    return bool(cycles) and apart and not divided_losses(run)
 
 
 def _makes_up(chapter: Chapter, members: int) -> bool:
@@ -73,8 +105,8 @@ def _digits(number: float) -> int:
     return len(f"{number:.9e}".partition("e")[0].replace(".", "").rstrip("0"))
 
 
-def _ratios(look: Look) -> list[float]:
-    seen = look.seen
+def ratios_of(seen: Sequence[Gradients]) -> list[float]:
+    """What ranks used in a step, by the mean of what they had, where that is clear."""
     if len({one.probed for one in seen}) > 1 or any(one.local for one in seen):
         return []
     own = np.array([one.own for one in seen])
@@ -88,14 +120,9 @@ def _ratios(look: Look) -> list[float]:
 
 
 def _is_plain(look: Look) -> bool:
-    """Whether the loss was a mean, divided by nothing but the passes of the step.
-
-    Passes as many as ranks leave open what a division was for.
-    """
-    members = len(look.seen)
+    """Whether the loss was a mean, divided by nothing but the passes of the step."""
     return all(
-        one.passes != members
-        and abs(one.factor * (1 if one.factor == 1.0 else one.passes) - 1.0) < TOLERANCE
+        abs(one.factor * (1 if one.factor == 1.0 else one.passes) - 1.0) < TOLERANCE
         for one in look.seen
     )
 

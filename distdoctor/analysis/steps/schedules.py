@@ -6,12 +6,15 @@ there are optimizer steps, or epochs, and its rate came to its end after so many
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from math import ceil
 
 from distdoctor.analysis.data.passes import Pass, passes
+from distdoctor.analysis.steps.statements import parsed
 from distdoctor.model.events import Shortened
 from distdoctor.model.observed.checkpoints import Scheduled
 from distdoctor.model.observed.settings import Course, Schedule
@@ -59,6 +62,7 @@ class Fault(StrEnum):
     BATCHES = "once for each batch"
     EPOCHS = "once for each epoch"
     EARLY = "before the optimizer"
+    UNSHARDED = "once for each optimizer step"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +107,9 @@ def misstep(run: Run, told: Schedule) -> Misstep | None:
     if not run.stopped and not run.of(Shortened, told.rank):
         found = (
             _by_micro_batch(told)
-            or _by_batch(told, epochs)
+            or _by_batch(run, told, epochs)
             or _by_epoch(run, told, epochs)
+            or _unsharded(run, told, epochs)
         )
         if found is not None:
             return found
@@ -160,17 +165,21 @@ def _by_micro_batch(told: Schedule) -> Misstep | None:
     return Misstep(Fault.MICRO_BATCHES, told, told.length or told.end, grave=grave)
 
 
-def _by_batch(told: Schedule, epochs: int) -> Misstep | None:
-    """A call for each optimizer step, and a course as long as there are epochs."""
+def _by_batch(run: Run, told: Schedule, epochs: int) -> Misstep | None:
+    """A call for each optimizer step, and a course as long as there are epochs.
+
+    That it has their number may be chance; where it is made, it is called by a name.
+    """
     if epochs < 2 or told.calls < _OFTEN * epochs or told.steps < _LEAST_STEPS:
         return None
     if told.calls > _MANY_CALLS * told.steps or told.steps > _MANY_CALLS * told.calls:
         return None
     if told.length:
-        sick = told.length == epochs and told.end > 0
-    else:
-        to_nothing = told.lowest <= _NOTHING * told.highest
-        sick = _ends(told) and to_nothing and abs(told.end - epochs) <= 1
+        named = "epoch" in _near_its_making(run, told).lower()
+        sick = told.length == epochs and (told.end > 0 or named)
+        return Misstep(Fault.BATCHES, told, epochs, epochs, named) if sick else None
+    to_nothing = told.lowest <= _NOTHING * told.highest
+    sick = _ends(told) and to_nothing and abs(told.end - epochs) <= 1
     return Misstep(Fault.BATCHES, told, epochs, epochs) if sick else None
 
 
@@ -184,6 +193,62 @@ def _by_epoch(run: Run, told: Schedule, epochs: int) -> Misstep | None:
     if told.steps not in lengths or _is_written(run, told, told.steps):
         return None
     return Misstep(Fault.EPOCHS, told, told.steps, epochs)
+
+
+def _unsharded(run: Run, told: Schedule, epochs: int) -> Misstep | None:
+    """A call for each step, and a course for the steps that one rank alone would make.
+
+    A part of a longer training may be as long by chance, but for a source that divides
+    the number of samples.
+    """
+    world = run.world_size
+    trained = [one for one in passes(run, told.rank) if one.steps]
+    if world < 2 or epochs < 1 or told.steps < _LEAST_STEPS or not trained:
+        return None
+    if told.calls > _MANY_CALLS * told.steps or told.steps > _MANY_CALLS * told.calls:
+        return None
+    read = trained[0].read
+    if (
+        read.replicas != world
+        or read.length < 1
+        or any(one.read.resumed or one.read.unfinished for one in trained)
+    ):
+        return None
+    lengths = [told.length] if told.length else list(told.numbers)
+    wanted = _alone(read.length, trained[0].batch, epochs, told.steps, world)
+    wanted -= set() if told.length else {read.length, trained[0].batch, epochs}
+    found = [one for one in lengths if one in wanted and one > _MANY_CALLS * told.steps]
+    if not found or any(_is_near(one, told.steps) for one in lengths):
+        return None
+    grave = _divides_samples(run) and not _is_written(run, told, found[0])
+    return Misstep(Fault.UNSHARDED, told, found[0], epochs, grave)
+
+
+def _alone(samples: int, batch: int, epochs: int, steps: int, world: int) -> set[int]:
+    """Steps that one rank would make with all samples, as people work them out."""
+    mine = ceil(ceil(samples / world) / batch) * epochs
+    window = max(1, round(mine / steps))
+    found: set[int] = set()
+    for each in {samples // batch, ceil(samples / batch)}:
+        found |= {epochs * (each // window), epochs * ceil(each / window)}
+        found |= {epochs * each // window, ceil(epochs * each / window)}
+    return found | {epochs * samples // batch // window}
+
+
+def _divides_samples(run: Run) -> bool:
+    """Whether the source divides a length by something, as by the size of a batch."""
+    return any(
+        isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Div | ast.FloorDiv)
+        and any(
+            isinstance(part, ast.Call)
+            and isinstance(part.func, ast.Name)
+            and part.func.id == "len"
+            for part in ast.walk(node.left)
+        )
+        for text in run.sources.values()
+        for node in ast.walk(parsed(text))
+    )
 
 
 def _too_early(told: Schedule, epochs: int) -> Misstep | None:
@@ -213,14 +278,19 @@ def _is_written(run: Run, told: Schedule, number: int) -> bool:
 
     Then it is as many as there are steps by chance, as round numbers are.
     """
+    near = _near_its_making(run, told).replace("_", "")
+    return re.search(rf"\b{number}\b", near) is not None
+
+
+def _near_its_making(run: Run, told: Schedule) -> str:
+    """The lines around those that make such a scheduler."""
+    found: list[str] = []
     for made in run.of(Scheduled, told.rank):
         if made.kind == told.kind and made.place is not None:
             lines = run.sources.get(made.place.file, "").splitlines()
             first = max(0, made.place.line - 1 - _AROUND)
-            near = "\n".join(lines[first : made.place.line + _AROUND])
-            if re.search(rf"\b{number}\b", near.replace("_", "")):
-                return True
-    return False
+            found += lines[first : made.place.line + _AROUND]
+    return "\n".join(found)
 
 
 def _is_near(length: int, steps: int) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distdoctor.analysis.remembered import remembered
-from distdoctor.analysis.steps.gradients import places
+from distdoctor.analysis.steps.gradients import places, settled
 from distdoctor.analysis.steps.optimizing import held
 from distdoctor.model.findings import Location
 from distdoctor.model.observed.gradients import (
@@ -60,7 +60,10 @@ class Meeting:
     @property
     def averaged(self) -> bool:
         """Whether all used the same gradients at last."""
-        prints = {one.prints for one in self.seen}
+        prints = {
+            settled(seen.prints, sent)
+            for seen, sent in zip(self.seen, self.sent, strict=True)
+        }
         known = set(self.seen[0].prints) - {NO_GRADIENT, NOT_READ}
         return len(prints) == 1 and bool(known)
 

@@ -68,7 +68,9 @@ def _help(run: Run, place: Place | None) -> Mapping[str, tuple[Place, str, bool]
         tree = parsed(run.sources.get(file, ""))
         used = _sizes(tree)
         for node in ast.walk(tree):
-            if not (isinstance(node, ast.Call) and _last(node.func) == "add_argument"):
+            if not (
+                isinstance(node, ast.Call) and last_name(node.func) == "add_argument"
+            ):
                 continue
             names = [
                 one.value.lstrip("-").replace("-", "_")
@@ -113,7 +115,7 @@ def _named(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
             case ast.Assign(targets=[target], value=value):
                 yield from _pairs(target, value)
             case ast.AnnAssign(target=target, value=ast.expr() as value):
-                yield _last(target), value
+                yield last_name(target), value
             case ast.Dict(keys=keys, values=values):
                 for key, value in zip(keys, values, strict=True):
                     if isinstance(key, ast.Constant) and isinstance(key.value, str):
@@ -139,12 +141,13 @@ def _named(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
 def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
         for one, its in zip(target.elts, value.elts, strict=False):
-            yield _last(one), its
+            yield last_name(one), its
     else:
-        yield _last(target), value
+        yield last_name(target), value
 
 
-def _last(node: ast.expr) -> str:
+def last_name(node: ast.expr) -> str:
+    """The last part of a name, an attribute, or a key of text; else ""."""
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name
@@ -177,9 +180,9 @@ def _sizes(tree: ast.AST) -> set[str]:
         if not isinstance(node, ast.Call):
             continue
         given = [one.value for one in node.keywords if one.arg == "batch_size"]
-        if _last(node.func).endswith("Loader"):
+        if last_name(node.func).endswith("Loader"):
             given += node.args[1:2]
-        found |= {_last(one) for one in given}
+        found |= {last_name(one) for one in given}
     return found - {""}
 
 

@@ -152,8 +152,19 @@ def _ratio_between(looks: Sequence[Meeting], n: int, m: int) -> float:
 
 
 def _is_by_size(looks: Sequence[Meeting], positions: Sequence[int]) -> bool:
-    """Whether what is sent has as many elements of one size, as signs have."""
+    """Whether what is sent has as many elements of one size, as signs have.
+
+    The sign of a gradient that is zero is zero, so that not all elements count.
+    """
     sizes = looks[0].holds.sizes
+    counts = [
+        (at(one.sent, one, n) ** 2, sizes[n]) for one in _all(looks) for n in positions
+    ]
+    if all(
+        0.5 < count < size + 0.5 and abs(count - round(count)) < _ALIKE
+        for count, size in counts
+    ):
+        return True
     return all(
         _spread([at(one.sent, one, n) / sqrt(sizes[n]) for n in positions]) < 1 + _ALIKE
         for one in _all(looks)

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from math import isclose
 from statistics import median
 
+from distdoctor.analysis.replication.replicas import replicas
+from distdoctor.analysis.steps.shares import rates_divided_by_batches
 from distdoctor.model.events import Place
-from distdoctor.model.observed.gradients import Holds, Weighed
+from distdoctor.model.observed.gradients import Gradients, Holds, Weighed
 from distdoctor.model.run import Run
 
 LEAST_LOOKS = 2
@@ -23,6 +25,19 @@ TOLD = 0.1
 
 MUCH = 0.2
 """The same, where it is an error."""
+
+LEAST_STEPS = 3
+"""Steps at which ranks were seen to have counts of their own."""
+
+FAR = 0.5
+"""How much more an element weighs on one rank than on another, in the middle of steps.
+
+Source of the figure: a guess, above what padding alone does to batches of a few samples
+that are drawn at random; so it is a warning.
+"""
+
+_MOST_SHARE = 0.75
+"""Of the steps that were looked at, those at which ranks' counts differ at all."""
 
 _LEAST_SHARE = 0.25
 """Of the steps that were looked at, those that cannot have been made with the smaller
@@ -120,6 +135,8 @@ def _undivided(
     means: dict[tuple[int, int], float],
 ) -> Undivided | None:
     looks = [look for look in looks if look.own]
+    if rates_divided_by_batches(run):
+        return None
     if len(looks) < LEAST_LOOKS or not all(_is_sum(look, run) for look in looks):
         return None
     if len({round(look.factors[0], 3) for look in looks}) > 1:
@@ -203,13 +220,90 @@ def _means(run: Run) -> dict[tuple[int, int], float]:
     """By optimizer and window, the mean over the ranks of what backward gave."""
     own: dict[tuple[int, int], list[float]] = {}
     for rank in run.seen:
-        for look in run.of(Weighed, rank):
+        for look in filter(_is_regular, run.of(Weighed, rank)):
             own.setdefault((look.optimizer, look.window), []).append(look.own)
     whole = {key: of for key, of in own.items() if len(of) == run.world_size}
     return {key: sum(of) / len(of) for key, of in whole.items()}
 
 
 # --- unequal counts ---
+
+
+@dataclass(frozen=True, slots=True)
+class UnevenRanks:
+    """Ranks whose losses are means of unequally many elements, and weigh the same.
+
+    Attributes:
+        looks: What each rank tells of the steps that were looked at.
+        worst: The most uneven one of them.
+        excess: How much more an element weighs than another, in the middle of those.
+    """
+
+    ranks: tuple[int, ...]
+    looks: tuple[tuple[Weighed, ...], ...]
+    worst: tuple[Weighed, ...]
+    excess: float
+
+
+def uneven_ranks(run: Run) -> list[UnevenRanks]:
+    """Replicas of a wrapped model whose batches hold far different counts.
+
+    Nearly each padded batch has another count than that of the next rank; what is told
+    is more than that. The last look may be at the smaller batch that ends an epoch.
+    """
+    found = []
+    for ranks in replicas(run):
+        if not run.has_seen(ranks):
+            continue
+        told: dict[tuple[int, int], list[Weighed]] = {}
+        for rank in ranks:
+            for one in run.of(Weighed, rank):
+                if one.batches == 1:
+                    told.setdefault((one.optimizer, one.window), []).append(one)
+        looks = [tuple(of) for of in told.values() if len(of) == len(ranks)]
+        for number in _averaged(run, ranks):
+            one_of = [of for of in looks if of[0].optimizer == number]
+            uneven = _across(tuple(ranks), one_of)
+            if uneven is not None:
+                found.append(uneven)
+    return found
+
+
+def _averaged(run: Run, ranks: Sequence[int]) -> list[int]:
+    """Numbers of the optimizers that step with the same gradients on all these ranks.
+
+    Where ranks also train models of their own, one's optimizer may have the number of
+    another's.
+    """
+    by_rank = [
+        {(one.optimizer, one.step): one.prints for one in run.of(Gradients, rank)}
+        for rank in ranks
+    ]
+    alike: dict[int, bool] = {}
+    for key in sorted(set(by_rank[0]).intersection(*by_rank[1:])):
+        same = len({one[key] for one in by_rank}) == 1
+        alike[key[0]] = alike.get(key[0], True) and same
+    return [number for number, same in alike.items() if same]
+
+
+def _across(
+    ranks: tuple[int, ...], looks: Sequence[tuple[Weighed, ...]]
+) -> UnevenRanks | None:
+    alike = [of for of in looks if len({round(one.factors[0], 3) for one in of}) == 1]
+    if len(alike) < LEAST_STEPS or len(alike) < len(looks):
+        return None
+    by_excess = sorted(alike, key=_apart)
+    excess = median(map(_apart, by_excess))
+    enough = sum(_apart(of) >= TOLD for of in by_excess) >= _MOST_SHARE * len(alike)
+    if excess < FAR or not enough:
+        return None
+    return UnevenRanks(ranks, tuple(alike), by_excess[-1], excess)
+
+
+def _apart(looks: Sequence[Weighed]) -> float:
+    """How much more an element weighs on one rank than on another, in one step."""
+    counts = [one.counts[0] for one in looks]
+    return max(counts) / min(counts) - 1.0
 
 
 def _uneven(rank: int, looks: Sequence[Weighed]) -> Uneven | None:

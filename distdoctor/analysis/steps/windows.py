@@ -90,8 +90,8 @@ def _of_loop(
     ]
     size = max((window.batches[0] for window in steps), default=0)
     full = [window for window in steps if window.batches == (size,)]
-    if size == run.world_size and not run.of(Wrapped, turns[0].rank):
-        return None  # it may be the ranks that losses are divided by
+    # It may be the ranks that losses are divided by.
+    for_ranks = size == run.world_size and not run.of(Wrapped, turns[0].rank)
     if size < 2 or sum(1 + window.more for window in full) < _LEAST_WINDOWS:
         return None
     if not all(_is_regular(windows[one.read.number], size) for one in turns):
@@ -113,6 +113,9 @@ def _of_loop(
         if told is None:
             return None
         fate, proved = told
+        if fate is Fate.MISDIVIDED and for_ranks:
+            return None
+        proved &= fate is Fate.DROPPED or not for_ranks
         seen.setdefault(fate, []).append((one, last, proved))
     dropped = seen.get(Fate.DROPPED, [])
     if Fate.LEAKED in seen and all(window.end == LEFT for _, window, _ in dropped):

@@ -19,6 +19,7 @@ class Read(Observation):
 
     number: int = 0  # of the pass among the rank's, from 0; its parts have the same
     made: tuple[int, ...] = ()  # `Made.number` of loader, samplers, datasets
+    loader: int = 0  # number of the loader among the rank's
     view: int = 0  # number of the dataset that the loader was given
     dataset: int = 0  # number of the one at the bottom; see `Held`
     length: int = -1  # samples of the dataset at the bottom; -1: it does not say

@@ -123,6 +123,17 @@ class NotFinite(Observation):
     of: int = 0  # parameters of the optimizer
     loss: bool = False  # the loss was not finite, and the parameters still were
     gradients: bool = False  # the gradients were not, and the parameters still were
+    operation: str = ""  # that made the loss so; see below
+
+
+DIVISION_BY_ZERO = "division"
+LOGARITHM_OF_ZERO, LOGARITHM_OF_NEGATIVE = "log", "log-negative"
+ROOT_OF_NEGATIVE = "root"
+EXPONENTIAL_TOO_LARGE = "exp"
+MEAN_OF_NOTHING = "mean"
+ALL_IGNORED = "ignored"
+"""What first made a number that is not finite, of finite ones: `NotFinite.operation`.
+The last is a loss function all of whose labels are to be ignored."""
 
 
 STEPPED, SKIPPED = "step", "skip"
@@ -150,9 +161,11 @@ class Window(Observation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weighed(Observation):
-    """What the batches weigh that an optimizer's step was made with, if several were.
+    """What the batches weigh that an optimizer's step was made with.
 
-    Told of the windows 1, 2, 3, 4, 8, 16 and so on of an optimizer. The place is the
+    Told of the windows 1, 2, 3, 4, 8, 16 and so on of an optimizer. Of a step made with
+    one backward pass, the window is the number of the step, and its gradient is not
+    told. The place is the
     line of the step. To tell what was done to the gradients between backward and the
     step, a linear function of one of them is given, without the scale of a GradScaler:
     `own`, as backward left it; `used`, at the step.
@@ -198,6 +211,8 @@ class Sent(Observation):
     sent: tuple[float, ...] = ()  # norms of what was sent
     factors: tuple[float, ...] = ()  # by which it is `own`; 0.0: it is no multiple
     weights: tuple[float, ...] = ()  # norms of the parameters
+    settled: tuple[int, ...] = ()  # prints of those that were sent within the step and
+    # are others behind it; `NO_GRADIENT`: it is none of them
     moved: tuple[float, ...] = ()  # multiple of its gradient that a step took off
     norm: float = 0.0  # that a clipping function found before; 0.0: it was not called
     bound: float = 0.0  # that it was given
@@ -205,7 +220,16 @@ class Sent(Observation):
     in_backward: bool = False  # sent by a wrapper, in a later backward pass
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Within(Observation):
+    """The call before this gave something to others within a model's forward pass.
+
+    Told before steps that are looked at, of calls that move more than a few figures for
+    backward to go through. Its place is that of the call.
+    """
+
+
 KINDS = (
     *(Holds, Gradients, Backward, Bypassed, Forgotten, Added, Unstepped),
-    *(NotFinite, Window, Weighed, Clip, Exchange, Sent),
+    *(NotFinite, Window, Weighed, Clip, Exchange, Sent, Within),
 )

@@ -30,4 +30,16 @@ class Retained(Observation):
     name: str = ""  # the variable that keeps them; none: it was not found
 
 
-KINDS = (Memory, Retained)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summed(Observation):
+    """A pass without backward ended, and a variable held the graphs of its batches.
+
+    No backward pass made use of them later. The place is the line that fills it.
+    """
+
+    batches: int = 0  # of the pass
+    graphs: int = 0  # that were alive at its end
+    name: str = ""  # the variable
+
+
+KINDS = (Memory, Retained, Summed)

@@ -27,4 +27,25 @@ class Reported(Observation):
     fraction: bool = False  # there was one with a decimal point or a percent sign
 
 
-KINDS = (Contributed, Reported)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddedUp(Observation):
+    """The rank gave a few numbers to an operation that reduces, the last one before.
+
+    At any time, while `Contributed` is about evaluations alone.
+    """
+
+    values: tuple[float, ...] = ()
+    loss: float = 0.0  # mean of what backward ran on since the `AddedUp` before
+    losses: int = 0  # how many these are; 0: not known to be means of samples' losses
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown(Observation):
+    """The rank wrote numbers with decimal points, not long after an `AddedUp`."""
+
+    numbers: tuple[float, ...] = ()
+    decimals: tuple[int, ...] = ()  # digits behind the point, of each
+    labels: tuple[str, ...] = ()  # "average", "loss", "accuracy", "total", joined by -
+
+
+KINDS = (Contributed, Reported, AddedUp, Shown)

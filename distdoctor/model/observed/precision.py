@@ -35,8 +35,9 @@ class HalfStep(Observation):
     """A step of an optimizer on parameters that it holds in float16 or bfloat16.
 
     Some elements of some parameters were looked at before and after the step; `given`
-    are those of them that had a gradient other than 0. The place is the line of the
-    step.
+    are those of them that had a gradient other than 0. Those that stayed had one at all
+    steps that were looked at since an earlier one, a few steps at the least, and none
+    of those moved them. The place is the line of the step.
     """
 
     optimizer: int = 0  # as in `Holds`
@@ -50,6 +51,8 @@ class HalfStep(Observation):
     compensated: bool = False  # it keeps what rounding takes away, or rounds by chance
     given: int = 0  # elements
     lost: int = 0  # of them, those that the step left as they were
+    since: int = 0  # an earlier step that was looked at; 0: none
+    stayed: int = 0  # of those lost, such as have the value that this one left, too
     faded: int = 0  # of them, those with a 0 in a tensor that the optimizer keeps
 
 

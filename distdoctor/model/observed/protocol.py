@@ -78,6 +78,9 @@ class Cycle(Observation):
     elements: int = 0  # of the optimizer's parameters
     size_bytes: int = 0  # of them
     batches: int = 0  # that DataLoaders gave to it; 0: nobody knows
+    loaders: int = 1  # passes over loaders that gave them
+    others: bool = False  # each backward had labels of its own, in turns of one loop
+    turns: bool = False  # all are turns of one loop, on labels that may be its own
     static: bool = False  # DDP was told that the graph is always the same
 
 
@@ -97,7 +100,22 @@ class Unsynced(Observation):
     """A line that told DDP not to average: it called `no_sync`."""
 
 
-KINDS = (Cycle, Act, Unsynced)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piled(Observation):
+    """One hook hangs on an object several times, and more often at each look.
+
+    The place is where its function is written.
+    """
+
+    optimizer: int = 0  # as in `Holds`
+    step: int = 0  # of the optimizer, about to be made
+    count: int = 0  # times that it hangs there
+    first: int = 0  # times that it did when it was seen first
+    name: str = ""  # of the parameter or module
+    forward: bool = False  # it runs in the forward pass, not in backward
+
+
+KINDS = (Cycle, Act, Unsynced, Piled)
 
 
 def packed(words: Sequence[str]) -> tuple[str, ...]:

@@ -28,6 +28,17 @@ class Trained(Observation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Registered(Observation):
+    """Parameters and modules came into a model by one line, which is the place.
+
+    Told before the model is wrapped in DistributedDataParallel. The names are qualified
+    and those of parameters, or of what parameters are in.
+    """
+
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Optimised(Observation):
     """An optimizer made its first step; its place: where it was made."""
 
@@ -95,6 +106,24 @@ class Evaluated(Observation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Copied(Observation):
+    """A copy of a model was put into evaluation mode, or back; its place: that line.
+
+    Or, in no mode that was told, it computed something without gradients, which is over
+    with the next backward pass. No optimizer trains it: it is a moving average of the
+    model's weights, say. Lines that change it are told as `Changed`, with its number.
+    """
+
+    model: int = 0  # that it is a copy of
+    copy: int = 0  # its own number
+    steps: int = 0  # of the model, done before
+    names: tuple[str, ...] = ()  # of its parameters
+    prints: tuple[int, ...] = ()
+    moved: bool = False  # it has changed since the model's first steps
+    over: bool = False  # it was put back into training mode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Normalised(Observation):
     """A BatchNorm layer took its statistics in training; its place: the layer's."""
 
@@ -104,4 +133,7 @@ class Normalised(Observation):
     values: int = 0  # per channel
 
 
-KINDS = (Trained, Optimised, Weights, Trail, Changed, Loaded, Evaluated, Normalised)
+KINDS = (
+    *(Trained, Registered, Optimised, Weights, Trail, Changed, Loaded),
+    *(Evaluated, Copied, Normalised),
+)

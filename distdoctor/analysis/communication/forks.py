@@ -1,0 +1,122 @@
+"""Ties told by a fork of the source that does not depend on the rank.
+
+Where just one of two calls lies behind a condition, ranks parted there: whoever is in
+the branch, or has left by the `return`, `continue` or `break`, did what the plain way
+through the program does not. Their data decided; so this is likely, no more.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+
+from distdoctor.analysis.communication.branches import choices, of_group, program_of
+from distdoctor.analysis.communication.guarded import GUARD
+from distdoctor.analysis.reasons import (
+    Divergence,
+    Why,
+    capital,
+    pointers,
+    s,
+    waits,
+    where_of,
+)
+from distdoctor.analysis.source.conditions import Condition, Kind
+from distdoctor.analysis.source.program import Program
+from distdoctor.analysis.source.variation import Nature, nature, nature_of
+from distdoctor.model.findings import Certainty
+from distdoctor.model.run import Run, named
+
+_UNDECIDED = {Why.OPERATION, Why.NUMEL, Why.DTYPE}
+
+
+def forked(run: Run, told: Divergence) -> Divergence:
+    """The same divergence, as a call skipped or added, where a fork tells which."""
+    if GUARD in told.details:
+        return told
+    if told.why is Why.SKIPPED and told.culprits:
+        return _with_its_fork(run, told)
+    if told.why not in _UNDECIDED or told.culprits:
+        return told
+    sides: dict[object, list[int]] = {}
+    for rank, call in sorted(told.calls.items()):
+        sides.setdefault(call.place, []).append(rank)
+    if len(sides) != 2 or None in sides or not run.sources:
+        return told
+    first, second = sides.values()
+    mine, theirs = choices(run, told.calls[first[0]], told.calls[second[0]])
+    if bool(mine) == bool(theirs):
+        return told  # both, or neither, went a way of their own
+    behind, others = (first, second) if mine else (second, first)
+    condition = (mine or theirs)[-1]
+    if _counts_rounds(program_of(run), condition):
+        return told  # both come to it in the same round: they part somewhere before
+    call, other = told.calls[behind[0]], told.calls[others[0]]
+    left = condition.kind is Kind.LEAVING
+    culprits = tuple(others if left else behind)
+    if left:
+        at = replace(condition.place, line=condition.leaves_at)
+        remark = f"leaves by {condition.leaves}"
+        story = (
+            f"{capital(named(others))} skipped {call.op} ({where_of(told)}) and went "
+            f"on to {other.op}, most likely by `{condition}` at {condition.place}; "
+            f"{named(behind)} {waits(behind)} in it."
+        )
+    else:
+        at = condition.place
+        remark = str(condition)
+        story = (
+            f"{capital(named(behind))} alone call{s(behind)} {call.op} "
+            f"({where_of(told)}), behind `{condition}` at {condition.place}; "
+            f"{named(others)} went on to {other.op}."
+        )
+    lines = pointers([condition.place], culprits, str(condition))
+    if left and condition.leaves_at != condition.line:
+        lines += pointers([at], culprits, remark)
+    return replace(
+        told,
+        why=Why.SKIPPED,
+        culprits=culprits,
+        victims=of_group(sorted(told.calls), culprits),
+        certainty=Certainty.LIKELY,
+        elsewhere=(*lines, *told.elsewhere),
+        story=f"{story} With no majority, the source decides: the other way to read "
+        "it is that the others left out or added theirs.",
+        details={**told.details, GUARD: str(condition)},
+    )
+
+
+def _counts_rounds(program: Program, condition: Condition) -> bool:
+    """Whether a condition is one of the round, which all ranks come to alike."""
+    function = condition.function
+    return nature_of(program, condition) <= Nature.OPEN and any(
+        isinstance(part, ast.Name)
+        and program.is_looped(function, part.id)
+        and nature(program, part, function) is Nature.COMMON
+        for test, _ in condition.tests
+        for part in ast.walk(test)
+    )
+
+
+def _with_its_fork(run: Run, told: Divergence) -> Divergence:
+    """A call skipped or added, with the condition that only its rank's way has."""
+    ranks = [rank for rank in told.culprits if rank in told.calls]
+    others = [rank for rank in told.calls if rank not in told.culprits]
+    if not ranks or not others or not run.sources:
+        return told
+    mine, theirs = choices(run, told.calls[ranks[0]], told.calls[others[0]])
+    if bool(mine) == bool(theirs):
+        return told
+    condition = (mine or theirs)[-1]
+    if nature_of(program_of(run), condition) is Nature.COMMON:
+        return told  # a setting, a count of rounds: it lets all through, or none
+    known = {location.place for location in told.elsewhere}
+    lines = pointers([condition.place], told.culprits, str(condition))
+    return replace(
+        told,
+        elsewhere=(
+            *(line for line in lines if line.place not in known),
+            *told.elsewhere,
+        ),
+        story=f"{told.story} The ways part at `{condition}` ({condition.place}).",
+    )

@@ -1,0 +1,180 @@
+"""Ties of two sides, decided by a loop: its head, or who has left it.
+
+Where as many ranks went through a round more as did not, their numbers blame nobody.
+The head of the loop may: `range(steps + (rank == 0))` gives one rank of many another
+number of rounds. And who is behind a loop that the others are in, whose call all make
+in each round, has left it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from distdoctor.analysis.communication import loops
+from distdoctor.analysis.communication.branches import program_of, ways_to
+from distdoctor.analysis.communication.departures import is_unconditional
+from distdoctor.analysis.communication.guarded import GUARD
+from distdoctor.analysis.communication.leaving import Loop, loops_of
+from distdoctor.analysis.reasons import (
+    Divergence,
+    Why,
+    capital,
+    has,
+    pointers,
+    waits,
+    where_of,
+)
+from distdoctor.analysis.source.program import Function
+from distdoctor.analysis.source.ranked import RankReader
+from distdoctor.model.events import Place
+from distdoctor.model.findings import Certainty
+from distdoctor.model.run import Frame, Run, named
+
+_BY_ROUNDS = {Why.FINISHED, Why.UNEVEN, Why.SKIPPED}
+
+_MANY = 8  # ranks of a larger job, to ask which of them a head singles out
+
+_LONGEST = 60
+
+
+def by_the_head(run: Run, told: Divergence) -> Divergence:
+    """The same divergence, blamed on those whom the head of a loop singles out."""
+    waiting = [told.calls[rank] for rank in told.victims if rank in told.calls]
+    tied = told.why in _BY_ROUNDS and len(told.culprits) == len(told.victims)
+    if not tied or not waiting or GUARD in told.details or not run.sources:
+        return told
+    program = program_of(run)
+    for chain in ways_to(run, waiting[0]):
+        for place in reversed(chain):
+            function = program.at(place.file, place.line)
+            for loop in [] if function is None else loops_of(function, place.line):
+                assert function is not None
+                if _singles_out(run, loop, function) == {*told.victims}:
+                    return _blamed(told, loop, place)
+    return told
+
+
+def _blamed(told: Divergence, loop: Loop, place: Place) -> Divergence:
+    at = Place(place.file, loop.lineno, place.function)
+    asked = loop.test if isinstance(loop, ast.While) else loop.iter
+    head = ast.unparse(asked)
+    head = head if len(head) <= _LONGEST else f"{head[:_LONGEST]}…"
+    return replace(
+        told,
+        culprits=told.victims,
+        victims=told.culprits,
+        certainty=Certainty.LIKELY,
+        elsewhere=(
+            *pointers([at], told.victims, f"its rounds: {head}"),
+            *told.elsewhere,
+        ),
+        story=f"{told.story} With no majority, the source decides: `{head}` at {at} "
+        f"gives {named(told.victims)} a number of rounds of {_its(told.victims)} own.",
+    )
+
+
+def _its(ranks: Sequence[int]) -> str:
+    return "its" if len(ranks) == 1 else "their"
+
+
+def _singles_out(run: Run, loop: Loop, function: Function) -> set[int]:
+    """Ranks of the run for which a part of the head is not what it is for most."""
+    asked = loop.test if isinstance(loop, ast.While) else loop.iter
+    program = program_of(run)
+    readers = [RankReader(program, rank, _MANY) for rank in range(_MANY)]
+    for part in ast.walk(asked):
+        if not isinstance(part, ast.expr):
+            continue
+        values = [reader.value(part, function) for reader in readers]
+        if not all(one.is_known and one.ranked for one in values):
+            continue
+        known = [repr(one.value) for one in values]
+        usual, count = Counter(known).most_common(1)[0]
+        if count < _MANY:
+            few = {rank for rank, one in enumerate(known) if one != usual}
+            return few & {*run.seen} if 2 * count > _MANY else set()
+    return set()
+
+
+def left_by_one_side(run: Run, told: Divergence) -> Divergence:
+    """A tie of two calls, told as a loop that the one side has left."""
+    undecided = told.why is Why.OPERATION and not told.culprits
+    if not undecided or GUARD in told.details or not run.sources:
+        return told
+    sides: dict[object, list[int]] = {}
+    for rank, call in sorted(told.calls.items()):
+        sides.setdefault(call.place, []).append(rank)
+    if len(sides) != 2 or None in sides:
+        return told
+    first, second = sides.values()
+    for inside, outside in ((first, second), (second, first)):
+        loop = _left(run, inside[0], outside[0])
+        if loop is None:
+            continue
+        call, other = told.calls[inside[0]], told.calls[outside[0]]
+        return replace(
+            told,
+            why=Why.SKIPPED,
+            culprits=tuple(outside),
+            victims=tuple(inside),
+            certainty=Certainty.LIKELY,
+            elsewhere=(
+                *pointers(
+                    loops.ways_out(run, loop.place), outside, "a way out of the loop"
+                ),
+                *pointers([loop.place], outside, "left this loop"),
+                *told.elsewhere,
+            ),
+            story=f"{capital(named(outside))} {has(outside)} left the loop at "
+            f"{loop.place} and {waits(outside)} in {other.op} ({other.place}), while "
+            f"{named(inside)} {waits(inside)} in {call.op} ({where_of(told)}), in "
+            "that loop.",
+        )
+    return told
+
+
+def _left(run: Run, inside: int, outside: int) -> loops.Loop | None:
+    """A loop that one rank is in, and that another is behind."""
+    found = loops.left(run, inside, outside)
+    if found is None or found[1] or loops.left(run, outside, inside) is not None:
+        return None
+    mine, theirs = run.stacks[inside], run.stacks[outside]
+    if not _is_behind(run, mine, theirs):
+        return None
+    in_each_round = is_unconditional(run, [frame.place for frame in mine])
+    return found[0] if in_each_round else None
+
+
+def _is_behind(run: Run, mine: Sequence[Frame], theirs: Sequence[Frame]) -> bool:
+    """Whether the second has come further, in the function where their ways part."""
+    for here, there in zip(reversed(mine), reversed(theirs), strict=False):
+        a, b = here.place, there.place
+        if (a.file, a.function) != (b.file, b.function):
+            return False
+        if a.line != b.line:
+            rounds = [*_shared(run, here, there)]
+            same = all(_is_same_round(loop, here, there) for loop in rounds)
+            return a.line < b.line and same
+        if any(True for _ in _shared(run, here, there)):
+            return False  # one line of a loop, maybe in another round
+    return False
+
+
+def _shared(run: Run, here: Frame, there: Frame) -> Iterator[loops.Loop]:
+    """Loops of a function that two ranks are in."""
+    for _, loop in loops.loops_around(run, [here]):
+        if loop.place.line <= there.place.line <= loop.last_line:
+            yield loop
+
+
+def _is_same_round(loop: loops.Loop, here: Frame, there: Frame) -> bool:
+    """Whether they are in the same round, by an integer that the loop assigns."""
+    rounds = [
+        (here.integers[name], there.integers[name])
+        for name in loop.targets
+        if name in here.integers and name in there.integers
+    ]
+    return bool(rounds) and all(a == b for a, b in rounds)

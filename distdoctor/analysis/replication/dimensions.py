@@ -1,0 +1,86 @@
+"""Whether the gradients of a model's shards are averaged with each other.
+
+In a mesh each rank holds one shard of a model, and has peers that hold the same one.
+Gradients of a shard are averaged among those peers. Where they are averaged among the
+ranks that hold the other shards, and that work on one forward pass with it, a dimension
+of the mesh was taken for another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from distdoctor.analysis.communication.branches import program_of
+from distdoctor.analysis.replication.replicas import replicas
+from distdoctor.analysis.replication.sharing import at_work
+from distdoctor.analysis.source.origins import makers
+from distdoctor.model.events import Place
+from distdoctor.model.observed.gradients import Sent
+from distdoctor.model.run import Run
+
+_MAKING_GROUPS = frozenset(
+    {"get_group", "get_all_groups", "new_group", "new_subgroups"}
+    | {"new_subgroups_by_enumeration", "init_device_mesh", "DeviceMesh"}
+)
+
+_GROUP_OF_ALL_REDUCE = 2
+"""Position of the argument `group`."""
+
+
+def peers(prints: Mapping[int, object]) -> list[tuple[int, ...]]:
+    """Ranks that began with the same weights, bit by bit."""
+    by_prints: dict[object, list[int]] = {}
+    for rank in sorted(prints):
+        by_prints.setdefault(prints[rank], []).append(rank)
+    return [tuple(ranks) for ranks in by_prints.values()]
+
+
+def are_shards(
+    run: Run, averaging: Sequence[Sequence[int]], prints: Mapping[int, object]
+) -> bool:
+    """Whether sets of ranks average the gradients of each other's shards.
+
+    The ranks of each set began with weights of their own, and exchange something within
+    forward passes, as those that hold the parts of one model do. Each of them has a
+    peer in another set that began with the very same weights, with whom it averages
+    nothing. Replicas that were seeded apart have no such peers; replicas of a context
+    that is split among ranks average with all of them.
+
+    Args:
+        run: The run.
+        averaging: Sets of ranks that average their gradients of one model.
+        prints: By rank, fingerprints of the weights it began with.
+    """
+    everyone = [rank for ranks in averaging for rank in ranks]
+    if (
+        run.unseen
+        or len(averaging) < 2
+        or len(set(everyone)) < len(everyone)
+        or set(everyone) != set(prints)
+        or set(everyone) != set(range(run.world_size))
+    ):
+        return False
+    same = peers(prints)
+    if any(len(ranks) < 2 for ranks in same):
+        return False
+    averaged = [set(ranks) for ranks in replicas(run)]
+    apart = not any(len(set(ranks) & one) > 1 for ranks in same for one in averaged)
+    teams = at_work(run, everyone)
+    return apart and all(tuple(sorted(ranks)) in teams for ranks in averaging)
+
+
+def exchanges(run: Run, ranks: Sequence[int]) -> Iterator[tuple[int, Place]]:
+    """The lines at which ranks first sent their gradients."""
+    for rank in ranks:
+        for event in run.of(Sent, rank):
+            if event.place is not None and not event.in_backward:
+                yield rank, event.place
+                break
+
+
+def groups_taken(run: Run, place: Place) -> list[Place]:
+    """Lines at which the group of an exchange was made, or taken from the mesh."""
+    if place.file not in run.sources:
+        return []
+    program = program_of(run)
+    return makers(program, place, "group", _GROUP_OF_ALL_REDUCE, _MAKING_GROUPS)

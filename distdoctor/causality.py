@@ -1,0 +1,136 @@
+"""Which findings follow from which: one fault, one finding.
+
+A fault shows in several places: gradients that DDP was told not to average are also
+replicas that drift apart, and optimizer states that differ. Each of these is seen by a
+check of its own. What the user has to mend is the first of them; the others are told
+under it. The collectives' own diseases (DD1xx, DD2xx) are not in the table, since one
+explanation is chosen among them before a finding is made (`analysis.reasons`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from distdoctor.model.findings import Finding, Severity, Sick, Verdict
+
+CAUSES: Mapping[str, tuple[str, ...]] = {
+    # Who died of what another rank did to a file; see `_AT_ONE_LINE`.
+    "DD202": ("DD409", "DD312"),
+    # What was read.
+    "DD208": ("DD307", "DD305"),  # datasets of other lengths give uneven batches
+    "DD301": ("DD305",),
+    "DD303": ("DD307", "DD304", "DD305"),
+    "DD304": ("DD307",),
+    "DD312": ("DD409",),  # the clashing file is the checkpoint
+    # Weights of replicas: what parts them comes first, in the order of a step.
+    "DD401": ("DD409", "DD410", "DD411"),
+    "DD402": (
+        *("DD113", "DD406", "DD407", "DD404", "DD505", "DD418", "DD405"),
+        *("DD514", "DD521", "DD522", "DD412", "DD414", "DD409", "DD410", "DD411"),
+    ),
+    "DD403": ("DD404", "DD402", "DD406", "DD418"),
+    "DD404": ("DD113", "DD505", "DD406"),  # DDP does not know the parameter
+    "DD405": ("DD113", "DD501"),
+    "DD418": ("DD113", "DD505", "DD406"),
+    "DD408": (
+        *("DD113", "DD406", "DD407", "DD404", "DD505", "DD418", "DD405"),
+        *("DD514", "DD521", "DD522", "DD412", "DD410", "DD411", "DD402"),
+    ),
+    "DD414": ("DD409", "DD410", "DD411"),  # what was read was not what was written
+    # Values and steps.
+    "DD416": ("DD113", "DD511", "DD512", "DD513", "DD516", "DD507", "DD405", "DD533"),
+    "DD417": ("DD406", "DD407", "DD503", "DD513", "DD516"),
+    "DD407": ("DD406",),  # the optimizer holds what the parameter was before
+    "DD521": ("DD404",),
+    "DD533": ("DD532",),
+    "DD541": ("DD506",),
+}
+"""By code, the diseases that explain it, the first cause first."""
+
+_AT_ONE_LINE = frozenset({("DD202", "DD409"), ("DD202", "DD312")})
+"""Effects and causes that belong together only where they are about one line.
+
+A rank may raise anything anywhere; of a file that was not whole it dies where it reads.
+"""
+
+_RANK_OF = {Severity.ERROR: 2, Severity.WARNING: 1, Severity.NOTE: 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A finding, and those that follow from it."""
+
+    sick: Sick
+    finding: Finding
+    consequences: tuple[Told, ...] = ()
+
+    @property
+    def severity(self) -> Severity:
+        """How bad it is."""
+        return self.sick.severity_of(self.finding)
+
+
+def told(verdicts: Iterable[Verdict]) -> list[Told]:
+    """The findings of all sick verdicts, each under its cause.
+
+    Args:
+        verdicts: Of one run; their order is kept among findings of one severity.
+
+    Returns:
+        The findings that follow from no other, errors first. A finding follows from one
+        of the first code in `CAUSES` that was found, concerns a rank of its own, and is
+        no milder: advice does not explain an error away.
+    """
+    found = [
+        Told(verdict, finding)
+        for verdict in verdicts
+        if isinstance(verdict, Sick)
+        for finding in verdict.findings
+    ]
+    cause = [_cause(found, n) for n in range(len(found))]
+    roots = [n for n in range(len(found)) if cause[n] is None]
+    roots.sort(key=lambda n: -_RANK_OF[found[n].severity])
+    return [_with_consequences(found, cause, n) for n in roots]
+
+
+def flat(findings: Iterable[Told]) -> Iterator[Told]:
+    """Findings and all that follows from them, each cause before its consequences."""
+    for one in findings:
+        yield one
+        yield from flat(one.consequences)
+
+
+def _cause(found: Sequence[Told], n: int) -> int | None:
+    """Which of the findings explains another; None: it stands for itself."""
+    effect = found[n]
+    for code in CAUSES.get(effect.sick.code, ()):
+        for m, other in enumerate(found):
+            if other.sick.code == code and _may_explain(other, effect):
+                return m
+    return None
+
+
+def _may_explain(cause: Told, effect: Told) -> bool:
+    if _RANK_OF[cause.severity] < _RANK_OF[effect.severity]:
+        return False
+    if (effect.sick.code, cause.sick.code) in _AT_ONE_LINE:
+        lines = {one.place for one in cause.finding.locations}
+        if not any(one.place in lines for one in effect.finding.locations[:1]):
+            return False
+    mine, theirs = _ranks(cause.finding), _ranks(effect.finding)
+    return not (mine and theirs) or not mine.isdisjoint(theirs)
+
+
+def _ranks(finding: Finding) -> set[int]:
+    """Whom a finding concerns; none: all ranks."""
+    return {*finding.culprits, *finding.victims} if finding.culprits else set()
+
+
+def _with_consequences(
+    found: Sequence[Told], cause: Sequence[int | None], n: int
+) -> Told:
+    following = tuple(
+        _with_consequences(found, cause, m) for m, by in enumerate(cause) if by == n
+    )
+    return Told(found[n].sick, found[n].finding, following)
