@@ -4,7 +4,8 @@ A journal is a memory-mapped file of fixed size:
 
     header     one page of `HEADER_BYTES`, see `HEADER_FIELDS`
     strings    an append-only area: each a 2-byte length and UTF-8 bytes; a string's
-               number is its position in the area counted from 1, 0 means none
+               number is its position in the area counted from 1, 0 means none;
+               one that holds several texts has them as `joined` puts them
     ring       `capacity` records of `RECORD_BYTES`, see `RECORD_FIELDS`
 
 Record number i lies in slot i % capacity. The writer zeroes the slot's `commit`, writes
@@ -21,6 +22,8 @@ record that looks whole for some nanoseconds, which the second look in `reader` 
 
 from __future__ import annotations
 
+import re
+import signal
 import struct
 from enum import IntEnum
 from functools import lru_cache
@@ -194,17 +197,27 @@ COMPARISON_FILE = "comparison.json"
 STREAMS_FILE = "streams.jsonl"
 """What loaders' workers drew: lines of JSON, `by`, `pid`, `site` and `drawn`."""
 
+CHILDREN_FILE = "children.jsonl"
+"""Calls in forked processes: lines of JSON, `by`, `pid`, `site`, `op`, `worker`."""
+
 LOSSES_FILE = "losses.jsonl"
 """First error of a probe in each process: a line of JSON each, `pid`, `rank`, `why`."""
 
 STACK_SIGNAL_FROM_LAST = 2
 """Offset below SIGRTMAX of the signal that makes a rank write its stacks."""
 
+STACKS_AS_SHELL = 128 + signal.SIGRTMAX - STACK_SIGNAL_FROM_LAST
+"""Exit status, as a shell tells it, of a process that this signal has ended."""
+
 
 def journal_name(rank: int, incarnation: int) -> str:
     """Name of the journal of the n-th process (from 0) that plays a rank, or none."""
     player = "unranked" if rank < 0 else f"rank-{rank}"
     return f"{player}.{incarnation}.journal"
+
+
+OFTEN = 1000
+"""So often, at most, one process sees a group of the same name and ranks."""
 
 
 def group_text(
@@ -215,10 +228,37 @@ def group_text(
     Args:
         name: torch's name; equal on all members.
         description: torch's description; may be empty.
-        generation: How often this process has seen such a group before.
+        generation: How often this process has seen such a group before, and `OFTEN`
+            for each process that played its rank before it.
         ranks: Global ranks by group rank.
     """
-    return f"{name}\n{description}\n{generation}\n{_as_text(ranks)}"
+    return joined(name, description, str(generation), _as_text(ranks))
+
+
+def joined(*parts: str) -> str:
+    """Texts as one, for `parted`: each on a line, whatever characters are in it."""
+    return "\n".join(_SPECIAL.sub(_escaped, part) for part in parts)
+
+
+def parted(text: str) -> list[str]:
+    """The texts that `joined` made one of."""
+    return [_ESCAPE.sub(_unescaped, part) for part in text.split("\n")]
+
+
+_SPECIAL = re.compile(r"[\\\n\ud800-\udfff]")
+"""What would end a line, and what UTF-8 cannot tell: names of files may hold it."""
+
+_ESCAPE = re.compile(r"\\(?:(n|\\)|u(d[89a-f][0-9a-f]{2}))")
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return {"\n": r"\n", "\\": r"\\"}.get(match[0]) or f"\\u{ord(match[0]):04x}"
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    if match[2]:
+        return chr(int(match[2], 16))
+    return "\n" if match[1] == "n" else "\\"
 
 
 def _as_text(ranks: tuple[int, ...]) -> str:

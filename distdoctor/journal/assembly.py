@@ -7,17 +7,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.errors import JournalUnreadable
-from distdoctor.journal import members_of
+from distdoctor.journal import STACKS_AS_SHELL, members_of
 from distdoctor.journal.calls import take_apart
 from distdoctor.journal.compared import with_comparison
 from distdoctor.journal.folder import (
     Exit,
+    InChild,
     Manifest,
     Streams,
+    read_children,
     read_comparison,
     read_exits,
     read_losses,
@@ -27,12 +30,14 @@ from distdoctor.journal.folder import (
     read_streams,
     read_substitutes,
 )
+from distdoctor.journal.generations import generations
 from distdoctor.journal.looks import with_stacks
 from distdoctor.journal.reader import Header, JournalReader, Records
 from distdoctor.journal.simulated import as_simulated
 from distdoctor.journal.texts import Tables, groups_of
 from distdoctor.model.events import Ended, Event, Failure
-from distdoctor.model.run import CALLS, Run
+from distdoctor.model.observed.processes import CalledInChild
+from distdoctor.model.run import CALLS, Quiet, Run
 
 _SIGTERM_AS_SHELL = 143
 
@@ -42,7 +47,7 @@ _LAUNCHERS_ERROR = "ChildFailedError"  # torchrun's, by which it tells of a rank
 
 
 def read_run(folder: Path) -> Run:
-    """The run that a record folder holds.
+    """The run that a record folder holds; of several generations, the last one.
 
     Raises:
         RecordUnreadable: The folder is not a record of ours.
@@ -51,8 +56,43 @@ def read_run(folder: Path) -> Run:
     return assemble(folder, read_manifest(folder))
 
 
+def read_earlier(folder: Path) -> list[Run]:
+    """Earlier generations of ranks that came to their end in order, the first first.
+
+    Of those that failed nothing is to be said: they were started anew for that.
+
+    Raises:
+        RecordUnreadable: The folder is not a record of ours.
+        JournalUnreadable: None of the journals of one can be read.
+    """
+    manifest = read_manifest(folder)
+    alone = msgspec.structs.replace(
+        manifest, stopped="", exit_code=None, closed=False, ranks=0, last_words=""
+    )
+    runs = []
+    if not manifest.simulated:
+        parts = _generations(folder, manifest)
+        runs = [_assemble(folder, alone, part, stacks=False) for part in parts[:-1]]
+    sources = read_sources(folder)
+    return [replace(run, sources=sources) for run in runs if _is_in_order(run)]
+
+
+def _generations(folder: Path, manifest: Manifest) -> list[list[Path]]:
+    return generations(folder, read_exits(folder).keys(), manifest.alive)
+
+
+def _is_in_order(run: Run) -> bool:
+    """Whether all ranks of a run were seen, and ended or left well."""
+    ends = [run.of(Ended, rank) for rank in run.seen]
+    return not run.unseen and all(
+        end and end[-1].orderly and not end[-1].status for end in ends
+    )
+
+
 def assemble(folder: Path, manifest: Manifest, stacks: bool = True) -> Run:
     """The run in a folder whose manifest is known, also while the job runs.
+
+    Of several generations of ranks, the last one is the run.
 
     Args:
         folder: The record folder.
@@ -62,11 +102,24 @@ def assemble(folder: Path, manifest: Manifest, stacks: bool = True) -> Run:
     Raises:
         JournalUnreadable: There are journals, and none can be read.
     """
+    parts = _generations(folder, manifest)
+    if len(parts) > 1 and len(parts[0]) >= manifest.ranks:
+        # All that were asked for have come; who starts again may be fewer.
+        manifest = msgspec.structs.replace(manifest, ranks=0)
+    return _assemble(folder, manifest, parts[-1], stacks)
+
+
+def _assemble(folder: Path, manifest: Manifest, paths: list[Path], stacks: bool) -> Run:
+    """The run of one generation.
+
+    Raises:
+        JournalUnreadable: There are journals, and none can be read.
+    """
     assembly = _Assembly(manifest, read_exits(folder), read_losses(folder))
     damaged: dict[Path, str] = {}
     readable = False
     # One after the other: a process may not hold thousands of files open.
-    for path in sorted(folder.glob("*.journal")):
+    for path in paths:
         try:
             assembly.add(JournalReader(path))
             readable = True
@@ -75,6 +128,7 @@ def assemble(folder: Path, manifest: Manifest, stacks: bool = True) -> Run:
     if damaged and not readable:
         raise JournalUnreadable(next(iter(damaged.values())))
     assembly.streams = read_streams(folder)
+    assembly.children = read_children(folder)
     run = assembly.run(damaged)
     if manifest.simulated:
         run = as_simulated(run, manifest)
@@ -115,6 +169,7 @@ class _Assembly:
         self._blind: set[int] = set()
         self._unranked: list[_Journal] = []
         self.streams: list[Streams] = []
+        self.children: list[InChild] = []
 
     def add(self, box: JournalReader) -> None:
         header = box.header()
@@ -243,6 +298,7 @@ class _Assembly:
             faltered={r for r, j in self._journals.items() if j.header.faults},
             steps={r: j.header.steps for r, j in self._journals.items()},
             stopped=self._manifest.stopped,
+            quiet=_quiet(self._manifest),
             closed=self._manifest.closed,
             starved=_starved(self._manifest),
             exit_code=self._manifest.exit_code,
@@ -251,8 +307,18 @@ class _Assembly:
         )
 
     def _of_workers(self, rank: int, journal: _Journal) -> list[tuple[int, Event]]:
-        """What workers of the rank's loaders drew; its end is the place for it."""
-        return [
+        """What processes of the rank did; its end is the place for it."""
+        called = [
+            CalledInChild(
+                rank=rank,
+                op=told.op,
+                worker=told.worker,
+                place=self._tables.place(told.site),
+            )
+            for told in self.children
+            if told.by == journal.header.pid
+        ]
+        return [(len(journal.calls), one) for one in called] + [
             (
                 len(journal.calls),
                 replace(told.drawn, rank=rank, place=self._tables.place(told.site)),
@@ -286,7 +352,8 @@ class _Assembly:
             rank=rank,
             status=status,
             orderly=bool(header.ended),
-            stopped=status == _SIGTERM_AS_SHELL and not header.ended,
+            stopped=status == STACKS_AS_SHELL
+            or (status == _SIGTERM_AS_SHELL and not header.ended),
             place=None if told is None else self._tables.place(told.site),
         )
 
@@ -295,6 +362,13 @@ def _fatal(journal: _Journal) -> list[Failure]:
     """The exceptions that ended a process."""
     events = [event for _, event in journal.life]
     return [event for event in events if isinstance(event, Failure) and event.fatal]
+
+
+def _quiet(manifest: Manifest) -> Quiet | None:
+    still = manifest.still
+    if still is None:
+        return None
+    return Quiet(still.seconds, still.longest_before, frozenset(still.idle))
 
 
 def _starved(manifest: Manifest) -> str:

@@ -69,7 +69,7 @@ def with_comparison(run: Run, comparison: Comparison | None) -> Run:
         )
     life = {rank: list(events) for rank, events in run.life.items()}
     for event in told:
-        if event.rank in run.seen:
+        if run.has_seen((event.rank,)):
             calls = len(run.rows_of(event.rank))
             life.setdefault(event.rank, []).append((calls, event))
     return replace(run, life=life)

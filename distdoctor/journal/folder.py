@@ -30,6 +30,7 @@ import msgspec
 
 from distdoctor.errors import RecordUnreadable
 from distdoctor.journal import (
+    CHILDREN_FILE,
     COMPARISON_FILE,
     EXITS_FILE,
     HEADER,
@@ -71,6 +72,14 @@ class Sure(msgspec.Struct, kw_only=True):
     why: str  # what is wrong with those after
 
 
+class Still(msgspec.Struct, kw_only=True):
+    """For how long no rank had moved when the job was ended."""
+
+    seconds: float
+    longest_before: float = 0.0  # of the times of quiet that had ended, seconds
+    idle: list[int] = []  # ranks that lived, and did next to nothing meanwhile
+
+
 class Manifest(msgspec.Struct, kw_only=True):
     """What was started and how it ended."""
 
@@ -85,6 +94,7 @@ class Manifest(msgspec.Struct, kw_only=True):
     exit_code: int | None = None  # of the command; None: it was ended
     stopped: str = ""  # why distdoctor ended the job; empty: it ended by itself
     stopped_ns: int = 0  # when that was decided, on the machine's monotonic clock
+    still: Still | None = None  # only if the job was ended
     closed: bool = False  # no process was left that could still become a rank
     oom_kills: int = 0  # by the kernel, meanwhile
     oom_of_group: bool = False  # counted in the job's control group, not the machine
@@ -94,6 +104,10 @@ class Manifest(msgspec.Struct, kw_only=True):
     sure: Sure | None = None  # None: all calls of simulated ranks
     proof_ms: float | None = None  # from a deadlock's last record to its proof
     remarks: list[str] = []  # what distdoctor could not do
+
+
+NO_RANK = -1
+"""In place of a rank: a process that has none; others have the numbers below."""
 
 
 class StackFrame(msgspec.Struct):
@@ -219,8 +233,8 @@ def read_exits(folder: Path) -> dict[int, Exit]:
     exits: dict[int, Exit] = {}
     with suppress(OSError), (folder / EXITS_FILE).open(errors="replace") as file:
         for line in file:
-            with suppress(msgspec.DecodeError, *_DAMAGED):  # torn: its writer died
-                told = msgspec.json.decode(line, type=Exit)
+            with suppress(*_DAMAGED):  # torn: its writer died
+                told = msgspec.convert(json.loads(line), Exit)
                 exits[told.pid] = told
     return exits
 
@@ -265,6 +279,25 @@ def read_streams(folder: Path) -> list[Streams]:
                 key = (int(one["pid"]), drawn.loader, drawn.epoch)
                 told[key] = Streams(int(one["by"]), str(one["site"]), drawn)
     return list(told.values())
+
+
+class InChild(msgspec.Struct):
+    """The first call of communication in a process that a rank had forked."""
+
+    by: int  # the rank's process
+    op: str
+    site: str = ""  # as in journals
+    worker: int = -1
+
+
+def read_children(folder: Path) -> list[InChild]:
+    """Calls in forked processes; damaged lines are left out."""
+    told: list[InChild] = []
+    with suppress(OSError), (folder / CHILDREN_FILE).open(errors="replace") as file:
+        for line in islice(file, _MOST_LINES):
+            with suppress(msgspec.DecodeError, *_DAMAGED):  # torn: its writer died
+                told.append(msgspec.json.decode(line, type=InChild))
+    return told
 
 
 class Difference(msgspec.Struct, kw_only=True):

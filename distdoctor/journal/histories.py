@@ -23,6 +23,7 @@ from distdoctor.model.events import (
     Left,
     Misplaced,
     Place,
+    Quit,
     Shortened,
     Started,
     ThreadEnded,
@@ -162,6 +163,10 @@ class _History:
                 self.events.append((position, self._failure(note)))
             case "leave":
                 self.events.append((position, Left(rank=rank, place=place)))
+            case "quit":
+                how, status = str(note["how"]), int(note["status"])
+                asked = Quit(rank=rank, how=how, status=status, place=place)
+                self.events.append((position, asked))
 
     def _begin(self, key: object, position: int, event: Event) -> None:
         self._open[key] = len(self.events)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,16 @@ def read_note(journal: Path, begin: int, size: int) -> Observation | None:
         file.seek(begin)
         data = file.read(min(size, MOST_BYTES))
     try:
-        name, fields = msgspec.json.decode(data, type=tuple[str, dict[str, Any]])
+        name, fields = msgspec.convert(_decoded(data), tuple[str, dict[str, Any]])
         kind = BY_NAME.get(name)
         return None if kind is None else msgspec.convert({"rank": -1, **fields}, kind)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(str(error)) from error
+
+
+def _decoded(data: bytes) -> Any:
+    """What JSON tells, also of names that are no text: msgspec refuses those."""
+    try:
+        return msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        return json.loads(data)

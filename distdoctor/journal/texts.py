@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from distdoctor.journal import members_of
+from distdoctor.journal import OFTEN, members_of, parted
 from distdoctor.model.events import SETUP, STORE, WORLD, Place, Tensor
 from distdoctor.model.run import Group, Spec
 
@@ -38,8 +38,10 @@ class Tables:
     def group(self, text: str) -> int:
         """The number of a group, by its name and members."""
         # Members may describe one group differently: a mesh with mixed-up names does.
-        name, _, rest = text.partition("\n")
-        key = ("group", f"{name}\n{rest.partition(chr(10))[2]}")
+        # And not each of them need have had as many processes before.
+        name, _, often, ranks = (*text.split("\n"), "", "", "")[:4]
+        within = int(often) % OFTEN if often.isascii() and often.isdigit() else 0
+        key = ("group", f"{name}\n{within}\n{ranks}")
         if key not in self._known:
             self._known[key] = len(self.groups)
             self.groups.append(text)
@@ -47,9 +49,8 @@ class Tables:
 
     def place(self, text: str) -> Place | None:
         """A line, as the user knows it; None if the text names none."""
-        file, _, rest = text.partition("\n")
-        line, _, function = rest.partition("\n")
-        if not line.isdigit():
+        file, line, function = (*parted(text), "", "")[:3]
+        if not (line.isascii() and line.isdigit()):
             return None
         return Place(relative(file, self._directory), int(line), function)
 
@@ -67,7 +68,7 @@ def groups_of(texts: Iterable[str], world_size: int) -> tuple[Group, ...]:
     groups: list[Group] = []
     taken: set[str] = set()
     for text in texts:
-        name, description = (*text.split("\n"), "")[:2]
+        name, description = (*parted(text), "")[:2]
         ranks = members_of(text)
         label = f"group_{name}"
         if description not in {"", "undefined", "default_pg"}:

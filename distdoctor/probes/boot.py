@@ -7,32 +7,38 @@ launcher and the workers of data loaders. Heavy parts wait for `init_process_gro
 from __future__ import annotations
 
 import atexit
+import builtins
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
-from types import ModuleType, TracebackType
+from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
 from distdoctor.journal import OWNER_VARIABLE
-from distdoctor.probes import settings_seen
+from distdoctor.probes import settings_seen, tracebacks
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.importing import AroundImports, Load
 from distdoctor.probes.randomness import seeds
 from distdoctor.probes.recorder import RECORDER, interpreter_ends
 from distdoctor.probes.saving.keeping import keep_files
 from distdoctor.probes.settings import watch_settings
+from distdoctor.probes.sites import call_site, is_users
 
 
 def start() -> None:
     """Put all probes in place; called once, before the program's first line."""
     _watch_children()
+    _watch_exits()
     _watch_exceptions()
     keep_files()
     harmless(watch_settings)()
     harmless(seeds.watch)()
     harmless(settings_seen.watch_arguments)()
     atexit.register(interpreter_ends)
+    if "traceback" in sys.modules:
+        harmless(tracebacks.watch_printing)(sys.modules["traceback"])
     AroundImports({name: _after(install) for name, install in _INSTALLERS.items()})
     _open_if_ranked()
 
@@ -66,19 +72,66 @@ def _watch_children() -> None:
         return ended, status
 
     os.waitpid = waitpid
-    leave = os._exit
-
-    def _exit(status: int) -> Any:
-        harmless(interpreter_ends)()
-        leave(status)
-
-    os._exit = _exit
 
 
 @harmless
 def _child_ended(pid: int, status: int) -> None:
     if os.WIFEXITED(status) or os.WIFSIGNALED(status):
         RECORDER.exit_of(pid, os.waitstatus_to_exitcode(status))
+
+
+# --- exits -----------------------------------------------------------------------
+
+
+def _watch_exits() -> None:
+    """Note the line that ends the process; no traceback tells it."""
+    leave, ask = os._exit, sys.exit
+
+    def _exit(status: int) -> Any:
+        # Whoever forks leaves by it, too, with the lines of its parent above.
+        if is_users(sys._getframe(1).f_code.co_filename):
+            _quits("os._exit", status)
+        harmless(interpreter_ends)()
+        leave(status)
+
+    def exit_(status: Any = None, /) -> Any:
+        _quits("sys.exit", status)
+        ask(status)
+
+    os._exit = _exit
+    sys.exit = exit_
+    quitter = type(getattr(builtins, "exit", None))  # what `site` puts there
+    if quitter.__name__ == "Quitter":
+        call: Callable[..., Any] = vars(quitter)["__call__"]
+
+        def quit_(self: Any, code: Any = None) -> Any:
+            _quits(str(self.name), code)
+            return call(self, code)
+
+        setattr(quitter, "__call__", quit_)  # noqa: B010 - mypy takes it for a method
+
+
+@harmless
+def _quits(how: str, status: Any) -> None:
+    if RECORDER.writer is None or _is_asked_to_end():
+        return
+    if site := call_site(3):
+        shown = status or 0 if isinstance(status, int | None) else 1
+        RECORDER.note("quit", site, how=how, status=shown & 0xFF)
+
+
+def _is_asked_to_end() -> bool:
+    """Whether a handler of a signal runs by which others end a process."""
+    codes = set()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        handler = signal.getsignal(number)
+        codes.add(getattr(handler, "__code__", None))  # that of a method, too
+    frame: FrameType | None = sys._getframe(3)
+    while frame is not None:
+        if frame.f_code in codes:
+            return True
+        frame = frame.f_back
+    return False
 
 
 # --- exceptions ------------------------------------------------------------------
@@ -94,15 +147,20 @@ def _watch_exceptions() -> None:
     ) -> Any:
         if not issubclass(kind, KeyboardInterrupt):
             _failed(error, traceback)
-        return program(kind, error, traceback)
+        _clean(error)
+        return program(kind, error, error.__traceback__)
 
     def thread_excepthook(args: threading.ExceptHookArgs, /) -> Any:
         if args.exc_value is not None:
             seen(args.exc_value, args.exc_traceback)
+            _clean(args.exc_value)
         return threads(args)
 
     sys.excepthook = excepthook
     threading.excepthook = thread_excepthook
+
+
+_clean = harmless(tracebacks.clean)
 
 
 @harmless
@@ -171,6 +229,7 @@ def _dynamo(rules: ModuleType) -> None:
 
 
 _INSTALLERS = {
+    "traceback": tracebacks.watch_printing,
     "multiprocessing.process": _multiprocessing,
     "torch": _torch,
     "torch.distributed.fsdp": _fsdp,

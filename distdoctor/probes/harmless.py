@@ -12,6 +12,9 @@ Result = TypeVar("Result")
 
 _on_loss: list[Callable[[str, BaseException], None]] = []
 
+_excuses: list[Callable[[], bool]] = []
+"""Whether nothing that runs now computes values, as inside of a transform."""
+
 _pauses: list[None] = []
 """One for each block that lets probes sleep."""
 
@@ -19,6 +22,15 @@ _pauses: list[None] = []
 def on_loss(report: Callable[[str, BaseException], None]) -> None:
     """Say who is told of events that a probe lost (the recorder)."""
     _on_loss[:] = [report]
+
+
+def excuse_while(holds: Callable[[], bool]) -> None:
+    """Let probes fail unnoticed while there is nothing that they could see."""
+    _excuses[:] = [holds]
+
+
+def _is_excused() -> bool:
+    return any(holds() for holds in _excuses)
 
 
 def harmless(probe: Callable[Given, Result]) -> Callable[Given, Result | None]:
@@ -35,7 +47,8 @@ def harmless(probe: Callable[Given, Result]) -> Callable[Given, Result | None]:
         try:
             return probe(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 - the job must not feel the probe
-            lost(getattr(probe, "__qualname__", repr(probe)), error)
+            if not _is_excused():
+                lost(getattr(probe, "__qualname__", repr(probe)), error)
             return None
 
     return guarded
@@ -53,7 +66,8 @@ def tell_each(probes: Iterable[Callable[..., object]], *given: object) -> None:
         try:
             probe(*given)
         except Exception as error:  # noqa: BLE001 - the job must not feel the probe
-            lost(_name_of(probe), error)
+            if not _is_excused():
+                lost(_name_of(probe), error)
 
 
 def _name_of(probe: Callable[..., object]) -> str:

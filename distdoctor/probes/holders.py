@@ -17,10 +17,12 @@ from typing import Any
 from torch import Tensor
 
 from distdoctor.probes.sites import is_users, text_of
+from distdoctor.probes.variables import variables
 
 _MOST_NODES = 20_000
 _MOST_ITEMS = 256
 _MOST_FRAMES = 20
+_MOST_ABOVE = 2  # the user's functions that an evaluation runs in
 
 _FILLS = {"append", "extend", "add", "appendleft", "insert", "update", "put"}
 
@@ -54,8 +56,63 @@ def holder_of(marks: Collection[Any], key: str) -> tuple[str, str]:
     return name, _line_that_fills(where, name)
 
 
+class Holder:
+    """A variable of a running function that holds graphs, one by one.
+
+    A sum of tensors holds one for each addition, a list one for each of its items.
+
+    Attributes:
+        count: Graphs that it holds.
+        last: The node that the last one ends with.
+    """
+
+    def __init__(self, frame: FrameType, name: str, roots: list[Any]) -> None:
+        self.name = name
+        self.count = _additions(roots[0]) if len(roots) == 1 else len(roots)
+        self.last = roots[-1]
+        self._frame = frame
+
+    def site(self) -> str:
+        """Of the line that fills it; "" if none is found."""
+        return _line_that_fills(self._frame, self.name)
+
+
+def holders() -> dict[str, Holder]:
+    """The variables that hold graphs, of the user's innermost functions, by name."""
+    found: dict[str, Holder] = {}
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_MOST_ABOVE):
+        while frame is not None and not is_users(frame.f_code.co_filename):
+            frame = frame.f_back
+        if frame is None:
+            break
+        for name, value in _variables(frame):
+            if roots := _roots(value):
+                found.setdefault(name, Holder(frame, name, roots))
+        frame = frame.f_back
+    return found
+
+
+def _additions(node: Any) -> int:
+    """Additions that follow each other along a graph, back from its last node.
+
+    A loss of several terms has some of its own; the longest chain counts.
+    """
+    most = 0
+    chains = [(node, 0)]
+    for one, so_far in chains:
+        most = max(most, so_far)
+        if so_far < _MOST_NODES and len(chains) < _MOST_NODES:
+            chains += [
+                (following, so_far + 1)
+                for following, _ in one.next_functions
+                if following is not None and one.name() == "AddBackward0"
+            ]
+    return most
+
+
 def _variables(frame: FrameType) -> Iterator[tuple[str, Any]]:
-    named = dict(frame.f_locals)
+    named = variables(frame)
     for name in frame.f_code.co_names:
         if name in frame.f_globals:
             named.setdefault(name, frame.f_globals[name])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import multiprocessing
 import os
 from collections.abc import Callable
 from types import ModuleType
@@ -26,10 +27,11 @@ from distdoctor.probes.communication.backends import backend_of
 from distdoctor.probes.data import samples
 from distdoctor.probes.data.loaders import watch_loaders
 from distdoctor.probes.data.shortening import Shortening, of_environment
-from distdoctor.probes.harmless import harmless
+from distdoctor.probes.harmless import excuse_while, harmless
+from distdoctor.probes.readable import is_transforming
 from distdoctor.probes.recorder import RECORDER, blinded
 from distdoctor.probes.replacing import replace_everywhere
-from distdoctor.probes.replication import weights
+from distdoctor.probes.replication import registrations, weights
 from distdoctor.probes.saving import checkpoints
 from distdoctor.probes.sites import call_site
 from distdoctor.probes.steps import clips, optimizers
@@ -43,6 +45,8 @@ _TELLS_REDUCE_OPS = (2, 10)  # the release of torch from which on a kernel can r
 
 _installed: list[Any] = []
 _watched: list[None] = []
+_left_job: list[int] = []
+"""How many ranks the job had that this process has left."""
 
 _shortening: list[Shortening | None] = [None]
 
@@ -51,6 +55,7 @@ def install() -> None:
     """Right after `import torch`: only what is cheap."""
     if not dist.is_available():
         return
+    excuse_while(is_transforming)
     if _is_simulated():
         from distdoctor.probes.communication import simulation
 
@@ -120,6 +125,8 @@ def _joining(
         _asked(named, "world_size", "WORLD_SIZE"),
     )
     if rank >= 0:
+        if _begins_anew(rank, size):
+            RECORDER.turn(RECORDER.folder, rank, size, again=True)
         writer = RECORDER.open(rank, max(size, 0))
         if writer is not None and writer.rank < 0:
             writer.become(rank, max(size, 0))
@@ -127,6 +134,19 @@ def _joining(
     rendezvous.joining(named)
     known = 0 <= rank < size
     return tuple(range(size)) if known else (), setup.address_of(named)
+
+
+def _begins_anew(rank: int, size: int) -> bool:
+    """Whether a process that left a job plays in another one now.
+
+    A worker of a pool is given a rank with each of its tasks. Who is started for one
+    rank, and joins again as that, goes on.
+    """
+    writer = RECORDER.writer
+    if writer is None or not _left_job:
+        return False
+    in_a_pool = multiprocessing.parent_process() is not None and RECORDER.spawned < 0
+    return in_a_pool or rank != writer.rank or (size > 0 and size != _left_job[0])
 
 
 def _asked(named: dict[str, Any], name: str, variable: str) -> int:
@@ -139,6 +159,7 @@ def _asked(named: dict[str, Any], name: str, variable: str) -> int:
 
 @harmless
 def _joined() -> None:
+    _left_job.clear()
     rank, size = dist.get_rank(), dist.get_world_size()
     first = RECORDER.writer is None
     writer = RECORDER.open(rank, size)
@@ -211,6 +232,7 @@ def _destroy_process_group(made: Callable[..., Any], *args: Any, **kwargs: Any) 
 def _leaving() -> None:
     RECORDER.finish()
     RECORDER.note("leave", call_site(4))
+    _left_job[:] = [dist.get_world_size()]
     if _installed:
         _installed[0].forget_groups()
 
@@ -270,12 +292,14 @@ def _wrapping(how: str, module: torch.nn.Module, ranks: tuple[int, ...] | None) 
         name
         for name, parameter in module.named_parameters()
         if how == "fsdp" or parameter.requires_grad
-    ]
+    ][:_MOST_NAMES]
+    if how == "ddp":
+        registrations.tell(module, names)
     RECORDER.note(
         "wrap",
         call_site(4),
         how=how,
-        parameters=names[:_MOST_NAMES],
+        parameters=names,
         ranks=ranks or (),
     )
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from distdoctor.model.observed.memory import Memory, Retained
+from distdoctor.model.observed.memory import Memory, Retained, Summed
 from distdoctor.probes.harmless import harmless
-from distdoctor.probes.holders import holder_of
+from distdoctor.probes.holders import holder_of, holders
 from distdoctor.probes.randomness.streams import PASSES
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.sites import call_site
@@ -31,7 +31,7 @@ _EACH = 16  # of later ones, every so manieth
 _DEPTH = 6
 """Nodes from the loss back: the loss, a reduction, the model's output."""
 
-_MANY = 12
+_MANY = 8
 """Graphs alive of other than recent steps."""
 
 _FROM_EARLIER = 4  # graphs of an earlier pass, alive when the next is under way
@@ -43,6 +43,16 @@ _RECENT = 6
 
 _MOST_SAMPLES = 256
 _MOST_LOOKS = 4  # at what keeps graphs; each costs a collection of garbage
+
+
+_LEAST_BATCHES = 4
+"""Of a pass without backward; who sums up fewer losses may mean to use them."""
+
+_MOST_NODES = 200  # of a loss's graph, that are searched for a sum
+
+_MOST_EVALUATIONS = 4  # that are looked at
+
+_SUM = "distdoctor_sum"
 
 
 class _Mark:
@@ -69,15 +79,61 @@ class Kept:
         self._samples: list[tuple[int, int, int, int, int]] = []
         self._most = _MANY
         self._crossed = False
+        self._evaluations = 0
+        self._held: tuple[int, dict[str, int]] = (-1, {})
+        self._summed: tuple[object, Summed, str] | None = None
+
+    @harmless
+    def evaluating(self, number: int) -> None:
+        """A pass has given its second batch, and backward has not run meanwhile."""
+        if self._evaluations < _MOST_EVALUATIONS and torch.is_grad_enabled():
+            held = {name: one.count for name, one in holders().items()}
+            self._held = number, held
+
+    @harmless
+    def evaluated(self, number: int, batches: int) -> None:
+        """A pass over a loader has ended, and backward did not run since it began.
+
+        Whether what is held then is meant for backward is known when that runs next.
+        """
+        (of, held), self._held = self._held, (-1, {})
+        if of != number or batches < _LEAST_BATCHES or not torch.is_grad_enabled():
+            return
+        self._evaluations += 1
+        for name, one in holders().items():
+            # What is made anew for each batch holds as much as it did before.
+            if one.count - held.get(name, 0) < batches - 2 or not (site := one.site()):
+                continue
+            mark = one.last.metadata[_SUM] = object()
+            told = Summed(rank=-1, batches=batches, graphs=one.count, name=name)
+            self._summed = mark, told, site
+            return
+
+    def _settle(self, roots: Iterable[Any] = ()) -> None:
+        """Tell of an evaluation's graphs, unless they are what backward runs on."""
+        if self._summed is None:
+            return
+        (mark, told, site), self._summed = self._summed, None
+        nodes = [getattr(root, "grad_fn", None) for root in roots]
+        for node in nodes:  # grows meanwhile
+            if node is None:
+                continue
+            if node.metadata.get(_SUM) is mark:
+                return
+            if len(nodes) < _MOST_NODES:
+                nodes += [following for following, _ in node.next_functions]
+        RECORDER.observe(told, site)
 
     @harmless
     def backward(self, roots: Iterable[Any]) -> None:
         """A backward pass is about to begin at these tensors."""
+        roots = list(roots)
+        self._settle(roots)
         self._backwards += 1
         if self._backwards > _ALL and self._backwards % _EACH:
             return
         mark = _Mark(self._steps, PASSES.begun)
-        for root in list(roots)[:2]:
+        for root in roots[:2]:
             node = getattr(root, "grad_fn", None)
             for _ in range(_DEPTH):
                 if node is None or hasattr(node, "variable"):
@@ -151,7 +207,12 @@ class Kept:
 
     def tell(self) -> None:
         """At the end of the process."""
+        self._finish()
         self._tell()
+
+    @harmless
+    def _finish(self) -> None:
+        self._settle()
 
 
 KEPT = Kept()

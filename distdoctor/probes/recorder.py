@@ -58,6 +58,7 @@ class Recorder:
         blind: Whether a call went by uncounted; no further ones are written then.
         on_turn: What is called when this process begins to play in another run.
         on_end: What is called when nothing is to be seen any more.
+        child_of: The process of a rank that forked this one; 0: this is no such child.
         batching: Threads that are inside `batch_isend_irecv`.
     """
 
@@ -67,6 +68,7 @@ class Recorder:
         self.folder = Path(os.environ.get(FOLDER_VARIABLE, "."))
         self.spawned = -1
         self.calls = 0
+        self.child_of = 0
         self.blind = False
         self.on_turn: list[Callable[[], None]] = []
         self.on_end: list[Callable[[], object]] = []
@@ -78,20 +80,37 @@ class Recorder:
         self._told = False
         self._substituted: set[str] = set()
 
-    def open(self, rank: int, world_size: int) -> JournalWriter | None:
-        """Give this process its journal, if it has none yet."""
+    def open(self, rank: int, world_size: int, part: int = 1) -> JournalWriter | None:
+        """Give this process its journal, if it has none yet.
+
+        Args:
+            rank: The rank it plays.
+            world_size: Number of ranks; 0 if not known.
+            part: The journal has this part of the usual size.
+        """
         if self.writer is None:
-            self.writer = JournalWriter.of_environment(self.folder, rank, world_size)
+            self.writer = JournalWriter.of_environment(
+                self.folder, rank, world_size, part
+            )
             os.environ[OWNER_VARIABLE] = str(os.getpid())
             if self.blind:
                 self.writer.go_blind()
             self._offer_stacks()
         return self.writer
 
-    def turn(self, folder: Path, rank: int, world_size: int) -> None:
-        """Begin to play in another run, with another record folder.
+    def turn(
+        self, folder: Path, rank: int, world_size: int, *, again: bool = False
+    ) -> None:
+        """Begin to play in another run, with another journal.
 
         What the probes remember of the last run is forgotten.
+
+        Args:
+            folder: The record folder.
+            rank: The rank it plays.
+            world_size: Number of ranks; 0 if not known.
+            again: It has a journal in this folder, and there may be many more: they
+                are kept small.
 
         Raises:
             OSError: The journal cannot be made; nothing is written then.
@@ -103,7 +122,7 @@ class Recorder:
         self._substituted.clear()
         for forget in self.on_turn:
             forget()
-        self.open(rank, world_size)
+        self.open(rank, world_size, part=8 if again else 1)
 
     def finish(self) -> None:
         """Write down what is not yet; more may come."""
@@ -123,6 +142,7 @@ class Recorder:
 
     def forked(self) -> None:
         """In a child: leave the parent's journal alone."""
+        self.child_of = os.getppid() if self.writer is not None else 0
         self.writer = self._notes = None
         self.lock = threading.Lock()
         self._local = threading.local()

@@ -8,7 +8,9 @@ import sys
 import sysconfig
 from types import CodeType, FrameType, TracebackType
 
+from distdoctor.journal import joined, parted
 from distdoctor.model.layers import LAYERS
+from distdoctor.probes.variables import Names
 
 OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # noqa: PTH100, PTH120
 _LIBRARY = tuple(
@@ -86,7 +88,7 @@ def _is_users(file: str) -> bool:
 
 def text_of(file: str, line: int, function: str) -> str:
     """A site as it stands in the journal."""
-    return f"{os.path.abspath(file)}\n{line}\n{function}"  # noqa: PTH100
+    return joined(os.path.abspath(file), str(line), function)  # noqa: PTH100
 
 
 def call_site(depth: int) -> str:
@@ -135,7 +137,9 @@ def making_site(depth: int, kind: type) -> str:
             site = _text_at(frame)
             if code.co_name != "__init__" or not code.co_argcount:
                 break
-            if not isinstance(frame.f_locals.get(code.co_varnames[0]), kind):
+            with Names(frame) as value:
+                made = isinstance(value(code.co_varnames[0]), kind)
+            if not made:
                 break
         frame = frame.f_back
     return site
@@ -158,7 +162,7 @@ def asking_site() -> str:
     Launchers are programs, too: torchrun is a script beside Python, or a part of torch.
     """
     site = call_site(1)
-    file = site.partition("\n")[0]
+    file = parted(site)[0]
     by_launcher = not file.endswith(".py") or any(mark in file for mark in _MARKS)
     return "" if by_launcher else site
 

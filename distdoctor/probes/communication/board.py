@@ -17,9 +17,11 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 
+from distdoctor.journal import offset_of
 from distdoctor.probes.harmless import lost
 
 _LARGEST_BYTES = 1 << 20
@@ -120,6 +122,27 @@ class NoBoard:
         return True
 
 
+def _has_had_other_sizes(folder: Path, world_size: int) -> bool:
+    """Whether the job was started before with another number of ranks.
+
+    Then ranks count their starts differently, and what stands on a board may be from a
+    start that is over.
+    """
+    earlier = set(folder.glob("rank-*.[1-9]*.journal"))
+    return bool(earlier) and any(
+        size not in {0, world_size}
+        for size in map(_size_in, folder.glob("rank-*.journal"))
+    )
+
+
+def _size_in(journal: Path) -> int:
+    """The number of ranks that a journal's header tells; 0: none."""
+    with suppress(OSError), journal.open("rb") as file:
+        file.seek(offset_of("world_size"))
+        return int.from_bytes(file.read(4), "little")
+    return 0
+
+
 def board_of(
     folder: Path, group: str, members: int, member: int, rank: int, world_size: int
 ) -> Board | NoBoard:
@@ -133,6 +156,8 @@ def board_of(
         rank: Its number in the world.
         world_size: Of the job.
     """
+    if _has_had_other_sizes(folder, world_size):
+        return NoBoard()
     local = local_cells(members, rank, world_size, os.environ)
     cells, cell, whose = local or (members, member, "")
     try:

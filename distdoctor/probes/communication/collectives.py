@@ -11,6 +11,7 @@ Source: measured with torch 2.8 to 2.15; nothing in stock torch fills the slot.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
@@ -20,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.library import Library
 
-from distdoctor.journal import NODES_MODULO, Kind, group_text
+from distdoctor.journal import CHILDREN_FILE, NODES_MODULO, OFTEN, Kind, group_text
 from distdoctor.model.layers import LAYER_SHIFT
 from distdoctor.model.operations import (
     ASYNCHRONOUS,
@@ -54,6 +55,9 @@ from distdoctor.probes.communication.tensors import (
     floating_elements,
     reader_of,
 )
+from distdoctor.probes.communication.turns import TURNS
+from distdoctor.probes.data.few import MOST_VALUES
+from distdoctor.probes.data.figures import FIGURES
 from distdoctor.probes.data.metrics import METRICS
 from distdoctor.probes.harmless import harmless, lost
 from distdoctor.probes.recorder import RECORDER, blinded
@@ -64,7 +68,7 @@ _META = torch._C.DispatchKey.Meta
 
 # A member of an Enum costs a lookup of 0.1 µs each time.
 _ENTER, _REFUSE = int(Kind.ENTER), int(Kind.REFUSE)
-_RETURN, _WOKE = int(Kind.RETURN), int(Kind.WOKE)
+_RETURN, _WAIT, _WOKE = int(Kind.RETURN), int(Kind.WAIT), int(Kind.WOKE)
 
 _is_completed = dist.Work.is_completed  # before anybody replaces it
 
@@ -108,6 +112,7 @@ class Collectives:
     """The kernels and what they remember; one per process.
 
     Attributes:
+        inside: What threads have issued within a function that waits for all of it.
         works: Work objects and their calls, by the identity of the Work: it is held so
             that pybind hands the user this very object.
         by_pointer: Calls by the address of their result, for functional collectives.
@@ -116,6 +121,7 @@ class Collectives:
 
     def __init__(self) -> None:
         self.works: OrderedDict[int, tuple[Any, Pending]] = OrderedDict()
+        self.inside: dict[int, list[Pending]] = {}
         self.by_pointer: OrderedDict[int, Pending] = OrderedDict()
         self.handles = Handles()
         self._groups: dict[str, _Group | None] = {}
@@ -152,6 +158,7 @@ class Collectives:
         self._seen.clear()
         self._tasks.clear()
         self._failing = self._in_vain = 0
+        TURNS.forget()
 
     def met(self) -> int:
         """How many collectives this process has done on the world."""
@@ -213,6 +220,17 @@ class Collectives:
             self._in_vain += 1
             RECORDER.note("misplaced", call_site(4), device="meta", op=operation.name)
 
+    def _in_child(self, operation: Operation, group: Any) -> None:
+        """Note the first call of a process that a rank has forked."""
+        parent, RECORDER.child_of = RECORDER.child_of, 0
+        if group.size() < 2:
+            return
+        worker = torch.utils.data.get_worker_info()
+        note: dict[str, object] = {"by": parent, "pid": os.getpid()}
+        note |= {"op": operation.name, "site": call_site(4)}
+        note["worker"] = -1 if worker is None else worker.id
+        RECORDER.append(CHILDREN_FILE, note)
+
     def _entering(
         self, code: int, operation: Operation, op: Any
     ) -> Callable[[tuple[Any, ...]], Pending | None]:
@@ -234,6 +252,8 @@ class Collectives:
         def entering(args: tuple[Any, ...]) -> Pending | None:
             writer = recorder.writer
             if writer is None:
+                if recorder.child_of:
+                    self._in_child(operation, unbox(args[at_group]))
                 return None
             unboxed = unbox(args[at_group])
             name = unboxed.group_name
@@ -312,6 +332,10 @@ class Collectives:
                     EXCHANGES.count(spec[2], args[at_read], layer, task != -1)
                 if METRICS.passes and not layer and operation.payload:
                     METRICS.contribute(spec[2], args[at_read], text)
+                if at_reduce is not None and not layer and 0 < spec[2] <= MOST_VALUES:
+                    FIGURES.summed(spec[2], args[at_read], text)
+                if ordinal and not layer and task == -1 and TURNS.are_open(site):
+                    TURNS.look(site, ordinal)
                 if flags & UNUSED:
                     pending.watched = watchable(args[at_read], group.polled)
             except Exception as failed:  # noqa: BLE001
@@ -331,6 +355,11 @@ class Collectives:
         boxed = out[-1] if isinstance(out, tuple) else out
         if boxed is None:  # monitored_barrier has done all its waiting
             writer.put(_WOKE, thread, pending.call, pending.ordinal, pending.group)
+            return
+        issued = self.inside.get(thread)
+        if issued is not None:
+            issued.append(pending)
+            writer.put(_WAIT, thread, pending.call, pending.ordinal, pending.group)
             return
         work = dist.Work.unbox(boxed)
         works = self.works
@@ -375,7 +404,7 @@ class Collectives:
         generation = self._seen.get((name, ranks), 0)
         self._seen[name, ranks] = generation + 1
         assert RECORDER.writer is not None
-        generation += 1000 * RECORDER.writer.incarnation
+        generation += OFTEN * RECORDER.writer.incarnation
         text = group_text(name, getattr(group, "group_desc", ""), generation, ranks)
         # Without the description, which members of a mixed-up mesh differ in.
         shared = group_text(name, "", generation, ranks)

@@ -10,17 +10,33 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
+from torch.nn.modules._functions import SyncBatchNorm
 
 from distdoctor.model.layers import LAYERS
+from distdoctor.model.observed.gradients import Within
 from distdoctor.probes.fingerprints.readings import is_capturing
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.recorder import RECORDER
+from distdoctor.probes.sites import call_site, frame_above
+from distdoctor.probes.variables import Names
 
 _OF_WRAPPERS = (LAYERS.index("ddp"), LAYERS.index("checkpoint"))
+
+_OF_MODELS = (0, LAYERS.index("dtensor"))
 
 _MOST_LOOKS = 64  # calls that are looked at between two steps
 
 _MOST_COPIES = 4  # of them, by their elements, which a GPU has to be waited for
+
+_FIGURES = 16  # elements of a metric
+
+_MOST_PLACES = 8  # lines within forward passes that are told between two steps
+
+_CALLING = nn.Module._call_impl.__code__
+
+_NORMALISING = SyncBatchNorm.forward.__code__  # exchanges statistics of a whole batch
 
 Weights = Callable[[], Iterable[Tensor]]
 
@@ -44,6 +60,7 @@ class Exchanges:
         self.moved = self.reduced = self.mixed = self.unclear = 0
         self.members = 1
         self._looks = self._copies = 0
+        self._within: set[str] = set()
         self._copy = "else"  # what the last copy was of
         self._weights: Weights = tuple
 
@@ -55,6 +72,7 @@ class Exchanges:
         """
         self.looking, self._weights = True, weights
         self._looks = self._copies = 0
+        self._within.clear()
 
     def count(
         self, elements: int, argument: Any, layer: int, in_backward: bool
@@ -69,6 +87,19 @@ class Exchanges:
             self.unclear += elements
         elif self.looking and elements > 1:
             self._look(elements, argument)
+        open_to = self.looking and not in_backward and layer in _OF_MODELS
+        if open_to and elements > _FIGURES:
+            self._place()
+
+    @harmless
+    def _place(self) -> None:
+        """Tell where in the user's code the call is, if a model computes there."""
+        if len(self._within) >= _MOST_PLACES or is_capturing() or not is_within():
+            return
+        site = call_site(3)
+        if site not in self._within:
+            self._within.add(site)
+            RECORDER.observe(Within(rank=-1), site)
 
     @harmless
     def _look(self, elements: int, argument: Any) -> None:
@@ -110,6 +141,31 @@ class Exchanges:
         known = set(map(_first, gradients))
         found = known & {first, first * members, first / members}
         return "gradient" if found else "else"
+
+
+def is_within() -> bool:
+    """Whether the call is part of what a trained model computes, and differentiable.
+
+    What an autograd function does is so, though gradients are off within it.
+    """
+    frame = frame_above(1)
+    differentiable = torch.is_grad_enabled()
+    outermost: object = None
+    while frame is not None:
+        code = frame.f_code
+        if code is _CALLING:
+            outermost = frame.f_locals.get("self")
+        elif code is _NORMALISING:
+            return False
+        elif not differentiable and outermost is None and code.co_argcount:
+            with Names(frame) as value:
+                differentiable = isinstance(value(code.co_varnames[0]), FunctionCtx)
+        frame = frame.f_back
+    return (
+        differentiable
+        and isinstance(outermost, nn.Module)
+        and any(parameter.requires_grad for parameter in outermost.parameters())
+    )
 
 
 def _memory(tensor: Tensor) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
-from distdoctor.journal import Kind, group_text
+from distdoctor.journal import OFTEN, Kind, group_text
 from distdoctor.journal.writer import JournalWriter
 from distdoctor.model.events import SETUP, STORE
 from distdoctor.model.operations import (
@@ -106,7 +106,7 @@ def _written(
     code = CODE_OF[op]
     collective = OPERATIONS[code].is_collective
     name = SETUP if collective else STORE
-    text = group_text(name, name, 1000 * writer.incarnation, members)
+    text = group_text(name, name, OFTEN * writer.incarnation, members)
     group, board = _meet(text, members if collective else ())
     mark, spec, site = NOT_SEEN, 0, 0
     try:  # what cannot be read is left out; the call itself is counted

@@ -2,11 +2,14 @@
 
 On gloo a synchronous collective returns at once from the backend; the blocking part is
 `Work.wait`, called by torch's Python code, which can be replaced. Functional
-collectives wait in the operator `_c10d_functional::wait_tensor`.
+collectives wait in the operator `_c10d_functional::wait_tensor`. What
+DistributedDataParallel exchanges outside of backward is issued and waited for within
+one function of C++ each.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -93,4 +96,44 @@ def watch_waits(collectives: Collectives) -> Library:
         return result
 
     library.impl("wait_tensor", wait_tensor, "BackendSelect", with_keyset=True)
+    for owner, name in _WAITING_INSIDE:
+        _watch_inside(collectives, owner, name)
     return library
+
+
+_WAITING_INSIDE: tuple[tuple[Any, str], ...] = (
+    (dist, "_verify_params_across_processes"),
+    (dist, "_broadcast_coalesced"),
+    (getattr(dist, "Reducer", None), "_rebuild_buckets"),
+)
+"""Functions in C++ that wait for all they issue.
+
+Source: `verify_params_across_processes`, `broadcast_coalesced` and
+`Reducer::sync_bucket_indices` in torch/csrc/distributed/c10d/reducer.cpp and comm.cpp.
+"""
+
+
+def _watch_inside(collectives: Collectives, owner: Any, name: str) -> None:
+    """Take each call that a function issues for one that its thread waits for."""
+    made = getattr(owner, name, None)
+    if made is None:
+        return
+    inside = collectives.inside
+
+    @functools.wraps(made)
+    def issuing(*args: Any, **kwargs: Any) -> Any:
+        thread = RECORDER.thread()
+        issued = inside[thread] = []
+        try:
+            result = made(*args, **kwargs)
+        except BaseException:
+            for pending in issued:
+                _put(_RAISED, pending)
+            raise
+        finally:
+            inside.pop(thread, None)
+        for pending in issued:
+            _put(_WOKE, pending)
+        return result
+
+    setattr(owner, name, issuing)

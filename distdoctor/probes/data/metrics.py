@@ -10,21 +10,16 @@ from __future__ import annotations
 import functools
 import io
 import logging
-import math
 import re
 import sys
 from typing import Any
 
-from torch import Tensor
-
 from distdoctor.model.observed.metrics import Contributed, Reported
-from distdoctor.probes.fingerprints.readings import is_capturing
+from distdoctor.probes.data.few import few_values
+from distdoctor.probes.data.figures import FIGURES
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.sites import call_site
-
-MOST_VALUES = 8
-"""Numbers of a call that are noted; those of more are no few figures."""
 
 _MOST_TOLD = 500  # calls of a process
 
@@ -86,17 +81,7 @@ class Metrics:
         if self._told >= _MOST_TOLD:
             return
         self._told += 1
-        values: tuple[float, ...] = ()
-        if 0 < floating <= MOST_VALUES and not is_capturing():
-            tensors = argument if isinstance(argument, list | tuple) else [argument]
-            if all(type(tensor) is Tensor for tensor in tensors):
-                values = tuple(
-                    float(value)
-                    for tensor in tensors
-                    for value in tensor.detach().double().reshape(-1).tolist()
-                )
-        if not all(map(math.isfinite, values)):
-            values = ()
+        values = few_values(floating, argument)
         told = Contributed(rank=-1, passes=self.passes, values=values)
         RECORDER.observe(told, site)
 
@@ -133,6 +118,8 @@ def _watch_stream(stream: Any) -> None:
     def write(text: str, /) -> int:
         if METRICS.passes:
             METRICS.report(text)
+        if FIGURES.lines > 0:
+            FIGURES.write(text)
         return made(text)
 
     stream.__dict__.update({"write": write, _MARK: True})
@@ -146,7 +133,7 @@ def _watch_logging() -> None:
 
     @functools.wraps(made)
     def handle(self: Any, record: logging.LogRecord) -> Any:
-        if METRICS.passes:
+        if METRICS.passes or FIGURES.lines > 0:
             _logged(record)
         return made(self, record)
 
@@ -159,4 +146,7 @@ def _logged(record: logging.LogRecord) -> None:
         text = record.getMessage()
     except Exception:  # noqa: BLE001 - a wrong message is for its handler to tell
         return
-    METRICS.report(text)
+    if METRICS.passes:
+        METRICS.report(text)
+    if FIGURES.lines > 0:
+        FIGURES.log(text)

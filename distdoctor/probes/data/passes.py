@@ -76,10 +76,11 @@ class Source:
 
     Args:
         loader: A DataLoader.
+        number: Of the loader.
         datasets: Numbers of those met so far.
     """
 
-    def __init__(self, loader: Any, datasets: Numbers) -> None:
+    def __init__(self, loader: Any, number: int, datasets: Numbers) -> None:
         bottom = loader.dataset
         views = [bottom]
         self._chain: list[Any] = []  # indices of each Subset, outermost first
@@ -93,6 +94,7 @@ class Source:
         split = [vars(one).get("num_replicas") for one in samplers]
         self.part = Read(
             rank=-1,
+            loader=number,
             view=datasets.of(views[0]),
             dataset=datasets.of(bottom),
             length=-1 if iterable else _length(bottom),

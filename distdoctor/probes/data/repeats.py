@@ -8,22 +8,16 @@ property, no function of the user's.
 from __future__ import annotations
 
 import ast
-import inspect
 import linecache
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from types import FrameType
-from typing import Any
 
 from distdoctor.probes.sites import is_users
+from distdoctor.probes.variables import Names, Value
 
-_SEES_LOCALS = {"locals", "vars", "dir", "eval", "exec"}
-_KEEPS_A_COPY = sys.version_info < (3, 13)  # PEP 667
 _COUNTERS = {"range", "trange"}
 _MOST_ROUNDS = 10**9
-
-Value = Callable[[str], object]
 
 
 def rounds_left(frame: FrameType | None) -> int | None:
@@ -109,7 +103,7 @@ def _rounds(loop: Loop, frame: FrameType) -> tuple[int, int] | None:
     counter = _counter(loop.iter)
     if counter is None:
         return None
-    with _Names(frame) as value:
+    with Names(frame) as value:
         numbers = [_number(argument, value) for argument in counter.args]
         known = [number for number in numbers if number is not None]
         if len(known) != len(numbers) or not 1 <= len(known) <= 3:
@@ -166,36 +160,3 @@ def _object(node: ast.expr, value: Value) -> object:
             holder = _object(whose, value)
             return holder.get(key) if type(holder) is dict else None
     return None
-
-
-class _Names:
-    """Looks up names as a frame sees them, and leaves nothing behind."""
-
-    def __init__(self, frame: FrameType) -> None:
-        self._frame = frame
-        code = frame.f_code
-        self._optimised = bool(code.co_flags & inspect.CO_OPTIMIZED)
-        # Until Python 3.13 a frame keeps the dictionary it gives, and gives the same
-        # to `locals()`: who has called that holds it, and must not see it change.
-        hidden = self._optimised and _KEEPS_A_COPY
-        self._readable = not (hidden and _SEES_LOCALS & set(code.co_names))
-        self._emptied = hidden and self._readable
-        self._locals: Any = {}
-
-    def __enter__(self) -> Value:
-        if self._optimised and self._readable:
-            self._locals = self._frame.f_locals
-        return self._value
-
-    def __exit__(self, *_: object) -> None:
-        if self._emptied:
-            self._locals.clear()  # it would keep what the user's code lets go of
-        self._locals = {}
-
-    def _value(self, name: str) -> object:
-        code = self._frame.f_code
-        if name in self._locals:
-            return self._locals[name]
-        if self._optimised and name in code.co_varnames + code.co_cellvars:
-            return None  # a local name that may not be read, or has no value yet
-        return self._frame.f_globals.get(name)

@@ -20,15 +20,19 @@ from torch.utils.data import DataLoader, DistributedSampler, dataloader
 
 from distdoctor.model.observed.data import SET_EPOCH, Made
 from distdoctor.probes.data import births
+from distdoctor.probes.data.figures import FIGURES
 from distdoctor.probes.data.metrics import METRICS
 from distdoctor.probes.data.passes import Allowance, Numbers, Reading, Source
 from distdoctor.probes.data.shortening import LEFT_OUT
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.memory_seen import KEPT
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.sites import call_site
 
 MOST_PASSES = 5_000
 """Passes that a process tells; a loop may make a loader for every step."""
+
+_SECOND = 2  # batch of a pass, at which the first was made something of
 
 _SOURCE, _READING = "distdoctor_source", "distdoctor_reading"
 
@@ -50,7 +54,7 @@ class Samples:
         self._open: list[Reading] = []
         self._fresh: list[Reading] = []
         self._allowance = Allowance()
-        self._passes = self._resumed = 0
+        self._passes = self._resumed = self._loaders = 0
         self.latest: Reading | None = None  # that gave a batch to train on
 
     # --- what happens ---
@@ -59,7 +63,9 @@ class Samples:
         """A pass over a loader begins; its iterator may have drawn indices already."""
         source = self._sources.get(loader)
         if source is None:
-            source = self._sources[loader] = Source(loader, self._datasets)
+            self._loaders += 1
+            source = Source(loader, self._loaders, self._datasets)
+            self._sources[loader] = source
         setattr(iterator, _SOURCE, source)
         reading = iterator.__dict__.get(_READING)
         if reading is not None:
@@ -87,6 +93,8 @@ class Samples:
                 self._fresh = [one for one in self._fresh if not one.over]
                 self._fresh.append(reading)
                 reading.fresh = True
+        if reading.given == _SECOND and reading.backwards == METRICS.backwards:
+            KEPT.evaluating(reading.part.number)
         if told_now:
             RECORDER.observe(reading.tell(unfinished=True), reading.site)
 
@@ -107,6 +115,7 @@ class Samples:
         RECORDER.observe(reading.tell(unfinished=False, cut=cut), reading.site)
         if reading.backwards == METRICS.backwards:
             METRICS.evaluated(reading.part.number)
+            KEPT.evaluated(reading.part.number, reading.given)
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer made a step."""
@@ -220,7 +229,7 @@ def watch() -> None:
         _watched.append(True)
         stepped = harmless(SAMPLES.stepped)
         register_optimizer_step_post_hook(lambda optimizer, *_: stepped(optimizer))
-        RECORDER.on_turn += [SAMPLES.forget, METRICS.forget]
+        RECORDER.on_turn += [SAMPLES.forget, METRICS.forget, FIGURES.forget]
         METRICS.watch()
         RECORDER.on_end.append(harmless(SAMPLES.flush))
 

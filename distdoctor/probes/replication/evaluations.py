@@ -15,7 +15,7 @@ from distdoctor.model.observed.weights import Evaluated, Normalised
 from distdoctor.probes.fingerprints import prints
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.replication import making
+from distdoctor.probes.replication import copies, making
 from distdoctor.probes.replication.watched import Watched, is_whole, samples_of
 from distdoctor.probes.sites import call_site
 from distdoctor.probes.steps import backwards
@@ -50,6 +50,7 @@ def install() -> None:
         result = made(self, mode)
         if _known and id(self) in _known:  # not for each of its parts
             _turned(self, mode)
+        copies.turned(self, mode)
         return result
 
     nn.Module.train = train  # type: ignore[method-assign]
@@ -86,6 +87,7 @@ _looks = 0
 
 def _beginning(args: tuple[Any, ...]) -> None:
     """Look at what a backward pass goes through, if there is somebody to ask."""
+    copies.training()
     if _layers:
         _look(args[0])
 

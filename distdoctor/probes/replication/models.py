@@ -7,11 +7,12 @@ no other. That costs one look at all objects, and nothing for each forward pass.
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Iterable
 
 from torch import Tensor, nn
+
+from distdoctor.probes.living import living
 
 _WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "OptimizedModule")
 
@@ -47,6 +48,12 @@ _models: list[Model] = []
 def models() -> list[Model]:
     """Those that are known and alive."""
     return [model for model in _models if model.module is not None]
+
+
+def numbered(number: int) -> nn.Module | None:
+    """The model of that number, without wrappers; None if there is none any more."""
+    found = (model.module for model in _models if model.number == number)
+    return next(found, None)
 
 
 def wrapped(module: nn.Module, how: str) -> Model:
@@ -95,10 +102,7 @@ def _known(module: nn.Module, how: str) -> Model:
 def _roots(wanted: set[int]) -> list[nn.Module]:
     """Modules with some of these parameters that are part of no other such module."""
     holding: dict[int, nn.Module] = {}
-    for thing in gc.get_objects():
-        # isinstance would ask proxies for their class, and so run the user's code.
-        if not issubclass(type(thing), nn.Module):
-            continue
+    for thing in living(nn.Module):
         own = thing.__dict__.get("_parameters") or {}
         if any(id(parameter) in wanted for parameter in own.values()):
             holding[id(thing)] = thing
@@ -119,8 +123,7 @@ def _parents() -> dict[int, nn.Module]:
     """By the `id` of a module, one that it is a part of."""
     return {
         id(child): thing
-        for thing in gc.get_objects()
-        if issubclass(type(thing), nn.Module)
+        for thing in living(nn.Module)
         for child in (thing.__dict__.get("_modules") or {}).values()
         if child is not None
     }

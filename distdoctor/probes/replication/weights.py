@@ -21,8 +21,15 @@ from torch.optim.optimizer import (
 
 from distdoctor.model.observed.weights import Loaded, Optimised
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.readable import steps_have_values
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.replication import evaluations, making, models
+from distdoctor.probes.replication import (
+    copies,
+    evaluations,
+    making,
+    models,
+    registrations,
+)
 from distdoctor.probes.replication.watched import Watched, is_whole
 from distdoctor.probes.sites import call_site
 
@@ -42,6 +49,7 @@ _inside: list[tuple[int, FrameType]] = []
 def install() -> None:
     """Right after `import torch`."""
     making.install()
+    registrations.install()
     making.watch_loading(_loading)
     evaluations.install()
     register_optimizer_step_pre_hook(_before)
@@ -54,6 +62,7 @@ def forget() -> None:
     """Another run begins."""
     models.turn()
     evaluations.forget()
+    copies.turn()
     _watched.clear()
     _by_optimizer.clear()
     _inside.clear()
@@ -107,12 +116,12 @@ def _loading(module: nn.Module, site: str) -> None:
 
 
 def _before(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-    if RECORDER.writer is not None:
+    if RECORDER.writer is not None and steps_have_values(optimizer):
         _stepping(optimizer)
 
 
 def _after(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-    if RECORDER.writer is not None:
+    if RECORDER.writer is not None and steps_have_values(optimizer):
         _stepped(optimizer)
 
 
@@ -124,6 +133,7 @@ def _stepping(optimizer: Optimizer) -> None:
     _inside.append((id(optimizer), frame))
     if len(_inside) > 1:
         return  # it is a part of another one, and has parts of tensors
+    copies.stepping()
     loaded = making.loading_site_of(optimizer)
     for watched in _of(optimizer):
         if loaded:
@@ -140,6 +150,7 @@ def _stepped(optimizer: Optimizer) -> None:
     if not _inside:
         for watched in _of(optimizer):
             watched.after()
+            copies.stepped(watched, models.numbered(watched.number))
 
 
 def _is_running(frame: FrameType, now: FrameType | None) -> bool:

@@ -36,6 +36,7 @@ def install() -> None:
         devices,
         groups,
         left_behind,
+        mixing,
         streams,
         tensors,
     )
@@ -50,6 +51,7 @@ def install() -> None:
         batch_norm,
         groups,
         left_behind,
+        mixing,
     ):
         harmless(part.install)()
 

@@ -15,6 +15,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.replacing import replace_everywhere
+from distdoctor.probes.stand_ins import mixing, sharing
 from distdoctor.probes.stand_ins.places import (
     as_cuda,
     asked_by_user,
@@ -170,6 +171,10 @@ def _watch_wrappers() -> None:
         if device_ids is not None and not _was_left_behind(module):
             RECORDER.substituted("devices")
             device_ids = output_device = None
+            mixing.movers.add(self)
+        group = kwargs.get("process_group") or dist.group.WORLD
+        if asked_backend(group) == "nccl":
+            sharing.refuse_shared(group, module.parameters())
         made(self, module, device_ids, output_device, *args, **kwargs)
 
     DistributedDataParallel.__init__ = initialise  # type: ignore[method-assign]
@@ -199,6 +204,7 @@ def _watch_meshes(mesh: Any) -> None:
 
     @functools.wraps(made)
     def initialise(self: Any, device_type: Any, *args: Any, **kwargs: Any) -> None:
+        sharing.excuse()
         if device_type == "cuda":
             _meshes.add("cuda")
             device_type = "cpu"

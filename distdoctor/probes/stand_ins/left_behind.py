@@ -1,4 +1,4 @@
-"""Refuses, as NCCL would, to communicate tensors that were left on the CPU.
+"""Refuses, as NCCL would, tensors that were left on the CPU, and shared devices.
 
 gloo would take them, and the job would break on the first machine with GPUs. Only what
 a line outside of torch hands over counts, and only tensors that are known to be there.
@@ -6,14 +6,14 @@ a line outside of torch hands over counts, and only tensors that are known to be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from distdoctor.probes.replacing import replace_everywhere
-from distdoctor.probes.stand_ins import groups
+from distdoctor.probes.stand_ins import groups, sharing
 from distdoctor.probes.stand_ins.places import asked_by_user, is_left_behind
 
 _FUNCTIONS = (
@@ -36,19 +36,19 @@ def install() -> None:
 
 
 def _call(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    if asked_by_user(3) and is_refused((*args, *kwargs.values())):
-        raise RuntimeError("No backend type associated with device type cpu")
+    if asked_by_user(3):
+        _judge((*args, *kwargs.values()))
     return made(*args, **kwargs)
 
 
-def is_refused(arguments: Iterable[Any]) -> bool:
-    """Whether a group on NCCL alone is given a tensor of the CPU."""
-    given = tuple(arguments)
+def _judge(given: tuple[Any, ...]) -> None:
     kind = dist.ProcessGroup
     group = next((one for one in given if isinstance(one, kind)), dist.group.WORLD)
     if groups.asked_backend(group) != "nccl":
-        return False
-    return any(is_left_behind(tensor) for tensor in _tensors(given))
+        return
+    if any(map(is_left_behind, _tensors(given))):
+        raise RuntimeError("No backend type associated with device type cpu")
+    sharing.refuse_shared(group, _tensors(given))
 
 
 def _tensors(given: tuple[Any, ...]) -> Iterator[torch.Tensor]:

@@ -67,6 +67,7 @@ class _State:
     contexts = False  # a default device was ever set
     home = 0  # the device that was chosen last, in whatever thread
     tensor_type = False  # the default tensor type was set to one of CUDA
+    left_gpu = False  # a result that has a gradient was moved to the CPU
     limit = _FIRST_LIMIT
 
 
@@ -204,6 +205,15 @@ def place_of(tensor: Any) -> torch.device:
 def is_left_behind(tensor: Any) -> bool:
     """Whether a tensor would be on the CPU for sure."""
     return known_place(tensor) is CPU
+
+
+def is_surely_there(tensor: Any) -> bool:
+    """Whether a tensor would be on a GPU for sure: made there, or moved by a copy.
+
+    The very object of `cuda_at` says so; an equal one that it may be so.
+    """
+    known = known_place(tensor)
+    return known is not None and known.type == "cuda" and known is cuda_at(known.index)
 
 
 def pin(tensor: torch.Tensor) -> None:

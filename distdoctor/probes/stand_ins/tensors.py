@@ -54,6 +54,7 @@ _TYPES = {
     if hasattr(torch, name := f"{kind}Tensor")
 }
 
+_Device = torch._C.device
 _made_to = torch._C.TensorBase.to
 _device_of = torch._C.TensorBase.device.__get__
 
@@ -96,6 +97,7 @@ def _to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     target = as_cuda(first)
     if target is None:
         if state.touched and is_cpu(first):
+            _note_return(self)
             if moves_for_user():
                 return _to_cpu(self, args, kwargs)
             if is_left_behind(self):  # torch may move it to the device of a mesh
@@ -117,14 +119,25 @@ def _to_cuda(
     if known is not None and known != target and len(args) < _AT_COPY:
         kwargs = {**kwargs, "copy": True}
     moved = _made_to(self, *args, **kwargs)
-    put(moved, target)
+    if moved is not self:
+        put(moved, cuda_at(target.index))
+    elif known is None or known != target:
+        put(
+            moved, _Device("cuda", target.index)
+        )  # perhaps it is; see `is_surely_there`
     return moved
+
+
+def _note_return(self: Tensor) -> None:
+    if self.requires_grad and not self.is_leaf:
+        state.left_gpu = True
 
 
 _AT_COPY = 4  # to(device, dtype, non_blocking, copy)
 
 
 def _to_cpu(self: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    _note_return(self)
     if place_of(self).type != "cuda" or len(args) >= _AT_COPY:
         return _made_to(self, *args, **kwargs)
     moved = _made_to(self, *args, **{**kwargs, "copy": True})
@@ -162,6 +175,7 @@ def _cuda(self: Tensor, device: Any = None, *args: Any, **kwargs: Any) -> Tensor
 
 
 def _cpu(made: Callable[..., Any], self: Tensor, *args: Any, **kwargs: Any) -> Any:
+    _note_return(self)
     if state.touched and moves_for_user(3) and not args:
         there = _to_cpu(self, (CPU,), kwargs)
         if there is not self:
@@ -206,6 +220,7 @@ def _type(made: Callable[..., Any], self: Tensor, *args: Any, **kwargs: Any) -> 
         if told.startswith("torch.") and asked_by_user(3) and _is_cuda(self):
             return "torch.cuda." + told.removeprefix("torch.")
         return told
+    _note_return(self)
     if isinstance(dtype, str) and dtype.startswith("torch.cuda."):
         plain = made(self, "torch." + dtype.removeprefix("torch.cuda."))
         return plain.cuda()
@@ -335,7 +350,7 @@ def _made_there(
 ) -> Any:
     touch()
     result = made(*args, **{**kwargs, "device": CPU})
-    put(result, target)
+    put(result, cuda_at(target.index))
     return result
 
 
@@ -355,6 +370,8 @@ def _adopting(made: Callable[..., Any]) -> Callable[..., Any]:
     def make(*args: Any, **kwargs: Any) -> Any:
         target = as_cuda(kwargs.get("device"))
         if target is None:
+            if args and isinstance(args[0], Tensor):
+                _note_return(args[0])
             return made(*args, **kwargs)
         kwargs["device"] = CPU
         result = made(*args, **kwargs)

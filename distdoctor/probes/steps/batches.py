@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from types import FrameType
 
 from torch import Tensor
@@ -38,7 +39,9 @@ def batches_of(account: Account) -> tuple[int, bool]:
     if _are_parts(passes):
         return len(passes), True
     # More were fetched at once, or no loader gives them.
-    if (given == 0 or given >= len(passes)) and _are_others(account):
+    if (given == 0 or given >= len(passes)) and (
+        not account.strange and are_others(passes)
+    ):
         return len(passes), False
     return 0, False
 
@@ -60,17 +63,16 @@ def _are_parts(passes: list[Pass]) -> bool:
     return end * known[0].element_size() == known[0].untyped_storage().nbytes()
 
 
-def _are_others(account: Account) -> bool:
+def are_others(passes: Sequence[Pass]) -> bool:
     """Whether one loop runs the same losses on one batch after the other.
 
     Several losses on one batch have one and the same labels, or are called at several
     lines, or train parameters of their own; those of an adversary have labels that are
     all alike.
     """
-    passes = account.passes
     labels = [one.main.target for one in passes]
     known = [one for one in labels if one is not None and one.is_cpu]
-    if account.strange or len(known) != len(passes):
+    if len(known) != len(passes):
         return False
     if len({(one.stack, one.changed) for one in passes}) != 1:
         return False
@@ -78,3 +80,15 @@ def _are_others(account: Account) -> bool:
         return False
     shown = [tuple(one.reshape(-1)[:_SHOWN].tolist()) for one in known]
     return len(set(shown)) > 1 and not all(len(set(one)) == 1 for one in shown)
+
+
+def are_turns(passes: Sequence[Pass]) -> bool:
+    """Whether one loop runs them all, and not on labels that are known to be the same.
+
+    An input that is changed by its gradient keeps its labels.
+    """
+    known = [one.main.target for one in passes if one.main.target is not None]
+    where = {(one.data_ptr(), one.numel()) for one in known}
+    return len({one.stack for one in passes}) == 1 and (
+        len(known) < len(passes) or len(where) == len(passes)
+    )

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from distdoctor.model.observed.gradients import NO_GRADIENT
+from distdoctor.probes.fingerprints.readings import print_of
+
 _SAMPLE = 64  # elements of a tensor that are compared
 
 _FEWEST = 4  # elements by which a multiple can be told
@@ -32,8 +35,10 @@ class Own:
     sample: Tensor
     sent: Tensor | None = None  # a norm
     factor: float = 0.0
+    early: bool = True  # that was done before the step
     before: Tensor | None = None  # elements of the parameter before the step
     used: Tensor | None = None  # likewise of its gradient
+    settled: int = NO_GRADIENT  # print of what the step itself made of its gradient
 
     @property
     def parameter(self) -> Tensor:
@@ -86,6 +91,20 @@ def factor(own: Tensor, now: Tensor) -> float:
         rest = float(torch.linalg.vector_norm(b - factor * a))
         whole = float(torch.linalg.vector_norm(b))
     return factor if math.isfinite(whole) and rest <= _UNLIKE * whole else 0.0
+
+
+def settle(own: Own) -> None:
+    """Take the gradient as the step has left it: it was sent within that.
+
+    An optimizer that averages gradients itself finds those of one rank before.
+    """
+    gradient = own.parameter.grad
+    if own.used is None or gradient is None or not is_readable(gradient):
+        return
+    now = sample(gradient.detach())
+    if now.shape == own.used.shape and bool(now.any()) and not now.equal(own.used):
+        own.used = now.clone()
+        own.settled = print_of(gradient)
 
 
 def moved(own: Own) -> float:

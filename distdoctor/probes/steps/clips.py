@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.readable import is_transforming
 from distdoctor.probes.replacing import traced_as
 
 
@@ -75,7 +76,7 @@ def install() -> None:
 def _telling(made: Callable[..., Any], bound: str) -> Callable[..., Any]:
     @functools.wraps(made)
     def clip(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or is_transforming():
             return made(*args, **kwargs)
         given = {**dict(zip(("parameters", bound), args, strict=False)), **kwargs}
         if _inside or not given.keys() >= {"parameters", bound}:

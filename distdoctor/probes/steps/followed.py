@@ -16,6 +16,8 @@ from distdoctor.probes.communication.exchanges import EXCHANGES
 from distdoctor.probes.fingerprints import readings
 from distdoctor.probes.steps import optimizers
 from distdoctor.probes.steps.accounts import NO_BATCH, Batch
+from distdoctor.probes.steps.accounts import Pass as Labelled
+from distdoctor.probes.steps.batches import are_others, are_turns
 from distdoctor.probes.steps.optimizers import Optimizer
 
 MOST_WORDS = 8_192
@@ -30,6 +32,10 @@ _PLAIN = (Tensor, nn.Parameter)  # and nothing that only looks like one
 _VERY_CLOSE = 1e-5
 
 _TELLING = 256.0  # a scale that is more than what averaging does to a number
+
+_MOST_LOOKS = 3  # cycles that lose gradients, whose labels are looked at
+
+_MOST_LABELLED = 64  # passes of such a cycle
 
 _WINDOWS = range(2, 65)  # batches or ranks, that are divided by at the same time
 
@@ -75,10 +81,13 @@ class Followed:
         self.elements = self.size_bytes = self.steps = self.moved = 0
         self.static = False
         self.words: list[str] = []
-        self.closing: tuple[list[str], int, int, str] | None = None
+        self.closing: tuple[list[str], int, int, int, str] | None = None
         self.held_words: list[str] = []
-        self.held_batches = self.held_step = self.more = 0
+        self.held_batches = self.held_loaders = self.held_step = self.more = 0
         self.held_site = ""
+        self.others = self.turns = False
+        self._looks = 0
+        self._labelled: list[Labelled] = []
         self.known: set[tuple[str, int]] = set()
         self.acts: set[tuple[str, str]] = set()
 
@@ -245,6 +254,19 @@ class Followed:
         self.filled, self.spent = True, False
         self._weight_seen = self._weight()
 
+    @property
+    def asks_for_labels(self) -> bool:
+        """Whether what backward runs on is to be seen: some of it was lost before."""
+        return (
+            words.DROP in self.held_words
+            and self._looks < _MOST_LOOKS
+            and len(self._labelled) < _MOST_LABELLED
+        )
+
+    def label(self, this: Labelled) -> None:
+        """Backward is about to run on it."""
+        self._labelled.append(this)
+
     def clear(self) -> None:
         """They are gone."""
         if self.pending:
@@ -264,9 +286,15 @@ class Followed:
     def close(self, steps: int, site: str) -> None:
         """The last word ends a cycle."""
         self.use()
-        self.closing = self.words, len(self._batches), steps, site
+        loaders = len({number for number, _ in self._batches})
+        self.closing = self.words, len(self._batches), loaders, steps, site
         self._late, self._dropped = self._dropped, []
         self.words, self._batches = [], set()
+        if self._labelled:
+            self._looks += 1
+            self.others = are_others(self._labelled)
+            self.turns = are_turns(self._labelled)
+            self._labelled = []  # it would keep labels alive
 
     def mark_spare(self, said: list[str]) -> None:
         """Write what served another optimizer as such, and as nothing that was lost."""

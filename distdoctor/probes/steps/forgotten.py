@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from typing import TypeAlias
 
@@ -10,11 +9,12 @@ from torch import Tensor, nn
 
 from distdoctor.model.observed.gradients import Forgotten
 from distdoctor.probes.fingerprints import prints
+from distdoctor.probes.living import living
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.replication import additions
 from distdoctor.probes.steps import optimizers
 
-_FIRST, _SECOND = 2, 8  # steps of all optimizers at which they are looked for
+_FIRST, _SECOND = 2, 4  # steps of all optimizers at which they are looked for
 
 _MOST_NAMES = 50
 
@@ -58,10 +58,7 @@ def _tell(step: int) -> None:
 def _unheld() -> list[tuple[str, Tensor]]:
     """With their names, those that have a gradient."""
     found: dict[int, Tensor] = {}
-    for thing in gc.get_objects():
-        # isinstance would ask proxies for their class, and so run the user's code.
-        if not issubclass(type(thing), nn.Module):
-            continue
+    for thing in living(nn.Module):
         for parameter in (thing.__dict__.get("_parameters") or {}).values():
             if (
                 parameter is not None

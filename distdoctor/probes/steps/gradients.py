@@ -20,6 +20,7 @@ from distdoctor.model.observed.gradients import (
     Backward,
     Gradients,
     Unstepped,
+    Weighed,
 )
 from distdoctor.probes.communication.exchanges import EXCHANGES
 from distdoctor.probes.data import inputs
@@ -62,12 +63,14 @@ class _Window:
         passes: Backward passes.
         local: The last pass was not to be averaged.
         factor: Of the last loss; see `losses`.
+        mean: Its factor if it is of one main term, and how many elements that is of.
     """
 
     def __init__(self) -> None:
         self.passes = self.steps = 0
         self.local = False
         self.factor = 0.0
+        self.mean = 0.0, 0.0
         self.lines: set[str] = set()
         self.probes: dict[int, _Probes] = {}
 
@@ -116,15 +119,15 @@ def begun(loss: Tensor, given: Any) -> None:
         unit = given is None or float(given) == 1.0
         members = EXCHANGES.members
         _window.factor = losses.factor_of(loss, members=members) if unit else 0.0
+        main = losses.main_of(losses.terms_of(loss)) if unit else losses.Term()
+        _window.mean = main.factor, float(main.count)
 
 
 def bypassed(reduced: bool, local: bool) -> None:
     """Backward has run: perhaps a wrapper was left out that should have averaged."""
-    if reduced or local:
-        return
     wrappers = optimizers.wrappers()
     if wrappers and not _is_compiling():
-        bypasses.watch(wrappers)
+        bypasses.passed(wrappers, reduced or local)
 
 
 def passed(_reduced: bool, local: bool) -> None:
@@ -186,6 +189,7 @@ def stepping(
     else:
         known.most = max(known.most, grown["moved"])
         infinities.watch(known)
+    _window.mean = 0.0, 0.0  # the next step may not be looked at while backward runs
 
 
 @harmless
@@ -224,6 +228,17 @@ def _look(known: Optimizer, grown: dict[str, int], probes: _Probes | None) -> No
         ),
         call_site(4),
     )
+    factor, count = _window.mean
+    if grown["passes"] == 1 and factor and count:
+        single = Weighed(
+            rank=-1,
+            optimizer=known.number,
+            window=known.steps,
+            batches=1,
+            factors=(factor,),
+            counts=(count,),
+        )
+        RECORDER.observe(single, call_site(4))
     known.most = 0
     if NOT_FINITE in norms:
         infinities.examine(known)

@@ -40,6 +40,29 @@ class _Before:
 _before: _Before | None = None
 
 
+class _Since:
+    """Elements of some parameters as an earlier step has left them.
+
+    Attributes:
+        still: Those that had a gradient since at all steps that were looked at, and
+            were moved by none of those.
+    """
+
+    def __init__(self, step: int, before: _Before) -> None:
+        self.step = step
+        self.held = tuple(map(id, before.parameters))
+        self.weights = [_sample(one).clone() for one in before.parameters]
+        self.still = before.given
+
+
+_MOST_OPTIMIZERS = 64  # whose elements are remembered
+
+_APART = 3  # steps, at the least, that an element has not moved in
+
+_since: dict[int, _Since] = {}
+"""By the number of an optimizer."""
+
+
 def looking(known: Optimizer) -> None:
     """A step is about to be made that is looked at."""
     global _before
@@ -68,6 +91,7 @@ def stepped(optimizer: torch.optim.Optimizer, known: Optimizer) -> None:
     chosen = before.parameters
     own = not type(optimizer).step.__module__.startswith("torch.optim.")
     given, lost, faded = _counts(before, optimizer)
+    since, stayed = _stayed(before, known.steps)
     held = set(map(id, chosen))
     compensated = own and (
         before.drawn != _drawn(chosen[0].device)
@@ -93,6 +117,8 @@ def stepped(optimizer: torch.optim.Optimizer, known: Optimizer) -> None:
             compensated=compensated,
             given=given,
             lost=lost,
+            since=since,
+            stayed=stayed,
             faded=faded,
         ),
         call_site(4),
@@ -103,6 +129,7 @@ def turn() -> None:
     """Forget all: the process begins to play in another run."""
     global _before
     _before = None
+    _since.clear()
 
 
 # --- before and after ---
@@ -126,6 +153,32 @@ def _counts(before: _Before, optimizer: torch.optim.Optimizer) -> tuple[int, int
             return 0, 0, 0
         given, lost, faded = torch.stack(parts).sum(0).tolist()
     return given, lost, faded
+
+
+def _stayed(before: _Before, step: int) -> tuple[int, int]:
+    """An earlier step, and how many elements are where that has left them.
+
+    Their gradients asked them to move, and each single step was rounded away.
+    """
+    number = before.known.number
+    earlier = _since.get(number)
+    if earlier is None or earlier.held != tuple(map(id, before.parameters)):
+        if number in _since or len(_since) < _MOST_OPTIMIZERS:
+            _since[number] = _Since(step, before)
+        return 0, 0
+    now = [_sample(one) for one in before.parameters]
+    with torch.no_grad():
+        earlier.still = [
+            still & given & (new == old) & (new == first)
+            for still, given, new, old, first in zip(
+                *(earlier.still, before.given, now, before.weights, earlier.weights),
+                strict=True,
+            )
+        ]
+        if step - earlier.step < _APART:
+            return 0, 0
+        _since[number] = _Since(step, before)
+        return earlier.step, int(sum(one.sum() for one in earlier.still))
 
 
 def _is_given(parameter: Tensor) -> Tensor:

@@ -13,8 +13,10 @@ from torch import Tensor
 
 from distdoctor.model.observed.gradients import NotFinite
 from distdoctor.probes.fingerprints.readings import is_finite
+from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.sites import call_site
+from distdoctor.probes.steps import spoiling
 from distdoctor.probes.steps.optimizers import Optimizer
 
 _MOST_NAMES = 20
@@ -25,12 +27,16 @@ class _Search:
 
     Attributes:
         loss: The line whose loss was not finite, since the last step.
+        operation: That made it so.
+        looked: That was looked for.
         told: It was seen, and noted.
         pending: Gradients that were not finite, before the step that uses them.
     """
 
     def __init__(self) -> None:
         self.loss: str | None = None
+        self.operation = ""
+        self.looked = False
         self.told = False
         self.pending: tuple[Optimizer, list[str]] | None = None
 
@@ -45,7 +51,18 @@ def backward(loss: Tensor) -> bool:
         return False
     if search.loss is None:
         search.loss = call_site(4)
+        _find_operation(loss)
     return True
+
+
+@harmless
+def _find_operation(loss: Tensor) -> None:
+    """Look once; what a GradScaler leaves out may be no harm."""
+    search = _search
+    search.operation = ""
+    if not search.looked and not search.told:
+        search.looked = True
+        search.operation = spoiling.operation_in(loss)
 
 
 def watch(known: Optimizer) -> None:
@@ -111,6 +128,7 @@ def _tell(known: Optimizer, names: list[str], *, weights: bool) -> None:
             of=len(known.parameters),
             loss=line is not None,
             gradients=not weights,
+            operation=search.operation if line is not None else "",
         ),
         call_site(4) if line is None else line,
     )

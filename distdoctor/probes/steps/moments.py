@@ -20,6 +20,7 @@ from distdoctor.probes.communication.exchanges import EXCHANGES
 from distdoctor.probes.data.metrics import METRICS
 from distdoctor.probes.fingerprints import readings
 from distdoctor.probes.harmless import harmless, tell_each
+from distdoctor.probes.readable import steps_have_values
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.steps import backwards, optimizers
 
@@ -78,7 +79,7 @@ class Moments:
     def before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """A step begins."""
         known = optimizers.of(optimizer)
-        if RECORDER.writer is None or known is None or readings.is_capturing():
+        if RECORDER.writer is None or known is None or not _is_real(optimizer):
             return
         known.steps += 1
         closure = len(args) > 1 or bool(kwargs)  # the first is the optimizer itself
@@ -88,7 +89,7 @@ class Moments:
     def after(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         """A step ends."""
         known = optimizers.of(optimizer)
-        if RECORDER.writer is not None and known and not readings.is_capturing():
+        if RECORDER.writer is not None and known and _is_real(optimizer):
             tell_each(self.stepped, optimizer, known)
 
 
@@ -100,6 +101,11 @@ def watch() -> None:
     register_optimizer_step_pre_hook(MOMENTS.before)
     register_optimizer_step_post_hook(MOMENTS.after)
     backwards.watch(begin=MOMENTS.begin, end=MOMENTS.end)
+
+
+def _is_real(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a step computes anything now, on weights that have values."""
+    return not readings.is_capturing() and steps_have_values(optimizer)
 
 
 def _is_local(ddp: Any) -> bool:

@@ -7,7 +7,6 @@ none. Only the construction has no hook.
 from __future__ import annotations
 
 import functools
-import gc
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -19,6 +18,7 @@ from torch.utils.data import DistributedSampler
 from distdoctor.model.observed.gradients import Holds
 from distdoctor.probes.fingerprints import prints
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.living import living
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.replication import additions, models
 from distdoctor.probes.sites import call_site
@@ -297,11 +297,7 @@ def _is_divided() -> bool:
     """
     if len(_divided) < _MOST_SEARCHES and True not in _divided:
         _divided.append(
-            any(
-                thing.num_replicas > 1
-                for thing in gc.get_objects()
-                if issubclass(type(thing), DistributedSampler)
-            )
+            any(sampler.num_replicas > 1 for sampler in living(DistributedSampler))
         )
     return True in _divided
 

@@ -11,15 +11,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
+
 from distdoctor.model.observed import protocol as words
 from distdoctor.model.observed.protocol import Act, Cycle, Unsynced, packed
 from distdoctor.probes.communication.exchanges import EXCHANGES
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.sites import call_site
-from distdoctor.probes.steps import acts, backwards, clips, optimizers
+from distdoctor.probes.steps import acts, backwards, clips, losses, optimizers
+from distdoctor.probes.steps.accounts import Pass as Labelled
 from distdoctor.probes.steps.accounts import latest
 from distdoctor.probes.steps.acts import ACTS
+from distdoctor.probes.steps.batches import stack
 from distdoctor.probes.steps.clips import Clipping
 from distdoctor.probes.steps.followed import MOST_WORDS, Followed, Pass
 from distdoctor.probes.steps.scaled import ScaledLosses, is_on
@@ -69,6 +73,11 @@ class Protocol:
             if one.spent and one.filled and one.is_zero():
                 self._clear(one)
             one.begin()
+        asking = [one for one in self._followed if one.asks_for_labels]
+        if asking:
+            this = _labelled(args)
+            for one in asking:
+                one.label(this)
         self._is_scaled = self.losses.begin(args)
         self._scaler = None
         self._reduced = EXCHANGES.reduced
@@ -304,13 +313,14 @@ class Protocol:
         """Compare a cycle with the one before."""
         if one.closing is None:
             return
-        (said, batches, steps, site), one.closing = one.closing, None
+        (said, batches, loaders, steps, site), one.closing = one.closing, None
         one.mark_spare(said)
         if said == one.held_words and batches == one.held_batches:
             one.more += 1
             return
         self._tell(one)
         one.held_words, one.held_batches, one.more = said, batches, 0
+        one.held_loaders = loaders
         one.held_step, one.held_site = steps, site
 
     def _tell(self, one: Followed) -> None:
@@ -327,11 +337,21 @@ class Protocol:
                 elements=one.elements,
                 size_bytes=one.size_bytes,
                 batches=one.held_batches,
+                loaders=one.held_loaders,
+                others=one.others,
+                turns=one.turns,
                 static=one.static,
             ),
             one.held_site,
         )
         one.held_words = []
+
+
+def _labelled(args: tuple[Any, ...]) -> Labelled:
+    """What backward is about to run on."""
+    roots = [one for one in args[0] if isinstance(one, Tensor)] if args else []
+    terms = losses.terms_of(roots[0], waits=False) if len(roots) == 1 else ()
+    return Labelled(latest(), losses.main_of(terms), (), stack())
 
 
 PROTOCOL = Protocol()

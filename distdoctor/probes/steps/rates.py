@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import functools
 import math
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from distdoctor.journal import parted
 from distdoctor.model.observed.settings import Climbed, Course, RateSet
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
@@ -228,15 +230,21 @@ def watch() -> None:
 
 def _formulas(scheduler: Any) -> Iterator[str]:
     """Where the user's functions begin that a scheduler computes rates by."""
-    for function in getattr(scheduler, "lr_lambdas", ()):
+    functions = [*getattr(scheduler, "lr_lambdas", ())]
+    functions.append(getattr(type(scheduler), "get_lr", None))  # of a user's subclass
+    for function in functions:
+        while isinstance(function, functools.partial):
+            function = function.func
         code = getattr(function, "__code__", None)
+        if code is None:  # an object that is called
+            code = getattr(vars(type(function)).get("__call__"), "__code__", None)
         if code is not None and is_users(code.co_filename):
             yield text_of(code.co_filename, code.co_firstlineno, code.co_qualname)
 
 
 def _assigning(site: str) -> Iterator[str]:
     """Lines of the file that makes the step which put a rate into a group."""
-    file, _, _ = site.partition("\n")
+    file = parted(site)[0]
     if not file.endswith(".py"):
         return
     tree = ast.parse(Path(file).read_bytes())

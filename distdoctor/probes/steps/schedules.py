@@ -241,6 +241,8 @@ def _length_of(scheduler: Any) -> int:
         return milestones[-1] + lengths[-1] if milestones and lengths[-1] else 0
     if not type(scheduler).__module__.startswith("torch."):
         return 0
+    if getattr(scheduler, "T_mult", 0) == 1:  # CosineAnnealingWarmRestarts
+        return int(getattr(scheduler, "T_0", 0))
     for name in _SINGLE:
         length = getattr(scheduler, name, None)
         if isinstance(length, int) and not isinstance(length, bool):

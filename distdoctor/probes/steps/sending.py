@@ -7,6 +7,7 @@ compared with what is sent: a multiple of it has been clipped, weighted or scale
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from distdoctor.model.observed.gradients import Clip, Exchange, Sent
+from distdoctor.model.observed.gradients import NO_GRADIENT, Clip, Exchange, Sent
 from distdoctor.probes.communication.exchanges import EXCHANGES
 from distdoctor.probes.fingerprints.readings import is_capturing
 from distdoctor.probes.harmless import harmless
@@ -29,6 +30,7 @@ from distdoctor.probes.steps.carried import (
     moved,
     parts,
     sample,
+    settle,
 )
 from distdoctor.probes.steps.clips import Clipping
 from distdoctor.probes.steps.optimizers import Optimizer
@@ -161,6 +163,8 @@ def looking(known: Optimizer) -> None:
     """A step is about to be made that is looked at."""
     for one in known.parameters:
         own = _window.own.get(id(one))
+        if own is not None:
+            own.early = own.sent is not None
         if own is not None and one.grad is not None and is_readable(one.grad):
             own.before = sample(one.detach()).clone()
             own.used = sample(detached(one.grad)).clone()
@@ -178,6 +182,9 @@ def stepped(_optimizer: torch.optim.Optimizer, known: Optimizer) -> None:
         for n, one in enumerate(known.parameters)
         if (own := window.own.get(id(one))) is not None and own.sent is not None
     ]
+    for _, own in found:
+        if not own.early:
+            settle(own)
     if found:
         _tell(known, window, found, clipped)
     elif clipped and (late := [one for one in clipped if _is_sent_later(one, window)]):
@@ -219,9 +226,10 @@ def _tell(
             positions=tuple(n for n, _ in found),
             own=_numbers([own.norm for _, own in found]),
             sent=_numbers([own.sent for _, own in found if own.sent is not None]),
-            factors=tuple(own.factor for _, own in found),
+            factors=tuple(_finite(own.factor) for _, own in found),
             weights=_numbers(norms),
-            moved=tuple(moved(own) for _, own in found),
+            settled=_or_none([own.settled for _, own in found]),
+            moved=tuple(_finite(moved(own)) for _, own in found),
             norm=0.0 if worst is None else float(worst.norm),
             bound=0.0 if worst is None else worst.bound,
             again=bool(behind),
@@ -273,7 +281,18 @@ def _state_of(parameter: Tensor) -> tuple[int, int]:
 
 
 def _numbers(norms: Sequence[Tensor]) -> tuple[float, ...]:
-    return tuple(map(float, torch.stack([one.double() for one in norms]).tolist()))
+    found = torch.stack([one.double() for one in norms]).tolist()
+    return tuple(map(_finite, found))
+
+
+def _or_none(prints: Sequence[int]) -> tuple[int, ...]:
+    """Prints, if there is one of a gradient among them."""
+    return tuple(prints) if any(one != NO_GRADIENT for one in prints) else ()
+
+
+def _finite(number: float) -> float:
+    """A number that can be told; what is received into may hold anything before."""
+    return number if math.isfinite(number) else 0.0
 
 
 def _is_sharded(tensor: Tensor) -> bool:

@@ -6,6 +6,7 @@ import torch.distributed as dist
 
 from distdoctor.probes.communication.exchanges import EXCHANGES
 from distdoctor.probes.data import inputs
+from distdoctor.probes.data.figures import FIGURES
 from distdoctor.probes.replication import additions, models
 from distdoctor.probes.steps import (
     acts,
@@ -17,6 +18,7 @@ from distdoctor.probes.steps import (
     lowering,
     moments,
     optimizers,
+    piling,
     protocol,
     rounds,
     scaling,
@@ -47,7 +49,7 @@ def turn() -> None:
     """Forget all: the process begins to play in another run."""
     for module in (
         *(optimizers, additions, models, bypasses, forgotten, infinities, inputs),
-        *(gradients, halves, lowering, sending),
+        *(gradients, halves, lowering, piling, sending),
     ):
         module.turn()
     windows.WINDOWS.forget()
@@ -62,6 +64,7 @@ def turn() -> None:
 def _listen() -> None:
     """In the order of their notes, where one moment makes several."""
     MOMENTS.begun += [
+        FIGURES.begun,
         gradients.begun,
         rounds.ROUNDS.begun,
         sending.begun,
@@ -83,7 +86,7 @@ def _listen() -> None:
         protocol.PROTOCOL.stepping,
         gradients.stepping,
     ]
-    MOMENTS.looking += [halves.looking, sending.looking]
+    MOMENTS.looking += [halves.looking, piling.looking, sending.looking]
     MOMENTS.stepped += [
         protocol.PROTOCOL.stepped,
         infinities.stepped,

@@ -18,11 +18,12 @@ from distdoctor.model.observed.gradients import (
     STEPPED,
     Window,
 )
+from distdoctor.probes.data.samples import SAMPLES
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.sites import call_site
 from distdoctor.probes.steps import acts, losses, optimizers
-from distdoctor.probes.steps.accounts import NO_BATCH, latest, state_of
+from distdoctor.probes.steps.accounts import NO_BATCH, Batch, latest, state_of
 from distdoctor.probes.steps.acts import ACTS
 
 _MOST = 2_000  # windows that differ from the one before
@@ -56,6 +57,8 @@ class Windows:
         self._open = _Open([], [])
         self._batch = (-1, 0)  # the last that backward ran on: its pass, its number
         self._mark = (-1, 0)  # likewise, of the window before
+        self._turns = (-1, 0)  # a pass, and how often backward ran on what it gave
+        self._is_behind = True  # each time, one more batch had been read
         self._accumulates = False
         self._held: tuple[Window, str] | None = None  # and how many more are like it
         self._told = 0
@@ -75,7 +78,8 @@ class Windows:
         if self._open.batches:
             self._look_between()
         this = self._open
-        if batch == self._batch:
+        last = self._is_last_read_ahead(batch)
+        if batch == self._batch and not last:
             if not this.reads:
                 return
             this.passes += 1
@@ -155,6 +159,22 @@ class Windows:
         """Batches that a pass has given since the window before."""
         number, given = self._batch
         return given - self._mark[1] if number == self._mark[0] else given
+
+    def _is_last_read_ahead(self, batch: Batch) -> bool:
+        """Whether backward runs on a last batch that was read before the last but one.
+
+        A loop that reads one batch ahead is one behind at each backward, but for the
+        last, at which the loader has ended.
+        """
+        number, given = batch
+        if number != self._turns[0]:
+            self._turns, self._is_behind = (number, 0), True
+        turn = self._turns[1] + 1
+        self._turns = number, turn
+        reading = SAMPLES.latest
+        last = self._is_behind and turn > 1 and turn == given
+        self._is_behind &= given == turn + 1
+        return last and reading is not None and reading.over
 
     def _read_ahead(self) -> bool:
         """Whether more batches were read than backward was seen to turn to."""

@@ -1,0 +1,43 @@
+"""Tells whether the values of tensors can be read now.
+
+Inside of a transform of `torch.func` a tensor stands for many, or for its own
+derivative; fake tensors and those on "meta" have no values; while a graph is traced
+there are none yet. What a probe would read there is not what the job trains with.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
+_peek = getattr(torch._C._functorch, "peek_interpreter_stack", lambda: None)
+_wrapped = getattr(torch._C._functorch, "is_functorch_wrapped_tensor", None)
+_mode = getattr(torch._C, "_get_dispatch_mode", lambda _key: None)
+
+
+def is_transforming() -> bool:
+    """Whether what runs now is transformed or traced, instead of computed."""
+    return _peek() is not None or _mode(_FAKE) is not None
+
+
+def has_values(tensor: object) -> bool:
+    """Whether a tensor has values of its own that may be read here."""
+    if not isinstance(tensor, torch.Tensor):
+        return True
+    if tensor.is_meta or (_wrapped is not None and _wrapped(tensor)):
+        return False
+    return not is_transforming() and type(tensor).__name__ != "FakeTensor"
+
+
+def all_have_values(found: Any) -> bool:
+    """Whether that holds for a tensor, or for each of a list or tuple of them."""
+    parts = found if isinstance(found, list | tuple) else (found,)
+    return all(map(has_values, parts))
+
+
+def steps_have_values(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a step of an optimizer computes anything: its weights have values."""
+    groups = optimizer.param_groups
+    return has_values(next((p for group in groups for p in group["params"]), None))

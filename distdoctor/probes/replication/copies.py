@@ -1,0 +1,205 @@
+"""Sees copies of a trained model, such as moving averages of its weights.
+
+They are looked for after a few steps. One that changes from step to step is followed
+for one step line by line, to know what changes it; and what it weighs is told when it
+is put into evaluation mode, or computes something without gradients, as one does that
+is always in that mode. A hook for every forward pass costs: it is there only where
+there are copies.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from distdoctor.model.observed.weights import Changed, Copied
+from distdoctor.probes.fingerprints import prints
+from distdoctor.probes.harmless import harmless
+from distdoctor.probes.living import living
+from distdoctor.probes.recorder import RECORDER
+from distdoctor.probes.replication.tracing import Lines
+from distdoctor.probes.replication.watched import Watched, is_whole
+from distdoctor.probes.sites import call_site
+
+FIRST = 2000
+"""Numbers from here on are for copies, where a model's number is asked for."""
+
+_LOOKS = (1, 2, 4, 8, 16)  # steps after which copies are looked for
+_MOST_COPIES = 4
+_MOST_TOLD = 50  # evaluations of one
+_MOST_TRIES = 4  # steps in which the line of one is looked for
+_TENSORS = 16  # of a copy, whose heads are looked at in each step
+_HEAD = 256  # bytes of each
+
+
+class _Copy:
+    """A copy, and whose it is."""
+
+    def __init__(self, module: nn.Module, watched: Watched) -> None:
+        self.ref = weakref.ref(module)
+        self.watched = watched
+        self.number = FIRST + len(_copies)
+        self.told = self.tries = 0
+        self.moved = self.evaluating = self.computing = False
+        self.asked = 0  # step behind which it has computed something
+        self.lines: Lines | None = None
+        self.found = False
+        self._heads = prints.Heads(_HEAD)
+        self.seen = self.head()
+
+    def head(self) -> int:
+        """Cheap fingerprint."""
+        module = self.ref()
+        if module is None:
+            return 0
+        every = list(module.parameters())
+        return self._heads.print_of(every[:: -(-len(every) // _TENSORS)])
+
+
+_copies: dict[int, _Copy] = {}
+"""By the identity of the module."""
+
+_hooks: list[Any] = []
+
+
+def turn() -> None:
+    """Forget all: the process begins to play in another run."""
+    _copies.clear()
+    while _hooks:
+        _hooks.pop().remove()
+
+
+def stepping() -> None:
+    """A step is about to be made."""
+    for copy in _copies.values():
+        if copy.lines is not None:
+            copy.lines.stop()
+            copy.lines = None
+        if not copy.moved:
+            copy.moved = copy.head() != copy.seen
+
+
+@harmless
+def stepped(watched: Watched, module: nn.Module | None) -> None:
+    """A step was made of a model."""
+    if module is not None and watched.step in _LOOKS and len(_copies) < _MOST_COPIES:
+        _find(watched, module)
+    for copy in _copies.values():
+        wanted = copy.moved and not copy.found and copy.tries < _MOST_TRIES
+        if copy.watched is watched and wanted:
+            _follow(copy)
+            break  # one at a time
+
+
+def _find(watched: Watched, module: nn.Module) -> None:
+    own = {name: one.shape for name, one in module.named_parameters()}
+    if not own or not all(is_whole(one) and one.is_cpu for one in module.parameters()):
+        return
+    for thing in living(type(module)):
+        if type(thing) is not type(module) or thing is module or id(thing) in _copies:
+            continue
+        theirs = {name: one.shape for name, one in thing.named_parameters()}
+        if theirs == own and not _is_trained(thing) and len(_copies) < _MOST_COPIES:
+            _copies[id(thing)] = _Copy(thing, watched)
+    if _copies and not _hooks and not _is_compiling():
+        _hooks.append(register_module_forward_pre_hook(_called))
+
+
+def _is_compiling() -> bool:
+    """Whether torch.compile was used: it would compile again for a new hook."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    frames = None if dynamo is None else dynamo.counters.get("frames")
+    return bool(frames and frames["total"])
+
+
+def _is_trained(module: nn.Module) -> bool:
+    return any(one.grad is not None for one in module.parameters())
+
+
+def _follow(copy: _Copy) -> None:
+    copy.tries += 1
+    step = copy.watched.step + 1
+
+    def changed(site: str) -> None:
+        copy.found = True
+        RECORDER.observe(Changed(rank=-1, model=copy.number, step=step), site)
+
+    copy.lines = Lines(copy.head, changed)
+    if not copy.lines.start(sys._getframe()):
+        copy.lines = None
+
+
+def turned(module: Any, mode: bool) -> None:
+    """A module was put into training mode (True) or evaluation mode."""
+    if _copies and id(module) in _copies:
+        _tell(_copies[id(module)], module, mode)
+
+
+def _called(module: nn.Module, _args: Any) -> None:
+    """A module is about to compute; hot where there are copies."""
+    copy = _copies.get(id(module))
+    if copy is not None and not copy.evaluating and not torch.is_grad_enabled():
+        _compute(copy, module)
+
+
+@harmless
+def _compute(copy: _Copy, module: nn.Module) -> None:
+    step, last = copy.watched.step, copy.asked
+    copy.asked = step
+    # A teacher computes in each step of training.
+    often = step == last + 1 and step & (step - 1)
+    if step == last or often or copy.ref() is not module or _is_done(copy):
+        return
+    copy.computing = True
+    _say(copy, module, over=False)
+
+
+def training() -> None:
+    """Backward is about to run: what copies computed is over."""
+    for copy in _copies.values():
+        if copy.computing:
+            copy.computing = False
+            _end(copy)
+
+
+@harmless
+def _end(copy: _Copy) -> None:
+    module = copy.ref()
+    if module is not None and not copy.evaluating and not _is_done(copy):
+        _say(copy, module, over=True)
+
+
+def _is_done(copy: _Copy) -> bool:
+    return RECORDER.writer is None or copy.told >= _MOST_TOLD
+
+
+@harmless
+def _tell(copy: _Copy, module: nn.Module, mode: bool) -> None:
+    if copy.ref() is not module or _is_done(copy) or (mode and not copy.evaluating):
+        return
+    copy.evaluating = not mode
+    _say(copy, module, over=mode)
+
+
+def _say(copy: _Copy, module: nn.Module, *, over: bool) -> None:
+    copy.told += 1
+    if not copy.moved:
+        copy.moved = copy.head() != copy.seen
+    here: Sequence[Tensor] = () if over else list(module.parameters())
+    told = Copied(
+        rank=-1,
+        model=copy.watched.number,
+        copy=copy.number,
+        steps=copy.watched.step,
+        names=() if over else tuple(name for name, _ in module.named_parameters()),
+        prints=prints.of_tensors(here),
+        moved=copy.moved,
+        over=over,
+    )
+    RECORDER.observe(told, call_site(4))
