@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import signal
 import sys
 import traceback
+from contextlib import suppress
+from typing import Any, NoReturn
 
 import click
 
@@ -14,10 +19,28 @@ from distdoctor.errors import DistdoctorError
 WELL, SICK, MISUSED, BROKEN, INCOMPLETE = 0, 1, 2, 3, 4
 """Exit statuses; 2 is also what the option parser uses; 128 + n after signal n."""
 
+_UNREAD = 128 + signal.SIGPIPE
+
+
+class _Unread(Exception):
+    """Nobody reads standard output any more."""
+
+
+class _Commands(click.Group):
+    """The commands; click itself would leave with 1, which is sick, where we do not."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise _Unread from error
+
 
 @click.group(
+    cls=_Commands,
     epilog="Exit status: 0 well, 1 sick, 2 wrong usage, 3 internal error of "
-    "distdoctor, 4 evidence incomplete, 128 + n interrupted by signal n."
+    "distdoctor, 4 evidence incomplete, 128 + n interrupted by signal n.",
 )
 @click.version_option(__version__, message="distdoctor %(version)s")
 def app() -> None:
@@ -36,15 +59,41 @@ def main() -> None:
     try:
         app(args=arguments, obj=given, prog_name="distdoctor")
     except DistdoctorError as error:
-        print(f"distdoctor: {error}", file=sys.stderr)
-        sys.exit(MISUSED)
+        _leave(MISUSED, f"distdoctor: {error}\n")
+    except _Unread:
+        _leave(_UNREAD)
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            _break()
+        _leave(MISUSED, f"distdoctor: {error}\n")
     except Exception:  # noqa: BLE001 - a bug of ours has its own exit status
-        traceback.print_exc()
-        print(
-            "distdoctor: internal error; this says nothing about the job",
-            file=sys.stderr,
-        )
-        sys.exit(BROKEN)
+        _break()
+    except SystemExit as end:
+        _leave(end.code)
+
+
+def _break() -> NoReturn:
+    """Leave because of a bug of ours: the exception that is being handled."""
+    said = "distdoctor: internal error; this says nothing about the job\n"
+    _leave(BROKEN, traceback.format_exc() + said)
+
+
+def _leave(status: str | int | None, said: str = "") -> NoReturn:
+    """End with this status, also where nobody can or wants to hear anything.
+
+    Python would write what is left in its buffers when it ends, and change the status
+    where that fails.
+    """
+    with suppress(OSError):
+        sys.stderr.write(said)
+    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, number)
+            os.close(nowhere)
+    sys.exit(status)
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:

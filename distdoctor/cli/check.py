@@ -19,6 +19,12 @@ from click.core import ParameterSource
 
 from distdoctor.cli.options import Format, Judged, records, report_options
 from distdoctor.cli.screen import Screen
+from distdoctor.cli.second_look import (
+    attempted,
+    is_tied,
+    look_again,
+    may_look_again,
+)
 from distdoctor.cli.simulation import command_alone, ranks_to_play
 from distdoctor.errors import LaunchRefused
 from distdoctor.launch.command import Launcher
@@ -101,6 +107,12 @@ if TYPE_CHECKING:
     "implies --full. Files that the runs change are put back.",
 )
 @click.option(
+    "--no-second-look",
+    is_flag=True,
+    help="Where two ranks disagree and nothing tells which of them is at fault, do not "
+    "start the job again with three.",
+)
+@click.option(
     "--record",
     type=click.Path(path_type=Path),
     help="Keep the record of the run in this folder.",
@@ -120,6 +132,7 @@ def run(
     full: bool,
     twice: bool,
     resume: str | None,
+    no_second_look: bool,
     record: Path | None,
     form: str,
     output: Path | None,
@@ -178,9 +191,43 @@ def run(
         run_it = partial(_run, plan, again, twice, world_size or 0, played)
         interrupted = _watched(run_it, divert)
         judgement = Judged(folder, kept=str(record or ""))
+        whole = not (interrupted or played or compared or no_second_look)
+        if (
+            whole
+            and is_tied(judgement.report)
+            and may_look_again(job, script, is_default=is_default)
+        ):
+
+            def judge_more(ranks: int, budget_s: float) -> Judged | None:
+                more = folder / f"with-{ranks}"
+                more.mkdir()
+                further = job_of(script, given, ranks, Launcher(launcher), more)
+                require_space(more, ranks)
+                run_more = partial(
+                    _run,
+                    plan_of(
+                        further,
+                        more,
+                        steps=steps,
+                        budget_s=budget_s,
+                        device=device,
+                        shorten=not (full or steps),
+                    ),
+                    None,
+                    False,
+                    0,
+                    (),
+                )
+                if _watched(run_more, divert):
+                    return None
+                return Judged(more, kept=str(record or ""))
+
+            judgement = look_again(
+                judgement, budget, lambda n, s: attempted(partial(judge_more, n, s))
+            )
         keep = record is not None or judgement.report.verdict != "well"
         if keep:
-            judgement.report.run.record = _shown(folder)
+            judgement.report.run.record = _shown(judgement.folder)
         judgement.write(form, output, verbose)
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
@@ -215,7 +262,8 @@ def _watched(run_it: Callable[[Screen], Manifest], divert: bool) -> int:
     with signals_interrupt() as received, Screen(divert, live) as screen:
         manifest = run_it(screen)
     if manifest.stopped == Stop.INTERRUPTED:
-        return 128 + (received[0] if received else signal.SIGINT)
+        asked = signal.SIGPIPE if screen.unread else signal.SIGINT
+        return 128 + (received[0] if received else asked)
     return 0
 
 

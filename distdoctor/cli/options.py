@@ -78,17 +78,29 @@ class Judged:
 
         judgement = judge(folder, kept)
         self.run, self.report = judgement.run, judgement.report
+        self.folder = folder
 
     def write(self, form: str, output: Path | None, verbose: bool) -> None:
         """Write the report where it is wanted.
 
         Raises:
-            RecordUnreadable: The file cannot be written.
+            BrokenPipeError: Nobody reads standard output any more.
+            RecordUnreadable: The file, or standard output, cannot be written.
         """
         text = self._rendered(form, output, verbose)
         if output is None:
-            sys.stdout.write(text)
-            sys.stdout.flush()
+            try:
+                sys.stdout.write(text)
+                sys.stdout.flush()
+            except BrokenPipeError:
+                raise
+            except OSError as error:
+                kept = self.report.run.record
+                raise RecordUnreadable(
+                    f"the report cannot be written to standard output: "
+                    f"{error.strerror}; verdict: {self.report.verdict}"
+                    + (f", kept in {kept}" if kept else "")
+                ) from error
             return
         try:
             output.write_text(text, encoding="utf-8")

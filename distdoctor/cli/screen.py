@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -19,9 +20,13 @@ class Screen:
         divert: Send the job's stdout to stderr, because a report for machines is to
             have stdout for itself.
         live: Show the live line; it disappears at the end.
+
+    Attributes:
+        unread: Whether the one who read the output has gone, as `head` does.
     """
 
     def __init__(self, divert: bool, live: bool) -> None:
+        self.unread = False
         self._out = (sys.stderr if divert else sys.stdout).buffer
         self._err = sys.stderr.buffer
         self._status: Status | None = None
@@ -42,10 +47,22 @@ class Screen:
         trace: TracebackType | None,
     ) -> None:
         if self._status is not None:
-            self._status.stop()
+            with suppress(OSError):
+                self._status.stop()
 
     def output(self, stream: str, line: bytes) -> None:
-        """Write a line of the job."""
+        """Write a line of the job.
+
+        Raises:
+            OSError: It cannot be written, for want of a reader or of space.
+        """
+        try:
+            self._write(stream, line)
+        except BrokenPipeError:
+            self.unread = True
+            raise
+
+    def _write(self, stream: str, line: bytes) -> None:
         if self._status is not None:
             self._status.stop()
         target = self._out if stream == "stdout" else self._err

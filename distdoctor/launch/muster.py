@@ -53,12 +53,12 @@ class Muster:
         )
         if quiet:
             ranks = {rank.pid for rank in living}
-            return not any(_may_become_rank(p, ranks) for p in processes)
+            return not any(may_become_rank(p, ranks) for p in processes)
         self._since, self._known, self._cpu_s = now, known, cpu_s
         return False
 
 
-def _may_become_rank(process: psutil.Process, ranks: set[int]) -> bool:
+def may_become_rank(process: psutil.Process, ranks: set[int]) -> bool:
     """Whether a process is neither a rank, nor starts others, nor serves them."""
     if process.pid in ranks:
         return False

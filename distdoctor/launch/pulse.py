@@ -37,7 +37,8 @@ class Rank:
     """One rank's process, seen through its journal.
 
     Attributes:
-        moved_ns: Time of its last record, on the monotonic clock.
+        started_ns: When its journal was begun, on the monotonic clock.
+        moved_ns: Time of its last record.
         ended_ns: When its end was noticed; 0 while it lives.
         refused: Whether a call of it was refused.
         left: Whether it has left the job, and not joined again.
@@ -47,7 +48,7 @@ class Rank:
         self.reader = JournalReader(path)
         header = self.reader.header()
         self.pid, self.rank = header.pid, header.rank
-        self.moved_ns = header.started_ns
+        self.moved_ns = self.started_ns = header.started_ns
         self.ended_ns = 0
         self.refused = False
         self.left = False
@@ -171,7 +172,7 @@ class Pulse:
         ended = [
             rank
             for rank in self.ranks.values()
-            if not rank.ended_ns and self._over(rank)
+            if not rank.ended_ns and (self._over(rank) or self._plays_anew(rank))
         ]
         for rank in ended:
             rank.update()
@@ -179,6 +180,13 @@ class Pulse:
         if ended:
             self.looks_without_news = 0
         return bool(ended)
+
+    def _plays_anew(self, rank: Rank) -> bool:
+        """Whether its process has closed this journal, and begun another one."""
+        return any(
+            other.pid == rank.pid and other.started_ns > rank.started_ns
+            for other in self.ranks.values()
+        ) and bool(rank.reader.header().ended)
 
     def living(self) -> list[Rank]:
         """Ranks that have not ended."""

@@ -143,9 +143,12 @@ class StackTaker:
         file = self._folder / "stacks" / f"{pid}.txt"
         if not file.exists():
             return []
+        number = signal.SIGRTMAX - STACK_SIGNAL_FROM_LAST
         before = file.stat().st_size
+        if not catches(pid, number):
+            return []
         with suppress(OSError):
-            os.kill(pid, signal.SIGRTMAX - STACK_SIGNAL_FROM_LAST)
+            os.kill(pid, number)
         end, size = time.monotonic() + _SIGNAL_DEADLINE_S, before
         while time.monotonic() < end:
             time.sleep(0.01)
@@ -156,6 +159,19 @@ class StackTaker:
         with file.open("rb") as text:
             text.seek(before)
             return _stacks_of(text.read(_LARGEST_DUMP).decode(errors="replace"))
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal now.
+
+    One that has become another program has none any more, nor has one whose
+    interpreter has ended, and the signal would end it. Linux: SigCgt in proc(5).
+    """
+    with suppress(OSError, ValueError, IndexError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("SigCgt:"):
+                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
 
 
 def _stacks_of(dump: str) -> list[list[StackFrame]]:

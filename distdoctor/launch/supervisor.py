@@ -31,7 +31,7 @@ from distdoctor.journal import (
 from distdoctor.journal import folder as record
 from distdoctor.journal.folder import Manifest
 from distdoctor.launch.memory import OutOfMemoryKills
-from distdoctor.launch.muster import Muster
+from distdoctor.launch.muster import Muster, may_become_rank
 from distdoctor.launch.tree import ProcessTree
 from distdoctor.launch.vigil import Stop, Vigil
 from distdoctor.probes import NEEDLE
@@ -45,6 +45,7 @@ SETTLE_S = 0.25  # of silence before the job is ended; torchrun's tee looks ever
 ORPHANS_S = 1.0  # for what outlives the command
 
 _LONGEST_LINE = 300
+_FEW = 4  # processes without a rank that are looked at, where nobody said how many
 _RANKS_MARK = re.compile(rb"^\[\w+\]: ?")
 
 
@@ -142,9 +143,9 @@ class _Supervisor:
         )
         pumps = _Pumps(tree, self.audience)
         try:
-            self.vigil.stop(self._watch(tree))
+            self.vigil.stop(self._watch(tree, pumps))
             self.manifest.exit_code = tree.root.poll()
-            self.vigil.look()
+            self.vigil.look(self._without_rank(tree))
             if self.manifest.stopped:
                 self._let_finish(tree)
                 pumps.settle()
@@ -154,8 +155,19 @@ class _Supervisor:
             tree.end(launcher_first=plan.quiet_launcher)
             pumps.close()
         self.manifest.last_words = pumps.last_words(of_a_rank=plan.quiet_launcher)
+        self.manifest.remarks += pumps.remarks
         self._conclude(tree)
         return self.manifest
+
+    def _without_rank(self, tree: ProcessTree) -> list[int]:
+        """Processes that may yet become ranks, if no rank was ever seen."""
+        if self.pulse.ranks or not self.manifest.stopped:
+            return []
+        return [
+            process.pid
+            for process in tree.processes()
+            if may_become_rank(process, set())
+        ][: max(self.plan.ranks, _FEW)]
 
     def _environment(self) -> dict[str, str]:
         inherited = dict(os.environ)
@@ -183,7 +195,7 @@ class _Supervisor:
 
     # --- while it runs ---
 
-    def _watch(self, tree: ProcessTree) -> str:
+    def _watch(self, tree: ProcessTree, pumps: _Pumps) -> str:
         """Wait for the end of the job, or for a reason to end it; "" if it ended."""
         slow = over = 0.0
         while True:
@@ -192,11 +204,14 @@ class _Supervisor:
             if now >= slow:
                 slow = now + SLOW_POLL_S
                 self.vigil.census()
-                self._tell(now)
+                with suppress(OSError):  # the terminal is gone; `pumps` notice it, too
+                    self._tell(now)
                 if tree.root.poll() is not None:
                     over = over or now
                     if not self.pulse.living() or now > over + ORPHANS_S:
                         return ""
+                if pumps.unread:
+                    return Stop.INTERRUPTED
                 if reason := self._limit(now):
                     return reason
                 if reason := self.vigil.stuck(now):
@@ -253,10 +268,21 @@ class _Supervisor:
 
 
 class _Pumps:
-    """Hand the job's output on, line by line."""
+    """Hand the job's output on, line by line.
+
+    Whatever becomes of those who hear it, the job's pipes are emptied: a job whose
+    pipe is full would stand in `write`, for a fault that is not its own.
+
+    Attributes:
+        unread: Whether the one who read what the job prints has gone.
+        remarks: What could not be written, for the reader of the report.
+    """
 
     def __init__(self, tree: ProcessTree, audience: Audience) -> None:
         self._audience = audience
+        self.unread = False
+        self.remarks: list[str] = []
+        self._failed: set[str] = set()
         self._lock = threading.Lock()
         self._last = 0.0
         self._line = self._ranks_line = b""
@@ -277,7 +303,23 @@ class _Pumps:
                     self._line = line.strip() or self._line
                     if (mark := _RANKS_MARK.match(line)) and line[mark.end() :].strip():
                         self._ranks_line = self._line
-                    self._audience.output(name, line)
+                    if name not in self._failed:
+                        self._pass_on(name, line)
+
+    def _pass_on(self, name: str, line: bytes) -> None:
+        """Let the audience hear a line; of a stream that fails, it hears no more."""
+        try:
+            self._audience.output(name, line)
+        except BrokenPipeError:
+            self._failed.add(name)
+            self.unread = True
+        except (OSError, ValueError) as error:  # ValueError: closed under us
+            self._failed.add(name)
+            why = getattr(error, "strerror", None) or error
+            self.remarks.append(
+                f"what the job wrote to {name} could not be passed on ({why}): it is "
+                "lost from there on, and the job went on"
+            )
 
     def settle(self) -> None:
         """Let what the job has printed arrive: launchers hand it on with a delay."""

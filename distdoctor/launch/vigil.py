@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,13 +18,15 @@ import psutil
 from distdoctor.analysis.communication.wait_for import standstill
 from distdoctor.journal import folder as record
 from distdoctor.journal.assembly import assemble
-from distdoctor.journal.folder import Manifest, StackSample
+from distdoctor.journal.folder import NO_RANK, Manifest, StackSample
+from distdoctor.launch.imports import imported
 from distdoctor.launch.pulse import Pulse, Rank
 from distdoctor.launch.restarts import restarts_left
 from distdoctor.launch.stacks import StackTaker
+from distdoctor.launch.stillness import Stillness
 from distdoctor.model.run import Run, named
 
-PATIENT_S = 0.15  # a send may only be slow to be taken
+PATIENT_S = 0.5  # what only gives, as a send, may be slow to be taken
 RESTART_S = 35.0  # for a launcher to start all anew; torchrun gives ranks 30 to end
 REFUSED_S = 10.0  # for the rest of a group to arrive at a refused call
 
@@ -35,6 +37,7 @@ IDLE_S = 0.5  # of processor time meanwhile
 STUCK_AFTER_S = 30.0  # of the same stack before a laggard is called stuck
 
 _LARGEST_SOURCE = 400_000
+_MOST_IMPORTED = 64  # files of the user's, beside those that calls and stacks name
 
 
 class Stop:
@@ -80,6 +83,7 @@ class Vigil:
         self.begun = time.monotonic()
         self.rejected: tuple[int, ...] = ()
         self._alone = alone
+        self._stillness = Stillness(self.pulse)
         self._stacks = StackTaker(folder)
         self._watch = _Watch(self._stacks)
         self._samples: list[StackSample] = []
@@ -93,6 +97,7 @@ class Vigil:
         """Notice ranks that came and ranks that ended; costs more."""
         self.pulse.discover()
         self.pulse.bury(time.monotonic_ns())
+        self._stillness.look()
 
     def proved(self) -> str:
         """A reason to stop, if it is now certain that some ranks can never go on."""
@@ -156,15 +161,24 @@ class Vigil:
         self.manifest.stopped = reason
         if reason:
             self.manifest.stopped_ns = time.monotonic_ns()
+            self.manifest.still = self._stillness.now()
         self.manifest.alive = self.alive()
 
-    def look(self) -> None:
-        """Take the stacks of all ranks that live, before they are ended."""
+    def look(self, others: Sequence[int] = ()) -> None:
+        """Take the stacks of all ranks that live, before they are ended.
+
+        Args:
+            others: Processes that never became ranks; looked at if there are no ranks.
+        """
         living = self.pulse.living()
         self._samples = list(self._watch.samples())
-        if self.manifest.stopped and living:
+        if not self.manifest.stopped:
+            return
+        who = [(rank.rank, rank.pid) for rank in living]
+        if not self.pulse.ranks:
+            who = [(NO_RANK - n, pid) for n, pid in enumerate(others)]
+        if who:
             seconds = time.monotonic() - self.begun
-            who = [(rank.rank, rank.pid) for rank in living]
             self._samples += self._stacks.take(who, seconds)
 
     def stacks(self) -> list[StackSample]:
@@ -288,22 +302,36 @@ def _alike(a: StackSample, b: StackSample, *, threads: bool) -> bool:
 def _sources(
     run: Run, samples: list[StackSample], directory: Path
 ) -> Iterator[tuple[str, str]]:
-    """Texts of the user's files that the record names, by the name in `Place.file`."""
+    """Texts of the user's files that the record names, by the name in `Place.file`.
+
+    And of those that these import.
+    """
     names = {place.file for place in run.sites if place is not None}
     for rank in run.life:
         for _, event in run.life[rank]:
             place = getattr(event, "place", None)
             if place is not None:
                 names.add(place.file)
+    names.update(one.place.file for one in run.outside if one.place is not None)
     prefix = str(directory).rstrip("/") + "/"
     for sample in samples:
         for frames in (sample.frames, *sample.standing):
             names.update(frame.file.removeprefix(prefix) for frame in frames)
-    for name in sorted(names):
-        path = directory / name
-        with suppress(OSError):
-            if path.is_file() and path.stat().st_size <= _LARGEST_SOURCE:
-                yield name, path.read_text(errors="replace")
+    texts = {name: _text(directory / name) for name in sorted(names)}
+    found = {name: text for name, text in texts.items() if text is not None}
+    yield from found.items()
+    # A helper that only tells who is rank 0 is in no stack and at no call.
+    files = [directory / name for name in found]
+    for path, text in imported(files, directory, _text, _MOST_IMPORTED):
+        yield str(path).removeprefix(prefix), text
+
+
+def _text(path: Path) -> str | None:
+    """The text of a file, if it is one that can be read, and not too large."""
+    with suppress(OSError):
+        if path.is_file() and path.stat().st_size <= _LARGEST_SOURCE:
+            return path.read_text(errors="replace")
+    return None
 
 
 def _failures(folder: Path) -> Iterator[str]:

@@ -52,12 +52,12 @@ class ScriptRun:
 
     @property
     def findings(self) -> list[FindingData]:
-        """What was found."""
+        """What was found; what only follows from it is under each."""
         return self.report.findings
 
     @property
     def codes(self) -> list[str]:
-        """The codes of all findings, warnings and notes included, each once."""
+        """The codes of these findings, warnings and notes included, each once."""
         return list(dict.fromkeys(finding.code for finding in self.findings))
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from distdoctor.analysis.communication.guarded import GUARD
 from distdoctor.analysis.communication.outlook import outlook
 from distdoctor.analysis.communication.standing import standing
 from distdoctor.analysis.saving.repetition import has_effect
-from distdoctor.examination import Conclusion
+from distdoctor.causality import Told, told
+from distdoctor.examination import Conclusion, Raised
 from distdoctor.journal.folder import Manifest
 from distdoctor.model.events import Busy, Ended, Started
 from distdoctor.model.findings import (
     Finding,
     NotApplicable,
+    Role,
     Sick,
     Unknown,
     Verdict,
@@ -27,6 +30,7 @@ from distdoctor.report.schema import (
     FindingData,
     LocationData,
     NotExamined,
+    RaisedData,
     Report,
     RunData,
     SubstitutedData,
@@ -59,13 +63,10 @@ def compose(
         world_size=run.world_size,
         script=manifest.script,
         launch=manifest.launch,
-        findings=[
-            _finding(verdict, finding, run)
-            for verdict in sick
-            for finding in verdict.findings
-        ],
+        findings=[_finding(one, run) for one in told(verdicts)],
         not_examined=[NotExamined(gap.what, gap.why) for gap in conclusion.gaps],
         remarks=manifest.remarks,
+        raised=[_raised(one) for one in conclusion.raised],
         substituted=[
             SubstitutedData(one.what, one.by)
             for kind, one in SUBSTITUTES.items()
@@ -83,12 +84,28 @@ def compose(
     )
 
 
-def _finding(sick: Sick, finding: Finding, run: Run) -> FindingData:
+def _raised(raised: Raised) -> RaisedData:
+    failure, at = raised.failure, raised.failure.place
+    location = None
+    if at is not None:
+        ranks, remark = list(raised.ranks), f"raised {failure.error}"
+        role = str(Role.CULPRIT)
+        location = LocationData(at.file, at.line, at.function, ranks, role, remark)
+    return RaisedData(
+        error=failure.error,
+        message=failure.message,
+        ranks=list(raised.ranks),
+        location=location,
+    )
+
+
+def _finding(told: Told, run: Run) -> FindingData:
+    sick, finding = told.sick, told.finding
     stacks = any(isinstance(event, Busy) for event in finding.exhibits)
     return FindingData(
         code=sick.code,
         name=sick.name,
-        severity=str(sick.severity_of(finding)),
+        severity=str(told.severity),
         summary=finding.message,
         ranks=list(finding.culprits),
         victims=list(finding.victims),
@@ -104,13 +121,14 @@ def _finding(sick: Sick, finding: Finding, run: Run) -> FindingData:
             for location in finding.locations
         ],
         certainty=str(finding.certainty),
-        evidence=["run", "stack"] if stacks else ["run"],
+        evidence=["run", *["stack"] * stacks, *["source"] * (GUARD in finding.details)],
         remedy=sick.remedy,
         details={
             **finding.details,
             **_standing(finding, run),
             **_outlook(finding, run),
         },
+        consequences=[_finding(one, run) for one in told.consequences],
     )
 
 

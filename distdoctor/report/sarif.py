@@ -130,6 +130,10 @@ def _result(
             "certainty": finding.certainty,
             "evidence": finding.evidence,
             "remedy": finding.remedy,
+            "consequences": [
+                {"code": one.code, "summary": one.summary}
+                for one in finding.consequences
+            ],
         },
     }
     if rest:

@@ -41,6 +41,16 @@ class FindingData(msgspec.Struct, kw_only=True):
     evidence: list[str]  # run | source | log | dump | stack
     remedy: str
     details: dict[str, Any]
+    consequences: list[FindingData] = []  # what follows from it, found by other checks
+
+
+class RaisedData(msgspec.Struct, kw_only=True):
+    """An exception that ended the job and that no finding tells of."""
+
+    error: str
+    message: str
+    ranks: list[int]  # who raised it; empty: a process without a rank, as their parent
+    location: LocationData | None  # null: no line of the user's is known
 
 
 class NotExamined(msgspec.Struct):
@@ -106,6 +116,7 @@ class Report(msgspec.Struct, kw_only=True):
     findings: list[FindingData]
     not_examined: list[NotExamined]
     remarks: list[str]
+    raised: list[RaisedData] = []  # what ended the job, if it failed by itself
     substituted: list[SubstitutedData]  # empty: nothing was
     compared: ComparedData | None = None  # null: there was one run
     run: RunData

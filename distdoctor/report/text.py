@@ -14,11 +14,18 @@ from rich.table import Table
 from rich.text import Text
 
 from distdoctor.analysis.communication.outlook import outlook
+from distdoctor.analysis.reasons import capital
 from distdoctor.model.events import BLOCKED, State
 from distdoctor.model.observed.comparison import RESUME
 from distdoctor.model.run import Run, named, ranges
 from distdoctor.report.page import Page, plain
-from distdoctor.report.schema import ComparedData, FindingData, LocationData, Report
+from distdoctor.report.schema import (
+    ComparedData,
+    FindingData,
+    LocationData,
+    RaisedData,
+    Report,
+)
 
 _MARGIN = 7
 _AROUND = 2  # lines of source shown before and after
@@ -50,7 +57,10 @@ def render(
     """
     page = Page(width, colour)
     page.print(_headline(report), soft_wrap=True)
-    if report.findings or report.verdict == "unknown":
+    if report.findings or report.raised or report.verdict == "unknown":
+        page.print()
+    for raised in report.raised:
+        page.print(_raised(raised, run))
         page.print()
     for finding in report.findings:
         page.print(_finding(finding, run))
@@ -89,10 +99,31 @@ def _headline(report: Report) -> Text:
         torch = ".".join(run.torch.split("+")[0].split(".")[:2])
         parts.append(plain(f"torch {torch} {run.backend}/{run.device}"))
     parts.append(f"{run.steps} step{'s' * (run.steps != 1)} in {run.seconds:.1f} s")
+    if run.exit_code:
+        parts.append(f"exit code {run.exit_code}")
     return Text(plain(" · ".join(parts)), style="bold")
 
 
+def _raised(raised: RaisedData, run: Run) -> RenderableType:
+    """An exception that ended the job, and its line."""
+    said = "".join(raised.message.splitlines()[:1])
+    told = f"{raised.error}: {said}" if said else raised.error
+    who = capital(named(raised.ranks)) if raised.ranks else "A process without a rank"
+    parts: list[RenderableType] = [
+        Text.assemble((f"{'FAILED':7}", "bold red"), (plain(told), "bold")),
+        Padding(
+            Text(f"{who} raised it, and no finding tells of it."),
+            (0, 0, 1, _MARGIN),
+        ),
+    ]
+    if raised.location is not None:
+        parts.append(_located(raised.location, run))
+    return Group(*parts)
+
+
 def _health(report: Report) -> RenderableType:
+    if report.verdict != "well" and (report.raised or report.run.exit_code):
+        return _hanging("unknown", "the job failed, and no check knows why", "yellow")
     if report.verdict != "well":
         return _hanging(
             "unknown", "nothing wrong was found, but not all was seen", "yellow"
@@ -121,6 +152,8 @@ def _last_line(report: Report) -> Text:
         for word in ("error", "warning", "note")
         if (n := sum(finding.severity == word for finding in report.findings))
     ]
+    if following := sum(1 for one in report.findings for _ in _following(one)):
+        counts.append(f"{following} that follow{'s' * (following == 1)}")
     words = [f"verdict: {report.verdict}", *counts]
     if report.run.record:
         words.append(f"kept in {plain(report.run.record)}")
@@ -152,7 +185,9 @@ def _finding(finding: FindingData, run: Run) -> RenderableType:
     if picture := finding.details.get("picture"):
         drawn = "\n".join(plain(str(line)) for line in picture)
         parts.append(Padding(Text(drawn, no_wrap=True), (0, 0, 1, _MARGIN)))
-    rows = [] if picture else list(_rows(finding, run))
+    # The calls that are shown are those of the last start of the ranks.
+    hidden = bool(picture) or "start" in finding.details
+    rows = [] if hidden else list(_rows(finding, run))
     if rows:
         parts.append(_table(rows))
     if any("(" in calls for _, _, calls, _ in rows):
@@ -162,7 +197,17 @@ def _finding(finding: FindingData, run: Run) -> RenderableType:
         parts.append(Padding(Text(plain(since), "dim"), (0, 0, 1, _MARGIN)))
     remedy = f"{finding.remedy} (distdoctor explain {finding.code})"
     parts.append(_hanging("cure", remedy, "green"))
+    for one in _following(finding):
+        words = f"{one.code} {one.name.replace('-', ' ')}: {one.summary}"
+        parts.append(_hanging("so too", words, "dim"))
     return Group(*parts)
+
+
+def _following(finding: FindingData) -> Iterator[FindingData]:
+    """All that follows from a finding, each once."""
+    for one in finding.consequences:
+        yield one
+        yield from _following(one)
 
 
 def _located(location: LocationData, run: Run) -> RenderableType:
@@ -171,7 +216,9 @@ def _located(location: LocationData, run: Run) -> RenderableType:
     head = Text.assemble(
         (f"{plain(location.file)}:{location.line}", "bold"),
         f" {plain(location.function)}".rstrip(),
-        (f"   {named(location.ranks)}:{plain(remark)}", "dim"),
+        (f"   {named(location.ranks)}:{plain(remark)}", "dim")
+        if location.ranks
+        else (plain(remark), "dim"),
     )
     lines: list[Text] = [head]
     source = run.sources.get(location.file, "").splitlines()

@@ -1,0 +1,77 @@
+"""Measures for how long no rank has moved, and whether any was at work meanwhile.
+
+It proves nothing: whoever sleeps on purpose looks the same. It keeps a job that stands
+still until its time is up from being called well.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+
+import psutil
+
+from distdoctor.journal.folder import Still
+from distdoctor.launch.pulse import Pulse, Rank
+
+_CALM_S = 1.0  # of quiet, before the processor time of the ranks is first taken
+_IDLE_SHARE = 0.1  # of a core; who waits for a file or a store asks now and then
+
+
+class Stillness:
+    """Watches the ranks of a pulse, several times a second; cheap while they move."""
+
+    def __init__(self, pulse: Pulse) -> None:
+        self._pulse = pulse
+        self._steps: tuple[int, ...] = ()
+        self._since_ns = 0  # of the last thing that any rank did
+        self._longest_s = 0.0  # of the times of quiet that are over
+        self._cpu_s: dict[int, tuple[int, float]] = {}  # pid -> when, and how much
+
+    def look(self) -> None:
+        """Notice what moved since the last look."""
+        living = self._pulse.living()
+        steps = tuple(rank.reader.header().steps for rank in living)
+        moved_ns = self._pulse.last_event_ns()
+        if steps != self._steps:
+            self._steps, moved_ns = steps, time.monotonic_ns()
+        if moved_ns > self._since_ns:
+            if self._since_ns:
+                quiet_s = (moved_ns - self._since_ns) / 1e9
+                self._longest_s = max(self._longest_s, quiet_s)
+            self._since_ns = moved_ns
+            self._cpu_s.clear()
+        elif not self._cpu_s and self._quiet_s() > _CALM_S:
+            self._cpu_s = {rank.pid: self._used(rank) for rank in living}
+
+    def now(self) -> Still | None:
+        """What is to be told of this moment; None if no rank was ever seen."""
+        if not self._since_ns:
+            return None
+        idle = [rank.rank for rank in self._pulse.living() if self._is_idle(rank)]
+        return Still(
+            seconds=round(self._quiet_s(), 3),
+            longest_before=round(self._longest_s, 3),
+            idle=sorted(idle),
+        )
+
+    def _quiet_s(self) -> float:
+        return (time.monotonic_ns() - self._since_ns) / 1e9
+
+    def _is_idle(self, rank: Rank) -> bool:
+        began_ns, before_s = self._cpu_s.get(rank.pid, (0, 0.0))
+        if not began_ns:
+            return False
+        now_ns, used_s = self._used(rank)
+        return used_s - before_s < _IDLE_SHARE * (now_ns - began_ns) / 1e9
+
+    def _used(self, rank: Rank) -> tuple[int, float]:
+        """The time, and the processor time of a rank and of what it started."""
+        used_s = 0.0
+        with suppress(psutil.Error):
+            process = psutil.Process(rank.pid)
+            for one in [process, *process.children(recursive=True)]:
+                with suppress(psutil.Error):
+                    times = one.cpu_times()
+                    used_s += times.user + times.system
+        return time.monotonic_ns(), used_s
