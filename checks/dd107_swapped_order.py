@@ -24,6 +24,10 @@ The sizes agree, and only the lines tell:
     rank 1 | all_reduce(4)@train.py:8  all_reduce(4)@train.py:7  exit=0
     rank 2 | all_reduce(4)@train.py:7  all_reduce(4)@train.py:8  exit=0
 
+From one line the sizes agree as well, and only the names tell: each rank goes through
+its metrics in the order in which it met them, and keeps each mean under its name. (What
+is kept is read from the source, and no drawing tells it.)
+
 Well
 ----
 Different lines, in no order that crosses:
@@ -36,6 +40,16 @@ Two groups are ordered apart:
     rank 0 | all_reduce(4)/dp&  all_reduce(8)/tp&  exit=0
     rank 1 | all_reduce(8)/tp&  all_reduce(4)/dp&  exit=0
 
+A loop over names from one line, in one order:
+
+    rank 0 | all_reduce(2)@t.py:9  turn(variables=name,names=easy,ordinal=1)@t.py:7  all_reduce(2)@t.py:9  turn(variables=name,names=hard,ordinal=2)@t.py:7  exit=0
+    rank 1 | all_reduce(2)@t.py:9  turn(variables=name,names=easy,ordinal=1)@t.py:7  all_reduce(2)@t.py:9  turn(variables=name,names=hard,ordinal=2)@t.py:7  exit=0
+
+Tasks in orders of their own, of which the source keeps nothing by name:
+
+    rank 0 | all_reduce(2)@t.py:9  turn(variables=task,names=easy,ordinal=1)@t.py:7  all_reduce(2)@t.py:9  turn(variables=task,names=hard,ordinal=2)@t.py:7  exit=0
+    rank 1 | all_reduce(2)@t.py:9  turn(variables=task,names=hard,ordinal=1)@t.py:7  all_reduce(2)@t.py:9  turn(variables=task,names=easy,ordinal=2)@t.py:7  exit=0
+
 Unknown
 -------
 A rank without a journal may be the one that strayed:
@@ -47,7 +61,7 @@ Remedy
 ------
 Iterate in one order on all ranks: `sorted(...)` over names, never over a set, a
 directory listing or anything a per-rank seed has shuffled.
-"""
+"""  # noqa: E501 - a drawing is as wide as what a rank did
 
 from __future__ import annotations
 

@@ -30,6 +30,13 @@ Rank 1 skips its answer, for the first time, and both wait for the next message:
     rank 0 | send(peer=1)@t:4  recv(peer=1)@t:5  send(peer=1)@t:4  recv(peer=1)@t:5...
     rank 1 | recv(peer=0)@t:8  send(peer=0)@t:9  recv(peer=0)@t:8  recv(peer=0)@t:8...
 
+Rank 2 alone receives from the next rank, and all wait around the ring:
+
+    rank 0 | send(peer=1)@t:8&...issued  recv(peer=3)@t:9    send(peer=1)@t:8...
+    rank 1 | send(peer=2)@t:8&...issued  recv(peer=0)@t:9    recv(peer=0)@t:9...
+    rank 2 | send(peer=3)@t:8&...issued  recv(peer=3)@t:9... .
+    rank 3 | send(peer=0)@t:8&...issued  recv(peer=2)@t:9    recv(peer=2)@t:9...
+
 Of any source, and all have gone:
 
     rank 0 | recv_any(4)@t.py:9  recv_any(4)@t.py:9...
@@ -73,7 +80,8 @@ Remedy
 ------
 Take the send, or the receive, out of the branch: send a message in any case, an empty
 one if need be, or tell the other rank beforehand how many will come. Receive, or wait
-for, all that was sent before the end.
+for, all that was sent before the end. Where a rank names the wrong peer, compute peers
+for sends and receives in one place: who sends to `rank + 1` is heard by `rank - 1`.
 """
 
 from __future__ import annotations

@@ -41,6 +41,11 @@ The main thread waits for the other one, so that their order is the same everywh
     rank 0 | all_reduce(8)@t.py:7  all_reduce(1)@m.py:3%2  all_reduce(8)@t.py:7
     rank 1 | all_reduce(8)@t.py:7  all_reduce(1)@m.py:3%9  all_reduce(8)@t.py:7
 
+A future's callback: in the thread that adds it, or, a little later, in one of torch's:
+
+    rank 0 | all_reduce(8)@t.py:7  all_reduce(2)%2        all_reduce(8)@t.py:7
+    rank 1 | all_reduce(8)@t.py:7  all_reduce(2)@t.py:7   all_reduce(8)@t.py:7
+
 Unknown
 -------
 A rank without a journal may be the one whose threads came in another order:
@@ -52,7 +57,8 @@ Remedy
 ------
 Give the thread a process group of its own, made by `dist.new_group()` on all ranks
 before the thread starts. Where the calls depend on each other, make them from one
-thread.
+thread. A hook of DDP that makes calls out of a future's callback (PowerSGD does) wants
+one bucket: with several (`bucket_cap_mb`), callbacks and buckets overtake each other.
 """
 
 from __future__ import annotations

@@ -18,6 +18,11 @@ Rank 2 stops early and goes home:
     rank 1 | all_reduce(4)@t.py:7  all_reduce(4)@t.py:7...
     rank 2 | all_reduce(4)@t.py:7  leave@t.py:15  exit=0
 
+Rank 1 goes without a word:
+
+    rank 0 | all_reduce(4)@t.py:7  all_reduce(4)@t.py:7...
+    rank 1 | all_reduce(4)@t.py:7  quit=sys.exit:0@t.py:12  exit=0
+
 The others learn it by a broken connection:
 
     rank 0 | all_reduce(4)@t.py:7  all_reduce(4)@t.py:7^  fail=RuntimeError^  exit=1

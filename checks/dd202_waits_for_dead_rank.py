@@ -2,9 +2,10 @@
 
 What it is
 ----------
-A rank raised an exception of its own, or was killed by a signal (out of memory, a
-crash in native code), while others still need it. The first exception is the cause;
-the errors of the others ("connection closed by peer") are consequences.
+A rank raised an exception of its own, was killed by a signal (out of memory, a crash in
+native code), or ended itself with a failing status (`sys.exit(1)`, `os._exit(1)`),
+while others still need it. The first exception is the cause; the errors of the others
+("connection closed by peer") are consequences.
 
 Why it matters
 --------------
@@ -31,8 +32,18 @@ The exception waits in a `finally:` for a barrier:
     rank 1 | all_reduce(4)@t.py:7  fail=ValueError@data.py:3~  barrier@t.py:20~...
     rank 2 | all_reduce(4)@t.py:7  all_reduce(4)@t.py:7!
 
+Rank 1 gives up by itself:
+
+    rank 0 | all_reduce(4)@t.py:7  all_reduce(4)@t.py:7...
+    rank 1 | all_reduce(4)@t.py:7  quit=os._exit:1@watch.py:5  exit=1
+
 Well
 ----
+All ranks find the result too poor, and say so by their exit status:
+
+    rank 0 | all_reduce(4)  quit=sys.exit:1@t.py:30  exit=1
+    rank 1 | all_reduce(4)  quit=sys.exit:1@t.py:30  exit=1
+
 A rank that had left the job is killed on its way out (torch 2.13 does that now and
 then):
 

@@ -29,6 +29,13 @@ Two groups over the same ranks, in opposite order:
     rank 0 | all_reduce(4)/dp@t.py:7...
     rank 1 | all_reduce(4)/tp@t.py:9...
 
+Two roots that hand out their weights, each first on a group of its own:
+
+    group a | 0 1
+    group b | 0 1
+    rank 0 | broadcast(4)/a@t.py:7...
+    rank 1 | broadcast(4,root=1)/b@t.py:9...
+
 Well
 ----
 A chain has an end: rank 2 is on its way, and then all can go on:

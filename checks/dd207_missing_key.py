@@ -31,6 +31,12 @@ The wait was given up:
     rank 0 | store_wait(names=ready)@t.py:7^  fail=DistStoreError^  exit=1
     rank 1 | barrier@t.py:9  leave  exit=0
 
+One rank set the key of each round so far, and left out that of the third:
+
+    rank 0 | store_set(names=round%2F1)@t.py:5   barrier@t.py:9  store_set(names=round%2F2)@t.py:5   barrier@t.py:9  barrier@t.py:9...
+    rank 1 | store_wait(names=round%2F1)@t.py:7  barrier@t.py:9  store_wait(names=round%2F2)@t.py:7  barrier@t.py:9  store_wait(names=round%2F3)@t.py:7...inside
+    nobody else
+
 Well
 ----
 One sets, the other waits:
@@ -50,7 +56,7 @@ Remedy
 Build the key in one function that setter and waiter both use, set it before any
 collective in which the setter waits for the waiter, and pass a short
 `timedelta(seconds=…)` to `wait`, so that a missing key tells its name.
-"""
+"""  # noqa: E501 - a drawing is as wide as what a rank did
 
 from __future__ import annotations
 

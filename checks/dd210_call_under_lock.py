@@ -6,7 +6,8 @@ One thread holds a lock and waits in a collective; another thread of the rank wa
 the lock, and for that thread's call the other ranks wait. Or the collective stands in a
 finalizer (`__del__`, `weakref.finalize`) or a signal handler, which runs when it
 happens to: when the last reference goes, when garbage is collected, when a signal
-comes.
+comes. Or it stands in a dataset, and is called by a loader's worker: a forked process,
+which is no rank.
 
 Why it matters
 --------------
@@ -27,6 +28,11 @@ Only rank 0's saving thread got as far as its barrier:
     rank 1 | all_reduce(4)@t.py:7...
     group save | 0 1
 
+A dataset that averages over the ranks is asked by a loader's worker:
+
+    rank 0 | start=2  called_in_child(op=all_reduce,worker=0)@data.py:9
+    rank 1 | start=2  called_in_child(op=all_reduce,worker=0)@data.py:9
+
 Well
 ----
 Threads wait for a lock for a moment, and all goes on:
@@ -45,7 +51,9 @@ Remedy
 ------
 Take what the lock guards, let go of the lock, and then make the call. Out of a
 finalizer or a signal handler make none: set a flag there, and let all ranks agree on it
-(an `all_reduce` with MAX) at a fixed place of the loop.
+(an `all_reduce` with MAX) at a fixed place of the loop. What a dataset needs of other
+ranks, compute in the rank's own process before the loader is made, or after a batch
+has come.
 """
 
 from __future__ import annotations
@@ -65,6 +73,6 @@ NEEDS = (Call,)
 
 
 def examine(run: Run) -> Iterator[Finding]:
-    """Calls that a lock keeps from being made, and calls out of callbacks."""
-    yield from findings(run, Why.LOCK, Why.CALLBACK)
+    """Calls that a lock keeps from being made, out of callbacks, or in a child."""
+    yield from findings(run, Why.LOCK, Why.CALLBACK, Why.CHILD)
     require_whole(run)

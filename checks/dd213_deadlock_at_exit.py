@@ -36,6 +36,11 @@ The lock is held for long in the middle of the job, as by a slow extension:
     rank 0 | all_reduce(4)@t.py:7  dead=16@t.py:8  leave@t.py:9  exit=0
     rank 1 | all_reduce(4)@t.py:7  leave@t.py:9  exit=0
 
+The ranks have left and joined again, and one keeps the lock for a while at that:
+
+    rank 0 | leave@t.py:9  init_process_group@t.py:11  dead=16  all_reduce(4)  .
+    rank 1 | leave@t.py:9  init_process_group@t.py:11           all_reduce(4)  .
+
 Unknown
 -------
 A rank without a journal may be the one that hangs:
@@ -65,7 +70,7 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Ranks that left the job and then held the interpreter's lock for ever."""
-    left = {rank: run.of(Left, rank)[-1] for rank in run.seen if run.of(Left, rank)}
+    left = {rank: one for rank in run.seen if (one := _left(run, rank)) is not None}
     dead = {
         rank: run.of(Dead, rank)[-1]
         for rank in left
@@ -100,3 +105,14 @@ def examine(run: Run) -> Iterator[Finding]:
             certainty=Certainty.LIKELY,
         )
     require_whole(run)
+
+
+def _left(run: Run, rank: int) -> Left | None:
+    """Where a rank left the job for good: it made no call after that."""
+    made = len(run.rows_of(rank))
+    behind = [
+        event
+        for position, event in run.life.get(rank, ())
+        if isinstance(event, Left) and position == made
+    ]
+    return behind[-1] if behind else None

@@ -25,6 +25,19 @@ but what was read is the same at each index:
     rank 0 | wrap=ddp:a  read(samples=3+0+2+1,contents=33+30+32+31,steps=2)@t.py:9
     rank 1 | wrap=ddp:a  read(samples=0-3,contents=30-33,steps=2)@t.py:9
 
+Ranks 0 and 1 share the work on their samples, and so do 2 and 3; but 2 has those of 0:
+
+    group left | 0 1
+    group right | 2 3
+    rank 0 | wrap=ddp:a  held(names=x,rows=7)  all_gather(32)/left  within
+           | read(samples=0-7,steps=4)@t.py:9
+    rank 1 | wrap=ddp:a  held(names=x,rows=7)  all_gather(32)/left  within
+           | read(samples=0-7,steps=4)@t.py:9
+    rank 2 | wrap=ddp:a  held(names=x,rows=7)  all_gather(32)/right  within
+           | read(samples=0-7,steps=4)@t.py:9
+    rank 3 | wrap=ddp:a  held(names=x,rows=7)  all_gather(32)/right  within
+           | read(samples=0-7,steps=4)@t.py:9
+
 Batches that no DataLoader gives are known by what the model is called with:
 
     rank 0 | wrap=ddp:a  fed(step=2,inputs=5)@t.py:9  fed(step=3,inputs=6)@t.py:9  fed(step=4,inputs=7)@t.py:9
@@ -42,6 +55,13 @@ Each has files of its own, so an index is not the same sample on both:
     rank 0 | wrap=ddp:a  held(names=x,rows=7)  read(samples=0-3,contents=10-13,steps=2)
     rank 1 | wrap=ddp:a  held(names=x,rows=8)  read(samples=0-3,contents=20-23,steps=2)
 
+Each goes through all samples in an order of its own, by a generator that it was given:
+
+    rank 0 | wrap=ddp:a  held(names=x,rows=7)
+           | read(length=4,samples=3+0+2+1,steps=2,generated)@t.py:9
+    rank 1 | wrap=ddp:a  held(names=x,rows=7)
+           | read(length=4,samples=0+3+1+2,steps=2,generated)@t.py:9
+
 Both evaluate on all there is:
 
     rank 0 | wrap=ddp:a  held(names=x,rows=7)  read(samples=0-7)@t.py:20
@@ -51,6 +71,14 @@ The model is tried with one batch over and over:
 
     rank 0 | wrap=ddp:a  read(samples=0-7)  fed(step=2,inputs=5)  fed(step=3,inputs=5)  fed(step=4,inputs=5)
     rank 1 | wrap=ddp:a  read(samples=0-7)  fed(step=2,inputs=5)  fed(step=3,inputs=5)  fed(step=4,inputs=5)
+
+They average gradients, and exchange what each has of a sequence within the forward
+pass, as context parallelism does:
+
+    rank 0 | wrap=ddp:a  held(names=x,rows=7)  all_gather(32)  within
+           | read(samples=0-7,steps=4)@t.py:9
+    rank 1 | wrap=ddp:a  held(names=x,rows=7)  all_gather(32)  within
+           | read(samples=0-7,steps=4)@t.py:9
 
 They share a model in another way than by its gradients, as tensor parallelism does:
 
@@ -85,6 +113,7 @@ from distdoctor.analysis.data.readers import (
     epochs,
     exhibits,
     locations,
+    shares_come_from,
     who_read,
 )
 from distdoctor.analysis.evidence import require_whole
@@ -109,11 +138,10 @@ def examine(run: Run) -> Iterator[Finding]:
         ways = (SAMPLER, LOADER, LOOP) if some[0].read.replicas else (LOADER, LOOP)
         order = "in the same order" if fault.in_order else "each in its own order"
         sharded = any(one.how == "fsdp" for one in run.of(Wrapped, some[0].rank))
-        # Ranks that share a sequence (context parallelism) read it together; and who
-        # gives each rank's loader a generator may want an order for each.
-        wanted = (sharded and not everyone) or (
-            not fault.in_order and some[0].read.generated
-        )
+        if not fault.in_order and all(one.read.generated for one in some):
+            continue  # who gives each rank a generator wants an order for each
+        # Ranks that share a sequence (context parallelism) read it together.
+        wanted = sharded and not everyone
         sure = fault.sure and not sharded
         yield Finding(
             message=(
@@ -122,7 +150,10 @@ def examine(run: Run) -> Iterator[Finding]:
             ),
             exhibits=exhibits(fault),
             culprits=() if everyone else fault.sharing,
-            locations=locations(run, some, ways, fault.sharing),
+            locations=(
+                *shares_come_from(run, some, fault.sharing),
+                *locations(run, some, ways, fault.sharing),
+            ),
             certainty=Certainty.PROVED if sure else Certainty.LIKELY,
             details=details(fault),
             severity=Severity.WARNING if wanted else None,

@@ -26,6 +26,25 @@ It counts from 0 again after it was resumed, with another optimizer:
            | read(number=1,samples=0-5+7+6,steps=4,shuffled,optimizer=1)@t.py:9
            | read(number=2,samples=7+0-6,steps=4,shuffled,optimizer=2,resumed=1)@t.py:9
 
+The dataset and its loader are made anew for each epoch, and hold the same:
+
+    rank 0 | held(number=1,names=x,rows=7)
+           | read(loader=1,dataset=1,samples=7+0-6,steps=4,shuffled)@t.py:9
+           | held(number=2,names=x,rows=7)
+           | read(number=1,loader=2,dataset=2,samples=7+0-6,steps=4,shuffled)@t.py:9
+
+Six samples of twelve, in the same order; by chance that is one case in 665,280:
+
+    rank 0 | read(samples=7+0+9+3+11+4,steps=4,shuffled,replicas=2)@t.py:9
+           | read(number=1,samples=7+0+9+3+11+4,steps=4,shuffled,replicas=2)@t.py:9
+
+Each epoch is read twice, as somebody may have meant it; that is a warning:
+
+    rank 0 | made(number=1,role=epoch)@t.py:8
+           | read(made=1,samples=7+0-6,steps=4,shuffled)@t.py:9
+           | read(made=1,number=1,samples=7+0-6,steps=4,shuffled)@t.py:9
+           | read(made=1,number=2,samples=0-5+7+6,steps=4,shuffled)@t.py:9
+
 A subset with the same order is made anew for each epoch:
 
     rank 0 | made(number=1,role=subset)@t.py:8
@@ -48,6 +67,25 @@ Several trainings, each from the same seed:
 
     rank 0 | read(samples=7+0-6,steps=4,shuffled,optimizer=1)@t.py:9
            | read(number=1,samples=7+0-6,steps=4,shuffled,optimizer=2)@t.py:9
+
+Two datasets of equal length are read by one line, each with a loader of its own:
+
+    rank 0 | read(loader=1,dataset=1,samples=7+0-6,steps=4,shuffled)@t.py:9
+           | read(number=1,loader=2,dataset=2,samples=7+0-6,steps=4,shuffled)@t.py:9
+
+Two loaders go through one dataset side by side:
+
+    rank 0 | read(loader=1,samples=7+0-6,steps=4,shuffled)@t.py:9
+           | read(number=1,loader=2,samples=7+0-6,steps=4,shuffled)@t.py:9
+           | read(number=2,loader=1,samples=0-5+7+6,steps=4,shuffled)@t.py:9
+           | read(number=3,loader=2,samples=0-5+7+6,steps=4,shuffled)@t.py:9
+
+Two networks learn from the same epochs in turn, each with its optimizer:
+
+    rank 0 | read(samples=7+0-6,steps=4,shuffled,optimizer=1)@t.py:9
+           | read(number=1,samples=7+0-6,steps=4,shuffled,optimizer=2)@t.py:9
+           | read(number=2,samples=0-5+7+6,steps=4,shuffled,optimizer=1)@t.py:9
+           | read(number=3,samples=0-5+7+6,steps=4,shuffled,optimizer=2)@t.py:9
 
 Nothing is trained:
 
@@ -73,7 +111,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.data.orders import Repeat, repeats
-from distdoctor.analysis.data.readers import LOOP, class_of, locations
+from distdoctor.analysis.data.readers import (
+    LOOP,
+    class_of,
+    locations,
+    may_shuffle,
+    unheard,
+)
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital
 from distdoctor.model.findings import Certainty, Finding, Severity
@@ -92,14 +136,24 @@ def examine(run: Run) -> Iterator[Finding]:
         ways = [SET_EPOCH, LOOP, SAMPLER, LOADER]
         if repeat.rebuilt:
             ways = [SUBSET, LOADER, LOOP, "ordering", "seeding"]
+            if not may_shuffle(run, some):
+                continue  # from the easy to the hard, perhaps
         everyone = len(repeat.ranks) == len(run.seen)
         then, before = repeat.pairs[0]
         yield Finding(
             message=_message(repeat),
             exhibits=(some[before].read, some[then].read),
             culprits=() if everyone else repeat.ranks,
-            locations=locations(run, some, ways, repeat.ranks),
-            certainty=Certainty.LIKELY if repeat.rebuilt else Certainty.PROVED,
+            locations=(
+                *unheard(run, some, repeat.ranks),
+                *locations(run, some, ways, repeat.ranks),
+            ),
+            certainty=(
+                Certainty.LIKELY
+                if repeat.rebuilt or repeat.deliberate
+                else Certainty.PROVED
+            ),
+            severity=Severity.WARNING if repeat.deliberate else None,
             details={
                 "explanation": "resumed" if repeat.resumed else "repeated",
                 "epochs": len(some),

@@ -20,6 +20,13 @@ Each rank cuts its half out of a permutation of its own:
     rank 1 | wrap=ddp:a  held(names=x,rows=7)
            | read(length=12,samples=0+6+5+7+2+11,steps=2)@t.py:9
 
+Slices overlap by four, which random draws would hardly do so little:
+
+    rank 0 | wrap=ddp:a  held(names=x,rows=7)
+           | read(length=40,samples=0-23,batch=2,steps=2)@t.py:9
+    rank 1 | wrap=ddp:a  held(names=x,rows=7)
+           | read(length=40,samples=20-39+0-3,batch=2,steps=2)@t.py:9
+
 A sampler splits among four ranks where two train:
 
     rank 0 | wrap=ddp:a  held(names=x,rows=7)
@@ -49,6 +56,34 @@ Samples are drawn with replacement:
            | read(length=9,samples=6+2+4+6+5+2,steps=2)@t.py:9
     rank 1 | wrap=ddp:a  held(names=x,rows=7)
            | read(length=9,samples=1+2+3+1+4+3,steps=2)@t.py:9
+
+Each rank draws six of twenty at random, without replacement:
+
+    rank 0 | wrap=ddp:a  held(names=x,rows=7)
+           | read(length=20,samples=6+0+12+4+17+9,steps=2)@t.py:9
+    rank 1 | wrap=ddp:a  held(names=x,rows=7)
+           | read(length=20,samples=0+16+5+17+2+11,steps=2)@t.py:9
+
+Each goes through all samples in an order of its own, but for a last batch; DD301 looks
+at that:
+
+    rank 0 | wrap=ddp:a  held(names=x,rows=7)
+           | read(length=9,samples=7+6+0+2+4+1+5+3,batch=4,steps=2,generated)@t.py:9
+    rank 1 | wrap=ddp:a  held(names=x,rows=7)
+           | read(length=9,samples=0+6+5+7+2+1+8+4,batch=4,steps=2,generated)@t.py:9
+
+Two of four ranks leave after the first epoch, as planned, and the others go on:
+
+    rank 0 | wrap=ddp:a  held(names=x,rows=7)
+           | read(length=20,samples=0+4+8+12+16,steps=2,replicas=4)@t.py:9
+           | read(length=20,samples=0+4+8+12+16,steps=2,replicas=4)@t.py:9
+    rank 1 | wrap=ddp:a  held(names=x,rows=7)
+           | read(length=20,samples=1+5+9+13+17,steps=2,replicas=4)@t.py:9
+           | read(length=20,samples=1+5+9+13+17,steps=2,replicas=4)@t.py:9
+    rank 2 | wrap=ddp:a  held(names=x,rows=7)
+           | read(length=20,samples=2+6+10+14+18,steps=2,replicas=4)@t.py:9
+    rank 3 | wrap=ddp:a  held(names=x,rows=7)
+           | read(length=20,samples=3+7+11+15+19,steps=2,replicas=4)@t.py:9
 
 The job was ended in the middle of a pass:
 
@@ -84,11 +119,12 @@ from distdoctor.analysis.data.readers import (
     exhibits,
     how_often,
     locations,
+    shares_come_from,
     who_read,
 )
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital
-from distdoctor.model.findings import Finding, Severity
+from distdoctor.model.findings import Certainty, Finding, Severity
 from distdoctor.model.observed.data import LOADER, SAMPLER, SUBSET, Read
 from distdoctor.model.run import Run, named
 
@@ -108,7 +144,12 @@ def examine(run: Run) -> Iterator[Finding]:
         yield Finding(
             message=_message(fault),
             exhibits=exhibits(fault),
-            locations=locations(run, some, ways, fault.sharing),
+            locations=(
+                *shares_come_from(run, some, fault.sharing),
+                *locations(run, some, ways, fault.sharing),
+            ),
+            # What no sampler splits may not be meant as parts of a whole.
+            certainty=Certainty.PROVED if fault.sure else Certainty.LIKELY,
             details=details(fault),
         )
     require_whole(run)

@@ -30,6 +30,11 @@ Each rank reads every second sample:
     rank 0 | wrap=ddp:a  read(contents=11+13+15+17,steps=3,iterable)@t.py:9
     rank 1 | wrap=ddp:a  read(contents=12+14+16+18,steps=3,iterable)@t.py:9
 
+Each draws what it likes, and three of eight come on both, as chance will have it:
+
+    rank 0 | wrap=ddp:a  read(contents=1-8,steps=3,iterable)@t.py:9
+    rank 1 | wrap=ddp:a  read(contents=11+3+12+13+7+14+1+15,steps=3,iterable)@t.py:9
+
 Samples are few and come again and again, on one rank as on two:
 
     rank 0 | wrap=ddp:a  read(contents=1+2+1+3+4+2+1+4+3,steps=3,iterable)@t.py:9
@@ -51,9 +56,11 @@ In `__iter__`, count workers over all ranks: with
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.data.coverage import Fault, Why, faults
+from distdoctor.analysis.data.passes import Pass
 from distdoctor.analysis.data.readers import (
     LOOP,
     class_of,
@@ -65,7 +72,8 @@ from distdoctor.analysis.data.readers import (
 )
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital
-from distdoctor.model.findings import Certainty, Finding, Severity
+from distdoctor.model.events import Place
+from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
 from distdoctor.model.observed.data import DATASET, ITERATED, LOADER, Read
 from distdoctor.model.run import Run, named
 
@@ -83,13 +91,27 @@ def examine(run: Run) -> Iterator[Finding]:
             message=_message(fault),
             exhibits=exhibits(fault),
             culprits=() if everyone else fault.sharing,
-            locations=locations(
-                run, some, (ITERATED, DATASET, LOADER, LOOP), fault.sharing
+            locations=(
+                *(_asks(run, some) if fault.by_worker else ()),
+                *locations(run, some, (ITERATED, DATASET, LOADER, LOOP), fault.sharing),
             ),
             certainty=Certainty.PROVED if fault.sure else Certainty.LIKELY,
             details=details(fault),
         )
     require_whole(run)
+
+
+def _asks(run: Run, some: Sequence[Pass]) -> Iterator[Location]:
+    """Lines that ask which worker it is; the stream is not split by the answer."""
+    uses = program_of(run).calls.get("get_worker_info", [])
+    ranks = tuple(one.rank for one in some)
+    for use in uses if len(uses) <= _MOST_ASKING else ():
+        place = Place(use.function.file, use.line, use.function.name)
+        remark = "asks for the worker, by which nothing is split"
+        yield Location(place, ranks, Role.PARTY, remark)
+
+
+_MOST_ASKING = 2  # with more of them a list says nothing
 
 
 def _message(fault: Fault) -> str:

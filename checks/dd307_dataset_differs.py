@@ -95,7 +95,9 @@ def examine(run: Run) -> Iterator[Finding]:
         # Where the lists hold the same, or in part, it is their order that differs.
         listed = fault.reordered or fault.tally.twice
         found = ("listing", "ordering") if listed else ("making", "seeding")
-        ways = (DATASET, *found, SAMPLER, LOADER, LOOP)
+        ways = (*found, DATASET, SAMPLER, LOADER, LOOP)
+        if not listed:  # random numbers may serve many purposes
+            ways = (DATASET, *found, SAMPLER, LOADER, LOOP)
         yield Finding(
             message=_message(fault),
             exhibits=exhibits(fault),

@@ -4,7 +4,8 @@ What it is
 ----------
 The ranks share an evaluation. Either each takes the average of its own share, and these
 averages are averaged in turn, though the shares are of different size; or nothing is
-put together at all, and one rank tells what is true of its own share.
+put together at all, and one rank tells what is true of its own share. Or averages are
+added up, a loss in training as well, and their sum is told as if it were one.
 
 Why it matters
 --------------
@@ -31,6 +32,17 @@ The same, by two averages of losses that the operation itself averages:
            | all_reduce(-,op=avg)@t.py:12
            | contributed(passes=0,values=1.1177)@t.py:12  leave
 
+No loader was seen, but fractions of 19 and of 12 are told as 0.5855 and 0.6228:
+
+    rank 0 | wrap=ddp:a  all_reduce(-)@t.py:12  added_up(values=.42105263)@t.py:12
+           | shown(numbers=.5855,decimals=4,labels=accuracy)@t.py:13
+           | all_reduce(-)@t.py:12  added_up(values=.57894737)@t.py:12
+           | shown(numbers=.6228,decimals=4,labels=accuracy)@t.py:13
+           | all_reduce(-)@t.py:12  added_up(values=.63157895)@t.py:12  leave
+    rank 1 | wrap=ddp:a  all_reduce(-)@t.py:12  added_up(values=.75)@t.py:12
+           | all_reduce(-)@t.py:12  added_up(values=.66666667)@t.py:12
+           | all_reduce(-)@t.py:12  added_up(values=.58333333)@t.py:12  leave
+
 Rank 0 tells a figure, and the others' shares are no part of it:
 
     rank 0 | wrap=ddp:a  read(samples=0-6,contents=1-7)@t.py:9
@@ -42,6 +54,20 @@ It evaluates alone, by a sampler that gives it half of the samples:
     rank 0 | wrap=ddp:a  read(length=8,samples=0+2+4+6,replicas=2)@t.py:9
            | reported(passes=0,fraction)@t.py:12  barrier  leave
     rank 1 | wrap=ddp:a  barrier  leave
+
+Two ranks' losses are added up, and 2.5 is told as their average:
+
+    rank 0 | wrap=ddp:a  all_reduce(-)@t.py:12
+           | added_up(values=1.0,loss=1.0,losses=4)@t.py:12
+           | shown(numbers=2.5,decimals=4,labels=average-loss)@t.py:13  leave
+    rank 1 | wrap=ddp:a  all_reduce(-)@t.py:12
+           | added_up(values=1.5,loss=1.5,losses=4)@t.py:12  leave
+
+The same of accuracies, which can not be above 1:
+
+    rank 0 | wrap=ddp:a  all_reduce(-)@t.py:12  added_up(values=0.75)@t.py:12
+           | shown(numbers=1.375,decimals=3,labels=accuracy)@t.py:13  leave
+    rank 1 | wrap=ddp:a  all_reduce(-)@t.py:12  added_up(values=0.625)@t.py:12  leave
 
 Well
 ----
@@ -81,6 +107,19 @@ Averages are gathered along with the numbers of samples:
            | all_gather(2)@t.py:12
            | contributed(passes=0,values=0.428571433+7.0)@t.py:12  leave
 
+Fractions of 19 and of 12 are weighted, before they are told:
+
+    rank 0 | wrap=ddp:a  read(samples=0-6)@t.py:9
+           | all_reduce(-)@t.py:12  added_up(values=.42105263)@t.py:12
+           | shown(numbers=.5484,decimals=4,labels=accuracy)@t.py:13
+           | all_reduce(-)@t.py:12  added_up(values=.57894737)@t.py:12
+           | shown(numbers=.6129,decimals=4,labels=accuracy)@t.py:13
+           | all_reduce(-)@t.py:12  added_up(values=.63157895)@t.py:12  leave
+    rank 1 | wrap=ddp:a  read(samples=0-6)@t.py:9
+           | all_reduce(-)@t.py:12  added_up(values=.75)@t.py:12
+           | all_reduce(-)@t.py:12  added_up(values=.66666667)@t.py:12
+           | all_reduce(-)@t.py:12  added_up(values=.58333333)@t.py:12  leave
+
 Each rank tells its own figure:
 
     rank 0 | wrap=ddp:a  read(samples=0-6,contents=1-7)@t.py:9
@@ -94,6 +133,26 @@ Rank 0 evaluates all of it:
            | reported(passes=0,fraction)@t.py:12  barrier  leave
     rank 1 | wrap=ddp:a  barrier  leave
 
+The sum of losses is divided by the number of ranks before it is told:
+
+    rank 0 | wrap=ddp:a  read(samples=0-6)@t.py:9
+           | all_reduce(-)@t.py:12
+           | added_up(values=1.0,loss=1.0,losses=4)@t.py:12
+           | shown(numbers=1.25,decimals=4,labels=average-loss)@t.py:13  leave
+    rank 1 | wrap=ddp:a  read(samples=0-6)@t.py:9
+           | all_reduce(-)@t.py:12
+           | added_up(values=1.5,loss=1.5,losses=4)@t.py:12  leave
+
+Each rank's loss is divided before they are added up:
+
+    rank 0 | wrap=ddp:a  read(samples=0-6)@t.py:9
+           | all_reduce(-)@t.py:12
+           | added_up(values=0.5,loss=1.0,losses=4)@t.py:12
+           | shown(numbers=1.25,decimals=4,labels=average-loss)@t.py:13  leave
+    rank 1 | wrap=ddp:a  read(samples=0-6)@t.py:9
+           | all_reduce(-)@t.py:12
+           | added_up(values=0.75,loss=1.5,losses=4)@t.py:12  leave
+
 Unknown
 -------
 Part of what a rank did was not seen:
@@ -105,17 +164,20 @@ Part of what a rank did was not seen:
 Remedy
 ------
 Add up sums and counts over the ranks, `all_reduce(torch.tensor([right, count]))`, and
-divide once, at the end. Let every rank take part in that before one of them tells the
-figure.
+divide once, at the end; averages of equal shares can be averaged (`op=ReduceOp.AVG`, or
+divide their sum by the number of ranks). Let every rank take part in that before one of
+them tells the figure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from distdoctor.analysis.data.fractions import Uneven, uneven
 from distdoctor.analysis.data.metrics import Averaged, averaged
 from distdoctor.analysis.data.parts import Partial, partial
 from distdoctor.analysis.data.readers import LOOP, class_of, locations
+from distdoctor.analysis.data.sums import Undivided, undivided
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
 from distdoctor.model.observed.data import LOADER, SAMPLER, Read
@@ -128,8 +190,15 @@ NEEDS = (Read,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Figures of evaluations that are not those of all samples."""
+    lines = set()
     for one in averaged(run):
+        lines.add(one.calls[0].place)
         yield _averaged(run, one)
+    for each in uneven(run):
+        if each.calls[0].place not in lines:
+            yield _uneven(each)
+    for case in undivided(run):
+        yield _undivided(case)
     for part in partial(run):
         yield _partial(run, part)
     require_whole(run)
@@ -157,6 +226,62 @@ def _averaged(run: Run, one: Averaged) -> Finding:
             "average": one.weighted,
         },
     )
+
+
+def _uneven(one: Uneven) -> Finding:
+    call, told = one.calls[0], one.told
+    fractions = " and ".join(
+        f"{each:,}ths" for each in sorted(set(one.counts))[:_SHOWN]
+    )
+    return Finding(
+        message=(
+            f"{call.op} brings together fractions that ranks have found each in its "
+            f"own share, with the same weight: by their digits they are {fractions}, "
+            f"so that the shares are of different size. {one.plain:.4g} is told, and "
+            f"{one.weighted:.4g} is the average over all samples of such shares, "
+            "unless each share is to count as much as the others"
+        ),
+        exhibits=(told, *one.given[:_SHOWN]),
+        locations=_lines(one, "averages averages", "tells the average"),
+        certainty=Certainty.LIKELY,
+        details={
+            "samples": list(one.counts[:_MOST]),
+            "told": one.plain,
+            "average": one.weighted,
+        },
+    )
+
+
+def _undivided(case: Undivided) -> Finding:
+    call, told, world = case.calls[0], case.told, len(case.calls)
+    what = "average" if case.what == "loss" and case.as_average else case.what
+    return Finding(
+        message=(
+            f"{call.op} adds up the {case.what} of each of {world} ranks, and "
+            f"{named((told.rank,))} tells the sum, {case.total:.6g}, as the {what}: "
+            f"their average is {case.total / world:.6g}"
+        ),
+        exhibits=(told, *case.given[:_SHOWN]),
+        locations=_lines(case, "adds up averages", "tells the sum"),
+        certainty=Certainty.LIKELY,
+        severity=None if case.as_average else Severity.WARNING,
+        details={
+            "told": case.total,
+            "average": case.total / world,
+            "values": list(case.averages[:_MOST]),
+        },
+    )
+
+
+def _lines(one: Uneven | Undivided, does: str, tells: str) -> tuple[Location, ...]:
+    """Where the ranks' figures are brought together, and where the result is told."""
+    call, told = one.calls[0], one.told
+    assert call.place is not None
+    ranks = tuple(each.rank for each in one.calls)
+    brought = Location(call.place, ranks, Role.CULPRIT, does)
+    if told.place is None:
+        return (brought,)
+    return brought, Location(told.place, (told.rank,), Role.PARTY, tells)
 
 
 def _partial(run: Run, part: Partial) -> Finding:

@@ -6,7 +6,8 @@ Ranks that average their gradients make the same change in each step, and stay a
 only if they began alike. Here they did not: each rank made its own model, with its own
 random numbers, and nobody broadcast one of them; or DistributedDataParallel made them
 alike, and some rank changed its own before the first step, by loading a checkpoint or by
-initialising a layer anew.
+initialising a layer anew. Parameters are judged one by one: those whose gradients are
+averaged are shared, and the others, such as experts, are each rank's own.
 
 Why it matters
 --------------
@@ -20,6 +21,11 @@ Gradients are averaged by hand, and each rank has its own seed:
 
     rank 0 | trained(names=w+b,numels=6+2)@t.py:4  optimised(kind=SGD)@t.py:5  all_reduce(6)  all_reduce(2)  weights(step=1,prints=1+2,gradients=7+8)@t.py:9
     rank 1 | trained(names=w+b,numels=6+2)@t.py:4  optimised(kind=SGD)@t.py:5  all_reduce(6)  all_reduce(2)  weights(step=1,prints=3+4,gradients=7+8)@t.py:9
+
+A layer that ranks share began differently, beside an expert of each rank's own:
+
+    rank 0 | trained(names=s+e,numels=40+6)@t.py:4  all_reduce(40)  weights(step=1,prints=1+5,gradients=3+5)@t.py:9  all_reduce(40)  weights(step=2,prints=2+5,gradients=4+5)@t.py:9
+    rank 1 | trained(names=s+e,numels=40+6)@t.py:4  all_reduce(40)  weights(step=1,prints=7+6,gradients=3+6)@t.py:9  all_reduce(40)  weights(step=2,prints=8+6,gradients=4+6)@t.py:9
 
 Rank 0 loads a checkpoint after the model was wrapped:
 
@@ -37,6 +43,11 @@ Each rank trains a model of its own, and only a metric is averaged:
 
     rank 0 | trained(names=w,numels=6)  all_reduce(1)  weights(step=1,prints=1,gradients=5)
     rank 1 | trained(names=w,numels=6)  all_reduce(1)  weights(step=1,prints=2,gradients=6)
+
+The shared layer began alike, and each rank has an expert of its own:
+
+    rank 0 | trained(names=s+e,numels=40+6)  all_reduce(40)  weights(step=1,prints=1+5,gradients=3+5)  all_reduce(40)  weights(step=2,prints=2+5,gradients=4+5)
+    rank 1 | trained(names=s+e,numels=40+6)  all_reduce(40)  weights(step=1,prints=1+6,gradients=3+6)  all_reduce(40)  weights(step=2,prints=2+6,gradients=4+6)
 
 Both ranks hold their own part of a model, as in tensor parallelism:
 

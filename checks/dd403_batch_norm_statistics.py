@@ -78,6 +78,7 @@ from distdoctor.analysis.replication.buffers import (
     few_samples,
     unlike_evaluations,
 )
+from distdoctor.analysis.replication.exchanged import exchanging_parameters
 from distdoctor.model.events import Place, Wrapped
 from distdoctor.model.findings import Finding, Location, Role, Severity
 from distdoctor.model.observed.weights import Evaluated, Normalised, Trained
@@ -106,6 +107,8 @@ def _unlike(run: Run, evaluation: Evaluation) -> Finding:
     first = next(iter(evaluation.begun.values()))
     call = next(iter(evaluation.combined.values()))
     models = [event for rank in ranks for event in run.of(Trained, rank)]
+    wraps = [event for rank in ranks for event in run.of(Wrapped, rank)]
+    sent = exchanging_parameters(run, ranks)
     gap = f", by up to {evaluation.gap:.3g} in the elements looked at"
     return Finding(
         message=(
@@ -117,6 +120,11 @@ def _unlike(run: Run, evaluation: Evaluation) -> Finding:
         ),
         exhibits=tuple(list(evaluation.begun.values())[:_MOST_EXHIBITS]),
         locations=(
+            *_at([(e.rank, e.place) for e in wraps], "wraps it, and sends no buffers"),
+            *_at(
+                [(rank, place) for place in sent for rank in ranks],
+                "exchanges parameters, and not buffers",
+            ),
             *_at([(e.rank, e.place) for e in evaluation.begun.values()], "evaluates"),
             *_at([(c.rank, c.place) for c in evaluation.combined.values()], "joins"),
             *_at([(e.rank, e.place) for e in models], "makes the model"),

@@ -23,6 +23,19 @@ The model was wrapped, and the wrapper sends nothing:
            | gradients(step=1,prints=21,norms=1.0,weights=7,passes=1)@t.py:9
            | gradients(step=2,prints=22,norms=1.0,weights=9,passes=1)@t.py:9  exit=0
 
+What was sent in between was for another model; backward gave nothing to that of these:
+
+    rank 0 | wrap=ddp:w@t.py:4  holds(names=w,sizes=4,averaged=0)@t.py:5
+           | gradients(step=1,prints=11,norms=1.0,weights=7,passes=1)@t.py:9
+           | gradients(step=2,prints=12,weights=8,passes=2,reduced=9)@t.py:9
+           | cycle(step=1,words=backward/bare+step)@t.py:9
+           | cycle(step=2,words=backward+drop+backward/bare+step)@t.py:9  exit=0
+    rank 1 | wrap=ddp:w@t.py:4  holds(names=w,sizes=4,averaged=0)@t.py:5
+           | gradients(step=1,prints=21,norms=1.0,weights=7,passes=1)@t.py:9
+           | gradients(step=2,prints=22,weights=9,passes=2,reduced=9)@t.py:9
+           | cycle(step=1,words=backward/bare+step)@t.py:9
+           | cycle(step=2,words=backward+drop+backward/bare+step)@t.py:9  exit=0
+
 There is no wrapper; the data are divided, and all begin with the same weights:
 
     rank 0 | holds(names=w,sizes=4,divided)@t.py:5
@@ -32,8 +45,53 @@ There is no wrapper; the data are divided, and all begin with the same weights:
            | gradients(step=1,prints=21,norms=1.0,weights=7,passes=1)@t.py:9
            | gradients(step=2,prints=22,norms=1.0,weights=9,passes=1)@t.py:9  exit=0
 
+The last parameter is left out of an average by hand, and the rest of its layer is not:
+
+    rank 0 | holds(names=a.weight+a.bias,sizes=4+2)@t.py:5  all_reduce(4)@t.py:8
+           | gradients(step=1,prints=5+11,weights=7+8,passes=1,moved=4)@t.py:9
+           | gradients(step=2,prints=6+12,weights=4+9,passes=1,moved=4)@t.py:9  exit=0
+    rank 1 | holds(names=a.weight+a.bias,sizes=4+2)@t.py:5  all_reduce(4)@t.py:8
+           | gradients(step=1,prints=5+21,weights=7+8,passes=1,moved=4)@t.py:9
+           | gradients(step=2,prints=6+22,weights=4+3,passes=1,moved=4)@t.py:9  exit=0
+
+A whole layer is left out, which may be meant (a warning):
+
+    rank 0 | holds(names=a.weight+b.weight,sizes=4+2)@t.py:5  all_reduce(4)@t.py:8
+           | gradients(step=1,prints=5+11,weights=7+8,passes=1,moved=4)@t.py:9
+           | gradients(step=2,prints=6+12,weights=4+9,passes=1,moved=4)@t.py:9  exit=0
+    rank 1 | holds(names=a.weight+b.weight,sizes=4+2)@t.py:5  all_reduce(4)@t.py:8
+           | gradients(step=1,prints=5+21,weights=7+8,passes=1,moved=4)@t.py:9
+           | gradients(step=2,prints=6+22,weights=4+3,passes=1,moved=4)@t.py:9  exit=0
+
+In a mixture of experts nobody averages the shared layer; the experts were drawn anew on
+each rank, and the shared layer was not:
+
+    rank 0 | trained(names=s+e,numels=40+20)
+           | weights(step=1,prints=7+8,samples=.1+.2+.3+.4+.5+.6)
+           | holds(names=s+e,sizes=40+20)@t.py:5
+           | gradients(step=1,prints=5+11,weights=7+8,passes=1,unclear=64,moved=64)
+           | gradients(step=2,prints=6+12,weights=4+9,passes=1,unclear=64,moved=64)
+           | exit=0
+    rank 1 | trained(names=s+e,numels=40+20)
+           | weights(step=1,prints=7+3,samples=.1+.2+.3+.7+.8+.9)
+           | holds(names=s+e,sizes=40+20)@t.py:5
+           | gradients(step=1,prints=3+21,weights=7+3,passes=1,unclear=64,moved=64)
+           | gradients(step=2,prints=2+22,weights=5+6,passes=1,unclear=64,moved=64)
+           | exit=0
+
 Well
 ----
+Stages of a pipeline begin alike, and each has gradients of its own:
+
+    rank 0 | trained(names=w,numels=40)  weights(step=1,prints=7,samples=.1+.2+.3)
+           | holds(names=w,sizes=40)
+           | gradients(step=1,prints=5,weights=7,passes=1,unclear=64,moved=64)
+           | gradients(step=2,prints=6,weights=4,passes=1,unclear=64,moved=64)  exit=0
+    rank 1 | trained(names=w,numels=40)  weights(step=1,prints=7,samples=.1+.2+.3)
+           | holds(names=w,sizes=40)
+           | gradients(step=1,prints=3,weights=7,passes=1,unclear=64,moved=64)
+           | gradients(step=2,prints=2,weights=5,passes=1,unclear=64,moved=64)  exit=0
+
 The gradients are equal:
 
     rank 0 | wrap=ddp:w  holds(names=w,sizes=4,averaged=0)
@@ -42,6 +100,17 @@ The gradients are equal:
     rank 1 | wrap=ddp:w  holds(names=w,sizes=4,averaged=0)
            | gradients(step=1,prints=11,weights=7,passes=1)
            | gradients(step=2,prints=12,weights=8,passes=1)  exit=0
+
+The wrapper has sent something for these steps, and what differs has another cause:
+
+    rank 0 | wrap=ddp:w  holds(names=w,sizes=4,averaged=0)
+           | gradients(step=1,prints=11,weights=7,passes=1,reduced=4)
+           | gradients(step=2,prints=12,weights=8,passes=1,reduced=4)
+           | cycle(step=1,words=backward+step,more=1)  exit=0
+    rank 1 | wrap=ddp:w  holds(names=w,sizes=4,averaged=0)
+           | gradients(step=1,prints=21,weights=7,passes=1,reduced=4)
+           | gradients(step=2,prints=22,weights=9,passes=1,reduced=4)
+           | cycle(step=1,words=backward+step,more=1)  exit=0
 
 Ranks average weights, now and then:
 
@@ -83,6 +152,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.steps.combinations import combined_wrongly
+from distdoctor.analysis.steps.courses import bare_steps
 from distdoctor.analysis.steps.gradients import (
     Apart,
     apart,
@@ -91,6 +162,7 @@ from distdoctor.analysis.steps.gradients import (
     some,
     wrap_lines,
 )
+from distdoctor.analysis.steps.ratios import summing_lines
 from distdoctor.model.findings import Certainty, Finding, Location, Severity
 from distdoctor.model.observed.gradients import Bypassed, Gradients, Holds
 from distdoctor.model.run import Run, named
@@ -102,17 +174,29 @@ NEEDS = (Gradients,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Optimizers that step with gradients of one rank, on every rank."""
+    told = {one.chapter.ranks for one in combined_wrongly(run)}
     for one in apart(run):
-        if one.averaged and not _is_reduced(one):
+        if one.chapter.ranks in told:
+            continue  # they are averaged, and not among all
+        if one.averaged and not _is_reduced(run, one):
             yield _finding(run, one, one.averaged, Certainty.PROVED)
         elif one.others and _is_one_model(one):
             yield _finding(run, one, one.others, Certainty.LIKELY)
     require_whole(run)
 
 
-def _is_reduced(one: Apart) -> bool:
-    """Whether something was averaged: then another cause makes gradients differ."""
-    return any(seen.reduced for look in one.looks for seen in look.seen)
+def _is_reduced(run: Run, one: Apart) -> bool:
+    """Whether something was averaged: then another cause makes gradients differ.
+
+    What backward sums for the sake of another model, between two steps on this one, is
+    none of it.
+    """
+    bare = [bare_steps(run, hold.rank, hold.optimizer) for hold in one.chapter.holds]
+    return any(
+        seen.reduced and look.step not in steps
+        for look in one.looks
+        for seen, steps in zip(look.seen, bare, strict=True)
+    )
 
 
 def _is_one_model(one: Apart) -> bool:
@@ -131,6 +215,20 @@ def _is_one_model(one: Apart) -> bool:
     return alike and any(each.moved or each.most for each in seen)
 
 
+def _is_module(one: Apart) -> bool:
+    """Whether whole modules are left out of an average that has all of the others.
+
+    Such a module may be meant to be each rank's own, as heads of clients are.
+    """
+    if one.linked or not one.shared:
+        return False
+    if all(hold.divided for hold in one.chapter.holds):
+        return False
+    names = one.chapter.names
+    left_out = {names[n].rpartition(".")[0] for n in one.others}
+    return left_out.isdisjoint(names[n].rpartition(".")[0] for n in one.shared)
+
+
 def _finding(
     run: Run, one: Apart, positions: tuple[int, ...], certainty: Certainty
 ) -> Finding:
@@ -146,6 +244,11 @@ def _finding(
         )
     if certainty is Certainty.PROVED:
         story = "the wrapper that is to average them sent nothing"
+    elif one.shared:
+        kept = [chapter.names[n] for n in one.shared]
+        story = f"nothing averages them, though {some(kept)} are averaged"
+        if _is_module(one):
+            story += ", unless each rank is meant to have its own of them"
     else:
         story = (
             "nothing averages them or the weights, unless each rank is meant to train "
@@ -161,6 +264,7 @@ def _finding(
         exhibits=(*chapter.holds[:2], *last.seen[:2]),
         locations=tuple(_lines(run, one, certainty)),
         certainty=certainty,
+        severity=Severity.WARNING if _is_module(one) else None,
         details={"parameters": names, "steps": [look.step for look in one.looks]},
     )
 
@@ -177,4 +281,7 @@ def _lines(run: Run, one: Apart, certainty: Certainty) -> list[Location]:
     if certainty is Certainty.PROVED:
         called = places(bare, ranks, "calls the model without its wrapper")
         return [*called, *around, *wrap_lines(run, ranks), *made]
+    if one.shared:
+        summing = places(summing_lines(run, ranks)[:1], ranks, "averages the others")
+        return [*summing, *around, *made]
     return [*made, *around]

@@ -4,8 +4,8 @@ What it is
 ----------
 Ranks must step with the mean of their gradients. An `all_reduce` sums: the result must
 be divided by the number of ranks, unless `op=AVG` is asked for, or the loss was divided
-already. DistributedDataParallel divides by itself: who divides again, or adds an
-`all_reduce` of his own, is off by the number of ranks.
+already. DistributedDataParallel and FSDP divide by themselves: who divides again, or
+adds an `all_reduce` of his own, or divides the loss, is off by the number of ranks.
 
 Why it matters
 --------------
@@ -62,6 +62,19 @@ Summed, of losses that were divided by the tokens of all ranks:
            | gradients(step=2,passes=1,probed=0-2,own=2+3+4,used=3+5+7)
            | exit=0
 
+DDP has averaged those of losses that were divided, and no source says by what:
+
+    rank 0 | wrap=ddp:w  holds(names=w,sizes=4,averaged=0)
+           | cycle(words=clear+backward+step,batches=1,more=9)
+           | gradients(step=2,passes=1,probed=0-2,own=1+2+3,used=1.5+2.5+3.5,factor=0.5)
+           | gradients(step=3,passes=1,probed=0-2,own=1+2+3,used=1.5+2.5+3.5,factor=0.5)
+           | exit=0
+    rank 1 | wrap=ddp:w  holds(names=w,sizes=4,averaged=0)
+           | cycle(words=clear+backward+step,batches=1,more=9)
+           | gradients(step=2,passes=1,probed=0-2,own=2+3+4,used=1.5+2.5+3.5,factor=0.5)
+           | gradients(step=3,passes=1,probed=0-2,own=2+3+4,used=1.5+2.5+3.5,factor=0.5)
+           | exit=0
+
 Unknown
 -------
 A rank without a journal may have had other gradients:
@@ -80,8 +93,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.reasons import capital, s
 from distdoctor.analysis.steps.gradients import backward_lines, places, some, wrap_lines
 from distdoctor.analysis.steps.ratios import Ratio, summing_lines, wrong_ratios
+from distdoctor.analysis.steps.shrunk import Shrunk, shrunk
 from distdoctor.model.events import Event
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
 from distdoctor.model.observed.gradients import Gradients
@@ -96,7 +111,42 @@ def examine(run: Run) -> Iterator[Finding]:
     """Optimizers whose gradients are off by the number of ranks."""
     for ratio in wrong_ratios(run):
         yield _finding(run, ratio)
+    for found in shrunk(run):
+        yield _of_losses(found)
     require_whole(run)
+
+
+def _of_losses(found: Shrunk) -> Finding:
+    ranks, held = found.ranks, found.holds[0]
+    adaptive = any(one.adaptive for one in found.holds)
+    wrapper = "DDP" if found.measured else "FSDP"
+    message = (
+        f"{capital(named(ranks))} divide{s(ranks)} their losses by the number of "
+        f"ranks, and {wrapper} averages their gradients besides: the gradients of all "
+        f"{len(found.looks)} steps that were looked at are 1/{len(ranks)} of those of "
+        "the mean, unless the learning rate makes up for it"
+    )
+    if adaptive:
+        message += (
+            f"; {held.kind} hardly feels a constant factor, but clipping and epsilon do"
+        )
+    lines = [
+        *(Location(one, ranks, Role.CULPRIT, "divides") for one in found.divided),
+        *(Location(one, ranks, Role.CULPRIT, "backward") for one in found.backward),
+        *places(found.looks[-1], ranks, "steps with them"),
+    ]
+    mild = adaptive or found.doubted or not found.measured
+    return Finding(
+        message=message,
+        exhibits=found.looks[-1][:2],
+        locations=tuple(lines),
+        certainty=Certainty.LIKELY,
+        severity=Severity.WARNING if mild else None,
+        details={
+            "factor": 1 / len(ranks),
+            "steps": [look[0].step for look in found.looks],
+        },
+    )
 
 
 def _finding(run: Run, ratio: Ratio) -> Finding:
@@ -119,6 +169,8 @@ def _finding(run: Run, ratio: Ratio) -> Finding:
             f"; {holds.kind} hardly feels a constant factor, but clipping and epsilon "
             "do"
         )
+    if ratio.doubted:
+        message += "; it looks like one that was divided, by its digits"
     exhibits: list[Event] = list(last.seen[:2])
     lines = [
         *places(last.seen, ranks, "steps with them"),
@@ -137,6 +189,6 @@ def _finding(run: Run, ratio: Ratio) -> Finding:
         exhibits=tuple(exhibits),
         locations=tuple(lines),
         certainty=Certainty.LIKELY,
-        severity=Severity.WARNING if holds.adaptive else None,
+        severity=Severity.WARNING if holds.adaptive or ratio.doubted else None,
         details={"factor": ratio.factor, "steps": steps},
     )

@@ -65,7 +65,8 @@ from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.steps.gradients import Apart, apart, places, some, wrap_lines
-from distdoctor.model.findings import Finding, Severity
+from distdoctor.analysis.steps.lines import unfreezing
+from distdoctor.model.findings import Finding, Location, Role, Severity
 from distdoctor.model.observed.gradients import Added, Gradients
 from distdoctor.model.run import Run, named
 
@@ -86,6 +87,19 @@ def _finding(run: Run, one: Apart) -> Finding:
     ranks, last = one.chapter.ranks, one.looks[-1]
     names = [one.chapter.names[n] for n in one.late]
     added = [event for rank in ranks for event in run.of(Added, rank)]
+    wraps = wrap_lines(run, ranks)
+    changes = places(added, ranks, "changes a model that is wrapped")
+    if not added:
+        after = [(one.place.file, one.place.line) for one in wraps]
+        changes = [
+            Location(place, ranks, Role.CULPRIT, "asks for gradients")
+            for place in sorted(
+                unfreezing(run),
+                key=lambda place: (
+                    not any((place.file, place.line) > one for one in after)
+                ),
+            )
+        ]
     return Finding(
         message=(
             f"{len(names)} parameters ({some(names)}) were added, replaced or unfrozen "
@@ -95,8 +109,8 @@ def _finding(run: Run, one: Apart) -> Finding:
         ),
         exhibits=(*one.chapter.holds[:2], *last.seen[:2]),
         locations=(
-            *places(added, ranks, "changes a model that is wrapped"),
-            *wrap_lines(run, ranks),
+            *changes,
+            *wraps,
             *places(one.chapter.holds, ranks, "makes the optimizer"),
             *places(last.seen, ranks, "steps with its own gradients"),
         ),

@@ -73,13 +73,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital
 from distdoctor.analysis.replication.hyperparameters import (
     Differing,
     differing,
+    made_at,
     unequal_arguments,
+    unlike_ways,
 )
+from distdoctor.analysis.source.origins import origins
 from distdoctor.analysis.steps.schedules import unequally_asked
 from distdoctor.model.events import Event, Place
 from distdoctor.model.findings import Finding, Location, Role, Severity
@@ -111,6 +115,7 @@ def _finding(run: Run, one: Differing) -> Finding:
         shown.setdefault(event.values, event)
     exhibits = list(shown.values())[:_MOST_SHOWN]
     arguments = unequal_arguments(run, one.ranks)
+    made = made_at(run, one)
     hints = [
         f"argument {name} is {_values(by_rank)}"
         for name, (by_rank, _) in arguments.items()
@@ -134,6 +139,7 @@ def _finding(run: Run, one: Differing) -> Finding:
         exhibits += list(asked.values())[:_MOST_SHOWN]
         locations += _asking(asked)
     hint = f"; {hints[0]}" if hints else ""
+    locations = [*_origins(run, one, made), *locations]
     return Finding(
         message=f"{capital(named(one.ranks))} train one model, and {first.kind} makes "
         f"step {first.step} with {'; '.join(told)}{hint}",
@@ -153,6 +159,27 @@ def _finding(run: Run, one: Differing) -> Finding:
 
 
 _MOST_SHOWN = 6
+
+
+_POSITIONS = {"lr": 1}  # of arguments that people give without their name
+
+
+def _origins(run: Run, one: Differing, made: Place | None) -> list[Location]:
+    """Where the source makes the values that differ, and may make them so."""
+    if made is None:
+        return []
+    names = dict.fromkeys(name.partition(".")[2] for name in one.settings)
+    places: dict[Place, None] = {}
+    for name in names:
+        position = _POSITIONS.get(name, -1)
+        for place in (
+            *unlike_ways(run, one, made, name, position),
+            *origins(program_of(run), made, name, position),
+        ):
+            places.setdefault(place)
+    who = one.culprits or one.ranks
+    role = Role.CULPRIT if one.culprits else Role.PARTY
+    return [Location(place, who, role, "makes the value") for place in places]
 
 
 def _values(by_rank: dict[int, str]) -> str:

@@ -28,6 +28,11 @@ Memory grows steadily, for another reason:
     rank 0 | memory(steps=1-40,own_kib=20000+23000+26000+29000+32000+35000+38000+41000+44000+47000+50000+53000+56000+59000+62000+65000+68000+71000+74000+77000+80000+83000+86000+89000+92000+95000+98000+101000+104000+107000+110000+113000+116000+119000+122000+125000+128000+131000+134000+137000)
     rank 1 | exit=0
 
+An evaluation adds up its losses with their graphs:
+
+    rank 0 | summed(batches=8,graphs=8,name=total)@t.py:9
+    rank 1 | summed(batches=8,graphs=8,name=total)@t.py:9
+
 Well
 ----
 Only the graphs of the last steps are alive, and memory has levelled off:
@@ -45,7 +50,8 @@ A rank without a journal may keep more and more:
 Remedy
 ------
 Keep numbers, not tensors with a graph: `losses.append(loss.item())`, or
-`loss.detach()` where a wait for the GPU would cost too much.
+`loss.detach()` where a wait for the GPU would cost too much. Evaluate under
+`torch.no_grad()`.
 """  # noqa: E501 - a rank is drawn on one line
 
 from __future__ import annotations
@@ -57,7 +63,7 @@ from distdoctor.analysis.reasons import capital, s
 from distdoctor.analysis.saving.retention import Growth, growths, retained
 from distdoctor.model.events import Place
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
-from distdoctor.model.observed.memory import Memory, Retained
+from distdoctor.model.observed.memory import Memory, Retained, Summed
 from distdoctor.model.run import Run, named
 
 CODE = "DD413"
@@ -73,6 +79,12 @@ def examine(run: Run) -> Iterator[Finding]:
         by_line.setdefault((one.place, one.name), []).append(one)
     for several in by_line.values():
         yield _of_graphs(run, several)
+    sums: dict[Place | None, list[Summed]] = {}
+    for rank in run.seen:
+        for told in run.of(Summed, rank)[:1]:
+            sums.setdefault(told.place, []).append(told)
+    for added in sums.values():
+        yield _of_evaluation(run, added)
     grown = {rank: one for rank, one in growths(run).items() if rank not in kept}
     if grown:
         yield _of_memory(run, grown)
@@ -101,6 +113,22 @@ def _of_graphs(run: Run, several: list[Retained]) -> Finding:
         certainty=Certainty.PROVED if lasting else Certainty.LIKELY,
         details={"graphs": first.graphs, "steps": first.steps, "name": first.name},
         severity=None if lasting else Severity.WARNING,
+    )
+
+
+def _of_evaluation(run: Run, added: list[Summed]) -> Finding:
+    ranks, first = tuple(one.rank for one in added), added[0]
+    return Finding(
+        message=f"{capital(named(ranks))} keep{s(ranks)} the autograd graphs of all "
+        f"batches of an evaluation: at its end, {first.name} held {first.graphs}, of "
+        f"{first.batches} batches, and no backward made use of them. Memory grows with "
+        "the length of the evaluation",
+        exhibits=tuple(added[:_MOST_SHOWN]),
+        culprits=() if len(ranks) == len(run.seen) else ranks,
+        locations=_at(first.place, ranks, f"keeps the graphs in {first.name}"),
+        certainty=Certainty.PROVED,
+        details={"graphs": first.graphs, "batches": first.batches, "name": first.name},
+        severity=Severity.WARNING,
     )
 
 

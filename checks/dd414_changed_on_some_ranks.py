@@ -20,8 +20,28 @@ Rank 0 alone clips its weights after each step:
     rank 0 | trained(names=w,numels=6,wrapped)@t.py:4  weights(prints=1)@t.py:5  weights(step=1,prints=1,gradients=5)@t.py:9  weights(step=2,prints=3,gradients=6)@t.py:9  changed(step=3,names=w)@t.py:11  trail(before=1+3+9,gradients=5-7,after=2+4+8)
     rank 1 | trained(names=w,numels=6,wrapped)@t.py:4  weights(prints=1)@t.py:5  weights(step=1,prints=1,gradients=5)@t.py:9  weights(step=2,prints=2,gradients=6)@t.py:9  trail(before=1+2+5,gradients=5-7,after=2+5+7)
 
+Rank 0 alone keeps a moving average of the weights, and all ranks evaluate theirs:
+
+    rank 0 | trained(names=w,numels=6,wrapped)  wrap=ddp:w  weights(step=1,prints=1)  changed(model=2000,step=3)@t.py:11  copied(copy=2000,steps=4,names=w,prints=5,moved)@t.py:20  all_reduce(2)@t.py:24
+    rank 1 | trained(names=w,numels=6,wrapped)  wrap=ddp:w  weights(step=1,prints=1)  copied(copy=2000,steps=4,names=w,prints=6)@t.py:20  all_reduce(2)@t.py:24
+
 Well
 ----
+Rank 0 alone keeps and evaluates the average:
+
+    rank 0 | trained(names=w,numels=6,wrapped)  wrap=ddp:w  weights(step=1,prints=1)  copied(copy=2000,steps=4,names=w,prints=5,moved)  barrier
+    rank 1 | trained(names=w,numels=6,wrapped)  wrap=ddp:w  weights(step=1,prints=1)  barrier
+
+All ranks keep it:
+
+    rank 0 | trained(names=w,numels=6,wrapped)  wrap=ddp:w  weights(step=1,prints=1)  copied(copy=2000,steps=4,names=w,prints=5,moved)  all_reduce(2)
+    rank 1 | trained(names=w,numels=6,wrapped)  wrap=ddp:w  weights(step=1,prints=1)  copied(copy=2000,steps=4,names=w,prints=5,moved)  all_reduce(2)
+
+Rank 0 broadcasts it before the evaluation:
+
+    rank 0 | trained(names=w,numels=6,wrapped)  wrap=ddp:w  weights(step=1,prints=1)  broadcast(6)  copied(copy=2000,steps=4,names=w,prints=5,moved)  all_reduce(2)
+    rank 1 | trained(names=w,numels=6,wrapped)  wrap=ddp:w  weights(step=1,prints=1)  broadcast(6)  copied(copy=2000,steps=4,names=w,prints=5,moved)  all_reduce(2)
+
 Rank 0 puts the average in for an evaluation, and the weights back before the next step:
 
     rank 0 | trained(names=w,numels=6,wrapped)  weights(prints=1)  weights(step=1,prints=1,gradients=5)  trail(before=1+2,gradients=5+6,after=2+3)
@@ -53,21 +73,78 @@ average in a copy, and leave the model itself alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.reasons import capital
+from distdoctor.analysis.replication.copies import UnlikeCopies, unlike_copies
 from distdoctor.analysis.replication.partings import Cause
 from distdoctor.analysis.replication.weights import findings
-from distdoctor.model.findings import Finding, Severity
+from distdoctor.analysis.source.origins import guarded
+from distdoctor.model.events import Event, Place
+from distdoctor.model.findings import Finding, Location, Role, Severity
 from distdoctor.model.observed.weights import Weights
-from distdoctor.model.run import Run
+from distdoctor.model.run import Run, named
 
 CODE = "DD414"
 SEVERITY = Severity.ERROR
+_MOST_EXHIBITS = 8
 NEEDS = (Weights,)
 
 
 def examine(run: Run) -> Iterator[Finding]:
     """Replicas that part because some ranks change weights outside of steps."""
     yield from findings(run, Cause.OUTSIDE_SOME)
+    for one in unlike_copies(run):
+        yield _finding(run, one)
     require_whole(run)
+
+
+def _finding(run: Run, one: UnlikeCopies) -> Finding:
+    moved = tuple(rank for rank, event in one.begun.items() if event.moved)
+    others = tuple(rank for rank in one.ranks if rank not in moved)
+    first = one.begun[one.ranks[0]]
+    alone = " alone" if len(moved) == 1 else ""
+    return Finding(
+        message=(
+            f"{capital(named(moved))}{alone} changed a copy of the model, such as a "
+            f"moving average of its weights, that {named(others)} left as it was; all "
+            f"evaluated theirs after step {first.steps} and joined the results in "
+            f"{one.combined[one.ranks[0]].op}: {len(one.names)} of "
+            f"{len(first.names)} parameters differ ({', '.join(one.names[:2])})."
+        ),
+        exhibits=(*one.changes.values(), *one.begun.values())[:_MOST_EXHIBITS],
+        culprits=one.culprits,
+        victims=tuple(rank for rank in one.ranks if rank not in one.culprits),
+        locations=(
+            *_guards(run, one),
+            *_at(list(one.changes.values()), Role.CULPRIT, "changes the copy"),
+            *_at(list(one.begun.values()), Role.PARTY, "evaluates it"),
+            *_at(list(one.combined.values()), Role.PARTY, "joins the results"),
+        ),
+        details={"parameters": list(one.names[:_MOST_EXHIBITS]), "step": first.steps},
+    )
+
+
+def _guards(run: Run, one: UnlikeCopies) -> list[Location]:
+    """Lines under a test of the rank by which some ranks come to change the copy."""
+    ranks: dict[Place, list[int]] = {}
+    for rank, change in one.changes.items():
+        if change.place is not None:
+            others = [other for other in one.ranks if other not in one.changes]
+            here = guarded(program_of(run), change.place, rank, others, run.world_size)
+            if here is not None and here != change.place:
+                ranks.setdefault(here, []).append(rank)
+    return [
+        Location(place, tuple(who), Role.CULPRIT, "only on these ranks")
+        for place, who in ranks.items()
+    ]
+
+
+def _at(events: Sequence[Event], role: Role, remark: str) -> list[Location]:
+    ranks: dict[Place, list[int]] = {}
+    for event in events:
+        if event.place is not None:
+            ranks.setdefault(event.place, []).append(event.rank)
+    return [Location(place, tuple(who), role, remark) for place, who in ranks.items()]

@@ -23,6 +23,14 @@ The loss of rank 1 is NaN, and averaging brings it to all:
            | not_finite(step=6,finite=4,names=w,count=1,of=1,gradients,loss)@t.py:8
            | exit=0
 
+Its graph shows by what:
+
+    rank 0 | holds(names=w,sizes=4)
+           | not_finite(step=6,finite=4,names=w,count=1,of=1,gradients)@t.py:9  exit=0
+    rank 1 | holds(names=w,sizes=4)
+           | not_finite(step=6,finite=4,names=w,count=1,of=1,gradients,loss,operation=log)@t.py:8
+           | exit=0
+
 The step itself has overflowed, with weights in half precision:
 
     rank 0 | holds(names=w,sizes=4,kind=Adam,halves)@t.py:5
@@ -47,7 +55,7 @@ Find the operation with `torch.autograd.set_detect_anomaly(True)` at that step, 
 at that batch: bound what a logarithm, root or division gets (`clamp_min(eps)`), lower
 the learning rate, clip gradients. Keep weights in float32 and compute under autocast,
 with a GradScaler for float16.
-"""
+"""  # noqa: E501 - a drawing is as wide as what a rank did
 
 from __future__ import annotations
 
@@ -57,8 +65,9 @@ from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.steps.gradients import backward_lines, places, some
 from distdoctor.analysis.steps.halves import explains
 from distdoctor.analysis.steps.optimizing import held
+from distdoctor.analysis.steps.spoiling import OPERATIONS, computing
 from distdoctor.model.events import Event
-from distdoctor.model.findings import Certainty, Finding, Location, Severity
+from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
 from distdoctor.model.observed.gradients import Holds, NotFinite
 from distdoctor.model.run import Run, named
 
@@ -112,6 +121,11 @@ def _finding(run: Run, seen: list[NotFinite]) -> Finding:
 
 
 def _what(one: NotFinite, made: list[Holds]) -> str:
+    if one.operation in OPERATIONS:
+        return (
+            "The loss became NaN or Inf, and so did gradients and weights; the first "
+            f"such number that its graph shows comes of {OPERATIONS[one.operation]},"
+        )
     if one.loss:
         return "The loss became NaN or Inf, and so did gradients and weights,"
     if one.gradients:
@@ -125,7 +139,10 @@ def _lines(
     run: Run, told: list[NotFinite], made: list[Holds], ranks: tuple[int, ...]
 ) -> Iterator[Location]:
     one = told[0]
-    spoilt = places(list(told), tuple(event.rank for event in told), "first seen here")
+    blamed = tuple(event.rank for event in told)
+    for place in computing(run, one.operation):
+        yield Location(place, blamed, Role.CULPRIT, "may be the operation")
+    spoilt = places(list(told), blamed, "first seen here")
     optimizers = places(list(made[-1:]), ranks, "makes the optimizer")
     if any(each.halves for each in made) and not one.gradients:
         yield from optimizers

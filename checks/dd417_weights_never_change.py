@@ -124,6 +124,7 @@ from distdoctor.analysis.replication.replicas import replicas
 from distdoctor.analysis.steps.clearing import Emptied, emptied, only_drops
 from distdoctor.analysis.steps.courses import Course, courses, lines_of
 from distdoctor.analysis.steps.gradients import backward_lines, places, some
+from distdoctor.analysis.steps.makers import loss_lines
 from distdoctor.analysis.steps.optimizing import Unchanged, held, unchanged
 from distdoctor.model.events import Shortened
 from distdoctor.model.findings import Finding, Severity
@@ -186,7 +187,7 @@ def _unstepped(run: Run) -> list[Unstepped]:
 def _left_behind(run: Run) -> Iterator[list[Unstepped]]:
     """The same, of ranks that never step where other replicas of their model do."""
     for ranks in replicas(run):
-        last = {rank: _last(run, rank) for rank in ranks if rank in run.seen}
+        last = {rank: _last(run, rank) for rank in ranks if run.has_seen((rank,))}
         steps = [rank for rank in last if _has_stepped(run, rank)]
         stuck = [one for one in last.values() if one is not None]
         if stuck and steps and len(stuck) + len(steps) == len(ranks):
@@ -301,6 +302,9 @@ def _still(run: Run, found: list[Unchanged]) -> Finding:
     one = found[0].one
     ranks = tuple(sorted({each.one.holds.rank for each in found}))
     last = one.seen[-1]
+    backward = backward_lines(run, ranks)
+    # What makes gradients zero stands before the loss, or is it.
+    losses = loss_lines(run, backward, ranks) if found[0].zero else []
     return Finding(
         message=(
             f"{named(ranks).capitalize()}: none of the {len(one.holds.names)} "
@@ -312,8 +316,9 @@ def _still(run: Run, found: list[Unchanged]) -> Finding:
         culprits=() if set(ranks) == set(run.seen) else ranks,
         locations=(
             *places([one.holds], ranks, "makes the optimizer"),
+            *losses,
             *places([last], ranks, "steps"),
-            *backward_lines(run, ranks),
+            *backward,
         ),
         details={"steps": [look.step for look in one.seen]},
     )

@@ -102,6 +102,7 @@ from collections.abc import Iterator, Sequence
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital, s
 from distdoctor.analysis.steps.gradients import backward_lines, places
+from distdoctor.analysis.steps.makers import loss_lines
 from distdoctor.analysis.steps.weighing import MUCH_LARGER, Undivided, undivided
 from distdoctor.model.findings import Certainty, Finding, Severity
 from distdoctor.model.observed.gradients import Weighed
@@ -124,6 +125,7 @@ def _finding(run: Run, found: Sequence[Undivided]) -> Finding:
     one = max(found, key=lambda each: each.times)
     what = "parts of a batch" if one.seen[0].parts else "batches"
     steps = [each.seen[0] for each in found]
+    backward = backward_lines(run, ranks)
     times = f"gradients are {one.batches} times those of the mean"
     if one.smaller:
         times += (
@@ -139,7 +141,8 @@ def _finding(run: Run, found: Sequence[Undivided]) -> Finding:
         "that",
         exhibits=one.seen[:2],
         locations=(
-            *backward_lines(run, ranks),
+            *backward,
+            *loss_lines(run, backward, ranks),
             *places(steps, ranks, "steps with the sum"),
         ),
         certainty=Certainty.LIKELY,

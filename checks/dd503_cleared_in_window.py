@@ -16,9 +16,16 @@ Sick
 ----
 Each batch clears what the one before has given, and every fourth is stepped with:
 
-    rank 0 | cycle(step=1,words=clear+3:backward.drop+backward+step,more=7)@t.py:9
+    rank 0 | cycle(words=clear+3:backward.drop+backward+step,batches=4,more=7)@t.py:9
            | act(word=drop)@t.py:6  exit=0
-    rank 1 | cycle(step=1,words=clear+3:backward.drop+backward+step,more=7)@t.py:9
+    rank 1 | cycle(words=clear+3:backward.drop+backward+step,batches=4,more=7)@t.py:9
+           | act(word=drop)@t.py:6  exit=0
+
+One batch is split in a loop, and each part has labels of its own:
+
+    rank 0 | cycle(words=clear+backward+drop+backward+step,batches=1,others,more=7)
+           | act(word=drop)@t.py:6  exit=0
+    rank 1 | cycle(words=clear+backward+drop+backward+step,batches=1,others,more=7)
            | act(word=drop)@t.py:6  exit=0
 
 Well
@@ -54,12 +61,20 @@ A batch is bad now and then, and left out:
     rank 1 | cycle(step=1,words=clear+backward+step,more=7)@t.py:9
            | cycle(step=9,words=clear+backward+drop+backward+step)@t.py:9  exit=0
 
-A first pass on the same batch, from another line, is for something else:
+A first pass on the same batch is for something else, such as the input's gradient or a
+measure, also where a helper runs backward for both:
 
     rank 0 | cycle(words=clear+backward+drop+backward+step,batches=1,more=7)@t.py:9
-           | act(word=backward)@t.py:4  act(word=backward)@t.py:8  exit=0
+           | act(word=backward)@t.py:4  exit=0
     rank 1 | cycle(words=clear+backward+drop+backward+step,batches=1,more=7)@t.py:9
-           | act(word=backward)@t.py:4  act(word=backward)@t.py:8  exit=0
+           | act(word=backward)@t.py:4  exit=0
+
+So is one on a batch of another loader:
+
+    rank 0 | cycle(words=clear+backward+drop+backward+step,batches=2,loaders=2,more=7)
+           | exit=0
+    rank 1 | cycle(words=clear+backward+drop+backward+step,batches=2,loaders=2,more=7)
+           | exit=0
 
 Unknown
 -------
@@ -85,7 +100,7 @@ from distdoctor.analysis.steps.courses import Course, lines_of, with_fault
 from distdoctor.analysis.steps.gradients import backward_lines, places
 from distdoctor.analysis.steps.protocol import Fault
 from distdoctor.model.findings import Certainty, Finding, Severity
-from distdoctor.model.observed.protocol import BACKWARD, DROP, SCALED, Cycle
+from distdoctor.model.observed.protocol import DROP, Cycle
 from distdoctor.model.run import Run, named
 
 CODE = "DD503"
@@ -105,20 +120,19 @@ _MUCH = 0.4
 def examine(run: Run) -> Iterator[Finding]:
     """Optimizers that lose what most batches give."""
     for found in with_fault(run, Fault.DROPPED):
-        told = [(one, of) for one in found if (of := _lost(run, one)) is not None]
+        told = [(one, of) for one in found if (of := _lost(one)) is not None]
         if told:
             yield _finding(run, told)
     require_whole(run)
 
 
-def _lost(run: Run, one: Course) -> Lost | None:
+def _lost(one: Course) -> Lost | None:
     found = lost(one)
     if found is None or found.cycles < _LEAST:
         return None
     if found.cycles < _MOST_STEPS * one.steps or found.dropped < _MUCH * found.passes:
         return None
-    lines = {act.place for act in lines_of(run, one, BACKWARD, SCALED)}
-    return found if found.batches or len(lines) < 2 else None
+    return found if found.batches or found.others or found.turns else None
 
 
 def _finding(run: Run, told: list[tuple[Course, Lost]]) -> Finding:
@@ -139,6 +153,7 @@ def _finding(run: Run, told: list[tuple[Course, Lost]]) -> Finding:
             *backward_lines(run, ranks),
         ),
         certainty=Certainty.PROVED if found.batches else Certainty.LIKELY,
+        severity=None if found.batches or found.others else Severity.WARNING,
         details={
             "passes": found.passes,
             "lost": found.dropped,

@@ -5,7 +5,7 @@ What it is
 Gradients of several batches are accumulated to a step. The loss of each is a mean over
 its own tokens, or samples, and all are divided by the same number: that of the batches.
 But some batches have far more tokens than others, as they do where padding and ignored
-labels do not count.
+labels do not count. Likewise, DDP gives the mean of each rank's batch the same weight.
 
 Why it matters
 --------------
@@ -25,8 +25,41 @@ the second:
            | weighed(window=2,batches=2,factors=.5+.5,counts=50+70)@t.py:9
            | weighed(window=3,batches=2,factors=.5+.5,counts=10+60)@t.py:9  exit=0
 
+One rank's batches have far fewer tokens than those of the other, step by step:
+
+    rank 0 | wrap=ddp:w  gradients(step=1,prints=3)
+           | weighed(window=1,batches=1,factors=1,counts=20)@t.py:9
+           | weighed(window=2,batches=1,factors=1,counts=60)@t.py:9
+           | weighed(window=3,batches=1,factors=1,counts=25)@t.py:9  exit=0
+    rank 1 | wrap=ddp:w  gradients(step=1,prints=3)
+           | weighed(window=1,batches=1,factors=1,counts=50)@t.py:9
+           | weighed(window=2,batches=1,factors=1,counts=30)@t.py:9
+           | weighed(window=3,batches=1,factors=1,counts=70)@t.py:9  exit=0
+
 Well
 ----
+Those of ranks differ a little, as padded batches do:
+
+    rank 0 | wrap=ddp:w  gradients(step=1,prints=3)
+           | weighed(window=1,batches=1,factors=1,counts=40)@t.py:9
+           | weighed(window=2,batches=1,factors=1,counts=55)@t.py:9
+           | weighed(window=3,batches=1,factors=1,counts=45)@t.py:9  exit=0
+    rank 1 | wrap=ddp:w  gradients(step=1,prints=3)
+           | weighed(window=1,batches=1,factors=1,counts=50)@t.py:9
+           | weighed(window=2,batches=1,factors=1,counts=44)@t.py:9
+           | weighed(window=3,batches=1,factors=1,counts=52)@t.py:9  exit=0
+
+Those of ranks differ, and each trains a model of its own:
+
+    rank 0 | wrap=ddp:w  gradients(step=1,prints=3)
+           | weighed(window=1,batches=1,factors=1,counts=20)@t.py:9
+           | weighed(window=2,batches=1,factors=1,counts=60)@t.py:9
+           | weighed(window=3,batches=1,factors=1,counts=25)@t.py:9  exit=0
+    rank 1 | wrap=ddp:w  gradients(step=1,prints=4)
+           | weighed(window=1,batches=1,factors=1,counts=50)@t.py:9
+           | weighed(window=2,batches=1,factors=1,counts=30)@t.py:9
+           | weighed(window=3,batches=1,factors=1,counts=70)@t.py:9  exit=0
+
 Each has as many as the others, but for the last one of an epoch:
 
     rank 0 | weighed(window=1,batches=3,factors=1+1+1,counts=8+8+8)@t.py:9
@@ -72,7 +105,15 @@ from collections.abc import Iterator, Sequence
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital, s
 from distdoctor.analysis.steps.gradients import backward_lines, places
-from distdoctor.analysis.steps.weighing import MUCH, Uneven, excess_of, uneven
+from distdoctor.analysis.steps.makers import loss_lines
+from distdoctor.analysis.steps.weighing import (
+    MUCH,
+    Uneven,
+    UnevenRanks,
+    excess_of,
+    uneven,
+    uneven_ranks,
+)
 from distdoctor.model.findings import Certainty, Finding, Severity
 from distdoctor.model.observed.gradients import Weighed
 from distdoctor.model.run import Run, named
@@ -86,7 +127,30 @@ def examine(run: Run) -> Iterator[Finding]:
     """Steps that are made with means of unequally many elements."""
     for found in uneven(run):
         yield _finding(run, found)
+    for ranks in uneven_ranks(run):
+        yield _of_ranks(run, ranks)
     require_whole(run)
+
+
+def _of_ranks(run: Run, found: UnevenRanks) -> Finding:
+    counts = ", ".join(f"{one.counts[0]:.0f}" for one in found.worst)
+    backward = backward_lines(run, found.ranks)
+    return Finding(
+        message=f"The losses of {named(found.ranks)} are means over their own tokens "
+        "or samples, and are averaged as if of equally many, but their counts differ, "
+        f"as {counts} at step {found.worst[0].window}: an element of one rank weighs "
+        f"{found.excess:.0%} more than one of another, in the middle of "
+        f"{len(found.looks)} steps, unless each rank is to weigh the same on purpose",
+        exhibits=found.worst,
+        locations=(
+            *loss_lines(run, backward, found.ranks),
+            *backward,
+            *places(found.worst, found.ranks, "steps with the mean of means"),
+        ),
+        certainty=Certainty.LIKELY,
+        severity=Severity.WARNING,
+        details={"excess": found.excess, "looked": len(found.looks)},
+    )
 
 
 def _finding(run: Run, found: Sequence[Uneven]) -> Finding:
@@ -95,6 +159,7 @@ def _finding(run: Run, found: Sequence[Uneven]) -> Finding:
     worst = max(one.seen, key=excess_of)
     counts = ", ".join(f"{count:.0f}" for count in worst.counts)
     steps = [each.seen[0] for each in found]
+    backward = backward_lines(run, ranks)
     return Finding(
         message=f"{capital(named(ranks))} accumulate{s(ranks)} the gradients of "
         f"{one.batches} {'parts of a batch' if worst.parts else 'batches'} to a step, "
@@ -104,7 +169,8 @@ def _finding(run: Run, found: Sequence[Uneven]) -> Finding:
         "unless each batch is to weigh the same on purpose",
         exhibits=(worst, *(look for look in one.seen if look is not worst)),
         locations=(
-            *backward_lines(run, ranks),
+            *loss_lines(run, backward, ranks),
+            *backward,
             *places(steps, ranks, "steps with the mean of means"),
         ),
         certainty=Certainty.LIKELY,

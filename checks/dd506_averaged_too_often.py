@@ -22,6 +22,15 @@ Four passes to a step, all of which are averaged:
            | cycle(words=clear+4:backward+step,elements=4,size_bytes=16,more=31)@t.py:9
            | exit=0
 
+`no_sync` is around backward alone, where it has no say:
+
+    rank 0 | wrap=ddp:w  holds(names=w,sizes=4,averaged=0)  unsynced@t.py:6
+           | cycle(words=clear+4:backward+step,elements=4,size_bytes=16,more=2)@t.py:9
+           | exit=0
+    rank 1 | wrap=ddp:w  holds(names=w,sizes=4,averaged=0)  unsynced@t.py:6
+           | cycle(words=clear+4:backward+step,elements=4,size_bytes=16,more=2)@t.py:9
+           | exit=0
+
 Well
 ----
 The last one alone:
@@ -62,7 +71,8 @@ A rank without a journal may have done so:
 Remedy
 ------
 Run forward and backward of all batches but the last of a window inside of
-`model.no_sync()`.
+`model.no_sync()`. It is the forward pass that counts: around backward alone it does
+nothing.
 """
 
 from __future__ import annotations
@@ -75,15 +85,18 @@ from distdoctor.analysis.steps.courses import lines_of
 from distdoctor.analysis.steps.gradients import places
 from distdoctor.analysis.steps.reduction import Repeated, repeated
 from distdoctor.model.findings import Finding, Severity
-from distdoctor.model.observed.protocol import BACKWARD, SCALED, Cycle
+from distdoctor.model.observed.protocol import BACKWARD, SCALED, Cycle, Unsynced
 from distdoctor.model.run import Run, named
 
 CODE = "DD506"
 SEVERITY = Severity.NOTE
 NEEDS = (Cycle,)
 
-_LEAST = 16
+_LEAST = 8
 """Steps that are so; a job of few has nothing to gain."""
+
+_LEAST_IN_VAIN = 3
+"""Likewise, where `no_sync` was called, and nothing came of it."""
 
 _SHARE = 0.8
 """Of all steps."""
@@ -93,14 +106,16 @@ def examine(run: Run) -> Iterator[Finding]:
     """Optimizers whose gradients are sent more often than they are used."""
     if run.world_size > 1:
         for found in repeated(run):
-            told = [one for one in found if _is_told(one)]
+            told = [one for one in found if _is_told(run, one)]
             if told:
                 yield _finding(run, told)
     require_whole(run)
 
 
-def _is_told(one: Repeated) -> bool:
-    return one.steps >= _LEAST and one.steps >= _SHARE * one.course.steps
+def _is_told(run: Run, one: Repeated) -> bool:
+    asked = run.of(Unsynced, one.course.rank)
+    least = _LEAST_IN_VAIN if asked else _LEAST
+    return one.steps >= least and one.steps >= _SHARE * one.course.steps
 
 
 def _finding(run: Run, found: Sequence[Repeated]) -> Finding:
@@ -109,16 +124,22 @@ def _finding(run: Run, found: Sequence[Repeated]) -> Finding:
         act for each in found for act in lines_of(run, each.course, BACKWARD, SCALED)
     ]
     spared = (one.passes - 1) * one.size_bytes
+    asked = [act for each in found for act in run.of(Unsynced, each.course.rank)]
+    vain = ""
+    if asked:
+        vain = "; `no_sync` changes nothing about that unless forward runs inside of it"
     return Finding(
         message=f"{capital(named(ranks))} average{'s' * (len(ranks) == 1)} gradients "
         f"in each of {one.passes} backward passes to a step, at {one.steps} of "
         f"{one.course.steps} steps: {one.passes - 1} of {one.passes} times, "
-        f"{_size(spared)} a step, are sent for nothing",
-        exhibits=(one.cycle,),
+        f"{_size(spared)} a step, are sent for nothing{vain}",
+        exhibits=(one.cycle, *asked[:1]),
         locations=(
+            *places(asked, ranks, "tells DDP not to average, in vain"),
             *places(acts, ranks, "backward, averaged each time"),
             *places([each.cycle for each in found], ranks, "the one step for them"),
         ),
+        severity=Severity.WARNING if asked else None,
         details={
             "passes": one.passes,
             "steps": one.steps,

@@ -40,6 +40,13 @@ They are cleared behind each step:
     rank 1 | cycle(step=1,words=backward+step)@t.py:9
            | cycle(step=2,words=clear+backward+step,more=9)@t.py:9  exit=0
 
+A pass for the sake of something else adds to them, and is cleared before the next:
+
+    rank 0 | cycle(step=1,words=backward+drop+backward+step)@t.py:9
+           | cycle(step=2,words=3:backward+drop+backward+step,more=9)@t.py:9  exit=0
+    rank 1 | cycle(step=1,words=backward+drop+backward+step)@t.py:9
+           | cycle(step=2,words=3:backward+drop+backward+step,more=9)@t.py:9  exit=0
+
 Several passes are for one step:
 
     rank 0 | cycle(step=1,words=4:backward+step)@t.py:9

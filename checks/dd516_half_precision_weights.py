@@ -41,8 +41,32 @@ Nearly all are too small for bfloat16:
            | half_step(step=2,dtype=bfloat16,rate=2e-5,given=400,lost=392)@t.py:9
            | exit=0
 
+Some of the steps on a third of the weights are too small, and it is always the same:
+
+    rank 0 | holds(names=w,sizes=400,kind=AdamW,halves,adaptive)@t.py:5
+           | half_step(step=1,dtype=bfloat16,rate=5e-4,given=400)@t.py:9
+           | half_step(step=4,dtype=bfloat16,rate=5e-4,given=400,lost=140,since=1,stayed=90)@t.py:9
+           | half_step(step=8,dtype=bfloat16,rate=5e-4,given=400,lost=160,since=4,stayed=130)@t.py:9
+           | exit=0
+
 Well
 ----
+As many of the steps are too small, and others move the same weights:
+
+    rank 0 | holds(names=w,sizes=400,kind=AdamW,halves,adaptive)@t.py:5
+           | half_step(step=1,dtype=bfloat16,rate=2e-3,given=400)@t.py:9
+           | half_step(step=4,dtype=bfloat16,rate=2e-3,given=400,lost=140,since=1,stayed=9)@t.py:9
+           | half_step(step=8,dtype=bfloat16,rate=2e-3,given=400,lost=160,since=4,stayed=9)@t.py:9
+           | exit=0
+
+Plain gradient descent, which has next to nothing to add to what stays:
+
+    rank 0 | holds(names=w,sizes=400,kind=SGD,halves)@t.py:5
+           | half_step(step=1,dtype=bfloat16,rate=.5,given=400)@t.py:9
+           | half_step(step=4,dtype=bfloat16,rate=.5,given=400,lost=140,since=1,stayed=90)@t.py:9
+           | half_step(step=8,dtype=bfloat16,rate=.5,given=400,lost=160,since=4,stayed=130)@t.py:9
+           | exit=0
+
 Weights in bfloat16, and steps that they can show:
 
     rank 0 | holds(names=w,sizes=400,kind=AdamW,halves)@t.py:5
@@ -78,7 +102,7 @@ Leave the model in float32 and compute under `torch.autocast`, for float16 with 
 GradScaler. Where memory is short, keep weights in half precision for forward and
 backward and let the optimizer step copies in float32, as the mixed precision of FSDP
 does; or add up in bfloat16 with stochastic rounding or with Kahan's compensation.
-"""
+"""  # noqa: E501 - a drawing is as wide as what a rank did
 
 from __future__ import annotations
 
@@ -86,7 +110,7 @@ from collections.abc import Iterator, Sequence
 
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.steps.gradients import places, some
-from distdoctor.analysis.steps.halves import Halves, Trouble, halves
+from distdoctor.analysis.steps.halves import Halves, Trouble, halves, still_in
 from distdoctor.model.events import Event
 from distdoctor.model.findings import Certainty, Finding, Severity
 from distdoctor.model.observed.gradients import Holds
@@ -150,6 +174,15 @@ def _what(one: Halves) -> str:
                 f"of the weights that have a gradient, {one.share:.0%} or more stay as "
                 f"they are at each of {len(one.seen)} steps that were looked at; steps "
                 f"at a learning rate of {step.rate:g} are too small for the dtype"
+            )
+        case Trouble.STILL:
+            windows = " and ".join(
+                f"from step {each.since} to {each.step}" for each in still_in(one.seen)
+            )
+            return (
+                f"of the weights that have a gradient, {one.share:.0%} or more stay "
+                f"exactly as they are {windows}: at a learning rate of {step.rate:g} "
+                "every single step on them is rounded away"
             )
         case Trouble.FADED:
             return faded

@@ -80,8 +80,9 @@ from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.saving.files import short
 from distdoctor.analysis.saving.legs import Resume, resumes
 from distdoctor.analysis.steps.gradients import places
+from distdoctor.analysis.steps.makers import saved_without
 from distdoctor.model.events import Event
-from distdoctor.model.findings import Certainty, Finding, Severity
+from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
 from distdoctor.model.observed.checkpoints import Continued, Stored
 from distdoctor.model.observed.comparison import Unrestored
 from distdoctor.model.observed.scaling import Kept
@@ -150,7 +151,11 @@ def _finding(run: Run, stored: Stored) -> Finding:
         went = f"; this job went on from it, with a scale of {began.scale:g}"
     mine = () if stored.rank < 0 else (stored.rank,)
     exhibits: list[Event] = [stored, *([] if began is None else [began])]
-    lines = places([stored], mine, "saves the optimizer, and no GradScaler")
+    made = [] if stored.place is None else saved_without(run, "scal")
+    lines = [
+        *[Location(one, mine, Role.CULPRIT, "makes what is saved") for one in made],
+        *places([stored], mine, "saves the optimizer, and no GradScaler"),
+    ]
     if resume is not None and began is not None:
         beside = resume.given("optimizer", "model")
         given: list[Event] = [] if beside is None else [beside]

@@ -38,8 +38,34 @@ Gradients are averaged, and multiplied by what each rank has found before:
            | gradients(step=1,prints=5+6,weights=7+8)@t.py:10
            | sent(step=1,positions=0-1,own=6.0+.4,sent=6.0+.4,moved=.04+.25)@t.py:9
 
+The optimizer averages them within its step, after it has found its factors:
+
+    rank 0 | holds(names=a+b,sizes=40+8)@t.py:4
+           | gradients(step=1,prints=5+6,weights=7+8,passes=1)@t.py:10
+           | sent(step=1,positions=0-1,settled=1+2,own=4.0+.5,sent=4.0+.5,moved=.06+.2)
+           | gradients(step=2,prints=4+3,weights=1+2,passes=1)@t.py:10
+           | sent(step=2,positions=0-1,settled=3+4,own=4.0+.5,sent=4.0+.5)@t.py:9
+    rank 1 | holds(names=a+b,sizes=40+8)@t.py:4
+           | gradients(step=1,prints=15+16,weights=7+8,passes=1)@t.py:10
+           | sent(step=1,positions=0-1,settled=1+2,own=6.0+.4,sent=6.0+.4,moved=.04+.25)
+           | gradients(step=2,prints=14+13,weights=3+4,passes=1)@t.py:10
+           | sent(step=2,positions=0-1,settled=3+4,own=6.0+.4,sent=6.0+.4)@t.py:9
+
 Well
 ----
+The optimizer averages gradients within its step, and scales those:
+
+    rank 0 | holds(names=a+b,sizes=40+8)@t.py:4
+           | gradients(step=1,prints=5+6,weights=7+8,passes=1)@t.py:10
+           | sent(step=1,positions=0-1,settled=2+3,own=4.0+.5,sent=4.0+.5,moved=.05+.2)
+           | gradients(step=2,prints=4+3,weights=1+2,passes=1)@t.py:10
+           | sent(step=2,positions=0-1,settled=3+4,own=4.0+.5,sent=4.0+.5)@t.py:9
+    rank 1 | holds(names=a+b,sizes=40+8)@t.py:4
+           | gradients(step=1,prints=15+16,weights=7+8,passes=1)@t.py:10
+           | sent(step=1,positions=0-1,settled=2+3,own=6.0+.4,sent=6.0+.4,moved=.05+.2)
+           | gradients(step=2,prints=14+13,weights=1+2,passes=1)@t.py:10
+           | sent(step=2,positions=0-1,settled=3+4,own=6.0+.4,sent=6.0+.4)@t.py:9
+
 Gradients are sent as they are, and scaled behind that:
 
     rank 0 | holds(names=a+b,sizes=40+8)@t.py:4
@@ -66,6 +92,19 @@ Signs are sent, which are as long as a tensor is large:
            | gradients(step=2,prints=5+7,weights=8+8)@t.py:10
            | sent(step=2,positions=0-1,own=7.0+.2,sent=8.0+4.0,weights=4.0+2.0)@t.py:9
 
+Signs are sent, and some gradients are zero, which have none:
+
+    rank 0 | holds(names=w+b,sizes=64+16)
+           | sent(step=1,positions=0-1,own=4.0+.5,sent=7.0+4.0,weights=3.5+2.0)@t.py:9
+           | gradients(step=1,prints=5-6,weights=1-2)
+           | sent(step=2,positions=0-1,own=3.0+.4,sent=7.0+4.0,weights=3.5+2.0)@t.py:9
+           | gradients(step=2,prints=7-8,weights=3-4)
+    rank 1 | holds(names=w+b,sizes=64+16)
+           | sent(step=1,positions=0-1,own=6.0+.3,sent=7.0+4.0,weights=3.5+2.0)@t.py:9
+           | gradients(step=1,prints=5-6,weights=1-2)
+           | sent(step=2,positions=0-1,own=7.0+.2,sent=7.0+4.0,weights=3.5+2.0)@t.py:9
+           | gradients(step=2,prints=7-8,weights=3-4)
+
 Unknown
 -------
 A rank without a journal may have others to meet with:
@@ -88,9 +127,11 @@ from collections.abc import Iterator
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital
 from distdoctor.analysis.steps.gradients import backward_lines, places, some
+from distdoctor.analysis.steps.lines import norms_before
 from distdoctor.analysis.steps.sending import exchange_lines
 from distdoctor.analysis.steps.trust import Trusted, trusted_apart
-from distdoctor.model.findings import Certainty, Finding, Severity
+from distdoctor.model.events import Place
+from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
 from distdoctor.model.observed.gradients import Gradients
 from distdoctor.model.run import Run, named
 
@@ -132,6 +173,7 @@ def _finding(run: Run, one: Trusted) -> Finding:
         message=f"{capital(named(ranks))} {story}",
         exhibits=(*first.sent[:2], *first.seen[:1]),
         locations=(
+            *_norm_lines(run, one),
             *exchange_lines(run, first),
             *places(list(first.seen), ranks, "steps"),
             *places([first.holds], ranks, "makes the optimizer"),
@@ -144,6 +186,19 @@ def _finding(run: Run, one: Trusted) -> Finding:
             "steps": [look.step for look in one.meetings],
         },
     )
+
+
+def _norm_lines(run: Run, one: Trusted) -> list[Location]:
+    """Where a function takes norms of gradients that it averages further down."""
+    first = one.meetings[0]
+    sent = {each.place for each in first.sent if each.place is not None}
+    lines: dict[Place, None] = {}
+    for place in () if one.sends else sent:
+        lines.update(dict.fromkeys(norms_before(run, place)))
+    return [
+        Location(line, first.ranks, Role.CULPRIT, "takes the norm of its own gradient")
+        for line in lines
+    ]
 
 
 _ONE = 1.01

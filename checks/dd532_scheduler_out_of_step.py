@@ -5,7 +5,9 @@ What it is
 A scheduler counts how often it is asked, and nothing else. It was made for as many
 calls as there are optimizer steps, and is called for each micro-batch of a window whose
 gradients are accumulated; it was made for the epochs, and is called for each batch, or
-the other way round; or it is called before the optimizer's first step.
+the other way round; it was made for the steps that one rank would make alone,
+`len(dataset) // batch`, of which each of several makes a part; or it is called before
+the optimizer's first step.
 
 Why it matters
 --------------
@@ -48,8 +50,26 @@ The first call comes before the first step of any optimizer, and so do the other
     rank 0 | schedule(calls=9,steps=9,early=1,alike,begin=.1,second=.05)@t.py:9
            | exit=0
 
+A cosine for the 24 steps that one rank would make alone, of which each of two makes 12:
+
+    rank 0 | schedule(length=24,calls=12,steps=12,highest=.1,falls=12,end=12)
+           | read(steps=6,length=96,batch=8,replicas=2)@t.py:5
+           | read(number=1,steps=6,length=96,batch=8,replicas=2)@t.py:5  exit=0
+    rank 1 | schedule(length=24,calls=12,steps=12,highest=.1,falls=12,end=12)
+           | read(steps=6,length=96,batch=8,replicas=2)@t.py:5
+           | read(number=1,steps=6,length=96,batch=8,replicas=2)@t.py:5  exit=0
+
 Well
 ----
+It is made for the steps of each rank:
+
+    rank 0 | schedule(length=12,calls=12,steps=12,highest=.1,falls=12,end=12)
+           | read(steps=6,length=96,batch=8,replicas=2)@t.py:5
+           | read(number=1,steps=6,length=96,batch=8,replicas=2)@t.py:5  exit=0
+    rank 1 | schedule(length=12,calls=12,steps=12,highest=.1,falls=12,end=12)
+           | read(steps=6,length=96,batch=8,replicas=2)@t.py:5
+           | read(number=1,steps=6,length=96,batch=8,replicas=2)@t.py:5  exit=0
+
 It counts micro-batches, and was made for as many:
 
     rank 0 | schedule(length=192,calls=192,steps=48,highest=.01,falls=192,end=192)
@@ -110,6 +130,7 @@ from distdoctor.analysis.reasons import capital
 from distdoctor.analysis.steps.gradients import places
 from distdoctor.analysis.steps.schedules import Fault, Misstep, missteps, rates_told
 from distdoctor.model.findings import Certainty, Finding, Severity
+from distdoctor.model.observed.checkpoints import Scheduled
 from distdoctor.model.observed.gradients import Gradients
 from distdoctor.model.observed.settings import Schedule
 from distdoctor.model.run import Run, named
@@ -131,11 +152,19 @@ def _finding(run: Run, found: Sequence[Misstep]) -> Finding:
     told = one.told
     asked = [each.told for each in found]
     steps = [step for rank in ranks for step in run.of(Gradients, rank)[:1]]
+    # A wrong length is put right where the scheduler is made.
+    made = [
+        event
+        for rank in ranks
+        for event in run.of(Scheduled, rank)
+        if event.kind == told.kind and one.fault is Fault.UNSHARDED
+    ]
     return Finding(
         message=f"{capital(named(ranks))} call{'s' * (len(ranks) == 1)} "
         f"{told.kind or 'a scheduler'}.step() {_what(one)}",
         exhibits=tuple(asked[:2]),
         locations=(
+            *places(made, ranks, "makes it for the samples of all ranks"),
             *places(asked, ranks, "asks for the next rate"),
             *places(steps, ranks, "makes the step"),
         ),
@@ -166,6 +195,12 @@ def _what(one: Misstep) -> str:
             f"once for each epoch, {often}, and it was made for {one.length:,} calls, "
             f"as many as there are steps: the schedule stands at "
             f"{told.calls / one.length:.1%} of its course when the job ends"
+        )
+    if one.fault is Fault.UNSHARDED:
+        return (
+            f"{one.fault}, {often}, and it was made for {one.length:,} calls, as many "
+            "as there were steps if each rank read all samples: the schedule stands at "
+            f"{told.calls / one.length:.0%} of its course when the job ends"
         )
     for_what = (
         f"{one.epochs} epochs" if one.fault is Fault.BATCHES else "optimizer steps"

@@ -72,13 +72,15 @@ whose milestone is the length of the first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.source.results import returns_of
 from distdoctor.analysis.steps.gradients import places
 from distdoctor.analysis.steps.rates import MUCH, Jump, jumps
 from distdoctor.analysis.steps.schedules import rates_told
-from distdoctor.model.findings import Certainty, Finding, Severity
+from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
 from distdoctor.model.observed.settings import Climbed, RateSet
 from distdoctor.model.run import Run, named
 
@@ -113,7 +115,7 @@ def _finding(run: Run, ranks: tuple[int, ...], jump: Jump) -> Finding:
         "warm-up and what comes behind it do not meet, unless that is on purpose",
         exhibits=(climb, *setters),
         locations=(
-            *places(setters, ranks, "sets the learning rate"),
+            *_setting(run, ranks, setters),
             *places([climb], ranks, "makes the step"),
         ),
         certainty=Certainty.LIKELY,
@@ -126,3 +128,17 @@ def _finding(run: Run, ranks: tuple[int, ...], jump: Jump) -> Finding:
             **rates_told(run, climb.rank, climb.optimizer),
         },
     )
+
+
+def _setting(
+    run: Run, ranks: tuple[int, ...], setters: Sequence[RateSet]
+) -> Iterator[Location]:
+    """Lines that set the rate; of a function that computes it, those that return it."""
+    for setter in setters:
+        returns = []
+        if setter.place is not None:
+            returns = returns_of(program_of(run), setter.place)
+        for place in returns:
+            yield Location(place, ranks, Role.CULPRIT, "computes the learning rate")
+        if not returns:
+            yield from places([setter], ranks, "sets the learning rate")
