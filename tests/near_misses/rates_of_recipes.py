@@ -1,6 +1,7 @@
 """Rates that were scaled from their recipe's batch, and gradients of a deep model."""
 
 import math
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
@@ -30,12 +31,14 @@ def data() -> Loader:
     return DataLoader(held, batch_size=PER_RANK, sampler=sampler)
 
 
-def deep() -> nn.Module:
+def deep() -> DistributedDataParallel:
     layers = [nn.Sequential(nn.Linear(3, 3), nn.Tanh()) for _ in range(20)]
     return DistributedDataParallel(nn.Sequential(*layers, nn.Linear(3, 1)))
 
 
-def train(model: nn.Module, optimizer: Optimizer, warm_up: int = 1) -> None:
+def train(
+    model: DistributedDataParallel, optimizer: Optimizer, warm_up: int = 1
+) -> None:
     loader = data()
     sampler = loader.sampler
     assert isinstance(sampler, DistributedSampler)
@@ -47,8 +50,10 @@ def train(model: nn.Module, optimizer: Optimizer, warm_up: int = 1) -> None:
     for epoch in range(EPOCHS):
         sampler.set_epoch(epoch)
         for number, (inputs, labels) in enumerate(loader, start=1):
-            (mse_loss(model(inputs), labels) / WINDOW).backward()
-            if number % WINDOW == 0:
+            full = number % WINDOW == 0
+            with nullcontext() if full else model.no_sync():
+                (mse_loss(model(inputs), labels) / WINDOW).backward()
+            if full:
                 optimizer.step()
                 optimizer.zero_grad()
                 schedule.step()
