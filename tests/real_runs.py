@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +31,18 @@ def culprit_lines(script: Path, code: str = "") -> list[int]:
     return [n for n, line in enumerate(lines, start=1) if mark in line]
 
 
-def check(folder: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
+def check(
+    folder: Path, *arguments: str, through: Sequence[str] = ()
+) -> tuple[int, dict[str, Any], str]:
     """Run `distdoctor check`; its exit status, its report, and what the job printed.
 
-    Once more if torch aborted while Python ended, which befalls any run now and then:
-    the launcher then ends ranks that were not done.
+    `through` is a command that becomes another. Once more if torch aborted while Python
+    ended, which befalls any run now and then: the launcher then ends ranks that were
+    not done.
     """
-    status, told, said = _check_once(folder, *arguments)
+    status, told, said = _check_once(folder, *arguments, through=through)
     if "DD214" in {one["code"] for one in told["findings"]}:
-        status, told, said = _check_once(folder, *arguments)
+        status, told, said = _check_once(folder, *arguments, through=through)
     return status, told, said
 
 
@@ -58,9 +62,12 @@ def is_near(named: list[int], lines: list[int]) -> bool:
     return any(abs(a - b) <= NEAR for a in named for b in lines)
 
 
-def _check_once(folder: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
+def _check_once(
+    folder: Path, *arguments: str, through: Sequence[str]
+) -> tuple[int, dict[str, Any], str]:
     report = folder / "report.json"
-    command = [sys.executable, "-m", "distdoctor", "check", "--format", "json"]
+    program = [*through, sys.executable, "-m", "distdoctor"]
+    command = [*program, "check", "--format", "json"]
     done = subprocess.run(
         [*command, "--output", str(report), *arguments],
         cwd=folder,

@@ -392,3 +392,18 @@ def test_a_report_for_machines_has_stdout_for_itself(
     assert status == 0
     assert json.loads(out)[key] == value
     assert "[rank0]:READY" in err
+
+
+@pytest.mark.live
+def test_a_reader_that_goes_away_ends_the_job_and_nobody_is_sick(box: Box) -> None:
+    box.write(HEAD + "while True:\n    dist.all_reduce(t)\n    print('x' * 5000)\n")
+    process = box.start("check", "train.py", "--budget", "200")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr is not None
+    said = process.stderr.read()
+    assert process.wait(DEADLINE_S) == 128 + signal.SIGPIPE, said
+    process.stderr.close()
+    assert "Traceback" not in said
+    assert box.marked() == []

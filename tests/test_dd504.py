@@ -61,3 +61,40 @@ def test_what_counts_is_their_ratio(counts: list[int], times: int) -> None:
     more = Weighed(counts=tuple(float(count * times) for count in counts), rank=0)
     assert excess_of(look) == pytest.approx(excess_of(more))
     assert 0.0 <= excess_of(look) <= max(counts) / min(counts) - 1.0
+
+
+def of_ranks(*counts: tuple[int, int]) -> Finding | None:
+    """DD504 of two ranks of a wrapped model, by their counts at each look."""
+    (check,) = [one for one in every_check() if one.code == "DD504"]
+    drawn = [
+        "wrap=ddp:w  gradients(step=1,prints=3) "
+        + "".join(
+            f"weighed(window={n},batches=1,factors=1,counts={pair[rank]})@t.py:9 "
+            for n, pair in enumerate(counts, 1)
+        )
+        for rank in (0, 1)
+    ]
+    sick = verdict(sketch(f"rank 0 | {drawn[0]}\nrank 1 | {drawn[1]}"), check)
+    return sick.findings[0] if isinstance(sick, Sick) else None
+
+
+def test_ranks_with_far_other_counts_are_a_warning() -> None:
+    found = of_ranks((20, 60), (90, 30), (25, 50), (80, 81))
+    assert found is not None
+    assert found.severity is Severity.WARNING
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        [(20, 60)] * 2,
+        [(40, 50), (55, 44), (45, 52), (60, 50)],
+        [(32, 32)] * 4 + [(32, 8)],
+        [(32, 32), (20, 60), (32, 32), (20, 60)],
+    ],
+    ids=["too few", "padding", "end of an epoch", "half of the steps"],
+)
+def test_ranks_whose_counts_may_be_right_are_not_accused(
+    counts: list[tuple[int, int]],
+) -> None:
+    assert of_ranks(*counts) is None

@@ -459,6 +459,15 @@ def test_the_same_calls_the_other_way_round_are_another_order() -> None:
     assert found.certainty is Certainty.PROVED
 
 
+def test_calls_whose_lines_are_not_known_are_not_called_swapped() -> None:
+    """Made by a callback: in torch's own thread no line of the user's is known."""
+    drawing = """
+        rank 0 | all_reduce(4)%2        all_reduce(4)@t.py:8  exit=0
+        rank 1 | all_reduce(4)@t.py:8   all_reduce(4)%2       exit=0
+    """
+    assert divergences(sketch(drawing)) == []
+
+
 def test_calls_of_one_size_in_another_order_are_likely_swapped() -> None:
     found = the_one(
         sketch("""

@@ -28,6 +28,7 @@ from distdoctor.model.events import (
     Misplaced,
     Observation,
     Place,
+    Quit,
     Shortened,
     Started,
     State,
@@ -225,6 +226,13 @@ LIFE: dict[type, Callable[[int], st.SearchStrategy[Event]]] = {
     ),
     Left: lambda rank: st.builds(Left, rank=st.just(rank), place=maybe_places),
     Ended: endings,
+    Quit: lambda rank: st.builds(
+        Quit,
+        rank=st.just(rank),
+        how=st.sampled_from(["sys.exit", "exit", "os._exit"]),
+        status=st.integers(0, 255),
+        place=maybe_places,
+    ),
     ThreadEnded: lambda rank: st.builds(
         ThreadEnded, rank=st.just(rank), thread=st.integers(0, 9999), place=st.none()
     ),

@@ -3,6 +3,7 @@
 import pytest
 
 from distdoctor.analysis.communication.divergence import divergences
+from distdoctor.analysis.communication.early import raced
 from distdoctor.analysis.reasons import Divergence, Why
 from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Role
@@ -83,3 +84,28 @@ def test_a_fault_that_explains_the_end_comes_first() -> None:
         """
     )
     assert Why.EARLY not in {one.why for one in divergences(run)}
+
+
+def of_buckets(*waited: tuple[str, ...]) -> str:
+    """Two ranks that send two buckets in each of three steps."""
+    steps = "  ".join(
+        f"all_reduce(4)@t.py:7&{first}  all_reduce(4)@t.py:7&{last}  "
+        f"gradients(step={step})"
+        for step, (first, last) in enumerate(zip(*waited, strict=True), start=1)
+    )
+    return f"rank 0 | {steps}  exit=0\nrank 1 | {steps}  exit=0"
+
+
+def test_a_last_bucket_that_is_never_waited_for_is_told() -> None:
+    (found,) = early(of_buckets(("", "", ""), ("'", "'", "'")))
+    assert "3 of 6 times" in found.story
+
+
+def test_who_waits_for_the_last_bucket_alone_is_not_accused() -> None:
+    assert not early(of_buckets(("'", "'", "'"), ("", "", "")))
+
+
+def test_ranks_whose_calls_nobody_waits_for_are_racing() -> None:
+    lone = of_buckets(("'", "'", "'"), ("'", "'", "'"))
+    assert raced(sketch(lone), (0, 1))
+    assert not raced(sketch(lone.replace("(4)", "(-)")), (0, 1))

@@ -1,5 +1,7 @@
 """Gradients and optimizers: what is compared between ranks, and what excuses them."""
 
+from dataclasses import replace
+
 import pytest
 
 from distdoctor.analysis.steps.gradients import apart, chapters
@@ -131,10 +133,9 @@ def test_a_constant_ratio_of_the_ranks_is_told(used: str) -> None:
         of_ratio(used="3+5+6"),
         of_ratio(factor="factor=.5"),
         of_ratio(factor="factor=0"),
-        of_ratio(passes=2),
-        of_ratio(rate=".00125"),
+        of_ratio(factor="factor=.5", passes=2),
     ],
-    ids=["mean", "clipped", "divided", "no mean", "passes", "rate"],
+    ids=["mean", "clipped", "divided", "no mean", "passes"],
 )
 def test_what_may_be_meant_so_is_not_told(run: Run) -> None:
     assert not wrong_ratios(run)
@@ -142,6 +143,73 @@ def test_what_may_be_meant_so_is_not_told(run: Run) -> None:
 
 def test_an_accumulated_loss_is_a_plain_mean() -> None:
     assert wrong_ratios(of_ratio(factor="factor=.25", passes=4))
+
+
+def test_as_many_passes_as_ranks_excuse_no_undivided_loss() -> None:
+    assert wrong_ratios(of_ratio(passes=2))
+
+
+@pytest.mark.parametrize(
+    ("batches", "source", "told"),
+    [
+        (2, "loss = loss / 2", True),
+        (2, "loss = loss / world_size\nloss.backward()", False),
+        (1, "loss = loss / 2", False),  # several losses on one batch
+    ],
+)
+def test_as_many_batches_as_ranks_are_told_from_ranks(
+    batches: int, source: str, told: bool
+) -> None:
+    more = f"  cycle(words=2:backward+step,batches={batches},more=3)"
+    ranks = [
+        RATIO.format("", 2, "factor=.5", ".05", f"{own},used=3+5+7") + more
+        for own in ("own=1+2+3", "own=2+3+4")
+    ]
+    run = replace(drawn(*ranks), sources={"t.py": source})
+    assert bool(wrong_ratios(run)) == told
+
+
+def test_a_rate_whose_digits_tell_of_a_division_is_a_warning() -> None:
+    (check,) = [c for c in every_check() if c.code == "DD405"]
+    found = verdict(of_ratio(rate=".00125"), check)
+    assert isinstance(found, Sick)
+    assert found.severity_of(found.findings[0]) is Severity.WARNING
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "lr = 0.1 / dist.get_world_size()",
+        "n = int(os.environ['WORLD_SIZE'])\nSGD(model.parameters(), lr=0.1 / n)",
+        "world = hvd.size()\nscale = 1.0 / world\nrate = 0.1 * scale\n"
+        "optimizer = optim.SGD(net.parameters(), rate)",
+        "cfg.replicas = world_size\n"
+        "def scaled(cfg):\n    return cfg.base / cfg.replicas\n"
+        "opt = Adam(p, lr=scaled(cfg))",
+        "def make(net, peak):\n    return SGD(net.parameters(), lr=peak)\n"
+        "make(net, 0.1 / world_size)",
+        "for group in opt.param_groups:\n    group['lr'] /= world_size",
+        "lr = torch.tensor(0.1).div(world_size).item()",
+        "lr = 0.1 * world_size ** -1",
+    ],
+)
+def test_a_rate_divided_by_the_ranks_makes_up_for_a_sum(source: str) -> None:
+    assert not wrong_ratios(replace(of_ratio(), sources={"t.py": source}))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "lr = 0.1 * world_size\nprint(total / world_size)",
+        "sampler = DistributedSampler(data, num_replicas=world_size)\n"
+        "loader = DataLoader(data, sampler=sampler)\nlr = 0.1 / len(loader)",
+        "per_rank = batch // world_size\nSGD(p, lr=0.1)",
+        "loss = loss / world_size\nSGD(p, lr=0.1)",
+        "broken(",
+    ],
+)
+def test_other_divisions_make_up_for_nothing(source: str) -> None:
+    assert wrong_ratios(replace(of_ratio(), sources={"t.py": source}))
 
 
 def test_an_optimizer_that_feels_no_factor_is_a_warning() -> None:

@@ -73,9 +73,13 @@ class WithCopies(Plain):
 
 
 def train(
-    optimizer: torch.optim.Optimizer, monkeypatch: pytest.MonkeyPatch, size: float = 1.0
+    optimizer: torch.optim.Optimizer,
+    monkeypatch: pytest.MonkeyPatch,
+    size: float = 1.0,
+    steps: int = 3,
 ) -> list[HalfStep]:
-    """Three steps, with gradients of about some size."""
+    """A few steps, with gradients of about some size."""
+    probe.turn()
     told: list[HalfStep] = []
 
     def observe(one: Observation, _site: str = "") -> None:
@@ -87,7 +91,7 @@ def train(
     known = Optimizer(optimizer, 0, "")
     known.parameters = known.held()
     torch.manual_seed(1)
-    for step in range(1, 4):
+    for step in range(1, steps + 1):
         for parameter in known.parameters:
             if parameter.requires_grad:
                 parameter.grad = size * torch.randn_like(parameter)
@@ -178,14 +182,44 @@ def test_another_optimizer_may_hold_the_copies(
     assert probe._are_held_elsewhere(known, probe._Before(known, halves_, 2))
 
 
+def still(told: list[HalfStep]) -> tuple[int, float]:
+    """Since when elements stayed at the last step, and what share of them did."""
+    return told[-1].since, told[-1].stayed / told[-1].given
+
+
+def test_elements_that_no_step_moves_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = train(torch.optim.AdamW(weights(BFLOAT16), lr=1e-3), monkeypatch, steps=4)
+    assert [one.since for one in told] == [0, 0, 0, 1]
+    assert still(told)[1] > 0.2
+    large = train(torch.optim.AdamW(weights(BFLOAT16), lr=3e-2), monkeypatch, steps=4)
+    assert still(large)[0] == 1
+    assert still(large)[1] < 0.05
+
+
+def test_elements_of_other_parameters_are_begun_with_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chosen = weights(BFLOAT16)
+    optimizer = torch.optim.AdamW(chosen, lr=1e-3)
+    train(optimizer, monkeypatch)
+    chosen[0].requires_grad = False
+    chosen[0].grad = None
+    told = train(optimizer, monkeypatch, steps=4)
+    assert [one.since for one in told] == [0, 0, 0, 1]
+
+
 # --- the check ---
 
 HOLDS = "holds(names=w,sizes=400,kind=Adam,halves)@t.py:5 "
 STEP = "half_step(step={n},rate={rate},given=400{more})@t.py:9 "
 
 
-def found(*steps: str, more: str = "") -> tuple[Trouble, bool] | None:
-    rank = HOLDS + " ".join(
+def found(
+    *steps: str, more: str = "", holds: str = HOLDS
+) -> tuple[Trouble, bool] | None:
+    rank = holds + " ".join(
         STEP.format(n=n, rate="1", more=step) for n, step in enumerate(steps, start=1)
     )
     run = sketch(f"rank 0 | {rank} {more} exit=0")
@@ -220,6 +254,20 @@ def test_what_may_be_healthy_is_not_accused() -> None:
     assert found(half + ",lost=400") is None
     assert found(",own,stateful,faded=9") is None
     assert found(",compensated,lost=400", ",lost=400") is None
+
+
+def test_elements_that_stay_are_a_fault_of_optimizers_that_move_all_alike() -> None:
+    adaptive = HOLDS.replace("halves", "halves,adaptive")
+    stay = ",lost=150,since={},stayed={}"
+    steps = ["", stay.format(1, 90), stay.format(2, 120)]
+    assert found(*steps, holds=adaptive) == (Trouble.STILL, True)
+    assert found(*steps) is None
+    assert found(*steps[:2], holds=adaptive) is None
+    assert found(*steps[:2], stay.format(2, 70), holds=adaptive) is None
+    assert found(*(one + ",own" for one in steps), holds=adaptive) == (
+        *(Trouble.STILL, False),
+    )
+    assert found(*steps[:2], steps[2] + ",compensated", holds=adaptive) is None
 
 
 def test_no_other_check_tells_of_the_same_weights() -> None:

@@ -25,6 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(0)
+own = torch.Generator().manual_seed(rank)
 
 flat, handles = torch.zeros(64), []
 for part in flat.split(8):  # one part is filled while the others travel
@@ -72,7 +73,7 @@ for parameter in net.parameters():
 optimizer = torch.optim.Adam(net.parameters())
 for _ in range(3):
     optimizer.zero_grad()
-    net(torch.randn(2, 4)).sum().backward()
+    net(torch.randn(2, 4, generator=own)).sum().backward()
     for parameter, handle in issued:
         handle.wait()
         parameter.grad.div_(size)
@@ -87,7 +88,7 @@ def average(_state, bucket):
 
 ddp = DistributedDataParallel(nn.Linear(4, 4))
 ddp.register_comm_hook(None, average)
-ddp(torch.randn(2, 4)).sum().backward()
+ddp(torch.randn(2, 4, generator=own)).sum().backward()
 
 ahead = dist.broadcast(torch.ones(2), 0, async_op=True)
 for _ in range(3):

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from distdoctor.analysis.communication.loops import (
+    is_further,
     left,
     loops_around,
     ways_around,
@@ -249,3 +250,36 @@ def test_a_loop_with_many_ways_out_tells_nothing() -> None:
 def test_a_place_nobody_knows_has_no_ways() -> None:
     assert ways_out(run_of({}), None) == []
     assert ways_around(run_of({}), Place("other.py", 3)) == []
+
+
+# --- further --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("behind", "ahead", "expected"),
+    [
+        ((4, {"i": 3, "epoch": 1}), (5, {"i": 3, "epoch": 1}), True),
+        ((4, {"i": 3, "epoch": 1}), (4, {"i": 4, "epoch": 1}), True),
+        ((4, {"i": 3, "epoch": 1}), (4, {"i": 3, "epoch": 1}), False),
+        ((4, {"i": 4, "epoch": 1}), (5, {"i": 3, "epoch": 1}), False),
+        ((4, {"i": 9, "epoch": 1}), (4, {"i": 0, "epoch": 2}), True),
+        ((4, {"i": 0, "epoch": 2}), (5, {"i": 9, "epoch": 1}), False),
+        ((4, {"i": 3}), (5, {"i": 3}), False),
+        ((4, {"i": 3, "epoch": 1}), (7, {"epoch": 1}), True),
+        ((7, {"epoch": 1}), (4, {"i": 3, "epoch": 1}), False),
+    ],
+)
+def test_who_is_further_in_the_same_loops(
+    behind: tuple[int, Mapping[str, int]],
+    ahead: tuple[int, Mapping[str, int]],
+    expected: bool,
+) -> None:
+    stacks = {
+        rank: frames((line, "train", integers))
+        for rank, (line, integers) in enumerate((behind, ahead))
+    }
+    assert is_further(run_of(stacks), 0, 1) is expected
+
+
+def test_without_stacks_nobody_is_known_to_be_further() -> None:
+    assert not is_further(run_of({}), 0, 1)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from faults import MUTANTS
 from mutants import AMP, AnchorLost, Edit, Mutant, add, drop, move, mutated, swap
 from mutation import (
     UNMUTATED,
@@ -15,6 +14,7 @@ from mutation import (
     summary,
     told_by_properties,
 )
+from planted import MUTANTS
 from step_properties import JOBS, PROPERTIES
 from textbook import CASES
 

@@ -1,5 +1,7 @@
 """Replicas whose weights part: who they are, where they part, what explains it."""
 
+import pytest
+
 from distdoctor.analysis.replication.partings import Cause, partings
 from distdoctor.analysis.replication.replicas import replicas
 from distdoctor.analysis.replication.weights import findings
@@ -189,6 +191,20 @@ def test_several_models_are_one_finding() -> None:
     assert "2 more of the job's models likewise" in finding.message
 
 
+@pytest.mark.parametrize(("others", "lines"), [(3, [5]), (4, [])])
+def test_a_broadcast_that_left_some_parameters_out_is_located(
+    others: int, lines: list[int]
+) -> None:
+    drawing = (
+        "rank {{}} | trained(names=w+b,numels=6+2)  broadcast(6)@t.py:5  "
+        "all_reduce(8)@t.py:7  weights(step=1,prints={{}}+{},gradients=8+9)@t.py:8"
+    ).format
+    first, second = drawing(1).format(0, 3), drawing(2).format(1, others)
+    (finding,) = findings(sketch(f"{first}\n{second}"), Cause.START)
+    said = [one for one in finding.locations if "broadcasts" in one.remark]
+    assert [one.place.line for one in said] == lines
+
+
 def test_thousands_of_ranks_are_compared() -> None:
     odd = 1234
     ranks = [
@@ -263,3 +279,114 @@ def test_a_start_is_no_race() -> None:
     first, second = "weights(prints=1)", "stepped=t.py:7@t.py:9  weights(prints=2)"
     run = of_two(first, second, "trained(names=w,numels=6,wrapped)")
     assert causes(run) == [Cause.START]
+
+
+def of_experts(first: str, second: str) -> Run:
+    """Two ranks with a shared layer, and an expert of each rank's own."""
+    model = "trained(names=s+e,numels=40+6)"
+    return of_two(first, second, model)
+
+
+def experts(shared: int, own: int, grown: int, elements: int = 40) -> str:
+    """Two steps that average the gradient of the shared layer, and not of the other."""
+    return "  ".join(
+        f"all_reduce({elements})  "
+        f"weights(step={n},prints={weights}+{own},gradients={n + 2}+{own})"
+        for n, weights in ((1, shared), (2, grown))
+    )
+
+
+def test_a_shared_layer_that_differs_from_the_start_is_seen_beside_experts() -> None:
+    run = of_experts(experts(1, 5, 2), experts(7, 6, 8))
+    (parting,) = partings(run)
+    assert (parting.cause, parting.names) == (Cause.START, ("s",))
+
+
+def test_experts_of_ranks_with_a_shared_layer_are_well() -> None:
+    assert not partings(of_experts(experts(1, 5, 2), experts(1, 6, 2)))
+
+
+def test_a_shared_layer_that_drifts_is_seen_beside_experts() -> None:
+    (parting,) = partings(of_experts(experts(1, 5, 2), experts(1, 6, 8)))
+    assert (parting.cause, parting.step) == (Cause.UNSEEN, 2)
+
+
+def test_who_changed_a_shared_layer_is_named() -> None:
+    changed = experts(1, 6, 8).replace(
+        "  all_reduce(40)  weights(step=2",
+        "  changed(step=2,names=s)@t.py:11  all_reduce(40)  weights(step=2",
+    )
+    (parting,) = partings(of_experts(experts(1, 5, 2), changed))
+    assert (parting.cause, parting.culprits) == (Cause.OUTSIDE_SOME, (1,))
+
+
+def test_equal_gradients_of_layers_that_nobody_sends_make_no_replicas() -> None:
+    assert not partings(of_experts(experts(1, 5, 2, 2), experts(7, 6, 8, 2)))
+
+
+def test_layers_whose_gradients_each_rank_computes_alike_are_not_averaged() -> None:
+    alike = "holds(names=s+e)  {}  gradients(step=2,probed=0+1,own=1.5+{})"
+    first = alike.format(experts(1, 5, 2), 2.0)
+    second = alike.format(experts(7, 6, 8), 3.0)
+    assert not partings(of_experts(first, second))
+
+
+def test_gradients_that_differ_when_weights_do_explain_it() -> None:
+    steps = (
+        "weights(step=1,prints=1,gradients=0)  weights(step=2,prints={},gradients={})"
+    )
+    late = of_two(steps.format(2, 5), steps.format(3, 6))
+    drawn = of_two(steps.format(2, 5), steps.format(3, 5))
+    assert causes(late) == [Cause.GRADIENTS]
+    assert causes(drawn) == [Cause.UNSEEN]
+
+
+def scaled(after: int, own: str, moved: str) -> str:
+    """A step on averaged gradients whose length may follow those of the rank's own."""
+    return (
+        "trained(names=a+b,numels=40+8,wrapped)  weights(prints=1+2)  "
+        "holds(names=a+b,sizes=40+8)@t.py:4  gradients(step=1,prints=5+6,weights=7+8)  "
+        f"sent(step=1,positions=0-1,own={own},sent={own},moved={moved})@t.py:9  "
+        "weights(step=1,prints=1+2,gradients=5+6)  "
+        f"trail(before=1,gradients=5,after={after})"
+    )
+
+
+def test_trust_ratios_of_the_ranks_own_gradients_explain_a_step() -> None:
+    later = "  trail(first=2,before={},gradients=7,after={})"
+    one = scaled(2, "4.0+.5", ".06+.2") + later.format(2, 4)
+    other = scaled(3, "6.0+.4", ".04+.25") + later.format(3, 5)
+    alike = scaled(3, "4.0+.5", ".06+.2") + later.format(3, 5)
+    assert causes(sketch(f"rank 0 | {one}\nrank 1 | {other}")) == [Cause.TRUST]
+    assert causes(sketch(f"rank 0 | {one}\nrank 1 | {alike}")) == [Cause.STEP]
+
+
+def blamed_for_state(first: str, later: str, step: int = 1) -> list[int]:
+    """Of three ranks, of which rank 0 alone has a state, those that are blamed.
+
+    Args:
+        first: What rank 0 did before the step.
+        later: What the others did.
+        step: Which one.
+    """
+    rank = (
+        f"{WRAPPED}  {{}}  weights(step={step},prints=1,gradients=5,states={{}})"
+        f"  weights(step={step + 1},prints={{}},gradients=6,states=7)"
+        f"  trail(first={step},before=1+{{}},gradients=5+6,after={{}}+3)"
+    )
+    ranks = [rank.format(first, 8, 2, 2, 2), *2 * [rank.format(later, 0, 4, 4, 4)]]
+    run = sketch("\n".join(f"rank {n} | {words}" for n, words in enumerate(ranks)))
+    (parting,) = partings(run)
+    assert parting.cause is Cause.STATE
+    (finding,) = findings(run, Cause.STATE)
+    assert finding.culprits == parting.culprits
+    return list(parting.culprits)
+
+
+def test_ranks_without_the_state_that_one_has_loaded_are_blamed() -> None:
+    assert blamed_for_state("loaded(state)@t.py:6", ".") == [1, 2]
+    assert blamed_for_state(".", ".", step=2) == [1, 2]
+
+
+def test_a_state_that_comes_from_nowhere_is_blamed_on_who_has_it() -> None:
+    assert blamed_for_state("loaded()@t.py:6", ".") == [0]

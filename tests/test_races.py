@@ -79,3 +79,14 @@ def test_a_helper_that_both_threads_call_races(thread: str) -> None:
         """
     )
     assert reasons(run) == {Why.RACE}
+
+
+def test_a_callback_that_is_overtaken_races_though_no_line_is_known() -> None:
+    """A hook chains two collectives; the next bucket's comes in between on one rank."""
+    run = sketch(
+        """
+        rank 0 | all_reduce(8)@t.py:7  all_reduce(2)...%2  all_reduce(4)@t.py:7!
+        rank 1 | all_reduce(8)@t.py:7  all_reduce(4)@t.py:7!  all_reduce(2)...%3
+        """
+    )
+    assert reasons(run) == {Why.RACE}

@@ -186,3 +186,29 @@ def test_many_shortened_loaders_are_not_all_listed() -> None:
     rank = f"start=2  {words}"
     report = report_of(with_calls(f"rank 0 | {rank}\nrank 1 | {rank}"))
     assert "2 others likewise" in report.not_examined[0].why
+
+
+RAISED = """
+    rank 0 | start=2  all_reduce(4)@train.py:7  fail=ValueError@train.py:9  exit=1
+    rank 1 | start=2  all_reduce(4)@train.py:7  fail=ValueError@train.py:9  exit=1
+    the command left with 1
+"""
+
+
+def test_what_ended_the_job_stands_above_all_else() -> None:
+    run = replace(sketch(RAISED), sources={"train.py": SOURCE})
+    report = report_of(run)
+    report.run.exit_code = run.exit_code
+    said = text_report.render(report, run)
+    head, _, first, *_ = said.splitlines()
+    assert head.endswith("exit code 1")
+    assert first.split() == ["FAILED", "ValueError"]
+    assert said.index("9 │ line_9()") < said.index("not examined")
+    assert "nothing wrong was found" not in said
+
+
+def test_what_ended_the_job_is_told_to_machines() -> None:
+    run = sketch(RAISED)
+    (raised,) = json.loads(json_report.render(report_of(run), run))["raised"]
+    assert (raised["error"], raised["ranks"]) == ("ValueError", [0, 1])
+    assert (raised["location"]["file"], raised["location"]["line"]) == ("train.py", 9)

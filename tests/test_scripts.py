@@ -61,7 +61,7 @@ def test_a_script_is_run_judged_and_told(pytester: pytest.Pytester) -> None:
 
         def test_sick(check_script):
             run = check_script("train.py", "--lr", "0.1", nproc=2)
-            assert (run.verdict, run.codes) == ("sick", ["DD101"])
+            assert (run.verdict, run.codes) == ("sick", ["DD108"])
             assert run.findings[0].locations[0].file == "train.py"
             assert "READY ['--lr', '0.1']" in run.stdout
             assert_well(run)
@@ -84,7 +84,7 @@ def test_a_script_is_run_judged_and_told(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(
         [
             "*the run is sick, not well*",
-            "*DD101 mismatched collective*",
+            "*DD108 skipped collective*",
             "*train.py:10*rank 0*",
             "*kept in *",
         ]
@@ -95,7 +95,7 @@ def test_a_script_is_run_judged_and_told(pytester: pytest.Pytester) -> None:
     assert {path.parent for path in records(pytester)} == {kept}
     tree = ElementTree.parse(pytester.path / "out" / "junit.xml")
     found = [(one.get("name"), one.get("value")) for one in tree.iter("property")]
-    assert found == [("distdoctor", "DD101")]
+    assert found == [("distdoctor", "DD108")]
 
 
 @pytest.mark.live

@@ -13,6 +13,7 @@ from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Observation
 from distdoctor.model.observed.gradients import Clip, Exchange, Sent
 from distdoctor.probes.communication.exchanges import EXCHANGES
+from distdoctor.probes.fingerprints.readings import print_of
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.steps import clips, optimizers, sending
 from distdoctor.probes.steps.clips import Clipping
@@ -263,6 +264,58 @@ def test_a_clip_between_the_batches_of_a_window_is_sent_later(
     assert told is not None
     assert told.in_backward
     assert [told.norm, told.bound] == pytest.approx([norm, 0.5])
+
+
+class _Averaging(torch.optim.SGD):
+    """Averages gradients itself, with a rank that has twice as large ones."""
+
+    sending = staticmethod(sending._sending)
+    clears = False
+
+    def step(self, closure: Any = None) -> Any:
+        """Send each, and go on."""
+        for group in self.param_groups:
+            for one in group["params"]:
+                self.sending([one.grad])
+                one.grad.mul_(1.5)
+        super().step(closure)
+        if self.clears:
+            self.zero_grad(set_to_none=False)
+        return None
+
+
+@pytest.mark.parametrize("clears", [False, True])
+def test_what_a_step_averages_itself_is_what_it_uses(rank: Rank, clears: bool) -> None:
+    rank.optimizer = _Averaging(rank.parameters, lr=0.5)
+    rank.optimizer.clears = clears
+    rank.known = Optimizer(rank.optimizer, 3, "")
+    rank.known.parameters = rank.parameters
+    rank.backward()
+    own = [print_of(one) for one in rank.gradients]
+    told = rank.step()
+    assert told is not None
+    if clears:  # nobody knows then what it was
+        assert told.settled == ()
+        return
+    assert told.settled == tuple(map(print_of, rank.gradients))
+    assert set(told.settled).isdisjoint(own)
+    assert told.moved[:3] == pytest.approx([0.5] * 3, rel=1e-3)
+
+
+def test_what_was_averaged_before_the_step_is_not_settled_by_it(rank: Rank) -> None:
+    rank.backward()
+    for gradient in rank.gradients:
+        rank.send(gradient)
+        gradient.mul_(1.5)
+
+    def doubled(*_: Any) -> None:
+        for gradient in rank.gradients:
+            gradient.mul_(2.0)
+
+    rank.optimizer.register_step_pre_hook(doubled)
+    told = rank.step()
+    assert told is not None
+    assert told.settled == ()
 
 
 # --- what it proves ---

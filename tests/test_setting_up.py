@@ -1,6 +1,7 @@
 """Ranks that do not meet while they join, make groups or wait for keys."""
 
 from dataclasses import replace
+from textwrap import dedent
 
 import pytest
 
@@ -8,6 +9,7 @@ from distdoctor.analysis.communication.divergence import divergences
 from distdoctor.analysis.reasons import Divergence, Why
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Failure
+from distdoctor.model.findings import Certainty
 
 JOIN = "init_process_group"
 
@@ -175,3 +177,80 @@ def test_only_who_ran_out_of_time_has_waited(message: str, found: int) -> None:
         for rank, events in run.life.items()
     }
     assert len(divergences(replace(run, life=life))) == found
+
+
+LEADERS = dedent("""
+    def make(rank):
+        if rank == 0:
+            new_group([0])
+        if rank % 2 == 0:
+            new_group([0, 2])
+        if rank % 2 == 0:
+            new_group([0, 1, 2, 3])
+        new_group()
+        all_reduce(x)
+""")
+
+
+def by_source(drawing: str) -> Divergence:
+    """The divergence of a drawing whose calls are from the lines of LEADERS."""
+    run = replace(sketch(drawing), sources={"t.py": LEADERS})
+    (divergence,) = divergences(run)
+    return divergence
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        "new_group(names=0-3)@t.py:9!",
+        "all_reduce(4)@t.py:10...",
+        "leave  exit=0",
+    ],
+)
+def test_of_two_halves_those_are_at_fault_whom_the_members_branch_keeps_out(
+    others: str,
+) -> None:
+    leads = "new_group(names=0+2)@t.py:6...inside"
+    divergence = by_source(
+        f"rank 0 | {leads}\nrank 1 | {others}\nrank 2 | {leads}\nrank 3 | {others}"
+    )
+    assert divergence.why is Why.GROUPS
+    assert divergence.culprits == (1, 3)
+    assert divergence.victims == (0, 2)
+    assert divergence.certainty is Certainty.LIKELY
+    assert [location.place.line for location in divergence.elsewhere] == [5, 6]
+    assert "if rank % 2 == 0" in divergence.story
+
+
+def test_of_two_ranks_as_well() -> None:
+    divergence = by_source(
+        "rank 0 | new_group(names=0)@t.py:4...inside\nrank 1 | all_reduce(4)@t.py:10..."
+    )
+    assert divergence.culprits == (1,)
+
+
+def test_of_two_ranks_one_strays_with_a_group_of_both() -> None:
+    drawing = (
+        "rank 0 | new_group(names=0+1)@t.py:2...inside\nrank 1 | barrier@t.py:3..."
+    )
+    source = "if get_rank() == 0:\n    new_group([0, 1])\nbarrier()\n"
+    (divergence,) = divergences(replace(sketch(drawing), sources={"t.py": source}))
+    assert (divergence.why, divergence.culprits) == (Why.GROUPS, (0,))
+    assert divergence.certainty is Certainty.LIKELY
+    assert divergence.elsewhere[0].place.line == 1
+
+
+def test_a_branch_that_makes_a_group_of_all_ranks_is_not_the_members() -> None:
+    makes, waits = "new_group(names=0-3)@t.py:8...inside", "all_reduce(4)@t.py:10..."
+    divergence = by_source(
+        f"rank 0 | {makes}\nrank 1 | {waits}\nrank 2 | {makes}\nrank 3 | {waits}"
+    )
+    assert (divergence.why, divergence.culprits) == (Why.GROUPS, ())
+
+
+def test_without_a_branch_two_halves_are_a_tie() -> None:
+    makes, waits = "new_group(names=0+2)@t.py:9...inside", "all_reduce(4)@t.py:10..."
+    divergence = by_source(
+        f"rank 0 | {makes}\nrank 1 | {waits}\nrank 2 | {makes}\nrank 3 | {waits}"
+    )
+    assert (divergence.why, divergence.culprits) == (Why.GROUPS, ())

@@ -55,5 +55,5 @@ def test_half_precision_is_half_as_long() -> None:
 
 
 def test_a_few_steps_tell_nothing() -> None:
-    run = sketch("rank 0 | course(steps=4) all_reduce(64)@t.py:7+1ms*400 exit=0")
+    run = sketch("rank 0 | course(steps=2) all_reduce(64)@t.py:7+1ms*200 exit=0")
     assert small_calls(run) == []

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -12,9 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from distdoctor.journal import FOLDER_VARIABLE
+from distdoctor.journal import FOLDER_VARIABLE, STACK_SIGNAL_FROM_LAST
 from distdoctor.journal.folder import StackFrame, StackSample
-from distdoctor.launch.stacks import StackTaker, _is_standing, _stacks_of, _users
+from distdoctor.launch.stacks import (
+    StackTaker,
+    _is_standing,
+    _stacks_of,
+    _users,
+    catches,
+)
 
 DEADLINE_S = 60.0  # for a Python without torch on a busy machine
 
@@ -346,3 +353,35 @@ def test_a_process_that_offers_nothing_is_left_alone(tmp_path: Path) -> None:
     taker = StackTaker(tmp_path)
     taker._py_spy = None
     assert taker.take([(0, os.getpid())], 1.0) == []
+
+
+# --- who can be asked -----------------------------------------------------------------
+
+HANDLES = """
+import os, signal, sys
+signal.signal(signal.SIGRTMAX - 2, lambda *_: None)
+print(flush=True); sys.stdin.readline()
+os.execvp("sh", ["sh", "-c", "echo; read line"])
+"""
+
+
+def test_a_process_that_became_another_program_is_not_asked() -> None:
+    number = signal.SIGRTMAX - STACK_SIGNAL_FROM_LAST
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", HANDLES],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert catches(process.pid, number)
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        assert not catches(process.pid, number)
+        process.kill()
+
+
+def test_a_process_that_is_gone_is_not_asked() -> None:
+    assert not catches(2**22 + 1, signal.SIGRTMAX - STACK_SIGNAL_FROM_LAST)

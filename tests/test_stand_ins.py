@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import math
+import multiprocessing
 import os
 import pickle
 import select
@@ -28,6 +29,7 @@ import torch._dynamo  # the first optimizer of each process would import it
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from distdoctor.errors import NoStandIn
@@ -336,6 +338,118 @@ def test_the_table_of_places_does_not_grow_for_ever() -> None:
     assert {places.known_place(x) for x in kept} == {places.CPU}
 
 
+# --- tensors of different devices ---
+
+MIXED = "found at least two devices, cuda:0 and cpu!"
+
+
+def classifier() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def labelled(workers: int) -> DataLoader[Any]:
+    data = TensorDataset(torch.randn(4, 4), torch.randint(3, (4,)))
+    return DataLoader(data, 2, num_workers=workers)
+
+
+@without_gpus
+def test_a_batch_that_was_not_moved_meets_no_model_on_a_gpu() -> None:
+    model = classifier().cuda()
+    batches = [torch.randn(2, 4), torch.randn(6, 4)[:2]]
+    batches += [next(iter(labelled(workers)))[0] for workers in (0, 1)]
+    for batch in batches:
+        with pytest.raises(RuntimeError, match=MIXED):
+            model(batch)
+        model(batch.cuda())
+    with pytest.raises(RuntimeError, match=MIXED):
+        nn.Embedding(5, 2, device="cuda")(torch.tensor([1, 2]))
+    with pytest.raises(RuntimeError, match=MIXED):
+        nn.Conv2d(1, 2, 3).to("cuda:0")(torch.randn(1, 1, 5, 5))
+
+
+def test_only_forked_workers_are_known_to_send_what_is_on_the_cpu() -> None:
+    from distdoctor.probes.stand_ins.mixing import _are_forked
+
+    assert _are_forked([multiprocessing.get_context("fork").Process()])
+    for workers in ([], [multiprocessing.get_context("spawn").Process()]):
+        assert not _are_forked(workers)
+    assert _are_forked([multiprocessing.Process()]) == (
+        multiprocessing.get_start_method() == "fork"
+    )
+
+
+@without_gpus
+def test_a_model_that_was_not_moved_takes_no_batch_on_a_gpu() -> None:
+    with pytest.raises(RuntimeError, match=MIXED):
+        classifier()(torch.randn(2, 4).cuda())
+
+
+@without_gpus
+def test_labels_or_weights_that_were_not_moved_make_no_loss_on_a_gpu() -> None:
+    model, x = classifier().cuda(), torch.randn(2, 4).cuda()
+    targets = [torch.tensor([0, 2]), *(next(iter(labelled(n)))[1] for n in (0, 1))]
+    for target in targets:
+        with pytest.raises(RuntimeError, match=MIXED):
+            nn.CrossEntropyLoss()(model(x), target)
+        nn.CrossEntropyLoss()(model(x), target.cuda())
+    with pytest.raises(RuntimeError, match=MIXED):
+        nn.functional.mse_loss(model(x).relu().mean(1), torch.zeros(2))
+    with pytest.raises(RuntimeError, match=MIXED):
+        nn.CrossEntropyLoss(torch.ones(3))(model(x), targets[0].cuda())
+    with pytest.raises(RuntimeError, match=MIXED):
+        nn.functional.l1_loss(torch.zeros(2, device="cuda"), torch.zeros(2))
+
+
+@without_gpus
+def test_what_may_be_on_one_device_is_not_refused() -> None:
+    model, x, y = classifier().cuda(), torch.randn(2, 4), torch.tensor([0, 2])
+    loss = nn.functional.cross_entropy
+    nn.functional.mse_loss(model(x.cuda()).sum(), torch.tensor(1.0))  # no dimensions
+    model(x * 2)  # nobody can tell
+    made = torch.randn(2, 4) @ torch.eye(4)
+    made.cuda()  # and now the table says of both that they may be there
+    nn.functional.mse_loss(made, torch.zeros(2, 4))
+    classifier()(x)
+    loss(classifier()(x), y)
+    loss(copy.deepcopy(model).cpu()(x), y)
+    with torch.no_grad():
+        loss(model(x.cuda()), y)  # it has no graph that tells
+    on_host = model(x.cuda()).cpu()
+    loss(on_host, y)
+    loss(on_host * 2, y)
+
+
+@without_gpus
+def test_ddp_of_one_device_moves_what_it_is_given() -> None:
+    class WithLoss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = classifier()
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+            return nn.functional.cross_entropy(self.checkpointed(x), y)
+
+        def checkpointed(self, x: torch.Tensor) -> Any:
+            return checkpoint(self.model, x, use_reentrant=False)
+
+    joined("nccl")
+    ddp = nn.parallel.DistributedDataParallel
+    x, y = torch.randn(2, 4), torch.tensor([0, 2])
+    ddp(WithLoss().cuda(), device_ids=[0])(x, y).backward()
+    model = ddp(classifier().cuda(), device_ids=[0])
+    with pytest.raises(RuntimeError, match=MIXED):
+        nn.functional.cross_entropy(model(x), y)
+    nn.functional.cross_entropy(model(x), y.cuda()).backward()
+    with pytest.raises(RuntimeError, match=MIXED):
+        ddp(classifier().cuda())(x)
+
+
+@without_gpus
+def test_compilers_see_the_functions_of_torch() -> None:
+    torch.jit.script(classifier())
+    assert torch.nn.functional.linear is torch._C._nn.linear
+
+
 # --- devices ---
 
 
@@ -588,6 +702,79 @@ def test_nccl_refuses_what_was_left_on_the_cpu() -> None:
     dist.destroy_process_group()
     joined("cpu:gloo,cuda:nccl")
     dist.all_reduce(left)
+
+
+def as_another_process(body: Callable[[], int | None]) -> int | None:
+    """What a function returned, of integers or None, in a fork of this process."""
+    child = os.fork()
+    if not child:
+        result = body()
+        os._exit(255 if result is None else result)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return None if code == 255 else code
+
+
+def test_of_two_living_ranks_the_second_on_a_device_is_told(tmp_path: Path) -> None:
+    from distdoctor.probes.stand_ins.sharing import _first_of
+
+    told(functools.partial(_two_on_a_device, tmp_path, _first_of), "")
+
+
+def _two_on_a_device(folder: Path, first_of: Callable[..., int | None]) -> None:
+    def second() -> int | None:
+        return as_another_process(lambda: first_of(folder, "0 [0, 1] 0", 1))
+
+    assert second() is None  # and it has gone: of a job before this one
+    assert first_of(folder, "0 [0, 1] 0", 0) is None
+    assert second() == 0
+    assert first_of(folder, "0 [0, 1] 0", 0) is None
+    assert as_another_process(lambda: first_of(folder, "0 [0, 1] 1", 1)) is None
+
+
+def test_two_ranks_on_one_device_are_refused_if_each_could_have_its_own(
+    tmp_path: Path,
+) -> None:
+    RECORDER.folder = tmp_path
+    for environment, refused in (
+        ({RANKS_VARIABLE: "2"}, True),
+        ({RANKS_VARIABLE: "1"}, False),  # two nodes, or a single GPU
+        ({RANKS_VARIABLE: "2", "CUDA_VISIBLE_DEVICES": "3"}, False),
+        ({RANKS_VARIABLE: "2", "NCCL_MULTI_RANK_GPU_ENABLE": "1"}, False),
+    ):
+        told(functools.partial(_meets, environment, refused), "cpu")
+
+
+def _zero_on_the_first(_folder: Path, told: str, _mine: int) -> int | None:
+    return 0 if told.endswith(" 0") else None
+
+
+def _meets(environment: dict[str, str], refused: bool) -> None:
+    from distdoctor.probes.stand_ins import sharing
+
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    os.environ.update(environment)
+    two_ranks: dict[str, Callable[..., Any]] = {
+        "get_process_group_ranks": lambda _group: [0, 1],
+        "get_world_size": lambda: 2,
+        "get_rank": lambda: 1,
+    }
+    for name, function in two_ranks.items():
+        setattr(dist, name, function)
+    vars(sharing)["_first_of"] = _zero_on_the_first
+
+    class Group:
+        group_name = "0"
+
+    unknown, known = torch.zeros(2) * 2, torch.zeros(2).cuda()
+    sharing.refuse_shared(Group, [unknown])
+    if refused:
+        with pytest.raises(dist.DistBackendError, match="Duplicate GPU detected"):
+            sharing.refuse_shared(Group, [unknown, known])
+        Group.group_name = "1"
+        sharing.refuse_shared(Group, [torch.zeros(2, device="cuda:1")])
+        Group.group_name = "2"
+        sharing.excuse()  # as a mesh does, which chooses each rank's device
+    sharing.refuse_shared(Group, [known])
 
 
 @without_gpus

@@ -181,7 +181,7 @@ def test_what_is_sent_for_nothing_is_counted() -> None:
 @pytest.mark.parametrize(
     "rank",
     [
-        HELD + "cycle(words=clear+4:backward+step,more=14)",
+        HELD + "cycle(words=clear+4:backward+step,more=6)",
         "wrap=ddp:w holds(names=w,sizes=4) cycle(words=clear+2:backward+step,more=30)",
         "holds(names=w,sizes=4,averaged=0) cycle(words=clear+2:backward+step,more=30)",
         HELD + "cycle(words=clear+2:backward+step,more=20)"

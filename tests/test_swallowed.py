@@ -116,3 +116,120 @@ def test_a_rank_that_had_fewer_batches_did_not() -> None:
     sites = [place and replace(place, function="train") for place in run.sites]
     (divergence,) = divergences(replace(run, sites=sites, sources={"t.py": text}))
     assert divergence.why is Why.UNEVEN
+
+
+SKIPS_A_STEP = """
+def step(n):
+    try:
+        x = features(n)
+        all_reduce(x)
+    except ValueError:
+        pass
+def report():
+    barrier()
+def fit():
+    for n in range(40):
+        step(n)
+        if n % 20 == 19:
+            report()
+    return 0
+fit()
+"""
+
+BY_ITS_LOSS = SKIPS_A_STEP.replace("if n % 20 == 19", "if randn(n) > 2")
+OF_SOME_RANKS = SKIPS_A_STEP.replace("if n % 20 == 19", "if n == 19 and rank < 1")
+OF_TWO_KINDS = SKIPS_A_STEP + "class Silent:\n    def report():\n        pass\n"
+NOT_SWALLOWED = SKIPS_A_STEP.replace("    pass", "    raise")
+LEFT_WITHIN = SKIPS_A_STEP.replace(
+    "        x = features(n)\n        all_reduce(x)\n",
+    "        if rand(): return\n        all_reduce(features(n))\n",
+)
+STEPS_BY_ITS_DATA = SKIPS_A_STEP.replace(
+    "        step(n)", "        if rand(): step(n)"
+)
+
+
+def is_early(source: str) -> tuple[Why, tuple[int, ...], list[int]]:
+    """What rank 0 did, which is at the report while the others are in a step."""
+    text = cleandoc(source)
+    run = sketch(
+        """
+        rank 0 | all_reduce(4)@t.py:4  all_reduce(4)@t.py:4  barrier@t.py:8...
+        rank 1 | all_reduce(4)@t.py:4  all_reduce(4)@t.py:4  all_reduce(4)@t.py:4...
+        rank 2 | all_reduce(4)@t.py:4  all_reduce(4)@t.py:4  all_reduce(4)@t.py:4...
+        """
+    )
+    names = {4: "step", 8: "report"}
+    sites = [site and replace(site, function=names[site.line]) for site in run.sites]
+    (divergence,) = divergences(replace(run, sites=sites, sources={"t.py": text}))
+    lines = [location.place.line for location in divergence.elsewhere]
+    return divergence.why, divergence.culprits, lines
+
+
+def test_who_is_past_the_call_of_the_others_in_their_round_left_one_out() -> None:
+    assert is_early(SKIPS_A_STEP) == (Why.SWALLOWED, (0,), [5, 4])
+
+
+@pytest.mark.parametrize("source", [BY_ITS_LOSS, OF_SOME_RANKS, OF_TWO_KINDS])
+def test_what_not_all_come_to_in_a_round_tells_no_rounds(source: str) -> None:
+    why, culprits, lines = is_early(source)
+    assert (why, culprits) == (Why.SKIPPED, (0,))
+    assert 5 not in lines
+
+
+def test_a_wrapper_may_keep_ranks_from_a_call() -> None:
+    text = cleandoc(SKIPS_A_STEP).replace("def report", "@main_only\ndef report")
+    run = sketch(
+        """
+        rank 0 | all_reduce(4)@t.py:4  all_reduce(4)@t.py:4  barrier@t.py:9...
+        rank 1 | all_reduce(4)@t.py:4  all_reduce(4)@t.py:4  all_reduce(4)@t.py:4...
+        rank 2 | all_reduce(4)@t.py:4  all_reduce(4)@t.py:4  all_reduce(4)@t.py:4...
+        """
+    )
+    (divergence,) = divergences(replace(run, sources={"t.py": text}))
+    assert "alone calls" in divergence.story
+
+
+@pytest.mark.parametrize("source", [NOT_SWALLOWED, STEPS_BY_ITS_DATA, LEFT_WITHIN])
+def test_a_call_left_out_by_other_ways_was_not_swallowed(source: str) -> None:
+    assert is_early(source)[:2] == (Why.SKIPPED, (0,))
+
+
+@pytest.mark.parametrize(
+    ("loop", "why"),
+    [
+        ("for n in range(40)", Why.SWALLOWED),
+        ("for n in range(parse_args().steps)", Why.SWALLOWED),
+        ("for n in read(urandom())", Why.FINISHED),
+        ("for n in range(len(read()))", Why.FINISHED),
+        ("while time() < 9", Why.FINISHED),
+    ],
+)
+def test_who_is_gone_after_common_rounds_left_a_call_out(loop: str, why: Why) -> None:
+    text = cleandoc(SKIPS_A_STEP).replace("for n in range(40)", loop)
+    run = sketch(
+        """
+        rank 0 | all_reduce(4)@t.py:4  leave@t.py:15         exit=0
+        rank 1 | all_reduce(4)@t.py:4  all_reduce(4)@t.py:4...
+        rank 2 | all_reduce(4)@t.py:4  all_reduce(4)@t.py:4...
+        """
+    )
+    sites = [site and replace(site, function="step") for site in run.sites]
+    (divergence,) = divergences(replace(run, sites=sites, sources={"t.py": text}))
+    assert (divergence.why, divergence.culprits) == (why, (0,))
+
+
+def test_of_a_loop_that_all_are_still_in_the_rounds_do_not_count() -> None:
+    text = cleandoc(SKIPS_A_STEP).replace("fit()\n", "")
+    text = text.removesuffix("\nfit()") + "\nwhile more():\n    fit()\n    gather()"
+    run = sketch(
+        """
+        rank 0 | all_reduce(4)@t.py:4  all_gather(4)@t.py:17...
+        rank 1 | all_reduce(4)@t.py:4  all_reduce(4)@t.py:4...
+        rank 2 | all_reduce(4)@t.py:4  all_reduce(4)@t.py:4...
+        """
+    )
+    names = {4: "step", 17: "<module>"}
+    sites = [site and replace(site, function=names[site.line]) for site in run.sites]
+    (divergence,) = divergences(replace(run, sites=sites, sources={"t.py": text}))
+    assert (divergence.why, divergence.culprits) == (Why.SWALLOWED, (0,))

@@ -8,7 +8,7 @@ from distdoctor.analysis.steps.untrained import untrained
 from distdoctor.catalogue import every_check
 from distdoctor.examination import Conclusion, conclude, examine
 from distdoctor.model.drawing import sketch
-from distdoctor.model.events import Failure, Place
+from distdoctor.model.events import Ended, Failure, Place
 from distdoctor.model.findings import Sick
 from distdoctor.model.run import Run
 
@@ -166,14 +166,71 @@ def test_a_green_parent_of_ranks_that_never_trained_is_a_warning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "verdict"), [("exit=3", "unknown"), ("exit=0", "well")]
+    ("end", "why"),
+    [
+        ("exit=3", "the job left with exit code 3"),
+        ("exit=0", "all ranks ended in order, and the job left with exit code 3"),
+    ],
 )
-def test_a_rank_that_left_with_a_failure_of_its_own_is_told(
-    end: str, verdict: str
-) -> None:
+def test_a_job_that_left_with_a_failure_is_never_well(end: str, why: str) -> None:
     rank = "start=2  all_reduce(4)  leave  "
     lines = f"rank 0 | {rank}exit=0\nrank 1 | {rank}{end}\nthe command left with 3"
-    assert concluded(sketch(lines)).verdict == verdict
+    run = sketch(lines)
+    assert concluded(run).verdict == "unknown"
+    assert told(run)["why the job failed"] == why
+
+
+def test_an_abort_on_the_way_out_explains_the_failure() -> None:
+    rank = "start=2  all_reduce(4)  leave@t.py:9  "
+    run = sketch(
+        f"rank 0 | {rank}exit=0\nrank 1 | {rank}exit=134\nthe command left with 1"
+    )
+    assert concluded(run).verdict == "well"
+
+
+def test_a_signal_of_ours_is_no_fault_of_the_rank() -> None:
+    rank = "start=2  all_reduce(4)  "
+    run = sketch(f"rank 0 | {rank}exit=0\nrank 1 | {rank}\nthe command left with 1")
+    end = Ended(rank=1, status=190, orderly=False, stopped=True)
+    run = replace(run, life={**run.life, 1: [*run.life[1], (1, end)]})
+    assert concluded(run).verdict == "unknown"
+    assert "distdoctor asks for stacks" in told(run)["why the job failed"]
+
+
+RAISED = """
+rank 0 | start=2  all_reduce(4)  fail=AttributeError@t.py:9  exit=1
+rank 1 | start=2  all_reduce(4)  fail=AttributeError@t.py:9  exit=1
+the command left with 1
+"""
+
+
+def test_an_exception_that_ended_the_job_is_told_first() -> None:
+    (raised,) = concluded(sketch(RAISED)).raised
+    assert (raised.failure.error, raised.ranks) == ("AttributeError", (0, 1))
+    assert str(raised.failure.place) == "t.py:9"
+
+
+def test_an_exception_of_the_parent_is_told() -> None:
+    rank = "start=2  all_reduce(4)  leave  exit=0"
+    failure = Failure(rank=-1, error="NameError", place=Place("t.py", 20, "<module>"))
+    run = sketch(f"rank 0 | {rank}\nrank 1 | {rank}\nthe command left with 1")
+    found = concluded(replace(run, outside=(failure,)))
+    assert [(one.failure, one.ranks) for one in found.raised] == [(failure, ())]
+    assert found.verdict == "unknown"
+
+
+def test_an_exception_is_told_once() -> None:
+    lines = RAISED.replace(
+        "rank 0 | start=2  all_reduce(4)  fail=AttributeError@t.py:9",
+        "rank 0 | start=2  all_reduce(4)  all_reduce(4)...",
+    )
+    found = concluded(sketch(lines.replace("...  exit=1", "...")))
+    assert (found.verdict, found.raised) == ("sick", ())
+
+
+def test_an_exception_that_was_survived_is_not_told() -> None:
+    run = sketch(RAISED.replace("left with 1", "left with 0"))
+    assert concluded(run).raised == ()
 
 
 # --- addresses ------------------------------------------------------------------------

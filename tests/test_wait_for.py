@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from distdoctor.analysis.communication.divergence import divergences
 from distdoctor.analysis.communication.wait_for import gone, standstill
+from distdoctor.analysis.reasons import Why
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import WORLD, Call, Ended, Event, State, Tensor
 from distdoctor.model.run import Run
@@ -410,19 +411,61 @@ def test_a_call_that_everybody_made_is_not_waited_for_in_vain() -> None:
 @pytest.mark.parametrize(
     ("zero", "one", "stuck"),
     [
-        ("broadcast(4)...", "exit=0", {}),
+        ("broadcast(4)&...issued", "exit=0", {}),
         ("exit=0", "broadcast(4)...", {1: {0}}),
-        ("exit=0", "reduce(4)...", {}),
+        ("exit=0", "reduce(4)&...issued", {}),
         ("reduce(4)...", "exit=0", {0: {1}}),
-        ("exit=0", "broadcast(4,root=1)...", {}),
         ("gather(4)...", "exit=0", {0: {1}}),
         ("exit=0", "scatter(4)...", {1: {0}}),
     ],
 )
-def test_a_root_waits_only_where_it_takes_and_others_where_it_gives(
+def test_a_root_waits_where_it_takes_and_others_where_it_gives(
     zero: str, one: str, stuck: dict[int, set[int]]
 ) -> None:
     assert stuck_in(f"rank 0 | {zero}\nrank 1 | {one}") == stuck
+
+
+@pytest.mark.parametrize(
+    "call", ["broadcast(4)", "scatter(4)", "reduce(4,root=1)", "gather(4,root=1)"]
+)
+def test_who_only_gives_and_is_seen_to_wait_waits_for_one_that_did_not_come(
+    call: str,
+) -> None:
+    still = standstill(sketch(f"rank 0 | {call}...\nrank 1 | exit=0"))
+    assert {rank: set(waits[0].missing) for rank, waits in still.waits.items()} == {
+        0: {1}
+    }
+    assert still.by_send
+    came = f"rank 0 | {call}...\nrank 1 | {call}...\nrank 2 | ."
+    assert 0 not in stuck_in(came + "\nrank 3 | exit=0")  # rank 2 may be the one
+
+
+def test_who_waits_for_the_root_may_wait_for_one_that_hands_it_on() -> None:
+    """Data goes down a tree of ranks, and the root has come."""
+    drawing = """
+        rank 0 | broadcast(4)
+        rank 1 | recv(4,peer=2)...
+        rank 2 | broadcast(4)...
+    """
+    assert stuck_in(drawing) == {}  # rank 0 can still go on: nothing is proved
+    drawing = """
+        rank 0 | broadcast(4)  recv(4,peer=1)...
+        rank 1 | recv(4,peer=2)...
+        rank 2 | broadcast(4)...
+    """
+    assert stuck_in(drawing) == {0: {1}, 1: {2}, 2: {0, 1}}
+
+
+def test_two_roots_that_wait_for_each_other_on_two_groups_are_a_circle() -> None:
+    (found,) = divergences(
+        sketch("""
+        group a | 0 1
+        group b | 0 1
+        rank 0 | broadcast(4)/a@t:5...
+        rank 1 | broadcast(4,root=1)/b@t:7...
+        """)
+    )
+    assert found.why is Why.CIRCLE
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What batches weigh in a step: what the probe tells, and what excuses it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -269,6 +270,23 @@ def test_a_sum_of_means_is_named_with_its_factor() -> None:
     assert found is not None
     assert "gradients are 2 times those of the mean" in found.message
     assert found.severity is None
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("opt = SGD(net.parameters(), lr=0.1 / args.accum_steps)", False),
+        ("n = cfg.grad_accumulation\nlr = base / n\nAdam(p, lr=lr)", False),
+        ("opt = SGD(net.parameters(), lr=0.1)\nmean = total / accum", True),
+    ],
+)
+def test_a_rate_that_is_divided_by_the_batches_makes_up_for_their_sum(
+    source: str, told: bool
+) -> None:
+    looks = "".join(LOOK.format(n=n, batches=2, what=SUM) for n in (1, 2))
+    drawing = f"rank 0 | {looks} exit=0\nrank 1 | {looks} exit=0"
+    run = replace(sketch(drawing), sources={"t.py": source})
+    assert bool(undivided(run)) is told
 
 
 def test_gradients_that_are_clipped_now_and_then_are_the_sum_all_the_same() -> None:

@@ -37,7 +37,7 @@ class Job:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
         held = SimpleNamespace(held=lambda: list(self.model.parameters()))
         monkeypatch.setattr(optimizers, "every", lambda: [held])
-        self.read = SimpleNamespace(begun=True, part=None, given=0)
+        self.read = SimpleNamespace(begun=True, part=None, given=0, over=False)
         monkeypatch.setattr(SAMPLES, "latest", self.read)
 
     def observe(self, one: Observation, _site: str = "") -> None:
@@ -62,6 +62,16 @@ class Job:
         self.read.given += number
         for _ in range(batches):
             self.batch(4, same=True)
+
+    def epoch_read_one_ahead(self, number: int, batches: int, size: int = 4) -> None:
+        """Likewise, where each batch is read before backward runs on the last one."""
+        self.begin_epoch(number)
+        self.read.given, self.read.over = 1, False
+        for at in range(1, batches + 1):
+            self.read.over = at == batches
+            self.batch(size, same=self.read.over)
+            if at % size == 0:
+                self.step()
 
     def step(self) -> None:
         """Step, and clear."""
@@ -126,6 +136,18 @@ def test_what_leaks_is_told_with_both_epochs(job: Job) -> None:
         ((1,), (1,), LEFT, 0),
     ]
     assert not any(one.unclear for one in job.told)
+
+
+@pytest.mark.parametrize(("batches", "left"), [(9, 1), (10, 2), (11, 3)])
+def test_the_last_batch_counts_where_one_is_read_ahead(
+    batches: int, left: int, job: Job
+) -> None:
+    job.epoch_read_one_ahead(0, batches)
+    job.epoch_read_one_ahead(1, 4 - left + 4)
+    assert shapes(job)[:2] == [
+        ((0,), (4,), STEPPED, 1),
+        ((0, 1), (left, 4), STEPPED, 0),
+    ]
 
 
 def test_several_passes_on_one_batch_are_one(job: Job) -> None:
@@ -341,3 +363,10 @@ def test_losses_divided_by_the_ranks_are_not_taken_for_windows() -> None:
     wrapped = "\n".join(f"rank {n} | wrap=ddp:w {rank} exit=0" for n in range(4))
     ((one, *others),) = remainders(sketch(wrapped))
     assert (one.fate, len(others)) == (Fate.MISDIVIDED, 3)
+
+
+def test_batches_that_are_dropped_are_told_whatever_losses_are_divided_by() -> None:
+    rank = epoch(0, CLEAR) + epoch(1, CLEAR)
+    run = sketch("\n".join(f"rank {n} | {rank} exit=0" for n in range(4)))
+    ((one, *_),) = remainders(run)
+    assert one.fate is Fate.DROPPED

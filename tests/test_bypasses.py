@@ -1,0 +1,60 @@
+"""The line that calls a wrapped model without its wrapper, and which are right to."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from distdoctor.probes.recorder import RECORDER
+from distdoctor.probes.steps import bypasses
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Lines that were told."""
+    lines: list[str] = []
+    monkeypatch.setattr(RECORDER, "observe", lambda _one, site: lines.append(site))
+    sites = iter(f"t.py:{n}:f" for n in range(1, 99))
+    monkeypatch.setattr(bypasses, "call_site", lambda _depth: next(sites))
+    bypasses.turn()
+    yield lines
+    bypasses.turn()
+
+
+def test_a_line_is_told_if_nothing_is_averaged_behind_it(told: list[str]) -> None:
+    model = nn.Linear(2, 2)
+    wrappers = [SimpleNamespace(module=model)]
+    bypasses.passed(wrappers, averaged=False)
+    model(torch.ones(2))  # as a generator's step does, which is averaged
+    bypasses.passed(wrappers, averaged=True)
+    assert told == []
+    model(torch.ones(2))
+    bypasses.passed(wrappers, averaged=False)
+    assert told == ["t.py:2:f"]
+    model(torch.ones(2))
+    bypasses.passed(wrappers, averaged=False)
+    assert told == ["t.py:2:f"]
+
+
+def test_frozen_models_and_evaluations_are_no_bypass(told: list[str]) -> None:
+    model = nn.Linear(2, 2)
+    wrappers = [SimpleNamespace(module=model)]
+    bypasses.passed(wrappers, averaged=False)
+    model.requires_grad_(requires_grad=False)
+    model(torch.ones(2))
+    model.requires_grad_(requires_grad=True)
+    with torch.no_grad():
+        model(torch.ones(2))
+    bypasses.passed(wrappers, averaged=False)
+    assert told == []
+
+
+def test_where_all_is_averaged_nobody_looks(told: list[str]) -> None:
+    model = nn.Linear(2, 2)
+    bypasses.passed([SimpleNamespace(module=model)], averaged=True)
+    model(torch.ones(2))
+    bypasses.passed([SimpleNamespace(module=model)], averaged=False)
+    assert told == []
+    assert bypasses._search.handle is not None

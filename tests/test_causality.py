@@ -1,0 +1,95 @@
+"""One fault, one finding: what follows from another finding is told under it."""
+
+from __future__ import annotations
+
+from graphlib import TopologicalSorter
+
+import pytest
+
+from distdoctor.catalogue import every_check
+from distdoctor.causality import CAUSES, flat, told
+from distdoctor.model.events import Left, Place
+from distdoctor.model.findings import (
+    Finding,
+    Location,
+    Role,
+    Severity,
+    Sick,
+    Verdict,
+    Well,
+)
+
+
+def sick(
+    code: str, *culprits: int, severity: Severity = Severity.ERROR, more: int = 0
+) -> Sick:
+    finding = Finding(message=code, exhibits=(Left(rank=0),), culprits=culprits)
+    return Sick(code, "a-disease", severity, (finding,) * (1 + more), "cure")
+
+
+def at(code: str, *lines: int) -> Sick:
+    locations = tuple(
+        Location(Place("t.py", line, "main"), (1,), Role.PARTY) for line in lines
+    )
+    finding = Finding(message=code, exhibits=(Left(rank=0),), locations=locations)
+    return Sick(code, "a-disease", Severity.ERROR, (finding,), "cure")
+
+
+def codes(*verdicts: Verdict) -> list[str]:
+    return [one.sick.code for one in told(verdicts)]
+
+
+def test_the_order_of_causes_has_no_circle() -> None:
+    order = list(TopologicalSorter(CAUSES).static_order())
+    assert len(order) == len(set(order))
+
+
+def test_every_code_in_the_order_is_a_check() -> None:
+    known = {check.code for check in every_check()}
+    assert {*CAUSES, *(code for causes in CAUSES.values() for code in causes)} <= known
+
+
+def test_what_follows_stands_under_its_cause() -> None:
+    (one,) = told([sick("DD402"), sick("DD406"), Well("DD407")])
+    assert one.sick.code == "DD406"
+    assert [after.sick.code for after in one.consequences] == ["DD402"]
+
+
+def test_the_first_cause_of_a_chain_stands_alone() -> None:
+    (one,) = told([sick("DD402"), sick("DD404"), sick("DD408"), sick("DD505")])
+    assert one.sick.code == "DD505"
+    assert sorted(after.sick.code for after in flat([one])) == [
+        *("DD402", "DD404", "DD408", "DD505"),
+    ]
+
+
+def test_findings_about_other_ranks_do_not_explain_each_other() -> None:
+    assert codes(sick("DD402", 1), sick("DD412", 2)) == ["DD402", "DD412"]
+    assert codes(sick("DD402", 1), sick("DD412", 1)) == ["DD412"]
+    assert codes(sick("DD402"), sick("DD412", 2)) == ["DD412"]
+
+
+@pytest.mark.parametrize("severity", [Severity.WARNING, Severity.NOTE])
+def test_advice_does_not_explain_an_error_away(severity: Severity) -> None:
+    assert codes(sick("DD402"), sick("DD406", severity=severity)) == ["DD402", "DD406"]
+
+
+@pytest.mark.parametrize("code", ["DD409", "DD312"])
+def test_a_death_where_a_file_was_read_too_early_follows_from_that(code: str) -> None:
+    (one,) = told([at("DD202", 9, 4), at(code, 9, 5)])
+    assert one.sick.code == code
+    assert [after.sick.code for after in one.consequences] == ["DD202"]
+
+
+@pytest.mark.parametrize("code", ["DD409", "DD312"])
+def test_a_death_at_another_line_stands_for_itself(code: str) -> None:
+    assert codes(at("DD202", 8, 9), at(code, 9, 5)) == ["DD202", code]
+    assert codes(at("DD202"), at(code, 9, 5)) == ["DD202", code]
+
+
+def test_errors_stand_first_and_all_findings_are_told_once() -> None:
+    note = sick("DD309", severity=Severity.NOTE)
+    verdicts = [note, sick("DD402", more=2), sick("DD404", more=1)]
+    found = told(verdicts)
+    assert [one.sick.code for one in found] == ["DD404", "DD404", "DD309"]
+    assert len(list(flat(found))) == 6

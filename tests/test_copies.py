@@ -1,0 +1,176 @@
+"""Copies of a trained model: what the probe tells, and what that means."""
+
+import copy
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from distdoctor.analysis.replication.copies import unlike_copies
+from distdoctor.model.drawing import sketch
+from distdoctor.model.events import Observation
+from distdoctor.model.observed.weights import Changed, Copied
+from distdoctor.probes.recorder import RECORDER
+from distdoctor.probes.replication import copies
+from distdoctor.probes.replication.watched import Watched
+
+USERS = """
+def update(mean, model):
+    for old, new in zip(mean.parameters(), model.parameters()):
+        old.data.lerp_(new.data, 0.5)
+
+def between(mean, model, is_kept):
+    if is_kept:
+        update(mean, model)
+"""
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Observation, str]]]:
+    """What is observed, and where."""
+    heard: list[tuple[Observation, str]] = []
+    monkeypatch.setattr(RECORDER, "writer", object())
+    monkeypatch.setattr(
+        RECORDER, "observe", lambda event, site="": heard.append((event, site))
+    )
+    yield heard
+    copies.turn()
+
+
+def trained(mean: nn.Module, model: nn.Module, folder: Path, *, is_kept: bool) -> None:
+    """Five steps, after each of which a line of the user's may change the copy."""
+    names: dict[str, Any] = {}
+    exec(compile(USERS, str(folder / "t.py"), "exec"), names)
+    watched = Watched(0, list(model.named_parameters()), "")
+    for step in range(1, 6):
+        copies.stepping()
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+            parameter.data.sub_(parameter.grad, alpha=0.1)
+        watched.step = step
+        copies.stepped(watched, model)
+        names["between"](mean, model, is_kept)
+    copies.stepping()
+    copies.turned(mean, False)
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="lines are traced already")
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_copy_and_the_line_that_changes_it_are_told(
+    told: list[tuple[Observation, str]], tmp_path: Path, is_kept: bool
+) -> None:
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
+    mean = copy.deepcopy(model)
+    trained(mean, model, tmp_path, is_kept=is_kept)
+    (copied,) = (event for event, _ in told if isinstance(event, Copied))
+    assert (copied.steps, copied.moved, len(copied.prints)) == (5, is_kept, 4)
+    lines = [site for event, site in told if isinstance(event, Changed)]
+    assert [line.split("\n")[1] for line in lines] == ["4"] * is_kept
+
+
+def test_what_is_trained_itself_is_no_copy(
+    told: list[tuple[Observation, str]], tmp_path: Path
+) -> None:
+    model, other = nn.Linear(3, 2), nn.Linear(3, 2)
+    for parameter in other.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    trained(other, model, tmp_path, is_kept=True)
+    assert not [event for event, _ in told if isinstance(event, Copied)]
+
+
+def evaluations(told: list[tuple[Observation, str]]) -> list[Copied]:
+    """What is told of a copy in use."""
+    return [event for event, _ in told if isinstance(event, Copied)]
+
+
+def known_copy() -> tuple[nn.Module, Watched]:
+    """A copy that was found, and the model's steps."""
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
+    mean = copy.deepcopy(model)
+    watched = Watched(0, list(model.named_parameters()), "")
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    watched.step = 1
+    copies.stepped(watched, model)
+    return mean, watched
+
+
+def test_a_copy_that_is_in_no_mode_is_told_when_it_computes_without_gradients(
+    told: list[tuple[Observation, str]],
+) -> None:
+    mean, watched = known_copy()
+    watched.step = 5
+    mean(torch.ones(1, 3))
+    assert not evaluations(told)
+    with torch.no_grad():
+        for _ in range(3):
+            mean(torch.ones(1, 3))
+    (begun,) = evaluations(told)
+    assert (begun.steps, begun.over, len(begun.prints)) == (5, False, 4)
+    copies.training()
+    copies.training()
+    assert [event.over for event in evaluations(told)] == [False, True]
+
+
+def test_a_teacher_that_computes_in_each_step_is_told_at_some(
+    told: list[tuple[Observation, str]],
+) -> None:
+    teacher, watched = known_copy()
+    for step in range(2, 40):
+        watched.step = step
+        with torch.no_grad():
+            teacher(torch.ones(1, 3))
+        copies.training()
+    begun = [event.steps for event in evaluations(told) if not event.over]
+    assert begun == [2, 4, 8, 16, 32]
+
+
+def test_a_copy_in_a_mode_that_was_told_is_told_once(
+    told: list[tuple[Observation, str]],
+) -> None:
+    mean, watched = known_copy()
+    watched.step = 5
+    copies.turned(mean, False)
+    with torch.no_grad():
+        mean(torch.ones(1, 3))
+    copies.training()
+    assert len(evaluations(told)) == 1
+
+
+MODEL = "trained(names=w,numels=6,wrapped)  wrap=ddp:w  weights(step=1,prints=1)"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "culprits"),
+    [
+        ("copied(copy=2000,names=w,prints=5,moved)  all_reduce(2)", "", [(0,)]),
+        # It computed, and what was joined was joined when training went on.
+        (
+            "copied(copy=2000,names=w,prints=5,moved)  copied(copy=2000,over)  "
+            "all_reduce(2)",
+            "",
+            [],
+        ),
+        # Nobody joins what the ranks found.
+        ("copied(copy=2000,names=w,prints=5,moved)  barrier", "", []),
+        # Both follow the model, each in its own way.
+        ("copied(copy=2000,names=w,prints=5,moved)  all_reduce(2)", ",moved", []),
+        # What is joined is joined in a later step.
+        (
+            "copied(copy=2000,names=w,prints=5,moved)  "
+            "weights(step=2,prints=1)  all_reduce(2)",
+            "",
+            [],
+        ),
+    ],
+)
+def test_copies_that_one_rank_keeps_and_all_evaluate_are_told(
+    first: str, second: str, culprits: list[tuple[int, ...]]
+) -> None:
+    other = first.replace("prints=5,moved", f"prints=6{second}")
+    run = sketch(f"rank 0 | {MODEL}  {first}\nrank 1 | {MODEL}  {other}")
+    assert [one.culprits for one in unlike_copies(run)] == culprits

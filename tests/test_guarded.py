@@ -1,0 +1,232 @@
+"""Calls behind a branch by rank, from drawings with their source."""
+
+from dataclasses import replace
+from inspect import cleandoc
+
+from distdoctor.analysis.communication.divergence import divergences
+from distdoctor.analysis.reasons import Divergence, Why
+from distdoctor.model.drawing import sketch
+from distdoctor.model.events import Place
+from distdoctor.model.findings import Certainty
+from distdoctor.model.run import Frame
+
+REPORT = """
+def mean_over_ranks(value):
+    all_reduce(value)
+def report(loss):
+    if is_main():
+        print(mean_over_ranks(loss))
+def is_main():
+    return get_rank() == 0
+def main():
+    for step in range(9):
+        all_reduce(gradients)
+        report(loss)
+    barrier()
+main()
+"""
+
+
+def told(source: str, drawing: str, *stacks: list[int]) -> Divergence:
+    """The divergence of a drawing whose calls are from the lines of a source t.py.
+
+    Args:
+        source: Its text.
+        drawing: The drawing.
+        stacks: By rank, lines of its stack, innermost first.
+    """
+    run = sketch(drawing)
+    frames = {
+        rank: [Frame(Place("t.py", line, "f")) for line in lines]
+        for rank, lines in enumerate(stacks)
+    }
+    run = replace(run, sources={"t.py": cleandoc(source)}, stacks=frames)
+    (divergence,) = divergences(run)
+    return divergence
+
+
+def lines(divergence: Divergence) -> list[int]:
+    return [location.place.line for location in divergence.elsewhere]
+
+
+def test_of_two_ranks_the_one_alone_behind_a_guard_is_the_culprit() -> None:
+    found = told(
+        REPORT,
+        """
+        rank 0 | all_reduce(9)@t.py:10  all_reduce(1)@t.py:2...
+        rank 1 | all_reduce(9)@t.py:10  all_reduce(9)@t.py:10!
+        """,
+    )
+    assert (found.why, found.culprits, found.victims) == (Why.SKIPPED, (0,), (1,))
+    assert found.certainty is Certainty.LIKELY
+    assert lines(found) == [4, 5, 2]
+    way = "module:13 → main:11 → report:5 if is_main() → "
+    assert way in found.story
+    assert "no majority" in found.story
+
+
+def test_a_stray_call_is_found_where_it_first_met_another() -> None:
+    """Of one size, calls pair up one step apart, and the fault shows much later."""
+    found = told(
+        REPORT,
+        """
+        rank 0 | all_reduce(1)@t.py:10  all_reduce(1)@t.py:2   all_reduce(1)@t.py:10...
+        rank 1 | all_reduce(1)@t.py:10  all_reduce(1)@t.py:10  barrier@t.py:12!
+        """,
+    )
+    assert (found.why, found.culprits, found.ordinal) == (Why.SKIPPED, (0,), 2)
+
+
+def test_whom_a_guard_keeps_out_is_the_culprit_if_it_lets_most_through() -> None:
+    source = """
+    if get_rank() != 0:
+        barrier()
+    all_reduce(gradients)
+    """
+    found = told(
+        source,
+        """
+        rank 0 | all_reduce(9)@t.py:3!
+        rank 1 | barrier@t.py:2...
+        """,
+    )
+    assert (found.why, found.culprits) == (Why.SKIPPED, (0,))
+    assert "skipped barrier" in found.story
+
+
+def test_with_a_majority_the_branch_is_named_all_the_same() -> None:
+    source = """
+    for step in range(4):
+        if rank != 2:
+            all_reduce(gradients)
+        barrier()
+    """
+    found = told(
+        source,
+        """
+        rank 0 | all_reduce(9)@t.py:3...
+        rank 1 | all_reduce(9)@t.py:3...
+        rank 2 | barrier@t.py:4!
+        rank 3 | all_reduce(9)@t.py:3...
+        """,
+    )
+    assert (found.why, found.culprits) == (Why.SKIPPED, (2,))
+    assert found.certainty is Certainty.PROVED
+    assert lines(found) == [2, 3]
+
+
+def test_who_ended_without_a_guarded_call_did_not_skip_it() -> None:
+    source = """
+    all_reduce(gradients)
+    if rank == 0:
+        save()
+        barrier()
+    """
+    found = told(
+        source,
+        """
+        rank 0 | all_reduce(9)@t.py:1  barrier@t.py:4...
+        rank 1 | all_reduce(9)@t.py:1  exit=0
+        """,
+    )
+    assert (found.why, found.culprits) == (Why.SKIPPED, (0,))
+    assert "finished without it" in found.story
+
+
+def test_a_model_run_behind_a_guard_is_told_as_a_forward_pass() -> None:
+    source = """
+    for step in range(4):
+        model(x)
+        if rank == 0:
+            model(y)
+    """
+    found = told(
+        source,
+        """
+        rank 0 | broadcast(8)@t.py:2  broadcast(8,by=ddp)@t.py:4  broadcast(8)@t.py:2...
+        rank 1 | broadcast(8)@t.py:2  broadcast(8)@t.py:2         exit=0
+        """,
+    )
+    assert (found.why, found.culprits) == (Why.FORWARD, (0,))
+    assert lines(found) == [3, 4]
+
+
+def test_a_guard_with_a_counterpart_explains_nothing() -> None:
+    """The second barrier is the part of those who did not come to the first."""
+    source = """
+    if rank != 0:
+        barrier()
+    load()
+    if rank == 0:
+        barrier()
+    if cached:
+        all_gather(sizes)
+    all_reduce(gradients)
+    """
+    found = told(
+        source,
+        """
+        rank 0 | barrier@t.py:5  all_gather(1)@t.py:7...
+        rank 1 | barrier@t.py:2  all_reduce(9)@t.py:8!
+        """,
+    )
+    assert "rank != 0" not in found.story
+    assert "rank == 0" not in found.story
+
+
+def test_a_counterpart_may_lie_in_a_helper() -> None:
+    source = """
+    def receive():
+        broadcast(x)
+    if rank == 0:
+        broadcast(x)
+    else:
+        receive()
+    if odd:
+        barrier()
+    all_reduce(gradients)
+    """
+    found = told(
+        source,
+        """
+        rank 0 | broadcast(9)@t.py:4  barrier@t.py:8...
+        rank 1 | broadcast(9)@t.py:2  all_reduce(9)@t.py:9!
+        """,
+    )
+    assert found.ordinal == 2
+
+
+def test_two_branches_of_one_test_with_different_calls_are_a_mismatch() -> None:
+    source = """
+    if rank == 0:
+        reduce(x)
+    else:
+        all_reduce(x)
+    """
+    found = told(
+        source,
+        """
+        rank 0 | reduce(9,root=0)@t.py:2...
+        rank 1 | all_reduce(9)@t.py:4!
+        """,
+    )
+    assert (found.why, found.culprits) == (Why.OPERATION, (0,))
+    assert (found.certainty, lines(found)) == (Certainty.LIKELY, [1])
+
+
+def test_a_line_that_all_may_come_to_is_not_blamed_on_a_guard() -> None:
+    """`sync` is called behind a guard and without one: which it was is not known."""
+    source = """
+    def sync():
+        barrier()
+    sync()
+    if rank == 0:
+        sync()
+    all_reduce(x)
+    """
+    drawing = """
+    rank 0 | barrier@t.py:2  all_reduce(9)@t.py:6  barrier@t.py:2...
+    rank 1 | barrier@t.py:2  all_reduce(9)@t.py:6  all_reduce(9)@t.py:6!
+    """
+    assert "rank == 0" not in told(source, drawing).story
+    assert "rank == 0" in told(source, drawing, [2, 5], [6]).story

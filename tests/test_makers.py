@@ -1,0 +1,101 @@
+"""Lines where a loss of backward, or the dictionary of a checkpoint, was made."""
+
+from dataclasses import replace
+
+import pytest
+
+from distdoctor.analysis.steps.makers import losses_made, saved_without
+from distdoctor.model.drawing import sketch
+from distdoctor.model.events import Place
+from distdoctor.model.run import Run
+
+TRAINER = """
+class Trainer:
+    def compute_loss(self, batch):
+        out = self.model(batch[0])
+        loss = self.criterion(out, batch[1])
+        return loss
+
+    def training_step(self, batch):
+        loss = self.compute_loss(batch)
+        self.scaler.scale(loss).backward()
+"""
+
+HELPER = """
+def run_backward(loss):
+    loss.backward()
+
+for x, y in loader:
+    total = cross_entropy(model(x), y)
+    run_backward(total)
+"""
+
+SECOND = """
+def losses(out):
+    count = len(out)
+    loss = out.mean()
+    return count, loss
+count, loss = losses(model(x))
+loss.backward()
+"""
+
+KEPT = """
+class Trainer:
+    def forward(self, x):
+        self.count, self.loss = len(x), self.criterion(self.model(x))
+    def step(self, x):
+        self.forward(x)
+        self.loss.backward()
+"""
+
+OTHER_FILE = """
+def loss_of(out):
+    total = out.square().mean()
+    return total
+"""
+
+
+def run_of(source: str) -> Run:
+    return replace(sketch("rank 0 | exit=0"), sources={"t.py": source})
+
+
+@pytest.mark.parametrize(
+    ("source", "backward", "lines"),
+    [
+        (TRAINER, 10, [5]),
+        (HELPER, 3, [6]),
+        ("loss = f(x)\n(loss / 4).backward()", 2, [1]),
+        ("loss, out = f(x)\naccelerator.backward(loss)", 2, [1]),
+        ("f(model(x), y).backward()", 1, []),
+        ("broken(", 1, []),
+        (SECOND, 7, [4]),
+        (KEPT, 7, [4]),
+        ("a, b = f(x), g(x)\n\nb.backward()", 3, [1]),
+        ("self.loss.backward()", 1, []),
+    ],
+)
+def test_the_line_that_makes_a_loss_is_found(
+    source: str, backward: int, lines: list[int]
+) -> None:
+    found = losses_made(run_of(source), [Place("t.py", backward)])
+    assert [one.line for one in found] == lines
+
+
+def test_a_loss_may_be_made_in_another_file() -> None:
+    main = "from losses import loss_of\nloss = loss_of(model(x))\nloss.backward()\n"
+    run = replace(run_of(main), sources={"t.py": main, "losses.py": OTHER_FILE})
+    found = losses_made(run, [Place("t.py", 3)])
+    assert [(one.file, one.line) for one in found] == [("losses.py", 3)]
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("state = {\n'm': m.state_dict(),\n'opt': o.state_dict()}\nsave(state)", [1]),
+        ("save(dict(model=m.state_dict(), optimizer=o.state_dict()), p)", [1]),
+        ("{'opt': o.state_dict(), 'scaler': s.state_dict()}", []),
+        ("{'opt': o, 'lr': 1}", []),
+    ],
+)
+def test_a_dictionary_that_lacks_a_part_is_found(source: str, lines: list[int]) -> None:
+    assert [one.line for one in saved_without(run_of(source), "scal")] == lines

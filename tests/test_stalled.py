@@ -1,0 +1,85 @@
+"""A run that was ended while nothing moved is not called well."""
+
+import pytest
+
+from distdoctor.catalogue import every_check
+from distdoctor.examination import Conclusion, conclude, examine
+from distdoctor.model.drawing import sketch
+from distdoctor.model.events import Place
+from distdoctor.model.run import Frame, Quiet, Run
+
+WAITING = """
+    rank 0 | start=2  barrier@t.py:3...%2
+    rank 1 | start=2  barrier@t.py:3...%3
+"""
+
+ONE_ELSEWHERE = """
+    rank 0 | start=2  barrier@t.py:3...
+    rank 1 | start=2  .
+"""
+
+NOBODY_WAITS = """
+    rank 0 | start=2  barrier@t.py:3
+    rank 1 | start=2  barrier@t.py:3
+"""
+
+
+def ended(drawing: str, quiet: Quiet | None, stopped: str = "budget") -> Run:
+    run = sketch(drawing)
+    object.__setattr__(run, "quiet", quiet)
+    object.__setattr__(run, "stopped", stopped)
+    frame = Frame(Place("wait.py", 9, "wait_for_file"))
+    object.__setattr__(run, "stacks", {0: [frame], 1: [frame]})
+    return run
+
+
+def concluded(run: Run) -> Conclusion:
+    return conclude(run, examine(run, every_check()))
+
+
+def why(run: Run) -> str:
+    (gap,) = [g for g in concluded(run).gaps if "ever have gone on" in g.what]
+    return gap.why
+
+
+BOTH = frozenset({0, 1})
+
+
+@pytest.mark.parametrize(
+    ("drawing", "quiet", "verdict"),
+    [
+        (WAITING, Quiet(6, idle=BOTH), "unknown"),
+        (WAITING, Quiet(3, idle=BOTH), "well"),
+        (WAITING, Quiet(6), "well"),  # data are on their way
+        (ONE_ELSEWHERE, Quiet(6, idle=BOTH), "well"),
+        (ONE_ELSEWHERE, Quiet(9, idle=BOTH), "unknown"),
+        (ONE_ELSEWHERE, Quiet(9), "well"),  # rank 1 is at work
+        (ONE_ELSEWHERE, Quiet(11), "unknown"),
+        (ONE_ELSEWHERE, Quiet(21, longest_before=8), "well"),  # as it did before
+        (NOBODY_WAITS, Quiet(100), "well"),  # both are at work
+        (NOBODY_WAITS, Quiet(9, idle=BOTH), "unknown"),
+        (NOBODY_WAITS, Quiet(9, idle=frozenset({0})), "well"),
+        (NOBODY_WAITS, None, "well"),
+    ],
+)
+def test_a_run_that_is_ended_while_nothing_moves_is_not_well(
+    drawing: str, quiet: Quiet | None, verdict: str
+) -> None:
+    assert concluded(ended(drawing, quiet)).verdict == verdict
+
+
+def test_it_is_told_where_the_ranks_stood() -> None:
+    assert "ranks {0-1} in wait_for_file at wait.py:9" in why(
+        ended(NOBODY_WAITS, Quiet(9, idle=BOTH))
+    )
+    told = why(ended(ONE_ELSEWHERE, Quiet(30)))
+    assert "30 s" in told
+    assert "rank 1 in wait_for_file at wait.py:9" in told
+
+
+def test_processes_that_never_became_ranks_are_told_by_their_lines() -> None:
+    run = Run(world_size=0, stopped="budget")
+    frame = Frame(Place("wait.py", 9, "wait_for_file"))
+    object.__setattr__(run, "stacks", {-1: [frame], -2: [frame]})
+    (gap,) = concluded(run).gaps
+    assert "in wait_for_file at wait.py:9 (2 processes)" in gap.why

@@ -1,0 +1,160 @@
+"""Ties that a loop decides: by its head, or because one side has left it."""
+
+from dataclasses import replace
+from inspect import cleandoc
+
+import pytest
+
+from distdoctor.analysis.communication.divergence import divergences
+from distdoctor.analysis.communication.ties import left_by_one_side
+from distdoctor.analysis.reasons import Divergence, Why
+from distdoctor.model.drawing import sketch
+from distdoctor.model.events import Place
+from distdoctor.model.findings import Certainty
+from distdoctor.model.run import Frame
+
+LOOP = cleandoc("""
+    def train():
+        for batch in {head}:
+            all_reduce(batch)
+    train()
+    barrier()
+""")
+
+ROUNDS = """
+    rank 0 | all_reduce(4)@t.py:3  all_reduce(4)@t.py:3  all_reduce(4)@t.py:3...
+    rank 1 | all_reduce(4)@t.py:3  all_reduce(4)@t.py:3  barrier@t.py:5!
+"""
+
+
+def told(
+    source: str, drawing: str, stacks: dict[int, list[tuple[int, str]]] | None = None
+) -> Divergence:
+    """The divergence of a drawing; stacks are lines and functions, innermost first."""
+    run = sketch(drawing)
+    frames = {
+        rank: [Frame(Place("t.py", line, function)) for line, function in stack]
+        for rank, stack in (stacks or {}).items()
+    }
+    run = replace(run, sources={"t.py": source}, stacks=frames)
+    (divergence,) = divergences(run)
+    return divergence
+
+
+STACKS = {0: [(3, "train"), (4, "<module>")], 1: [(5, "<module>")]}
+
+
+@pytest.mark.parametrize(
+    ("head", "culprit"),
+    [
+        ("range(2 + (dist.get_rank() == 0))", 0),
+        ("[*loader, *list(loader)[: dist.get_rank() == 0]]", 0),
+        ("range(3 - (dist.get_rank() == 1))", 1),
+        ("range(3 - dist.get_rank())", 1),  # each has its own: nobody is singled out
+        ("loader", 1),
+    ],
+)
+def test_of_two_the_one_is_blamed_whom_the_head_singles_out(
+    head: str, culprit: int
+) -> None:
+    found = told(LOOP.format(head=head), ROUNDS, STACKS)
+    assert found.culprits == (culprit,)
+    assert {found.culprits[0], *found.victims} == {0, 1}
+    if culprit == 0:
+        assert found.certainty is Certainty.LIKELY
+        assert found.elsewhere[0].place.line == 2
+        assert "With no majority" in found.story
+
+
+def test_a_majority_needs_no_head() -> None:
+    drawing = (
+        ROUNDS
+        + "    rank 2 | all_reduce(4)@t.py:3  all_reduce(4)@t.py:3  barrier@t.py:5!"
+    )
+    source = LOOP.format(head="range(2 + (dist.get_rank() == 0))")
+    assert told(source, drawing, STACKS).culprits == (0,)
+
+
+CALLED_BOTH_WAYS = """
+    rank 0 | barrier@t.py:5  all_reduce(4)@t.py:3  all_reduce(4)@t.py:3...
+    rank 1 | barrier@t.py:5  all_reduce(4)@t.py:3  barrier@t.py:5!
+"""
+
+TWO_PARTS = cleandoc("""
+    def train():
+        for batch in loader:
+            all_reduce(batch)
+    def save():
+        barrier()
+    save()
+    train()
+    save()
+""")
+
+
+def left(source: str, stacks: dict[int, list[Frame]]) -> Divergence:
+    """What is told of a tie, where nothing but stacks and source is known."""
+    run = sketch(CALLED_BOTH_WAYS)
+    (tie,) = divergences(run)
+    assert (tie.why, tie.culprits) == (Why.OPERATION, ())
+    return left_by_one_side(replace(run, sources={"t.py": source}, stacks=stacks), tie)
+
+
+def frame(line: int, function: str, epoch: int | None = None) -> Frame:
+    return Frame(
+        Place("t.py", line, function), {} if epoch is None else {"epoch": epoch}
+    )
+
+
+IN_THE_LOOP = [frame(3, "train"), frame(7, "<module>")]
+
+
+def test_who_is_behind_a_loop_has_left_it() -> None:
+    stacks = {0: IN_THE_LOOP, 1: [frame(5, "save"), frame(8, "<module>")]}
+    found = left(TWO_PARTS, stacks)
+    assert (found.why, found.culprits, found.victims) == (Why.SKIPPED, (1,), (0,))
+    assert found.certainty is Certainty.LIKELY
+    assert [one.place.line for one in found.elsewhere] == [2]
+    broken = TWO_PARTS.replace("all_reduce(batch)", "all_reduce(batch); break")
+    assert [one.place.line for one in left(broken, stacks).elsewhere] == [3, 2]
+
+
+@pytest.mark.parametrize(
+    "stacks",
+    [
+        {},
+        {0: IN_THE_LOOP},
+        {0: IN_THE_LOOP, 1: [frame(5, "save"), frame(6, "<module>")]},  # before it
+    ],
+)
+def test_who_may_not_be_behind_it_is_not_blamed(stacks: dict[int, list[Frame]]) -> None:
+    assert left(TWO_PARTS, stacks).culprits == ()
+
+
+def test_a_call_that_is_not_made_in_each_round_blames_nobody() -> None:
+    source = TWO_PARTS.replace("all_reduce(batch)", "if batch.ok(): all_reduce(batch)")
+    stacks = {0: IN_THE_LOOP, 1: [frame(5, "save"), frame(8, "<module>")]}
+    assert left(source, stacks).culprits == ()
+
+
+IN_EPOCHS = cleandoc("""
+    def train():
+        for batch in loader:
+            all_reduce(batch)
+    def save():
+        barrier()
+    for epoch in range(9):
+        train()
+        save()
+""")
+
+
+@pytest.mark.parametrize(("theirs", "culprits"), [(1, (1,)), (0, ()), (None, ())])
+def test_within_a_loop_of_both_they_must_be_in_one_round(
+    theirs: int | None, culprits: tuple[int, ...]
+) -> None:
+    stacks = {
+        0: [frame(3, "train"), frame(7, "<module>", 1)],
+        1: [frame(5, "save"), frame(8, "<module>", theirs)],
+    }
+    assert left(IN_EPOCHS, stacks).culprits == culprits

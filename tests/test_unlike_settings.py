@@ -1,0 +1,75 @@
+"""Where settings of optimizers come from that are not the same on all ranks."""
+
+from dataclasses import replace
+from textwrap import dedent
+
+import pytest
+
+from distdoctor.analysis.replication.hyperparameters import differing, unlike_ways
+from distdoctor.model.drawing import sketch
+from distdoctor.model.events import Place
+
+
+def drawing(step: int) -> str:
+    rates = ["0.1", "0.1", "0.2", "0.1"]
+    return "\n".join(
+        f"rank {rank} | wrap=ddp:w  "
+        f"hyperparameters(shared,step={step},names=0.lr,values={rate})@t.py:8"
+        for rank, rate in enumerate(rates)
+    )
+
+
+def lines(source: str, step: int = 1) -> list[int]:
+    text = dedent(source).strip() + "\n"
+    made = [n for n, one in enumerate(text.splitlines(), start=1) if "SGD(" in one]
+    run = replace(sketch(drawing(step)), sources={"t.py": text})
+    (one,) = differing(run)
+    found = unlike_ways(run, one, Place("t.py", made[0]), "lr", 1)
+    return [place.line for place in found]
+
+
+TABLE = """
+COMMON = {"lr": 1.0, "seed": 1}
+HOSTS = [
+    {"lr": 0.1},
+    {"lr": 0.1},
+    {"lr": 0.2},
+    {"lr": 0.1},
+]
+def settings(rank):
+    return {**COMMON, **HOSTS[rank]}
+s = settings(dist.get_rank())
+opt = SGD(model.parameters(), lr=s["lr"])
+"""
+
+
+def test_the_entry_of_the_rank_at_fault_is_told() -> None:
+    assert lines(TABLE) == [5]
+    assert lines(TABLE, step=7) == [5]
+
+
+def test_what_each_rank_asks_its_machine_for_is_told() -> None:
+    source = """
+    rate = float(os.environ["LR"])
+    opt = SGD(model.parameters(), rate)
+    """
+    assert lines(source) == [1]
+
+
+def test_what_ranks_began_alike_with_does_not_part_them() -> None:
+    source = """
+    rate = float(os.environ["LR"])
+    opt = SGD(model.parameters(), rate)
+    """
+    assert lines(source, step=7) == []
+
+
+@pytest.mark.parametrize("value", ["0.1", "0.1 * 4", "0.1 * dist.get_world_size()"])
+def test_what_all_ranks_have_explains_no_difference(value: str) -> None:
+    assert lines(f"rate = {value}\nopt = SGD(model.parameters(), rate)") == []
+    assert lines(f"def f(m, lr={value}):\n    SGD(m, lr)\nf(m)") == []
+
+
+def test_what_nobody_can_follow_is_not_told() -> None:
+    assert lines("opt = SGD(model.parameters(), lr=cfg.lr)") == []
+    assert lines("opt = SGD(model.parameters(), **read())") == []

@@ -1,0 +1,44 @@
+"""Where no process may be traced: stacks come by a signal, and as much is told."""
+
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import untraced
+from real_runs import ROOT, check, culprit_lines, named_lines
+
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.skipif(
+        platform.system() != "Linux" or platform.machine() not in untraced.NUMBERS,
+        reason="the filter is of Linux, and of these processors",
+    ),
+]
+
+THROUGH = [sys.executable, untraced.__file__]
+
+
+def test_nobody_may_trace_there() -> None:
+    asks = "import ctypes; print(ctypes.CDLL(None).ptrace(0, 0, None, None))"
+    answers = [
+        subprocess.run(
+            [*through, sys.executable, "-c", asks],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for through in ([], THROUGH)
+    ]
+    assert answers == ["0", "-1"]
+
+
+def test_the_way_to_a_call_is_told_all_the_same(tmp_path: Path) -> None:
+    script = ROOT / "tests" / "parted" / "helper_below_guard.py"
+    status, report, said = check(tmp_path, str(script), through=THROUGH)
+    assert status == 1, said
+    (finding,) = report["findings"]
+    assert finding["code"] == "DD108"
+    assert named_lines(finding)[0] in culprit_lines(script)
+    assert "The way there" in finding["summary"]
