@@ -33,9 +33,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from faults import MUTANTS
 from library_properties import LIBRARY, ask
 from mutants import AMP, RECOMPUTED, TOKENS, TRUST, Mutant, mutated
+from planted import MUTANTS
 from step_properties import JOBS, PROPERTIES, load_job
 from textbook import CASES, Case
 

@@ -1,0 +1,1 @@
+"""Faults made by rule in healthy programs, and how they are told."""
