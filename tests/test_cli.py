@@ -288,7 +288,7 @@ def test_a_job_that_ignores_sigterm_is_ended(box: Box) -> None:
         + HEAD
         + NEVER_ENDS
     )
-    status, out, _ = box.run("check", "train.py", "--budget", "25")
+    status, out, _ = box.run("check", "train.py", "--budget", "60")
     assert status == 0
     assert "ended by --budget" in " ".join(out.split())
     assert not box.records()
