@@ -17,3 +17,8 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that start ranks come last, so that what fails at once is seen at once."""
+    items.sort(key=lambda item: item.get_closest_marker("live") is not None)
