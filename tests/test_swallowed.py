@@ -8,6 +8,7 @@ import pytest
 from distdoctor.analysis.communication.divergence import divergences
 from distdoctor.analysis.reasons import Why
 from distdoctor.model.drawing import sketch
+from distdoctor.model.events import Failure, Place
 from distdoctor.model.findings import Certainty
 
 WAY_AROUND = """
@@ -47,8 +48,23 @@ for step in range(6):
 barrier()
 """
 
+RETURNED = """
+def train():
+    try:
+        loss = forward()
+        all_reduce(loss)
+        return loss
+    except ValueError:
+        return None
+for step in range(6):
+    train()
+
+barrier()
+"""
+
 CONDITION = INSIDE.replace("all_reduce(loss)", "if big: all_reduce(loss)")
 OTHER_WAY = WAY_AROUND.replace("range(6):", "range(6):\n        if rank: continue")
+RETURNS_BEFORE = RETURNED.replace("loss =", "if rank: return\n        loss =")
 RAISING = INSIDE.replace("print(error)", "raise")
 
 
@@ -72,14 +88,37 @@ def skipped(source: str) -> tuple[Why, Certainty]:
     return divergence.why, divergence.certainty
 
 
-@pytest.mark.parametrize("source", [WAY_AROUND, INSIDE, CALLED])
+@pytest.mark.parametrize("source", [WAY_AROUND, INSIDE, CALLED, RETURNED])
 def test_a_handler_is_the_only_way_around_a_call(source: str) -> None:
     assert skipped(source) == (Why.SWALLOWED, Certainty.LIKELY)
 
 
-@pytest.mark.parametrize("source", [CONDITION, OTHER_WAY, RAISING])
+@pytest.mark.parametrize("source", [CONDITION, OTHER_WAY, RETURNS_BEFORE, RAISING])
 def test_where_something_else_may_explain_it_no_handler_is_blamed(source: str) -> None:
     assert skipped(source) == (Why.SKIPPED, Certainty.PROVED)
+
+
+@pytest.mark.parametrize(
+    ("function", "why"), [("step", Why.SWALLOWED), ("import_plots", Why.FINISHED)]
+)
+def test_an_exception_counts_where_it_was_handled_on_the_way_to_the_call(
+    function: str, why: Why
+) -> None:
+    run = sketch(
+        """
+        rank 0 | all_reduce(4)@t.py:7  all_reduce(4)@t.py:7...
+        rank 1 | all_reduce(4)@t.py:7  fail=OSError@d.py:3~  exit=0
+        """
+    )
+    failure = next(one for one in run.events(1) if isinstance(one, Failure))
+    caught = replace(failure, caught=Place("t.py", 5, function))
+    life = {
+        rank: [(at, caught if one is failure else one) for at, one in events]
+        for rank, events in run.life.items()
+    }
+    sites = [place and replace(place, function="step") for place in run.sites]
+    (divergence,) = divergences(replace(run, sites=sites, life=life))
+    assert divergence.why is why
 
 
 def test_an_exception_that_ended_the_rank_was_not_swallowed() -> None:

@@ -216,6 +216,7 @@ class _History:
             message=str(note["message"]),
             place=self.tables.place(note["site"]),
             fatal=bool(note["fatal"]),
+            caught=self.tables.place(str(note.get("caught", ""))),
             secondary=bool(note["secondary"]),
             spawned=int(note.get("spawned", -1)),
         )

@@ -199,6 +199,7 @@ class Failure:
     message: str = ""
     place: Place | None = None  # innermost line of the user's source
     fatal: bool = True  # False: seen on its way up, with the process still alive
+    caught: Place | None = None  # where it went through the function that handles it
     secondary: bool = False  # raised by a communication call: a peer's fault
     spawned: int = -1  # number in `torch.multiprocessing.spawn`; -1: none
 

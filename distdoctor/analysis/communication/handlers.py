@@ -45,6 +45,29 @@ def handler_around(run: Run, stack: Sequence[Place]) -> Handler | None:
     return None
 
 
+def handler_that_caught(run: Run, line: Place, error: str) -> Place | None:
+    """The `except` by which an exception was caught that came through a line.
+
+    Args:
+        run: Holds the sources.
+        line: Within the `try`, in the function of the handler.
+        error: Name of the exception's class.
+
+    Returns:
+        That which names the class, else one that may stand for it: a base class is not
+        known by its name. None if the line is in no `try`.
+    """
+    text = run.sources.get(line.file)
+    tree = None if text is None else _parsed(text)
+    for node, part in reversed([] if tree is None else _path(tree, line.line)):
+        if isinstance(node, ast.Try) and part == "body" and node.handlers:
+            named = [h for h in node.handlers if error in _classes(h)]
+            wide = [h for h in node.handlers if not _classes(h) - _WIDE]
+            best = (named or wide or node.handlers)[0]
+            return Place(line.file, best.lineno, line.function)
+    return None
+
+
 def callers(run: Run, place: Place) -> Iterator[Place]:
     """Lines of the same file that call the function a line is in, by its name."""
     text = run.sources.get(place.file)
@@ -63,10 +86,26 @@ def callers(run: Run, place: Place) -> Iterator[Place]:
         functions = [
             node.name
             for node, _ in _path(tree, line)
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            if isinstance(node, _FUNCTIONS)
         ]
         yield Place(place.file, line, functions[-1] if functions else "<module>")
 
+
+_WIDE = {"Exception", "BaseException"}
+
+
+def _classes(handler: ast.ExceptHandler) -> set[str]:
+    """What it catches, by the last part of each name; empty: anything."""
+    if handler.type is None:
+        return set()
+    given = handler.type
+    parts = given.elts if isinstance(given, ast.Tuple) else [given]
+    return {ast.unparse(part).rpartition(".")[2] for part in parts}
+
+
+_LOOPS = ast.For | ast.While | ast.AsyncFor
+
+_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 
 _OTHERWISE = object()
 """Something else is a way around the call too."""
@@ -93,15 +132,16 @@ def _around(text: str, place: Place) -> object:
     if not path:
         return None
     for n, (node, part) in reversed(list(enumerate(path))):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(node, _FUNCTIONS):
             return None
         if isinstance(node, ast.If | ast.Match | ast.ExceptHandler):
             return _OTHERWISE
         if isinstance(node, ast.Try) and part == "body":
-            swallowing = [h for h in node.handlers if _goes_on(h)]
+            looped = any(isinstance(one, _LOOPS) for one in _own(path[:n]))
+            swallowing = [h for h in node.handlers if _goes_on(h, looped=looped)]
             if swallowing:
                 return _alone(path[:n], swallowing, place)
-        if isinstance(node, ast.For | ast.While | ast.AsyncFor):
+        if isinstance(node, _LOOPS):
             before = [
                 handler
                 for other in ast.walk(node)
@@ -120,17 +160,15 @@ def _alone(
     place: Place,
 ) -> object:
     """The first of the handlers, if the loop around has no other way to cut a round."""
-    loops = [
-        node
-        for node, _ in outer
-        if isinstance(node, ast.For | ast.While | ast.AsyncFor)
-    ]
+    inner = _own(outer)
+    loops = [node for node in inner if isinstance(node, _LOOPS)]
     spans = [(handler.lineno, _last(handler)) for handler in handlers]
     jumps = [
         node.lineno
-        for loop in loops[-1:]
-        for node in ast.walk(loop)
+        for scope in (loops or inner)[-1:]
+        for node in ast.walk(scope)
         if isinstance(node, ast.Continue | ast.Break | ast.Return)
+        and (loops or node.lineno < place.line)
     ]
     if any(not any(a <= line <= b for a, b in spans) for line in jumps):
         return _OTHERWISE
@@ -143,12 +181,23 @@ def _alone(
     )
 
 
-def _goes_on(handler: ast.ExceptHandler) -> bool:
-    """Whether the program stays in its loop behind this handler."""
-    return not any(
-        isinstance(statement, ast.Raise | ast.Break | ast.Return)
-        for statement in handler.body
-    )
+def _own(path: Sequence[tuple[ast.AST, str]]) -> list[ast.AST]:
+    """Those of the innermost function, itself included, outermost first."""
+    own: list[ast.AST] = []
+    for node, _ in path:
+        if isinstance(node, _FUNCTIONS):
+            own = []
+        own.append(node)
+    return own
+
+
+def _goes_on(handler: ast.ExceptHandler, *, looped: bool) -> bool:
+    """Whether the program stays in its loop behind this handler.
+
+    A function that has no loop around it returns to one.
+    """
+    leaving = (ast.Raise, ast.Break, ast.Return) if looped else (ast.Raise,)
+    return not any(isinstance(statement, leaving) for statement in handler.body)
 
 
 def _path(tree: ast.AST, line: int) -> list[tuple[ast.AST, str]]:

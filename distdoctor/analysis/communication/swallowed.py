@@ -11,7 +11,12 @@ from dataclasses import replace
 
 from distdoctor.analysis.communication.branches import ways_to
 from distdoctor.analysis.communication.departures import is_unconditional, kept_rounds
-from distdoctor.analysis.communication.handlers import Handler, callers, handler_around
+from distdoctor.analysis.communication.handlers import (
+    Handler,
+    callers,
+    handler_around,
+    handler_that_caught,
+)
 from distdoctor.analysis.reasons import (
     SKIPPED_HERE,
     Divergence,
@@ -34,18 +39,39 @@ def swallowed_exception(run: Run, divergence: Divergence) -> Divergence:
     """The divergence, told as a swallowed exception if it was one."""
     if divergence.why not in _OUT_OF_STEP or not divergence.culprits:
         return divergence
-    seen = [_swallowed(run, rank) for rank in divergence.culprits]
-    if all(seen) and not any(_swallowed(run, rank) for rank in divergence.victims):
-        return _told(divergence, seen[0][-1])
+    around = _functions_around(run, divergence)
+    seen = [_swallowed(run, rank, around) for rank in divergence.culprits]
+    others = [_swallowed(run, rank, around) for rank in divergence.victims]
+    if all(seen) and not any(others):
+        return _told(run, divergence, seen[0][-1])
     handler = _only_way(run, divergence)
     return divergence if handler is None else _likely(divergence, handler)
 
 
-def _swallowed(run: Run, rank: int) -> list[Failure]:
-    """Exceptions of a rank's own that were seen, and did not end it."""
+def _functions_around(run: Run, divergence: Divergence) -> set[tuple[str, str]]:
+    """File and name of the functions in which the others were at the call."""
+    calls = [divergence.calls.get(rank) for rank in divergence.victims]
+    known = [call for call in calls if call is not None and call.place is not None]
+    chains = [chain for call in known for chain in ways_to(run, call)]
+    places = [place for chain in chains for place in chain]
+    places += [call.place for call in known if call.place is not None]
+    return {(place.file, place.function) for place in places}
+
+
+def _swallowed(run: Run, rank: int, around: set[tuple[str, str]]) -> list[Failure]:
+    """Exceptions of a rank's own that were seen, and did not end it.
+
+    Of those that were seen in their handler it has to be one in a function that leads
+    to the call; many a program has handlers elsewhere that do no harm.
+    """
     failures = [failure for failure in run.of(Failure, rank) if not failure.secondary]
     ended = {(f.error, f.message) for f in failures if f.fatal}
-    return [f for f in failures if (f.error, f.message) not in ended]
+    return [
+        f
+        for f in failures
+        if (f.error, f.message) not in ended
+        and (f.caught is None or (f.caught.file, f.caught.function) in around)
+    ]
 
 
 def _only_way(run: Run, divergence: Divergence) -> Handler | None:
@@ -98,14 +124,18 @@ def _batches(run: Run, rank: int) -> Counter[Place | None]:
     return batches
 
 
-def _told(divergence: Divergence, failure: Failure) -> Divergence:
-    ranks = divergence.culprits
+def _told(run: Run, divergence: Divergence, failure: Failure) -> Divergence:
+    ranks, caught = divergence.culprits, failure.caught
+    if caught is not None:
+        caught = handler_that_caught(run, caught, failure.error)
+    handlers = [] if caught is None else [caught]
     return replace(
         divergence,
         why=Why.SWALLOWED,
         cause=failure,
         elsewhere=(
             *at(failure, ranks, f"raised {failure.error}, and went on"),
+            *pointers(handlers, ranks, "swallows it"),
             *divergence.elsewhere,
         ),
         story=f"{failed(ranks, failure)}, and went on without the calls that the "

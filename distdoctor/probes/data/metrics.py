@@ -17,6 +17,7 @@ from typing import Any
 from distdoctor.model.observed.metrics import Contributed, Reported
 from distdoctor.probes.data.few import few_values
 from distdoctor.probes.data.figures import FIGURES
+from distdoctor.probes.handling import notice
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.sites import call_site
@@ -116,6 +117,7 @@ def _watch_stream(stream: Any) -> None:
 
     @functools.wraps(made)
     def write(text: str, /) -> int:
+        notice()
         if METRICS.passes:
             METRICS.report(text)
         if FIGURES.lines > 0:
@@ -133,6 +135,7 @@ def _watch_logging() -> None:
 
     @functools.wraps(made)
     def handle(self: Any, record: logging.LogRecord) -> Any:
+        notice()
         if METRICS.passes or FIGURES.lines > 0:
             _logged(record)
         return made(self, record)
