@@ -121,7 +121,9 @@ def _variables(frame: FrameType) -> Iterator[tuple[str, Any]]:
         held = getattr(value, "__dict__", None)
         if isinstance(held, dict) and not isinstance(value, (type, Tensor)):
             for attribute, part in list(held.items()):
-                if isinstance(part, (Tensor, list, tuple, dict)):
+                # `isinstance` would ask an object of another kind for its class, and
+                # that may warn or do something: `torch.distributed.reduce_op` does.
+                if issubclass(type(part), (Tensor, list, tuple, dict)):
                     yield f"{name}.{attribute}", part
 
 
