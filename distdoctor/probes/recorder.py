@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from distdoctor.model.events import Observation
 
 _SMALL_BYTES = 256 * 1024  # a process without a rank only tells how it failed
+
+_FREED_S = 0.02  # a thread that is done with a call frees its tensors in microseconds
+
+_sleep = time.sleep  # a job may put another in its place
 
 
 class _Goodbye:
@@ -68,6 +73,7 @@ class Recorder:
         self.folder = Path(os.environ.get(FOLDER_VARIABLE, "."))
         self.spawned = -1
         self.calls = 0
+        self._calls_freed = 0
         self.child_of = 0
         self.blind = False
         self.on_turn: list[Callable[[], None]] = []
@@ -117,7 +123,7 @@ class Recorder:
         """
         self.close()
         self.folder = folder
-        self.calls, self.spawned, self.blind = 0, -1, False
+        self.calls, self._calls_freed, self.spawned, self.blind = 0, 0, -1, False
         self._failed, self._told = None, False
         self._substituted.clear()
         for forget in self.on_turn:
@@ -125,10 +131,20 @@ class Recorder:
         self.open(rank, world_size, part=8 if again else 1)
 
     def finish(self) -> None:
-        """Write down what is not yet; more may come."""
+        """Write down what is not yet; more may come.
+
+        Waits a moment for the backend's threads, without the interpreter's lock. A
+        call is done before its thread lets go of the tensors. Those that C++ made, as
+        the buckets of a DDP model, are Python objects too since a kernel of ours saw
+        them, and freeing such a one takes that lock: a thread that has not done so
+        when the group is freed, or when Python ends, would wait for it forever.
+        """
         if self.writer is not None:
             for tell in self.on_end:
                 harmless.harmless(tell)()
+            if self.calls != self._calls_freed:
+                self._calls_freed = self.calls
+                _sleep(_FREED_S)
 
     def close(self) -> None:
         """End the journal: this process plays no rank any more."""
@@ -214,8 +230,16 @@ class Recorder:
         error: BaseException,
         traceback: TracebackType | None,
         fatal: bool,
+        caught: str = "",
     ) -> None:
-        """Write that an exception left the user's code; as fatal only once."""
+        """Write that an exception left the user's code; as fatal only once.
+
+        Args:
+            error: The exception.
+            traceback: The lines that it came through.
+            fatal: Nobody handles it.
+            caught: The line of the function that handles it, if that is known.
+        """
         if fatal and error is self._failed:
             return
         if self.writer is None:
@@ -232,6 +256,7 @@ class Recorder:
             message=str(error)[:500],
             site=sites.error_site(traceback),
             fatal=fatal,
+            caught=caught,
             spawned=self.spawned,
             secondary=sites.is_peers_fault(error, traceback),
         )
