@@ -77,6 +77,7 @@ from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital
 from distdoctor.analysis.replication.hyperparameters import (
+    POSITIONS,
     Differing,
     differing,
     made_at,
@@ -138,6 +139,8 @@ def _finding(run: Run, one: Differing) -> Finding:
         hints.append(f"{kind}.step() was called so many times: {_values(calls)}")
         exhibits += list(asked.values())[:_MOST_SHOWN]
         locations += _asking(asked)
+    if one.by_source:
+        hints.append(f"the source gives {named(one.culprits)} a value apart")
     hint = f"; {hints[0]}" if hints else ""
     locations = [*_origins(run, one, made), *locations]
     return Finding(
@@ -161,9 +164,6 @@ def _finding(run: Run, one: Differing) -> Finding:
 _MOST_SHOWN = 6
 
 
-_POSITIONS = {"lr": 1}  # of arguments that people give without their name
-
-
 def _origins(run: Run, one: Differing, made: Place | None) -> list[Location]:
     """Where the source makes the values that differ, and may make them so."""
     if made is None:
@@ -171,7 +171,7 @@ def _origins(run: Run, one: Differing, made: Place | None) -> list[Location]:
     names = dict.fromkeys(name.partition(".")[2] for name in one.settings)
     places: dict[Place, None] = {}
     for name in names:
-        position = _POSITIONS.get(name, -1)
+        position = POSITIONS.get(name, -1)
         for place in (
             *unlike_ways(run, one, made, name, position),
             *origins(program_of(run), made, name, position),

@@ -73,3 +73,59 @@ def test_what_all_ranks_have_explains_no_difference(value: str) -> None:
 def test_what_nobody_can_follow_is_not_told() -> None:
     assert lines("opt = SGD(model.parameters(), lr=cfg.lr)") == []
     assert lines("opt = SGD(model.parameters(), **read())") == []
+
+
+def of_two(source: str, step: int = 1) -> tuple[int, ...]:
+    """Who is blamed of two ranks with unlike rates."""
+    text = dedent(source).strip() + "\n"
+    line = next(n for n, one in enumerate(text.splitlines(), 1) if "SGD(" in one)
+    drawn = "\n".join(
+        f"rank {rank} | wrap=ddp:w  holds(kind=SGD,names=w)@t.py:{line}  "
+        f"hyperparameters(shared,kind=SGD,step={step},names=0.lr,values={rate})@t.py:8"
+        for rank, rate in enumerate(["0.1", "0.2"])
+    )
+    (one,) = differing(replace(sketch(drawn), sources={"t.py": text}))
+    assert one.by_source is bool(one.culprits)
+    return one.culprits
+
+
+@pytest.mark.parametrize(
+    ("rate", "culprits"),
+    [
+        ("args.lr * (1 + (rank == 1))", (1,)),
+        ("0.1 if rank == 0 else 0.2", (0,)),
+        ("args.lr if rank != 1 else 0.2", (1,)),
+        ("HOSTS[rank]", ()),  # of a table one entry is as good as another
+        ("0.1 * (rank + 1)", ()),
+        ("args.lr", ()),
+    ],
+)
+def test_of_two_the_one_is_blamed_whom_the_source_gives_its_own(
+    rate: str, culprits: tuple[int, ...]
+) -> None:
+    source = f"""
+    HOSTS = [0.1, 0.2]
+    rank = dist.get_rank()
+    rate = {rate}
+    opt = SGD(model.parameters(), rate)
+    """
+    assert of_two(source) == culprits
+
+
+def test_what_ranks_began_alike_with_singles_out_nobody() -> None:
+    source = """
+    rank = dist.get_rank()
+    opt = SGD(model.parameters(), lr=0.2 if rank == 1 else 0.1)
+    """
+    assert of_two(source) == (1,)
+    assert of_two(source, step=3) == ()
+
+
+def test_an_assignment_under_a_test_of_the_rank_is_its_own() -> None:
+    source = """
+    rate = 0.1
+    if dist.get_rank() == 1:
+        rate = 0.2
+    opt = SGD(model.parameters(), lr=rate)
+    """
+    assert of_two(source) == (1,)

@@ -84,9 +84,7 @@ def callers(run: Run, place: Place) -> Iterator[Place]:
     }
     for line in sorted(lines):
         functions = [
-            node.name
-            for node, _ in _path(tree, line)
-            if isinstance(node, _FUNCTIONS)
+            node.name for node, _ in _path(tree, line) if isinstance(node, _FUNCTIONS)
         ]
         yield Place(place.file, line, functions[-1] if functions else "<module>")
 

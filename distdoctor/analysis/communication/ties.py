@@ -9,7 +9,6 @@ in each round, has left it.
 from __future__ import annotations
 
 import ast
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -28,14 +27,12 @@ from distdoctor.analysis.reasons import (
     where_of,
 )
 from distdoctor.analysis.source.program import Function
-from distdoctor.analysis.source.ranked import RankReader
+from distdoctor.analysis.source.singled import by_expression
 from distdoctor.model.events import Place
 from distdoctor.model.findings import Certainty
 from distdoctor.model.run import Frame, Run, named
 
 _BY_ROUNDS = {Why.FINISHED, Why.UNEVEN, Why.SKIPPED}
-
-_MANY = 8  # ranks of a larger job, to ask which of them a head singles out
 
 _LONGEST = 60
 
@@ -83,20 +80,7 @@ def _its(ranks: Sequence[int]) -> str:
 def _singles_out(run: Run, loop: Loop, function: Function) -> set[int]:
     """Ranks of the run for which a part of the head is not what it is for most."""
     asked = loop.test if isinstance(loop, ast.While) else loop.iter
-    program = program_of(run)
-    readers = [RankReader(program, rank, _MANY) for rank in range(_MANY)]
-    for part in ast.walk(asked):
-        if not isinstance(part, ast.expr):
-            continue
-        values = [reader.value(part, function) for reader in readers]
-        if not all(one.is_known and one.ranked for one in values):
-            continue
-        known = [repr(one.value) for one in values]
-        usual, count = Counter(known).most_common(1)[0]
-        if count < _MANY:
-            few = {rank for rank, one in enumerate(known) if one != usual}
-            return few & {*run.seen} if 2 * count > _MANY else set()
-    return set()
+    return by_expression(program_of(run), asked, function) & {*run.seen}
 
 
 def left_by_one_side(run: Run, told: Divergence) -> Divergence:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.replication.replicas import replicas
+from distdoctor.analysis.source.singled import by_argument
 from distdoctor.analysis.source.ways import Ways
 from distdoctor.model.events import Place
 from distdoctor.model.observed.gradients import Holds
@@ -32,13 +33,16 @@ class Differing:
     Attributes:
         first: By rank, the first step at which they differ.
         settings: Group and name, and by rank the value; as many as differ there.
-        culprits: The minority; empty if there is none.
+        culprits: The minority, or in a tie those whom the source gives a value of
+            their own; empty if there are none.
+        by_source: The source told them.
         ranks: Of the model.
     """
 
     first: dict[int, Hyperparameters]
     settings: dict[str, dict[int, str]]
     culprits: tuple[int, ...]
+    by_source: bool
     ranks: tuple[int, ...]
 
 
@@ -58,7 +62,9 @@ def differing(run: Run) -> Iterator[Differing]:
             settings = dict(_unequal(by_rank))
             if settings:
                 known.add(optimizer)
-                yield Differing(by_rank, settings, _minority(settings, ranks), ranks)
+                few = _minority(settings, ranks)
+                told_by = () if few else _singled_out(run, by_rank, settings, ranks)
+                yield Differing(by_rank, settings, few or told_by, bool(told_by), ranks)
 
 
 def _by_step(
@@ -103,10 +109,36 @@ def _minority(
     )
 
 
+POSITIONS = {"lr": 1}
+"""Of arguments that people give without their name."""
+
+
+def _singled_out(
+    run: Run,
+    by_rank: dict[int, Hyperparameters],
+    settings: dict[str, dict[int, str]],
+    ranks: Sequence[int],
+) -> tuple[int, ...]:
+    """Ranks that the source gives a value of their own, of a tie that began with it."""
+    first = next(iter(by_rank.values()))
+    made = _made_at(run, first, ranks)
+    if made is None or first.step > 1 or not run.sources:
+        return ()
+    for name in dict.fromkeys(name.partition(".")[2] for name in settings):
+        position = POSITIONS.get(name, -1)
+        few = by_argument(program_of(run), made, name, position) & {*ranks}
+        if few and few < {*ranks}:
+            return tuple(sorted(few))
+    return ()
+
+
 def made_at(run: Run, one: Differing) -> Place | None:
     """The line that made the optimizer; None: nobody knows it."""
-    first = next(iter(one.first.values()))
-    for rank in one.ranks:
+    return _made_at(run, next(iter(one.first.values())), one.ranks)
+
+
+def _made_at(run: Run, first: Hyperparameters, ranks: Sequence[int]) -> Place | None:
+    for rank in ranks:
         for event in run.of(Holds, rank):
             if event.kind == first.kind and event.place is not None:
                 return event.place
