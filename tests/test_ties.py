@@ -158,3 +158,29 @@ def test_within_a_loop_of_both_they_must_be_in_one_round(
         1: [frame(5, "save"), frame(8, "<module>", theirs)],
     }
     assert left(IN_EPOCHS, stacks).culprits == culprits
+
+
+MOST_SAVE = """
+    rank 0 | barrier@t.py:5  all_reduce(4)@t.py:3  barrier@t.py:5!
+    rank 1 | barrier@t.py:5  all_reduce(4)@t.py:3  barrier@t.py:5!
+    rank 2 | barrier@t.py:5  all_reduce(4)@t.py:3  all_reduce(4)@t.py:3...
+"""
+
+
+@pytest.mark.parametrize(
+    ("theirs", "why"), [(1, Why.UNEVEN), (2, Why.SKIPPED), (None, Why.SKIPPED)]
+)
+def test_who_has_one_more_round_did_not_skip_what_is_behind_the_loop(
+    theirs: int | None, why: Why
+) -> None:
+    saving = [frame(5, "save"), frame(8, "<module>", 1)]
+    stacks = {
+        0: saving,
+        1: saving,
+        2: [frame(3, "train"), frame(7, "<module>", theirs)],
+    }
+    run = replace(sketch(MOST_SAVE), sources={"t.py": IN_EPOCHS}, stacks=stacks)
+    (found,) = divergences(run)
+    assert (found.why, found.culprits, found.victims) == (why, (2,), (0, 1))
+    if why is Why.UNEVEN:
+        assert "one more round of the loop at t.py:2" in found.story

@@ -44,7 +44,11 @@ from distdoctor.analysis.communication.setting_up import (
     of_setting_up,
 )
 from distdoctor.analysis.communication.swallowed import swallowed_exception
-from distdoctor.analysis.communication.ties import by_the_head, left_by_one_side
+from distdoctor.analysis.communication.ties import (
+    by_the_head,
+    gone_on_alone,
+    left_by_one_side,
+)
 from distdoctor.analysis.communication.turns import other_orders
 from distdoctor.analysis.communication.unanswered import left_over, unanswered
 from distdoctor.analysis.communication.unused import unused_parameters
@@ -139,7 +143,8 @@ def _by_the_source(
     told = [either_way(run, fault, divergence) for divergence in told]
     told = [singled_out(run, divergence) for divergence in told]
     told = [forked(run, divergence) for divergence in told]
-    return [left_by_one_side(run, divergence) for divergence in told]
+    told = [left_by_one_side(run, divergence) for divergence in told]
+    return [gone_on_alone(run, divergence) for divergence in told]
 
 
 def _in_their_terms(run: Run, found: list[Divergence]) -> list[Divergence]:

@@ -18,6 +18,7 @@ from distdoctor.analysis.communication.departures import is_unconditional
 from distdoctor.analysis.communication.guarded import GUARD
 from distdoctor.analysis.communication.leaving import Loop, loops_of
 from distdoctor.analysis.reasons import (
+    SKIPPED_HERE,
     Divergence,
     Why,
     capital,
@@ -118,6 +119,33 @@ def left_by_one_side(run: Run, told: Divergence) -> Divergence:
             "that loop.",
         )
     return told
+
+
+def gone_on_alone(run: Run, told: Divergence) -> Divergence:
+    """A skipped call, told as what it is where who skipped it will yet come to it.
+
+    A few ranks that are in a loop which most have left had more rounds of it; the call
+    of the others stands behind the loop.
+    """
+    skipped = any(line.remark == SKIPPED_HERE for line in told.elsewhere)
+    if told.why is not Why.SKIPPED or not skipped or not run.sources:
+        return told
+    inside, outside = told.culprits, told.victims
+    if not inside or not outside or {*inside, *outside} - {*told.calls}:
+        return told
+    loop = _left(run, inside[0], outside[0])
+    if loop is None:
+        return told
+    call, other = told.calls[inside[0]], told.calls[outside[0]]
+    return replace(
+        told,
+        why=Why.UNEVEN,
+        certainty=Certainty.LIKELY,
+        elsewhere=(*pointers([loop.place], inside, "still in this loop"),),
+        story=f"{capital(named(inside))} {waits(inside)} in {call.op} "
+        f"({where_of(told)}) in one more round of the loop at {loop.place}, which "
+        f"{named(outside)} {has(outside)} left for {other.op} ({other.place}).",
+    )
 
 
 def _left(run: Run, inside: int, outside: int) -> loops.Loop | None:
