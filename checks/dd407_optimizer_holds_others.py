@@ -57,8 +57,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.reasons import pointers
 from distdoctor.analysis.steps.gradients import places, some
-from distdoctor.analysis.steps.optimizing import Missed, held, missed
+from distdoctor.analysis.steps.optimizing import Missed, chosen_at, held, missed
 from distdoctor.model.events import Event
 from distdoctor.model.findings import Certainty, Finding, Severity
 from distdoctor.model.observed.gradients import Holds
@@ -99,7 +100,9 @@ def _finding(run: Run, found: list[Missed]) -> Finding:
     else:
         message += ", unless they are to stay as they are"
     proved = one.idle is not None or one.event.late
-    made: list[Event] = [each.holds for each in held(run, one.event.rank)]
+    holds = [each.holds for each in held(run, one.event.rank)]
+    chosen = dict.fromkeys(place for each in holds for place in chosen_at(run, each))
+    made: list[Event] = [*holds]
     idle: list[Event] = [] if one.idle is None else [one.idle.holds]
     return Finding(
         message=message,
@@ -107,6 +110,7 @@ def _finding(run: Run, found: list[Missed]) -> Finding:
         culprits=() if everyone else ranks,
         locations=(
             *places([each.event for each in found], ranks, "comes into the model late"),
+            *(() if proved else pointers(chosen, ranks, "chooses what it holds")),
             *places(idle or made, ranks, "makes the optimizer"),
         ),
         certainty=Certainty.PROVED if proved else Certainty.LIKELY,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from distdoctor.model.events import Observation
+from distdoctor.analysis.communication.branches import program_of
+from distdoctor.analysis.source.ways import Ways
+from distdoctor.model.events import Observation, Place
 from distdoctor.model.observed.gradients import (
     NO_GRADIENT,
     NOT_FINITE,
@@ -53,6 +55,21 @@ def held(run: Run, rank: int) -> list[Held]:
         elif isinstance(event, Gradients) and event.optimizer in last:
             last[event.optimizer].seen.append(event)
     return found
+
+
+_MOST_LINES = 2
+
+
+def chosen_at(run: Run, holds: Holds) -> list[Place]:
+    """Lines that make the list of parameters an optimizer is given, the first first.
+
+    Empty where it is given them as they come, or the way of the list forks.
+    """
+    if holds.place is None:
+        return []
+    ways = Ways(program_of(run), holds.rank, run.world_size)
+    way = ways.argument(holds.place, "params", 0, holds.kind)
+    return [] if way is None else way.last(_MOST_LINES)
 
 
 @dataclass(frozen=True, slots=True)
