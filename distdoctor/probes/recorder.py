@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _SMALL_BYTES = 256 * 1024  # a process without a rank only tells how it failed
 
-_FREED_S = 0.02  # a thread that is done with a call frees its tensors in microseconds
+_FREED_S = 0.05  # freeing takes microseconds, and a busy machine may put it off
 
 _sleep = time.sleep  # a job may put another in its place
 
@@ -134,10 +134,10 @@ class Recorder:
         """Write down what is not yet; more may come.
 
         Waits a moment for the backend's threads, without the interpreter's lock. A
-        call is done before its thread lets go of the tensors. Those that C++ made, as
-        the buckets of a DDP model, are Python objects too since a kernel of ours saw
-        them, and freeing such a one takes that lock: a thread that has not done so
-        when the group is freed, or when Python ends, would wait for it forever.
+        call is done before its thread lets go of it, and with it of Python objects:
+        those of the caller's thread-local state (seen with torch 2.13), and tensors
+        that a kernel of ours saw. Freeing them takes that lock: a thread that has not
+        done so when the group is freed, or when Python ends, would wait forever.
         """
         if self.writer is not None:
             for tell in self.on_end:
