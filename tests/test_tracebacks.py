@@ -1,16 +1,17 @@
 """Tracebacks of a job: without distdoctor's own lines."""
 
-import importlib
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from distdoctor.probes import sites, tracebacks
 
+WALK = "_walk_tb_with_full_positions"
 OURS = str(Path(sites.__file__).with_name("boot.py"))
 
 
@@ -35,10 +36,11 @@ def raised(chain: Callable[[], Any]) -> BaseException:
 
 
 @pytest.fixture
-def printing() -> Iterator[Any]:
+def printing(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    # As it was, and not loaded anew: pytest holds functions of this very module.
+    monkeypatch.setattr(traceback, WALK, getattr(traceback, WALK))
     tracebacks.watch_printing(traceback)
-    yield traceback
-    importlib.reload(traceback)
+    return traceback
 
 
 THROUGH_US = living_in(OURS, living_in("/job/train.py", living_in(OURS, fails)))
@@ -64,14 +66,18 @@ def test_the_exception_that_led_to_it_shows_none_either() -> None:
     assert OURS not in files(cause)
 
 
-def test_what_the_job_prints_of_an_exception_shows_none(printing: Any) -> None:
+def test_what_the_job_prints_of_an_exception_shows_none(
+    printing: ModuleType,
+) -> None:
     said = "".join(printing.format_exception(raised(THROUGH_US)))
     assert OURS not in said
     assert "/job/train.py" in said
     assert "KeyError: 'weights'" in said
 
 
-def test_an_exception_all_of_whose_lines_are_ours_stays_as_it_is(printing: Any) -> None:
+def test_an_exception_all_of_whose_lines_are_ours_stays_as_it_is(
+    printing: ModuleType,
+) -> None:
     error = raised(living_in(OURS, fails))
     lone = error.__traceback__
     assert lone is not None
@@ -84,4 +90,4 @@ def test_an_exception_all_of_whose_lines_are_ours_stays_as_it_is(printing: Any) 
 
 
 def test_python_has_the_function_that_is_replaced() -> None:
-    assert hasattr(traceback, "_walk_tb_with_full_positions"), sys.version
+    assert hasattr(traceback, WALK), sys.version
