@@ -6,6 +6,7 @@ import pytest
 
 from distdoctor.analysis.source.origins import guarded, origins
 from distdoctor.analysis.source.program import Program
+from distdoctor.analysis.source.shares import shares
 from distdoctor.model.events import Place
 
 
@@ -132,3 +133,90 @@ def test_what_all_ranks_come_through_is_no_guard(test: str) -> None:
 
 def test_a_guard_that_keeps_the_rank_out_explains_nothing() -> None:
     assert guard("self.is_main", 1, [0]) is None
+
+
+def dealt(source: str) -> list[int]:
+    """Lines by which what the loop `for batch in` goes through is dealt out."""
+    text = dedent(source).strip() + "\n"
+    rows = enumerate(text.splitlines(), start=1)
+    (loop,) = (n for n, line in rows if "for batch in" in line)
+    return [one.line for one in shares(Program({"t.py": text}), Place("t.py", loop))]
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        (
+            """
+            def load(rank, world):
+                docs = read()
+                docs = docs[rank::world]
+                return [one for one in docs if len(one) > 8]
+            for batch in batches(load(rank, world), epoch, rank):
+                step(batch)
+            """,
+            3,
+        ),
+        (
+            """
+            def batches(docs):
+                for start in range(0, len(docs), 8):
+                    yield docs[start : start + 8]
+            mine = islice(read(), dist.get_rank(), None, dist.get_world_size())
+            for batch in batches(list(mine)):
+                step(batch)
+            """,
+            4,
+        ),
+        (
+            """
+            def read(path, rank, world):
+                for i, line in enumerate(open(path)):
+                    if i % world == rank:
+                        yield line.split()
+            for batch in read("docs", rank, world):
+                step(batch)
+            """,
+            4,
+        ),
+        (
+            """
+            def main():
+                me, size = dist.get_rank(), dist.get_world_size()
+                part = read()[me::size]
+                for batch in batches(part, me):
+                    step(batch)
+            """,
+            3,
+        ),
+        (
+            """
+            class Reader:
+                def __init__(self, files, args):
+                    self.files = files[args.rank]
+            reader = Reader(files, args)
+            for batch in reader.files:
+                step(batch)
+            """,
+            3,
+        ),
+    ],
+    ids=["a stride", "a slice of an iterator", "in turn", "a name", "a file each"],
+)
+def test_where_what_a_loop_goes_through_is_dealt_out_is_found(
+    source: str, line: int
+) -> None:
+    assert line in dealt(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "docs = read()\nfor batch in batches(docs, 8):\n    step(batch)",
+        "docs = shuffled(read(), rank)\nfor batch in docs:\n    step(batch)",
+        "for batch in range(10):\n    if batch % world == rank:\n        step(batch)",
+    ],
+    ids=["all of it", "a seed", "no round less"],
+)
+def test_what_all_ranks_go_through_has_no_such_line(source: str) -> None:
+    assert dealt(source) == []

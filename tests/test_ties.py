@@ -184,3 +184,39 @@ def test_who_has_one_more_round_did_not_skip_what_is_behind_the_loop(
     assert (found.why, found.culprits, found.victims) == (why, (2,), (0, 1))
     if why is Why.UNEVEN:
         assert "one more round of the loop at t.py:2" in found.story
+
+
+DEALT_OUT = cleandoc("""
+    def train(items):
+        for batch in items:
+            all_reduce(batch)
+    def save():
+        barrier()
+    for epoch in range(9):
+        train([one for one in read()[dist.get_rank() :: 3] if keep(one)])
+        save()
+""")
+
+
+@pytest.mark.parametrize("alone", [2, 0], ids=["one more", "one less"])
+def test_who_has_another_number_of_rounds_learns_where_its_items_come_from(
+    alone: int,
+) -> None:
+    saving = [frame(5, "save"), frame(8, "<module>", 1)]
+    training = [frame(3, "train"), frame(7, "<module>", 1)]
+    drawing = """
+        rank 0 | barrier@t.py:5  all_reduce(4)@t.py:3  {0}
+        rank 1 | barrier@t.py:5  all_reduce(4)@t.py:3  {1}
+        rank 2 | barrier@t.py:5  all_reduce(4)@t.py:3  {2}
+    """
+    ends = ["barrier@t.py:5!", "all_reduce(4)@t.py:3..."]
+    inside = [(rank == alone) == (alone == 2) for rank in range(3)]
+    run = replace(
+        sketch(drawing.format(*(ends[one] for one in inside))),
+        sources={"t.py": DEALT_OUT},
+        stacks={rank: training if inside[rank] else saving for rank in range(3)},
+    )
+    (found,) = divergences(run)
+    assert (found.why, found.culprits) == (Why.UNEVEN, (alone,))
+    (dealt,) = [one for one in found.elsewhere if "share" in one.remark]
+    assert (dealt.place.line, dealt.ranks) == (7, (alone,))

@@ -11,6 +11,7 @@ import numpy as np
 from distdoctor.analysis.communication import loops
 from distdoctor.analysis.communication.camps import Camp
 from distdoctor.analysis.communication.passing import came_past
+from distdoctor.analysis.communication.shares import dealt_out
 from distdoctor.analysis.reasons import (
     at,
     capital,
@@ -55,6 +56,7 @@ def fewer_rounds(run: Run, major: Camp, minor: Camp) -> dict[str, object] | None
         "elsewhere": (
             *pointers(loops.ways_out(run, place), minor.ranks, "a way out of the loop"),
             *pointers([place], minor.ranks, "left this loop"),
+            *dealt_out(run, place, minor.ranks),
         ),
         "story": f"{capital(named(minor.ranks))} left the loop at {place} and "
         f"{'are' if len(minor.ranks) > 1 else 'is'} at {minor.call.op} "

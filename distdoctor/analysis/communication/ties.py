@@ -17,6 +17,7 @@ from distdoctor.analysis.communication.branches import program_of, ways_to
 from distdoctor.analysis.communication.departures import is_unconditional
 from distdoctor.analysis.communication.guarded import GUARD
 from distdoctor.analysis.communication.leaving import Loop, loops_of
+from distdoctor.analysis.communication.shares import dealt_out
 from distdoctor.analysis.reasons import (
     SKIPPED_HERE,
     Divergence,
@@ -141,7 +142,10 @@ def gone_on_alone(run: Run, told: Divergence) -> Divergence:
         told,
         why=Why.UNEVEN,
         certainty=Certainty.LIKELY,
-        elsewhere=(*pointers([loop.place], inside, "still in this loop"),),
+        elsewhere=(
+            *pointers([loop.place], inside, "still in this loop"),
+            *dealt_out(run, loop.place, inside),
+        ),
         story=f"{capital(named(inside))} {waits(inside)} in {call.op} "
         f"({where_of(told)}) in one more round of the loop at {loop.place}, which "
         f"{named(outside)} {has(outside)} left for {other.op} ({other.place}).",
