@@ -6,7 +6,7 @@ from distdoctor.analysis.communication.divergence import divergences
 from distdoctor.analysis.communication.early import raced
 from distdoctor.analysis.reasons import Divergence, Why
 from distdoctor.model.drawing import sketch
-from distdoctor.model.findings import Role
+from distdoctor.model.findings import Certainty, Role
 
 
 def early(drawing: str) -> list[Divergence]:
@@ -84,6 +84,33 @@ def test_a_fault_that_explains_the_end_comes_first() -> None:
         """
     )
     assert Why.EARLY not in {one.why for one in divergences(run)}
+
+
+LEAVES = """
+    rank 0 | all_reduce(4)@t.py:5  {flag}  all_reduce(4)@t.py:5...
+    rank 1 | all_reduce(4)@t.py:5  {flag}  barrier@t.py:9!
+"""
+
+
+def test_who_leaves_right_behind_what_nobody_waits_for_read_it_too_early() -> None:
+    (found,) = early(LEAVES.format(flag="all_reduce(1)@t.py:7&'...issued"))
+    assert (found.culprits, found.victims) == ((), (0, 1))
+    assert found.elsewhere[0].place.line == 7
+    assert found.certainty is Certainty.LIKELY
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "all_reduce(1)@t.py:7",
+        "all_reduce(1)@t.py:7&",
+        "all_reduce(1)@t.py:7&'...issued  all_reduce(4)@t.py:8",
+        "all_reduce(1)@t.py:7&  all_reduce(1)@t.py:7&'...issued",
+    ],
+    ids=["waits", "keeps the handle", "another call between", "waits at times"],
+)
+def test_who_leaves_otherwise_is_told_as_it_was(flag: str) -> None:
+    assert not early(LEAVES.format(flag=flag))
 
 
 def of_buckets(*waited: tuple[str, ...]) -> str:

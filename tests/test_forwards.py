@@ -1,5 +1,8 @@
 """Passes through a wrapped model that only some ranks made, from drawings."""
 
+from dataclasses import replace
+from inspect import cleandoc
+
 import pytest
 
 from distdoctor.analysis.communication.divergence import divergences
@@ -61,3 +64,25 @@ def test_a_rank_that_left_early_is_missed_by_the_forward_of_the_rest(how: str) -
     (divergence,) = divergences(run)
     assert divergence.why in {Why.FINISHED, Why.DIED}
     assert divergence.culprits == (2,)
+
+
+def test_one_that_evaluates_alone_at_the_end_is_not_missed_by_its_loaders() -> None:
+    """Rank 1 has finished, with all loaders it knows: rank 0 goes through another."""
+    run = sketch(
+        """
+        rank 0 | broadcast(8,by=ddp)@t.py:7  batches=2@t.py:6  batches=1@e.py:2...  broadcast(8,by=ddp)@e.py:3...
+        rank 1 | broadcast(8,by=ddp)@t.py:7  batches=2@t.py:6  leave@t.py:9  exit=0
+        """  # noqa: E501 - a rank is drawn on one line
+    )
+    source = cleandoc("""
+        def predict(loader):
+            for batch in loader:
+                model(batch)
+        def validate():
+            predict(held_out)
+        validate()
+    """)
+    run = replace(run, sources={"e.py": source})
+    (divergence,) = divergences(run)
+    assert (divergence.why, divergence.culprits) == (Why.FORWARD, (0,))
+    assert [line.place.line for line in divergence.elsewhere] == [5, 6]

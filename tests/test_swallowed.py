@@ -6,10 +6,11 @@ from inspect import cleandoc
 import pytest
 
 from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.analysis.reasons import Why
+from distdoctor.analysis.reasons import Divergence, Why
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Failure, Place
 from distdoctor.model.findings import Certainty
+from distdoctor.model.run import Frame
 
 WAY_AROUND = """
 def train():
@@ -272,3 +273,59 @@ def test_of_a_loop_that_all_are_still_in_the_rounds_do_not_count() -> None:
     sites = [site and replace(site, function=names[site.line]) for site in run.sites]
     (divergence,) = divergences(replace(run, sites=sites, sources={"t.py": text}))
     assert (divergence.why, divergence.culprits) == (Why.SWALLOWED, (0,))
+
+
+TWO_PARTS = cleandoc("""
+    def critic():
+        for step in range(9):
+            try:
+                loss = forward(step)
+                all_reduce(loss)
+            except ValueError:
+                continue
+    def actor():
+        all_gather(loss())
+    actor()
+    critic()
+    actor()
+""")
+
+NEVER_CAME = """
+    rank 0 | all_gather(4)@t.py:9  all_gather(4)@t.py:9!
+    rank 1 | all_gather(4)@t.py:9  all_reduce(4)@t.py:5...
+"""
+
+
+def parted(source: str) -> Divergence:
+    """Rank 1 is in a loop of which rank 0, behind it, never made a call."""
+    actor = [Place("t.py", 9, "actor"), Place("t.py", 12, "<module>")]
+    critic = [Place("t.py", 5, "critic"), Place("t.py", 11, "<module>")]
+    stacks = {0: [Frame(one) for one in actor], 1: [Frame(one) for one in critic]}
+    run = replace(sketch(NEVER_CAME), sources={"t.py": source}, stacks=stacks)
+    (found,) = divergences(run)
+    return found
+
+
+def test_who_is_behind_a_loop_and_never_called_in_it_swallowed_something() -> None:
+    found = parted(TWO_PARTS)
+    assert (found.why, found.culprits) == (Why.SWALLOWED, (0,))
+    assert found.certainty is Certainty.LIKELY
+    assert found.elsewhere[0].place.line == 6
+
+
+def test_without_a_handler_it_left_the_loop() -> None:
+    source = TWO_PARTS.replace("continue", "raise")
+    found = parted(source)
+    assert (found.why, found.culprits) == (Why.SKIPPED, (0,))
+    assert found.certainty is Certainty.LIKELY
+
+
+@pytest.mark.parametrize("rounds", ["rounds_of(rank)", "read()"])
+def test_a_loop_that_may_have_no_rounds_needs_no_handler(rounds: str) -> None:
+    found = parted(TWO_PARTS.replace("range(9)", rounds))
+    assert (found.why, found.culprits) == (Why.SKIPPED, (0,))
+
+
+def test_a_loop_that_is_not_for_all_is_its_own_ranks() -> None:
+    found = parted(TWO_PARTS.replace("\ncritic()\n", "\nif data(): critic()\n"))
+    assert (found.why, found.culprits) == (Why.SKIPPED, (1,))

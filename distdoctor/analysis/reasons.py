@@ -70,6 +70,9 @@ class Why(StrEnum):
 SKIPPED_HERE = "skipped this call"
 """Remark at the line of a call that the ranks at fault did not make."""
 
+LEFT_LOOP = "left this loop"
+"""Remark at the head of a loop that the ranks at fault are behind."""
+
 
 @dataclass(frozen=True, slots=True)
 class Divergence:

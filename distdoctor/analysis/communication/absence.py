@@ -185,6 +185,7 @@ def _added(run: Run, side: Camp, finished: list[int]) -> bool:
 
 
 def _uneven_end(run: Run, rank: int, side: Camp) -> bool:
-    return any(
-        event.ended and event.place is not None for event in run.of(Batch, rank)
-    ) and any(not event.ended for event in run.of(Batch, side.rank))
+    """Whether a loader has ended on a rank which the waiting ones still go through."""
+    over = {one.place for one in run.of(Batch, rank) if one.ended and one.place}
+    last = {one.place: one for one in run.of(Batch, side.rank)}
+    return any(place in over and not one.ended for place, one in last.items())

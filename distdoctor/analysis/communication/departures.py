@@ -34,6 +34,8 @@ _BY_ROUNDS = {Why.FINISHED, Why.UNEVEN, Why.SKIPPED}
 
 _MAY_DIFFER = {Nature.LOCAL, Nature.OPEN}
 
+_COMMON = {Nature.COMMON, Nature.AGREED}
+
 
 def departed(run: Run, told: Divergence) -> Divergence:
     """The same divergence, with the statement by which its culprits left a loop."""
@@ -67,15 +69,19 @@ def departed(run: Run, told: Divergence) -> Divergence:
 def kept_rounds(run: Run, told: Divergence) -> bool:
     """Whether the source leaves the culprits no way out of the loops but the common.
 
-    They are behind these loops, or gone, and made a call less in them than the others.
+    They are behind these loops, or gone, and made a call less in them than the others;
+    who never made it came by all the same, if nothing leads around it.
     """
-    waiting = _waiting(run, told)
+    waiting = _first_waiting(told)
     if waiting is None:
+        return False
+    if not made_it_before(run, told, waiting) and not all(
+        must_pass(run, chain) for chain in ways_to(run, waiting)
+    ):
         return False
     ways = list(_ways(run, told, waiting))
     heads = _heads(run, waiting, _stands(run, told) or [])
-    common = {Nature.COMMON, Nature.AGREED}
-    return bool(heads) and {*heads} <= common and all(way.stays for way in ways)
+    return bool(heads) and {*heads} <= _COMMON and all(way.stays for way in ways)
 
 
 def is_unconditional(run: Run, stack: Sequence[Place]) -> bool:
@@ -97,12 +103,33 @@ def is_unconditional(run: Run, stack: Sequence[Place]) -> bool:
     return True
 
 
+def must_pass(run: Run, stack: Sequence[Place]) -> bool:
+    """Whether all ranks come to a call, or none: what leads around it is common.
+
+    Args:
+        run: Holds the sources.
+        stack: The line of the call, and those of its callers.
+    """
+    program = program_of(run)
+    for place in stack:
+        function = program.at(place.file, place.line)
+        if function is None:
+            return False
+        if any(way.nature not in _COMMON for way in skips(run, function, place)):
+            return False
+    return True
+
+
 def _waiting(run: Run, told: Divergence) -> Call | None:
     """The call of the others, if all culprits made such a one before."""
-    waiting = [call for rank, call in told.calls.items() if rank in told.victims]
-    if not waiting or not _made_it_before(run, told, waiting[0]):
-        return None
-    return waiting[0]
+    waiting = _first_waiting(told)
+    made = waiting is not None and made_it_before(run, told, waiting)
+    return waiting if made else None
+
+
+def _first_waiting(told: Divergence) -> Call | None:
+    waiting = (call for rank, call in told.calls.items() if rank in told.victims)
+    return next(waiting, None)
 
 
 def _heads(run: Run, waiting: Call, stands: Sequence[Place]) -> list[Nature]:
@@ -120,8 +147,14 @@ def _heads(run: Run, waiting: Call, stands: Sequence[Place]) -> list[Nature]:
     ]
 
 
-def _made_it_before(run: Run, told: Divergence, waiting: Call) -> bool:
-    """Whether all culprits were in the loop: they made such a call from that line."""
+def made_it_before(run: Run, told: Divergence, waiting: Call) -> bool:
+    """Whether all culprits were in the loop: they made such a call from that line.
+
+    Args:
+        run: Holds the calls.
+        told: Names the culprits.
+        waiting: In which the others wait.
+    """
     if waiting.place not in run.sites:
         return False
     site = run.sites.index(waiting.place)

@@ -21,7 +21,7 @@ from distdoctor.analysis.communication.children import in_children
 from distdoctor.analysis.communication.deaths import deaths
 from distdoctor.analysis.communication.departures import departed
 from distdoctor.analysis.communication.devices import wrong_device
-from distdoctor.analysis.communication.early import early
+from distdoctor.analysis.communication.early import decided_early, early
 from distdoctor.analysis.communication.forks import forked
 from distdoctor.analysis.communication.forwards import forward_by_some
 from distdoctor.analysis.communication.guarded import GUARD, either_way, guarded
@@ -35,6 +35,7 @@ from distdoctor.analysis.communication.mismatch import (
     unfit_splits,
     unseen_swaps,
 )
+from distdoctor.analysis.communication.overtaken import overtaken
 from distdoctor.analysis.communication.races import race
 from distdoctor.analysis.communication.rendezvous import rendezvous
 from distdoctor.analysis.communication.setting_up import (
@@ -43,6 +44,7 @@ from distdoctor.analysis.communication.setting_up import (
     missing_key,
     of_setting_up,
 )
+from distdoctor.analysis.communication.shares import ran_out
 from distdoctor.analysis.communication.swallowed import swallowed_exception
 from distdoctor.analysis.communication.ties import (
     by_the_head,
@@ -142,6 +144,7 @@ def _by_the_source(
         return [explained]
     told = [either_way(run, fault, divergence) for divergence in told]
     told = [singled_out(run, divergence) for divergence in told]
+    told = [overtaken(run, divergence) for divergence in told]
     told = [forked(run, divergence) for divergence in told]
     told = [left_by_one_side(run, divergence) for divergence in told]
     return [gone_on_alone(run, divergence) for divergence in told]
@@ -152,7 +155,9 @@ def _in_their_terms(run: Run, found: list[Divergence]) -> list[Divergence]:
     found = wrong_device(run, unused_parameters(run, found))
     if any(GUARD in divergence.details for divergence in found):
         return found
+    found = [decided_early(run, divergence) for divergence in found]
     found = [swallowed_exception(run, divergence) for divergence in found]
+    found = [ran_out(run, divergence) for divergence in found]
     found = [by_the_head(run, divergence) for divergence in found]
     found = mixed_dimensions(run, [departed(run, divergence) for divergence in found])
     return [forward_by_some(run, divergence) for divergence in found]

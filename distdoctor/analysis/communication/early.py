@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +12,9 @@ from distdoctor.analysis.communication.wait_for import gone
 from distdoctor.analysis.reasons import Divergence, Why, capital, s
 from distdoctor.analysis.remembered import remembered
 from distdoctor.model.events import Call, Ended, Event, Failure, Place, Touched
-from distdoctor.model.findings import Location, Role
+from distdoctor.model.findings import Certainty, Location, Role
 from distdoctor.model.observed.gradients import Gradients
-from distdoctor.model.operations import OPERATIONS, UNUSED, Waits
+from distdoctor.model.operations import CODE_OF, OPERATIONS, UNUSED, Waits
 from distdoctor.model.run import Run, named
 
 _OFTEN = 2
@@ -27,6 +27,69 @@ def early(run: Run) -> Iterator[Divergence]:
     yield from touched
     if not touched:
         yield from _never_waited_for(run)
+
+
+def decided_early(run: Run, told: Divergence) -> Divergence:
+    """Ranks that left the others, told as ranks that did not wait for what they asked.
+
+    The last that they did before is an asynchronous reduction, and nobody ever waits
+    for those of that line: each rank may have found its own value in place of the
+    common one.
+    """
+    if told.why not in _GONE or not told.culprits:
+        return told
+    last = {rank: _last_before(run, told, rank) for rank in told.culprits}
+    calls = {rank: call for rank, call in last.items() if call is not None}
+    places = {call.place for call in calls.values()}
+    if len(calls) < len(last) or len(places) != 1 or None in places:
+        return told
+    if not all(_never_used(run, call) for call in calls.values()):
+        return told
+    call = next(iter(calls.values()))
+    issuing = [
+        rank
+        for rank in run.seen
+        if any(run.call(row).place == call.place for row in run.rows_of(rank))
+    ]
+    found = _divergence(
+        run,
+        issuing,
+        call,
+        [(call.place, "issued here, and nobody waits")],
+        f"{capital(named(issuing))} never wait{s(issuing)} for {call.op} at "
+        f"{call.place}, and {named(told.culprits)} parted from the others right behind "
+        "it: what was read there may be the rank's own value, and not that of all. "
+        f"{told.story}",
+    )
+    return replace(
+        found,
+        group=told.group,
+        ordinal=told.ordinal,
+        calls=told.calls,
+        elsewhere=(*found.elsewhere, *told.elsewhere),
+        certainty=Certainty.LIKELY,
+    )
+
+
+_GONE = {Why.UNEVEN, Why.SKIPPED, Why.FINISHED}
+
+
+def _last_before(run: Run, told: Divergence, rank: int) -> Call | None:
+    """What a rank called last before it did something else than the others."""
+    stands = told.calls.get(rank)
+    for row in reversed(run.rows_of(rank)):
+        call = run.call(row)
+        if stands is None or call.ordinal < stands.ordinal:
+            return call
+    return None
+
+
+def _never_used(run: Run, call: Call) -> bool:
+    """Whether it is a reduction whose handle was let go, as all of that line were."""
+    if not call.unused or OPERATIONS[CODE_OF[call.op]].waits is Waits.RECEIVER:
+        return False
+    rows = (run.call(row) for row in run.rows_of(call.rank))
+    return all(one.unused for one in rows if one.place == call.place)
 
 
 def raced(run: Run, ranks: Iterable[int]) -> bool:

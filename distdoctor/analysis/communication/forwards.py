@@ -12,8 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from distdoctor.analysis.communication.alignment import Alignment, Meeting, alignments
+from distdoctor.analysis.communication.branches import ways_to
 from distdoctor.analysis.communication.guarded import WRAPPED
 from distdoctor.analysis.reasons import Divergence, Why, capital, pointers, where
+from distdoctor.model.events import Call, Place
 from distdoctor.model.findings import Location
 from distdoctor.model.layers import LAYER_MASK, LAYER_SHIFT, LAYERS
 from distdoctor.model.run import Run, named
@@ -39,16 +41,29 @@ def forward_by_some(run: Run, divergence: Divergence) -> Divergence:
     others = tuple(rank for rank in divergence.group.ranks if rank not in ranks)
     verb = WRAPPED[call.layer][len(ranks) > 1]
     here = () if call.place is None else (call.place,)
+    lines = (
+        *pointers(here, ranks, verb),
+        *pointers(_callers(run, call), ranks, "leads there"),
+    )
     return replace(
         divergence,
         why=Why.FORWARD,
         culprits=ranks,
         victims=others,
-        elsewhere=_untold(divergence, ranks, pointers(here, ranks, verb)),
+        elsewhere=_untold(divergence, ranks, lines),
         story=f"{capital(named(ranks))} alone {verb} at {call.place}, which "
         f"calls {call.op} ({where(meeting.group, meeting.ordinal)}); "
         f"{named(others)} never {'does' if len(others) == 1 else 'do'} so there.",
     )
+
+
+def _callers(run: Run, call: Call) -> list[Place]:
+    """Lines that lead to a call, the next first, where the source has one way there."""
+    ways = ways_to(run, call)
+    return [*ways[0][-2::-1]][:_MOST_CALLERS] if len(ways) == 1 else []
+
+
+_MOST_CALLERS = 2
 
 
 def _untold(

@@ -13,6 +13,7 @@ from distdoctor.analysis.communication.camps import Camp
 from distdoctor.analysis.communication.passing import came_past
 from distdoctor.analysis.communication.shares import dealt_out
 from distdoctor.analysis.reasons import (
+    LEFT_LOOP,
     at,
     capital,
     has,
@@ -55,7 +56,7 @@ def fewer_rounds(run: Run, major: Camp, minor: Camp) -> dict[str, object] | None
     return {
         "elsewhere": (
             *pointers(loops.ways_out(run, place), minor.ranks, "a way out of the loop"),
-            *pointers([place], minor.ranks, "left this loop"),
+            *pointers([place], minor.ranks, LEFT_LOOP),
             *dealt_out(run, place, minor.ranks),
         ),
         "story": f"{capital(named(minor.ranks))} left the loop at {place} and "

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
-from distdoctor.analysis.communication.branches import program_of
-from distdoctor.analysis.reasons import pointers
+from distdoctor.analysis.communication.branches import program_of, ways_to
+from distdoctor.analysis.communication.departures import made_it_before
+from distdoctor.analysis.communication.leaving import loops_of
+from distdoctor.analysis.reasons import (
+    LEFT_LOOP,
+    Divergence,
+    Why,
+    pointers,
+)
 from distdoctor.analysis.source.shares import shares
-from distdoctor.model.events import Place
-from distdoctor.model.findings import Location
-from distdoctor.model.run import Run
+from distdoctor.model.events import Batch, Call, Ended, Left, Place
+from distdoctor.model.findings import Certainty, Location
+from distdoctor.model.run import Run, named
 
 DEALT_OUT = "its share of what the loop goes through is taken here"
 
@@ -21,3 +29,49 @@ def dealt_out(run: Run, loop: Place, ranks: Iterable[int]) -> tuple[Location, ..
     rounds are where to look.
     """
     return pointers(shares(program_of(run), loop), ranks, DEALT_OUT)
+
+
+def ran_out(run: Run, told: Divergence) -> Divergence:
+    """Ranks that have finished, told as ranks whose shares of a loop were shorter.
+
+    They made the call for which the others wait now, in a loop over what each rank has
+    for itself. An end that was asked for, or a loader that was seen to end, is known
+    better.
+    """
+    orderly = told.cause is None or isinstance(told.cause, Left | Ended)
+    if told.why is not Why.FINISHED or not orderly or not run.sources:
+        return told
+    waiting = [told.calls[rank] for rank in told.victims if rank in told.calls]
+    if not waiting or not made_it_before(run, told, waiting[0]):
+        return told
+    if any(run.of(Batch, rank) for rank in told.culprits):
+        return told
+    for loop in _loops_around(run, waiting[0]):
+        dealt = dealt_out(run, loop, told.culprits)
+        if not dealt:
+            continue
+        who, others = named(told.culprits), named(told.victims)
+        return replace(
+            told,
+            why=Why.UNEVEN,
+            certainty=Certainty.LIKELY,
+            elsewhere=(
+                *dealt,
+                *pointers([loop], told.culprits, LEFT_LOOP),
+                *told.elsewhere,
+            ),
+            story=f"{told.story} Each rank goes through a share of its own in the loop "
+            f"at {loop}: {who} most likely had fewer rounds than {others}.",
+        )
+    return told
+
+
+def _loops_around(run: Run, call: Call) -> Iterator[Place]:
+    """Loops that lead to a call, innermost first."""
+    program = program_of(run)
+    for chain in ways_to(run, call):
+        for place in reversed(chain):
+            function = program.at(place.file, place.line)
+            if function is not None:
+                for loop in loops_of(function, place.line):
+                    yield Place(place.file, loop.lineno, place.function)

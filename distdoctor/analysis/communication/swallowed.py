@@ -18,6 +18,7 @@ from distdoctor.analysis.communication.handlers import (
     handler_that_caught,
 )
 from distdoctor.analysis.reasons import (
+    LEFT_LOOP,
     SKIPPED_HERE,
     Divergence,
     Why,
@@ -99,7 +100,10 @@ def _only_way(run: Run, divergence: Divergence) -> Handler | None:
 def _left_out(run: Run, divergence: Divergence) -> bool:
     """Whether it is known that the ranks went through the round and not the call."""
     if divergence.why is Why.SKIPPED:
-        return any(line.remark == SKIPPED_HERE for line in divergence.elsewhere)
+        remarks = {line.remark for line in divergence.elsewhere}
+        if LEFT_LOOP in remarks:
+            return kept_rounds(run, divergence)
+        return SKIPPED_HERE in remarks
     if divergence.why not in {Why.FINISHED, Why.UNEVEN} or isinstance(
         divergence.cause, Batch
     ):

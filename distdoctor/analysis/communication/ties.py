@@ -14,11 +14,12 @@ from dataclasses import replace
 
 from distdoctor.analysis.communication import loops
 from distdoctor.analysis.communication.branches import program_of, ways_to
-from distdoctor.analysis.communication.departures import is_unconditional
+from distdoctor.analysis.communication.departures import is_unconditional, must_pass
 from distdoctor.analysis.communication.guarded import GUARD
 from distdoctor.analysis.communication.leaving import Loop, loops_of
 from distdoctor.analysis.communication.shares import dealt_out
 from distdoctor.analysis.reasons import (
+    LEFT_LOOP,
     SKIPPED_HERE,
     Divergence,
     Why,
@@ -86,19 +87,18 @@ def _singles_out(run: Run, loop: Loop, function: Function) -> set[int]:
 
 
 def left_by_one_side(run: Run, told: Divergence) -> Divergence:
-    """A tie of two calls, told as a loop that the one side has left."""
-    undecided = told.why is Why.OPERATION and not told.culprits
-    if not undecided or GUARD in told.details or not run.sources:
+    """A tie of two calls, told as a loop that the one side has left.
+
+    That a call is new to one side, and the other one's is not, is a weaker sign.
+    """
+    if GUARD in told.details or not run.sources:
         return told
-    sides: dict[object, list[int]] = {}
-    for rank, call in sorted(told.calls.items()):
-        sides.setdefault(call.place, []).append(rank)
-    if len(sides) != 2 or None in sides:
-        return told
-    first, second = sides.values()
-    for inside, outside in ((first, second), (second, first)):
+    undecided = not told.culprits
+    for inside, outside in _tied(told):
         loop = _left(run, inside[0], outside[0])
         if loop is None:
+            continue
+        if not undecided and not must_pass(run, _way_to(run, inside[0], outside[0])):
             continue
         call, other = told.calls[inside[0]], told.calls[outside[0]]
         return replace(
@@ -111,7 +111,7 @@ def left_by_one_side(run: Run, told: Divergence) -> Divergence:
                 *pointers(
                     loops.ways_out(run, loop.place), outside, "a way out of the loop"
                 ),
-                *pointers([loop.place], outside, "left this loop"),
+                *pointers([loop.place], outside, LEFT_LOOP),
                 *told.elsewhere,
             ),
             story=f"{capital(named(outside))} {has(outside)} left the loop at "
@@ -120,6 +120,22 @@ def left_by_one_side(run: Run, told: Divergence) -> Divergence:
             "that loop.",
         )
     return told
+
+
+def _tied(told: Divergence) -> Iterator[tuple[list[int], list[int]]]:
+    """Two sides of one size: who may be in a loop, and who may have left it."""
+    sides: dict[object, list[int]] = {}
+    for rank, call in sorted(told.calls.items()):
+        sides.setdefault(call.place, []).append(rank)
+    if len(sides) != 2 or None in sides:
+        return
+    first, second = sides.values()
+    if told.why is Why.OPERATION and not told.culprits:
+        yield from ((first, second), (second, first))
+    elif told.why is Why.SKIPPED and len(first) == len(second) and not told.elsewhere:
+        alone = [*told.culprits]
+        if alone in (first, second):
+            yield alone, second if alone == first else first
 
 
 def gone_on_alone(run: Run, told: Divergence) -> Divergence:
@@ -158,14 +174,31 @@ def _left(run: Run, inside: int, outside: int) -> loops.Loop | None:
     if found is None or found[1] or loops.left(run, outside, inside) is not None:
         return None
     mine, theirs = run.stacks[inside], run.stacks[outside]
-    if not _is_behind(run, mine, theirs):
+    if not is_behind(run, mine, theirs):
         return None
     in_each_round = is_unconditional(run, [frame.place for frame in mine])
     return found[0] if in_each_round else None
 
 
-def _is_behind(run: Run, mine: Sequence[Frame], theirs: Sequence[Frame]) -> bool:
-    """Whether the second has come further, in the function where their ways part."""
+def _way_to(run: Run, inside: int, outside: int) -> list[Place]:
+    """Lines from a call out to the function that the other rank is in as well."""
+    shared = {(frame.place.file, frame.place.function) for frame in run.stacks[outside]}
+    way: list[Place] = []
+    for frame in run.stacks[inside]:
+        way.append(frame.place)
+        if (frame.place.file, frame.place.function) in shared:
+            break
+    return way
+
+
+def is_behind(run: Run, mine: Sequence[Frame], theirs: Sequence[Frame]) -> bool:
+    """Whether the second has come further, in the function where their ways part.
+
+    Args:
+        run: Holds the sources.
+        mine: Stack of the one, innermost frame first.
+        theirs: Stack of the other.
+    """
     for here, there in zip(reversed(mine), reversed(theirs), strict=False):
         a, b = here.place, there.place
         if (a.file, a.function) != (b.file, b.function):

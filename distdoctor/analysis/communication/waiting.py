@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 import numpy as np
 
 from distdoctor.analysis.communication.astray import wrong_peer
+from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.communication.independence import alike
 from distdoctor.analysis.communication.unanswered import one_sided
 from distdoctor.analysis.communication.wait_for import Wait, gone, held_up, standstill
@@ -17,8 +18,11 @@ from distdoctor.analysis.reasons import (
     capital,
     s,
 )
+from distdoctor.analysis.source.ordered import chosen_by_rank
 from distdoctor.model.events import (
     Busy,
+    Call,
+    Place,
     State,
 )
 from distdoctor.model.findings import Certainty, Location, Role
@@ -66,8 +70,58 @@ def _told(run: Run, circle: list[Wait], stuck: set[int]) -> Divergence:
         calls=calls,
         culprits=(),
         victims=victims,
+        elsewhere=_chosen(run, calls),
         story=f"{capital(named(calls))} wait in a circle: {steps}.",
     )
+
+
+def _chosen(run: Run, calls: Mapping[int, Call]) -> tuple[Location, ...]:
+    """Where those of the circle that stand on different lines part, and why.
+
+    Their calls may stand in one helper: their callers' lines are what differs.
+    """
+    ranks: dict[Place, list[int]] = {}
+    made: dict[Place, list[int]] = {}
+    if len(calls) > _LARGEST or not run.sources:
+        return ()
+    for rank in sorted(calls):
+        stack = [frame.place for frame in run.stacks.get(rank, ())]
+        others = {
+            frame.place
+            for other in calls
+            if other != rank
+            for frame in run.stacks.get(other, ())
+            if (frame.place.file, frame.place.function)
+            in {(place.file, place.function) for place in stack}
+        }
+        parted = [
+            place
+            for place in stack
+            if any(_is_elsewhere(place, other) for other in others)
+        ]
+        if parted:
+            ranks.setdefault(parted[-1], []).append(rank)
+            for place in chosen_by_rank(program_of(run), parted[-1]):
+                made.setdefault(place, []).append(rank)
+    if len(ranks) < 2:
+        return ()
+    role = Role.PARTY
+    return (
+        *(Location(place, tuple(who), role, _BY_RANK) for place, who in made.items()),
+        *(Location(place, tuple(who), role, _CAME) for place, who in ranks.items()),
+    )
+
+
+_LARGEST = 64  # ranks of a circle whose stacks are compared, each with each
+
+_BY_RANK = "chosen by the rank; it decides what comes first"
+
+_CAME = "these ranks came here first"
+
+
+def _is_elsewhere(place: Place, other: Place) -> bool:
+    same = (place.file, place.function) == (other.file, other.function)
+    return same and place.line != other.line
 
 
 def busy(run: Run) -> Iterator[Divergence]:

@@ -37,13 +37,19 @@ class Search:
         program: The user's files.
         is_sought: Whether a value, at a line of a function, is what is looked for.
             Where a variable that is the rank is used, it is asked about a name `rank`.
+        through_loops: Go on from an item to what it is an item of.
     """
 
     def __init__(
-        self, program: Program, *, is_sought: Callable[[ast.expr, Function, int], bool]
+        self,
+        program: Program,
+        *,
+        is_sought: Callable[[ast.expr, Function, int], bool],
+        through_loops: bool = False,
     ) -> None:
         self._program = program
         self._is_sought = is_sought
+        self._through_loops = through_loops
         self._open: deque[tuple[ast.expr, Function, int]] = deque()
         self._known: set[int] = set()
         self._marks: list[ast.Name] = []
@@ -99,11 +105,21 @@ class Search:
                     self._add_user(user, function)
                 else:
                     self.add(use.node, use.function, use.line)
+            if self._through_loops:
+                self._iterated(name, scope)
             if name in scope.parameters:
                 self._parameter(name, scope)
             if self._program.binds(scope, name):
                 return
             scope = scope.outer
+
+    def _iterated(self, name: str, scope: Function) -> None:
+        for node in own_nodes(scope.node):
+            if isinstance(node, ast.For | ast.AsyncFor) and any(
+                isinstance(part, ast.Name) and part.id == name
+                for part in ast.walk(node.target)
+            ):
+                self.add(node.iter, scope, node.lineno)
 
     def _add_user(self, user: ast.expr, function: Function) -> None:
         if any(user is mark for mark in self._marks):

@@ -217,12 +217,16 @@ class Program:
         for n, part in enumerate(parts):
             if isinstance(part, ast.Starred):
                 return
+            if not isinstance(part, ast.Name | ast.Attribute):
+                continue
+            item = ast.copy_location(ast.Constant(n), value)
+            one = ast.Subscript(value=value, slice=item, ctx=ast.Load())
+            ast.copy_location(one, value)
+            use = Use(function, one, part.lineno)
             if isinstance(part, ast.Name):
-                item = ast.copy_location(ast.Constant(n), value)
-                one = ast.Subscript(value=value, slice=item, ctx=ast.Load())
-                ast.copy_location(one, value)
-                use = Use(function, one, part.lineno)
                 self.unpacked[function, part.id].append(use)
+            else:
+                self.stored[part.attr].append(use)
 
 
 def called(call: ast.Call) -> str:

@@ -33,7 +33,8 @@ def shares(program: Program, place: Place) -> list[Place]:
         for (_, name), uses in program.assigned.items()
         if any(is_rank(use.node) for use in uses)
     }
-    search = Search(program, is_sought=_Reader(RANKS | own).is_share)
+    reader = _Reader(RANKS | own)
+    search = Search(program, is_sought=reader.is_share, through_loops=True)
     for node in own_nodes(function.node):
         if isinstance(node, ast.For | ast.AsyncFor) and node.lineno == place.line:
             search.add(node.iter, function, node.lineno)
