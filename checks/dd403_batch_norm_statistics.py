@@ -30,8 +30,18 @@ Two samples per rank (advice, a warning):
     rank 0 | wrap=ddp:w@t.py:5  normalised(layer=body.1,kind=BatchNorm2d,samples=2,values=128)@t.py:3
     rank 1 | wrap=ddp:w@t.py:5  normalised(layer=body.1,kind=BatchNorm2d,samples=2,values=128)@t.py:3
 
+The results are joined once the model is back in training mode:
+
+    rank 0 | trained(names=w,numels=6)@t.py:4  all_reduce(6)@t.py:8  weights(step=1,prints=1,gradients=5)  evaluated(steps=1,names=mean,prints=2,samples=0.5)@t.py:20  evaluated(steps=1,over)@t.py:23  all_reduce(2)@t.py:24
+    rank 1 | trained(names=w,numels=6)@t.py:4  all_reduce(6)@t.py:8  weights(step=1,prints=1,gradients=5)  evaluated(steps=1,names=mean,prints=3,samples=0.7)@t.py:20  evaluated(steps=1,over)@t.py:23  all_reduce(2)@t.py:24
+
 Well
 ----
+Each rank evaluates for itself, and training goes on:
+
+    rank 0 | trained(names=w,numels=6)@t.py:4  all_reduce(6)@t.py:8  weights(step=1,prints=1,gradients=5)  evaluated(steps=1,names=mean,prints=2,samples=0.5)@t.py:20  evaluated(steps=1,over)@t.py:23  all_reduce(6)@t.py:8
+    rank 1 | trained(names=w,numels=6)@t.py:4  all_reduce(6)@t.py:8  weights(step=1,prints=1,gradients=5)  evaluated(steps=1,names=mean,prints=3,samples=0.7)@t.py:20  evaluated(steps=1,over)@t.py:23  all_reduce(6)@t.py:8
+
 The buffers were averaged before the evaluation:
 
     rank 0 | trained(names=w,numels=6)  all_reduce(6)  weights(step=1,prints=1,gradients=5)  all_reduce(1)  evaluated(steps=1,names=mean,prints=2)  all_reduce(2)
@@ -71,6 +81,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital
 from distdoctor.analysis.replication.buffers import (
@@ -79,6 +90,7 @@ from distdoctor.analysis.replication.buffers import (
     unlike_evaluations,
 )
 from distdoctor.analysis.replication.exchanged import exchanging_parameters
+from distdoctor.analysis.source.chains import chains_to
 from distdoctor.model.events import Place, Wrapped
 from distdoctor.model.findings import Finding, Location, Role, Severity
 from distdoctor.model.observed.weights import Evaluated, Normalised, Trained
@@ -126,11 +138,22 @@ def _unlike(run: Run, evaluation: Evaluation) -> Finding:
                 "exchanges parameters, and not buffers",
             ),
             *_at([(e.rank, e.place) for e in evaluation.begun.values()], "evaluates"),
+            *_at(_callers(run, evaluation), "has it evaluated"),
             *_at([(c.rank, c.place) for c in evaluation.combined.values()], "joins"),
             *_at([(e.rank, e.place) for e in models], "makes the model"),
         ),
         details={"buffers": list(names[:_MOST_EXHIBITS]), "steps": first.steps},
     )
+
+
+def _callers(run: Run, evaluation: Evaluation) -> list[tuple[int, Place | None]]:
+    """The line that calls for the evaluation, where the source has one alone."""
+    found: list[tuple[int, Place | None]] = []
+    for rank, event in evaluation.begun.items():
+        ways = [] if event.place is None else chains_to(program_of(run), event.place)
+        if len(ways) == 1 and len(ways[0]) > 1:
+            found.append((rank, ways[0][-2]))
+    return found
 
 
 def _few(run: Run, few: dict[int, list[Normalised]]) -> Finding:

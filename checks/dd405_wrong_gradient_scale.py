@@ -33,8 +33,30 @@ DDP has averaged, and they are divided again:
            | gradients(step=2,passes=1,probed=0-2,own=2+3+4,used=.75+1.25+1.75,factor=1)
            | exit=0
 
+The last bucket of gradients is sent behind the loop that divides:
+
+    rank 0 | holds(names=v+w,sizes=4+4)@t.py:5  all_reduce(4)@t.py:8
+           | gradients(step=2,passes=1,probed=0+1,own=1+2,used=3+2.5,factor=1)@t.py:9
+           | gradients(step=3,passes=1,probed=0+1,own=1+2,used=3+2.5,factor=1)@t.py:9
+           | gradients(step=4,passes=1,probed=0+1,own=1+2,used=3+2.5,factor=1)@t.py:9
+           | exit=0
+    rank 1 | holds(names=v+w,sizes=4+4)@t.py:5  all_reduce(4)@t.py:8
+           | gradients(step=2,passes=1,probed=0+1,own=2+3,used=3+2.5,factor=1)@t.py:9
+           | gradients(step=3,passes=1,probed=0+1,own=2+3,used=3+2.5,factor=1)@t.py:9
+           | gradients(step=4,passes=1,probed=0+1,own=2+3,used=3+2.5,factor=1)@t.py:9
+           | exit=0
+
 Well
 ----
+A gradient was twice the mean once, among others that are the mean:
+
+    rank 0 | holds(names=v+w,sizes=4+4)@t.py:5  all_reduce(4)@t.py:8
+           | gradients(step=2,passes=1,probed=0+1,own=1+2,used=3+2.5,factor=1)@t.py:9
+           | exit=0
+    rank 1 | holds(names=v+w,sizes=4+4)@t.py:5  all_reduce(4)@t.py:8
+           | gradients(step=2,passes=1,probed=0+1,own=2+3,used=3+2.5,factor=1)@t.py:9
+           | exit=0
+
 They are the mean:
 
     rank 0 | holds(names=w,sizes=4)
@@ -92,8 +114,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital, s
+from distdoctor.analysis.source.chains import chains_to
 from distdoctor.analysis.steps.gradients import backward_lines, places, some, wrap_lines
 from distdoctor.analysis.steps.ratios import Ratio, summing_lines, wrong_ratios
 from distdoctor.analysis.steps.shrunk import Shrunk, shrunk
@@ -105,6 +129,9 @@ from distdoctor.model.run import Run, named
 CODE = "DD405"
 SEVERITY = Severity.ERROR
 NEEDS = (Gradients,)
+
+
+_MOST_WAYS = 3  # to the line that sums; with more of them a list says nothing
 
 
 def examine(run: Run) -> Iterator[Finding]:
@@ -156,14 +183,17 @@ def _finding(run: Run, ratio: Ratio) -> Finding:
     summed = ratio.factor > 1.0
     size = f"{len(ranks)} times" if summed else f"1/{len(ranks)} of"
     why = "summed and not divided" if summed else "divided once more after averaging"
-    names = [
-        ratio.chapter.names[n] for n in last.seen[0].probed if n < len(holds.names)
-    ]
+    names = [ratio.chapter.names[n] for n in ratio.at if n < len(holds.names)]
+    right = [ratio.chapter.names[n] for n in ratio.right if n < len(holds.names)]
     message = (
         f"The gradients that {named(ranks)} step with are {size} the mean of what "
         f"backward gave, at step {', '.join(map(str, steps))} ({some(names)}): they "
-        f"are {why}, unless the learning rate makes up for it"
+        f"are {why}"
     )
+    if right:
+        message += f", and those of others are the mean ({some(right)})"
+    else:
+        message += ", unless the learning rate makes up for it"
     if holds.adaptive:
         message += (
             f"; {holds.kind} hardly feels a constant factor, but clipping and epsilon "
@@ -184,6 +214,14 @@ def _finding(run: Run, ratio: Ratio) -> Finding:
             if call.place is not None:
                 first = Location(call.place, ranks, Role.CULPRIT, "sums them")
                 lines.insert(0, first)
+            if right and call.place is not None:
+                ways = chains_to(program_of(run), call.place)
+                ends = dict.fromkeys(way[-2] for way in ways if len(way) > 1)
+                several = len(ends) if 1 < len(ends) <= _MOST_WAYS else 0
+                lines[1:1] = [
+                    Location(one, ranks, Role.CULPRIT, "one way there; not all divide")
+                    for one in [*ends][:several]
+                ]
     return Finding(
         message=message,
         exhibits=tuple(exhibits),

@@ -85,7 +85,7 @@ from distdoctor.analysis.replication.hyperparameters import (
     unlike_ways,
 )
 from distdoctor.analysis.source.origins import origins
-from distdoctor.analysis.steps.schedules import unequally_asked
+from distdoctor.analysis.steps.schedules import given_metrics, unequally_asked
 from distdoctor.model.events import Event, Place
 from distdoctor.model.findings import Finding, Location, Role, Severity
 from distdoctor.model.observed.settings import Hyperparameters, Schedule
@@ -138,7 +138,11 @@ def _finding(run: Run, one: Differing) -> Finding:
         kind = next(iter(asked.values())).kind
         hints.append(f"{kind}.step() was called so many times: {_values(calls)}")
         exhibits += list(asked.values())[:_MOST_SHOWN]
-        locations += _asking(asked)
+        locations += _asking(asked, "asks for the next rate")
+    elif any(name.endswith(".lr") for name in one.settings):
+        given = given_metrics(run, first.optimizer, one.ranks)
+        exhibits += list(given.values())[:_MOST_SHOWN]
+        locations += _asking(given, "the rate follows what this is given")
     if one.by_source:
         hints.append(f"the source gives {named(one.culprits)} a value apart")
     hint = f"; {hints[0]}" if hints else ""
@@ -192,15 +196,14 @@ def _values(by_rank: dict[int, str]) -> str:
     return ", ".join(shown) + ", …" * (len(ordered) > _MOST_SHOWN)
 
 
-def _asking(asked: dict[int, Schedule]) -> list[Location]:
-    """Where ranks ask for the next rate that not all ask for."""
+def _asking(asked: dict[int, Schedule], remark: str) -> list[Location]:
+    """Where ranks ask for the next rate that not all ask for, or that differs."""
     ranks: dict[Place, list[int]] = {}
     for rank, told in asked.items():
         if told.place is not None:
             ranks.setdefault(told.place, []).append(rank)
     return [
-        Location(place, tuple(who), Role.PARTY, "asks for the next rate")
-        for place, who in ranks.items()
+        Location(place, tuple(who), Role.PARTY, remark) for place, who in ranks.items()
     ]
 
 

@@ -25,8 +25,23 @@ Rank 0 alone keeps a moving average of the weights, and all ranks evaluate their
     rank 0 | trained(names=w,numels=6,wrapped)  wrap=ddp:w  weights(step=1,prints=1)  changed(model=2000,step=3)@t.py:11  copied(copy=2000,steps=4,names=w,prints=5,moved)@t.py:20  all_reduce(2)@t.py:24
     rank 1 | trained(names=w,numels=6,wrapped)  wrap=ddp:w  weights(step=1,prints=1)  copied(copy=2000,steps=4,names=w,prints=6)@t.py:20  all_reduce(2)@t.py:24
 
+Rank 0 alone moves the teacher that all ranks train by:
+
+    rank 0 | trained(names=w,numels=6,wrapped)  wrap=ddp:w  weights(step=1,prints=1)  changed(model=2000,step=3)@t.py:11  copied(copy=2000,steps=1,names=w,prints=5,moved)@t.py:20  copied(copy=2000,steps=2,names=w,prints=6,moved)@t.py:20  copied(copy=2000,steps=4,names=w,prints=7,moved)@t.py:20
+    rank 1 | trained(names=w,numels=6,wrapped)  wrap=ddp:w  weights(step=1,prints=1)  copied(copy=2000,steps=1,names=w,prints=4)@t.py:20  copied(copy=2000,steps=2,names=w,prints=4)@t.py:20  copied(copy=2000,steps=4,names=w,prints=4)@t.py:20
+
 Well
 ----
+Each rank evaluates its own copy now and then, and rank 0 alone keeps its up to date:
+
+    rank 0 | trained(names=w,numels=6,wrapped)  wrap=ddp:w  weights(step=1,prints=1)  changed(model=2000,step=3)@t.py:11  copied(copy=2000,steps=4,names=w,prints=5,moved)@t.py:20  copied(copy=2000,steps=8,names=w,prints=6,moved)@t.py:20  copied(copy=2000,steps=12,names=w,prints=7,moved)@t.py:20
+    rank 1 | trained(names=w,numels=6,wrapped)  wrap=ddp:w  weights(step=1,prints=1)  copied(copy=2000,steps=4,names=w,prints=4)@t.py:20  copied(copy=2000,steps=8,names=w,prints=4)@t.py:20  copied(copy=2000,steps=12,names=w,prints=4)@t.py:20
+
+All ranks train by a teacher that none of them changes:
+
+    rank 0 | trained(names=w,numels=6,wrapped)  wrap=ddp:w  weights(step=1,prints=1)  copied(copy=2000,steps=1,names=w,prints=4)@t.py:20  copied(copy=2000,steps=2,names=w,prints=4)@t.py:20  copied(copy=2000,steps=4,names=w,prints=4)@t.py:20
+    rank 1 | trained(names=w,numels=6,wrapped)  wrap=ddp:w  weights(step=1,prints=1)  copied(copy=2000,steps=1,names=w,prints=4)@t.py:20  copied(copy=2000,steps=2,names=w,prints=4)@t.py:20  copied(copy=2000,steps=4,names=w,prints=4)@t.py:20
+
 Rank 0 alone keeps and evaluates the average:
 
     rank 0 | trained(names=w,numels=6,wrapped)  wrap=ddp:w  weights(step=1,prints=1)  copied(copy=2000,steps=4,names=w,prints=5,moved)  barrier
@@ -68,7 +83,8 @@ Remedy
 ------
 Make the change on every rank: all have the same weights, so all come to the same. If
 only one rank can know what to do, broadcast its weights right after. Keep a moving
-average in a copy, and leave the model itself alone.
+average in a copy, and leave the model itself alone; a copy that others evaluate, or
+train by, is kept up to date on all ranks.
 """  # noqa: E501 - a drawing is as wide as what a rank did
 
 from __future__ import annotations
@@ -78,12 +94,16 @@ from collections.abc import Iterator, Sequence
 from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital
-from distdoctor.analysis.replication.copies import UnlikeCopies, unlike_copies
+from distdoctor.analysis.replication.copies import (
+    UnlikeCopies,
+    unlike_copies,
+    unlike_teachers,
+)
 from distdoctor.analysis.replication.partings import Cause
 from distdoctor.analysis.replication.weights import findings
 from distdoctor.analysis.source.origins import guarded
 from distdoctor.model.events import Event, Place
-from distdoctor.model.findings import Finding, Location, Role, Severity
+from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
 from distdoctor.model.observed.weights import Weights
 from distdoctor.model.run import Run, named
 
@@ -96,7 +116,7 @@ NEEDS = (Weights,)
 def examine(run: Run) -> Iterator[Finding]:
     """Replicas that part because some ranks change weights outside of steps."""
     yield from findings(run, Cause.OUTSIDE_SOME)
-    for one in unlike_copies(run):
+    for one in (*unlike_copies(run), *unlike_teachers(run)):
         yield _finding(run, one)
     require_whole(run)
 
@@ -106,12 +126,18 @@ def _finding(run: Run, one: UnlikeCopies) -> Finding:
     others = tuple(rank for rank in one.ranks if rank not in moved)
     first = one.begun[one.ranks[0]]
     alone = " alone" if len(moved) == 1 else ""
+    if one.combined:
+        used = (
+            f"all evaluated theirs after step {first.steps} and joined the results in "
+            f"{one.combined[one.ranks[0]].op}"
+        )
+    else:
+        used = f"all train by what theirs computes, last seen after step {first.steps}"
     return Finding(
         message=(
             f"{capital(named(moved))}{alone} changed a copy of the model, such as a "
-            f"moving average of its weights, that {named(others)} left as it was; all "
-            f"evaluated theirs after step {first.steps} and joined the results in "
-            f"{one.combined[one.ranks[0]].op}: {len(one.names)} of "
+            f"moving average of its weights, that {named(others)} left as it was; "
+            f"{used}: {len(one.names)} of "
             f"{len(first.names)} parameters differ ({', '.join(one.names[:2])})."
         ),
         exhibits=(*one.changes.values(), *one.begun.values())[:_MOST_EXHIBITS],
@@ -120,9 +146,10 @@ def _finding(run: Run, one: UnlikeCopies) -> Finding:
         locations=(
             *_guards(run, one),
             *_at(list(one.changes.values()), Role.CULPRIT, "changes the copy"),
-            *_at(list(one.begun.values()), Role.PARTY, "evaluates it"),
+            *_at(list(one.begun.values()), Role.PARTY, "computes with it"),
             *_at(list(one.combined.values()), Role.PARTY, "joins the results"),
         ),
+        certainty=Certainty.PROVED if one.combined else Certainty.LIKELY,
         details={"parameters": list(one.names[:_MOST_EXHIBITS]), "step": first.steps},
     )
 

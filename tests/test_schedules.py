@@ -15,6 +15,7 @@ from torch.optim import Optimizer, lr_scheduler
 
 from distdoctor.analysis.steps.schedules import (
     Fault,
+    given_metrics,
     misstep,
     missteps,
     rates_told,
@@ -24,6 +25,7 @@ from distdoctor.analysis.steps.schedules import (
 from distdoctor.catalogue import every_check
 from distdoctor.examination import verdict
 from distdoctor.model.drawing import sketch
+from distdoctor.model.events import Place
 from distdoctor.model.findings import Sick
 from distdoctor.model.observed.settings import Course, Schedule
 from distdoctor.model.run import Run
@@ -185,6 +187,16 @@ def test_a_call_that_names_the_epoch_is_not_counted(job: Job) -> None:
     job.step()
     job.schedules.asked(scheduler, given=True)
     assert job.schedule().calls == 0
+
+
+def test_the_line_that_gives_a_metric_is_told_for_each_rank() -> None:
+    told = "schedule(steps=9,kind=ReduceLROnPlateau)@t.py:7"
+    run = sketch(f"rank 0 | {told}  exit=0\nrank 1 | {told}  exit=0")
+    assert {rank: one.place for rank, one in given_metrics(run, 0, (0, 1)).items()} == {
+        rank: Place("t.py", 7) for rank in (0, 1)
+    }
+    without = sketch(f"rank 0 | {told}  exit=0\nrank 1 | schedule(steps=9)  exit=0")
+    assert given_metrics(without, 0, (0, 1)) == {}
 
 
 def test_restarts_are_no_end(job: Job) -> None:

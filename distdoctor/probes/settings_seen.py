@@ -127,6 +127,10 @@ def _set(name: str, value: object) -> None:
 
 # --- optimizers ---
 
+_SPARSER = 8
+"""The next step that is told lies a part of this on; a setting that changes between two
+is told late, and a pre-flight is short."""
+
 
 class Optimizers:
     """What the rank's optimizers step with, at some of their steps.
@@ -159,7 +163,7 @@ class Optimizers:
             self._count += 1
         known[1] += 1
         if known[1] == known[2]:
-            known[2] += 1 + known[1] // 3
+            known[2] += 1 + known[1] // _SPARSER
             self._tell(optimizer, known[0], known[1])
 
     @harmless

@@ -1,12 +1,16 @@
-"""Copies of a model that ranks evaluate together, and that are not the same on them."""
+"""Copies of a model that ranks use together, and that are not the same on them.
+
+They evaluate them and join the results, or train by what they compute, as by a teacher.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from distdoctor.analysis.replication.evaluations import Begun, combined, compared
 from distdoctor.analysis.replication.moments import moments
+from distdoctor.analysis.replication.replicas import replicas
 from distdoctor.model.events import Call
 from distdoctor.model.observed.gradients import Gradients
 from distdoctor.model.observed.weights import Changed, Copied, Weights
@@ -15,13 +19,14 @@ from distdoctor.model.run import Run
 
 @dataclass(frozen=True, slots=True)
 class UnlikeCopies:
-    """Ranks evaluated copies that differ, and combined the results.
+    """Ranks used copies that differ, and combined what came of it.
 
     Attributes:
         ranks: All of them.
-        begun: By rank, when its copy was put into evaluation mode.
+        begun: By rank, when its copy was put into evaluation mode, or used.
         names: Parameters that differ.
-        combined: By rank, the call that combined the results.
+        combined: By rank, the call that combined the results; empty if they were
+            trained by.
         culprits: Ranks that alone changed their copy, or alone did not.
         changes: By rank, a line that changes the copy.
     """
@@ -61,7 +66,15 @@ def _begun(run: Run, rank: int) -> dict[tuple[int, int], Begun[Copied]]:
 
 
 def _compare(run: Run, begun: Mapping[int, Begun[Copied]]) -> UnlikeCopies | None:
-    events = {rank: one[0] for rank, one in begun.items()}
+    found = _unlike(run, {rank: one[0] for rank, one in begun.items()})
+    if found is None:
+        return None
+    calls = combined(run, begun)
+    return replace(found, combined=calls) if len(calls) == len(begun) else None
+
+
+def _unlike(run: Run, events: Mapping[int, Copied]) -> UnlikeCopies | None:
+    """Copies of one model, as they were used once, that only some ranks had changed."""
     told = list(events.values())
     if len({(one.model, one.names, one.steps) for one in told}) > 1:
         return None
@@ -76,8 +89,7 @@ def _compare(run: Run, begun: Mapping[int, Begun[Copied]]) -> UnlikeCopies | Non
         )
         if len(set(numbers)) > 1 and name in common
     )
-    calls = combined(run, begun)
-    if not names or len(calls) < len(begun):
+    if not names:
         return None
     few = 2 * len(moved) <= len(events)
     culprits = moved if few else tuple(r for r in events if r not in moved)
@@ -87,7 +99,45 @@ def _compare(run: Run, begun: Mapping[int, Begun[Copied]]) -> UnlikeCopies | Non
         for change in run.of(Changed, rank)
         if change.model == events[rank].copy
     }
-    return UnlikeCopies(tuple(events), events, names, calls, culprits, changes)
+    return UnlikeCopies(tuple(events), events, names, {}, culprits, changes)
+
+
+def unlike_teachers(run: Run) -> Iterator[UnlikeCopies]:
+    """Copies that all ranks train by, and that only some keep up to date; each once.
+
+    In each step they compute something, of which backward follows. What is computed in
+    each step is told behind steps 1, 2, 4, 8 and so on; evaluations lie evenly apart.
+    """
+    for ranks in () if run.simulated else replicas(run):
+        uses = {rank: _uses(run, rank) for rank in ranks}
+        for copy in sorted(set.intersection(*map(set, uses.values()))):
+            by_rank = {rank: told[copy] for rank, told in uses.items()}
+            steps = set.intersection(*map(set, by_rank.values()))
+            if len(steps) < _LEAST_USES or not all(
+                map(_in_each_step, by_rank.values())
+            ):
+                continue
+            last = {rank: one[max(steps)] for rank, one in by_rank.items()}
+            found = _unlike(run, last)
+            if found is not None and len({one.place for one in last.values()}) == 1:
+                yield found
+
+
+_LEAST_USES = 3
+"""Steps behind which a copy was used by all: three powers of two lie unevenly."""
+
+
+def _uses(run: Run, rank: int) -> dict[int, dict[int, Copied]]:
+    """Of each copy, by the steps done before, how it was when it began to compute."""
+    found: dict[int, dict[int, Copied]] = {}
+    for event in run.of(Copied, rank):
+        if not event.over:
+            found.setdefault(event.copy, {})[event.steps] = event
+    return found
+
+
+def _in_each_step(told: Mapping[int, Copied]) -> bool:
+    return all(step & (step - 1) == 0 for step in told)
 
 
 def _alike(run: Run, model: int, ranks: tuple[int, ...]) -> set[str]:

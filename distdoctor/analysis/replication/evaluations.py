@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 from distdoctor.analysis.replication.replicas import replicas
-from distdoctor.model.events import Call
+from distdoctor.model.events import Call, Observation, Place
 from distdoctor.model.run import Run
 
 _COMBINING = {
@@ -19,7 +19,7 @@ _COMBINING = {
     "gather_object",
 }
 
-_Event = TypeVar("_Event")
+_Event = TypeVar("_Event", bound=Observation)
 _Found = TypeVar("_Found")
 
 Begun = tuple[_Event, int, int]
@@ -54,16 +54,30 @@ def combined(run: Run, begun: Mapping[int, Begun[_Event]]) -> dict[int, Call]:
     """By rank, the call that combined the results of an evaluation, if there is one."""
     return {
         rank: call
-        for rank, (_, first, last) in begun.items()
-        if (call := _combining(run, rank, first, last)) is not None
+        for rank, (event, first, last) in begun.items()
+        if (call := _combining(run, rank, first, last, event.place)) is not None
     }
 
 
-def _combining(run: Run, rank: int, first: int, last: int) -> Call | None:
-    """The first call of the user's own by which an evaluation's results are joined."""
+def _combining(
+    run: Run, rank: int, first: int, last: int, place: Place | None
+) -> Call | None:
+    """The first call of the user's own by which an evaluation's results are joined.
+
+    Many a function puts the model back into training mode, and joins them then: its
+    next call, if it is the first one from its line.
+    """
     rows = run.rows_of(rank)
     for row in range(rows.start + first, rows.start + last):
         call = run.call(row)
         if call.op in _COMBINING and not call.layer:
             return call
-    return None
+    if place is None or rows.start + last >= rows.stop:
+        return None
+    call = run.call(rows.start + last)
+    if call.place is None or call.layer or call.op not in _COMBINING:
+        return None
+    earlier = run.calls["site"][rows.start : rows.start + first]
+    known = run.sites.index(call.place)
+    same = (call.place.file, call.place.function) == (place.file, place.function)
+    return call if same and not (earlier == known).any() else None

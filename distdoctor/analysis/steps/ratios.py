@@ -34,12 +34,16 @@ class Ratio:
         factor: The constant: the number of ranks, or one by it.
         looks: The steps at which that was seen.
         doubted: The learning rate may have been made for it, by its digits.
+        at: Positions of the parameters that have it, of those that were looked at.
+        right: Positions of those that are the mean.
     """
 
     chapter: Chapter
     factor: float
     looks: tuple[Look, ...]
     doubted: bool
+    at: tuple[int, ...]
+    right: tuple[int, ...] = ()
 
 
 def wrong_ratios(run: Run) -> list[Ratio]:
@@ -50,22 +54,38 @@ def wrong_ratios(run: Run) -> list[Ratio]:
 
 def _ratio(run: Run, chapter: Chapter) -> Ratio | None:
     members = len(chapter.ranks)
-    ratios: list[float] = []
+    by_position: dict[int, list[float]] = {}
     looks = []
     for look in chapter.looks:
-        if got := ratios_of(look.seen):
-            ratios += got
+        if got := _ratios_at(look.seen):
             looks.append(look)
-    if len(ratios) < LEAST_RATIOS or not all(_is_plain(look) for look in looks):
+            for position, ratio in got.items():
+                by_position.setdefault(position, []).append(ratio)
+    count = sum(map(len, by_position.values()))
+    if count < LEAST_RATIOS or not all(_is_plain(look) for look in looks):
         return None
     if not _is_for_batches(run, chapter, looks):
         return None
     for factor in (float(members), 1 / members):
-        if np.allclose(ratios, factor, rtol=TOLERANCE, atol=0.0):
-            if factor > 1.0 and divided_rates(run):
-                return None
-            return Ratio(chapter, factor, tuple(looks), _makes_up(chapter, members))
+        at = _with_ratio(by_position, factor)
+        right = _with_ratio(by_position, 1.0) if at else ()
+        seldom = any(len(by_position[n]) < LEAST_RATIOS for n in (*at, *right))
+        if not at or len(at) + len(right) < len(by_position) or (right and seldom):
+            continue
+        if factor > 1.0 and divided_rates(run):
+            return None
+        doubted = not right and _makes_up(chapter, members)
+        return Ratio(chapter, factor, tuple(looks), doubted, at, right)
     return None
+
+
+def _with_ratio(by_position: dict[int, list[float]], factor: float) -> tuple[int, ...]:
+    """Positions of the parameters that had this ratio at every look."""
+    return tuple(
+        position
+        for position, ratios in by_position.items()
+        if np.allclose(ratios, factor, rtol=TOLERANCE, atol=0.0)
+    )
 
 
 def _is_for_batches(run: Run, chapter: Chapter, looks: Sequence[Look]) -> bool:
@@ -107,16 +127,23 @@ def _digits(number: float) -> int:
 
 def ratios_of(seen: Sequence[Gradients]) -> list[float]:
     """What ranks used in a step, by the mean of what they had, where that is clear."""
+    return [*_ratios_at(seen).values()]
+
+
+def _ratios_at(seen: Sequence[Gradients]) -> dict[int, float]:
+    """The same, by the position of the parameter."""
     if len({one.probed for one in seen}) > 1 or any(one.local for one in seen):
-        return []
+        return {}
     own = np.array([one.own for one in seen])
     used = np.array([one.used for one in seen])
     if not own.size or own.shape != used.shape:
-        return []
+        return {}
     mean, most = own.mean(axis=0), np.abs(own).max(axis=0)
     alike = np.isclose(used, used[0], rtol=1e-6, atol=0.0).all(axis=0)
     clear = alike & (np.abs(mean) > CANCELLED * most) & (most > 0.0)
-    return [float(ratio) for ratio in used[0][clear] / mean[clear]]
+    ratios = used[0][clear] / mean[clear]
+    positions = np.array(seen[0].probed)[clear]
+    return dict(zip(positions.tolist(), ratios.tolist(), strict=True))
 
 
 def _is_plain(look: Look) -> bool:

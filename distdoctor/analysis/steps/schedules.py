@@ -136,6 +136,22 @@ def unequally_asked(
     return {}
 
 
+def given_metrics(
+    run: Run, optimizer: int, ranks: Sequence[int]
+) -> dict[int, Schedule]:
+    """By rank, the scheduler of one optimizer whose rate follows what it is given.
+
+    It was never asked but with a metric, or an epoch. Empty unless all ranks have one.
+    """
+    told = {
+        rank: one
+        for rank in ranks
+        for one in schedulers(run, rank)
+        if one.optimizer == optimizer and not one.calls and one.place is not None
+    }
+    return told if len(told) == len(ranks) else {}
+
+
 def course_of(run: Run, rank: int, optimizer: int) -> Course | None:
     """The rates of an optimizer; its number is as in `Schedule`."""
     told = [one for one in run.of(Course, rank) if one.optimizer == optimizer]

@@ -50,6 +50,7 @@ class _Plan:
         self.steps_before = 0 if self.course is None else self.course.step
         self.calls = self.early = 0
         self.sites: list[str] = []
+        self.given_at = ""  # the first call that named a metric, or the epoch
         self.scaled = False
         self.length = 0
         self.numbers: tuple[int, ...] = ()
@@ -108,7 +109,10 @@ class Schedules:
             given: The call named the epoch, or a metric.
         """
         plan = self._plan_of(scheduler)
-        if plan is None or given:
+        if plan is None:
+            return
+        if given:
+            plan.given_at = plan.given_at or call_site(2)
             return
         plan.calls += 1
         rate = _rate_of(plan.optimizer())
@@ -166,7 +170,7 @@ class Schedules:
             )
             if told != plan.told:
                 plan.told = told
-                RECORDER.observe(told, plan.sites[0] if plan.sites else "")
+                RECORDER.observe(told, plan.sites[0] if plan.sites else plan.given_at)
 
 
 SCHEDULES = Schedules()
