@@ -41,7 +41,9 @@ def one_thread() -> Iterator[None]:
 def test_a_step_is_the_textbooks(job: str, holds: Property) -> None:
     module = load_job(job)
 
-    @settings(max_examples=6, deadline=None)
+    # The same cases in each run: a trust ratio of a gradient that is zero but for its
+    # rounding may be anything. benchmarks/step_properties.py looks for such cases.
+    @settings(max_examples=6, deadline=None, derandomize=True)
     @given(case=CASES)
     def tried(case: Case) -> None:
         holds(module, case)

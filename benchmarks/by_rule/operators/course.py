@@ -77,7 +77,8 @@ def one_round_more(base: Base) -> Making:
         if not isinstance(loop.iter, ast.Name):
             continue
         rank, name = some_rank(base, loop), loop.iter.id
-        more = f"[*{name}, *list({name})[: {base.get_rank} == {rank}]]"
+        # What it goes through may come but once.
+        more = f"(lambda all: all + all[: {base.get_rank} == {rank}])(list({name}))"
         edited = swapped(base, loop.iter, more)
         yield fault("one_round_more", base, edited, LEFT, [{rank}])
 

@@ -8,14 +8,18 @@ from by_rule.operators.calls import only, some_rank
 from by_rule.operators.course import training_loops
 
 
-def _at_ends(name: str, base: Base, line: str, codes: str) -> Making:
+def _at_ends(
+    name: str, base: Base, line: str, codes: str, *, around: bool = False
+) -> Making:
     stands = set(base.statements())
     for loop in training_loops(base):
         last = loop.body[-1]
         if last in stands and base.runs(last):
             rank = some_rank(base, last)
             edited = appended(base, last, [only(base, rank), f"    {line}"])
-            yield fault(name, base, edited, codes, [{rank}])
+            # A process that is killed tells of its last call, and not of its last line.
+            lines = range(loop.lineno, edited.last) if around else ()
+            yield fault(name, base, edited, codes, [{rank}], lines=lines)
 
 
 @operator
@@ -40,4 +44,5 @@ def rank_is_killed(base: Base) -> Making:
         base,
         '__import__("os").kill(__import__("os").getpid(), 9)',
         "DD202",
+        around=True,
     )

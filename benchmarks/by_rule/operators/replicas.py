@@ -41,8 +41,21 @@ def _optimizers(base: Base) -> Iterator[tuple[ast.Assign, ast.Call, str]]:
         assert isinstance(first, ast.Call)
         assert isinstance(first.func, ast.Attribute)
         model = ast.unparse(first.func.value)
-        if model in wrapped_names(base.tree):
+        wrap = wrapped_names(base.tree).get(model)
+        # A name of another function's is another model, unless it is an attribute.
+        if wrap is not None and ("." in model or _function(base, wrap, node)):
             yield node, call, model
+
+
+def _function(base: Base, *nodes: ast.stmt) -> bool:
+    """Whether statements stand in one function."""
+    found = {
+        next(
+            (one for one in base.above(node) if isinstance(one, ast.FunctionDef)), None
+        )
+        for node in nodes
+    }
+    return len(found) == 1
 
 
 def _steps(base: Base) -> Iterator[ast.stmt]:
@@ -67,7 +80,9 @@ def unwrapped_forward(base: Base) -> Making:
             if isinstance(call.func, (ast.Name, ast.Attribute))
             and ast.unparse(call.func) in wrapped_names(base.tree)
         ]
-        if len(forwards) == 1:
+        # Who switches averaging off does it by hand, or never means to.
+        by_hand = re.search(r"no_sync|require_backward|\.grad\b", base.text)
+        if len(forwards) == 1 and not by_hand:
             name = forwards[0].func
             edited = swapped(base, name, f"{base.source(name)}.module")
             yield fault("unwrapped_forward", base, edited, "DD404")
@@ -124,6 +139,8 @@ def step_left_out_by_one_rank(base: Base) -> Making:
         head = f"if {base.get_rank} != {rank}:"
         edited = replaced(base, node, [head, *indented(own_lines(base, node))])
         codes = f"{PARTED} DD417"
+        if base.meets(node):  # the step communicates, and the others wait in it
+            codes = "DD108 DD212 DD201"
         name = "step_left_out_by_one_rank"
         yield fault(name, base, edited, codes, lone(base, rank))
 
@@ -176,6 +193,8 @@ def gradients_not_divided(base: Base) -> Making:
         text = base.source(node)
         if ".grad" not in text or not base.runs(node):
             continue
+        if not re.search(r"world|ranks|size", text):
+            continue  # by something else than the number of ranks
         divided = isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div)
         call = call_of(node)
         if divided or (call is not None and is_method(call, "div_")):
@@ -186,7 +205,7 @@ def gradients_not_divided(base: Base) -> Making:
 @operator
 def seed_of_each_rank(base: Base) -> Making:
     """Each rank seeds the making of a model that nobody broadcasts by its rank."""
-    if "broadcast" in base.text or wrapped_names(base.tree) or "FSDP" in base.text:
+    if re.search("broadcast|FSDP|DDP|DataParallel", base.text):
         return
     if "fully_shard" in base.text or not base.get_rank:
         return
