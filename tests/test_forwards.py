@@ -8,6 +8,9 @@ import pytest
 from distdoctor.analysis.communication.divergence import divergences
 from distdoctor.analysis.reasons import Why
 from distdoctor.model.drawing import sketch
+from distdoctor.model.events import Place
+from distdoctor.model.findings import Certainty
+from distdoctor.model.run import Frame
 
 
 def test_the_first_stray_is_named_although_the_hang_is_elsewhere() -> None:
@@ -86,3 +89,39 @@ def test_one_that_evaluates_alone_at_the_end_is_not_missed_by_its_loaders() -> N
     (divergence,) = divergences(run)
     assert (divergence.why, divergence.culprits) == (Why.FORWARD, (0,))
     assert [line.place.line for line in divergence.elsewhere] == [5, 6]
+
+
+LEFT = cleandoc("""
+    def train():
+        for batch in range(9):
+            loss = model(batch)
+            loss.backward()
+            if enough(loss):
+                break
+    def wrapped():
+        return DistributedDataParallel(net)
+    wrapped()
+    train()
+    wrapped()
+""")
+
+
+def test_who_left_the_loop_is_not_said_never_to_run_the_model_there() -> None:
+    """The first forward of a DDP model sends nothing: both ranks have made it."""
+    run = sketch(
+        """
+        rank 0 | all_gather(1,by=ddp)@t.py:8  all_reduce(6,by=backward)@t.py:4  broadcast(5,by=ddp)@t.py:3...
+        rank 1 | all_gather(1,by=ddp)@t.py:8  all_reduce(6,by=backward)@t.py:4  all_gather(1,by=ddp)@t.py:8!
+        """  # noqa: E501 - a rank is drawn on one line
+    )
+
+    def stack(*lines: tuple[int, str]) -> list[Frame]:
+        return [Frame(Place("t.py", line, function)) for line, function in lines]
+
+    stacks = {
+        0: stack((3, "train"), (10, "<module>")),
+        1: stack((8, "wrapped"), (11, "<module>")),
+    }
+    (found,) = divergences(replace(run, sources={"t.py": LEFT}, stacks=stacks))
+    assert (found.why, found.culprits) == (Why.SKIPPED, (1,))
+    assert found.certainty is Certainty.LIKELY

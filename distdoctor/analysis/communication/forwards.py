@@ -14,7 +14,14 @@ import numpy as np
 from distdoctor.analysis.communication.alignment import Alignment, Meeting, alignments
 from distdoctor.analysis.communication.branches import ways_to
 from distdoctor.analysis.communication.guarded import WRAPPED
-from distdoctor.analysis.reasons import Divergence, Why, capital, pointers, where
+from distdoctor.analysis.reasons import (
+    LEFT_LOOP,
+    Divergence,
+    Why,
+    capital,
+    pointers,
+    where,
+)
 from distdoctor.model.events import Call, Place
 from distdoctor.model.findings import Location
 from distdoctor.model.layers import LAYER_MASK, LAYER_SHIFT, LAYERS
@@ -33,6 +40,8 @@ def forward_by_some(run: Run, divergence: Divergence) -> Divergence:
     """The divergence, told as a forward pass that not all ranks ran, if it was one."""
     if divergence.group is None or divergence.why in _EXPLAINED:
         return divergence
+    if any(line.remark == LEFT_LOOP for line in divergence.elsewhere):
+        return divergence  # they would have run it in the next round
     stray = _stray(run, divergence)
     if stray is None:
         return divergence

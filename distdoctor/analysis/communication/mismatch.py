@@ -244,9 +244,12 @@ def _sequence(
     if same_line or (major.call.op == minor.call.op and not (did_before or known)):
         return None
     if did_before and not known and not passed_over(run, major, minor):
+        # Of two sides of one size, that a call is new to one is no more than a sign.
+        tied = len(minor.ranks) == len(major.ranks)
         return replace(
             base,
             why=Why.SKIPPED,
+            certainty=Certainty.LIKELY if tied else base.certainty,
             story=f"{capital(named(minor.ranks))} alone "
             f"call{s(minor.ranks)} {minor.call.op} ({where_of(base)}); "
             f"{named(major.ranks)} went on to {major.call.op}, as before.",
