@@ -48,6 +48,19 @@ The last bucket of gradients is sent behind the loop that divides:
 
 Well
 ----
+DDP averages, and a hook doubles the gradient of one layer:
+
+    rank 0 | wrap=ddp:v+w  holds(names=v+w,sizes=4+4,averaged=0+1)@t.py:5
+           | gradients(step=2,passes=1,probed=0+1,own=1+2,used=3+2.5,factor=1)@t.py:9
+           | gradients(step=3,passes=1,probed=0+1,own=1+2,used=3+2.5,factor=1)@t.py:9
+           | gradients(step=4,passes=1,probed=0+1,own=1+2,used=3+2.5,factor=1)@t.py:9
+           | exit=0
+    rank 1 | wrap=ddp:v+w  holds(names=v+w,sizes=4+4,averaged=0+1)@t.py:5
+           | gradients(step=2,passes=1,probed=0+1,own=2+3,used=3+2.5,factor=1)@t.py:9
+           | gradients(step=3,passes=1,probed=0+1,own=2+3,used=3+2.5,factor=1)@t.py:9
+           | gradients(step=4,passes=1,probed=0+1,own=2+3,used=3+2.5,factor=1)@t.py:9
+           | exit=0
+
 A gradient was twice the mean once, among others that are the mean:
 
     rank 0 | holds(names=v+w,sizes=4+4)@t.py:5  all_reduce(4)@t.py:8

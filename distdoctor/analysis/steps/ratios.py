@@ -69,14 +69,29 @@ def _ratio(run: Run, chapter: Chapter) -> Ratio | None:
     for factor in (float(members), 1 / members):
         at = _with_ratio(by_position, factor)
         right = _with_ratio(by_position, 1.0) if at else ()
-        seldom = any(len(by_position[n]) < LEAST_RATIOS for n in (*at, *right))
-        if not at or len(at) + len(right) < len(by_position) or (right and seldom):
+        if not at or len(at) + len(right) < len(by_position):
+            continue
+        if right and not _may_be_partly(run, chapter, factor, by_position):
             continue
         if factor > 1.0 and divided_rates(run):
             return None
         doubted = not right and _makes_up(chapter, members)
         return Ratio(chapter, factor, tuple(looks), doubted, at, right)
     return None
+
+
+def _may_be_partly(
+    run: Run, chapter: Chapter, factor: float, by_position: dict[int, list[float]]
+) -> bool:
+    """Whether a part of the gradients may have been summed and not divided.
+
+    A hook, or a factor for one layer, may be the number of ranks by chance; so the job
+    must sum by hand, and each ratio be known of several steps.
+    """
+    averaged = any(one.averaged for one in chapter.holds)
+    seldom = any(len(ratios) < LEAST_RATIOS for ratios in by_position.values())
+    summed = factor > 1.0 and not averaged and not seldom
+    return summed and bool(summing_lines(run, chapter.ranks))
 
 
 def _with_ratio(by_position: dict[int, list[float]], factor: float) -> tuple[int, ...]:
