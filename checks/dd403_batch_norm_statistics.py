@@ -90,7 +90,7 @@ from distdoctor.analysis.replication.buffers import (
     unlike_evaluations,
 )
 from distdoctor.analysis.replication.exchanged import exchanging_parameters
-from distdoctor.analysis.source.chains import chains_to
+from distdoctor.analysis.source.chains import chains_to, next_callers
 from distdoctor.model.events import Place, Wrapped
 from distdoctor.model.findings import Finding, Location, Role, Severity
 from distdoctor.model.observed.weights import Evaluated, Normalised, Trained
@@ -151,8 +151,9 @@ def _callers(run: Run, evaluation: Evaluation) -> list[tuple[int, Place | None]]
     found: list[tuple[int, Place | None]] = []
     for rank, event in evaluation.begun.items():
         ways = [] if event.place is None else chains_to(program_of(run), event.place)
-        if len(ways) == 1 and len(ways[0]) > 1:
-            found.append((rank, ways[0][-2]))
+        callers = next_callers(ways)
+        if len(callers) == 1:
+            found.append((rank, callers[0]))
     return found
 
 

@@ -130,7 +130,7 @@ from collections.abc import Iterator
 from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital, s
-from distdoctor.analysis.source.chains import chains_to
+from distdoctor.analysis.source.chains import chains_to, next_callers
 from distdoctor.analysis.steps.gradients import backward_lines, places, some, wrap_lines
 from distdoctor.analysis.steps.ratios import Ratio, summing_lines, wrong_ratios
 from distdoctor.analysis.steps.shrunk import Shrunk, shrunk
@@ -142,7 +142,6 @@ from distdoctor.model.run import Run, named
 CODE = "DD405"
 SEVERITY = Severity.ERROR
 NEEDS = (Gradients,)
-
 
 _MOST_WAYS = 3  # to the line that sums; with more of them a list says nothing
 
@@ -228,12 +227,11 @@ def _finding(run: Run, ratio: Ratio) -> Finding:
                 first = Location(call.place, ranks, Role.CULPRIT, "sums them")
                 lines.insert(0, first)
             if right and call.place is not None:
-                ways = chains_to(program_of(run), call.place)
-                ends = dict.fromkeys(way[-2] for way in ways if len(way) > 1)
-                several = len(ends) if 1 < len(ends) <= _MOST_WAYS else 0
+                ways = next_callers(chains_to(program_of(run), call.place))
+                several = ways if 1 < len(ways) <= _MOST_WAYS else []
                 lines[1:1] = [
                     Location(one, ranks, Role.CULPRIT, "one way there; not all divide")
-                    for one in [*ends][:several]
+                    for one in several
                 ]
     return Finding(
         message=message,

@@ -33,6 +33,13 @@ Only rank 0 asks its scheduler for the next rate:
     rank 1 | wrap=ddp:w  hyperparameters(shared,step=2,names=0.lr,values=0.1)@t.py:8
            | schedule(steps=40)  exit=0
 
+The rate follows a metric, and each rank gives its own:
+
+    rank 0 | wrap=ddp:w  hyperparameters(shared,step=9,names=0.lr,values=0.1)@t.py:8
+           | schedule(steps=40,kind=ReduceLROnPlateau)@t.py:7  exit=0
+    rank 1 | wrap=ddp:w  hyperparameters(shared,step=9,names=0.lr,values=0.05)@t.py:8
+           | schedule(steps=40,kind=ReduceLROnPlateau)@t.py:7  exit=0
+
 Well
 ----
 All are equal:

@@ -6,7 +6,7 @@ import pytest
 
 from distdoctor.analysis.source.origins import guarded, origins
 from distdoctor.analysis.source.program import Program
-from distdoctor.analysis.source.shares import shares
+from distdoctor.analysis.source.sharding import shares
 from distdoctor.model.events import Place
 
 

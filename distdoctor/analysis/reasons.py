@@ -7,7 +7,7 @@ check asks for the explanation it is named for.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -74,6 +74,10 @@ LEFT_LOOP = "left this loop"
 """Remark at the head of a loop that the ranks at fault are behind."""
 
 
+SOURCE = "source"
+"""Key in the details of a divergence that was told by reading the user's source."""
+
+
 @dataclass(frozen=True, slots=True)
 class Divergence:
     """One place where ranks part ways.
@@ -104,6 +108,16 @@ class Divergence:
     certainty: Certainty = Certainty.PROVED
     elsewhere: tuple[Location, ...] = field(default=())
     details: dict[str, object] = field(default_factory=dict)
+
+
+def sides(
+    divergence: Divergence, by: Callable[[Call], Hashable]
+) -> dict[Hashable, list[int]]:
+    """Ranks of a divergence by what tells their calls apart, the first rank's first."""
+    found: dict[Hashable, list[int]] = {}
+    for rank, call in sorted(divergence.calls.items()):
+        found.setdefault(by(call), []).append(rank)
+    return found
 
 
 def finding(divergence: Divergence) -> Finding:

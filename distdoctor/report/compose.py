@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from distdoctor.analysis.communication.guarded import GUARD
 from distdoctor.analysis.communication.outlook import outlook
 from distdoctor.analysis.communication.standing import standing
+from distdoctor.analysis.reasons import SOURCE
 from distdoctor.analysis.saving.repetition import has_effect
 from distdoctor.causality import Told, told
 from distdoctor.examination import Conclusion, Raised
@@ -102,6 +103,7 @@ def _raised(raised: Raised) -> RaisedData:
 def _finding(told: Told, run: Run) -> FindingData:
     sick, finding = told.sick, told.finding
     stacks = any(isinstance(event, Busy) for event in finding.exhibits)
+    source = not finding.details.keys().isdisjoint({GUARD, SOURCE})
     return FindingData(
         code=sick.code,
         name=sick.name,
@@ -121,7 +123,7 @@ def _finding(told: Told, run: Run) -> FindingData:
             for location in finding.locations
         ],
         certainty=str(finding.certainty),
-        evidence=["run", *["stack"] * stacks, *["source"] * (GUARD in finding.details)],
+        evidence=["run", *["stack"] * stacks, *["source"] * source],
         remedy=sick.remedy,
         details={
             **finding.details,

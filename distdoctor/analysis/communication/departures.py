@@ -34,8 +34,6 @@ _BY_ROUNDS = {Why.FINISHED, Why.UNEVEN, Why.SKIPPED}
 
 _MAY_DIFFER = {Nature.LOCAL, Nature.OPEN}
 
-_COMMON = {Nature.COMMON, Nature.AGREED}
-
 
 def departed(run: Run, told: Divergence) -> Divergence:
     """The same divergence, with the statement by which its culprits left a loop."""
@@ -81,7 +79,8 @@ def kept_rounds(run: Run, told: Divergence) -> bool:
         return False
     ways = list(_ways(run, told, waiting))
     heads = _heads(run, waiting, _stands(run, told) or [])
-    return bool(heads) and {*heads} <= _COMMON and all(way.stays for way in ways)
+    may_differ = not _MAY_DIFFER.isdisjoint(heads)
+    return bool(heads) and not may_differ and all(way.stays for way in ways)
 
 
 def is_unconditional(run: Run, stack: Sequence[Place]) -> bool:
@@ -111,13 +110,22 @@ def must_pass(run: Run, stack: Sequence[Place]) -> bool:
         stack: The line of the call, and those of its callers.
     """
     program = program_of(run)
-    for place in stack:
-        function = program.at(place.file, place.line)
-        if function is None:
-            return False
-        if any(way.nature not in _COMMON for way in skips(run, function, place)):
-            return False
-    return True
+    return not any(
+        program.at(place.file, place.line) is None or ways_around(run, place)
+        for place in stack
+    )
+
+
+def ways_around(run: Run, place: Place) -> list[Way]:
+    """What may lead some ranks, and not others, around a line of the user's.
+
+    Args:
+        run: Holds the sources.
+        place: The line.
+    """
+    function = program_of(run).at(place.file, place.line)
+    ways = [] if function is None else skips(run, function, place)
+    return [way for way in ways if way.nature in _MAY_DIFFER]
 
 
 def _waiting(run: Run, told: Divergence) -> Call | None:

@@ -5,7 +5,7 @@ A divergence is the first meeting of a group that not all members made, or not a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from distdoctor.analysis.communication.absence import absence
@@ -44,7 +44,6 @@ from distdoctor.analysis.communication.setting_up import (
     missing_key,
     of_setting_up,
 )
-from distdoctor.analysis.communication.shares import ran_out
 from distdoctor.analysis.communication.swallowed import swallowed_exception
 from distdoctor.analysis.communication.ties import (
     by_the_head,
@@ -53,9 +52,10 @@ from distdoctor.analysis.communication.ties import (
 )
 from distdoctor.analysis.communication.turns import other_orders
 from distdoctor.analysis.communication.unanswered import left_over, unanswered
+from distdoctor.analysis.communication.uneven import ran_out
 from distdoctor.analysis.communication.unused import unused_parameters
 from distdoctor.analysis.communication.waiting import busy, circle
-from distdoctor.analysis.reasons import Divergence, Why, finding
+from distdoctor.analysis.reasons import SOURCE, Divergence, Why, finding
 from distdoctor.analysis.remembered import remembered
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run
@@ -143,11 +143,24 @@ def _by_the_source(
     if explained is not None:
         return [explained]
     told = [either_way(run, fault, divergence) for divergence in told]
-    told = [singled_out(run, divergence) for divergence in told]
-    told = [overtaken(run, divergence) for divergence in told]
-    told = [forked(run, divergence) for divergence in told]
-    told = [left_by_one_side(run, divergence) for divergence in told]
-    return [gone_on_alone(run, divergence) for divergence in told]
+    return [_read(run, divergence, _OF_A_MEETING) for divergence in told]
+
+
+_OF_A_MEETING = (singled_out, overtaken, forked, left_by_one_side, gone_on_alone)
+"""What reads the source for the place where ranks part, one after the other."""
+
+
+def _read(
+    run: Run,
+    told: Divergence,
+    readers: Iterable[Callable[[Run, Divergence], Divergence]],
+) -> Divergence:
+    """The divergence as these readers tell it; whether one did is kept as evidence."""
+    for reader in readers:
+        found = reader(run, told)
+        if found is not told:
+            told = replace(found, details={**found.details, SOURCE: True})
+    return told
 
 
 def _in_their_terms(run: Run, found: list[Divergence]) -> list[Divergence]:
@@ -157,7 +170,10 @@ def _in_their_terms(run: Run, found: list[Divergence]) -> list[Divergence]:
         return found
     found = [decided_early(run, divergence) for divergence in found]
     found = [swallowed_exception(run, divergence) for divergence in found]
-    found = [ran_out(run, divergence) for divergence in found]
-    found = [by_the_head(run, divergence) for divergence in found]
-    found = mixed_dimensions(run, [departed(run, divergence) for divergence in found])
+    found = [_read(run, divergence, _OF_ROUNDS) for divergence in found]
+    found = mixed_dimensions(run, found)
     return [forward_by_some(run, divergence) for divergence in found]
+
+
+_OF_ROUNDS = (ran_out, by_the_head, departed)
+"""What reads the source for why ranks had unlike numbers of rounds."""

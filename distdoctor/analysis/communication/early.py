@@ -46,11 +46,8 @@ def decided_early(run: Run, told: Divergence) -> Divergence:
     if not all(_never_used(run, call) for call in calls.values()):
         return told
     call = next(iter(calls.values()))
-    issuing = [
-        rank
-        for rank in run.seen
-        if any(run.call(row).place == call.place for row in run.rows_of(rank))
-    ]
+    here = run.calls["site"] == run.sites.index(call.place)
+    issuing = np.unique(run.calls["rank"][here]).tolist()
     found = _divergence(
         run,
         issuing,
@@ -76,20 +73,26 @@ _GONE = {Why.UNEVEN, Why.SKIPPED, Why.FINISHED}
 
 def _last_before(run: Run, told: Divergence, rank: int) -> Call | None:
     """What a rank called last before it did something else than the others."""
-    stands = told.calls.get(rank)
-    for row in reversed(run.rows_of(rank)):
-        call = run.call(row)
-        if stands is None or call.ordinal < stands.ordinal:
-            return call
-    return None
+    rows = run.rows_of(rank)
+    behind = rows.stop
+    if (stands := told.calls.get(rank)) is not None:
+        mine = run.calls[rows.start : rows.stop]
+        groups = [n for n, group in enumerate(run.groups) if group.name == stands.group]
+        here = np.isin(mine["group"], groups) & (mine["ordinal"] == stands.ordinal)
+        if not here.any():
+            return None
+        behind = rows.start + int(np.flatnonzero(here)[-1])
+    return run.call(behind - 1) if behind > rows.start else None
 
 
 def _never_used(run: Run, call: Call) -> bool:
     """Whether it is a reduction whose handle was let go, as all of that line were."""
     if not call.unused or OPERATIONS[CODE_OF[call.op]].waits is Waits.RECEIVER:
         return False
-    rows = (run.call(row) for row in run.rows_of(call.rank))
-    return all(one.unused for one in rows if one.place == call.place)
+    rows = run.rows_of(call.rank)
+    mine = run.calls[rows.start : rows.stop]
+    here = mine["site"] == run.sites.index(call.place)
+    return bool((mine["flags"][here] & UNUSED > 0).all())
 
 
 def raced(run: Run, ranks: Iterable[int]) -> bool:

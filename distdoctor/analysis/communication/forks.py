@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import replace
+from operator import attrgetter
 
 from distdoctor.analysis.communication.branches import choices, of_group, program_of
 from distdoctor.analysis.communication.guarded import GUARD
@@ -18,6 +19,7 @@ from distdoctor.analysis.reasons import (
     capital,
     pointers,
     s,
+    sides,
     waits,
     where_of,
 )
@@ -38,12 +40,10 @@ def forked(run: Run, told: Divergence) -> Divergence:
         return _with_its_fork(run, told)
     if told.why not in _UNDECIDED or told.culprits:
         return told
-    sides: dict[object, list[int]] = {}
-    for rank, call in sorted(told.calls.items()):
-        sides.setdefault(call.place, []).append(rank)
-    if len(sides) != 2 or None in sides or not run.sources:
+    found = sides(told, attrgetter("place"))
+    if len(found) != 2 or None in found or not run.sources:
         return told
-    first, second = sides.values()
+    first, second = found.values()
     mine, theirs = choices(run, told.calls[first[0]], told.calls[second[0]])
     if bool(mine) == bool(theirs):
         return told  # both, or neither, went a way of their own

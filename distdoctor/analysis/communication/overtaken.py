@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from distdoctor.analysis.communication.branches import program_of
+from distdoctor.analysis.communication.departures import ways_around
 from distdoctor.analysis.communication.guarded import GUARD
-from distdoctor.analysis.communication.leaving import Way, skips
 from distdoctor.analysis.communication.ties import is_behind
 from distdoctor.analysis.reasons import (
     SKIPPED_HERE,
@@ -20,10 +19,10 @@ from distdoctor.analysis.reasons import (
     Why,
     capital,
     pointers,
+    sides,
     waits,
     where_of,
 )
-from distdoctor.analysis.source.variation import Nature
 from distdoctor.model.events import Place
 from distdoctor.model.findings import Certainty
 from distdoctor.model.run import Run, named
@@ -38,15 +37,15 @@ def overtaken(run: Run, told: Divergence) -> Divergence:
     places = {call.place for call in told.calls.values()}
     if told.why not in _UNLIKE or len(places) != 1 or GUARD in told.details:
         return told
-    sides = _sides(told)
-    if len(sides) != 2 or not run.sources or {*told.calls} - {*run.stacks}:
+    asked = [*sides(told, str).values()]
+    if len(asked) != 2 or not run.sources or {*told.calls} - {*run.stacks}:
         return told
-    for here, ahead in (sides, sides[::-1]):
+    for here, ahead in (asked, asked[::-1]):
         mine, theirs = run.stacks[here[0]], run.stacks[ahead[0]]
         if not is_behind(run, mine, theirs):
             continue
         way = _way_in([f.place for f in mine], [f.place for f in theirs])
-        around = [one for place in way for one in _ways_around(run, place)]
+        around = [one for place in way for one in ways_around(run, place)]
         if not 0 < len(around) <= _MOST:
             return told
         call, other = told.calls[here[0]], told.calls[ahead[0]]
@@ -63,14 +62,6 @@ def overtaken(run: Run, told: Divergence) -> Divergence:
     return told
 
 
-def _sides(told: Divergence) -> list[list[int]]:
-    """Ranks by what they ask for, of calls from one line."""
-    sides: dict[str, list[int]] = {}
-    for rank, call in sorted(told.calls.items()):
-        sides.setdefault(str(call), []).append(rank)
-    return list(sides.values())
-
-
 def _way_in(mine: Sequence[Place], theirs: Sequence[Place]) -> list[Place]:
     """Lines of the first stack from where the two part, innermost first.
 
@@ -78,15 +69,3 @@ def _way_in(mine: Sequence[Place], theirs: Sequence[Place]) -> list[Place]:
     """
     shared = {*theirs}
     return [place for place in mine if place not in shared]
-
-
-def _ways_around(run: Run, place: Place) -> list[Way]:
-    """What may lead some ranks, and not others, around a line."""
-    function = program_of(run).at(place.file, place.line)
-    if function is None:
-        return []
-    return [
-        way
-        for way in skips(run, function, place)
-        if way.nature in {Nature.LOCAL, Nature.OPEN}
-    ]

@@ -11,7 +11,7 @@ import numpy as np
 from distdoctor.analysis.communication import loops
 from distdoctor.analysis.communication.camps import Camp
 from distdoctor.analysis.communication.passing import came_past
-from distdoctor.analysis.communication.shares import dealt_out
+from distdoctor.analysis.communication.uneven import dealt_out
 from distdoctor.analysis.reasons import (
     LEFT_LOOP,
     at,

@@ -11,13 +11,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from distdoctor.analysis.communication import loops
 from distdoctor.analysis.communication.branches import program_of, ways_to
 from distdoctor.analysis.communication.departures import is_unconditional, must_pass
 from distdoctor.analysis.communication.guarded import GUARD
 from distdoctor.analysis.communication.leaving import Loop, loops_of
-from distdoctor.analysis.communication.shares import dealt_out
+from distdoctor.analysis.communication.uneven import dealt_out
 from distdoctor.analysis.reasons import (
     LEFT_LOOP,
     SKIPPED_HERE,
@@ -26,6 +27,7 @@ from distdoctor.analysis.reasons import (
     capital,
     has,
     pointers,
+    sides,
     waits,
     where_of,
 )
@@ -124,12 +126,10 @@ def left_by_one_side(run: Run, told: Divergence) -> Divergence:
 
 def _tied(told: Divergence) -> Iterator[tuple[list[int], list[int]]]:
     """Two sides of one size: who may be in a loop, and who may have left it."""
-    sides: dict[object, list[int]] = {}
-    for rank, call in sorted(told.calls.items()):
-        sides.setdefault(call.place, []).append(rank)
-    if len(sides) != 2 or None in sides:
+    found = sides(told, attrgetter("place"))
+    if len(found) != 2 or None in found:
         return
-    first, second = sides.values()
+    first, second = found.values()
     if told.why is Why.OPERATION and not told.culprits:
         yield from ((first, second), (second, first))
     elif told.why is Why.SKIPPED and len(first) == len(second) and not told.elsewhere:

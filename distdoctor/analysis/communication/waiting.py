@@ -84,20 +84,17 @@ def _chosen(run: Run, calls: Mapping[int, Call]) -> tuple[Location, ...]:
     made: dict[Place, list[int]] = {}
     if len(calls) > _LARGEST or not run.sources:
         return ()
-    for rank in sorted(calls):
-        stack = [frame.place for frame in run.stacks.get(rank, ())]
-        others = {
-            frame.place
-            for other in calls
-            if other != rank
-            for frame in run.stacks.get(other, ())
-            if (frame.place.file, frame.place.function)
-            in {(place.file, place.function) for place in stack}
-        }
+    stacks = {
+        rank: [frame.place for frame in run.stacks.get(rank, ())]
+        for rank in sorted(calls)
+    }
+    for rank, stack in stacks.items():
+        others = [stacks[other] for other in stacks if other != rank]
+        elsewhere = {place for other in others for place in other}
         parted = [
             place
             for place in stack
-            if any(_is_elsewhere(place, other) for other in others)
+            if any(_is_elsewhere(place, other) for other in elsewhere)
         ]
         if parted:
             ranks.setdefault(parted[-1], []).append(rank)

@@ -78,6 +78,6 @@ def _combining(
     if call.place is None or call.layer or call.op not in _COMBINING:
         return None
     earlier = run.calls["site"][rows.start : rows.start + first]
-    known = run.sites.index(call.place)
+    here = run.calls["site"][rows.start + last]
     same = (call.place.file, call.place.function) == (place.file, place.function)
-    return call if same and not (earlier == known).any() else None
+    return call if same and not (earlier == here).any() else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from distdoctor.analysis.source.program import MODULE, Function, Program, called
@@ -63,6 +63,11 @@ def _is_property(function: Function) -> bool:
     return any(
         isinstance(node, ast.Name) and node.id == "property" for node in decorators
     )
+
+
+def next_callers(chains: Iterable[Sequence[Place]]) -> list[Place]:
+    """Lines by which chains come to the function they end in, each line once."""
+    return [*dict.fromkeys(chain[-2] for chain in chains if len(chain) > 1)]
 
 
 def call_between(program: Program, caller: Place, callee: Function) -> ast.Call | None:

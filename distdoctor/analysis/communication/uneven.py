@@ -14,7 +14,7 @@ from distdoctor.analysis.reasons import (
     Why,
     pointers,
 )
-from distdoctor.analysis.source.shares import shares
+from distdoctor.analysis.source.sharding import shares
 from distdoctor.model.events import Batch, Call, Ended, Left, Place
 from distdoctor.model.findings import Certainty, Location
 from distdoctor.model.run import Run, named
