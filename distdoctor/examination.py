@@ -210,6 +210,9 @@ def _raised(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Raised]:
         for finding in verdict.findings
         for location in finding.locations
     }
+    every = [one for failures in alike.values() for one in failures]
+    if all(one.secondary for one in every) and any(one.place in told for one in every):
+        return  # calls that failed on several ranks, and one finding tells why
     for failures in [*alike.values()][:_MOST_FAILURES_TOLD]:
         if failures[0].place is None or failures[0].place not in told:
             ranks = sorted({one.rank for one in failures if one.rank >= 0})

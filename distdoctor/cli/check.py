@@ -325,7 +325,7 @@ def _record_folder(wanted: Path | None) -> Iterator[Path]:
 
 def _shown(folder: Path) -> str:
     """A folder as the reader would type it."""
-    with suppress(ValueError):
+    with suppress(ValueError, OSError):  # where the reader was may be gone
         return str(folder.relative_to(Path.cwd()))
     with suppress(ValueError, RuntimeError):
         return f"~/{folder.relative_to(Path.home())}"

@@ -35,6 +35,7 @@ from distdoctor.analysis.communication.mismatch import (
     unfit_splits,
     unseen_swaps,
 )
+from distdoctor.analysis.communication.one_rank import by_one_rank
 from distdoctor.analysis.communication.overtaken import overtaken
 from distdoctor.analysis.communication.races import race
 from distdoctor.analysis.communication.rendezvous import rendezvous
@@ -170,10 +171,10 @@ def _in_their_terms(run: Run, found: list[Divergence]) -> list[Divergence]:
         return found
     found = [decided_early(run, divergence) for divergence in found]
     found = [swallowed_exception(run, divergence) for divergence in found]
-    found = [_read(run, divergence, _OF_ROUNDS) for divergence in found]
+    found = [_read(run, divergence, _OF_ALL) for divergence in found]
     found = mixed_dimensions(run, found)
     return [forward_by_some(run, divergence) for divergence in found]
 
 
-_OF_ROUNDS = (ran_out, by_the_head, departed)
-"""What reads the source for why ranks had unlike numbers of rounds."""
+_OF_ALL = (by_one_rank, ran_out, by_the_head, departed)
+"""What reads the source for who is at fault in messages, or in loops."""

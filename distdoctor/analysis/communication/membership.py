@@ -11,7 +11,7 @@ from distdoctor.analysis.reasons import Divergence, Why, at, capital, failed, s
 from distdoctor.model.events import Call, Failure, State
 from distdoctor.model.findings import Certainty
 from distdoctor.model.operations import OPERATIONS
-from distdoctor.model.run import Run, named
+from distdoctor.model.run import Rows, Run, named
 
 _REFUSED = re.compile(
     r"is not part of group|invalid root rank|Invalid (?:peer|root|destination|source)"
@@ -47,13 +47,7 @@ def strangers(run: Run) -> Iterator[Divergence]:
         rank = min(calls)
         call = calls[rank]
         cause = None
-        whom = call.peer if call.root is None else call.root
-        size = len(next(g for g in run.groups if g.name == call.group).ranks)
-        verb = "name" + s(calls)
-        story = (
-            f"{capital(named(calls))} {verb} rank {whom} of {call.group} in {call.op}, "
-            f"which has {size} members (0 to {size - 1})"
-        )
+        story = f"{capital(named(calls))} name{s(calls)} {_whom(run, call)}"
     yield Divergence(
         why=Why.STRANGER,
         group=None,
@@ -68,6 +62,18 @@ def strangers(run: Run) -> Iterator[Divergence]:
     )
 
 
+def _whom(run: Run, call: Call) -> str:
+    """Who is named in a call, and what is wrong with that."""
+    members = next(g for g in run.groups if g.name == call.group).ranks
+    if call.peer is not None and members[call.peer : call.peer + 1] == (call.rank,):
+        return f"itself in {call.op}; nobody can be both sides of a message"
+    whom = call.peer if call.root is None else call.root
+    return (
+        f"rank {whom} of {call.group} in {call.op}, which has {len(members)} members "
+        f"(0 to {len(members) - 1})"
+    )
+
+
 def _out_of_group(run: Run) -> dict[int, Call]:
     """By rank, its first call whose root or peer is no member, and that did not end."""
     calls = run.calls
@@ -77,6 +83,18 @@ def _out_of_group(run: Run) -> dict[int, Call]:
     rows = run.with_op(*_ADDRESSED)
     rows = rows[calls["state"][rows] != State.DONE]
     found: dict[int, Call] = {}
-    for row in rows[calls["peer"][rows] >= sizes[calls["group"][rows]]]:
+    outside = calls["peer"][rows] >= sizes[calls["group"][rows]]
+    for row in sorted({*rows[outside].tolist(), *_to_themselves(run, rows)}):
         found.setdefault(int(calls["rank"][row]), run.call(int(row)))
     return found
+
+
+def _to_themselves(run: Run, rows: Rows) -> Iterator[int]:
+    """Messages that the backend refused, of a rank to itself."""
+    calls = run.calls
+    for row in rows[calls["state"][rows] == State.RAISED].tolist():
+        members = run.groups[calls["group"][row]].ranks
+        if not OPERATIONS[calls["op"][row]].is_point_to_point:
+            continue
+        if list(members).index(calls["rank"][row]) == calls["peer"][row]:
+            yield row

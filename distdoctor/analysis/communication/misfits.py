@@ -129,7 +129,7 @@ def _minority(run: Run, sent: int, received: int) -> tuple[int, ...]:
     others = at_lines & ~np.isin(calls["rank"], list(sides)) & (calls["site"] > 0)
     shared = {contents[spec] for spec in np.unique(calls["spec"][others])}
     odd = [rank for rank, content in sides.items() if content not in shared]
-    return tuple(odd) if len(odd) == 1 and len(sides) == 2 else ()
+    return tuple(odd) if len(odd) == 1 and len(sides) == 2 else _both(run, *sides)
 
 
 def _from_any(run: Run) -> Iterator[Divergence]:
@@ -149,6 +149,11 @@ def _from_any(run: Run) -> Iterator[Divergence]:
                 given = contents[specs[box.sends[0]]]
                 yield _misfit(run, box.sends[0], row, given, wanted, ())
                 break
+
+
+def _both(run: Run, *ranks: int) -> tuple[int, ...]:
+    """Two ranks that do not agree, where they are not the whole job."""
+    return tuple(sorted(ranks)) if len(ranks) < len(run.seen) else ()
 
 
 # --- tags ---
@@ -190,7 +195,7 @@ def _other_tag(run: Run, sent: int, received: int) -> Divergence:
         group=None,
         ordinal=0,
         calls={send.rank: send, receive.rank: receive},
-        culprits=(),
+        culprits=_both(run, send.rank, receive.rank),
         victims=(),
         story=f"Rank {receive.rank} waits for a message with tag {receive.tag} from "
         f"rank {send.rank}, which has sent it one with tag {send.tag} that "

@@ -88,6 +88,7 @@ def one_sided(
     after = dict(zip(circle, [*circle[1:], circle[0]], strict=True))
     towards.sort(
         key=lambda wait: (
+            run.calls["op"][wait.row] == FROM_ANY,
             after[wait] not in strayed,
             _is_message(run, after[wait].row),
         )
@@ -157,8 +158,8 @@ def _without(
 
 def _to_blame(run: Run, row: int, peer: int) -> tuple[int, Certainty]:
     rank = int(run.calls["rank"][row])
-    number = messages(run).number.get(row, 0)
-    counts = _siblings(run, row, peer)
+    number = messages(run).number.get(row, 0)  # 0: from any source, of no channel
+    counts = _siblings(run, row, peer) if number else {}
     if any(count >= number for count in counts.values()):
         return peer, Certainty.PROVED  # another did its part of the same round
     odd = strays(run).keys() & {rank, peer}

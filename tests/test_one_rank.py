@@ -1,0 +1,141 @@
+"""Messages of which the source has something for one rank alone, from drawings."""
+
+from dataclasses import replace
+from inspect import cleandoc
+
+from distdoctor.analysis.communication.divergence import divergences
+from distdoctor.analysis.reasons import Divergence, Why
+from distdoctor.model.drawing import sketch
+from distdoctor.model.findings import Certainty
+
+
+def told(drawing: str, source: str) -> Divergence:
+    run = replace(sketch(drawing), sources={"t.py": cleandoc(source)})
+    (found,) = divergences(run)
+    return found
+
+
+def test_who_alone_is_kept_from_its_send_left_it_out() -> None:
+    found = told(
+        """
+        rank 0 | barrier@t.py:6...
+        rank 1 | recv(4,peer=0)@t.py:5...
+        """,
+        """
+        rank = get_rank()
+        if rank == 0 and rank != 0:
+            send(x, dst=1)
+        if rank == 1:
+            recv(x, src=0)
+        barrier()
+        """,
+    )
+    assert (found.why, found.culprits) == (Why.UNANSWERED, (0,))
+    assert found.certainty is Certainty.LIKELY
+
+
+def test_a_wait_for_anybody_is_no_proof_against_who_waits_elsewhere() -> None:
+    found = told(
+        """
+        rank 0 | recv_any(4)@t.py:4  recv_any(4)@t.py:4...
+        rank 1 | send(4,peer=0)@t.py:7  barrier@t.py:9...
+        rank 2 | recv(4,peer=0)@t.py:8...
+        """,
+        """
+        rank = get_rank()
+        if rank == 0:
+            for _ in range(2):
+                recv(x)
+        else:
+            if rank != 2:
+                send(x, dst=0)
+                recv(x, src=0) if rank == 2 else None
+        barrier()
+        """,
+    )
+    assert (found.why, found.culprits) == (Why.UNANSWERED, (2,))
+    assert found.elsewhere[0].place.line == 6
+
+
+def test_a_tag_given_by_one_branch_for_one_rank_is_its_fault() -> None:
+    found = told(
+        """
+        rank 0 | send(4,peer=1)@t.py:9  barrier@t.py:10...
+        rank 1 | recv(4,peer=0,tag=7)@t.py:4...
+        """,
+        """
+        rank = get_rank()
+        if rank > 0:
+            if rank == 1:
+                recv(x, src=rank - 1, tag=7)
+            else:
+                recv(x, src=rank - 1)
+
+        if rank < last:
+            send(x, dst=rank + 1)
+        barrier()
+        """,
+    )
+    assert (found.why, found.culprits) == (Why.MISFIT, (1,))
+    assert found.elsewhere[0].place.line == 3
+
+
+def test_two_of_three_whose_tags_differ_are_both_named() -> None:
+    found = told(
+        """
+        rank 0 | send(4,peer=1,tag=2)@t.py:3  barrier@t.py:6...
+        rank 1 | recv(4,peer=0,tag=3)@t.py:5...
+        rank 2 | barrier@t.py:6...
+        """,
+        """
+        rank = get_rank()
+        if rank == 0:
+            send(x, dst=1, tag=sent)
+        if rank == 1:
+            recv(x, src=0, tag=received)
+        barrier()
+        """,
+    )
+    assert (found.why, found.culprits) == (Why.MISFIT, (0, 1))
+
+
+def test_a_ring_that_rank_0_begins_singles_out_nobody() -> None:
+    found = told(
+        """
+        rank 0 | recv(4,peer=2)@t.py:5...
+        rank 1 | recv(4,peer=0)@t.py:8...
+        rank 2 | recv(4,peer=1)@t.py:8...
+        """,
+        """
+        rank = get_rank()
+        before = rank - 1 if rank > 0 else size - 1
+        after = (rank + 1) % get_world_size()
+        if rank == 0:
+            recv(x, before)
+            send(x, after)
+        else:
+            recv(x, before)
+            send(x, after)
+        """,
+    )
+    assert (found.why, found.culprits) == (Why.MESSAGES, ())
+
+
+def test_a_peer_that_one_rank_numbers_otherwise_is_its_fault() -> None:
+    found = told(
+        """
+        rank 0 | recv_any(4)@t.py:3  recv_any(4)@t.py:3...
+        rank 1 | send(4,peer=0)@t.py:5  barrier@t.py:6...
+        rank 2 | send(4,peer=1)@t.py:5...
+        """,
+        """
+        rank = get_rank()
+        if rank == 0:
+            recv(x)
+        else:
+            send(x, dst=1 if rank == 2 else 0)
+        barrier()
+        """,
+    )
+    assert (found.why, found.culprits) == (Why.UNANSWERED, (2,))
+    assert found.elsewhere[0].place.line == 5
