@@ -16,11 +16,14 @@ from distdoctor.analysis.communication.branches import (
     Sides,
     chains,
     of_group,
+    program_of,
 )
 from distdoctor.analysis.communication.guarded import GUARD
 from distdoctor.analysis.reasons import Divergence, Why
 from distdoctor.analysis.source.chains import call_between
 from distdoctor.analysis.source.conditions import Condition, Kind, conditions
+from distdoctor.analysis.source.ordered import gone_through
+from distdoctor.analysis.source.origins import made, numbered
 from distdoctor.analysis.source.program import (
     Function,
     Use,
@@ -87,6 +90,41 @@ def singled_out(run: Run, told: Divergence) -> Divergence:
             story=f"{told.story} What is passed depends on the rank at {place}.",
         )
     return told
+
+
+def with_makers(run: Run, told: Divergence) -> Divergence:
+    """The same divergence of what is passed, with the lines that make it."""
+    if told.why not in _PASSED or len(told.calls) > _MOST_CALLS:
+        return told
+    if told.elsewhere and told.why is not Why.ORDER:
+        return told
+    one_line = len({call.place for call in told.calls.values()}) == 1
+    if not run.sources or not (one_line or told.why is Why.MISFIT):
+        return told
+    find, remark = _FOUND_BY.get(told.why, (made, "made here"))
+    ranks: dict[Place, set[int]] = {}
+    for rank, call in told.calls.items():
+        odd = rank in told.culprits or not told.culprits
+        for place in find(program_of(run), call.place) if call.place and odd else []:
+            ranks.setdefault(place, set()).add(rank)
+    known = {(line.place.file, line.place.line) for line in told.elsewhere}
+    role = Role.CULPRIT if told.culprits else Role.PARTY
+    lines = [
+        Location(place, tuple(sorted(who)), role, remark)
+        for place, who in ranks.items()
+        if (place.file, place.line) not in known
+    ]
+    return replace(told, elsewhere=(*told.elsewhere, *lines)) if lines else told
+
+
+_FOUND_BY = {
+    Why.ROOT: (numbered, "computed here"),
+    Why.ORDER: (gone_through, "gives the order"),
+}
+
+_PASSED = {Why.NUMEL, Why.DTYPE, Why.SPLITS, Why.MISFIT, *_FOUND_BY}
+
+_MOST_CALLS = 64  # ranks whose lines are looked for, each by itself
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from distdoctor.analysis.communication.alignment import (
     Meeting,
     alignments,
 )
-from distdoctor.analysis.communication.arguments import singled_out
+from distdoctor.analysis.communication.arguments import singled_out, with_makers
 from distdoctor.analysis.communication.callbacks import called_back
 from distdoctor.analysis.communication.camps import camps
 from distdoctor.analysis.communication.children import in_children
@@ -176,5 +176,5 @@ def _in_their_terms(run: Run, found: list[Divergence]) -> list[Divergence]:
     return [forward_by_some(run, divergence) for divergence in found]
 
 
-_OF_ALL = (by_one_rank, ran_out, by_the_head, departed)
-"""What reads the source for who is at fault in messages, or in loops."""
+_OF_ALL = (by_one_rank, with_makers, ran_out, by_the_head, departed)
+"""What reads the source for messages, for what is passed, and for loops."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -129,7 +129,26 @@ def _minority(run: Run, sent: int, received: int) -> tuple[int, ...]:
     others = at_lines & ~np.isin(calls["rank"], list(sides)) & (calls["site"] > 0)
     shared = {contents[spec] for spec in np.unique(calls["spec"][others])}
     odd = [rank for rank, content in sides.items() if content not in shared]
-    return tuple(odd) if len(odd) == 1 and len(sides) == 2 else _both(run, *sides)
+    if len(odd) == 1 and len(sides) == 2:
+        return tuple(odd)
+    leaves = [rank for rank in sides if not _fits_others(run, rank, sides)]
+    return tuple(leaves) if len(leaves) == 1 else _both(run, *sides)
+
+
+def _fits_others(run: Run, rank: int, sides: Mapping[int, _Content]) -> bool:
+    """Whether a rank exchanged messages that fit with others than these two.
+
+    Who serves many ranks in one way is right, if only one of them does not fit.
+    """
+    known, contents, calls = messages(run), _by_spec(run), run.calls
+    for sent, received in zip(
+        known.sends.tolist(), known.receives.tolist(), strict=True
+    ):
+        pair = {int(calls["rank"][sent]), int(calls["rank"][received])}
+        fits = contents[calls["spec"][sent]] == contents[calls["spec"][received]]
+        if rank in pair and not pair & (sides.keys() - {rank}) and fits:
+            return True
+    return False
 
 
 def _from_any(run: Run) -> Iterator[Divergence]:

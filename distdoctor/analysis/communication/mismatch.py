@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import attrgetter
 
 import numpy as np
 
 from distdoctor.analysis.communication import loops
 from distdoctor.analysis.communication.alignment import Alignment, Meeting
-from distdoctor.analysis.communication.branches import choices
+from distdoctor.analysis.communication.branches import choices, program_of
 from distdoctor.analysis.communication.camps import (
     Camp,
     calls_at,
@@ -40,6 +41,7 @@ from distdoctor.analysis.reasons import (
     where,
     where_of,
 )
+from distdoctor.analysis.source.origins import is_looped_root
 from distdoctor.model.events import (
     Call,
 )
@@ -299,8 +301,10 @@ def _swap(
     ahead = any(is_same(run, row, major.row) for row in next_on_group(run, minor.rows))
     behind = any(is_same(run, row, minor.row) for row in next_on_group(run, major.rows))
     one_line = minor.call.place == major.call.place
-    familiar = knows_exactly(run, major.rank, major.row, minor.row) and knows_exactly(
-        run, minor.rank, minor.row, major.row
+    familiar = (
+        knows_exactly(run, major.rank, major.row, minor.row)
+        and knows_exactly(run, minor.rank, minor.row, major.row)
+        and not _is_computed_root(run, major.call, minor.call)
     )
     if ahead or (one_line and (behind or familiar)):
         certainty = Certainty.PROVED if ahead and behind else Certainty.LIKELY
@@ -316,6 +320,17 @@ def _swap(
             culprits=() if tie else minor.ranks,
         )
     return None
+
+
+def _is_computed_root(run: Run, one: Call, other: Call) -> bool:
+    """Whether calls differ in their root alone, and no loop goes through the roots.
+
+    A root that takes turns has been each rank, sooner or later.
+    """
+    what = attrgetter("place", "op", "tensors")
+    if one.place is None or one.root == other.root or what(one) != what(other):
+        return False
+    return bool(run.sources) and not is_looped_root(program_of(run), one.place)
 
 
 def _arguments(base: Divergence, sides: list[Camp], tie: bool) -> Divergence:

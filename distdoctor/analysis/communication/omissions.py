@@ -17,6 +17,7 @@ from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.reasons import pointers
 from distdoctor.analysis.source.chains import chains_to
 from distdoctor.analysis.source.conditions import Condition, Kind, conditions
+from distdoctor.analysis.source.origins import tested
 from distdoctor.analysis.source.program import Function, Program, Use, called
 from distdoctor.analysis.source.variation import Nature, nature_of
 from distdoctor.model.events import Place
@@ -53,6 +54,10 @@ def omitted(
         if condition.leaves and condition.leaves_at != condition.line:
             leaves = replace(condition.place, line=condition.leaves_at)
             lines += pointers([leaves], ranks, f"leaves by {condition.leaves}")
+    known = {line.place for line in lines}
+    for condition in found:
+        made = [one for one in tested(program, condition) if one not in known]
+        lines += pointers(made, ranks, "makes what is asked there")
     words = " or ".join(f"`{each}` ({each.place})" for each in found)
     lines += pointers([at], ranks, "the call that was left out")
     return lines, f" Most likely {words} led around the call of the module at {at}."

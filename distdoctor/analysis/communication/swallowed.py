@@ -10,7 +10,10 @@ from collections import Counter
 from dataclasses import replace
 
 from distdoctor.analysis.communication.branches import ways_to
-from distdoctor.analysis.communication.departures import is_unconditional, kept_rounds
+from distdoctor.analysis.communication.departures import (
+    is_unconditional,
+    kept_rounds,
+)
 from distdoctor.analysis.communication.handlers import (
     Handler,
     callers,

@@ -17,6 +17,7 @@ from distdoctor.analysis.communication import loops
 from distdoctor.analysis.communication.branches import program_of, ways_to
 from distdoctor.analysis.communication.departures import is_unconditional, must_pass
 from distdoctor.analysis.communication.guarded import GUARD
+from distdoctor.analysis.communication.handlers import handler_around
 from distdoctor.analysis.communication.leaving import Loop, loops_of
 from distdoctor.analysis.communication.uneven import dealt_out
 from distdoctor.analysis.reasons import (
@@ -38,6 +39,8 @@ from distdoctor.model.findings import Certainty
 from distdoctor.model.run import Frame, Run, named
 
 _BY_ROUNDS = {Why.FINISHED, Why.UNEVEN, Why.SKIPPED}
+
+_UNLIKE = {Why.OPERATION, Why.NUMEL, Why.DTYPE}
 
 _LONGEST = 60
 
@@ -89,20 +92,27 @@ def _singles_out(run: Run, loop: Loop, function: Function) -> set[int]:
 
 
 def left_by_one_side(run: Run, told: Divergence) -> Divergence:
-    """A tie of two calls, told as a loop that the one side has left.
+    """Two calls that are no match, told as a loop that the one side has left.
 
     That a call is new to one side, and the other one's is not, is a weaker sign.
     """
     if GUARD in told.details or not run.sources:
         return told
-    undecided = not told.culprits
     for inside, outside in _tied(told):
-        loop = _left(run, inside[0], outside[0])
+        loop = _left(
+            run,
+            inside[0],
+            outside[0],
+            surely=told.why in _UNLIKE and bool(told.culprits),
+        )
         if loop is None:
             continue
-        if not undecided and not must_pass(run, _way_to(run, inside[0], outside[0])):
+        way = _way_to(run, inside[0], outside[0])
+        if told.why is Why.SKIPPED and not must_pass(run, way):
             continue
         call, other = told.calls[inside[0]], told.calls[outside[0]]
+        handler = handler_around(run, way)
+        swallowing = [] if handler is None else [handler.place]
         return replace(
             told,
             why=Why.SKIPPED,
@@ -114,6 +124,7 @@ def left_by_one_side(run: Run, told: Divergence) -> Divergence:
                     loops.ways_out(run, loop.place), outside, "a way out of the loop"
                 ),
                 *pointers([loop.place], outside, LEFT_LOOP),
+                *pointers(swallowing, outside, "or all its rounds ended here"),
                 *told.elsewhere,
             ),
             story=f"{capital(named(outside))} {has(outside)} left the loop at "
@@ -125,13 +136,17 @@ def left_by_one_side(run: Run, told: Divergence) -> Divergence:
 
 
 def _tied(told: Divergence) -> Iterator[tuple[list[int], list[int]]]:
-    """Two sides of one size: who may be in a loop, and who may have left it."""
+    """Two sides: who may be in a loop, and who may have left it."""
     found = sides(told, attrgetter("place"))
     if len(found) != 2 or None in found:
         return
     first, second = found.values()
-    if told.why is Why.OPERATION and not told.culprits:
-        yield from ((first, second), (second, first))
+    if told.why in _UNLIKE:
+        yield from (
+            (one, other)
+            for one, other in ((first, second), (second, first))
+            if not told.culprits or sorted(other) == sorted(told.culprits)
+        )
     elif told.why is Why.SKIPPED and len(first) == len(second) and not told.elsewhere:
         alone = [*told.culprits]
         if alone in (first, second):
@@ -168,16 +183,22 @@ def gone_on_alone(run: Run, told: Divergence) -> Divergence:
     )
 
 
-def _left(run: Run, inside: int, outside: int) -> loops.Loop | None:
-    """A loop that one rank is in, and that another is behind."""
+def _left(
+    run: Run, inside: int, outside: int, *, surely: bool = False
+) -> loops.Loop | None:
+    """A loop that one rank is in, and that another is behind.
+
+    Unless it is sure who is at fault, each round of it has to make the call.
+    """
     found = loops.left(run, inside, outside)
     if found is None or found[1] or loops.left(run, outside, inside) is not None:
         return None
     mine, theirs = run.stacks[inside], run.stacks[outside]
     if not is_behind(run, mine, theirs):
         return None
-    in_each_round = is_unconditional(run, [frame.place for frame in mine])
-    return found[0] if in_each_round else None
+    if not surely and not is_unconditional(run, [frame.place for frame in mine]):
+        return None
+    return found[0]
 
 
 def _way_to(run: Run, inside: int, outside: int) -> list[Place]:
@@ -203,12 +224,11 @@ def is_behind(run: Run, mine: Sequence[Frame], theirs: Sequence[Frame]) -> bool:
         a, b = here.place, there.place
         if (a.file, a.function) != (b.file, b.function):
             return False
+        rounds = _shared(run, here, there)
+        if not all(_is_same_round(loop, here, there) for loop in rounds):
+            return False
         if a.line != b.line:
-            rounds = [*_shared(run, here, there)]
-            same = all(_is_same_round(loop, here, there) for loop in rounds)
-            return a.line < b.line and same
-        if any(True for _ in _shared(run, here, there)):
-            return False  # one line of a loop, maybe in another round
+            return a.line < b.line
     return False
 
 

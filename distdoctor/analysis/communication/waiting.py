@@ -18,7 +18,10 @@ from distdoctor.analysis.reasons import (
     capital,
     s,
 )
+from distdoctor.analysis.source.conditions import Kind, conditions
 from distdoctor.analysis.source.ordered import chosen_by_rank
+from distdoctor.analysis.source.origins import tested
+from distdoctor.analysis.source.variation import Nature, nature_of
 from distdoctor.model.events import (
     Busy,
     Call,
@@ -101,13 +104,37 @@ def _chosen(run: Run, calls: Mapping[int, Call]) -> tuple[Location, ...]:
             for place in chosen_by_rank(program_of(run), parted[-1]):
                 made.setdefault(place, []).append(rank)
     if len(ranks) < 2:
-        return ()
+        return _one_branch(run, calls)
     role = Role.PARTY
     return (
         *(Location(place, tuple(who), role, _BY_RANK) for place, who in made.items()),
         *(Location(place, tuple(who), role, _CAME) for place, who in ranks.items()),
     )
 
+
+def _one_branch(run: Run, calls: Mapping[int, Call]) -> tuple[Location, ...]:
+    """The branch by which all of the circle came to one line, as was not meant."""
+    places = {call.place for call in calls.values()}
+    place = places.pop()
+    program = program_of(run)
+    function = None if place is None else program.at(place.file, place.line)
+    if places or place is None or function is None:
+        return ()
+    chosen = [
+        condition
+        for condition in conditions(function, place.line)
+        if condition.kind is Kind.BRANCH
+        and nature_of(program, condition) is Nature.LOCAL
+    ]
+    lines = {one.place: _ALL_CAME for one in chosen}
+    for condition in chosen:
+        for made in tested(program, condition):
+            lines.setdefault(made, "makes what is asked there")
+    who = tuple(sorted(calls))
+    return tuple(Location(at, who, Role.PARTY, text) for at, text in lines.items())
+
+
+_ALL_CAME = "all came here by one branch"
 
 _LARGEST = 64  # ranks of a circle whose stacks are compared, each with each
 

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
+
 from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.replication.replicas import replicas
 from distdoctor.analysis.replication.sharing import at_work
 from distdoctor.analysis.source.origins import makers
 from distdoctor.model.events import Place
 from distdoctor.model.observed.gradients import Sent
+from distdoctor.model.observed.weights import Trained
+from distdoctor.model.operations import CODE_OF
 from distdoctor.model.run import Run
 
 _MAKING_GROUPS = frozenset(
@@ -70,12 +74,35 @@ def are_shards(
 
 
 def exchanges(run: Run, ranks: Sequence[int]) -> Iterator[tuple[int, Place]]:
-    """The lines at which ranks first sent their gradients."""
+    """The lines at which ranks first sent their gradients.
+
+    Where no probe saw them as such, the line that reduces tensors of the most sizes
+    that parameters have.
+    """
     for rank in ranks:
         for event in run.of(Sent, rank):
             if event.place is not None and not event.in_backward:
                 yield rank, event.place
                 break
+        else:
+            if (place := _reduces_most(run, rank)) is not None:
+                yield rank, place
+
+
+def _reduces_most(run: Run, rank: int) -> Place | None:
+    numels = {numel for model in run.of(Trained, rank) for numel in model.numels}
+    rows = run.rows_of(rank)
+    calls = run.calls[rows.start : rows.stop]
+    calls = calls[np.isin(calls["op"], _REDUCING) & (calls["site"] > 0)]
+    sizes: dict[int, set[int]] = {}
+    for site, spec in np.unique(calls[["site", "spec"]]).tolist():
+        found = sum(tensor.numel for tensor in run.specs[spec].tensors)
+        sizes.setdefault(site, set()).update({found} & numels)
+    most = max(sizes, key=lambda site: len(sizes[site]), default=None)
+    return run.sites[most] if most is not None and sizes[most] else None
+
+
+_REDUCING = [CODE_OF["all_reduce"], CODE_OF["reduce_scatter_tensor"]]
 
 
 def groups_taken(run: Run, place: Place) -> list[Place]:

@@ -11,6 +11,7 @@ import ast
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from distdoctor.analysis.source.chains import is_property
 from distdoctor.analysis.source.program import (
     Function,
     Program,
@@ -61,6 +62,7 @@ class Search:
         given = [one.value for one in call.keywords if one.arg == name]
         if 0 <= position < len(call.args):
             given.append(call.args[position])
+        given += [one.value for one in call.args if isinstance(one, ast.Starred)]
         given += [value for part in ast.walk(call) for value in _entries(part, name)]
         for value in given:
             self.add(value, function, value.lineno)
@@ -90,6 +92,8 @@ class Search:
             match part:
                 case ast.Name(id=name):
                     self._variable(name, function, value)
+                    if isinstance(value, ast.Call):
+                        self._handed_over(name, value)
                 case ast.Attribute(attr=name):
                     self._attribute(name)
                 case ast.Subscript(slice=ast.Constant(value=str(name))):
@@ -105,6 +109,7 @@ class Search:
                     self._add_user(user, function)
                 else:
                     self.add(use.node, use.function, use.line)
+            self._unpacked(name, scope)
             if self._through_loops:
                 self._iterated(name, scope)
             if name in scope.parameters:
@@ -112,6 +117,35 @@ class Search:
             if self._program.binds(scope, name):
                 return
             scope = scope.outer
+
+    def _unpacked(self, name: str, scope: Function) -> None:
+        """Take what a variable is given as one of several: `a, b = both()`."""
+        for node in own_nodes(scope.node):
+            match node:
+                case ast.Assign(targets=[ast.Tuple(elts=parts)], value=value):
+                    names = [
+                        one.id if isinstance(one, ast.Name) else "" for one in parts
+                    ]
+                    if name not in names:
+                        continue
+                    for item, function in self._values_of(value, scope):
+                        one = item
+                        if isinstance(item, ast.Tuple) and len(item.elts) == len(parts):
+                            one = item.elts[names.index(name)]
+                        self.add(one, function, one.lineno)
+
+    def _values_of(
+        self, value: ast.expr, scope: Function
+    ) -> list[tuple[ast.expr, Function]]:
+        """A value, or what the user's function returns that is called for it."""
+        name = called(value) if isinstance(value, ast.Call) else ""
+        returned = [
+            (node.value, function)
+            for function in self._program.named(name)
+            for node in own_nodes(function.node)
+            if isinstance(node, ast.Return) and node.value is not None
+        ]
+        return returned or [(value, scope)]
 
     def _iterated(self, name: str, scope: Function) -> None:
         for node in own_nodes(scope.node):
@@ -133,7 +167,10 @@ class Search:
         callee = function.simple_name
         if callee == "__init__":
             callee = function.name.split(".")[-2]
-        for use in self._program.calls.get(callee, ()):
+        uses = self._program.calls.get(callee, [])
+        if callee == "forward":
+            uses = [*uses, *self._program.variables_called()]
+        for use in uses:
             if isinstance(use.node, ast.Call):
                 self.add_argument(use.node, use.function, name, position)
 
@@ -146,6 +183,8 @@ class Search:
         for function in self._program.functions:
             for use in self._program.assigned.get((function, name), ()):
                 self.add(use.node, use.function, use.line)
+        if any(map(is_property, self._program.named(name))):
+            self._results(name)
         for use in self._program.calls.get("add_argument", ()):
             if isinstance(use.node, ast.Call) and _is_option(use.node, name):
                 for keyword in use.node.keywords:
@@ -160,8 +199,17 @@ class Search:
         for use in self._program.keywords.get(name, ()):
             self.add(use.node, use.function, use.line)
 
+    def _handed_over(self, name: str, call: ast.Call) -> None:
+        """Take what a function makes that is given to a library, as `collate_fn` is."""
+        given = [*call.args, *(one.value for one in call.keywords)]
+        if any(isinstance(one, ast.Name) and one.id == name for one in given):
+            self._results(name)
+
     def _returned(self, call: ast.Call) -> None:
-        for function in self._program.named(called(call)):
+        self._results(called(call))
+
+    def _results(self, name: str) -> None:
+        for function in self._program.named(name):
             for node in own_nodes(function.node):
                 if isinstance(node, ast.Return | ast.Yield) and node.value is not None:
                     self.add(node.value, function, node.lineno)

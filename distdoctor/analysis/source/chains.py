@@ -45,7 +45,7 @@ def _callers(program: Program, function: Function) -> list[tuple[Function, int]]
     name = function.simple_name
     if name == "__init__":
         name = function.name.split(".")[-2]
-    if _is_property(function):
+    if is_property(function):
         return []
     found = []
     for use in program.calls.get(name, []):
@@ -58,7 +58,8 @@ def _callers(program: Program, function: Function) -> list[tuple[Function, int]]
     return found
 
 
-def _is_property(function: Function) -> bool:
+def is_property(function: Function) -> bool:
+    """Whether a method is read as an attribute."""
     decorators = getattr(function.node, "decorator_list", [])
     return any(
         isinstance(node, ast.Name) and node.id == "property" for node in decorators

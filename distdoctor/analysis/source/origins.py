@@ -87,6 +87,110 @@ def makers(
     return _found(search, program, place, name, position)
 
 
+MAKERS = frozenset(
+    {"tensor", "as_tensor", "from_numpy", "array", "asarray", "stack", "cat", "concat"}
+    | {"zeros", "ones", "full", "empty", "arange", "linspace", "eye", "rand", "randn"}
+    | {"empty_like", "zeros_like", "ones_like", "full_like", "randint", "randperm"}
+    | {"bincount", "unique", "nonzero", "histc", "pad_sequence", "frombuffer"}
+)
+"""Functions of torch and numpy that make a tensor, of a size or a dtype of its own."""
+
+_PEERS = {"src": 1, "dst": 1, "group_src": -1, "group_dst": -1}
+"""Arguments that name a rank, with their positions in most calls."""
+
+_SETTINGS = frozenset({"group", "async_op", "op", "tag", *_PEERS})
+
+
+def made(program: Program, place: Place) -> list[Place]:
+    """Lines that make the tensors, or their splits, of a communication call.
+
+    Args:
+        program: The user's files.
+        place: The line of the call.
+    """
+
+    def is_made(value: ast.expr, _function: Function, _line: int) -> bool:
+        return any(
+            isinstance(part, ast.Call) and called(part) in MAKERS
+            for part in ast.walk(value)
+        )
+
+    search = Search(program, is_sought=is_made, through_loops=True)
+    function = program.at(place.file, place.line)
+    if function is None:
+        return []
+    for call in _calls_at(function, place.line):
+        given = [one for one in call.keywords if one.arg not in _SETTINGS]
+        splits = [one.value for one in given if "split" in (one.arg or "")]
+        if called(call) == "all_to_all_single":
+            splits += call.args[2:4]
+        for value in splits or [*call.args, *(one.value for one in given)]:
+            search.add(value, function, value.lineno)
+        break  # the outermost: others are its arguments
+    return [one for one in search.places() if one.line != place.line]
+
+
+def numbered(program: Program, place: Place) -> list[Place]:
+    """Lines that compute which rank is named as root in a communication call.
+
+    Args:
+        program: The user's files.
+        place: The line of the call.
+    """
+
+    def is_computed(value: ast.expr, _function: Function, _line: int) -> bool:
+        return isinstance(value, ast.BinOp | ast.Subscript | ast.IfExp) or (
+            isinstance(value, ast.Call) and not [*program.named(called(value))]
+        )
+
+    search = Search(program, is_sought=is_computed)
+    function = program.at(place.file, place.line)
+    if function is None:
+        return []
+    for call in _calls_at(function, place.line):
+        for name, position in _PEERS.items():
+            search.add_argument(call, function, name, position)
+    return [one for one in search.places() if one.line != place.line]
+
+
+def is_looped_root(program: Program, place: Place) -> bool:
+    """Whether a loop around a communication call goes through its roots, or peers."""
+    function = program.at(place.file, place.line)
+    if function is None:
+        return True  # nothing is known of it
+    for call in _calls_at(function, place.line):
+        given = {one.arg: one.value for one in call.keywords}
+        named = [given[name] for name in _PEERS if name in given] or call.args[1:2]
+        if any(
+            isinstance(part, ast.Name) and program.is_looped(function, part.id)
+            for one in named
+            for part in ast.walk(one)
+        ):
+            return True
+    return False
+
+
+def tested(program: Program, condition: Condition) -> list[Place]:
+    """Lines that make what a condition asks for: that may differ, or is None.
+
+    Args:
+        program: The user's files.
+        condition: Its tests are followed back.
+    """
+
+    def is_sought(value: ast.expr, function: Function, line: int) -> bool:
+        parts = ast.walk(value) if isinstance(value, ast.IfExp) else [value]
+        none = any(isinstance(one, ast.Constant) and one.value is None for one in parts)
+        return none or _may_differ(value, function, line)
+
+    search = Search(program, is_sought=is_sought)
+    for test, _ in condition.tests:
+        for part in ast.walk(test):
+            if isinstance(part, ast.Name | ast.Attribute):
+                search.add(part, condition.function, condition.line)
+    return [one for one in search.places() if one != condition.place]
+
+
 def guarded(
     program: Program, place: Place, rank: int, others: Sequence[int], size: int
 ) -> Place | None:

@@ -116,6 +116,21 @@ class Program:
         """Whether a loop of a function gives a name one value after the other."""
         return name in self._looped.get(function, ())
 
+    def variables_called(self) -> list[Use]:
+        """Calls of variables and attributes, as a module of torch is called."""
+        return [
+            use
+            for name, uses in self.calls.items()
+            if not self._named.get(name)
+            for use in uses
+            if isinstance(use.node, ast.Call)
+            and (
+                self.binds(use.function, name)
+                if isinstance(use.node.func, ast.Name)
+                else name in self.stored
+            )
+        ]
+
     def _add(self, function: Function) -> None:
         self.functions.append(function)
         self._named[function.simple_name].append(function)

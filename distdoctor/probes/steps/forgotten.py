@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import weakref
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from torch import Tensor, nn
 
 from distdoctor.model.observed.gradients import Forgotten
 from distdoctor.probes.fingerprints import prints
+from distdoctor.probes.harmless import harmless
 from distdoctor.probes.living import living
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.replication import additions
 from distdoctor.probes.steps import optimizers
 
 _FIRST, _SECOND = 2, 4  # steps of all optimizers at which they are looked for
+
+_MOST_TIMES = 6  # that they are looked for anew, in a job of many trainings
 
 _MOST_NAMES = 50
 
@@ -23,15 +27,33 @@ _Seen: TypeAlias = tuple[weakref.ref[Tensor], str, int]
 _candidates: list[_Seen] = []
 
 
+@dataclass(slots=True)
+class _Looks:
+    """When it is looked: anew, as often as a model is wrapped or an optimizer made."""
+
+    begun: int = -1
+    since: int = 0  # the step before
+    times: int = 0
+
+
+_looks = _Looks()
+
+
+@harmless
 def look(step: int) -> None:
-    """Look at all modules, at two of the steps; note those that were so at both."""
+    """Look at all modules at two of the first steps, for what was so at both."""
+    if _looks.begun != (begun := sum(optimizers.made())) and _looks.times < _MOST_TIMES:
+        _looks.begun, _looks.since = begun, step - 1
+        _looks.times += 1
+        _candidates.clear()
+    step -= _looks.since
     if step == _FIRST:
         _candidates[:] = [
             (weakref.ref(parameter), name, prints.of_tensor(prints.local(parameter)))
             for name, parameter in _unheld()
         ]
     elif step == _SECOND and _candidates:
-        _tell(step)
+        _tell(step + _looks.since)
 
 
 def _tell(step: int) -> None:
@@ -75,6 +97,7 @@ def _unheld() -> list[tuple[str, Tensor]]:
 def turn() -> None:
     """Forget all: the process begins to play in another run."""
     _candidates.clear()
+    _looks.begun, _looks.since, _looks.times = -1, 0, 0
 
 
 def _has_memory(parameter: Tensor) -> bool:

@@ -189,6 +189,7 @@ def stepping(
     else:
         known.most = max(known.most, grown["moved"])
         infinities.watch(known)
+    forgotten.look(_window.steps)
     _window.mean = 0.0, 0.0  # the next step may not be looked at while backward runs
 
 
@@ -244,7 +245,6 @@ def _look(known: Optimizer, grown: dict[str, int], probes: _Probes | None) -> No
         infinities.examine(known)
     else:
         known.finite = known.steps
-    forgotten.look(_window.steps)
 
 
 def stepped(_optimizer: torch.optim.Optimizer, known: Optimizer) -> None:
