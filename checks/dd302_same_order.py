@@ -114,6 +114,7 @@ from distdoctor.analysis.data.orders import Repeat, repeats
 from distdoctor.analysis.data.readers import (
     LOOP,
     class_of,
+    drawn_by,
     locations,
     may_shuffle,
     unheard,
@@ -146,6 +147,7 @@ def examine(run: Run) -> Iterator[Finding]:
             culprits=() if everyone else repeat.ranks,
             locations=(
                 *unheard(run, some, repeat.ranks),
+                *drawn_by(run, some, repeat.ranks),
                 *locations(run, some, ways, repeat.ranks),
             ),
             certainty=(

@@ -55,11 +55,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.data.readers import LOOP, class_of, locations
+from distdoctor.analysis.data.coverage import Fault, Why, faults
+from distdoctor.analysis.data.readers import (
+    LOOP,
+    class_of,
+    details,
+    epochs,
+    exhibits,
+    locations,
+)
 from distdoctor.analysis.data.splits import leaks
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital
-from distdoctor.model.findings import Finding, Severity
+from distdoctor.model.findings import Certainty, Finding, Severity
 from distdoctor.model.observed.data import LOADER, SAMPLER, SUBSET, Read
 from distdoctor.model.run import Run, named
 
@@ -72,7 +80,6 @@ def examine(run: Run) -> Iterator[Finding]:
     """Samples that one rank evaluates on and another trains on."""
     for leak in leaks(run):
         both = (*leak.evaluated, *leak.trained)
-        ways = (SUBSET, "ordering", SAMPLER, "seeding", "listing", LOADER, LOOP)
         yield Finding(
             message=(
                 f"{capital(named(leak.ranks))} split {class_of(both[0])} each in its "
@@ -81,10 +88,31 @@ def examine(run: Run) -> Iterator[Finding]:
                 "itself"
             ),
             exhibits=tuple(one.read for one in both[:_SHOWN]),
-            locations=locations(run, both, ways, ()),
+            locations=locations(run, both, _WAYS, ()),
             details={"evaluated": leak.of, "leaked": leak.leaked},
         )
+    for fault in faults(run, Why.SPLIT):
+        yield _of_parts(run, fault)
     require_whole(run)
 
+
+def _of_parts(run: Run, fault: Fault) -> Finding:
+    some = fault.meeting.passes
+    return Finding(
+        message=(
+            f"{capital(named(fault.meeting.ranks))} split {class_of(some[0])} each in "
+            f"its own way: a sampler gives them unlike positions {epochs(fault)}, and "
+            f"still {fault.tally.twice:,} samples are read by more than one of them, "
+            f"and {max(fault.tally.never, 0):,} by none; what they keep for "
+            "evaluation differs as well"
+        ),
+        exhibits=exhibits(fault),
+        locations=locations(run, some, _WAYS, fault.sharing),
+        certainty=Certainty.LIKELY,
+        details=details(fault),
+    )
+
+
+_WAYS = (SUBSET, "ordering", SAMPLER, "seeding", "listing", LOADER, LOOP)
 
 _SHOWN = 8

@@ -137,6 +137,10 @@ def _unlike(run: Run, evaluation: Evaluation) -> Finding:
                 [(rank, place) for place in sent for rank in ranks],
                 "exchanges parameters, and not buffers",
             ),
+            *_at(
+                [(c.rank, c.place) for c in evaluation.before.values()],
+                "exchanges tensors before that, and not these",
+            ),
             *_at([(e.rank, e.place) for e in evaluation.begun.values()], "evaluates"),
             *_at(_callers(run, evaluation), "has it evaluated"),
             *_at([(c.rank, c.place) for c in evaluation.combined.values()], "joins"),

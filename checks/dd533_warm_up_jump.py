@@ -76,7 +76,7 @@ from collections.abc import Iterator, Sequence
 
 from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.source.results import returns_of
+from distdoctor.analysis.source.results import returned_at, returns_of
 from distdoctor.analysis.steps.gradients import places
 from distdoctor.analysis.steps.rates import MUCH, Jump, jumps
 from distdoctor.analysis.steps.schedules import rates_told
@@ -137,8 +137,9 @@ def _setting(
     for setter in setters:
         returns = []
         if setter.place is not None:
-            returns = returns_of(program_of(run), setter.place)
+            program = program_of(run)
+            returns = returns_of(program, setter.place)
+            returns = returns or returned_at(program, setter.place)
         for place in returns:
             yield Location(place, ranks, Role.CULPRIT, "computes the learning rate")
-        if not returns:
-            yield from places([setter], ranks, "sets the learning rate")
+        yield from places([setter], ranks, "sets the learning rate")

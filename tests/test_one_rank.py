@@ -139,3 +139,55 @@ def test_a_peer_that_one_rank_numbers_otherwise_is_its_fault() -> None:
     )
     assert (found.why, found.culprits) == (Why.UNANSWERED, (2,))
     assert found.elsewhere[0].place.line == 5
+
+
+def test_of_a_hub_and_one_that_it_serves_the_one_is_at_fault() -> None:
+    found = told(
+        """
+        rank 0 | recv(4,peer=1)@t.py:3  recv(4,peer=2)@t.py:3  exit=0
+        rank 1 | send(4,peer=0)@t.py:5  exit=0
+        rank 2 | send(5,peer=0)@t.py:5  exit=0
+        """,
+        """
+        if get_rank() == 0:
+            for peer in range(1, size):
+                recv(room, src=peer)
+        else:
+            send(rows, dst=0)
+        """,
+    )
+    assert (found.why, found.culprits) == (Why.MISFIT, (2,))
+
+
+def test_a_circle_in_one_branch_names_the_branch_and_what_it_asks_for() -> None:
+    found = told(
+        """
+        rank 0 | recv(4,peer=1)@t.py:5...
+        rank 1 | recv(4,peer=0)@t.py:5...
+        """,
+        """
+        def colour():
+            return (get_rank() // 2) % 2
+        def shift(x):
+            if colour() == 0:
+                recv(x, other)
+                send(x, other)
+            else:
+                send(x, other)
+                recv(x, other)
+        """,
+    )
+    assert found.why is Why.MESSAGES
+    assert [line.place.line for line in found.elsewhere] == [4, 2]
+
+
+def test_a_message_to_oneself_is_refused_and_told() -> None:
+    found = told(
+        """
+        rank 0 | send(4,peer=1)@t.py:2  barrier@t.py:4...
+        rank 1 | recv(4,peer=1)@t.py:3^  exit=1
+        """,
+        "",
+    )
+    assert (found.why, found.culprits) == (Why.STRANGER, (1,))
+    assert "names itself" in found.story

@@ -3,7 +3,7 @@
 from textwrap import dedent
 
 from distdoctor.analysis.source.program import Program
-from distdoctor.analysis.source.results import returns_of
+from distdoctor.analysis.source.results import returned_at, returns_of
 from distdoctor.model.events import Place
 
 SCHEDULE = """
@@ -51,3 +51,20 @@ def test_many_returns_say_too_little() -> None:
 
 def test_a_line_within_a_function_is_not_its_begin() -> None:
     assert returns(5) == []
+
+
+def test_the_returns_of_the_function_that_a_line_calls() -> None:
+    text = dedent("""
+        def rate(step):
+            if step < 4:
+                return 0.1 * step
+            return 0.1
+        def train():
+            group["lr"] = rate(3)
+            twice(rate(1), other(2))
+        def other(n):
+            return n
+    """).strip()
+    program = Program({"t.py": text})
+    assert [one.line for one in returned_at(program, Place("t.py", 6))] == [3, 4]
+    assert not returned_at(program, Place("t.py", 7))

@@ -220,3 +220,40 @@ def test_who_has_another_number_of_rounds_learns_where_its_items_come_from(
     assert (found.why, found.culprits) == (Why.UNEVEN, (alone,))
     (dealt,) = [one for one in found.elsewhere if "share" in one.remark]
     assert (dealt.place.line, dealt.ranks) == (7, (alone,))
+
+
+LEFT_BY_ONE = """
+    def train():
+        for x in shares(get_rank()):
+            try:
+                y = load(x)
+            except KeyError:
+                continue
+            all_reduce(y)
+        all_reduce(total)
+    for epoch in range(3):
+        train()
+"""
+
+
+def test_one_of_three_that_has_left_a_loop_is_told_so_and_not_by_its_size() -> None:
+    run = replace(
+        sketch("""
+        rank 0 | all_reduce(8)@t.py:7...
+        rank 1 | all_reduce(2)@t.py:8...
+        rank 2 | all_reduce(8)@t.py:7...
+        """),
+        sources={"t.py": cleandoc(LEFT_BY_ONE)},
+        stacks={
+            rank: (
+                Frame(Place("t.py", 8 if rank == 1 else 7, "train")),
+                Frame(Place("t.py", 10, "<module>"), {"epoch": 0}),
+            )
+            for rank in range(3)
+        },
+    )
+    calls = {rank: run.call(run.rows_of(rank)[0]) for rank in range(3)}
+    unlike = Divergence(Why.NUMEL, run.groups[0], 1, calls, (1,), (0, 2), "")
+    found = left_by_one_side(run, unlike)
+    assert (found.why, found.culprits) == (Why.SKIPPED, (1,))
+    assert {2, 5} <= {line.place.line for line in found.elsewhere}

@@ -17,7 +17,7 @@ from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.reasons import pointers
 from distdoctor.analysis.source.chains import chains_to
 from distdoctor.analysis.source.conditions import Condition, Kind, conditions
-from distdoctor.analysis.source.origins import tested
+from distdoctor.analysis.source.origins import asked_for
 from distdoctor.analysis.source.program import Function, Program, Use, called
 from distdoctor.analysis.source.variation import Nature, nature_of
 from distdoctor.model.events import Place
@@ -56,7 +56,7 @@ def omitted(
             lines += pointers([leaves], ranks, f"leaves by {condition.leaves}")
     known = {line.place for line in lines}
     for condition in found:
-        made = [one for one in tested(program, condition) if one not in known]
+        made = [one for one in asked_for(program, condition) if one not in known]
         lines += pointers(made, ranks, "makes what is asked there")
     words = " or ".join(f"`{each}` ({each.place})" for each in found)
     lines += pointers([at], ranks, "the call that was left out")

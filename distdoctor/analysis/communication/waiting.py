@@ -20,7 +20,7 @@ from distdoctor.analysis.reasons import (
 )
 from distdoctor.analysis.source.conditions import Kind, conditions
 from distdoctor.analysis.source.ordered import chosen_by_rank
-from distdoctor.analysis.source.origins import tested
+from distdoctor.analysis.source.origins import asked_for
 from distdoctor.analysis.source.variation import Nature, nature_of
 from distdoctor.model.events import (
     Busy,
@@ -128,7 +128,7 @@ def _one_branch(run: Run, calls: Mapping[int, Call]) -> tuple[Location, ...]:
     ]
     lines = {one.place: _ALL_CAME for one in chosen}
     for condition in chosen:
-        for made in tested(program, condition):
+        for made in asked_for(program, condition):
             lines.setdefault(made, "makes what is asked there")
     who = tuple(sorted(calls))
     return tuple(Location(at, who, Role.PARTY, text) for at, text in lines.items())

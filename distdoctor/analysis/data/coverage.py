@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.analysis.data.holdings import are_apart, are_reordered, share_of_others
+from distdoctor.analysis.data.origins import SPLITTING, calls
 from distdoctor.analysis.data.passes import (
     Key,
     Meeting,
@@ -30,6 +31,7 @@ from distdoctor.analysis.data.passes import (
     trains,
 )
 from distdoctor.analysis.data.splits import leaks
+from distdoctor.model.observed.data import SUBSET, Made
 from distdoctor.model.run import Run
 
 FEWEST = 4
@@ -53,6 +55,7 @@ class Why(StrEnum):
 
     SAME = "ranks read the same samples"
     OVERLAP = "samples are read twice, or never"
+    SPLIT = "parts that are not the same on all ranks"
     STREAM = "a stream that is not split"
     DATASET = "datasets that differ"
 
@@ -146,7 +149,7 @@ def _judge(run: Run, meeting: Meeting) -> Fault | None:
         values: list[NDArray[np.generic]] = [one.samples for one in meeting.passes]
         return (
             _same(Why.SAME, meeting, values, exact=True)
-            or _overlap(Why.OVERLAP, meeting, values, exact=True)
+            or _of_splits(run, _overlap(Why.OVERLAP, meeting, values, exact=True))
             or _split_by_others(run, meeting)
         )
     by_content = _by_content(meeting)
@@ -159,6 +162,27 @@ def _judge(run: Run, meeting: Meeting) -> Fault | None:
     if by_content is not None:
         return _overlap(Why.DATASET, meeting, by_content, exact=False)
     return None
+
+
+def _of_splits(run: Run, fault: Fault | None) -> Fault | None:
+    """The same fault, as one of the parts that a sampler divides among the ranks.
+
+    Each takes its own share of the positions: samples that are read twice are then at
+    other positions, since each rank split the dataset in its own way.
+    """
+    if fault is None:
+        return None
+    passes = fault.meeting.passes
+    shared = all(one.read.replicas == len(passes) for one in passes)
+    divided = all(any(_splits(run, made) for made in one.made) for one in passes)
+    return replace(fault, why=Why.SPLIT, sure=False) if shared and divided else fault
+
+
+def _splits(run: Run, made: Made) -> bool:
+    if made.role != SUBSET or made.place is None:
+        return False
+    lines = calls(run, made.place.file, SPLITTING)
+    return any(line.line == made.place.line for line in lines)
 
 
 def _by_content(meeting: Meeting) -> list[NDArray[np.generic]] | None:

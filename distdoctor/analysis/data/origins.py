@@ -27,6 +27,9 @@ ORDERING = frozenset(
 )
 """Functions that give samples an order, or a split, by random numbers."""
 
+SPLITTING = frozenset(("random_split", "train_test_split", "ShuffleSplit", "KFold"))
+"""Functions that divide a dataset into one part to train and another to evaluate on."""
+
 SEEDING = frozenset(
     (
         "manual_seed",

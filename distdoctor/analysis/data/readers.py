@@ -12,7 +12,7 @@ from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.data import origins
 from distdoctor.analysis.data.coverage import Fault, Tally, Why
 from distdoctor.analysis.data.passes import Pass
-from distdoctor.analysis.source.program import called
+from distdoctor.analysis.source.program import called, calls_in
 from distdoctor.analysis.source.ways import Ways
 from distdoctor.model.events import Place
 from distdoctor.model.findings import Location, Role
@@ -128,6 +128,32 @@ def unheard(
     return tuple(
         Location(line, who, Role.CULPRIT, remark)
         for line in origins.speaking_of(program, "set_epoch")[:_MOST_ORIGINS]
+    )
+
+
+_DRAWING = origins.ORDERING | origins.SEEDING
+
+_MOST_DRAWS = 2
+
+
+def drawn_by(
+    run: Run, passes: Sequence[Pass], ranks: Iterable[int]
+) -> tuple[Location, ...]:
+    """Lines of a sampler of the user's that seed, or draw, the order it gives."""
+    program = program_of(run)
+    kinds = {each.kind for one in passes for each in one.made if each.role == SAMPLER}
+    lines = [
+        Place(function.file, node.lineno, function.name)
+        for function in program.named("__iter__")
+        if function.name.split(".")[-2:][0] in kinds
+        for node in calls_in(function)
+        if called(node) in _DRAWING
+    ]
+    lines.sort(key=lambda place: place.line)
+    who = tuple(sorted(ranks)) or tuple(sorted({one.rank for one in passes}))
+    return tuple(
+        Location(place, who, Role.CULPRIT, "the sampler's order comes from here")
+        for place in [*dict.fromkeys(lines)][:_MOST_DRAWS]
     )
 
 

@@ -28,12 +28,14 @@ class Evaluation:
         names: Buffers that differ.
         gap: The largest difference in the elements that were sampled.
         combined: By rank, the call that combined the results.
+        before: By rank, its own exchange right before it evaluated, if there was one.
     """
 
     begun: Mapping[int, Evaluated]
     names: tuple[str, ...]
     gap: float
     combined: Mapping[int, Call]
+    before: Mapping[int, Call]
 
 
 def unlike_evaluations(run: Run) -> Iterator[Evaluation]:
@@ -84,7 +86,23 @@ def _compare(run: Run, begun: Mapping[int, Begun[Evaluated]]) -> Evaluation | No
         max(values) - min(values)
         for values in zip(*(one.samples for one in told), strict=False)
     ]
-    return Evaluation(events, names, max(gaps, default=0.0), calls)
+    return Evaluation(
+        events, names, max(gaps, default=0.0), calls, _right_before(run, begun)
+    )
+
+
+_EXCHANGES = {"all_reduce", "broadcast", "all_gather", "all_gather_into_tensor"}
+
+
+def _right_before(run: Run, begun: Mapping[int, Begun[Evaluated]]) -> dict[int, Call]:
+    """What ranks exchanged last, by calls of the user's own."""
+    found = {}
+    for rank, (_, first, _) in begun.items():
+        rows = run.rows_of(rank)
+        call = run.call(rows.start + first - 1) if first else None
+        if call is not None and call.op in _EXCHANGES and not call.layer:
+            found[rank] = call
+    return found
 
 
 def few_samples(run: Run) -> dict[int, list[Normalised]]:

@@ -170,7 +170,7 @@ def is_looped_root(program: Program, place: Place) -> bool:
     return False
 
 
-def tested(program: Program, condition: Condition) -> list[Place]:
+def asked_for(program: Program, condition: Condition) -> list[Place]:
     """Lines that make what a condition asks for: that may differ, or is None.
 
     Args:
@@ -186,7 +186,7 @@ def tested(program: Program, condition: Condition) -> list[Place]:
     search = Search(program, is_sought=is_sought)
     for test, _ in condition.tests:
         for part in ast.walk(test):
-            if isinstance(part, ast.Name | ast.Attribute):
+            if isinstance(part, ast.Name | ast.Attribute | ast.Call):
                 search.add(part, condition.function, condition.line)
     return [one for one in search.places() if one != condition.place]
 

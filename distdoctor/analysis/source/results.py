@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import ast
 
-from distdoctor.analysis.source.program import Function, Program, own_nodes
+from distdoctor.analysis.source.program import (
+    Function,
+    Program,
+    called,
+    calls_in,
+    own_nodes,
+)
 from distdoctor.model.events import Place
 
 _MOST_RETURNS = 3
@@ -30,6 +36,24 @@ def returns_of(program: Program, place: Place) -> list[Place]:
     if len(lines) > _MOST_RETURNS:
         return []
     return [Place(place.file, line, found[0].name) for line in lines]
+
+
+def returned_at(program: Program, place: Place) -> list[Place]:
+    """The return statements of the one function of the user's that a line calls.
+
+    Empty if it calls none, or several, or one with many ways to return.
+    """
+    scope = program.at(place.file, place.line)
+    names = {
+        called(node)
+        for node in ([] if scope is None else calls_in(scope))
+        if node.lineno <= place.line <= (node.end_lineno or node.lineno)
+    }
+    found = [function for name in names for function in program.named(name)]
+    if len(found) != 1:
+        return []
+    begins = getattr(found[0].node, "lineno", 0)
+    return returns_of(program, Place(found[0].file, begins, found[0].name))
 
 
 def _begins_at(function: Function, line: int) -> bool:

@@ -1,0 +1,146 @@
+"""Where the source makes what a call is given, its order, or what a test asks for."""
+
+from textwrap import dedent
+
+import pytest
+
+from distdoctor.analysis.source.conditions import conditions
+from distdoctor.analysis.source.ordered import gone_through
+from distdoctor.analysis.source.origins import asked_for, is_looped_root, made, numbered
+from distdoctor.analysis.source.program import Program
+from distdoctor.model.events import Place
+
+
+def read(source: str) -> tuple[Program, Place]:
+    """A program, and the line of its call."""
+    text = dedent(source).strip() + "\n"
+    line = next(n for n, one in enumerate(text.splitlines(), 1) if "# call" in one)
+    return Program({"t.py": text}), Place("t.py", line)
+
+
+THROUGH_A_LOADER = """
+    def collate(records):
+        weight = torch.tensor([r["weight"] for r in records])
+        return weight, 1
+    def loss(weight):
+        norm = weight.sum()
+        all_reduce(norm)  # call
+    for weight, _ in DataLoader(data, collate_fn=collate):
+        loss(weight)
+"""
+
+SPLITS = """
+    def counts_of(ids):
+        counts = torch.bincount(ids)
+        return ids, counts.tolist()
+    def fetch(rows, given):
+        got = torch.empty(9)
+        all_to_all_single(got, rows, given, given)  # call
+    def main():
+        ids, given = counts_of(draw())
+        fetch(ids, given)
+"""
+
+STARRED = """
+    def collect():
+        rows = [torch.zeros(3)]
+        return 1, torch.stack(rows)
+    def ship(head, rows):
+        send(rows, dst=0)  # call
+    ship(*collect())
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [(THROUGH_A_LOADER, [2]), (SPLITS, [2]), (STARRED, [3])],
+    ids=["by a loader's function", "splits alone", "given with a star"],
+)
+def test_a_tensor_is_followed_to_the_line_that_makes_it(
+    source: str, lines: list[int]
+) -> None:
+    assert [place.line for place in made(*read(source))] == lines
+
+
+def test_a_root_is_followed_to_what_computes_it() -> None:
+    program, place = read("""
+        class Coordinator:
+            def elect(self):
+                return self.contributed % self.world
+            def merge(self, packed):
+                root = self.elect()
+                reduce(packed, dst=root)  # call
+    """)
+    assert [one.line for one in numbered(program, place)] == [3]
+    assert not is_looped_root(program, place)
+
+
+def test_a_loop_through_the_roots_is_an_order() -> None:
+    assert is_looped_root(
+        *read("""
+        def publish():
+            for root in order:
+                broadcast(parts[root], src=root)  # call
+    """)
+    )
+
+
+def test_a_call_in_a_loop_over_a_generator_has_the_order_of_its_loop() -> None:
+    found = gone_through(
+        *read("""
+        class Optimizer:
+            def named(self, index):
+                yield "first", self.first
+                for name in index:
+                    yield name, self.parts[name]
+            def step(self, index):
+                for name, part in self.named(index):
+                    all_reduce(part)  # call
+    """)
+    )
+    assert [one.line for one in found] == [4, 7]
+
+
+BY_PROPERTY = """
+    class Grid:
+        @property
+        def colour(self):
+            return (self.rank // self.columns) % 2
+    def shift(grid):
+        if grid.colour == 0:
+            recv(ghost)  # call
+"""
+
+DROPPED = """
+    class Model:
+        def forward(self, x, y=None):
+            if y is not None:
+                x = x + self.label(y)  # call
+            return x
+    def maybe(y):
+        if coin() < 0.1:
+            y = None
+        return y
+    def loss(model, x, y):
+        return model(x, maybe(y))
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [(BY_PROPERTY, [4]), (DROPPED, [8])],
+    ids=["a property", "what a module is called with"],
+)
+def test_what_a_branch_asks_for_is_followed_to_its_making(
+    source: str, lines: list[int]
+) -> None:
+    program, place = read(source)
+    function = program.at("t.py", place.line)
+    assert function is not None
+    (condition,) = conditions(function, place.line)
+    assert [one.line for one in asked_for(program, condition)] == lines
+
+
+def test_a_constant_is_made_nowhere() -> None:
+    assert not made(*read("barrier()  # call"))
+    assert not numbered(*read("broadcast(x, src=0)  # call"))
