@@ -28,6 +28,26 @@ One replica steps, and the other one never does:
            | unstepped(passes=4,optimizers=1,weights=7)@t.py:8
            | unstepped(passes=8,optimizers=1,weights=7)@t.py:8  exit=0
 
+The other replica has made its steps by the fourth backward pass:
+
+    rank 0 | wrap=ddp:w  holds(names=w,sizes=4)@t.py:5  backward@t.py:8
+           | gradients(step=1,prints=1,norms=1,weights=7,passes=1)@t.py:9
+           | gradients(step=4,prints=2,norms=1,weights=8,passes=1)@t.py:9  exit=0
+    rank 1 | wrap=ddp:w  holds(names=w,sizes=4)@t.py:5  backward@t.py:8
+           | unstepped(passes=4,optimizers=1,weights=7)@t.py:8  exit=0
+
+One of two models, which backward trains on both ranks, is stepped on one of them:
+
+    rank 0 | wrap=ddp:w  holds(names=w,sizes=4,averaged=0)@t.py:5
+           | gradients(step=1,prints=1,norms=1,weights=7)@t.py:9
+           | gradients(step=2,prints=2,norms=1,weights=8)@t.py:9
+           | holds(optimizer=1,names=v,sizes=4,averaged=0)@t.py:15
+           | gradients(optimizer=1,step=1,prints=3,norms=1,weights=5)@t.py:19
+           | gradients(optimizer=1,step=2,prints=4,norms=1,weights=6)@t.py:19  exit=0
+    rank 1 | wrap=ddp:w  holds(names=w,sizes=4,averaged=0)@t.py:5
+           | gradients(step=1,prints=1,norms=1,weights=7)@t.py:9
+           | gradients(step=2,prints=2,norms=1,weights=8)@t.py:9  exit=0
+
 It steps, with gradients that are zero:
 
     rank 0 | holds(names=w,sizes=4)@t.py:5
@@ -100,6 +120,18 @@ One rank steps, and sends its weights to the other:
            | unstepped(passes=4,optimizers=1,weights=7)@t.py:8
            | unstepped(passes=8,optimizers=1,weights=8)@t.py:8  exit=0
 
+Each rank has an optimizer of its own for its part, beside the common one:
+
+    rank 0 | wrap=ddp:w  holds(names=w,sizes=4,averaged=0)@t.py:5
+           | gradients(step=1,prints=1,norms=1,weights=7)@t.py:9
+           | gradients(step=2,prints=2,norms=1,weights=8)@t.py:9
+           | holds(optimizer=1,names=v,sizes=4)@t.py:15
+           | gradients(optimizer=1,step=1,prints=3,norms=1,weights=5)@t.py:19
+           | gradients(optimizer=1,step=2,prints=4,norms=1,weights=6)@t.py:19  exit=0
+    rank 1 | wrap=ddp:w  holds(names=w,sizes=4,averaged=0)@t.py:5
+           | gradients(step=1,prints=1,norms=1,weights=7)@t.py:9
+           | gradients(step=2,prints=2,norms=1,weights=8)@t.py:9  exit=0
+
 Unknown
 -------
 A rank without a journal may train:
@@ -117,17 +149,25 @@ parameters and the loss.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.evidence import ended_well, require_whole
+from distdoctor.analysis.reasons import capital, s
+from distdoctor.analysis.replication.exchanged import exchanging_parameters
 from distdoctor.analysis.replication.replicas import replicas
 from distdoctor.analysis.steps.clearing import Emptied, emptied, only_drops
 from distdoctor.analysis.steps.courses import Course, courses, lines_of
 from distdoctor.analysis.steps.gradients import backward_lines, places, some
 from distdoctor.analysis.steps.makers import loss_lines
-from distdoctor.analysis.steps.optimizing import Unchanged, held, unchanged
+from distdoctor.analysis.steps.optimizing import (
+    Stepless,
+    Unchanged,
+    held,
+    stepless,
+    unchanged,
+)
 from distdoctor.model.events import Shortened
-from distdoctor.model.findings import Finding, Severity
+from distdoctor.model.findings import Certainty, Finding, Severity
 from distdoctor.model.observed.gradients import Gradients, Holds, Unstepped
 from distdoctor.model.observed.protocol import DROP
 from distdoctor.model.observed.scaling import EMPTY, Refused
@@ -162,6 +202,8 @@ def examine(run: Run) -> Iterator[Finding]:
         yield _never(run, stuck)
     for stuck in _left_behind(run):
         yield _never(run, stuck)
+    for lost in stepless(run):
+        yield _one_of_several(lost)
     yield from _refused(run)
     cleared: dict[int, list[tuple[Course, Emptied]]] = {}
     for course in courses(run):
@@ -187,21 +229,37 @@ def _unstepped(run: Run) -> list[Unstepped]:
 def _left_behind(run: Run) -> Iterator[list[Unstepped]]:
     """The same, of ranks that never step where other replicas of their model do."""
     for ranks in replicas(run):
-        last = {rank: _last(run, rank) for rank in ranks if run.has_seen((rank,))}
-        steps = [rank for rank in last if _has_stepped(run, rank)]
+        seen = [rank for rank in ranks if run.has_seen((rank,))]
+        steps = [rank for rank in seen if _has_stepped(run, rank)]
+        soon = _step_each_time(run, steps) and not exchanging_parameters(run, ranks)
+        soon = soon and all(ended_well(run, rank) for rank in ranks)
+        last = {rank: _last(run, rank, soon=soon) for rank in seen}
         stuck = [one for one in last.values() if one is not None]
         if stuck and steps and len(stuck) + len(steps) == len(ranks):
             yield stuck
 
 
-def _last(run: Run, rank: int) -> Unstepped | None:
-    """The last such event of a rank that never stepped, nor changed its weights."""
+def _step_each_time(run: Run, ranks: Sequence[int]) -> bool:
+    """Whether these ranks make a step behind each backward pass, all of them."""
+    looks = [one.seen for rank in ranks for one in held(run, rank)]
+    return bool(looks) and all(
+        seen and seen[-1].step >= LEAST_LOOKS and all(one.passes == 1 for one in seen)
+        for seen in looks
+    )
+
+
+def _last(run: Run, rank: int, *, soon: bool = False) -> Unstepped | None:
+    """The last such event of a rank that never stepped, nor changed its weights.
+
+    With `soon`, one look is enough: others have made their steps by then.
+    """
     least = LEAST_PASSES_CUT if run.stopped else LEAST_PASSES
     told = run.of(Unstepped, rank)
     changed = len({event.weights for event in told}) > 1
-    if _has_stepped(run, rank) or changed or len(told) < 2:
+    if _has_stepped(run, rank) or changed or not told:
         return None
-    return told[-1] if told[-1].passes >= least else None
+    enough = len(told) > 1 and told[-1].passes >= least
+    return told[-1] if enough or soon else None
 
 
 def _has_stepped(run: Run, rank: int) -> bool:
@@ -219,6 +277,7 @@ def _never(run: Run, stuck: list[Unstepped]) -> Finding:
             "replicas of the model do"
         )
     made = [one.holds for rank in ranks for one in held(run, rank)]
+    looks = [len(run.of(Unstepped, rank)) for rank in ranks]
     return Finding(
         message=(
             f"{named(ranks).capitalize()} called backward {passes} times and more, and "
@@ -231,7 +290,29 @@ def _never(run: Run, stuck: list[Unstepped]) -> Finding:
             *places(stuck, ranks, "backward; a step belongs behind it"),
             *places(made, ranks, "makes the optimizer"),
         ),
+        certainty=Certainty.PROVED if min(looks) > 1 else Certainty.LIKELY,
         details={"passes": passes},
+    )
+
+
+def _one_of_several(one: Stepless) -> Finding:
+    ranks = one.ranks
+    return Finding(
+        message=(
+            f"{capital(named(ranks))} never step{s(ranks)} with the {one.holds.kind} "
+            f"made at {one.holds.place}, with which {named(one.others)} made "
+            f"{one.steps} steps and more; the gradients are averaged, and the weights "
+            "of these replicas are no longer the same"
+        ),
+        exhibits=(one.holds, one.step),
+        culprits=ranks,
+        victims=one.others,
+        locations=(
+            *places([one.step], ranks, "others step here"),
+            *places([one.holds], ranks, "makes the optimizer"),
+        ),
+        certainty=Certainty.LIKELY,
+        details={"steps": one.steps},
     )
 
 

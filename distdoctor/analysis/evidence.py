@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from distdoctor.errors import MissingEvidence
+from distdoctor.model.events import Ended, Failure
 from distdoctor.model.run import Run, named
 
 
@@ -18,3 +19,11 @@ def require_whole(run: Run) -> None:
     if run.partial:
         rank, why = next(iter(run.partial.items()))
         raise MissingEvidence(f"of rank {rank}, {why}")
+
+
+def ended_well(run: Run, rank: int) -> bool:
+    """Whether nothing is known of a rank but that it came to its end."""
+    ends = run.of(Ended, rank)
+    return not run.of(Failure, rank) and all(
+        end.orderly and not end.status and not end.stopped for end in ends
+    )

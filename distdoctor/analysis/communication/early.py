@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.analysis.communication.wait_for import gone
+from distdoctor.analysis.evidence import ended_well
 from distdoctor.analysis.reasons import Divergence, Why, capital, s
 from distdoctor.analysis.remembered import remembered
-from distdoctor.model.events import Call, Ended, Event, Failure, Place, Touched
+from distdoctor.model.events import Call, Event, Place, Touched
 from distdoctor.model.findings import Certainty, Location, Role
 from distdoctor.model.observed.gradients import Gradients
 from distdoctor.model.operations import CODE_OF, OPERATIONS, UNUSED, Waits
@@ -184,7 +185,7 @@ def _unawaited(run: Run) -> list[_Unawaited]:
     if not unused.any():
         return []
     unused &= (calls["site"] > 0) & ~np.isin(calls["op"], sends)
-    over = [rank for rank in gone(run) if _ended_well(run, rank)]
+    over = [rank for rank in gone(run) if ended_well(run, rank)]
     unused &= np.isin(calls["rank"], over)
     found = []
     for site in np.unique(calls["site"][unused]):
@@ -216,13 +217,6 @@ def _leaves_out(
     ends = np.searchsorted(rows, run.rows_of(rank).start + np.array(steps, np.int64))
     last = rows[np.unique(ends[ends > 0]) - 1]
     return int(unused[last].sum()) >= _OFTEN and bool(unused[last].all())
-
-
-def _ended_well(run: Run, rank: int) -> bool:
-    ends = run.of(Ended, rank)
-    return not run.of(Failure, rank) and all(
-        end.orderly and not end.status and not end.stopped for end in ends
-    )
 
 
 def _divergence(

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from distdoctor.analysis.communication.branches import program_of
+from distdoctor.analysis.evidence import ended_well
+from distdoctor.analysis.replication.exchanged import exchanging_parameters
+from distdoctor.analysis.replication.replicas import replicas
 from distdoctor.analysis.source.ways import Ways
 from distdoctor.model.events import Observation, Place
 from distdoctor.model.observed.gradients import (
@@ -114,6 +117,59 @@ def _useless(one: Held) -> list[int]:
     if len(ungiven) == len(one.holds.names):
         return ungiven
     return [n for n in ungiven if one.holds.names[n] == STRANGER]
+
+
+@dataclass(frozen=True, slots=True)
+class Stepless:
+    """An optimizer of replicas with which some of them never made a step.
+
+    Attributes:
+        ranks: Those that made none.
+        others: Those that did.
+        holds: What it holds, on one of the others.
+        step: Its last step there that was looked at.
+        steps: How many it made there, at least.
+    """
+
+    ranks: tuple[int, ...]
+    others: tuple[int, ...]
+    holds: Holds
+    step: Gradients
+    steps: int
+
+
+def stepless(run: Run) -> Iterator[Stepless]:
+    """Of several optimizers of averaged gradients, one with which not all ranks step.
+
+    Nothing is told of ranks that send each other their parameters, nor of such that
+    have an optimizer of their own in its place, or none at all.
+    """
+    for ranks in replicas(run):
+        if not all(ended_well(run, rank) for rank in ranks):
+            continue
+        by_rank = {rank: _averaged_by(run, rank) for rank in ranks}
+        known = {key: one for of in by_rank.values() for key, one in of.items()}
+        for key, one in known.items():
+            lacking = tuple(rank for rank, of in by_rank.items() if key not in of)
+            others = tuple(rank for rank in ranks if rank not in lacking)
+            theirs = set.intersection(*(set(by_rank[rank]) for rank in others))
+            mine = [by_rank[rank].keys() for rank in lacking]
+            behind = bool(mine) and all(of and of < theirs for of in mine)
+            if behind and not exchanging_parameters(run, ranks):
+                last = one.seen[-1]
+                yield Stepless(lacking, others, one.holds, last, last.step)
+
+
+def _averaged_by(run: Run, rank: int) -> dict[tuple[int, Place | None], Held]:
+    """A rank's optimizers of averaged gradients that stepped, by number and line."""
+    return {
+        (one.holds.optimizer, one.holds.place): one
+        for one in held(run, rank)
+        if one.holds.averaged and len(one.seen) >= _FEWEST_STEPS
+    }
+
+
+_FEWEST_STEPS = 2
 
 
 @dataclass(frozen=True, slots=True)
