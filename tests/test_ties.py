@@ -257,3 +257,39 @@ def test_one_of_three_that_has_left_a_loop_is_told_so_and_not_by_its_size() -> N
     found = left_by_one_side(run, unlike)
     assert (found.why, found.culprits) == (Why.SKIPPED, (1,))
     assert {2, 5} <= {line.place.line for line in found.elsewhere}
+
+
+BROKEN_OFF = """
+    def train():
+        for _ in range(2):
+            for _ in range(9):
+                broadcast(buffers)
+                if get_rank() == {rank}:
+                    break
+            score()
+    def score():
+        barrier()
+    train()
+"""
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_break_for_one_rank_has_let_it_out_of_its_loop(rank: int) -> None:
+    run = replace(
+        sketch("""
+        rank 0 | barrier@t.py:9...
+        rank 1 | broadcast(4)@t.py:4...
+        """),
+        sources={"t.py": cleandoc(BROKEN_OFF.format(rank=rank))},
+        stacks={
+            0: (
+                Frame(Place("t.py", 9, "score")),
+                Frame(Place("t.py", 7, "train"), {"_": 0}),
+            ),
+            1: (Frame(Place("t.py", 4, "train"), {"_": 1}),),
+        },
+    )
+    (found,) = divergences(run)
+    told = {line.remark for line in found.elsewhere}
+    assert ("left this loop" in told) is (rank == 0)
+    assert rank or found.culprits == (0,)

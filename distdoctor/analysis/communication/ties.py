@@ -32,7 +32,9 @@ from distdoctor.analysis.reasons import (
     waits,
     where_of,
 )
+from distdoctor.analysis.source.conditions import conditions
 from distdoctor.analysis.source.program import Function
+from distdoctor.analysis.source.ranked import RankReader
 from distdoctor.analysis.source.singled import by_expression
 from distdoctor.model.events import Place
 from distdoctor.model.findings import Certainty
@@ -193,12 +195,29 @@ def _left(
     found = loops.left(run, inside, outside)
     if found is None or found[1] or loops.left(run, outside, inside) is not None:
         return None
+    if _jumps_by_rank(run, found[0], inside, outside):
+        return found[0]
     mine, theirs = run.stacks[inside], run.stacks[outside]
     if not is_behind(run, mine, theirs):
         return None
     if not surely and not is_unconditional(run, [frame.place for frame in mine]):
         return None
     return found[0]
+
+
+def _jumps_by_rank(run: Run, loop: loops.Loop, inside: int, outside: int) -> bool:
+    """Whether a test of the rank lets just the one out of a loop."""
+    program = program_of(run)
+    function = program.at(loop.place.file, loop.place.line)
+    readers = [RankReader(program, rank, run.world_size) for rank in (outside, inside)]
+    for kind, line in loop.jumps if function is not None else ():
+        assert function is not None
+        for condition in conditions(function, line):
+            leaves, stays = (reader.holds(condition) for reader in readers)
+            known = leaves.ranked and condition.line > loop.place.line
+            if known and leaves.truth is not False and stays.truth is False:
+                return kind is not ast.Continue
+    return False
 
 
 def _way_to(run: Run, inside: int, outside: int) -> list[Place]:
