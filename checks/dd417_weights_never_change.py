@@ -132,6 +132,20 @@ Each rank has an optimizer of its own for its part, beside the common one:
            | gradients(step=1,prints=1,norms=1,weights=7)@t.py:9
            | gradients(step=2,prints=2,norms=1,weights=8)@t.py:9  exit=0
 
+A small model's optimizer state lies on one rank, which sends all what it made of it:
+
+    rank 0 | wrap=ddp:w  holds(names=w,sizes=4,averaged=0)@t.py:5
+           | gradients(step=1,prints=1,norms=1,weights=7)@t.py:9
+           | gradients(step=2,prints=2,norms=1,weights=8)@t.py:9
+           | holds(optimizer=1,names=v,sizes=4,averaged=0)@t.py:15
+           | gradients(optimizer=1,step=1,prints=3,norms=1,weights=5)@t.py:19
+           | gradients(optimizer=1,step=2,prints=4,norms=1,weights=6)@t.py:19
+           | broadcast(4)@t.py:19  exit=0
+    rank 1 | wrap=ddp:w  holds(names=w,sizes=4,averaged=0)@t.py:5
+           | gradients(step=1,prints=1,norms=1,weights=7)@t.py:9
+           | gradients(step=2,prints=2,norms=1,weights=8)@t.py:9
+           | broadcast(4)@t.py:19  exit=0
+
 Unknown
 -------
 A rank without a journal may train:
@@ -162,6 +176,7 @@ from distdoctor.analysis.steps.makers import loss_lines
 from distdoctor.analysis.steps.optimizing import (
     Stepless,
     Unchanged,
+    communicates_at,
     held,
     stepless,
     unchanged,
@@ -231,8 +246,17 @@ def _left_behind(run: Run) -> Iterator[list[Unstepped]]:
     for ranks in replicas(run):
         seen = [rank for rank in ranks if run.has_seen((rank,))]
         steps = [rank for rank in seen if _has_stepped(run, rank)]
-        soon = _step_each_time(run, steps) and not exchanging_parameters(run, ranks)
-        soon = soon and all(ended_well(run, rank) for rank in ranks)
+        soon = (
+            _step_each_time(run, steps)
+            and all(ended_well(run, rank) for rank in ranks)
+            and not exchanging_parameters(run, ranks)
+            and not any(
+                communicates_at(run, rank, look.place)
+                for rank in {*seen} - {*steps}
+                for one in held(run, steps[0])
+                for look in one.seen
+            )
+        )
         last = {rank: _last(run, rank, soon=soon) for rank in seen}
         stuck = [one for one in last.values() if one is not None]
         if stuck and steps and len(stuck) + len(steps) == len(ranks):

@@ -155,9 +155,25 @@ def stepless(run: Run) -> Iterator[Stepless]:
             theirs = set.intersection(*(set(by_rank[rank]) for rank in others))
             mine = [by_rank[rank].keys() for rank in lacking]
             behind = bool(mine) and all(of and of < theirs for of in mine)
-            if behind and not exchanging_parameters(run, ranks):
-                last = one.seen[-1]
+            last = one.seen[-1]
+            same = len({by_rank[rank][key].holds.names for rank in others}) == 1
+            if not behind or not same or exchanging_parameters(run, ranks):
+                continue
+            if not any(communicates_at(run, rank, last.place) for rank in lacking):
                 yield Stepless(lacking, others, one.holds, last, last.step)
+
+
+def communicates_at(run: Run, rank: int, place: Place | None) -> bool:
+    """Whether a rank makes calls from a line.
+
+    A step may send the parameters of which other ranks hold the optimizer's state, as
+    that of ZeroRedundancyOptimizer does; a rank that holds none has no step of its own.
+    """
+    if place is None or place not in run.sites:
+        return False
+    rows = run.rows_of(rank)
+    here = run.calls["site"][rows.start : rows.stop] == run.sites.index(place)
+    return bool(here.any())
 
 
 def _averaged_by(run: Run, rank: int) -> dict[tuple[int, Place | None], Held]:
