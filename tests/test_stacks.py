@@ -385,3 +385,14 @@ def test_a_process_that_became_another_program_is_not_asked() -> None:
 
 def test_a_process_that_is_gone_is_not_asked() -> None:
     assert not catches(2**22 + 1, signal.SIGRTMAX - STACK_SIGNAL_FROM_LAST)
+
+
+@pytest.mark.parametrize("runpy", ["/usr/lib/python3.11/runpy.py", "<frozen runpy>"])
+def test_who_runs_a_script_is_no_part_of_it(runpy: str) -> None:
+    frames = [
+        StackFrame("/home/me/train.py", 9, "step"),
+        StackFrame("/home/me/train.py", 20, "<module>"),
+        StackFrame(runpy, 88, "run_path"),
+        StackFrame("/home/me/launcher.py", 5, "main"),
+    ]
+    assert list(_users(frames)) == frames[:2]

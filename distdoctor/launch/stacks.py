@@ -18,6 +18,7 @@ import sysconfig
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -215,8 +216,11 @@ def _frame(frame: dict[str, Any]) -> StackFrame:
 
 
 def _users(frames: Sequence[StackFrame]) -> Iterator[StackFrame]:
-    """Without Python's own, installed packages and ours."""
-    for frame in frames:
+    """Without Python's own, installed packages and ours.
+
+    What called `runpy` to run a script, or a module, is a launcher's and no user's.
+    """
+    for frame in takewhile(lambda frame: not _RUNPY.search(frame.file), frames):
         installed = "/site-packages/" in frame.file or "/dist-packages/" in frame.file
         if not (
             installed
@@ -224,6 +228,9 @@ def _users(frames: Sequence[StackFrame]) -> Iterator[StackFrame]:
             or any(part in frame.file for part in _OURS)
         ):
             yield frame
+
+
+_RUNPY = re.compile(r"(^|/)runpy\.py$|^<frozen runpy>$")
 
 
 def _cpu_seconds(pid: int) -> float | None:
