@@ -191,3 +191,54 @@ def test_a_message_to_oneself_is_refused_and_told() -> None:
     )
     assert (found.why, found.culprits) == (Why.STRANGER, (1,))
     assert "names itself" in found.story
+
+
+def test_tags_that_fit_are_not_looked_at() -> None:
+    found = told(
+        """
+        rank 0 | send(4,peer=1,tag=2)@t.py:3  barrier@t.py:6...
+        rank 1 | recv(8,peer=0,tag=2)@t.py:5  barrier@t.py:6...
+        """,
+        """
+        rank = get_rank()
+        if rank == 0:
+            send(x, dst=1, tag=2 if rank == 0 else 1)
+        else:
+            recv(x, src=0, tag=1 if rank == 0 else 2)
+        barrier()
+        """,
+    )
+    assert (found.why, found.culprits) == (Why.MISFIT, ())
+
+
+def test_the_hub_has_a_peer_of_its_own_and_so_has_each_of_two() -> None:
+    source = """
+        peer = 1 if get_rank() == 0 else 0
+        recv(x, src=peer)
+        send(x, dst=peer)
+        """
+    two = "rank 0 | recv(4,peer=1)@t.py:2...\nrank 1 | recv(4,peer=0)@t.py:2..."
+    assert told(two, source).culprits == ()
+    assert told(f"{two}\nrank 2 | recv(4,peer=0)@t.py:2...", source).culprits == ()
+
+
+def test_an_end_of_a_pipeline_is_not_kept_from_what_it_has_no_part_in() -> None:
+    found = told(
+        """
+        rank 0 | send(4,peer=1)@t.py:6  recv(4,peer=1)@t.py:8...
+        rank 1 | recv(4,peer=0)@t.py:3  recv(4,peer=0)@t.py:3...
+        """,
+        """
+        def run(stage):
+            if not stage.first:
+                recv(x, src=stage.before)
+                send(gradient, dst=stage.before)
+            if not stage.last:
+                send(x, dst=stage.after)
+            if not stage.last:
+                recv(gradient, src=stage.after)
+        stage = Stage(first=get_rank() == 0, last=get_rank() == size - 1)
+        run(stage)
+        """,
+    )
+    assert 0 not in found.culprits or "alone" not in found.story

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from distdoctor.analysis.communication.messages import FROM_ANY, messages, peer_of
 from distdoctor.analysis.communication.wait_for import gone, standstill
@@ -65,11 +66,16 @@ def _by_spec(run: Run) -> list[_Content]:
     ]
 
 
+def _kinds(contents: Sequence[_Content]) -> NDArray[np.int64]:
+    """A number for each content, the same for those that are alike."""
+    numbers: dict[_Content, int] = {}
+    return np.array([numbers.setdefault(one, len(numbers)) for one in contents])
+
+
 def _contents(run: Run) -> Iterator[Divergence]:
     known = messages(run)
     contents = _by_spec(run)
-    numbers: dict[_Content, int] = {}
-    kind = np.array([numbers.setdefault(c, len(numbers)) for c in contents])
+    kind = _kinds(contents)
     specs = run.calls["spec"]
     differ = kind[specs[known.sends]] != kind[specs[known.receives]]
     lines: set[tuple[int, int]] = set()
@@ -140,15 +146,13 @@ def _fits_others(run: Run, rank: int, sides: Mapping[int, _Content]) -> bool:
 
     Who serves many ranks in one way is right, if only one of them does not fit.
     """
-    known, contents, calls = messages(run), _by_spec(run), run.calls
-    for sent, received in zip(
-        known.sends.tolist(), known.receives.tolist(), strict=True
-    ):
-        pair = {int(calls["rank"][sent]), int(calls["rank"][received])}
-        fits = contents[calls["spec"][sent]] == contents[calls["spec"][received]]
-        if rank in pair and not pair & (sides.keys() - {rank}) and fits:
-            return True
-    return False
+    known, kind, calls = messages(run), _kinds(_by_spec(run)), run.calls
+    sent, received = calls[known.sends], calls[known.receives]
+    fits = kind[sent["spec"]] == kind[received["spec"]]
+    its = (sent["rank"] == rank) | (received["rank"] == rank)
+    others = [*(sides.keys() - {rank})]
+    between = np.isin(sent["rank"], others) | np.isin(received["rank"], others)
+    return bool((fits & its & ~between).any())
 
 
 def _from_any(run: Run) -> Iterator[Divergence]:

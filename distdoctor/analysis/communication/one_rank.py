@@ -35,6 +35,7 @@ _PEERS = frozenset({"dst", "src", "group_dst", "group_src"})
 
 _PEER_AT, _TAG_AT = 1, 3  # positions of the arguments of torch's send and recv
 
+_MOST_ENDS = 64  # whose lines are read, each by itself
 
 _ABOUT_MESSAGES = {Why.MISFIT, Why.UNANSWERED, Why.MESSAGES, Why.CIRCLE}
 
@@ -47,10 +48,12 @@ def by_one_rank(run: Run, told: Divergence) -> Divergence:
     if told.why not in _ABOUT_MESSAGES or not run.sources:
         return told
     open_ends = [*_open_ends(run, told)]
+    if len(open_ends) > _MOST_ENDS:
+        return told
     found = {
         one.rank: (call, one)
         for call, _ in open_ends
-        if (one := _own_way(run, call)) is not None
+        if (one := _own_way(run, call, open_ends)) is not None
     } or {
         one.rank: (call, one)
         for call, peers in open_ends
@@ -153,13 +156,20 @@ def _kept_from(run: Run, call: Call, peer: int) -> _OneRank | None:
     return None
 
 
-def _own_way(run: Run, call: Call) -> _OneRank | None:
+def _own_way(
+    run: Run, call: Call, ends: Sequence[tuple[Call, list[int]]]
+) -> _OneRank | None:
     """What a rank gives to a send or a receive, and no other does: a tag, or a peer.
 
     Args:
         run: Holds the sources.
         call: The send or receive.
+        ends: All that wait, or do not fit. A tag is at fault where one of them, of the
+            other side, has another; where it has the same, they have met, and fit.
     """
+    sides = [one for one, _ in ends if (one.op == "send") != (call.op == "send")]
+    tagged = any(one.tag != call.tag for one in sides)
+    met = any(one.rank == call.peer and one.tag == call.tag for one in sides)
     place = call.place
     if call.rank >= _MANY or place is None or not run.sources:
         return None
@@ -171,10 +181,20 @@ def _own_way(run: Run, call: Call) -> _OneRank | None:
     for node in calls_in(function):
         last = node.end_lineno or node.lineno
         if node.lineno <= place.line <= last and called(node) in kind:
-            return _own_branch(program, function, node, call) or _own_argument(
-                run, function, node, call
-            )
+            if tagged and (own := _own_tag(program, function, node, call)):
+                return own
+            return None if met else _own_peer(run, function, node, call)
     return None
+
+
+def _own_tag(
+    program: Program, function: Function, node: ast.Call, call: Call
+) -> _OneRank | None:
+    tag = _argument(node, frozenset({"tag"}), _TAG_AT)
+    tags = [] if tag is None else _values(program, function, tag, _MANY)
+    if call.place is not None and _odd(tags) == call.rank:
+        return _OneRank(call.rank, call.place, "a tag of its own")
+    return _own_branch(program, function, node, call)
 
 
 def _calls(
@@ -191,8 +211,8 @@ def _may_be_for(
 ) -> bool:
     """Whether this call of the peer's would be with the rank that waits.
 
-    Whom it names may be seen at run time alone; then it is enough that the peer has
-    communicated in this function.
+    Whom it names may be seen at run time alone, as who has asked for work; then it is
+    enough that the peer has communicated in this function.
     """
     named = _argument(node, _PEERS, _PEER_AT)
     if named is None:
@@ -201,6 +221,10 @@ def _may_be_for(
     value = reader.value(named, function)
     if value.is_known:
         return bool(value.value == waiting)
+    if not isinstance(named, ast.Name) or named.id in function.parameters:
+        return False
+    if not program_of(run).binds(function, named.id):
+        return False
     rows = run.rows_of(peer)
     lines = {run.sites[n] for n in set(run.calls["site"][rows.start : rows.stop])}
     here = (function.file, function.name)
@@ -246,21 +270,26 @@ def _excludes(
     )
 
 
-def _own_argument(
+def _own_peer(
     run: Run, function: Function, node: ast.Call, call: Call
 ) -> _OneRank | None:
-    assert call.place is not None
-    program, size = program_of(run), run.world_size
-    size = size if size >= _FEWEST else _MANY
-    tag = _argument(node, frozenset({"tag"}), _TAG_AT)
-    if tag is not None and _odd(_values(program, function, tag, size)) == call.rank:
-        return _OneRank(call.rank, call.place, "a tag of its own")
-    peer = _argument(node, _PEERS, _PEER_AT)
-    peers = [] if peer is None else _values(program, function, peer, size)
-    odd = {_odd(peers), _odd([(one - rank) % size for rank, one in enumerate(peers)])}
-    if call.rank in odd and _UNIFORM not in odd:
-        return _OneRank(call.rank, call.place, "a peer of its own numbering")
-    return None
+    """A peer that a rank numbers as no other does; of two ranks each has but one.
+
+    The rank that all others name cannot name itself.
+    """
+    size = min(run.world_size, _MANY)
+    named = _argument(node, _PEERS, _PEER_AT)
+    if named is None or size < _FEWEST or call.place is None:
+        return None
+    peers = _values(program_of(run), function, named, size)
+    odd = _odd(peers)
+    if odd == _NONE:
+        odd = _odd([(one - rank) % size for rank, one in enumerate(peers)])
+    elif peers.count(odd) > 1:
+        return None
+    if odd != call.rank:
+        return None
+    return _OneRank(call.rank, call.place, "a peer of its own numbering")
 
 
 _NONE, _UNIFORM = -1, -2
