@@ -113,6 +113,10 @@ def faults(run: Run, why: Why) -> list[Fault]:
     return [fault for fault in run.memory["coverage"] if fault.why is why]
 
 
+_OF_LEAKS = {Why.OVERLAP, Why.SPLIT, Why.DATASET}
+"""What follows from splits that differ, where the leak itself is seen."""
+
+
 def _faults(run: Run) -> Iterator[Fault]:
     loops: dict[tuple[Key, tuple[int, ...]], list[Meeting]] = {}
     for meeting in meetings(run):
@@ -125,7 +129,7 @@ def _faults(run: Run) -> Iterator[Fault]:
         # The explanation that most epochs have: one epoch may look otherwise.
         for why in dict.fromkeys(fault.why for fault in found):
             same = [fault for fault in found if fault.why is why]
-            if why in {Why.OVERLAP, Why.DATASET} and ranks in split:
+            if why in _OF_LEAKS and ranks in split:
                 continue  # their shares overlap because their splits do
             if len(same) * 2 >= len(found):
                 yield _counted(same[0], len(same), len(turns))
