@@ -17,7 +17,7 @@ from distdoctor.analysis.source.conditions import (
     conditions,
     last_line,
 )
-from distdoctor.analysis.source.program import Function, own_nodes
+from distdoctor.analysis.source.program import Function, Program, own_nodes
 from distdoctor.analysis.source.variation import Nature, called_of, nature, nature_of
 from distdoctor.model.events import Place
 from distdoctor.model.run import Run
@@ -62,6 +62,45 @@ def loops_of(function: Function, line: int) -> list[Loop]:
         and node.body[0].lineno <= line <= last_line(node.body[-1])
     ]
     return sorted(found, key=lambda node: -node.lineno)
+
+
+def functions_of(program: Program, head: Place) -> list[str]:
+    """Names of the functions that a loop goes through, in their order.
+
+    Args:
+        program: The user's.
+        head: The line of the loop.
+
+    Returns:
+        Empty where it goes through anything else, or through what is made elsewhere.
+    """
+    function = program.at(head.file, head.line)
+    if function is None:
+        return []
+    for node in own_nodes(function.node):
+        if isinstance(node, ast.For) and node.lineno == head.line:
+            return _names_in(program, node.iter, function)
+    return []
+
+
+def _names_in(program: Program, listed: ast.expr, function: Function) -> list[str]:
+    if called_of(listed) == "enumerate" and isinstance(listed, ast.Call):
+        return _names_in(program, listed.args[0], function) if listed.args else []
+    if isinstance(listed, ast.Name):
+        scope: Function | None = function
+        while scope is not None:
+            if uses := program.assigned.get((scope, listed.id)):
+                only = uses[0].node if len(uses) == 1 else None
+                return [] if only is None else _names_of(program, only)
+            scope = scope.outer
+    return _names_of(program, listed)
+
+
+def _names_of(program: Program, listed: ast.expr) -> list[str]:
+    if not isinstance(listed, ast.Tuple | ast.List):
+        return []
+    names = [ast.unparse(one).rpartition(".")[2] for one in listed.elts]
+    return names if all(program.named(name) for name in names) else []
 
 
 def is_in(loop: Loop, function: Function, line: Place) -> bool:

@@ -155,6 +155,7 @@ def _likely(divergence: Divergence, handler: Handler) -> Divergence:
     what = handler.catches or "any exception"
     known = {line.place for line in divergence.elsewhere}
     around = [handler.around] if handler.around not in known else []
+    others = (one for one in divergence.elsewhere if one.place != handler.place)
     return replace(
         divergence,
         why=Why.SWALLOWED,
@@ -162,7 +163,7 @@ def _likely(divergence: Divergence, handler: Handler) -> Divergence:
         elsewhere=(
             *pointers([handler.place], ranks, f"swallows {what}"),
             *pointers(around, ranks, "what was left out"),
-            *divergence.elsewhere,
+            *others,
         ),
         story=f"{divergence.story} The source has one way around that call: the "
         f"handler at {handler.place}, which swallows {what}. {capital(named(ranks))} "

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from distdoctor.analysis.communication import loops
@@ -18,7 +18,13 @@ from distdoctor.analysis.communication.branches import program_of, ways_to
 from distdoctor.analysis.communication.departures import is_unconditional, must_pass
 from distdoctor.analysis.communication.guarded import GUARD
 from distdoctor.analysis.communication.handlers import handler_around
-from distdoctor.analysis.communication.leaving import Loop, loops_of
+from distdoctor.analysis.communication.leaving import (
+    Loop,
+    Way,
+    functions_of,
+    loops_of,
+    out_of,
+)
 from distdoctor.analysis.communication.uneven import dealt_out
 from distdoctor.analysis.reasons import (
     LEFT_LOOP,
@@ -33,11 +39,12 @@ from distdoctor.analysis.reasons import (
     where_of,
 )
 from distdoctor.analysis.source.conditions import conditions
-from distdoctor.analysis.source.program import Function
+from distdoctor.analysis.source.program import Function, own_nodes
 from distdoctor.analysis.source.ranked import RankReader
 from distdoctor.analysis.source.singled import by_expression
+from distdoctor.analysis.source.variation import Nature, changes
 from distdoctor.model.events import Place
-from distdoctor.model.findings import Certainty
+from distdoctor.model.findings import Certainty, Location, Role
 from distdoctor.model.run import Frame, Run, named
 
 _BY_ROUNDS = {Why.FINISHED, Why.UNEVEN, Why.SKIPPED}
@@ -112,29 +119,55 @@ def left_by_one_side(run: Run, told: Divergence) -> Divergence:
         way = _way_to(run, inside[0], outside[0])
         if told.why is Why.SKIPPED and not must_pass(run, way):
             continue
-        call, other = told.calls[inside[0]], told.calls[outside[0]]
-        handler = handler_around(run, way)
-        swallowing = [] if handler is None else [handler.place]
-        return replace(
-            told,
-            why=Why.SKIPPED,
-            culprits=tuple(outside),
-            victims=tuple(inside),
-            certainty=Certainty.LIKELY,
-            elsewhere=(
-                *pointers(
-                    loops.ways_out(run, loop.place), outside, "a way out of the loop"
-                ),
-                *pointers([loop.place], outside, LEFT_LOOP),
-                *pointers(swallowing, outside, "or all its rounds ended here"),
-                *told.elsewhere,
-            ),
-            story=f"{capital(named(outside))} {has(outside)} left the loop at "
-            f"{loop.place} and {waits(outside)} in {other.op} ({other.place}), while "
-            f"{named(inside)} {waits(inside)} in {call.op} ({where_of(told)}), in "
-            "that loop.",
-        )
+        return _told_as_left(run, told, (inside, outside), loop, way)
     return told
+
+
+def _told_as_left(
+    run: Run,
+    told: Divergence,
+    sides_of: tuple[list[int], list[int]],
+    found: _LeftLoop,
+    way: Sequence[Place],
+) -> Divergence:
+    """Who is in the loop, and who has left it: after all of its rounds, or before."""
+    inside, outside = sides_of
+    loop = found.loop
+    call, other = told.calls[inside[0]], told.calls[outside[0]]
+    handler = handler_around(run, way)
+    swallowing = [] if handler is None else [handler.place]
+    if found.after_all:
+        here = () if call.place is None else (call.place,)
+        around = loops.ways_around(run, call.place)
+        lines = (
+            *pointers(here, outside, SKIPPED_HERE),
+            *pointers(around, outside, "a way around it"),
+        )
+        gone = (
+            "has come through that round of"
+            if len(outside) == 1
+            else ("have come through that round of")
+        )
+    else:
+        exits = loops.ways_out(run, loop.place)
+        lines = (
+            *pointers(exits, outside, "a way out of the loop"),
+            *pointers([loop.place], outside, LEFT_LOOP),
+            *pointers(swallowing, outside, "or all its rounds ended here"),
+        )
+        gone = f"{has(outside)} left"
+    return replace(
+        told,
+        why=Why.SKIPPED,
+        culprits=tuple(outside),
+        victims=tuple(inside),
+        certainty=Certainty.LIKELY,
+        elsewhere=(*lines, *told.elsewhere),
+        story=f"{capital(named(outside))} {gone} the loop at "
+        f"{loop.place} and {waits(outside)} in {other.op} ({other.place}), while "
+        f"{named(inside)} {waits(inside)} in {call.op} ({where_of(told)}), in "
+        "that loop.",
+    )
 
 
 def _tied(told: Divergence) -> Iterator[tuple[list[int], list[int]]]:
@@ -167,42 +200,92 @@ def gone_on_alone(run: Run, told: Divergence) -> Divergence:
     inside, outside = told.culprits, told.victims
     if not inside or not outside or {*inside, *outside} - {*told.calls}:
         return told
-    loop = _left(run, inside[0], outside[0])
-    if loop is None:
+    left = _left(run, inside[0], outside[0])
+    if left is None or left.after_all:
         return told
+    loop = left.loop
     call, other = told.calls[inside[0]], told.calls[outside[0]]
+    exits = _exits_by_data(run, loop.place)
+    by = "".join(f" by `{way.text}` ({way.place})" for way in exits[:1])
     return replace(
         told,
-        why=Why.UNEVEN,
+        # Who leaves by what its own data say had no less to go through.
+        why=Why.SKIPPED if exits else Why.UNEVEN,
         certainty=Certainty.LIKELY,
         elsewhere=(
+            *(one for way in exits for one in _lines_of(run, way, outside)),
             *pointers([loop.place], inside, "still in this loop"),
             *dealt_out(run, loop.place, inside),
         ),
         story=f"{capital(named(inside))} {waits(inside)} in {call.op} "
         f"({where_of(told)}) in one more round of the loop at {loop.place}, which "
-        f"{named(outside)} {has(outside)} left for {other.op} ({other.place}).",
+        f"{named(outside)} {has(outside)} left{by} for {other.op} ({other.place}).",
     )
+
+
+def _exits_by_data(run: Run, head: Place) -> list[Way]:
+    """The jumps out of a loop that each rank's own data decide, if they are few."""
+    function = program_of(run).at(head.file, head.line)
+    if function is None:
+        return []
+    ways = [
+        way
+        for node in own_nodes(function.node)
+        if isinstance(node, Loop) and node.lineno == head.line
+        for way in out_of(run, node, function)
+        if way.leaves_at and way.nature is Nature.LOCAL
+    ]
+    return ways if len(ways) <= _MOST_EXITS else []
+
+
+_MOST_EXITS = 2
+
+
+def _lines_of(run: Run, way: Way, ranks: Sequence[int]) -> Iterator[Location]:
+    """Where ranks leave a loop, and what makes that which is asked there."""
+    who = tuple(sorted(ranks))
+    yield Location(way.place, who, Role.VICTIM, way.text)
+    program = program_of(run)
+    for test, function in way.tests:
+        for place in changes(program, test, function):
+            yield Location(place, who, Role.VICTIM, "makes what is asked there")
+
+
+@dataclass(frozen=True, slots=True)
+class _LeftLoop:
+    """A loop that one rank is in, and that another is behind.
+
+    Attributes:
+        loop: Which.
+        after_all: The other is known to have gone through the round of the one.
+    """
+
+    loop: loops.Loop
+    after_all: bool = False
 
 
 def _left(
     run: Run, inside: int, outside: int, *, surely: bool = False
-) -> loops.Loop | None:
+) -> _LeftLoop | None:
     """A loop that one rank is in, and that another is behind.
 
     Unless it is sure who is at fault, each round of it has to make the call.
     """
     found = loops.left(run, inside, outside)
-    if found is None or found[1] or loops.left(run, outside, inside) is not None:
+    if found is None:
         return None
-    if _jumps_by_rank(run, found[0], inside, outside):
-        return found[0]
+    left = _LeftLoop(*found)
     mine, theirs = run.stacks[inside], run.stacks[outside]
-    if not is_behind(run, mine, theirs):
+    behind = is_behind(run, mine, theirs)
+    if not behind and (left.after_all or loops.left(run, outside, inside) is not None):
+        return None  # each is in a loop that the other is not in: who is further?
+    if not left.after_all and _jumps_by_rank(run, left.loop, inside, outside):
+        return left
+    if not behind:
         return None
     if not surely and not is_unconditional(run, [frame.place for frame in mine]):
         return None
-    return found[0]
+    return left
 
 
 def _jumps_by_rank(run: Run, loop: loops.Loop, inside: int, outside: int) -> bool:
@@ -239,16 +322,34 @@ def is_behind(run: Run, mine: Sequence[Frame], theirs: Sequence[Frame]) -> bool:
         mine: Stack of the one, innermost frame first.
         theirs: Stack of the other.
     """
-    for here, there in zip(reversed(mine), reversed(theirs), strict=False):
+    outermost = list(zip(reversed(mine), reversed(theirs), strict=False))
+    for n, (here, there) in enumerate(outermost):
         a, b = here.place, there.place
         if (a.file, a.function) != (b.file, b.function):
             return False
-        rounds = _shared(run, here, there)
+        rounds = list(_shared(run, here, there))
         if not all(_is_same_round(loop, here, there) for loop in rounds):
-            return False
+            inner = outermost[n + 1] if n + 1 < len(outermost) else None
+            return inner is not None and _is_earlier_stage(run, rounds, *inner)
         if a.line != b.line:
             return a.line < b.line
     return False
+
+
+def _is_earlier_stage(
+    run: Run, rounds: Sequence[loops.Loop], here: Frame, there: Frame
+) -> bool:
+    """Whether the one loop of both goes through functions, of which one comes first.
+
+    As in `for stage in (warm_up, train, tune): stage(model)`.
+    """
+    if len(rounds) != 1:
+        return False
+    order = functions_of(program_of(run), rounds[0].place)
+    names = [frame.place.function.rpartition(".")[2] for frame in (here, there)]
+    if not all(order.count(name) == 1 for name in names):
+        return False
+    return order.index(names[0]) < order.index(names[1])
 
 
 def _shared(run: Run, here: Frame, there: Frame) -> Iterator[loops.Loop]:
