@@ -11,9 +11,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from distdoctor.analysis.communication.branches import undecided
+from distdoctor.analysis.communication.branches import program_of, undecided
 from distdoctor.analysis.communication.wait_for import gone
 from distdoctor.analysis.reasons import pointers
+from distdoctor.analysis.source.program import called, calls_in
+from distdoctor.analysis.source.variation import Nature, nature
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Location
 from distdoctor.model.operations import CODE_OF
@@ -48,7 +50,12 @@ def setter_of(run: Run, rows: Sequence[int]) -> tuple[int | None, list[Call]]:
     waiting = {int(run.calls["rank"][row]) for row in rows}
     if len(setters) != 1 or setters & waiting or run.unseen:
         return None, []
-    if not all(_follows(run, row, sets) for row in rows):
+    few = run.world_size == _FEW_RANKS
+    common = not few and not any(_is_by_rank(run, one) for one in sets)
+    if not all(
+        _follows(run, row, sets, 1 if few or common else 2, counting=not few and common)
+        for row in rows
+    ):
         return None, []
     (setter,) = setters
     return (setter, sets) if _is_passed(run, setter, found) else (None, [])
@@ -68,12 +75,43 @@ def lines_of_setting(run: Run, sets: Sequence[Call]) -> tuple[Location, ...]:
     return found
 
 
-def _follows(run: Run, row: int, sets: Sequence[Call]) -> bool:
+def _is_by_rank(run: Run, call: Call) -> bool:
+    """Whether the key that a line sets may be another on each rank, or is not known."""
+    program = program_of(run)
+    place = call.place
+    function = None if place is None else program.at(place.file, place.line)
+    if place is None or function is None:
+        return True
+    keys = [
+        each.args[0]
+        for each in calls_in(function)
+        if each.lineno <= place.line <= (each.end_lineno or 0)
+        and called(each) in _SETTERS
+        and each.args
+    ]
+    return not keys or any(
+        nature(program, key, function) is Nature.LOCAL for key in keys
+    )
+
+
+_SETTERS = frozenset({"set", "add", "compare_set", "append", "multi_set"})
+
+
+def _follows(
+    run: Run, row: int, sets: Sequence[Call], least: int, *, counting: bool
+) -> bool:
     """Whether a key is the next of a row that its rank got from there so far.
 
     The number that is new in it must have been another one in each key before it: the
     ranks' own keys, `ready/0` and `ready/1`, are set by one rank each, and one that was
     set tells nothing of the others.
+
+    Args:
+        run: Holds the calls.
+        row: Of the call that waits for the key.
+        sets: Those that set the keys before it.
+        least: Other values that the number must have had.
+        counting: The last of them must be less by one.
     """
     calls = run.calls
     site, rank = calls["site"][row], int(calls["rank"][row])
@@ -91,8 +129,13 @@ def _follows(run: Run, row: int, sets: Sequence[Call]) -> bool:
             for n, number in enumerate(_numbers(name))
             if all(numbers[n] != number for numbers in before)
         ]
-        least = 1 if run.world_size == _FEW_RANKS else 2
         if not before or not new or any(len(values) < least for values in new):
+            return False
+        if counting and not any(
+            int(number) - 1 in map(int, values)
+            for number in _numbers(name)
+            for values in new
+        ):
             return False
     return True
 
