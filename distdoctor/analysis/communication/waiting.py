@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Mapping, Sequence, Set
 
 import numpy as np
 
 from distdoctor.analysis.communication.astray import wrong_peer
-from distdoctor.analysis.communication.branches import program_of
+from distdoctor.analysis.communication.branches import chains, program_of
 from distdoctor.analysis.communication.independence import alike
+from distdoctor.analysis.communication.leaving import loops_of
 from distdoctor.analysis.communication.unanswered import one_sided
 from distdoctor.analysis.communication.wait_for import Wait, gone, held_up, standstill
 from distdoctor.analysis.reasons import (
@@ -21,7 +23,12 @@ from distdoctor.analysis.reasons import (
 from distdoctor.analysis.source.conditions import Kind, conditions
 from distdoctor.analysis.source.ordered import chosen_by_rank
 from distdoctor.analysis.source.origins import asked_for
-from distdoctor.analysis.source.variation import Nature, nature_of
+from distdoctor.analysis.source.variation import (
+    Nature,
+    changes,
+    nature,
+    nature_of,
+)
 from distdoctor.model.events import (
     Busy,
     Call,
@@ -130,9 +137,30 @@ def _one_branch(run: Run, calls: Mapping[int, Call]) -> tuple[Location, ...]:
     for condition in chosen:
         for made in asked_for(program, condition):
             lines.setdefault(made, "makes what is asked there")
+    if not lines:
+        lines = dict(_order_of_its_own(run, next(iter(calls.values()))))
     who = tuple(sorted(calls))
     return tuple(Location(at, who, Role.PARTY, text) for at, text in lines.items())
 
+
+def _order_of_its_own(run: Run, call: Call) -> Iterator[tuple[Place, str]]:
+    """The loop through which each rank goes in an order of its own, as to its peers."""
+    program = program_of(run)
+    for chain in chains(run, call)[:1]:
+        for place in reversed(chain):
+            function = program.at(place.file, place.line)
+            for loop in [] if function is None else loops_of(function, place.line):
+                assert function is not None
+                if isinstance(loop, ast.While):
+                    continue
+                if nature(program, loop.iter, function) is Nature.LOCAL:
+                    yield Place(function.file, loop.lineno, function.name), _OWN_ORDER
+                    for made in changes(program, loop.iter, function):
+                        yield made, "makes that order"
+                    return
+
+
+_OWN_ORDER = "each rank goes through these in an order of its own"
 
 _ALL_CAME = "all came here by one branch"
 

@@ -169,7 +169,9 @@ class Search:
             callee = function.name.split(".")[-2]
         uses = self._program.calls.get(callee, [])
         if callee == "forward":
-            uses = [*uses, *self._program.variables_called()]
+            # Where it is an autograd function's, `ctx` stands in the place of `self`.
+            applied = self._program.applied(function)
+            uses = applied or [*uses, *self._program.variables_called()]
         for use in uses:
             if isinstance(use.node, ast.Call):
                 self.add_argument(use.node, use.function, name, position)

@@ -47,7 +47,7 @@ def _callers(program: Program, function: Function) -> list[tuple[Function, int]]
         name = function.name.split(".")[-2]
     if is_property(function):
         return []
-    found = []
+    found = [(use.function, use.line) for use in program.applied(function)]
     for use in program.calls.get(name, []):
         assert isinstance(use.node, ast.Call)
         by_attribute = isinstance(use.node.func, ast.Attribute)

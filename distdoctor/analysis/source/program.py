@@ -131,6 +131,24 @@ class Program:
             )
         ]
 
+    def applied(self, function: Function) -> list[Use]:
+        """Calls `Name.apply(…)` by which torch comes to the `forward` of class `Name`.
+
+        Empty for all but the static `forward` of an autograd function.
+        """
+        owner, _, name = function.name.rpartition(".")
+        decorators = getattr(function.node, "decorator_list", [])
+        static = any(ast.unparse(one) == "staticmethod" for one in decorators)
+        if name != "forward" or not static:
+            return []
+        return [
+            use
+            for use in self.calls.get("apply", ())
+            if isinstance(use.node, ast.Call)
+            and isinstance(use.node.func, ast.Attribute)
+            and ast.unparse(use.node.func.value) == owner.rpartition(".")[2]
+        ]
+
     def _add(self, function: Function) -> None:
         self.functions.append(function)
         self._named[function.simple_name].append(function)
