@@ -176,12 +176,13 @@ from distdoctor.analysis.steps.makers import loss_lines
 from distdoctor.analysis.steps.optimizing import (
     Stepless,
     Unchanged,
+    calls_from_the_first_step,
     communicates_at,
     held,
     stepless,
     unchanged,
 )
-from distdoctor.model.events import Shortened
+from distdoctor.model.events import Observation, Shortened
 from distdoctor.model.findings import Certainty, Finding, Severity
 from distdoctor.model.observed.gradients import Gradients, Holds, Unstepped
 from distdoctor.model.observed.protocol import DROP
@@ -249,7 +250,9 @@ def _left_behind(run: Run) -> Iterator[list[Unstepped]]:
         soon = (
             _step_each_time(run, steps)
             and all(ended_well(run, rank) for rank in ranks)
-            and not exchanging_parameters(run, ranks)
+            and not exchanging_parameters(
+                run, ranks, calls_from_the_first_step(run, steps)
+            )
             and not any(
                 communicates_at(run, rank, look.place)
                 for rank in {*seen} - {*steps}
@@ -264,10 +267,15 @@ def _left_behind(run: Run) -> Iterator[list[Unstepped]]:
 
 
 def _step_each_time(run: Run, ranks: Sequence[int]) -> bool:
-    """Whether these ranks make a step behind each backward pass, all of them."""
+    """Whether these ranks make a step behind each backward pass, all of them.
+
+    Before the first step of an optimizer others may have had theirs.
+    """
     looks = [one.seen for rank in ranks for one in held(run, rank)]
     return bool(looks) and all(
-        seen and seen[-1].step >= LEAST_LOOKS and all(one.passes == 1 for one in seen)
+        seen
+        and seen[-1].step >= LEAST_LOOKS
+        and all(one.passes == 1 for one in seen if one.step > 1)
         for seen in looks
     )
 
@@ -279,11 +287,26 @@ def _last(run: Run, rank: int, *, soon: bool = False) -> Unstepped | None:
     """
     least = LEAST_PASSES_CUT if run.stopped else LEAST_PASSES
     told = run.of(Unstepped, rank)
-    changed = len({event.weights for event in told}) > 1
+    looks = _looks(run, rank)
+    changed = any(len(set(weights)) > 1 for weights in looks)
     if _has_stepped(run, rank) or changed or not told:
         return None
     enough = len(told) > 1 and told[-1].passes >= least
     return told[-1] if enough or soon else None
+
+
+def _looks(run: Run, rank: int) -> list[list[int]]:
+    """What a rank's weights were at such events, of the same optimizers each."""
+    looks: list[list[int]] = []
+    last: Observation | None = None
+    for event in run.of(Observation, rank):
+        if isinstance(event, Unstepped):
+            if not looks or isinstance(last, Holds):
+                looks.append([])
+            looks[-1].append(event.weights)
+        if isinstance(event, Unstepped | Holds):
+            last = event
+    return looks
 
 
 def _has_stepped(run: Run, rank: int) -> bool:
@@ -301,7 +324,7 @@ def _never(run: Run, stuck: list[Unstepped]) -> Finding:
             "replicas of the model do"
         )
     made = [one.holds for rank in ranks for one in held(run, rank)]
-    looks = [len(run.of(Unstepped, rank)) for rank in ranks]
+    looks = [max(map(len, _looks(run, rank))) for rank in ranks]
     return Finding(
         message=(
             f"{named(ranks).capitalize()} called backward {passes} times and more, and "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -24,12 +24,20 @@ _BUFFERS = frozenset(
 _MOST_LINES = 2
 
 
-def exchanging_parameters(run: Run, ranks: Iterable[int]) -> list[Place]:
+def exchanging_parameters(
+    run: Run, ranks: Iterable[int], among: Mapping[int, range] | None = None
+) -> list[Place]:
     """Loops over parameters that send each, as all of some ranks did.
 
     Loops that send gradients, and functions that speak of buffers, are left out.
+
+    Args:
+        run: Holds calls and sources.
+        ranks: Which.
+        among: By rank, which of its calls count, from 0, if not all do: those by which
+            replicas are made alike at the start are made in each job.
     """
-    used = [_sites(run, rank) for rank in ranks]
+    used = [_sites(run, rank, (among or {}).get(rank)) for rank in ranks]
     common = set.intersection(*used) if used else set()
     found = [
         Place(function.file, loop.lineno, function.name)
@@ -43,9 +51,11 @@ def exchanging_parameters(run: Run, ranks: Iterable[int]) -> list[Place]:
     return list(dict.fromkeys(found))[:_MOST_LINES]
 
 
-def _sites(run: Run, rank: int) -> set[tuple[str, int]]:
-    """Lines from which a rank made calls."""
+def _sites(run: Run, rank: int, among: range | None) -> set[tuple[str, int]]:
+    """Lines from which a rank made calls, all or some of them."""
     rows = run.rows_of(rank)
+    if among is not None:
+        rows = rows[among.start : among.stop]
     numbers = np.unique(run.calls["site"][rows.start : rows.stop]).tolist()
     places = [run.sites[number] for number in numbers]
     return {(place.file, place.line) for place in places if place is not None}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from distdoctor.analysis.communication.branches import program_of
@@ -94,8 +94,11 @@ class Missed:
 def missed(run: Run, rank: int) -> Iterator[Missed]:
     """Parameters that are never trained, though they get gradients."""
     all_held = held(run, rank)
-    later = {name for one in all_held for name in one.holds.names}
+    events = run.of(Observation, rank)
     for event in run.of(Forgotten, rank):
+        # Those that an optimizer held before may be another model's, of the same names.
+        behind = events[events.index(event) + 1 :]
+        later = {n for each in behind if isinstance(each, Holds) for n in each.names}
         names = tuple(name for name in event.names if name not in later)
         if not names or event.changed:
             continue
@@ -148,6 +151,9 @@ def stepless(run: Run) -> Iterator[Stepless]:
         if not all(ended_well(run, rank) for rank in ranks):
             continue
         by_rank = {rank: _averaged_by(run, rank) for rank in ranks}
+        for key in _shared_out(by_rank):
+            for of in by_rank.values():
+                of.pop(key, None)
         known = {key: one for of in by_rank.values() for key, one in of.items()}
         for key, one in known.items():
             lacking = tuple(rank for rank, of in by_rank.items() if key not in of)
@@ -156,11 +162,51 @@ def stepless(run: Run) -> Iterator[Stepless]:
             mine = [by_rank[rank].keys() for rank in lacking]
             behind = bool(mine) and all(of and of < theirs for of in mine)
             last = one.seen[-1]
-            same = len({by_rank[rank][key].holds.names for rank in others}) == 1
-            if not behind or not same or exchanging_parameters(run, ranks):
+            among = {rank: _calls_meanwhile(run, by_rank[rank][key]) for rank in others}
+            if not behind or exchanging_parameters(run, ranks, among):
                 continue
             if not any(communicates_at(run, rank, last.place) for rank in lacking):
                 yield Stepless(lacking, others, one.holds, last, last.step)
+
+
+_Key = tuple[int, Place | None]
+"""Which optimizer: its number, and the line that made it."""
+
+
+def _shared_out(by_rank: Mapping[int, Mapping[_Key, Held]]) -> set[_Key]:
+    """Optimizers that hold other parameters on each rank, as each its own part."""
+    names: dict[_Key, set[tuple[str, ...]]] = {}
+    for of in by_rank.values():
+        for key, one in of.items():
+            names.setdefault(key, set()).add(one.holds.names)
+    return {key for key, of in names.items() if len(of) > 1}
+
+
+def calls_from_the_first_step(run: Run, ranks: Iterable[int]) -> dict[int, range]:
+    """By rank that made steps, its calls since the first, from 0."""
+    found = {}
+    for rank in ranks:
+        begun = [
+            _calls_meanwhile(run, one).start for one in held(run, rank) if one.seen
+        ]
+        if begun:
+            found[rank] = range(min(begun), len(run.rows_of(rank)))
+    return found
+
+
+def _calls_meanwhile(run: Run, one: Held) -> range:
+    """A rank's calls from an optimizer's first step until one begins after its last."""
+    first, last = one.seen[0], one.seen[-1]
+    begun, ended = 0, len(run.rows_of(first.rank))
+    over = False
+    for count, event in run.life.get(first.rank, ()):
+        if event is first:
+            begun = count
+        over = over or event is last
+        if over and isinstance(event, Holds):
+            ended = count
+            break
+    return range(begun, ended)
 
 
 def communicates_at(run: Run, rank: int, place: Place | None) -> bool:
@@ -176,7 +222,7 @@ def communicates_at(run: Run, rank: int, place: Place | None) -> bool:
     return bool(here.any())
 
 
-def _averaged_by(run: Run, rank: int) -> dict[tuple[int, Place | None], Held]:
+def _averaged_by(run: Run, rank: int) -> dict[_Key, Held]:
     """A rank's optimizers of averaged gradients that stepped, by number and line."""
     return {
         (one.holds.optimizer, one.holds.place): one
