@@ -12,6 +12,13 @@ from distdoctor.analysis.replication.replicas import replicas
 from distdoctor.analysis.steps.shares import rates_divided_by_batches
 from distdoctor.model.events import Place
 from distdoctor.model.observed.gradients import Gradients, Holds, Weighed
+from distdoctor.model.observed.protocol import (
+    CHANGED,
+    CLIP,
+    DIVIDED,
+    Cycle,
+    unpacked,
+)
 from distdoctor.model.run import Run
 
 LEAST_LOOKS = 2
@@ -152,7 +159,8 @@ def _undivided(
         if steady or not all(0.0 < one < 1.0 for one in became):
             return None
         # What is divided first, and clipped then, is never more than that.
-        if max(one * look.batches for one, look in pairs) <= 1.0 + _SAME:
+        least = max(one * look.batches for one, look in pairs) <= 1.0 + _SAME
+        if least and not _is_only_clipped(run, rank, number):
             return None
     batches = _usual(looks)
     holds = [one for one in run.of(Holds, rank) if one.optimizer == number]
@@ -163,6 +171,15 @@ def _undivided(
         times=float(batches) if any(plain) else median(one * batches for one in became),
         smaller=not any(plain),
         adaptive=any(one.adaptive for one in holds),
+    )
+
+
+def _is_only_clipped(run: Run, rank: int, number: int) -> bool:
+    """Whether clipping was seen before each step, and nothing that would divide."""
+    cycles = [one for one in run.of(Cycle, rank) if one.optimizer == number]
+    words = [{*unpacked(one.words)} for one in cycles]
+    return bool(words) and all(
+        CLIP in said and said.isdisjoint({CHANGED, DIVIDED}) for said in words
     )
 
 
