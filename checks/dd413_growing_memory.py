@@ -120,7 +120,7 @@ def _of_evaluation(run: Run, added: list[Summed]) -> Finding:
     ranks, first = tuple(one.rank for one in added), added[0]
     return Finding(
         message=f"{capital(named(ranks))} keep{s(ranks)} the autograd graphs of all "
-        f"batches of an evaluation: at its end, {first.name} held {first.graphs}, of "
+        f"batches of an evaluation: {first.name} held {first.graphs}, of "
         f"{first.batches} batches, and no backward made use of them. Memory grows with "
         "the length of the evaluation",
         exhibits=tuple(added[:_MOST_SHOWN]),

@@ -3,6 +3,7 @@
 What is looked at are functions without an `assert`: pytest's ask for `locals()`.
 """
 
+import builtins
 import gc
 import sys
 import weakref
@@ -51,6 +52,31 @@ def with_its_own() -> list[object]:
 def test_who_holds_its_own_locals_does_not_see_them_change() -> None:
     told = 3 if sys.version_info >= (3, 13) else None
     assert with_its_own() == [told, 0, 3]
+
+
+class Model:
+    """Something that is put into evaluation mode."""
+
+    def eval(self) -> None:
+        """As modules are."""
+
+
+def evaluating(model: Model) -> object:
+    model.eval()
+    total = 3
+    return [look("total"), total]
+
+
+def by_its_module() -> object:
+    mine = builtins.locals()
+    later = 3
+    return [look("later"), later, "later" in mine]
+
+
+def test_a_method_of_that_name_asks_for_no_variables() -> None:
+    assert evaluating(Model()) == [3, 3]
+    told = 3 if sys.version_info >= (3, 13) else None
+    assert by_its_module() == [told, 3, False]
 
 
 def copied(first: int, second: str) -> dict[str, object]:  # noqa: ARG001

@@ -48,7 +48,7 @@ _MOST_LOOKS = 4  # at what keeps graphs; each costs a collection of garbage
 _LEAST_BATCHES = 4
 """Of a pass without backward; who sums up fewer losses may mean to use them."""
 
-_MOST_NODES = 200  # of a loss's graph, that are searched for a sum
+_MOST_NODES = 2000  # of a loss's graph, that are searched for a sum
 
 _MOST_EVALUATIONS = 4  # that are looked at
 
@@ -91,15 +91,32 @@ class Kept:
             self._held = number, held
 
     @harmless
+    def going_on(self, number: int, batches: int) -> None:
+        """A pass has given another batch, and backward has not run since it began.
+
+        Some are left before their end. What is held is told once for each pass.
+        """
+        of, held = self._held
+        # One made of a few batches may be for the step of an accumulation.
+        if of == number and batches >= _MANY and batches & (batches - 1) == 0:
+            self._evaluations += batches == _MANY
+            self._look_at_holders(held, batches - 1)
+
+    @harmless
     def evaluated(self, number: int, batches: int) -> None:
         """A pass over a loader has ended, and backward did not run since it began.
 
         Whether what is held then is meant for backward is known when that runs next.
         """
         (of, held), self._held = self._held, (-1, {})
-        if of != number or batches < _LEAST_BATCHES or not torch.is_grad_enabled():
+        if of == number and batches >= _LEAST_BATCHES:
+            self._evaluations += batches < _MANY
+            self._look_at_holders(held, batches)
+
+    def _look_at_holders(self, held: dict[str, int], batches: int) -> None:
+        """Remember a variable that holds graphs of so many batches, if there is one."""
+        if not torch.is_grad_enabled():
             return
-        self._evaluations += 1
         for name, one in holders().items():
             # What is made anew for each batch holds as much as it did before.
             if one.count - held.get(name, 0) < batches - 2 or not (site := one.site()):

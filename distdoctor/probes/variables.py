@@ -6,12 +6,16 @@ the user's code lets go of would live on in there.
 
 from __future__ import annotations
 
+import dis
 import sys
 from collections.abc import Callable
-from types import FrameType
+from functools import lru_cache
+from types import CodeType, FrameType
 from typing import Any
 
 _SEES_LOCALS = {"locals", "vars", "dir", "eval", "exec"}
+_MODULES = {"builtins", "__builtins__"}
+_READS_A_NAME = {"LOAD_GLOBAL", "LOAD_NAME"}
 _OPTIMISED = 1  # `inspect.CO_OPTIMIZED`; every process would have to import that
 _KEEPS_A_COPY = sys.version_info < (3, 13)
 
@@ -42,7 +46,7 @@ class Names:
         # Until Python 3.13 a frame keeps the dictionary it gives, and gives the same
         # to `locals()`: who has called that holds it, and must not see it change.
         hidden = self._optimised and _KEEPS_A_COPY
-        self._readable = not (hidden and _SEES_LOCALS & set(code.co_names))
+        self._readable = not (hidden and _sees_locals(code))
         self._emptied = hidden and self._readable
         self.told: Any = {}
 
@@ -64,3 +68,22 @@ class Names:
         if self._optimised and name in code.co_varnames + code.co_cellvars:
             return None  # a local name that may not be read, or has no value yet
         return self._frame.f_globals.get(name)
+
+
+def _sees_locals(code: CodeType) -> bool:
+    """Whether a function may ask for the dictionary of its variables."""
+    return bool(_SEES_LOCALS.intersection(code.co_names)) and _asks(code)
+
+
+@lru_cache(maxsize=1024)
+def _asks(code: CodeType) -> bool:
+    """Whether it is the built-in function that is named, and no method.
+
+    Each evaluation has `model.eval()` in it.
+    """
+    if _MODULES.intersection(code.co_names):  # as `builtins.locals()`
+        return True
+    return any(
+        one.argval in _SEES_LOCALS and one.opname in _READS_A_NAME
+        for one in dis.get_instructions(code)
+    )

@@ -93,8 +93,11 @@ class Samples:
                 self._fresh = [one for one in self._fresh if not one.over]
                 self._fresh.append(reading)
                 reading.fresh = True
-        if reading.given == _SECOND and reading.backwards == METRICS.backwards:
-            KEPT.evaluating(reading.part.number)
+        if reading.backwards == METRICS.backwards:
+            if reading.given == _SECOND:
+                KEPT.evaluating(reading.part.number)
+            elif reading.given > _SECOND:
+                KEPT.going_on(reading.part.number, reading.given)
         if told_now:
             RECORDER.observe(reading.tell(unfinished=True), reading.site)
 

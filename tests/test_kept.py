@@ -1,0 +1,87 @@
+"""Graphs that an evaluation keeps: by which variable, and whether they were meant."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from distdoctor.model.observed.memory import Summed
+from distdoctor.probes.memory_seen import KEPT
+from distdoctor.probes.recorder import RECORDER
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Summed]]:
+    """What is observed."""
+    heard: list[Summed] = []
+    monkeypatch.setattr(
+        RECORDER, "observe", lambda event, _site="": heard.append(event)
+    )
+    KEPT.forget()
+    yield heard
+    KEPT.forget()
+
+
+def batches(number: int, least: int = 2) -> Iterator[Tensor]:
+    """As a loader gives them, to a pass in which backward does not run."""
+    for given in range(1, number + 1):
+        if given == least:
+            KEPT.evaluating(1)
+        elif given > least:
+            KEPT.going_on(1, given)
+        yield torch.randn(4, 3)
+    KEPT.evaluated(1, number)
+
+
+def evaluate(model: nn.Module, number: int, most: int) -> Tensor:
+    model.eval()
+    total = torch.zeros(())
+    for at, batch in enumerate(batches(number)):
+        if at == most:
+            break
+        total = total + model(batch).square().mean()
+    return total
+
+
+def detached(model: nn.Module, number: int, most: int) -> Tensor:
+    model.eval()
+    total = torch.zeros(())
+    for at, batch in enumerate(batches(number)):
+        if at == most:
+            break
+        loss = model(batch).square().mean()
+        total = total + loss.detach()
+    return total
+
+
+@pytest.mark.parametrize(
+    ("by", "number", "most", "batches"),
+    [
+        (evaluate, 6, 9, 6),
+        (evaluate, 40, 20, 15),
+        (evaluate, 40, 5, 0),
+        (detached, 40, 20, 0),
+    ],
+    ids=["to its end", "left before", "left early", "numbers alone"],
+)
+def test_graphs_of_an_evaluation_are_told(
+    told: list[Summed],
+    by: Callable[[nn.Module, int, int], Tensor],
+    number: int,
+    most: int,
+    batches: int,
+) -> None:
+    by(nn.Linear(3, 1), number, most)
+    KEPT.tell()
+    assert [one.batches for one in told if isinstance(one, Summed)] == (
+        [batches] if batches else []
+    )
+
+
+@pytest.mark.parametrize("most", [9, 31, 40])
+def test_a_sum_that_backward_runs_on_is_meant(told: list[Summed], most: int) -> None:
+    total = evaluate(nn.Linear(3, 1), 40, most)
+    KEPT.backward([total / most])
+    KEPT.tell()
+    assert not [one for one in told if isinstance(one, Summed)]
