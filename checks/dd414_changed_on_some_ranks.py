@@ -25,6 +25,11 @@ Rank 0 alone keeps a moving average of the weights, and all ranks evaluate their
     rank 0 | trained(names=w,numels=6,wrapped)  wrap=ddp:w  weights(step=1,prints=1)  changed(model=2000,step=3)@t.py:11  copied(copy=2000,steps=4,names=w,prints=5,moved)@t.py:20  all_reduce(2)@t.py:24
     rank 1 | trained(names=w,numels=6,wrapped)  wrap=ddp:w  weights(step=1,prints=1)  copied(copy=2000,steps=4,names=w,prints=6)@t.py:20  all_reduce(2)@t.py:24
 
+All ranks evaluate a model that is filled with an average, which rank 0 alone keeps:
+
+    rank 0 | trained(names=w,numels=6,wrapped)  wrap=ddp:w  weights(prints=1)  weights(step=1,prints=2)  copied(copy=2000,steps=4,names=w,prints=5)@t.py:20  all_reduce(2)@t.py:24
+    rank 1 | trained(names=w,numels=6,wrapped)  wrap=ddp:w  weights(prints=1)  weights(step=1,prints=2)  copied(copy=2000,steps=4,names=w,prints=1)@t.py:20  all_reduce(2)@t.py:24
+
 Rank 0 alone moves the teacher that all ranks train by:
 
     rank 0 | trained(names=w,numels=6,wrapped)  wrap=ddp:w  weights(step=1,prints=1)  changed(model=2000,step=3)@t.py:11  copied(copy=2000,steps=1,names=w,prints=5,moved)@t.py:20  copied(copy=2000,steps=2,names=w,prints=6,moved)@t.py:20  copied(copy=2000,steps=4,names=w,prints=7,moved)@t.py:20
@@ -36,6 +41,16 @@ Each rank evaluates its own copy now and then, and rank 0 alone keeps its up to 
 
     rank 0 | trained(names=w,numels=6,wrapped)  wrap=ddp:w  weights(step=1,prints=1)  changed(model=2000,step=3)@t.py:11  copied(copy=2000,steps=4,names=w,prints=5,moved)@t.py:20  copied(copy=2000,steps=8,names=w,prints=6,moved)@t.py:20  copied(copy=2000,steps=12,names=w,prints=7,moved)@t.py:20
     rank 1 | trained(names=w,numels=6,wrapped)  wrap=ddp:w  weights(step=1,prints=1)  copied(copy=2000,steps=4,names=w,prints=4)@t.py:20  copied(copy=2000,steps=8,names=w,prints=4)@t.py:20  copied(copy=2000,steps=12,names=w,prints=4)@t.py:20
+
+Each rank evaluates a model with noise of its own:
+
+    rank 0 | trained(names=w,numels=6,wrapped)  wrap=ddp:w  weights(prints=1)  weights(step=1,prints=2)  copied(copy=2000,steps=4,names=w,prints=5)@t.py:20  all_reduce(2)@t.py:24
+    rank 1 | trained(names=w,numels=6,wrapped)  wrap=ddp:w  weights(prints=1)  weights(step=1,prints=2)  copied(copy=2000,steps=4,names=w,prints=6)@t.py:20  all_reduce(2)@t.py:24
+
+All evaluate the average, or the model as it began:
+
+    rank 0 | trained(names=w,numels=6,wrapped)  wrap=ddp:w  weights(prints=1)  weights(step=1,prints=2)  copied(copy=2000,steps=4,names=w,prints=5)@t.py:20  all_reduce(2)@t.py:24  copied(copy=2001,steps=4,names=w,prints=1)@t.py:26  all_reduce(2)@t.py:27
+    rank 1 | trained(names=w,numels=6,wrapped)  wrap=ddp:w  weights(prints=1)  weights(step=1,prints=2)  copied(copy=2000,steps=4,names=w,prints=5)@t.py:20  all_reduce(2)@t.py:24  copied(copy=2001,steps=4,names=w,prints=1)@t.py:26  all_reduce(2)@t.py:27
 
 All ranks train by a teacher that none of them changes:
 
@@ -122,7 +137,7 @@ def examine(run: Run) -> Iterator[Finding]:
 
 
 def _finding(run: Run, one: UnlikeCopies) -> Finding:
-    moved = tuple(rank for rank, event in one.begun.items() if event.moved)
+    moved = one.moved
     others = tuple(rank for rank in one.ranks if rank not in moved)
     first = one.begun[one.ranks[0]]
     alone = " alone" if len(moved) == 1 else ""

@@ -14,8 +14,10 @@ from distdoctor.analysis.replication.copies import unlike_copies
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Observation
 from distdoctor.model.observed.weights import Changed, Copied
+from distdoctor.probes.fingerprints import prints
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.replication import copies
+from distdoctor.probes.replication import evaluations as evaluations_of_models
 from distdoctor.probes.replication.watched import Watched
 
 USERS = """
@@ -174,3 +176,49 @@ def test_copies_that_one_rank_keeps_and_all_evaluate_are_told(
     other = first.replace("prints=5,moved", f"prints=6{second}")
     run = sketch(f"rank 0 | {MODEL}  {first}\nrank 1 | {MODEL}  {other}")
     assert [one.culprits for one in unlike_copies(run)] == culprits
+
+
+def filled(average: dict[str, torch.Tensor]) -> nn.Module:
+    """A model that is made for one evaluation."""
+    made = nn.Linear(3, 2)
+    made.eval()
+    made.load_state_dict(average)
+    with torch.no_grad():
+        made(torch.ones(3))
+    return made
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_model_that_is_made_for_one_evaluation_is_told_as_it_computes(
+    told: list[tuple[Observation, str]], monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    monkeypatch.setattr(nn.Module, "train", nn.Module.train)
+    evaluations_of_models.install()
+    model = nn.Linear(3, 2)
+    watched = Watched(0, list(model.named_parameters()), "")
+    average = copy.deepcopy(model.state_dict())
+    for step in (1, 2):
+        watched.step = step
+        copies.stepped(watched, model)
+        average["weight"].add_(1.0)
+        one = filled(average) if not others else nn.Linear(2, 3).eval()
+        copies.training()
+    model.eval()
+    begun = [event for event in evaluations(told) if not event.over]
+    assert [event.steps for event in begun] == ([] if others else [1, 2])
+    if begun:
+        assert begun[-1].prints == prints.of_tensors(list(one.parameters()))
+
+
+def test_a_copy_in_evaluation_is_told_once_for_its_line() -> None:
+    ranks = [
+        f"rank {rank} | trained(names=w,numels=6,wrapped)  wrap=ddp:w "
+        "weights(prints=1)  weights(step=1,prints=2) "
+        f"copied(copy=2000,steps=4,names=w,prints={first})@t.py:20 "
+        "all_reduce(2)@t.py:24 "
+        f"copied(copy=2001,steps=8,names=w,prints={last})@t.py:20 "
+        "all_reduce(2)@t.py:24"
+        for rank, (first, last) in enumerate([(5, 6), (1, 1), (5, 6)])
+    ]
+    (found,) = unlike_copies(sketch("\n".join(ranks)))
+    assert (found.moved, found.culprits) == ((0, 2), (1,))

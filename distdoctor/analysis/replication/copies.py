@@ -29,6 +29,7 @@ class UnlikeCopies:
             trained by.
         culprits: Ranks that alone changed their copy, or alone did not.
         changes: By rank, a line that changes the copy.
+        moved: Ranks that did.
     """
 
     ranks: tuple[int, ...]
@@ -37,11 +38,18 @@ class UnlikeCopies:
     combined: Mapping[int, Call]
     culprits: tuple[int, ...]
     changes: Mapping[int, Changed]
+    moved: tuple[int, ...]
 
 
 def unlike_copies(run: Run) -> Iterator[UnlikeCopies]:
     """Copies that some ranks keep up to date, and all evaluate; each once."""
-    yield from compared(run, _begun, _compare)
+    lines = set()
+    for one in compared(run, _begun, _compare):
+        # A copy that is made for each evaluation is another one each time.
+        begun = one.begun[one.ranks[0]]
+        if (begun.model, begun.place) not in lines:
+            lines.add((begun.model, begun.place))
+            yield one
 
 
 def _begun(run: Run, rank: int) -> dict[tuple[int, int], Begun[Copied]]:
@@ -80,6 +88,8 @@ def _unlike(run: Run, events: Mapping[int, Copied]) -> UnlikeCopies | None:
         return None
     moved = tuple(rank for rank, one in events.items() if one.moved)
     if not 0 < len(moved) < len(events):
+        moved = _advanced(run, events)
+    if not 0 < len(moved) < len(events):
         return None
     common = _alike(run, told[0].model, tuple(events))
     names = tuple(
@@ -99,7 +109,28 @@ def _unlike(run: Run, events: Mapping[int, Copied]) -> UnlikeCopies | None:
         for change in run.of(Changed, rank)
         if change.model == events[rank].copy
     }
-    return UnlikeCopies(tuple(events), events, names, {}, culprits, changes)
+    return UnlikeCopies(tuple(events), events, names, {}, culprits, changes, moved)
+
+
+def _advanced(run: Run, events: Mapping[int, Copied]) -> tuple[int, ...]:
+    """Ranks that do not use the weights that the model was trained from, in a copy.
+
+    It may be filled on each rank, from a moving average that only some keep up to date.
+    """
+    by_rank = moments(run).get(next(iter(events.values())).model, {})
+    found = []
+    for rank, one in events.items():
+        model = by_rank.get(rank)
+        start = model.weights.get(0) if model else None
+        if model is None or start is None:
+            return ()
+        first = dict(zip(model.told.names, start.prints, strict=False))
+        if any(
+            first.get(name) != now
+            for name, now in zip(one.names, one.prints, strict=False)
+        ):
+            found.append(rank)
+    return tuple(found)
 
 
 def unlike_teachers(run: Run) -> Iterator[UnlikeCopies]:

@@ -3,8 +3,9 @@
 They are looked for after a few steps. One that changes from step to step is followed
 for one step line by line, to know what changes it; and what it weighs is told when it
 is put into evaluation mode, or computes something without gradients, as one does that
-is always in that mode. A hook for every forward pass costs: it is there only where
-there are copies.
+is always in that mode. Others are made for one evaluation, and filled with an average
+that is kept elsewhere: they are met when they are put into that mode. A hook for every
+forward pass costs: it is there only where there are copies.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 import torch
@@ -32,6 +34,7 @@ FIRST = 2000
 
 _LOOKS = (1, 2, 4, 8, 16)  # steps after which copies are looked for
 _MOST_COPIES = 4
+_MOST_ADOPTIONS = 64  # modules that are compared with the models
 _MOST_TOLD = 50  # evaluations of one
 _MOST_TRIES = 4  # steps in which the line of one is looked for
 _TENSORS = 16  # of a copy, whose heads are looked at in each step
@@ -44,7 +47,7 @@ class _Copy:
     def __init__(self, module: nn.Module, watched: Watched) -> None:
         self.ref = weakref.ref(module)
         self.watched = watched
-        self.number = FIRST + len(_copies)
+        self.number = FIRST + next(_numbers)
         self.told = self.tries = 0
         self.moved = self.evaluating = self.computing = False
         self.asked = 0  # step behind which it has computed something
@@ -62,15 +65,29 @@ class _Copy:
         return self._heads.print_of(every[:: -(-len(every) // _TENSORS)])
 
 
+_numbers = count()
+
 _copies: dict[int, _Copy] = {}
 """By the identity of the module."""
+
+_models: dict[int, tuple[weakref.ref[nn.Module], Watched]] = {}
+"""Trained models, by their numbers, and their types below."""
+
+_types: set[type] = set()
+
+_adoptions = 0  # modules that were looked at when they were put into evaluation mode
 
 _hooks: list[Any] = []
 
 
 def turn() -> None:
     """Forget all: the process begins to play in another run."""
+    global _adoptions, _numbers
+    _numbers = count()
     _copies.clear()
+    _models.clear()
+    _types.clear()
+    _adoptions = 0
     while _hooks:
         _hooks.pop().remove()
 
@@ -88,8 +105,11 @@ def stepping() -> None:
 @harmless
 def stepped(watched: Watched, module: nn.Module | None) -> None:
     """A step was made of a model."""
-    if module is not None and watched.step in _LOOKS and len(_copies) < _MOST_COPIES:
-        _find(watched, module)
+    if module is not None and watched.step in _LOOKS:
+        _models[watched.number] = weakref.ref(module), watched
+        _types.add(type(module))
+        if len(_copies) < _MOST_COPIES:
+            _find(watched, module)
     for copy in _copies.values():
         wanted = copy.moved and not copy.found and copy.tries < _MOST_TRIES
         if copy.watched is watched and wanted:
@@ -107,8 +127,36 @@ def _find(watched: Watched, module: nn.Module) -> None:
         theirs = {name: one.shape for name, one in thing.named_parameters()}
         if theirs == own and not _is_trained(thing) and len(_copies) < _MOST_COPIES:
             _copies[id(thing)] = _Copy(thing, watched)
+    _hook()
+
+
+def _hook() -> None:
     if _copies and not _hooks and not _is_compiling():
         _hooks.append(register_module_forward_pre_hook(_called))
+
+
+@harmless
+def _adopt(module: nn.Module) -> None:
+    """Take a module for a copy that was made for one evaluation, if it is like a model.
+
+    One that `deepcopy` made of a trained model has gradients as well.
+    """
+    global _adoptions
+    models = [one for one in _models.values() if one[0]() is not None]
+    if _adoptions >= _MOST_ADOPTIONS or any(ref() is module for ref, _ in models):
+        return
+    _adoptions += 1
+    theirs = {name: one.shape for name, one in module.named_parameters()}
+    for ref, watched in models:
+        model = ref()
+        if model is None or type(model) is not type(module):
+            continue
+        own = {name: one.shape for name, one in model.named_parameters()}
+        if own and own == theirs:
+            if all(is_whole(one) and one.is_cpu for one in module.parameters()):
+                _copies[id(module)] = _Copy(module, watched)
+                _hook()
+            return
 
 
 def _is_compiling() -> bool:
@@ -137,8 +185,15 @@ def _follow(copy: _Copy) -> None:
 
 def turned(module: Any, mode: bool) -> None:
     """A module was put into training mode (True) or evaluation mode."""
-    if _copies and id(module) in _copies:
-        _tell(_copies[id(module)], module, mode)
+    known = _copies.get(id(module))
+    if known is not None and known.ref() is None:  # another was made in its place
+        del _copies[id(module)]
+        known = None
+    if known is not None:
+        _tell(known, module, mode)
+    elif not mode and type(module) in _types:
+        # It may be filled now; it is looked at when it computes.
+        _adopt(module)
 
 
 def _called(module: nn.Module, _args: Any) -> None:
