@@ -5,7 +5,8 @@ What it is
 The ranks share an evaluation. Either each takes the average of its own share, and these
 averages are averaged in turn, though the shares are of different size; or nothing is
 put together at all, and one rank tells what is true of its own share. Or averages are
-added up, a loss in training as well, and their sum is told as if it were one.
+added up, a loss in training as well, and their sum is told as if it were one. Or what
+all ranks have found is added up, and divided by the count of one.
 
 Why it matters
 --------------
@@ -62,6 +63,34 @@ Two ranks' losses are added up, and 2.5 is told as their average:
            | shown(numbers=2.5,decimals=4,labels=average-loss)@t.py:13  leave
     rank 1 | wrap=ddp:a  all_reduce(-)@t.py:12
            | added_up(values=1.5,loss=1.5,losses=4)@t.py:12  leave
+
+Losses of all ranks are added up, and divided by the batches of one:
+
+    rank 0 | wrap=ddp:a  all_reduce(-)@t.py:12
+           | added_up(values=10.0,loss=1.0,losses=10)@t.py:12
+           | shown(numbers=2.1,decimals=4,labels=loss)@t.py:13  leave
+    rank 1 | wrap=ddp:a  all_reduce(-)@t.py:12
+           | added_up(values=11.0,loss=1.1,losses=10)@t.py:12  leave
+
+6 and 5 of 8 samples are right on two ranks, and the sum is divided by 8:
+
+    rank 0 | wrap=ddp:a  read(samples=0-7,contents=1-8,batch=4)@t.py:9
+           | all_reduce(-)@t.py:12  contributed(passes=0,values=6.0)@t.py:12
+           | added_up(values=6.0)@t.py:12
+           | shown(numbers=1.375,decimals=3,labels=accuracy)@t.py:13  leave
+    rank 1 | wrap=ddp:a  read(samples=8-15,contents=21-28,batch=4)@t.py:9
+           | all_reduce(-)@t.py:12  contributed(passes=0,values=5.0)@t.py:12
+           | added_up(values=5.0)@t.py:12  leave
+
+The losses of an evaluation, which are as large as those of the training before it:
+
+    rank 0 | wrap=ddp:a  read(samples=0-7,contents=1-8,batch=4)@t.py:9
+           | all_reduce(-)@t.py:12  contributed(passes=0,values=8.2)@t.py:12
+           | added_up(values=8.2,loss=1.0,losses=10)@t.py:12
+           | shown(numbers=2.0125,decimals=4,labels=loss)@t.py:13  leave
+    rank 1 | wrap=ddp:a  read(samples=8-15,contents=21-28,batch=4)@t.py:9
+           | all_reduce(-)@t.py:12  contributed(passes=0,values=7.9)@t.py:12
+           | added_up(values=7.9,loss=1.1,losses=10)@t.py:12  leave
 
 The same of accuracies, which can not be above 1:
 
@@ -143,6 +172,38 @@ The sum of losses is divided by the number of ranks before it is told:
            | all_reduce(-)@t.py:12
            | added_up(values=1.5,loss=1.5,losses=4)@t.py:12  leave
 
+Losses are divided by the number of ranks before, or by the batches of all after:
+
+    rank 0 | wrap=ddp:a  read(samples=0-6)@t.py:9  all_reduce(-)@t.py:12
+           | added_up(values=5.0,loss=1.0,losses=10)@t.py:12
+           | shown(numbers=1.05,decimals=4,labels=loss)@t.py:13
+           | all_reduce(-)@t.py:14  added_up(values=10.0,loss=1.0,losses=10)@t.py:14
+           | shown(numbers=1.05,decimals=4,labels=loss)@t.py:15  leave
+    rank 1 | wrap=ddp:a  read(samples=0-6)@t.py:9  all_reduce(-)@t.py:12
+           | added_up(values=5.5,loss=1.1,losses=10)@t.py:12
+           | all_reduce(-)@t.py:14  added_up(values=11.0,loss=1.1,losses=10)@t.py:14
+           | leave
+
+So are the losses of an evaluation, for all that is known of them:
+
+    rank 0 | wrap=ddp:a  read(samples=0-7,contents=1-8,batch=4)@t.py:9
+           | all_reduce(-)@t.py:12  contributed(passes=0,values=4.1)@t.py:12
+           | added_up(values=4.1,loss=1.0,losses=10)@t.py:12
+           | shown(numbers=1.0063,decimals=4,labels=loss)@t.py:13  leave
+    rank 1 | wrap=ddp:a  read(samples=8-15,contents=21-28,batch=4)@t.py:9
+           | all_reduce(-)@t.py:12  contributed(passes=0,values=3.95)@t.py:12
+           | added_up(values=3.95,loss=1.1,losses=10)@t.py:12  leave
+
+Each rank evaluates all samples, or its part of each, and all of that is added up:
+
+    rank 0 | wrap=ddp:a  read(samples=0-7,contents=1-8,batch=4)@t.py:9
+           | all_reduce(-)@t.py:12  contributed(passes=0,values=6.0)@t.py:12
+           | added_up(values=6.0)@t.py:12
+           | shown(numbers=1.375,decimals=3,labels=-)@t.py:13  leave
+    rank 1 | wrap=ddp:a  read(samples=0-7,contents=1-8,batch=4)@t.py:9
+           | all_reduce(-)@t.py:12  contributed(passes=0,values=5.0)@t.py:12
+           | added_up(values=5.0)@t.py:12  leave
+
 Each rank's loss is divided before they are added up:
 
     rank 0 | wrap=ddp:a  read(samples=0-6)@t.py:9
@@ -175,6 +236,7 @@ from collections.abc import Iterator
 
 from distdoctor.analysis.data.fractions import Uneven, uneven
 from distdoctor.analysis.data.metrics import Averaged, averaged
+from distdoctor.analysis.data.own_counts import OwnCount, own_counts
 from distdoctor.analysis.data.parts import Partial, partial
 from distdoctor.analysis.data.readers import LOOP, class_of, locations
 from distdoctor.analysis.data.sums import Undivided, undivided
@@ -199,6 +261,8 @@ def examine(run: Run) -> Iterator[Finding]:
             yield _uneven(each)
     for case in undivided(run):
         yield _undivided(case)
+    for own in own_counts(run):
+        yield _own_count(own)
     for part in partial(run):
         yield _partial(run, part)
     require_whole(run)
@@ -273,7 +337,33 @@ def _undivided(case: Undivided) -> Finding:
     )
 
 
-def _lines(one: Uneven | Undivided, does: str, tells: str) -> tuple[Location, ...]:
+def _own_count(one: OwnCount) -> Finding:
+    call, told = one.calls[0], one.told
+    right = one.total / sum(one.counts) * one.scale
+    return Finding(
+        message=(
+            f"{call.op} adds up what {len(one.calls)} ranks have found, to "
+            f"{one.total:.6g}, and {named((one.rank,))} divides that by its own "
+            f"{one.mine:,} {one.unit} alone: {one.total / one.mine * one.scale:.6g} is "
+            f"told as the {one.what}, and over the {sum(one.counts):,} of all ranks it "
+            f"is {right:.6g}"
+        )
+        + ("" if one.sure else ", unless the ranks divide before they add up"),
+        exhibits=(told, *one.given[:_SHOWN]),
+        locations=_lines(one, "adds up over all ranks", "tells it by its own count"),
+        certainty=Certainty.LIKELY,
+        severity=None if one.sure else Severity.WARNING,
+        details={
+            "told": one.total / one.mine * one.scale,
+            "average": right,
+            one.unit: list(one.counts[:_MOST]),
+        },
+    )
+
+
+def _lines(
+    one: Uneven | Undivided | OwnCount, does: str, tells: str
+) -> tuple[Location, ...]:
     """Where the ranks' figures are brought together, and where the result is told."""
     call, told = one.calls[0], one.told
     assert call.place is not None
