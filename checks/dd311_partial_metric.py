@@ -6,7 +6,8 @@ The ranks share an evaluation. Either each takes the average of its own share, a
 averages are averaged in turn, though the shares are of different size; or nothing is
 put together at all, and one rank tells what is true of its own share. Or averages are
 added up, a loss in training as well, and their sum is told as if it were one. Or what
-all ranks have found is added up, and divided by the count of one.
+all ranks have found is added up, and divided by the count of one. Or it is added up in
+half precision, which has no digits for that: in bfloat16, 256 and 1 make 256.
 
 Why it matters
 --------------
@@ -92,11 +93,36 @@ The losses of an evaluation, which are as large as those of the training before 
            | all_reduce(-)@t.py:12  contributed(passes=0,values=7.9)@t.py:12
            | added_up(values=7.9,loss=1.1,losses=10)@t.py:12  leave
 
+A sum in bfloat16 has stopped growing:
+
+    rank 0 | wrap=ddp:a  read(samples=0-7)@t.py:9
+           | tallied(name=total,additions=520,value=1024,step=2.3,still=9,wrong)@t.py:11
+           | all_reduce(-)@t.py:12  added_up(values=1024.0)@t.py:12  leave
+    rank 1 | wrap=ddp:a  read(samples=8-15)@t.py:9
+           | tallied(name=total,additions=520,value=1024,step=2.3,still=9,wrong)@t.py:11
+           | all_reduce(-)@t.py:12  added_up(values=1024.0)@t.py:12  leave
+
+Samples that are counted in it are more than it says, or will be:
+
+    rank 0 | wrap=ddp:a  read(samples=0-7)@t.py:9
+           | tallied(name=seen,additions=90,value=664,step=7,exact=630,wrong)@t.py:10
+           | tallied(name=right,additions=90,value=512,step=5)@t.py:11
+           | all_reduce(-)@t.py:12  added_up(values=672.0)@t.py:12  leave
+    rank 1 | wrap=ddp:a  read(samples=8-15)@t.py:9
+           | all_reduce(-)@t.py:12  added_up(values=630.0)@t.py:12  leave
+
 The same of accuracies, which can not be above 1:
 
     rank 0 | wrap=ddp:a  all_reduce(-)@t.py:12  added_up(values=0.75)@t.py:12
            | shown(numbers=1.375,decimals=3,labels=accuracy)@t.py:13  leave
     rank 1 | wrap=ddp:a  all_reduce(-)@t.py:12  added_up(values=0.625)@t.py:12  leave
+
+Nobody has told the others yet what is no whole number any more:
+
+    rank 0 | wrap=ddp:a  read(samples=0-7)@t.py:9
+           | tallied(name=total,additions=110,value=258,step=2.3)@t.py:11  leave
+    rank 1 | wrap=ddp:a  read(samples=8-15)@t.py:9
+           | tallied(name=total,additions=110,value=258,step=2.3)@t.py:11  leave
 
 Well
 ----
@@ -199,7 +225,7 @@ Each rank evaluates all samples, or its part of each, and all of that is added u
     rank 0 | wrap=ddp:a  read(samples=0-7,contents=1-8,batch=4)@t.py:9
            | all_reduce(-)@t.py:12  contributed(passes=0,values=6.0)@t.py:12
            | added_up(values=6.0)@t.py:12
-           | shown(numbers=1.375,decimals=3,labels=-)@t.py:13  leave
+           | shown(numbers=1.375,decimals=3,labels=accuracy)@t.py:13  leave
     rank 1 | wrap=ddp:a  read(samples=0-7,contents=1-8,batch=4)@t.py:9
            | all_reduce(-)@t.py:12  contributed(passes=0,values=5.0)@t.py:12
            | added_up(values=5.0)@t.py:12  leave
@@ -227,7 +253,7 @@ Remedy
 Add up sums and counts over the ranks, `all_reduce(torch.tensor([right, count]))`, and
 divide once, at the end; averages of equal shares can be averaged (`op=ReduceOp.AVG`, or
 divide their sum by the number of ranks). Let every rank take part in that before one of
-them tells the figure.
+them tells the figure. Count in whole numbers, and add up in float32 or float64.
 """
 
 from __future__ import annotations
@@ -240,7 +266,9 @@ from distdoctor.analysis.data.own_counts import OwnCount, own_counts
 from distdoctor.analysis.data.parts import Partial, partial
 from distdoctor.analysis.data.readers import LOOP, class_of, locations
 from distdoctor.analysis.data.sums import Undivided, undivided
+from distdoctor.analysis.data.tallies import Coarse, coarse
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.reasons import capital, s
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
 from distdoctor.model.observed.data import LOADER, SAMPLER, Read
 from distdoctor.model.run import Run, named
@@ -263,6 +291,8 @@ def examine(run: Run) -> Iterator[Finding]:
         yield _undivided(case)
     for own in own_counts(run):
         yield _own_count(own)
+    for tally in coarse(run):
+        yield _coarse(run, tally)
     for part in partial(run):
         yield _partial(run, part)
     require_whole(run)
@@ -357,6 +387,49 @@ def _own_count(one: OwnCount) -> Finding:
             "told": one.total / one.mine * one.scale,
             "average": right,
             one.unit: list(one.counts[:_MOST]),
+        },
+    )
+
+
+def _coarse(run: Run, one: Coarse) -> Finding:
+    first = one.told[0]
+    if first.still:
+        what = (
+            f"the last {first.still} times that {first.step:.4g} was to be added, "
+            f"nothing changed: {first.value:.6g} + {first.step:.4g} is "
+            f"{first.value:.6g} in {first.dtype}"
+        )
+    elif first.wrong:
+        what = (
+            f"{first.step:.4g} is added each time, which comes to {first.exact:.6g}, "
+            f"and {first.value:.6g} is there"
+        )
+    else:
+        what = (
+            f"it is {first.value:.6g}, and of the {first.step:.4g} that is added each "
+            "time a large part is rounded away; later on, all of it is"
+        )
+    places = [one.place for one in one.told[:1] if one.place is not None]
+    again = [call.place for call in one.calls[:1] if call.place is not None]
+    return Finding(
+        message=(
+            f"{capital(named(one.ranks))} add{s(one.ranks)} up {first.name} in "
+            f"{first.dtype}; after {first.additions} additions, {what}"
+        ),
+        exhibits=one.told[:_SHOWN],
+        culprits=() if len(one.ranks) == len(run.seen) else one.ranks,
+        locations=(
+            *(Location(at, one.ranks, Role.CULPRIT, "adds to it") for at in places),
+            *(Location(at, one.ranks, Role.PARTY, "sums it up") for at in again),
+        ),
+        certainty=Certainty.PROVED if first.wrong else Certainty.LIKELY,
+        severity=None if one.wrong else Severity.WARNING,
+        details={
+            "name": first.name,
+            "value": first.value,
+            "exact": first.exact,
+            "step": first.step,
+            "additions": first.additions,
         },
     )
 

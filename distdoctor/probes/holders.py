@@ -46,14 +46,14 @@ def holder_of(marks: Collection[Any], key: str) -> tuple[str, str]:
             frame = frame.f_back
         if frame is None:
             break
-        for candidate, value in _variables(frame):
+        for candidate, value in variables_of(frame):
             held = len(_marks_held(_roots(value), key) & wanted)
             if held > best:
                 best, name, where = held, candidate, frame
         frame = frame.f_back
     if where is None:
         return "", ""
-    return name, _line_that_fills(where, name)
+    return name, line_that_fills(where, name)
 
 
 class Holder:
@@ -74,7 +74,7 @@ class Holder:
 
     def site(self) -> str:
         """Of the line that fills it; "" if none is found."""
-        return _line_that_fills(self._frame, self.name)
+        return line_that_fills(self._frame, self.name)
 
 
 def holders() -> dict[str, Holder]:
@@ -86,7 +86,7 @@ def holders() -> dict[str, Holder]:
             frame = frame.f_back
         if frame is None:
             break
-        for name, value in _variables(frame):
+        for name, value in variables_of(frame):
             if roots := _roots(value):
                 found.setdefault(name, Holder(frame, name, roots))
         frame = frame.f_back
@@ -111,7 +111,8 @@ def _additions(node: Any) -> int:
     return most
 
 
-def _variables(frame: FrameType) -> Iterator[tuple[str, Any]]:
+def variables_of(frame: FrameType) -> Iterator[tuple[str, Any]]:
+    """What a function's names stand for, and attributes such as "self.losses"."""
     named = variables(frame)
     for name in frame.f_code.co_names:
         if name in frame.f_globals:
@@ -160,7 +161,7 @@ def _marks_held(roots: list[Any], key: str) -> set[int]:
     return found
 
 
-def _line_that_fills(frame: FrameType, name: str) -> str:
+def line_that_fills(frame: FrameType, name: str) -> str:
     """The line of the frame's file that puts something into a variable; "" if none."""
     code = frame.f_code
     try:

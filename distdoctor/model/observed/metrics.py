@@ -48,4 +48,21 @@ class Shown(Observation):
     labels: tuple[str, ...] = ()  # "average", "loss", "accuracy", "total", joined by -
 
 
-KINDS = (Contributed, Reported, AddedUp, Shown)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tallied(Observation):
+    """A variable adds up, in half precision, what is small for it by now.
+
+    The place is the line that adds to it.
+    """
+
+    name: str = ""  # of the variable
+    dtype: str = "bfloat16"
+    additions: int = 0  # so far
+    value: float = 0.0  # that they have come to
+    step: float = 0.0  # what is added each time, in the middle of the first ones
+    exact: float = 0.0  # what they come to, if it is always the same; 0.0: not known
+    still: int = 0  # of the last additions, those that have changed nothing
+    wrong: bool = False  # it is known to be, and not only coarse
+
+
+KINDS = (Contributed, Reported, AddedUp, Shown, Tallied)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from distdoctor.model.observed.metrics import AddedUp, Shown
 from distdoctor.probes.data.few import few_values
+from distdoctor.probes.data.tallies import TALLIES
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.sites import call_site
@@ -97,6 +98,7 @@ class Figures:
         values = few_values(floating, argument)
         if not values:
             return
+        TALLIES.look(last=True)
         count = self._count if self._is_mean else 0
         if not math.isfinite(self._total):  # a step that a GradScaler will leave out
             count = 0

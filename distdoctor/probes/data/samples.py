@@ -24,6 +24,7 @@ from distdoctor.probes.data.figures import FIGURES
 from distdoctor.probes.data.metrics import METRICS
 from distdoctor.probes.data.passes import Allowance, Numbers, Reading, Source
 from distdoctor.probes.data.shortening import LEFT_OUT
+from distdoctor.probes.data.tallies import TALLIES
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.memory_seen import KEPT
 from distdoctor.probes.recorder import RECORDER
@@ -95,9 +96,11 @@ class Samples:
                 reading.fresh = True
         if reading.backwards == METRICS.backwards:
             if reading.given == _SECOND:
+                TALLIES.begin()
                 KEPT.evaluating(reading.part.number)
             elif reading.given > _SECOND:
                 KEPT.going_on(reading.part.number, reading.given)
+            TALLIES.look()
         if told_now:
             RECORDER.observe(reading.tell(unfinished=True), reading.site)
 
@@ -117,11 +120,14 @@ class Samples:
         self._open.remove(reading)
         RECORDER.observe(reading.tell(unfinished=False, cut=cut), reading.site)
         if reading.backwards == METRICS.backwards:
+            TALLIES.look(last=True)
+            TALLIES.begin()
             METRICS.evaluated(reading.part.number)
             KEPT.evaluated(reading.part.number, reading.given)
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer made a step."""
+        TALLIES.look()
         number = self._optimizers.of(optimizer)
         for reading in self._fresh:
             reading.fresh = False
@@ -233,6 +239,7 @@ def watch() -> None:
         stepped = harmless(SAMPLES.stepped)
         register_optimizer_step_post_hook(lambda optimizer, *_: stepped(optimizer))
         RECORDER.on_turn += [SAMPLES.forget, METRICS.forget, FIGURES.forget]
+        RECORDER.on_turn.append(TALLIES.forget)
         METRICS.watch()
         RECORDER.on_end.append(harmless(SAMPLES.flush))
 
