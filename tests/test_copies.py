@@ -210,6 +210,35 @@ def test_a_model_that_is_made_for_one_evaluation_is_told_as_it_computes(
         assert begun[-1].prints == prints.of_tensors(list(one.parameters()))
 
 
+@pytest.mark.parametrize("swapped", [True, False])
+def test_a_model_with_other_weights_put_in_is_told_as_it_computes(
+    told: list[tuple[Observation, str]], monkeypatch: pytest.MonkeyPatch, swapped: bool
+) -> None:
+    monkeypatch.setattr(nn.Module, "train", nn.Module.train)
+    evaluations_of_models.install()
+    model = nn.Linear(3, 2)
+    watched = Watched(0, list(model.named_parameters()), "")
+    watched.wrapped("t.py")
+    average = copy.deepcopy(model.state_dict())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watched.before(optimizer)
+    with torch.no_grad():
+        model.weight.add_(1.0)
+    watched.step = 1
+    watched.after()
+    copies.stepped(watched, model)
+    if swapped:
+        model.load_state_dict(average)
+    model.eval()
+    with torch.no_grad():
+        model(torch.ones(3))
+    begun = [event for event in evaluations(told) if not event.over]
+    assert len(begun) == swapped
+    assert all(
+        one.prints == prints.of_tensors(list(model.parameters())) for one in begun
+    )
+
+
 def test_a_copy_in_evaluation_is_told_once_for_its_line() -> None:
     ranks = [
         f"rank {rank} | trained(names=w,numels=6,wrapped)  wrap=ddp:w "

@@ -119,7 +119,7 @@ def stepped(watched: Watched, module: nn.Module | None) -> None:
 
 def _find(watched: Watched, module: nn.Module) -> None:
     own = {name: one.shape for name, one in module.named_parameters()}
-    if not own or not all(is_whole(one) and one.is_cpu for one in module.parameters()):
+    if not own or not _is_readable(module):
         return
     for thing in living(type(module)):
         if type(thing) is not type(module) or thing is module or id(thing) in _copies:
@@ -128,6 +128,10 @@ def _find(watched: Watched, module: nn.Module) -> None:
         if theirs == own and not _is_trained(thing) and len(_copies) < _MOST_COPIES:
             _copies[id(thing)] = _Copy(thing, watched)
     _hook()
+
+
+def _is_readable(module: nn.Module) -> bool:
+    return all(is_whole(one) and one.is_cpu for one in module.parameters())
 
 
 def _hook() -> None:
@@ -139,12 +143,21 @@ def _hook() -> None:
 def _adopt(module: nn.Module) -> None:
     """Take a module for a copy that was made for one evaluation, if it is like a model.
 
-    One that `deepcopy` made of a trained model has gradients as well.
+    One that `deepcopy` made of a trained model has gradients as well. A model itself is
+    one where other weights were put into it, such as their average.
     """
     global _adoptions
-    models = [one for one in _models.values() if one[0]() is not None]
-    if _adoptions >= _MOST_ADOPTIONS or any(ref() is module for ref, _ in models):
+    if _adoptions >= _MOST_ADOPTIONS:
         return
+    models = [one for one in _models.values() if one[0]() is not None]
+    for ref, watched in models:
+        if ref() is module:
+            if not watched.is_as_stepped() and _is_readable(module):
+                _adoptions += 1
+                _copies[id(module)] = copy = _Copy(module, watched)
+                copy.found = True  # each step changes it
+                _hook()
+            return
     _adoptions += 1
     theirs = {name: one.shape for name, one in module.named_parameters()}
     for ref, watched in models:
@@ -153,7 +166,7 @@ def _adopt(module: nn.Module) -> None:
             continue
         own = {name: one.shape for name, one in model.named_parameters()}
         if own and own == theirs:
-            if all(is_whole(one) and one.is_cpu for one in module.parameters()):
+            if _is_readable(module):
                 _copies[id(module)] = _Copy(module, watched)
                 _hook()
             return

@@ -181,6 +181,10 @@ class Watched:
         if self._looks > 0:
             self._look_after_lines()
 
+    def is_as_stepped(self) -> bool:
+        """Whether the weights are those that the last step has left, by their heads."""
+        return self._last in {0, self._heads.print_of(self._of_trail())}
+
     def is_worth_telling(self) -> bool:
         """Whether few loads were told so far; some jobs load in every step."""
         self._loads += 1
