@@ -124,8 +124,28 @@ Nobody has told the others yet what is no whole number any more:
     rank 1 | wrap=ddp:a  read(samples=8-15)@t.py:9
            | tallied(name=total,additions=110,value=258,step=2.3)@t.py:11  leave
 
+300 and 140 samples are counted, and added up in bfloat16:
+
+    rank 0 | wrap=ddp:a  read(samples=0-299,contents=1-300,batch=16)@t.py:9
+           | all_reduce(2:bfloat16)@t.py:12
+           | contributed(passes=0,values=250.0+300.0)@t.py:12
+           | added_up(values=250.0+300.0)@t.py:12  leave
+    rank 1 | wrap=ddp:a  read(samples=300-439,contents=301-440,batch=16)@t.py:9
+           | all_reduce(2:bfloat16)@t.py:12
+           | contributed(passes=0,values=90.0+140.0)@t.py:12
+           | added_up(values=90.0+140.0)@t.py:12  leave
+
 Well
 ----
+Sums of losses are added up in bfloat16, and few samples:
+
+    rank 0 | wrap=ddp:a  read(samples=0-299,contents=1-300,batch=16)@t.py:9
+           | all_reduce(-:bfloat16)@t.py:12  contributed(passes=0,values=416.0)@t.py:12
+           | added_up(values=416.0)@t.py:12  leave
+    rank 1 | wrap=ddp:a  read(samples=300-439,contents=301-440,batch=16)@t.py:9
+           | all_reduce(-:bfloat16)@t.py:12  contributed(passes=0,values=202.0)@t.py:12
+           | added_up(values=202.0)@t.py:12  leave
+
 Each gives how many are right, and how many there are:
 
     rank 0 | wrap=ddp:a  read(samples=0-11,contents=1-12,batch=16)@t.py:9
@@ -266,7 +286,7 @@ from distdoctor.analysis.data.own_counts import OwnCount, own_counts
 from distdoctor.analysis.data.parts import Partial, partial
 from distdoctor.analysis.data.readers import LOOP, class_of, locations
 from distdoctor.analysis.data.sums import Undivided, undivided
-from distdoctor.analysis.data.tallies import Coarse, coarse
+from distdoctor.analysis.data.tallies import Coarse, Rounded, coarse, rounded
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital, s
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
@@ -293,6 +313,8 @@ def examine(run: Run) -> Iterator[Finding]:
         yield _own_count(own)
     for tally in coarse(run):
         yield _coarse(run, tally)
+    for few in rounded(run):
+        yield _rounded(few)
     for part in partial(run):
         yield _partial(run, part)
     require_whole(run)
@@ -431,6 +453,25 @@ def _coarse(run: Run, one: Coarse) -> Finding:
             "step": first.step,
             "additions": first.additions,
         },
+    )
+
+
+def _rounded(few: Rounded) -> Finding:
+    call = few.one.calls[0]
+    assert call.place is not None
+    place = Location(call.place, few.one.ranks, Role.CULPRIT, "adds up counts")
+    return Finding(
+        message=(
+            f"{call.op} adds up numbers of samples in {few.dtype}, of "
+            f"{min(few.counts):,} to {max(few.counts):,} on each of {len(few.counts)} "
+            f"ranks: of what they come to, {few.dtype} has only each "
+            f"{few.apart}th whole number"
+        ),
+        exhibits=few.one.given[:_SHOWN],
+        locations=(place,),
+        certainty=Certainty.LIKELY,
+        severity=Severity.WARNING,
+        details={"samples": list(few.counts[:_MOST]), "apart": few.apart},
     )
 
 

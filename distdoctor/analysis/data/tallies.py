@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from distdoctor.analysis.data.metrics import contributed, evaluated
+from distdoctor.analysis.data.passes import meetings
+from distdoctor.analysis.data.sums import Sum, sums
 from distdoctor.model.events import Call, Place
 from distdoctor.model.observed.metrics import AddedUp, Tallied
 from distdoctor.model.run import Run
+
+_DIGITS = {"bfloat16": 8, "float16": 11}
+"""Binary ones of a number. Source: IEEE 754; torch.finfo."""
 
 _NEAR = 0.05  # relative difference of a sum from what is given to the other ranks
 
@@ -49,7 +56,7 @@ def coarse(run: Run) -> list[Coarse]:
 
 def _exchanged(run: Run, tally: Tallied) -> list[Call]:
     """The first call by which a rank gives the sum to others, or the mean of it."""
-    count = max(tally.additions + tally.still, 1)
+    count = max(tally.additions, 1)
     rows, seen = run.rows_of(tally.rank), False
     for at, event in run.life.get(tally.rank, ()):
         seen = seen or event is tally
@@ -62,3 +69,67 @@ def _exchanged(run: Run, tally: Tallied) -> list[Call]:
         ):
             return [run.call(rows[at - 1])]
     return []
+
+
+@dataclass(frozen=True, slots=True)
+class Rounded:
+    """Numbers of samples that ranks add up in half precision.
+
+    Args:
+        one: The sum, and what is given to it.
+        counts: By rank, samples of the evaluation.
+        dtype: In which they are added up.
+        apart: How far neighbouring numbers of that size are from each other.
+    """
+
+    one: Sum
+    counts: tuple[int, ...]
+    dtype: str
+    apart: int
+
+
+def rounded(run: Run) -> Iterator[Rounded]:
+    """Counts of evaluations that are rounded as they are added up, each line once."""
+    passes = {
+        (rank, call.group, call.ordinal): told.passes
+        for rank in run.seen
+        for call, told in contributed(run, rank)
+    }
+    lines = set()
+    for (group, ordinal), one in sums(run, frozenset(("sum",))).items():
+        call = one.calls[0]
+        dtype = call.tensors[0].dtype if call.tensors else ""
+        if dtype not in _DIGITS or call.place in lines:
+            continue
+        numbers = [passes.get((rank, group, ordinal), ()) for rank in one.ranks]
+        apart = 1 << max(0, _largest(one).bit_length() - _DIGITS[dtype])
+        for meeting in meetings(run):
+            about = meeting.ranks == one.ranks and all(
+                each.read.number in given
+                for each, given in zip(meeting.passes, numbers, strict=True)
+            )
+            counts = tuple(evaluated(run, each) for each in meeting.passes)
+            if apart > 1 and about and all(counts) and _is_of(one, counts):
+                lines.add(call.place)
+                yield Rounded(one, counts, dtype, apart)
+                break
+
+
+def _largest(one: Sum) -> int:
+    """The largest number that ranks add up to."""
+    width = len(one.given[0].values)
+    return int(max(abs(sum(one.column(number))) for number in range(width)))
+
+
+def _is_of(one: Sum, counts: tuple[int, ...]) -> bool:
+    """Whether there is a column of just so many samples, as far as digits go."""
+    return any(
+        all(
+            value == round(value) and abs(value - count) <= _CLOSE * count
+            for value, count in zip(one.column(number), counts, strict=True)
+        )
+        for number in range(len(one.given[0].values))
+    )
+
+
+_CLOSE = 1 / 256  # half of what neighbouring numbers in bfloat16 differ by

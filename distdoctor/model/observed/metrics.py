@@ -57,7 +57,7 @@ class Tallied(Observation):
 
     name: str = ""  # of the variable
     dtype: str = "bfloat16"
-    additions: int = 0  # so far
+    additions: int = 0  # so far, those that have changed nothing as well
     value: float = 0.0  # that they have come to
     step: float = 0.0  # what is added each time, in the middle of the first ones
     exact: float = 0.0  # what they come to, if it is always the same; 0.0: not known
