@@ -6,15 +6,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from distdoctor.model.events import Observation
 from distdoctor.model.observed.memory import Summed
 from distdoctor.probes.memory_seen import KEPT
 from distdoctor.probes.recorder import RECORDER
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Summed]]:
+def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Observation]]:
     """What is observed."""
-    heard: list[Summed] = []
+    heard: list[Observation] = []
     monkeypatch.setattr(
         RECORDER, "observe", lambda event, _site="": heard.append(event)
     )
@@ -66,7 +67,7 @@ def detached(model: nn.Module, number: int, most: int) -> Tensor:
     ids=["to its end", "left before", "left early", "numbers alone"],
 )
 def test_graphs_of_an_evaluation_are_told(
-    told: list[Summed],
+    told: list[Observation],
     by: Callable[[nn.Module, int, int], Tensor],
     number: int,
     most: int,
@@ -80,7 +81,9 @@ def test_graphs_of_an_evaluation_are_told(
 
 
 @pytest.mark.parametrize("most", [9, 31, 40])
-def test_a_sum_that_backward_runs_on_is_meant(told: list[Summed], most: int) -> None:
+def test_a_sum_that_backward_runs_on_is_meant(
+    told: list[Observation], most: int
+) -> None:
     total = evaluate(nn.Linear(3, 1), 40, most)
     KEPT.backward([total / most])
     KEPT.tell()

@@ -115,13 +115,13 @@ def own_counts(run: Run) -> Iterator[OwnCount]:
     for line, cases in found.items():
         if line is None or line in divided:
             continue
-        one = max(cases, key=lambda case: case.sure)
-        if one.sure:
-            yield one
-        elif one.what == "loss":
-            yield replace(one, sure=_is_given_whole(run, line))
+        best = max(cases, key=lambda case: case.sure)
+        if best.sure:
+            yield best
+        elif best.what == "loss":
+            yield replace(best, sure=_is_given_whole(run, line))
         elif _are_whole(whole, line):
-            yield replace(one, sure=True)
+            yield replace(best, sure=True)
 
 
 def _trained(run: Run, one: Sum, rank: int) -> Iterator[_Counts]:

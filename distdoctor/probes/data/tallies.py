@@ -115,8 +115,8 @@ class _Tally:
         """0: nothing of note, `_ROUGH`, or `_WRONG`."""
         if len(self._added) < _EARLY or self.value <= 0.0:
             return 0
-        apart = abs(self.exact - self.value) >= _FAR * self.exact
-        if self.stands or (self.exact and apart):
+        differs = abs(self.exact - self.value) >= _FAR * self.exact
+        if self.stands or (self.exact and differs):
             return _WRONG
         apart = math.ldexp(1.0, math.frexp(self.value)[1] - self.digits)
         rough = self.step <= _COARSE * apart / 2 and self.step < self.value
