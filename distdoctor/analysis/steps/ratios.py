@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from distdoctor.analysis.steps.courses import passes_of
 from distdoctor.analysis.steps.gradients import Chapter, Look, chapters
@@ -24,6 +25,11 @@ LEAST_RATIOS = 3
 
 CANCELLED = 0.05
 """Share of the largest rank's number below which the ranks' mean is mostly rounding."""
+
+
+ROUNDED = 2.0**-9
+"""Share of an element that is lost where gradients are sent as bfloat16. Elements that
+cancel in a linear function leave the errors of all: they are of the norm's size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +162,20 @@ def _ratios_at(seen: Sequence[Gradients]) -> dict[int, float]:
     mean, most = own.mean(axis=0), np.abs(own).max(axis=0)
     alike = np.isclose(used, used[0], rtol=1e-6, atol=0.0).all(axis=0)
     clear = alike & (np.abs(mean) > CANCELLED * most) & (most > 0.0)
+    clear &= ROUNDED * _norms_at(seen[0]) <= TOLERANCE * np.abs(used[0])
     ratios = used[0][clear] / mean[clear]
     positions = np.array(seen[0].probed)[clear]
     return dict(zip(positions.tolist(), ratios.tolist(), strict=True))
+
+
+def _norms_at(seen: Gradients) -> NDArray[np.float64]:
+    """Norms of the gradients that were probed: [probed] float64; 0.0: not known."""
+    norms = [
+        seen.norms[position] if position < len(seen.norms) else 0.0
+        for position in seen.probed
+    ]
+    known = np.array(norms)
+    return np.where(np.isfinite(known) & (known > 0.0), known, 0.0)
 
 
 def _is_plain(look: Look) -> bool:
