@@ -40,6 +40,15 @@ The rate follows a metric, and each rank gives its own:
     rank 1 | wrap=ddp:w  hyperparameters(shared,step=9,names=0.lr,values=0.05)@t.py:8
            | schedule(steps=40,kind=ReduceLROnPlateau)@t.py:7  exit=0
 
+Each makes its schedule for the batches of its own share:
+
+    rank 0 | wrap=ddp:w  scheduled(kind=CosineAnnealingLR)@t.py:5
+           | hyperparameters(shared,step=2,names=0.lr,values=0.09)@t.py:8
+           | schedule(kind=CosineAnnealingLR,length=36,calls=30,steps=30)@t.py:9
+    rank 1 | wrap=ddp:w  scheduled(kind=CosineAnnealingLR)@t.py:5
+           | hyperparameters(shared,step=2,names=0.lr,values=0.08)@t.py:8
+           | schedule(kind=CosineAnnealingLR,length=33,calls=30,steps=30)@t.py:9
+
 Well
 ----
 All are equal:
@@ -92,9 +101,14 @@ from distdoctor.analysis.replication.hyperparameters import (
     unlike_ways,
 )
 from distdoctor.analysis.source.origins import origins
-from distdoctor.analysis.steps.schedules import given_metrics, unequally_asked
+from distdoctor.analysis.steps.schedules import (
+    given_metrics,
+    unequally_asked,
+    unequally_long,
+)
 from distdoctor.model.events import Event, Place
 from distdoctor.model.findings import Finding, Location, Role, Severity
+from distdoctor.model.observed.checkpoints import Scheduled
 from distdoctor.model.observed.settings import Hyperparameters, Schedule
 from distdoctor.model.run import Run, named
 
@@ -138,9 +152,17 @@ def _finding(run: Run, one: Differing) -> Finding:
                 Location(read.place, one.ranks, Role.PARTY, "reads the arguments")
             )
     asked: dict[int, Schedule] = {}
+    long: dict[int, Schedule] = {}
     if any(name.endswith(".lr") for name in one.settings):
+        long = unequally_long(run, first.optimizer, one.ranks)
         asked = unequally_asked(run, first.optimizer, one.ranks)
-    if asked:
+    if long:
+        lengths = {rank: str(told.length) for rank, told in long.items()}
+        kind = next(iter(long.values())).kind
+        hints.append(f"{kind} was made for so many calls: {_values(lengths)}")
+        exhibits += list(long.values())[:_MOST_SHOWN]
+        locations = [*_making(run, long), *locations]
+    elif asked:
         calls = {rank: str(told.calls) for rank, told in asked.items()}
         kind = next(iter(asked.values())).kind
         hints.append(f"{kind}.step() was called so many times: {_values(calls)}")
@@ -211,6 +233,21 @@ def _asking(asked: dict[int, Schedule], remark: str) -> list[Location]:
             ranks.setdefault(told.place, []).append(rank)
     return [
         Location(place, tuple(who), Role.PARTY, remark) for place, who in ranks.items()
+    ]
+
+
+def _making(run: Run, long: dict[int, Schedule]) -> list[Location]:
+    """Where ranks make the schedulers whose courses are not as long on all."""
+    ranks: dict[Place, list[int]] = {}
+    for rank, told in long.items():
+        for made in run.of(Scheduled, rank):
+            if made.kind == told.kind and made.place is not None:
+                its = ranks.setdefault(made.place, [])
+                if rank not in its:
+                    its.append(rank)
+    return [
+        Location(place, tuple(who), Role.PARTY, "makes the schedule, of that length")
+        for place, who in ranks.items()
     ]
 
 

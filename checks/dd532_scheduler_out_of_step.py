@@ -38,6 +38,12 @@ A cosine for five epochs is asked for each of their 60 batches:
            | read(number=2,steps=12)@t.py:5  read(number=3,steps=12)@t.py:5
            | read(number=4,steps=12)@t.py:5  exit=0
 
+Warm restarts behind a warm-up come every third batch, as each third epoch was meant:
+
+    rank 0 | schedule(length=5,calls=48,steps=48,highest=.1,rises=15,parts=3)@t.py:9
+           | read(steps=12)@t.py:5  read(number=1,steps=12)@t.py:5
+           | read(number=2,steps=12)@t.py:5  read(number=3,steps=12)@t.py:5  exit=0
+
 A cycle over 60 steps is asked for one step in each of five epochs:
 
     rank 0 | schedule(length=60,calls=5,steps=60,highest=.1)
@@ -84,6 +90,12 @@ A rate falls to its end in the middle, and the optimizer makes a step for each c
 
     rank 0 | schedule(calls=96,steps=96,highest=.1,falls=48,end=48)
            | exit=0
+
+A cosine begins anew in each epoch, behind a warm-up:
+
+    rank 0 | schedule(length=14,calls=48,steps=48,highest=.1,rises=3,parts=12)@t.py:9
+           | read(steps=12)@t.py:5  read(number=1,steps=12)@t.py:5
+           | read(number=2,steps=12)@t.py:5  read(number=3,steps=12)@t.py:5  exit=0
 
 It begins anew each time:
 
@@ -200,7 +212,17 @@ def _what(one: Misstep) -> str:
         return (
             f"{one.fault}, {often}, and it was made for {one.length:,} calls, as many "
             "as there were steps if each rank read all samples: the schedule stands at "
-            f"{told.calls / one.length:.0%} of its course when the job ends"
+            f"{one.steps / one.length:.0%} of its course when the job ends"
+        )
+    if one.again:
+        then = (
+            f"rises again {told.rises:,} times in {one.epochs} epochs"
+            if told.rises
+            else f"stays at {told.lowest:.4g} for all the rest"
+        )
+        return (
+            f"{one.fault}, {often}, and a part of its course is over after "
+            f"{one.length:,} calls, as it is made for epochs: the rate {then}"
         )
     for_what = (
         f"{one.epochs} epochs" if one.fault is Fault.BATCHES else "optimizer steps"

@@ -15,6 +15,7 @@ from torch.optim import Optimizer, lr_scheduler
 
 from distdoctor.analysis.steps.schedules import (
     Fault,
+    Misstep,
     given_metrics,
     misstep,
     missteps,
@@ -27,6 +28,8 @@ from distdoctor.examination import verdict
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Place
 from distdoctor.model.findings import Sick
+from distdoctor.model.observed.checkpoints import Scheduled
+from distdoctor.model.observed.data import Read
 from distdoctor.model.observed.settings import Course, Schedule
 from distdoctor.model.run import Run
 from distdoctor.probes.recorder import RECORDER
@@ -418,3 +421,114 @@ def test_any_course_can_be_drawn_and_spelled(rates: list[float]) -> None:
     assert len(drawn) == min(48, len(rates))
     assert len(spelled(drawn, "ascii")) == len(drawn)
     assert spelled(drawn, "utf-8") == drawn
+
+
+# --- parts of schedules ---
+
+
+def in_parts(job: Job, make: Callable[[Optimizer], Any], source: str) -> list[Misstep]:
+    """What is found where a schedule is asked for each of 12 batches of an epoch."""
+    job.train(make(job.optimizer), window=1, steps=48)
+    line = Place("t.py", 1)
+    made = Scheduled(rank=0, kind="CosineAnnealingLR", place=line)
+    read = [Read(rank=0, number=n, steps=12, place=Place("t.py", 5)) for n in range(4)]
+    told = replace(job.schedule(), rank=0)
+    run = Run.of_events({0: [made, *read, told]}, sources={"t.py": source})
+    found = misstep(run, told)
+    return [] if found is None else [found]
+
+
+def behind_a_warm_up(kind: Any, length: int, warm: int) -> Callable[[Optimizer], Any]:
+    """Two schedules, one after the other."""
+    return lambda optimizer: lr_scheduler.SequentialLR(
+        optimizer,
+        [
+            lr_scheduler.LinearLR(optimizer, 0.1, total_iters=warm),
+            kind(optimizer, length),
+        ],
+        [warm],
+    )
+
+
+COSINE = lr_scheduler.CosineAnnealingLR
+RESTARTS = lr_scheduler.CosineAnnealingWarmRestarts
+
+
+@pytest.mark.parametrize(
+    ("make", "source", "grave"),
+    [
+        (behind_a_warm_up(COSINE, 4, 12), "COSINE(o, T_max=args.epochs)", True),
+        (behind_a_warm_up(COSINE, 3, 1), "COSINE(o, args.epochs - args.warm)", True),
+        (behind_a_warm_up(RESTARTS, 2, 4), "RESTARTS(o, T_0=epochs // 2)", True),
+        (behind_a_warm_up(RESTARTS, 2, 4), "RESTARTS(o, T_0=2)", False),
+        (lambda one: RESTARTS(one, 1, 2), "RESTARTS(o, args.epoch_cycle, 2)", True),
+        (lambda one: RESTARTS(one, 3), "t = args.epochs; RESTARTS(o, t)", True),
+    ],
+)
+def test_parts_that_were_made_for_epochs_begin_anew_for_batches(
+    make: Callable[[Optimizer], Any], source: str, grave: bool, job: Job
+) -> None:
+    (found,) = in_parts(job, make, spelled_out(source))
+    assert (found.fault, found.grave, found.again) == (Fault.BATCHES, grave, True)
+
+
+@pytest.mark.parametrize(
+    ("make", "source"),
+    [
+        (behind_a_warm_up(COSINE, 44, 4), "COSINE(o, epochs * len(loader) - 4)"),
+        (behind_a_warm_up(RESTARTS, 12, 4), "RESTARTS(o, T_0=len(loader))"),
+        (behind_a_warm_up(RESTARTS, 4, 4), "t = len(loader) // 3; RESTARTS(o, t)"),
+        (behind_a_warm_up(RESTARTS, 4, 4), "RESTARTS(o, args.restart_steps)"),
+        (behind_a_warm_up(RESTARTS, 8, 4), "RESTARTS(o, 8)"),
+        (lambda one: RESTARTS(one, 3, 2), "RESTARTS(o, 3, T_mult=2)"),
+    ],
+)
+def test_parts_that_were_made_for_batches_are_well(
+    make: Callable[[Optimizer], Any], source: str, job: Job
+) -> None:
+    assert in_parts(job, make, spelled_out(source)) == []
+
+
+def spelled_out(source: str) -> str:
+    """The source with the names of torch's schedulers."""
+    return source.replace("COSINE", COSINE.__name__).replace(
+        "RESTARTS", RESTARTS.__name__
+    )
+
+
+def test_one_that_asks_others_counts_the_steps_since_they_were_made(job: Job) -> None:
+    job.schedules.known(make := lr_scheduler.LinearLR(job.optimizer, 0.1))
+    job.train(lr_scheduler.ChainedScheduler([make]), window=1, steps=9)
+    job.schedules.flush()
+    assert [one.steps for one in job.told if isinstance(one, Schedule)] == [9, 9]
+
+
+# --- the steps that one rank would make alone ---
+
+ALONE = "length=24,calls={n},steps={n},highest=.1"
+SHARE = "read(number={n},steps={steps},length=96,batch=8{more})@t.py:5"
+
+
+def of_shares(calls: int, steps: int, more: str, first: str = "") -> list[Fault]:
+    """What is found for two ranks and two epochs, of a schedule 24 calls long."""
+    lines = [
+        f"rank {rank} | {first} schedule({ALONE.format(n=calls)}) "
+        + " ".join(SHARE.format(n=n, steps=steps, more=more[rank]) for n in (0, 1))
+        + " exit=0"
+        for rank in (0, 1)
+    ]
+    return [found[0].fault for found in missteps(sketch("\n".join(lines)))]
+
+
+def test_epochs_that_were_shortened_do_not_hide_it() -> None:
+    sampled = [",replicas=2"] * 2
+    early = "shortened=3/6@t.py:5"
+    assert of_shares(8, 4, [",replicas=2,unfinished"] * 2) == []
+    assert of_shares(6, 3, sampled, early) == [Fault.UNSHARDED]
+    assert of_shares(6, 3, [",replicas=4"] * 2, early) == []
+
+
+def test_a_part_that_the_job_took_of_the_dataset_is_a_share() -> None:
+    parts = [",samples=0-47", ",samples=48-95"]
+    assert of_shares(12, 6, parts) == [Fault.UNSHARDED]
+    assert of_shares(12, 6, [",samples=0-90", ",samples=0-90"]) == []

@@ -6,15 +6,14 @@ there are optimizer steps, or epochs, and its rate came to its end after so many
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from math import ceil
 
 from distdoctor.analysis.data.passes import Pass, passes
-from distdoctor.analysis.steps.statements import parsed
+from distdoctor.analysis.steps.restarts import part_in_epochs
+from distdoctor.analysis.steps.unsharded import divides_samples, steps_alone
 from distdoctor.model.events import Shortened
 from distdoctor.model.observed.checkpoints import Scheduled
 from distdoctor.model.observed.settings import Course, Schedule
@@ -73,6 +72,8 @@ class Misstep:
         length: Calls that its course takes.
         epochs: Passes that the rank trained on; 0: not known.
         grave: It is no trifle.
+        again: The length is that of a part of the schedule, which ends over and over.
+        steps: That the rank makes in the end, if the course is that of one rank alone.
     """
 
     fault: Fault
@@ -80,6 +81,8 @@ class Misstep:
     length: int = 0
     epochs: int = 0
     grave: bool = True
+    again: bool = False
+    steps: int = 0
 
 
 def missteps(run: Run) -> list[list[Misstep]]:
@@ -104,16 +107,16 @@ def misstep(run: Run, told: Schedule) -> Misstep | None:
     if told.optimizer < 0 or told.calls < 1 or told.steps < 2:
         return None
     epochs = _epochs(run, told)
+    found: Misstep | None = None
     if not run.stopped and not run.of(Shortened, told.rank):
         found = (
             _by_micro_batch(told)
             or _by_batch(run, told, epochs)
             or _by_epoch(run, told, epochs)
-            or _unsharded(run, told, epochs)
         )
-        if found is not None:
-            return found
-    return _too_early(told, epochs)
+    if found is None and not run.stopped:
+        found = _unsharded(run, told, epochs)
+    return found or _too_early(told, epochs)
 
 
 def unequally_asked(
@@ -132,6 +135,25 @@ def unequally_asked(
         whole = len(told) == len(ranks)
         steps = {one.steps for one in told.values()}
         if whole and len(steps) == 1 and len({one.calls for one in told.values()}) > 1:
+            return told
+    return {}
+
+
+def unequally_long(
+    run: Run, optimizer: int, ranks: Sequence[int]
+) -> dict[int, Schedule]:
+    """By rank, a scheduler of one optimizer whose course is not as long on all ranks.
+
+    Empty if there is none, or a length is not known.
+    """
+    by_number: dict[int, dict[int, Schedule]] = {}
+    for rank in ranks:
+        for one in schedulers(run, rank):
+            if one.optimizer == optimizer and one.length:
+                by_number.setdefault(one.scheduler, {})[rank] = one
+    for told in by_number.values():
+        lengths = {one.length for one in told.values()}
+        if len(told) == len(ranks) and len(lengths) > 1:
             return told
     return {}
 
@@ -192,8 +214,13 @@ def _by_batch(run: Run, told: Schedule, epochs: int) -> Misstep | None:
         return None
     if told.length:
         named = "epoch" in _near_its_making(run, told).lower()
-        sick = told.length == epochs and (told.end > 0 or named)
-        return Misstep(Fault.BATCHES, told, epochs, epochs, named) if sick else None
+        if told.length == epochs and (told.end > 0 or named):
+            return Misstep(Fault.BATCHES, told, epochs, epochs, named)
+    part = part_in_epochs(run, told, epochs)
+    if part is not None:
+        return Misstep(Fault.BATCHES, told, part[0], epochs, part[1], again=True)
+    if told.length:
+        return None
     to_nothing = told.lowest <= _NOTHING * told.highest
     sick = _ends(told) and to_nothing and abs(told.end - epochs) <= 1
     return Misstep(Fault.BATCHES, told, epochs, epochs) if sick else None
@@ -217,54 +244,21 @@ def _unsharded(run: Run, told: Schedule, epochs: int) -> Misstep | None:
     A part of a longer training may be as long by chance, but for a source that divides
     the number of samples.
     """
-    world = run.world_size
-    trained = [one for one in passes(run, told.rank) if one.steps]
-    if world < 2 or epochs < 1 or told.steps < _LEAST_STEPS or not trained:
+    if epochs < 1 or told.steps < _LEAST_STEPS:
         return None
     if told.calls > _MANY_CALLS * told.steps or told.steps > _MANY_CALLS * told.calls:
         return None
-    read = trained[0].read
-    if (
-        read.replicas != world
-        or read.length < 1
-        or any(one.read.resumed or one.read.unfinished for one in trained)
-    ):
+    alone = steps_alone(run, told.rank, epochs)
+    if alone is None:
         return None
     lengths = [told.length] if told.length else list(told.numbers)
-    wanted = _alone(read.length, trained[0].batch, epochs, told.steps, world)
-    wanted -= set() if told.length else {read.length, trained[0].batch, epochs}
-    found = [one for one in lengths if one in wanted and one > _MANY_CALLS * told.steps]
-    if not found or any(_is_near(one, told.steps) for one in lengths):
+    wanted = alone.wanted - (set() if told.length else alone.sizes)
+    steps = alone.steps
+    found = [one for one in lengths if one in wanted and one > _MANY_CALLS * steps]
+    if not found or any(_is_near(one, steps) for one in lengths):
         return None
-    grave = _divides_samples(run) and not _is_written(run, told, found[0])
-    return Misstep(Fault.UNSHARDED, told, found[0], epochs, grave)
-
-
-def _alone(samples: int, batch: int, epochs: int, steps: int, world: int) -> set[int]:
-    """Steps that one rank would make with all samples, as people work them out."""
-    mine = ceil(ceil(samples / world) / batch) * epochs
-    window = max(1, round(mine / steps))
-    found: set[int] = set()
-    for each in {samples // batch, ceil(samples / batch)}:
-        found |= {epochs * (each // window), epochs * ceil(each / window)}
-        found |= {epochs * each // window, ceil(epochs * each / window)}
-    return found | {epochs * samples // batch // window}
-
-
-def _divides_samples(run: Run) -> bool:
-    """Whether the source divides a length by something, as by the size of a batch."""
-    return any(
-        isinstance(node, ast.BinOp)
-        and isinstance(node.op, ast.Div | ast.FloorDiv)
-        and any(
-            isinstance(part, ast.Call)
-            and isinstance(part.func, ast.Name)
-            and part.func.id == "len"
-            for part in ast.walk(node.left)
-        )
-        for text in run.sources.values()
-        for node in ast.walk(parsed(text))
-    )
+    grave = divides_samples(run) and not _is_written(run, told, found[0])
+    return Misstep(Fault.UNSHARDED, told, found[0], epochs, grave, steps=steps)
 
 
 def _too_early(told: Schedule, epochs: int) -> Misstep | None:

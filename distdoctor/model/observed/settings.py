@@ -92,6 +92,8 @@ class Schedule(Observation):
     falls: int = 0  # changes downwards in a row, from the highest to the lowest
     end: int = 0  # the call that led to the lowest; 0: it jumped up again
     turned: bool = False  # it rose again, as smoothly as it fell
+    rises: int = 0  # times that the rate went up behind a fall, at once or smoothly
+    parts: tuple[int, ...] = ()  # lengths of those parts that fall, or begin anew
 
 
 KINDS = (Arguments, Hyperparameters, Climbed, RateSet, Course, Schedule)

@@ -58,11 +58,15 @@ class _Plan:
         self.begin = self.second = self.highest = self.lowest = self.rate
         self.falls = self.end = 0
         self.turned = self.over = False
+        self.parts: tuple[int, ...] = ()
+        self.rises, self.down = 0, False  # whether the last change was a fall
         self.told: Schedule | None = None
 
     def changed(self, rate: float) -> None:
         """The rate is another one since this call."""
         before, self.rate = self.rate, rate
+        self.rises += self.down and rate > before
+        self.down = rate < before
         if self.over:
             return
         if rate < before:
@@ -129,6 +133,7 @@ class Schedules:
         plan.second, plan.scaled = rate, WINDOWS.attempts > 0
         plan.length = _length_of(scheduler)
         plan.numbers = tuple(sorted(set(_numbers_of(scheduler))))[-_MOST_NUMBERS:]
+        plan.parts = tuple(_parts_of(scheduler))[:_MOST_NUMBERS]
 
     def _plan_of(self, scheduler: Any) -> _Plan | None:
         plan = self._plans.get(scheduler)
@@ -138,6 +143,10 @@ class Schedules:
                 return None
             plan = _Plan(len(self._kept), type(scheduler).__name__, optimizer)
             self._plans[scheduler] = plan
+            parts = map(self._plans.get, getattr(scheduler, "_schedulers", ()))
+            # One that asks others is first seen when it is asked, and they earlier.
+            before = [part.steps_before for part in parts if part is not None]
+            plan.steps_before = min([plan.steps_before, *before])
             self._kept.append(plan)  # the user may let go of it before the end
         return plan
 
@@ -167,6 +176,8 @@ class Schedules:
                 falls=plan.falls,
                 end=plan.end,
                 turned=plan.turned,
+                rises=plan.rises,
+                parts=plan.parts,
             )
             if told != plan.told:
                 plan.told = told
@@ -255,6 +266,20 @@ def _length_of(scheduler: Any) -> int:
             )
             return 0 if name == "total_iters" and rises else length
     return 0
+
+
+def _parts_of(scheduler: Any) -> Iterator[int]:
+    """Lengths of those schedulers inside of one, or of itself, that fall."""
+    parts = getattr(scheduler, "_schedulers", None)
+    if parts:
+        for part in parts:
+            yield from _parts_of(part)
+        return
+    ours = type(scheduler).__module__.startswith("torch.")
+    length = getattr(scheduler, "T_0", 0) if ours else 0
+    length = length or _length_of(scheduler)
+    if isinstance(length, int) and length > 0:
+        yield length
 
 
 def _numbers_of(scheduler: Any) -> Iterator[int]:
