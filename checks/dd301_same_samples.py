@@ -38,6 +38,13 @@ Ranks 0 and 1 share the work on their samples, and so do 2 and 3; but 2 has thos
     rank 3 | wrap=ddp:a  held(names=x,rows=7)  all_gather(32)/right  within
            | read(samples=0-7,steps=4)@t.py:9
 
+Of a mesh, columns average their gradients; both rows read the same samples:
+
+    rank 0 | wrap=ddp:a:0+2  held(names=x,rows=7)  read(samples=0-7,steps=4)@t.py:9
+    rank 1 | wrap=ddp:a:1+3  held(names=x,rows=7)  read(samples=0-7,steps=4)@t.py:9
+    rank 2 | wrap=ddp:a:0+2  held(names=x,rows=7)  read(samples=0-7,steps=4)@t.py:9
+    rank 3 | wrap=ddp:a:1+3  held(names=x,rows=7)  read(samples=0-7,steps=4)@t.py:9
+
 Batches that no DataLoader gives are known by what the model is called with:
 
     rank 0 | wrap=ddp:a  fed(step=2,inputs=5)@t.py:9  fed(step=3,inputs=6)@t.py:9  fed(step=4,inputs=7)@t.py:9
@@ -102,7 +109,7 @@ batches by hand takes every `world_size`-th sample from `rank` on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from distdoctor.analysis.data.coverage import Why, faults
 from distdoctor.analysis.data.feeding import Feeding, same_batches
@@ -112,6 +119,7 @@ from distdoctor.analysis.data.readers import (
     details,
     epochs,
     exhibits,
+    likewise,
     locations,
     shares_come_from,
     who_read,
@@ -130,8 +138,12 @@ NEEDS = (Read,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Loops in which several ranks train on the same samples."""
+    by_line: dict[tuple[object, ...], list[Feeding]] = {}
     for feeding in same_batches(run):
-        yield _of_batches(run, feeding)
+        places = tuple(dict.fromkeys(one.place for one in feeding.fed))
+        by_line.setdefault((places, feeding.everyone), []).append(feeding)
+    for several in by_line.values():
+        yield _of_batches(run, several)
     for fault in faults(run, Why.SAME):
         some = fault.meeting.passes
         everyone = len(fault.sharing) == len(some)
@@ -147,12 +159,13 @@ def examine(run: Run) -> Iterator[Finding]:
             message=(
                 f"{capital(named(fault.sharing))} train on the same samples of "
                 f"{class_of(some[0])}, {order}, {epochs(fault)}: {who_read(fault)}"
+                f"{likewise(fault)}"
             ),
             exhibits=exhibits(fault),
-            culprits=() if everyone else fault.sharing,
+            culprits=() if everyone else fault.has_it,
             locations=(
-                *shares_come_from(run, some, fault.sharing),
-                *locations(run, some, ways, fault.sharing),
+                *shares_come_from(run, some, fault.has_it),
+                *locations(run, some, ways, fault.has_it),
             ),
             certainty=Certainty.PROVED if sure else Certainty.LIKELY,
             details=details(fault),
@@ -161,10 +174,13 @@ def examine(run: Run) -> Iterator[Finding]:
     require_whole(run)
 
 
-def _of_batches(run: Run, feeding: Feeding) -> Finding:
-    everyone = len(feeding.sharing) == len(feeding.ranks)
-    culprits = () if everyone else feeding.sharing
-    role = Role.PARTY if everyone else Role.CULPRIT
+def _of_batches(run: Run, several: Sequence[Feeding]) -> Finding:
+    feeding = several[0]
+    who = tuple(sorted({rank for one in several for rank in one.sharing}))
+    culprits = () if feeding.everyone else who
+    role = Role.PARTY if feeding.everyone else Role.CULPRIT
+    others = [named(one.sharing) for one in several[1:]]
+    more = f"; likewise {', '.join(others)}" if others else ""
     places = dict.fromkeys(one.place for one in feeding.fed if one.place is not None)
     # With FSDP, ranks may share a sequence, or the work on it.
     sharded = any(one.how == "fsdp" for one in run.of(Wrapped, feeding.sharing[0]))
@@ -173,13 +189,12 @@ def _of_batches(run: Run, feeding: Feeding) -> Finding:
         message=(
             f"{capital(named(feeding.sharing))} train on the same batches: at each "
             f"step that was looked at ({steps}) the model was called with the same "
-            "inputs"
+            f"inputs{more}"
         ),
         exhibits=feeding.fed[:1],
         culprits=culprits,
         locations=tuple(
-            Location(place, feeding.sharing, role, "gives the model its batch")
-            for place in places
+            Location(place, who, role, "gives the model its batch") for place in places
         ),
         certainty=Certainty.LIKELY if sharded else Certainty.PROVED,
         details={"steps": list(feeding.steps)},

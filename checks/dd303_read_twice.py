@@ -118,6 +118,7 @@ from distdoctor.analysis.data.readers import (
     epochs,
     exhibits,
     how_often,
+    likewise,
     locations,
     shares_come_from,
     who_read,
@@ -142,11 +143,11 @@ def examine(run: Run) -> Iterator[Finding]:
         if fault.split_by:
             ways = [SAMPLER, LOADER, LOOP]
         yield Finding(
-            message=_message(fault),
+            message=_message(fault) + likewise(fault),
             exhibits=exhibits(fault),
             locations=(
-                *shares_come_from(run, some, fault.sharing),
-                *locations(run, some, ways, fault.sharing),
+                *shares_come_from(run, some, fault.has_it),
+                *locations(run, some, ways, fault.has_it),
             ),
             # What no sampler splits may not be meant as parts of a whole.
             certainty=Certainty.PROVED if fault.sure else Certainty.LIKELY,

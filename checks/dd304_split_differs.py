@@ -62,6 +62,7 @@ from distdoctor.analysis.data.readers import (
     details,
     epochs,
     exhibits,
+    likewise,
     locations,
 )
 from distdoctor.analysis.data.splits import leaks
@@ -104,10 +105,10 @@ def _of_parts(run: Run, fault: Fault) -> Finding:
             f"its own way: a sampler gives them unlike positions {epochs(fault)}, and "
             f"still {fault.tally.twice:,} samples are read by more than one of them, "
             f"and {max(fault.tally.never, 0):,} by none; what they keep for "
-            "evaluation differs as well"
+            f"evaluation differs as well{likewise(fault)}"
         ),
         exhibits=exhibits(fault),
-        locations=locations(run, some, _WAYS, fault.sharing),
+        locations=locations(run, some, _WAYS, fault.has_it),
         certainty=Certainty.LIKELY,
         details=details(fault),
     )

@@ -67,6 +67,7 @@ from distdoctor.analysis.data.readers import (
     details,
     epochs,
     exhibits,
+    likewise,
     locations,
     who_read,
 )
@@ -88,12 +89,12 @@ def examine(run: Run) -> Iterator[Finding]:
         some = fault.meeting.passes
         everyone = len(fault.sharing) == len(some)
         yield Finding(
-            message=_message(fault),
+            message=_message(fault) + likewise(fault),
             exhibits=exhibits(fault),
-            culprits=() if everyone else fault.sharing,
+            culprits=() if everyone else fault.has_it,
             locations=(
                 *(_asks(run, some) if fault.by_worker else ()),
-                *locations(run, some, (ITERATED, DATASET, LOADER, LOOP), fault.sharing),
+                *locations(run, some, (ITERATED, DATASET, LOADER, LOOP), fault.has_it),
             ),
             certainty=Certainty.PROVED if fault.sure else Certainty.LIKELY,
             details=details(fault),

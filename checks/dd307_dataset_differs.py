@@ -74,6 +74,7 @@ from distdoctor.analysis.data.readers import (
     epochs,
     exhibits,
     how_often,
+    likewise,
     locations,
     who_read,
 )
@@ -99,9 +100,9 @@ def examine(run: Run) -> Iterator[Finding]:
         if not listed:  # random numbers may serve many purposes
             ways = (DATASET, *found, SAMPLER, LOADER, LOOP)
         yield Finding(
-            message=_message(fault),
+            message=_message(fault) + likewise(fault),
             exhibits=exhibits(fault),
-            locations=locations(run, some, ways, fault.sharing),
+            locations=locations(run, some, ways, fault.has_it),
             certainty=Certainty.PROVED if fault.sure else Certainty.LIKELY,
             details=details(fault),
         )

@@ -11,7 +11,7 @@ both ranks; else by content, as far as contents tell samples apart within a rank
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import combinations
@@ -91,6 +91,8 @@ class Fault:
         reordered: The datasets have the same samples in another order.
         split_by: Among how many a sampler splits where others train; 0: it is not that.
         in_order: They read the same in the same order.
+        likewise: Ranks of other groups whose loop, the same, has the same fault, as
+            the columns of a mesh whose rows share the work on their samples.
     """
 
     why: Why
@@ -104,13 +106,38 @@ class Fault:
     reordered: bool = False
     split_by: int = 0
     in_order: bool = True
+    likewise: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def has_it(self) -> tuple[int, ...]:
+        """All ranks that have the fault."""
+        others = (rank for ranks in self.likewise for rank in ranks)
+        return tuple(sorted({*self.sharing, *others}))
 
 
 def faults(run: Run, why: Why) -> list[Fault]:
     """What is wrong in one way, in the order of the loops."""
     if "coverage" not in run.memory:
-        run.memory["coverage"] = list(_faults(run))
+        run.memory["coverage"] = _of_one_loop(_faults(run))
     return [fault for fault in run.memory["coverage"] if fault.why is why]
+
+
+def _of_one_loop(found: Iterable[Fault]) -> list[Fault]:
+    """The faults, those of one loop as one, whichever groups of ranks go through it."""
+    told: dict[tuple[object, ...], Fault] = {}
+    for fault in found:
+        key = (
+            *(fault.why, fault.meeting.key, fault.sure, fault.in_order),
+            *(fault.by_worker, fault.by_rank, fault.reordered, fault.split_by),
+            len(fault.sharing) == len(fault.meeting.ranks),
+        )
+        first = told.get(key)
+        if first is None or set(first.has_it) & set(fault.sharing):
+            told[key if first is None else (*key, fault.sharing)] = fault
+        else:
+            likewise = (*first.likewise, fault.sharing)
+            told[key] = replace(first, likewise=likewise)
+    return list(told.values())
 
 
 _OF_LEAKS = {Why.OVERLAP, Why.SPLIT, Why.DATASET}

@@ -29,6 +29,11 @@ class Feeding:
     steps: tuple[int, ...]
     fed: tuple[Fed, ...]
 
+    @property
+    def everyone(self) -> bool:
+        """Whether all that train the model together have the same inputs."""
+        return len(self.sharing) == len(self.ranks)
+
 
 def same_batches(run: Run) -> Iterator[Feeding]:
     """Where ranks train on the same batches, and no DataLoader tells of them.

@@ -244,6 +244,18 @@ def who_read(fault: Fault) -> str:
     return ", ".join(told)
 
 
+def likewise(fault: Fault) -> str:
+    """The end of a sentence: which other groups of ranks have the same fault."""
+    if not fault.likewise:
+        return ""
+    told = [named(ranks) for ranks in fault.likewise[:_MOST_GROUPS]]
+    told += ["more"] * (len(fault.likewise) > _MOST_GROUPS)
+    return f"; likewise {', '.join(told)}"
+
+
+_MOST_GROUPS = 4
+
+
 def how_often(tally: Tally) -> str:
     """How many samples were read by several ranks, and how many by none."""
     told = f"{tally.twice:,} of them by more than one"

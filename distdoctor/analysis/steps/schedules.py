@@ -212,15 +212,15 @@ def _by_batch(run: Run, told: Schedule, epochs: int) -> Misstep | None:
         return None
     if told.calls > _MANY_CALLS * told.steps or told.steps > _MANY_CALLS * told.calls:
         return None
-    if told.length:
-        named = "epoch" in _near_its_making(run, told).lower()
-        if told.length == epochs and (told.end > 0 or named):
-            return Misstep(Fault.BATCHES, told, epochs, epochs, named)
     part = part_in_epochs(run, told, epochs)
-    if part is not None:
+    whole = told.length == epochs
+    # The rate of a whole course turns once; that of a part of it over and over.
+    if part is not None and not (whole and told.end * _OFTEN <= told.calls):
         return Misstep(Fault.BATCHES, told, part[0], epochs, part[1], again=True)
     if told.length:
-        return None
+        named = "epoch" in _near_its_making(run, told).lower()
+        sick = whole and (told.end > 0 or named)
+        return Misstep(Fault.BATCHES, told, epochs, epochs, named) if sick else None
     to_nothing = told.lowest <= _NOTHING * told.highest
     sick = _ends(told) and to_nothing and abs(told.end - epochs) <= 1
     return Misstep(Fault.BATCHES, told, epochs, epochs) if sick else None
