@@ -30,6 +30,11 @@ It finds no file at all:
     rank 0 | barrier  stored(file=/c/a.pt,began_ns=5,ended_ns=9)@t.py:30  barrier...
     rank 1 | barrier  opened(file=/c/a.pt,began_ns=3,error=FileNotFoundError)@t.py:31
 
+The job ends while rank 0 still writes it:
+
+    rank 0 | barrier  storing(file=/c/a.pt,began_ns=5)@t.py:30
+    rank 1 | barrier  opened(file=/c/a.pt,began_ns=7,error=FileNotFoundError)@t.py:31
+
 It came later this time, by luck alone; that is a warning:
 
     rank 0 | barrier  stored(file=/c/a.pt,began_ns=5,ended_ns=9)@t.py:30  barrier
@@ -86,7 +91,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.saving.files import contested, early_reads
+from distdoctor.analysis.saving.early_reads import early_reads
+from distdoctor.analysis.saving.files import contested
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.observed.checkpoints import Stored
 from distdoctor.model.run import Run

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePosixPath
 
-from distdoctor.analysis.reasons import capital, s
+from distdoctor.analysis.reasons import capital
 from distdoctor.analysis.saving.order import is_ordered
 from distdoctor.model.events import Place
-from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
-from distdoctor.model.observed.checkpoints import Moved, Opened, Stored
+from distdoctor.model.findings import Finding, Location, Role
+from distdoctor.model.observed.checkpoints import Moved, Stored, Storing
 from distdoctor.model.run import Run, named
 
 _MOST_PAIRS = 200  # of moments that are compared, for one file
@@ -52,6 +52,17 @@ def written(run: Run, rank: int) -> list[Written]:
                     found[number] = Written(event.file, stored, event, count)
                     break
     return found
+
+
+def begun(run: Run, rank: int) -> list[tuple[int, Storing]]:
+    """Checkpoints that a rank began to write and did not end, with its calls before."""
+    found: dict[str, tuple[int, Storing]] = {}
+    for count, event in run.life.get(rank, ()):
+        if isinstance(event, Storing):
+            found[event.file] = count, event
+        elif isinstance(event, Stored):
+            found.pop(event.file, None)
+    return list(found.values())
 
 
 def contested(run: Run) -> Iterator[Finding]:
@@ -121,89 +132,6 @@ def _contest(
             for place, who in places.items()
         ),
         details={"file": file},
-    )
-
-
-def early_reads(run: Run) -> Iterator[Finding]:
-    """Checkpoints that a rank reads with nothing that orders it behind the writing."""
-    if run.simulated:
-        return  # each rank was alone, and read what another had left long before
-    by_file: dict[tuple[int, str], list[tuple[int, Written]]] = {}
-    for rank in run.seen:
-        for one in written(run, rank):
-            key = one.stored.disk, one.file
-            by_file.setdefault(key, []).append((rank, one))
-    early: dict[tuple[Place | None, ...], list[_Early]] = {}
-    for rank in run.seen:
-        for count, event in run.life.get(rank, ()):
-            if isinstance(event, Opened):
-                stores = by_file.get((event.disk, event.file), [])
-                found = _before(run, rank, count, event, stores)
-                if found is not None:
-                    lines = event.place, found.written.stored.place
-                    early.setdefault(lines, []).append(found)
-    for found_here in early.values():
-        yield _told_early(found_here)
-
-
-@dataclass(frozen=True, slots=True)
-class _Early:
-    opened: Opened
-    rank: int
-    writer: int
-    written: Written
-
-    @property
-    def seen(self) -> bool:
-        """Whether it was in fact read before it was there."""
-        return bool(self.opened.error) or (self.opened.began_ns < self.written.ended_ns)
-
-
-def _before(
-    run: Run, rank: int, count: int, event: Opened, stores: list[tuple[int, Written]]
-) -> _Early | None:
-    if any(writer == rank for writer, _ in stores):
-        return None
-    for writer, one in reversed(stores[-_MOST_PAIRS:]):
-        there, here = (writer, one.count), (rank, count)
-        if is_ordered(run, there, here) or is_ordered(run, here, there):
-            continue
-        found = _Early(event, rank, writer, one)
-        # Who polls for a file that appears whole is well.
-        return found if found.seen or one.moved is None else None
-    return None
-
-
-def _told_early(found: list[_Early]) -> Finding:
-    first = max(found, key=lambda one: one.seen)
-    readers = sorted({one.rank for one in found})
-    file = short(first.opened.file)
-    writer = named([first.writer])
-    if first.opened.error:
-        how = f"failed to ({first.opened.error})"
-    elif first.seen:
-        how = "began before that was done"
-    else:
-        how = "came later only by luck, unless something else than communication waits"
-    locations = [
-        Location(place, tuple(who), Role.PARTY, remark)
-        for place, who, remark in (
-            (first.opened.place, readers, "reads the file"),
-            (first.written.stored.place, [first.writer], "writes the file"),
-        )
-        if place is not None
-    ]
-    return Finding(
-        message=(
-            f"{capital(named(readers))} read{s(readers)} the checkpoint {file} without "
-            f"waiting until {writer} has written it, and {how}."
-        ),
-        exhibits=(first.opened, first.written.stored),
-        victims=tuple(readers),
-        locations=tuple(locations),
-        certainty=Certainty.PROVED if first.seen else Certainty.LIKELY,
-        severity=None if first.seen else Severity.WARNING,
-        details={"file": first.opened.file, "writer": first.writer},
     )
 
 

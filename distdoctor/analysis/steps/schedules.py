@@ -219,8 +219,11 @@ def _by_batch(run: Run, told: Schedule, epochs: int) -> Misstep | None:
         return Misstep(Fault.BATCHES, told, part[0], epochs, part[1], again=True)
     if told.length:
         named = "epoch" in _near_its_making(run, told).lower()
-        sick = whole and (told.end > 0 or named)
-        return Misstep(Fault.BATCHES, told, epochs, epochs, named) if sick else None
+        named = named or (part is not None and part[1])
+        if not whole or not (told.end > 0 or named):
+            return None
+        late = told.rises > 1 and told.end * _OFTEN > told.calls
+        return Misstep(Fault.BATCHES, told, epochs, epochs, named, again=late)
     to_nothing = told.lowest <= _NOTHING * told.highest
     sick = _ends(told) and to_nothing and abs(told.end - epochs) <= 1
     return Misstep(Fault.BATCHES, told, epochs, epochs) if sick else None

@@ -41,6 +41,18 @@ class Stored(_File):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Storing(Observation):
+    """A checkpoint is about to be written; `Stored` follows, if that comes to its end.
+
+    `file` and `disk` are as in `Stored`.
+    """
+
+    file: str = ""
+    disk: int = 0
+    began_ns: int = 0  # monotonic clock of the machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Moved(Observation):
     """A file that was written as a checkpoint got another name, at one blow."""
 
@@ -117,4 +129,4 @@ class Reached(Observation):
     rng: int = 0  # fingerprint of torch's random state
 
 
-KINDS = (Stored, Moved, Opened, Given, Scheduled, Shuffled, Continued, Reached)
+KINDS = (Stored, Storing, Moved, Opened, Given, Scheduled, Shuffled, Continued, Reached)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from distdoctor.model.observed.checkpoints import Moved, Opened, Stored
+from distdoctor.model.observed.checkpoints import Moved, Opened, Stored, Storing
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.saving import restoring
@@ -56,6 +56,7 @@ def _save(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     began = time.monotonic_ns()
     if KEEPER.on:
         KEEPER.changes(_target(args, kwargs, 1)[1])
+    _storing(began, args, kwargs)
     result = made(*args, **kwargs)
     _stored(began, args, kwargs)
     return result
@@ -93,12 +94,29 @@ def _is_enough() -> bool:
 
 
 @harmless
-def _stored(began: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _storing(began: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Tell of it before it is done: the job may end meanwhile."""
+    _, file = _written_whole(args, kwargs)
+    if file and RECORDER.writer is not None and _count < _MOST_FILES:
+        RECORDER.observe(
+            Storing(rank=-1, file=file, disk=disk_of(file), began_ns=began),
+            call_site(1),
+        )
+
+
+def _written_whole(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, str]:
+    """What is written, and the file; "": that is none, or gets more than this."""
     target, file = _target(args, kwargs, 1)
     thing = args[0] if args else kwargs.get("obj", kwargs.get("tensors"))
     # torch.distributed.checkpoint writes tensors one by one into files of its own.
     piece = isinstance(thing, torch.Tensor) and hasattr(target, "write")
-    if not file or piece or _is_enough():
+    return thing, "" if piece else file
+
+
+@harmless
+def _stored(began: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    thing, file = _written_whole(args, kwargs)
+    if not file or _is_enough():
         return
     ended = time.monotonic_ns()
     _written.add(file)
