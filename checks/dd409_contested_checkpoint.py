@@ -40,8 +40,18 @@ It came later this time, by luck alone; that is a warning:
     rank 0 | barrier  stored(file=/c/a.pt,began_ns=5,ended_ns=9)@t.py:30  barrier
     rank 1 | barrier  opened(file=/c/a.pt,began_ns=10,ended_ns=12)@t.py:31  barrier
 
+Each replaces it by a file of its own, and they do not write the same (a warning):
+
+    rank 0 | stored(file=/c/a.0,values=1)@t.py:9  moved(source=/c/a.0,file=/c/a)@t.py:10
+    rank 1 | stored(file=/c/a.1,values=2)@t.py:9  moved(source=/c/a.1,file=/c/a)@t.py:10
+
 Well
 ----
+Each replaces it, and all write the same:
+
+    rank 0 | stored(file=/c/a.0,values=1)@t.py:9  moved(source=/c/a.0,file=/c/a)@t.py:10
+    rank 1 | stored(file=/c/a.1,values=1)@t.py:9  moved(source=/c/a.1,file=/c/a)@t.py:10
+
 Rank 0 saves and all wait for it:
 
     rank 0 | stored(file=/c/a.pt,ended_ns=9)  barrier  opened(file=/c/a.pt,began_ns=11)
@@ -93,6 +103,7 @@ from collections.abc import Iterator
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.saving.early_reads import early_reads
 from distdoctor.analysis.saving.files import contested
+from distdoctor.analysis.saving.replacing import replaced
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.observed.checkpoints import Stored
 from distdoctor.model.run import Run
@@ -105,5 +116,6 @@ NEEDS = (Stored,)
 def examine(run: Run) -> Iterator[Finding]:
     """Files that several ranks write, and those that are read too early."""
     yield from contested(run)
+    yield from replaced(run)
     yield from early_reads(run)
     require_whole(run)

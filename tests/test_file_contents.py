@@ -101,3 +101,19 @@ def test_a_file_is_known_by_its_path(tmp_path: Path) -> None:
     with file.open("wb") as opened:
         assert file_of(opened) == str(file)
     assert not file_of(3)
+
+
+def test_what_is_a_ranks_own_has_another_fingerprint() -> None:
+    model = torch.nn.Linear(3, 2)
+    state = {"model": model.state_dict(), "epoch": 3, "loss": 0.5}
+    one = Contents(state, printed=True).prints()
+    assert Contents(state, printed=True).prints() == one
+    other = Contents({**state, "loss": 0.25}, printed=True).prints()
+    assert (other["values"] != one["values"], other["weights"]) == (
+        True,
+        one["weights"],
+    )
+    with torch.no_grad():
+        model.bias += 1
+    assert Contents(state, printed=True).prints()["weights"] != one["weights"]
+    assert Contents(state).prints() == {"values": 0, "weights": 0}

@@ -38,6 +38,8 @@ class Stored(_File):
     rules: tuple[int, ...] = ()  # fingerprints of these optimizers' hyper-parameters
     running_scale: float = 0.0  # of a GradScaler in use; 0: none, or that is in it
     first_scale: float = 0.0  # that this GradScaler was made with
+    values: int = 0  # fingerprint of its numbers, texts and random states; 0: none
+    weights: int = 0  # of the tensors of models in it, as far as looked at; 0: none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,7 +120,7 @@ def _stored(began: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         return
     ended = time.monotonic_ns()
     _written.add(file)
-    contents = Contents(thing)
+    contents = Contents(thing, printed=True)
     RECORDER.observe(
         Stored(
             rank=-1,
@@ -129,6 +129,7 @@ def _stored(began: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             began_ns=began,
             ended_ns=ended,
             **contents.fields(),
+            **contents.prints(),
             **restoring.running(),
             **scales.running(thing),
         ),

@@ -16,6 +16,11 @@ _DEEPEST = 6
 _MOST_NUMBERS = 16
 _MOST_NAMES = 50_000
 
+_MOST_BYTES = 16 * 1024**2
+"""Of tensors whose fingerprint is taken, some milliseconds' worth."""
+
+_PLAIN = {torch.Tensor, torch.nn.Parameter}
+
 _MOVING = {
     *("last_epoch", "_step_count", "_last_lr", "_get_lr_called_within_step"),
     *("_is_initial", "verbose", "best", "num_bad_epochs", "cooldown_counter"),
@@ -33,15 +38,22 @@ class Contents:
     Attributes:
         parts, filled, position, schedule, scale, lr, numbers: As in a `Stored`.
         names: Of the tensors of all models in it.
+
+    Args:
+        thing: That is saved, or was loaded.
+        printed: Whether to take fingerprints of what it holds.
     """
 
-    def __init__(self, thing: Any) -> None:
+    def __init__(self, thing: Any, printed: bool = False) -> None:
         self.parts: list[str] = []
         self.filled = 0
         self.position, self.schedule = -1, 0
         self.scale, self.lr = 0.0, -1.0
         self.numbers: list[int] = []
         self.names: set[str] = set()
+        self._printed, self._left_bytes = printed, _MOST_BYTES
+        self._values: list[str | int] = []
+        self._weights: list[int] = []
         self._nodes = 0
         self._schedulers: list[Mapping[Any, Any]] = []
         self._look(thing, 0)
@@ -61,6 +73,23 @@ class Contents:
             "numbers": tuple(self.numbers[:_MOST_NUMBERS]),
         }
 
+    def prints(self) -> dict[str, int]:
+        """Fingerprints of what differs where ranks save what is their own."""
+        return {
+            "values": prints.of_value(self._values) if self._values else 0,
+            "weights": prints.of_value(self._weights) if self._weights else 0,
+        }
+
+    def _print(self, values: list[Any], thing: Any) -> None:
+        if not self._printed or len(values) >= _MOST_NODES:
+            return
+        if not isinstance(thing, torch.Tensor):
+            values.append(repr(thing))
+        elif type(thing) in _PLAIN and thing.is_cpu and thing.layout is torch.strided:
+            self._left_bytes -= thing.nbytes
+            if self._left_bytes >= 0:
+                values.append(prints.of_tensor(thing.detach()))
+
     def _look(self, thing: Any, depth: int) -> None:
         self._nodes += 1
         if self._nodes > _MOST_NODES or depth > _DEEPEST:
@@ -73,8 +102,12 @@ class Contents:
         elif isinstance(thing, torch.Tensor):
             if _is_random_state(thing):
                 self.parts.append("rng")
+                self._print(self._values, thing)
         elif isinstance(thing, int) and not isinstance(thing, bool):
             self.numbers.append(thing)
+            self._print(self._values, thing)
+        elif isinstance(thing, float | str):
+            self._print(self._values, thing)
         elif isinstance(thing, (list, tuple)):
             for one in thing[:64]:
                 self._look(one, depth + 1)
@@ -95,6 +128,8 @@ class Contents:
         elif _is_model(thing):
             self.parts.append("model")
             self._name(thing)
+            for tensor in thing.values():
+                self._print(self._weights, tensor)
         else:
             for one in thing.values():
                 self._look(one, depth + 1)
