@@ -29,8 +29,23 @@ All passes are inside:
            | cycle(step=1,words=4:backward/local+step,more=1)@t.py:9
            | unsynced@t.py:5  exit=0
 
+Rank 1 keeps the last pass of a window inside, and rank 0 does not:
+
+    rank 0 | wrap=ddp:w
+           | cycle(step=1,words=clear+2:backward/local+backward+step,more=1)@t.py:9
+    rank 1 | wrap=ddp:w  unsynced@t.py:5
+           | cycle(step=1,words=clear+2:backward/local+backward+step)@t.py:9
+           | cycle(step=2,words=clear+3:backward/local+step)@t.py:9  exit=0
+
 Well
 ----
+Windows are not as long on all ranks, and end with an average on each:
+
+    rank 0 | wrap=ddp:w  unsynced@t.py:5
+           | cycle(step=1,words=clear+2:backward/local+backward+step)@t.py:9  exit=0
+    rank 1 | wrap=ddp:w  unsynced@t.py:5
+           | cycle(step=1,words=clear+backward+step)@t.py:9  exit=0
+
 The last pass is outside:
 
     rank 0 | wrap=ddp:w  trained(names=w,numels=4,wrapped)  optimised
@@ -76,12 +91,14 @@ once for them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital
-from distdoctor.analysis.steps.courses import lines_of, passes_of
+from distdoctor.analysis.steps.courses import Course, lines_of, passes_of
+from distdoctor.analysis.steps.deciding import deciding
 from distdoctor.analysis.steps.gradients import places, some
+from distdoctor.analysis.steps.kept_local import Kept, kept_by_some
 from distdoctor.analysis.steps.lines import assigning
 from distdoctor.analysis.steps.reduction import Unreduced, unreduced
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
@@ -93,13 +110,19 @@ SEVERITY = Severity.ERROR
 NEEDS = (Cycle,)
 
 
+_DECIDES = "decides which pass is to be averaged"
+
 _TOGGLES = "tells DDP whether to average"
 
 
 def examine(run: Run) -> Iterator[Finding]:
     """Replicas that step with gradients of their own."""
-    for found in unreduced(run):
+    told = list(unreduced(run))
+    for found in told:
         yield _finding(run, found)
+    if not told:
+        for kept in kept_by_some(run):
+            yield _of_some(run, kept)
     require_whole(run)
 
 
@@ -128,19 +151,57 @@ def _finding(run: Run, found: Unreduced) -> Finding:
     )
 
 
+def _of_some(run: Run, kept: Kept) -> Finding:
+    steps, of = kept.steps
+    have, their = ("has", "its") if len(kept.ranks) == 1 else ("have", "their")
+    return Finding(
+        message=f"{capital(named(kept.ranks))} {have} kept {their} gradients to step "
+        f"{kept.step}, as DDP was told, which {named(kept.others)} averaged"
+        f" ({steps:,} of {of:,} steps are so): from there on the averages that "
+        "meet are of different steps, and in the end one is missing",
+        exhibits=(*list(kept.cycles.values())[:1], kept.averaged),
+        culprits=kept.ranks,
+        locations=tuple(
+            _lines_of(run, kept.ranks, kept.courses, [*kept.cycles.values()])
+        ),
+        certainty=Certainty.PROVED,
+        details={"steps": steps, "of": of, "parted": kept.step, "told": True},
+    )
+
+
 def _lines(run: Run, found: Unreduced) -> list[Location]:
     ranks = found.parting.ranks
-    told = [event for rank in ranks for event in run.of(Unsynced, rank)]
+    return _lines_of(run, ranks, found.courses, found.cycles, told=found.told)
+
+
+def _lines_of(
+    run: Run,
+    ranks: Sequence[int],
+    courses: Sequence[Course],
+    cycles: Sequence[Cycle],
+    told: bool = True,
+) -> list[Location]:
+    ranks = tuple(ranks)
+    tells = [event for rank in ranks for event in run.of(Unsynced, rank)]
     acts = [
         act
-        for course in found.courses
+        for course in courses
         for act in lines_of(run, course, BACKWARD, SCALED)
         if "/" in act.word
     ]
-    toggled = assigning(run, "require_backward_grad_sync") if found.told else []
+    toggled = assigning(run, "require_backward_grad_sync") if told else []
+    # The branch that took a pass for one that is not the last.
+    decides = dict.fromkeys(
+        line
+        for place in dict.fromkeys(one.place for one in tells if told)
+        if place is not None
+        for line in deciding(run, place)
+        if (line.file, line.line) != (place.file, place.line)
+    )
     return [
-        *(places(told, ranks, "tells DDP not to average") if found.told else []),
+        *(places(tells, ranks, "tells DDP not to average") if told else []),
+        *[Location(one, ranks, Role.CULPRIT, _DECIDES) for one in decides],
         *[Location(one, ranks, Role.CULPRIT, _TOGGLES) for one in toggled],
         *places(acts, ranks, "backward, not averaged"),
-        *places(found.cycles, ranks, "steps with gradients of its own"),
+        *places(cycles, ranks, "steps with gradients of its own"),
     ]

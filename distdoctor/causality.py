@@ -4,7 +4,8 @@ A fault shows in several places: gradients that DDP was told not to average are 
 replicas that drift apart, and optimizer states that differ. Each of these is seen by a
 check of its own. What the user has to mend is the first of them; the others are told
 under it. The collectives' own diseases (DD1xx, DD2xx) are not in the table, since one
-explanation is chosen among them before a finding is made (`analysis.reasons`).
+explanation is chosen among them before a finding is made (`analysis.reasons`), but for
+those that a fault of another kind brings about.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from distdoctor.model.findings import Finding, Severity, Sick, Verdict
 CAUSES: Mapping[str, tuple[str, ...]] = {
     # Who died of what another rank did to a file; see `_AT_ONE_LINE`.
     "DD202": ("DD409", "DD312"),
+    # An average that one rank has left out is missing in the end; see `_OF_SOME`.
+    **dict.fromkeys(("DD101", "DD102", "DD108", "DD201"), ("DD505",)),
     # What was read.
     "DD208": ("DD307", "DD305"),  # datasets of other lengths give uneven batches
     "DD301": ("DD305",),
@@ -52,6 +55,12 @@ _AT_ONE_LINE = frozenset({("DD202", "DD409"), ("DD202", "DD312")})
 """Effects and causes that belong together only where they are about one line.
 
 A rank may raise anything anywhere; of a file that was not whole it dies where it reads.
+"""
+
+_OF_SOME = frozenset((code, "DD505") for code in ("DD101", "DD102", "DD108", "DD201"))
+"""Effects and causes that belong together only where the cause has culprits.
+
+Where no rank averages, no call is missing.
 """
 
 _RANK_OF = {Severity.ERROR: 2, Severity.WARNING: 1, Severity.NOTE: 0}
@@ -118,6 +127,8 @@ def _may_explain(cause: Told, effect: Told) -> bool:
         lines = {one.place for one in cause.finding.locations}
         if not any(one.place in lines for one in effect.finding.locations[:1]):
             return False
+    if (effect.sick.code, cause.sick.code) in _OF_SOME:
+        return bool(cause.finding.culprits)
     mine, theirs = _ranks(cause.finding), _ranks(effect.finding)
     return not (mine and theirs) or not mine.isdisjoint(theirs)
 

@@ -55,6 +55,11 @@ def test_what_follows_stands_under_its_cause() -> None:
     assert [after.sick.code for after in one.consequences] == ["DD402"]
 
 
+def test_a_call_is_missing_for_an_average_that_one_rank_left_out() -> None:
+    assert codes(sick("DD201", 1), sick("DD505", 1)) == ["DD505"]
+    assert codes(sick("DD201", 1), sick("DD505")) == ["DD201", "DD505"]
+
+
 def test_the_first_cause_of_a_chain_stands_alone() -> None:
     (one,) = told([sick("DD402"), sick("DD404"), sick("DD408"), sick("DD505")])
     assert one.sick.code == "DD505"

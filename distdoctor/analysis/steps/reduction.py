@@ -57,7 +57,7 @@ def unreduced(run: Run) -> Iterator[Unreduced]:
             continue
         by_optimizer: dict[int, list[tuple[Course, list[Cycle]]]] = {}
         for course in courses(run):
-            found = [one for one in course.cycles if _is_local(one)]
+            found = [one for one in course.cycles if is_local(one)]
             if course.rank in parting.ranks and found:
                 by_optimizer.setdefault(course.optimizer, []).append((course, found))
         for told in by_optimizer.values():
@@ -73,7 +73,7 @@ def unreduced(run: Run) -> Iterator[Unreduced]:
             )
 
 
-def _is_local(cycle: Cycle) -> bool:
+def is_local(cycle: Cycle) -> bool:
     """Whether a step is made with what this rank alone has, or a part of it is.
 
     What one averaged pass sends is all that was added up before it.
