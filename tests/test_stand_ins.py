@@ -10,6 +10,7 @@ import io
 import json
 import math
 import multiprocessing
+import operator
 import os
 import pickle
 import select
@@ -343,6 +344,14 @@ def test_the_table_of_places_does_not_grow_for_ever() -> None:
 MIXED = "found at least two devices, cuda:0 and cpu!"
 
 
+class Joined(nn.Module):
+    """Adds, and joins."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """What comes of both."""
+        return torch.cat([x + 1, x])
+
+
 def classifier() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3))
 
@@ -448,6 +457,80 @@ def test_ddp_of_one_device_moves_what_it_is_given() -> None:
 def test_compilers_see_the_functions_of_torch() -> None:
     torch.jit.script(classifier())
     assert torch.nn.functional.linear is torch._C._nn.linear
+    assert torch.cat is torch._C._VariableFunctions.cat
+    assert torch.Tensor.__add__ is torch._C.TensorBase.__add__
+
+
+MIXING: tuple[Callable[[torch.Tensor, torch.Tensor], object], ...] = (
+    lambda a, b: a + b,
+    lambda a, b: a - b,
+    lambda a, b: a * b,
+    lambda a, b: a / b,
+    lambda a, b: a @ b,
+    lambda a, b: a.mul_(b),
+    lambda a, b: torch.add(a, b),
+    lambda a, b: torch.maximum(a, b),
+    lambda a, b: torch.matmul(a, b),
+    lambda a, b: a.mm(b),
+    lambda a, b: torch.cat([a, b]),
+    lambda a, b: torch.stack((a, b), dim=1),
+    lambda a, b: torch.where(a > 0, a, b),
+    lambda a, b: operator.iadd(a, b),
+)
+"""Operations of two square matrices that CUDA refuses on two devices."""
+
+
+@without_gpus
+def test_arithmetic_of_two_devices_is_refused() -> None:
+    for mix in MIXING:
+        there, left = torch.randn(2, 2).cuda(), torch.randn(2, 2)
+        with pytest.raises(RuntimeError, match=MIXED):
+            mix(there, left)
+        with pytest.raises(RuntimeError, match=MIXED):
+            mix(nn.Linear(4, 4).cuda().weight.t()[:2, :2].detach(), left)
+        mix(torch.randn(2, 2), left)
+        mix(torch.randn(2, 2).cuda(), left.cuda())
+    weights = torch.rand(3)
+    with pytest.raises(RuntimeError, match=MIXED):  # its graph tells where it is
+        (classifier().cuda()(torch.randn(2, 4).cuda()) - 1).pow(2) * weights
+
+
+@without_gpus
+def test_arithmetic_that_cuda_takes_is_not_refused() -> None:
+    there, left, number = torch.randn(3, 3).cuda(), torch.randn(3, 3), torch.tensor(2.0)
+    for taken in (there + number, number * there, there / 2, 2 - there, there.add_(1)):
+        assert taken.shape == (3, 3)
+    assert torch.where(there > 0, there, number).shape == (3, 3)
+    there.copy_(left)
+    there[0] = left[0]
+    assert there[torch.tensor([0, 2])].shape == (2, 3)  # indices
+    assert torch.cat([there, torch.empty(0)]).shape == (3, 3)
+    there.mul_(there.sum()).add_(there, alpha=2)
+    left + left.numpy()
+    left + (there * 2).cpu()
+    (there * 2) + left.to(there)
+    unknown = torch.randn(3, 3) * 2
+    there + unknown  # nobody can tell
+    eval("one + other", {**INSIDE, "one": there, "other": left})
+
+
+@without_gpus
+def test_operators_stay_those_of_torch_for_others_than_plain_tensors() -> None:
+    class Own(torch.Tensor):
+        def __radd__(self, other: object) -> str:  # type: ignore[override]
+            return "own"
+
+    torch.ones(1).cuda()
+    own = torch.ones(2).as_subclass(Own)
+    assert torch.ones(2) + own == "own"
+    assert type(own * 2) is Own
+    assert 1 + torch.ones(1) == 2
+    with pytest.raises(TypeError):
+        torch.ones(1) + object()
+    assert hash(torch.ones(1))
+    graph = torch.fx.symbolic_trace(Joined())
+    assert graph(torch.ones(1)).tolist() == [2.0, 1.0]
+    assert "torch.cat" in graph.code
 
 
 # --- devices ---
@@ -686,7 +769,7 @@ def test_nccl_refuses_what_was_left_on_the_cpu() -> None:
     with pytest.raises(RuntimeError, match=refusal):
         dist.all_gather([left], left.cuda(), group=dist.group.WORLD)
     dist.all_reduce(left.cuda())
-    dist.all_reduce(left.cuda() + left)  # nobody can tell
+    dist.all_reduce(left.cuda() * 2)  # nobody can tell
     as_torch("torch.distributed.all_reduce(left)", left=left)  # not the user's call
     with pytest.raises(RuntimeError, match=refusal):
         dist.all_reduce(torch.zeros_like(left))

@@ -30,6 +30,7 @@ def install() -> None:
     _installed.append(True)
     from distdoctor.probes.stand_ins import (
         amp,
+        arithmetic,
         attention,
         batch_norm,
         constructors,
@@ -52,6 +53,7 @@ def install() -> None:
         groups,
         left_behind,
         mixing,
+        arithmetic,
     ):
         harmless(part.install)()
 

@@ -15,7 +15,7 @@ import torch
 
 from distdoctor.probes.importing import AroundImports, Load
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.stand_ins import mixing
+from distdoctor.probes.stand_ins import arithmetic, mixing
 from distdoctor.probes.stand_ins.places import CPU, as_cuda
 from distdoctor.probes.stand_ins.replacing import replace
 
@@ -43,6 +43,7 @@ def _give_back() -> None:
     """Compilers ask whether the type of a value *is* torch.device: let it be so."""
     _given_back.append(True)
     mixing.give_back()
+    arithmetic.give_back()
     torch.device = _Device  # type: ignore[misc]
 
 

@@ -105,9 +105,9 @@ def _layer(made: Callable[..., Any], at: int) -> Callable[..., Any]:
         ):
             weight = args[at]
             if is_left_behind(args[0]):
-                _refuse_if(args[0], is_surely_there(weight))
+                refuse_if(args[0], is_surely_there(weight))
             elif is_left_behind(weight):
-                _refuse_if(weight, is_surely_there(args[0]))
+                refuse_if(weight, is_surely_there(args[0]))
         return made(*args, **kwargs)
 
     return compute
@@ -122,7 +122,7 @@ def _loss(made: Callable[..., Any]) -> Callable[..., Any]:
             given = [one for one in (*args, *kwargs.values()) if _counts(one)]
             left = next((one for one in given if is_left_behind(one)), None)
             if left is not None:
-                _refuse_if(left, any(is_on_gpu(one) for one in given))
+                refuse_if(left, any(is_on_gpu(one) for one in given))
         return made(*args, **kwargs)
 
     return compute
@@ -132,7 +132,16 @@ def _counts(one: Any) -> bool:
     return isinstance(one, Tensor) and one.dim() > 0
 
 
-def _refuse_if(left: Tensor, other_is_there: bool) -> None:
+def refuse_if(left: Tensor, other_is_there: bool) -> None:
+    """Refuse an operation of a tensor that was left, if no wrapper would move it.
+
+    Args:
+        left: It is on the CPU for sure.
+        other_is_there: Another one that takes part is on a GPU.
+
+    Raises:
+        RuntimeError: As torch would on a GPU.
+    """
     if other_is_there and left.dim() > 0 and not _is_moved_on_the_way():
         _refuse()
 
