@@ -114,6 +114,6 @@ def test_what_is_a_ranks_own_has_another_fingerprint() -> None:
         one["weights"],
     )
     with torch.no_grad():
-        model.bias += 1
+        model.bias.add_(1)
     assert Contents(state, printed=True).prints()["weights"] != one["weights"]
     assert Contents(state).prints() == {"values": 0, "weights": 0}

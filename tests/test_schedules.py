@@ -509,7 +509,7 @@ ALONE = "length=24,calls={n},steps={n},highest=.1"
 SHARE = "read(number={n},steps={steps},length=96,batch=8{more})@t.py:5"
 
 
-def of_shares(calls: int, steps: int, more: str, first: str = "") -> list[Fault]:
+def of_shares(calls: int, steps: int, more: list[str], first: str = "") -> list[Fault]:
     """What is found for two ranks and two epochs, of a schedule 24 calls long."""
     lines = [
         f"rank {rank} | {first} schedule({ALONE.format(n=calls)}) "

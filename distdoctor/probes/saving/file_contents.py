@@ -73,7 +73,7 @@ class Contents:
             "numbers": tuple(self.numbers[:_MOST_NUMBERS]),
         }
 
-    def prints(self) -> dict[str, int]:
+    def prints(self) -> dict[str, Any]:
         """Fingerprints of what differs where ranks save what is their own."""
         return {
             "values": prints.of_value(self._values) if self._values else 0,
