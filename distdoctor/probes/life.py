@@ -95,6 +95,8 @@ def _is_simulated() -> bool:
 
 
 def _init_process_group(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if dist.is_initialized():
+        return made(*args, **kwargs)  # torch refuses it at once; nobody is to meet
     members: tuple[int, ...] = ()
     address = ""
     try:
@@ -222,8 +224,9 @@ def _collectives() -> Collectives:
 
 def _destroy_process_group(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     group = args[0] if args else kwargs.get("group")
-    if group is None or group is dist.group.WORLD:
-        # Before: peers notice the closed connections at once.
+    if dist.is_initialized() and (group is None or group is dist.group.WORLD):
+        # Before: peers notice the closed connections at once. Of a job that was left
+        # already, as by a `finally` behind the end of it, torch refuses the call.
         _leaving()
     return made(*args, **kwargs)
 
