@@ -632,6 +632,21 @@ def test_a_rank_that_finished_is_waited_for_in_vain() -> None:
     assert (found.why, found.culprits, found.victims) == (Why.FINISHED, (1,), (0, 2))
     assert Place("t.py", 15) in {location.place for location in found.elsewhere}
     assert "which left the job at t.py:15 after 1 calls" in found.story
+    assert found.story.endswith(" on it and will never come.")
+
+
+def test_who_waited_until_the_call_gave_up_waits_no_more() -> None:
+    """As `monitored_barrier` does, and the caller may catch it and go on."""
+    found = the_one(
+        sketch("""
+            rank 0 | all_reduce(4)@t.py:7  monitored_barrier@t.py:9^  leave  exit=0
+            rank 1 | all_reduce(4)@t.py:7  leave@t.py:15              exit=0
+            rank 2 | all_reduce(4)@t.py:7  monitored_barrier@t.py:9^  leave  exit=0
+        """)
+    )
+    assert (found.why, found.culprits, found.victims) == (Why.FINISHED, (1,), (0, 2))
+    assert found.story.startswith("Ranks {0,2} waited in vain in monitored_barrier ")
+    assert found.story.endswith(" after 1 calls on it and never came.")
 
 
 def test_a_rank_that_waits_for_many_that_finished_is_the_one_that_strayed() -> None:

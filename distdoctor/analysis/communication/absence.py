@@ -35,6 +35,7 @@ from distdoctor.model.events import (
     Event,
     Left,
     Place,
+    State,
 )
 from distdoctor.model.findings import Location, Role
 from distdoctor.model.run import Group, Run, named
@@ -135,10 +136,22 @@ def _finished(
                 "a way to cut a round short",
             ),
         ),
-        story=f"{capital(named(side.ranks))} "
-        f"wait{s(side.ranks)} in {side.call.op} ({where_of(base)}) for "
-        f"{named(finished)}, which {how} after "
-        f"{_made(run, base.group, rank)} calls on it and will never come.",
+        story=_waiting(run, base, side, finished, how),
+    )
+
+
+def _waiting(
+    run: Run, base: Divergence, side: Camp, finished: list[int], how: str
+) -> str:
+    """That ranks wait for others that ended, or waited until their call gave up."""
+    of_side = [base.calls[rank] for rank in side.ranks]
+    gave_up = all(call.state is State.RAISED for call in of_side)
+    verb = "waited in vain" if gave_up else f"wait{s(side.ranks)}"
+    end = "never came" if gave_up else "will never come"
+    return (
+        f"{capital(named(side.ranks))} {verb} in {side.call.op} ({where_of(base)}) "
+        f"for {named(finished)}, which {how} after "
+        f"{_made(run, base.group, finished[0])} calls on it and {end}."
     )
 
 
