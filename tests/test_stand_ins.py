@@ -552,6 +552,17 @@ def test_there_is_a_device_for_each_rank_of_the_node() -> None:
 
 
 @without_gpus
+def test_what_tests_are_made_with_counts_the_devices_that_tests_count() -> None:
+    """It would skip a test that has chosen NCCL because it was told of devices."""
+    os.environ[RANKS_VARIABLE] = "2"
+    question = "torch.cuda.is_available(), torch.cuda.device_count()"
+    asked = {"__name__": "torch.testing._internal.common_distributed", "torch": torch}
+    assert eval(question, asked) == eval(question) == (True, 2)
+    comparing = {"__name__": "torch.testing._comparison", "torch": torch}
+    assert eval(question, comparing) == as_torch(question) == (False, 0)
+
+
+@without_gpus
 def test_the_current_device_is_the_one_that_was_chosen() -> None:
     torch.cuda.set_device("cuda:1")
     assert torch.cuda.current_device() == torch.accelerator.current_device_index() == 1

@@ -44,6 +44,9 @@ _AS_USERS = {
 }
 """Modules of torch that are told what users are told."""
 
+_OF_TESTS = "torch.testing._internal."
+"""What users' tests are made with: it skips where it sees too few devices."""
+
 is_outside: dict[str, bool] = {}
 """Whether a module is told what users are told, by its name; of those that asked."""
 
@@ -93,7 +96,8 @@ def asked_by_user(depth: int = 2) -> bool:
     known = is_outside.get(name)
     if known is None:
         inside = name == "torch" or name.startswith(_INSIDE)
-        known = is_outside[name] = name in _AS_USERS or not inside
+        as_users = name in _AS_USERS or name.startswith(_OF_TESTS)
+        known = is_outside[name] = as_users or not inside
     return known
 
 
