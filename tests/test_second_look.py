@@ -14,10 +14,13 @@ from distdoctor.launch.job import Job, job_of
 BUDGET_S = 100.0
 
 
-def finding(code: str, *ranks: int, severity: str = "error") -> Any:
-    details = {"group": "world"}
+def finding(code: str, *ranks: int, severity: str = "error", tied: bool = False) -> Any:
     return SimpleNamespace(
-        code=code, ranks=list(ranks), severity=severity, details=details
+        code=code,
+        ranks=list(ranks),
+        severity=severity,
+        details={"group": "world"},
+        is_tied=tied,
     )
 
 
@@ -28,7 +31,7 @@ def judged(*findings: Any, seconds: float = 10.0, failed: bool = False) -> Any:
     return SimpleNamespace(report=report)
 
 
-TIE = finding("DD102")
+TIE = finding("DD102", 0, 1, tied=True)
 
 
 @pytest.mark.parametrize(

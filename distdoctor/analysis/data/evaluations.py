@@ -107,6 +107,8 @@ def _combined(run: Run, one: Pass) -> Call | None:
         if call.op in _GATHERING and (by_bytes or not small):
             return None
         adds = call.op in _REDUCING and call.reduce_op in _ADDING
-        if (adds or call.op in _GATHERING) and small and found is None:
+        # A matrix of what was taken for what has more elements than there are samples.
+        counts = adds and all(tensor.dtype == "int64" for tensor in call.tensors)
+        if (adds or call.op in _GATHERING) and (small or counts) and found is None:
             found = call
     return found
