@@ -19,6 +19,7 @@ from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.replication import copies
 from distdoctor.probes.replication import evaluations as evaluations_of_models
 from distdoctor.probes.replication.watched import Watched
+from distdoctor.probes.steps import backwards
 
 USERS = """
 def update(mean, model):
@@ -178,6 +179,13 @@ def test_copies_that_one_rank_keeps_and_all_evaluate_are_told(
     assert [one.culprits for one in unlike_copies(run)] == culprits
 
 
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The probe of evaluations, until the test is over."""
+    monkeypatch.setattr(nn.Module, "train", nn.Module.train)
+    monkeypatch.setattr(backwards, "watch", lambda **_: None)
+    evaluations_of_models.install()
+
+
 def filled(average: dict[str, torch.Tensor]) -> nn.Module:
     """A model that is made for one evaluation."""
     made = nn.Linear(3, 2)
@@ -192,8 +200,7 @@ def filled(average: dict[str, torch.Tensor]) -> nn.Module:
 def test_a_model_that_is_made_for_one_evaluation_is_told_as_it_computes(
     told: list[tuple[Observation, str]], monkeypatch: pytest.MonkeyPatch, others: int
 ) -> None:
-    monkeypatch.setattr(nn.Module, "train", nn.Module.train)
-    evaluations_of_models.install()
+    installed(monkeypatch)
     model = nn.Linear(3, 2)
     watched = Watched(0, list(model.named_parameters()), "")
     average = copy.deepcopy(model.state_dict())
@@ -214,8 +221,7 @@ def test_a_model_that_is_made_for_one_evaluation_is_told_as_it_computes(
 def test_a_model_with_other_weights_put_in_is_told_as_it_computes(
     told: list[tuple[Observation, str]], monkeypatch: pytest.MonkeyPatch, swapped: bool
 ) -> None:
-    monkeypatch.setattr(nn.Module, "train", nn.Module.train)
-    evaluations_of_models.install()
+    installed(monkeypatch)
     model = nn.Linear(3, 2)
     watched = Watched(0, list(model.named_parameters()), "")
     watched.wrapped("t.py")
