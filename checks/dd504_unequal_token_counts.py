@@ -108,6 +108,7 @@ from distdoctor.analysis.steps.gradients import backward_lines, places
 from distdoctor.analysis.steps.makers import loss_lines
 from distdoctor.analysis.steps.weighing import (
     MUCH,
+    TWICE,
     Uneven,
     UnevenRanks,
     excess_of,
@@ -135,12 +136,15 @@ def examine(run: Run) -> Iterator[Finding]:
 def _of_ranks(run: Run, found: UnevenRanks) -> Finding:
     counts = ", ".join(f"{one.counts[0]:.0f}" for one in found.worst)
     backward = backward_lines(run, found.ranks)
+    largest = max(found.looks[0], key=lambda one: one.counts[0]).rank
+    always = f", and rank {largest} has the most in each" if found.steady else ""
     return Finding(
         message=f"The losses of {named(found.ranks)} are means over their own tokens "
         "or samples, and are averaged as if of equally many, but their counts differ, "
         f"as {counts} at step {found.worst[0].window}: an element of one rank weighs "
         f"{found.excess:.0%} more than one of another, in the middle of "
-        f"{len(found.looks)} steps, unless each rank is to weigh the same on purpose",
+        f"{len(found.looks)} steps{always}, unless each rank is to weigh the same on "
+        "purpose",
         exhibits=found.worst,
         locations=(
             *loss_lines(run, backward, found.ranks),
@@ -148,7 +152,7 @@ def _of_ranks(run: Run, found: UnevenRanks) -> Finding:
             *places(found.worst, found.ranks, "steps with the mean of means"),
         ),
         certainty=Certainty.LIKELY,
-        severity=Severity.WARNING,
+        severity=None if found.steady and found.excess >= TWICE else Severity.WARNING,
         details={"excess": found.excess, "looked": len(found.looks)},
     )
 

@@ -43,6 +43,13 @@ Source of the figure: a guess, above what padding alone does to batches of a few
 that are drawn at random; so it is a warning.
 """
 
+TWICE = 1.0
+"""The same, where one rank is always the one with the most: then it is no matter of
+which samples were drawn, and an error."""
+
+CHANCE = 0.05
+"""Of one rank having the most in all steps that were looked at, of ranks that draw."""
+
 _MOST_SHARE = 0.75
 """Of the steps that were looked at, those at which ranks' counts differ at all."""
 
@@ -254,12 +261,14 @@ class UnevenRanks:
         looks: What each rank tells of the steps that were looked at.
         worst: The most uneven one of them.
         excess: How much more an element weighs than another, in the middle of those.
+        steady: One rank has the most in each of them, and hardly by chance.
     """
 
     ranks: tuple[int, ...]
     looks: tuple[tuple[Weighed, ...], ...]
     worst: tuple[Weighed, ...]
     excess: float
+    steady: bool
 
 
 def uneven_ranks(run: Run) -> list[UnevenRanks]:
@@ -314,7 +323,9 @@ def _across(
     enough = sum(_apart(of) >= TOLD for of in by_excess) >= _MOST_SHARE * len(alike)
     if excess < FAR or not enough:
         return None
-    return UnevenRanks(ranks, tuple(alike), by_excess[-1], excess)
+    most = {max(range(len(of)), key=lambda n: of[n].counts[0]) for of in alike}
+    steady = len(most) == 1 and len(ranks) ** (1.0 - len(alike)) <= CHANCE
+    return UnevenRanks(ranks, tuple(alike), by_excess[-1], excess, steady)
 
 
 def _apart(looks: Sequence[Weighed]) -> float:
