@@ -31,6 +31,7 @@ from distdoctor.model.events import (
     Unreduced,
     Wrapped,
 )
+from distdoctor.model.observed.handles import Awaited, step_of, step_text
 
 _TOLD = (Kind.LIFE, Kind.BATCH, Kind.THREAD_END, Kind.TOUCHED, Kind.NOTE)
 
@@ -187,9 +188,23 @@ class _History:
         except (OSError, ValueError):
             box.torn += 1
             return
+        if isinstance(observation, Awaited):
+            observation = replace(
+                observation,
+                issued=self._as_known(observation.issued),
+                waited=self._as_known(observation.waited),
+            )
         if observation is not None:  # else of a later release
             event = replace(observation, rank=self.rank, place=place)
             self.events.append((position, event))
+
+    def _as_known(self, way: tuple[str, ...]) -> tuple[str, ...]:
+        """Lines of a way with the names of files that the user knows."""
+        steps = [(text, step_of(text)) for text in way]
+        return tuple(
+            text if step is None else step_text(self.tables.named(step))
+            for text, step in steps
+        )
 
     def batch(self, position: int, record: Any, place: Place | None) -> None:
         """Note a batch; only the last of each loader is kept."""

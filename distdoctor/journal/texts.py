@@ -52,7 +52,12 @@ class Tables:
         file, line, function = (*parted(text), "", "")[:3]
         if not (line.isascii() and line.isdigit()):
             return None
-        return Place(relative(file, self._directory), int(line), function)
+        return self.named(Place(file, int(line), function))
+
+    def named(self, place: Place) -> Place:
+        """A line by the name of its file that the user knows."""
+        file = relative(place.file, self._directory)
+        return Place(file, place.line, place.function)
 
     def _number(self, kind: str, text: str, table: list[Any], make: Any) -> int:
         key = (kind, text)

@@ -16,7 +16,9 @@ from torch.distributed import c10d_logger, distributed_c10d
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from distdoctor.journal import TOUCHED_BY_LINE, TOUCHED_BY_STEP, Kind
+from distdoctor.model.observed.handles import Awaited
 from distdoctor.probes import replacing
+from distdoctor.probes.communication.frames import Way, site, texts, way_here
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.sites import call_site, frame_above, is_users
@@ -36,6 +38,8 @@ _PASSED_THROUGH = frozenset(
 _HANDLES_ONLY = frozenset({"isend", "irecv"})
 
 _MOST_TENSORS = 64  # to compare more would be felt
+
+_MOST_PAIRS = 256  # of ways, that are told; programs have a few
 
 READ_BY = ("tensors", "input_tensors", "inputs", "input_tensor", "input")
 """What operators call the tensors they read (and, some of them, write)."""
@@ -61,13 +65,19 @@ class Handle:
         pending: What the probes know of the call.
         version: Sum of the version counters of what it reads, when it was issued.
         told: Whether it was noted already that it was not waited for.
+        thread: That issued it.
+        way: By which it did; () if that is too long to be told.
     """
 
-    __slots__ = ("pending", "reference", "told", "version")
+    __slots__ = ("pending", "reference", "thread", "told", "version", "way")
 
-    def __init__(self, reference: weakref.ref[Any], pending: Pending) -> None:
+    def __init__(
+        self, reference: weakref.ref[Any], pending: Pending, thread: int
+    ) -> None:
         self.reference = reference
         self.pending = pending
+        self.thread = thread
+        self.way = way_here(2)
         self.version = _version(pending.watched or ())
         self.told = False
 
@@ -90,6 +100,7 @@ class Handles:
         # Until a thread's next call: pybind gives the user this object only if it
         # still lives when torch hands it over.
         self._fresh: dict[int, Any] = {}
+        self._told: set[tuple[Way, Way]] = set()
 
     def hold(self, work: Any, pending: Pending, thread: int) -> None:
         """Remember a handle that is about to be given to the user."""
@@ -100,13 +111,14 @@ class Handles:
             if held is not None and held.reference is reference:
                 del handles[number]
 
-        handles[number] = Handle(weakref.ref(work, dropped), pending)
+        handles[number] = Handle(weakref.ref(work, dropped), pending, thread)
         self._fresh[thread] = work
 
     def forget(self) -> None:
         """The groups are gone, and their handles with them."""
         self.open.clear()
         self._fresh.clear()
+        self._told.clear()
 
     def used(self, work: Any, *, waited: bool) -> None:
         """Note what a handle is used for, the first time."""
@@ -123,6 +135,18 @@ class Handles:
             return
         if not handle.told and _version(handle.tensors) != handle.version:
             _touched(handle, TOUCHED_BY_LINE)
+        if handle.thread == thread:
+            self._awaited(handle)
+
+    def _awaited(self, handle: Handle) -> None:
+        """Note by which ways a call was issued and waited for, each pair once."""
+        issued, waited = handle.way, way_here(2)
+        if not issued or not waited or (issued, waited) in self._told:
+            return
+        if len(self._told) < _MOST_PAIRS:
+            self._told.add((issued, waited))
+            told = Awaited(rank=-1, issued=texts(issued), waited=texts(waited))
+            RECORDER.observe(told, site(issued))
 
     def stepping(self, optimizer: torch.optim.Optimizer) -> None:
         """Note gradients on their way that an optimizer is about to read.
