@@ -6,6 +6,30 @@ What it is
 returned, the tensor belongs to the backend: whoever writes it changes what is sent, and
 whoever reads it may find the old values, the new ones, or a mixture.
 
+No probe sees that a result is read in between; the lines by which a thread came to
+the call and to the wait are noted, and the source shows what is surely run between
+them, in the same function, in those that it calls, and in the callers to which a
+function gives the result back:
+
+    def launch(self, features):
+        work = dist.all_gather_into_tensor(self.room, features, async_op=True)
+        self.pending.append(work)
+        return self.room
+
+    room = pool.launch(features)
+    loss = contrast(own, room.clone())    # too early
+    loss.backward()
+    pool.drain()                          # waits
+
+Such a finding is likely, and no proof, for it is read from the text. It may be wrong
+where a name is given another tensor behind the text's back (`setattr`, a closure), or
+where something waits that does not look so: a library's function, or a stream that is
+in order by itself. Readings are arithmetic, comparisons, `print`, `item`, `clone`,
+`sum` and the like, functions of torch and `nn.functional`, and modules; shapes, views,
+lists, and calls of what nobody knows are none. A test that may never hold, a loop that
+may have no round, or any wait on the way, also for other work, ends the search. What
+`float()` and `to()` give may be the tensor itself, and counts once it is read.
+
 Why it matters
 --------------
 Nothing fails. On a fast network or with small tensors the work is often complete in
@@ -30,6 +54,12 @@ Nobody ever looks at the handle:
 
 Well
 ----
+A result that is only kept until the wait, and shares that are read meanwhile; ways
+alone tell nothing:
+
+    rank 0 | all_reduce(4)@t.py:7&  awaited(issued=t.py:7:f,waited=t.py:9:f)@t.py:7
+    rank 1 | all_reduce(4)@t.py:7&  awaited(issued=t.py:7:f,waited=t.py:9:f)@t.py:7
+
 Waited for late, or by another thread, or through a future, is waited for:
 
     rank 0 | all_reduce(4)@t.py:7&  all_reduce(4)@t.py:7&  leave  exit=0
@@ -53,7 +83,9 @@ A message is sent and forgotten:
 Unknown
 -------
 A rank without a journal may have touched what it must not. A change through `.data` or
-of a part of a larger buffer, and a read, leave no trace that a probe could see.
+of a part of a larger buffer leaves no trace that a probe could see, and a reading is
+told only where the source surely shows it: not of tensors that are items of something
+(`rooms[n]`, `p.grad for p in …`), nor where another thread waits.
 
     rank 0 | start=2  all_reduce(4)  exit=0
     rank 1 | ?

@@ -1,6 +1,7 @@
 """Asynchronous work that is waited for late, in another order, or by a thread.
 
-Nothing is touched before its wait: other parts of one buffer are, and copies.
+Nothing is used before its wait: other parts of one buffer are, and copies, and what
+is only sent.
 """
 
 import threading
@@ -51,6 +52,47 @@ def prefetch(steps: int) -> None:
         handle.wait()
 
 
+class Feed:
+    """Gathers one batch ahead; who takes a room gets that of the call before."""
+
+    def __init__(self) -> None:
+        self.room = torch.zeros(0)
+        self.work: dist.Work | None = None
+
+    def finish(self) -> torch.Tensor:
+        """Wait for what is on its way, and give it."""
+        if self.work is not None:
+            self.work.wait()
+            self.work = None
+        return self.room
+
+    def turn(self, share: torch.Tensor) -> torch.Tensor:
+        """Begin to gather, and give what was gathered before."""
+        before = self.finish()
+        self.room = torch.zeros(dist.get_world_size() * len(share))
+        self.work = dist.all_gather_into_tensor(self.room, share, async_op=True)
+        return before
+
+
+def overlap(feed: Feed, share: torch.Tensor) -> float:
+    """Compute with shares, shapes and originals while results are on their way."""
+    total = feed.turn(share).sum()
+    mean = share.clone()
+    work = dist.all_reduce(mean, async_op=True)
+    size = mean.shape[0] * dist.get_world_size()
+    rooms = [mean.view(2, -1)]
+    total = total + share.mean()
+    sent = torch.full_like(share, dist.get_rank())
+    message = dist.isend(sent, 1) if dist.get_rank() == 0 else dist.irecv(sent, 0)
+    if dist.get_rank() == 0:
+        total = total + sent.sum()
+    if message is not None:
+        message.wait()
+    if work is not None:
+        work.wait()
+    return (total + torch.cat(rooms).sum() / size).item()
+
+
 def report(losses: list[torch.Tensor], group: dist.ProcessGroup) -> None:
     """A thread that averages the losses, on a group of its own."""
     for loss in losses:
@@ -78,6 +120,10 @@ def main() -> None:
     reporter = threading.Thread(target=report, args=(losses, metrics))
     reporter.start()
     prefetch(4)
+    feed = Feed()
+    for batch in torch.randn(3, WIDTH):
+        overlap(feed, batch)
+    feed.finish().sum().item()
     reporter.join()
     for handle in waiting:  # of all steps, after the last one
         if handle is not None:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from distdoctor.analysis.communication.early_reads import EarlyRead, reads
 from distdoctor.analysis.communication.wait_for import gone
 from distdoctor.analysis.evidence import ended_well
-from distdoctor.analysis.reasons import Divergence, Why, capital, s
+from distdoctor.analysis.reasons import SOURCE, Divergence, Why, capital, s
 from distdoctor.analysis.remembered import remembered
 from distdoctor.model.events import Call, Event, Place, Touched
 from distdoctor.model.findings import Certainty, Location, Role
@@ -23,10 +24,13 @@ _OFTEN = 2
 
 
 def early(run: Run) -> Iterator[Divergence]:
-    """What was touched too early; where nothing was, what nobody ever waited for."""
+    """What was used too early; where nothing was, what nobody ever waited for."""
     touched = list(_touched(run))
     yield from touched
-    if not touched:
+    read = [one for one in reads(run) if one.issued not in _issued(run)]
+    for one in read:
+        yield _read(run, one)
+    if not touched and not read:
         yield from _never_waited_for(run)
 
 
@@ -142,6 +146,34 @@ def _touched(run: Run) -> Iterator[Divergence]:
             + (f" at {first.place}" if first.place and not stepped else "")
             + f", {len(events)} times.",
         )
+
+
+def _issued(run: Run) -> set[Place | None]:
+    """Lines of calls whose tensors were touched."""
+    return {event.issued for rank in run.seen for event in run.of(Touched, rank)}
+
+
+def _read(run: Run, one: EarlyRead) -> Divergence:
+    ranks, issued, waited = one.ranks, one.issued, one.waited
+    found = _divergence(
+        run,
+        ranks,
+        one.cause,
+        [
+            (one.read, "read here, before the wait"),
+            (issued, "issued here"),
+            (waited, "waited for here"),
+        ],
+        f"{capital(named(ranks))} issue{s(ranks)} {one.op} at {issued} and "
+        f"wait{s(ranks)} for it at {waited}; in between, {one.read} reads its result, "
+        "as the source shows: it may find the values from before the call, those from "
+        "after it, or some of both.",
+    )
+    return replace(
+        found,
+        certainty=Certainty.LIKELY,
+        details={**found.details, SOURCE: str(one.read)},
+    )
 
 
 @dataclass(frozen=True, slots=True)
