@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from distdoctor.model.findings import Finding, Severity, Sick, Verdict
+from distdoctor.model.findings import Certainty, Finding, Severity, Sick, Verdict
 
 CAUSES: Mapping[str, tuple[str, ...]] = {
     # Who died of what another rank did to a file; see `_AT_ONE_LINE`.
@@ -62,6 +62,10 @@ _OF_SOME = frozenset((code, "DD505") for code in ("DD101", "DD102", "DD108", "DD
 
 Where no rank averages, no call is missing.
 """
+
+_EARLY = "DD113"
+"""A result that is likely read too early may be a figure that is but logged, and
+explains nothing then; what was seen to be changed, or not waited for, does."""
 
 _RANK_OF = {Severity.ERROR: 2, Severity.WARNING: 1, Severity.NOTE: 0}
 
@@ -127,6 +131,8 @@ def _may_explain(cause: Told, effect: Told) -> bool:
         lines = {one.place for one in cause.finding.locations}
         if not any(one.place in lines for one in effect.finding.locations[:1]):
             return False
+    if cause.sick.code == _EARLY and cause.finding.certainty is Certainty.LIKELY:
+        return False
     if (effect.sick.code, cause.sick.code) in _OF_SOME:
         return bool(cause.finding.culprits)
     mine, theirs = _ranks(cause.finding), _ranks(effect.finding)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from graphlib import TopologicalSorter
 
 import pytest
@@ -10,6 +11,7 @@ from distdoctor.catalogue import every_check
 from distdoctor.causality import CAUSES, flat, told
 from distdoctor.model.events import Left, Place
 from distdoctor.model.findings import (
+    Certainty,
     Finding,
     Location,
     Role,
@@ -37,6 +39,16 @@ def at(code: str, *lines: int) -> Sick:
 
 def codes(*verdicts: Verdict) -> list[str]:
     return [one.sick.code for one in told(verdicts)]
+
+
+def test_a_result_that_is_but_likely_read_early_explains_nothing() -> None:
+    early = sick("DD113")
+    likely = replace(early.findings[0], certainty=Certainty.LIKELY)
+    assert codes(sick("DD405"), early) == ["DD113"]
+    assert codes(sick("DD405"), replace(early, findings=(likely,))) == [
+        "DD405",
+        "DD113",
+    ]
 
 
 def test_the_order_of_causes_has_no_circle() -> None:
