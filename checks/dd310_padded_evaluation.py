@@ -94,11 +94,12 @@ def examine(run: Run) -> Iterator[Finding]:
                 f"The evaluation of {class_of(some[0])} reads "
                 f"{one.evaluated - one.repeated:,} samples as {one.evaluated:,}: "
                 f"{one.repeated:,} come twice, to fill up the {len(some)} ranks' "
-                f"shares, and {call.op} adds up the results, unless they are left out"
+                f"shares, and {call.op} adds up the results"
+                + ("" if one.counted else ", unless they are left out")
             ),
             exhibits=(*(each.read for each in some[:_SHOWN]), *one.combined[:_SHOWN]),
             locations=(*locations(run, some, (SAMPLER, LOADER, LOOP), ranks), added),
-            certainty=Certainty.LIKELY,
+            certainty=Certainty.PROVED if one.counted else Certainty.LIKELY,
             details={"evaluated": one.evaluated, "twice": one.repeated},
         )
     require_whole(run)

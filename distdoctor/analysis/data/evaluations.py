@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from distdoctor.analysis.data.metrics import contributed
 from distdoctor.analysis.data.passes import (
     Meeting,
     Pass,
@@ -17,6 +18,7 @@ from distdoctor.analysis.data.passes import (
 )
 from distdoctor.analysis.data.splits import leaks
 from distdoctor.model.events import Call
+from distdoctor.model.observed.metrics import Contributed
 from distdoctor.model.run import Run
 
 _REDUCING = frozenset(("all_reduce", "reduce"))
@@ -34,12 +36,14 @@ class Padded:
         repeated: Samples that were evaluated more than once.
         evaluated: Samples, each as often as it was.
         combined: By rank, the call that put the results together.
+        counted: Their number was put together as well, with those that come twice.
     """
 
     meeting: Meeting
     repeated: int
     evaluated: int
     combined: tuple[Call, ...]
+    counted: bool
 
 
 def padded(run: Run) -> Iterator[Padded]:
@@ -57,10 +61,35 @@ def padded(run: Run) -> Iterator[Padded]:
             continue
         combined = [_combined(run, one) for one in meeting.passes]
         calls = tuple(call for call in combined if call is not None)
-        if len(calls) == len(combined):
-            told.add(place)
-            evaluated = sum(len(one.samples) for one in meeting.passes)
-            yield Padded(meeting, repeated, evaluated, calls)
+        if len(calls) < len(combined):
+            continue
+        evaluated = sum(len(one.samples) for one in meeting.passes)
+        sums = list(_sums(run, meeting))
+        counted = any(_counts(one, evaluated, evaluated - repeated) for one in sums)
+        if not counted and any(
+            _counts(one, evaluated - repeated, evaluated) for one in sums
+        ):
+            continue  # those that come twice were left out
+        told.add(place)
+        yield Padded(meeting, repeated, evaluated, calls, counted)
+
+
+def _sums(run: Run, meeting: Meeting) -> Iterator[float]:
+    """What the numbers come to that ranks put together after an evaluation."""
+    given: dict[tuple[str, int], list[Contributed]] = {}
+    for one in meeting.passes:
+        for call, told in contributed(run, one.rank):
+            if one.read.number in told.passes:
+                given.setdefault((call.group, call.ordinal), []).append(told)
+    for some in given.values():
+        if len(some) == len(meeting.passes):
+            yield sum(told.total for told in some)
+            yield from map(sum, zip(*(told.values for told in some), strict=False))
+
+
+def _counts(total: float, this: int, not_that: int) -> bool:
+    """Whether a number is so many, or as many times something; and not the other."""
+    return total > 0.0 and total % this == 0.0 and total % not_that != 0.0
 
 
 def _repeated(run: Run, meeting: Meeting) -> int:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.replication.replicas import replicas
 from distdoctor.analysis.source.singled import by_argument
 from distdoctor.analysis.source.ways import Ways
+from distdoctor.analysis.steps.courses import courses
 from distdoctor.model.events import Place
 from distdoctor.model.observed.gradients import Holds
 from distdoctor.model.observed.settings import Arguments, Hyperparameters
@@ -60,11 +62,39 @@ def differing(run: Run) -> Iterator[Differing]:
             if optimizer in known or len(by_rank) < len(ranks):
                 continue
             settings = dict(_unequal(by_rank))
-            if settings:
+            if settings and not _went_the_same_way(run, ranks, optimizer):
                 known.add(optimizer)
                 few = _minority(settings, ranks)
                 told_by = () if few else _singled_out(run, by_rank, settings, ranks)
                 yield Differing(by_rank, settings, few or told_by, bool(told_by), ranks)
+
+
+def _went_the_same_way(run: Run, ranks: Sequence[int], optimizer: int) -> bool:
+    """Whether ranks made unlike numbers of steps, through the same settings.
+
+    So it is with `Join`: who has fewer batches in each epoch is in the next one at a
+    step at which others are not.
+    """
+    steps = {
+        one.rank: one.steps
+        for one in courses(run)
+        if one.optimizer == optimizer and one.rank in ranks
+    }
+    if len(steps) < len(ranks) or len(set(steps.values())) == 1:
+        return False
+    ways = [
+        [
+            values
+            for values, _ in groupby(
+                (one.names, one.values)
+                for one in run.of(Hyperparameters, rank)
+                if one.optimizer == optimizer
+            )
+        ]
+        for rank in ranks
+    ]
+    longest = max(ways, key=len)
+    return all(way == longest[: len(way)] for way in ways)
 
 
 def _by_step(

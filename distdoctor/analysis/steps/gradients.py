@@ -286,6 +286,10 @@ def joined_later(run: Run, chapter: Chapter, positions: Iterable[int]) -> bool:
     return all(_sends(run, seen, fitting) >= whole for seen in of_ranks)
 
 
+_MOST_BESIDE = 8
+"""Numbers that are sent along with all weights of a model in one tensor."""
+
+
 def _sends(run: Run, seen: Sequence[Gradients], fitting: Sequence[int]) -> int:
     """Elements that a rank sent after its last step, in calls of these sizes.
 
@@ -305,7 +309,11 @@ def _sends(run: Run, seen: Sequence[Gradients], fitting: Sequence[int]) -> int:
         *({int(site) for site in sites[a:b] if site} for a, b in pairwise(ends))
     )
     sent = sent_in_each(run, rank)[ends[-1] :]
-    counted = np.isin(sent, fitting) & ~np.isin(sites[ends[-1] :], list(steady))
+    # All of them at once may come with a few figures, such as the number of samples.
+    whole = max(fitting)
+    packed = (sent >= whole) & (sent <= whole + _MOST_BESIDE)
+    counted = np.isin(sent, fitting) | packed
+    counted &= ~np.isin(sites[ends[-1] :], list(steady))
     return int(sent[counted].sum())
 
 

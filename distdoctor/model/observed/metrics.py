@@ -17,6 +17,7 @@ class Contributed(Observation):
 
     passes: tuple[int, ...] = ()  # `Read.number` of the evaluations before it
     values: tuple[float, ...] = ()  # none if they are many, or no floating-point ones
+    total: float = 0.0  # of all it gave, also of a matrix of counts; 0.0: not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

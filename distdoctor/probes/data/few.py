@@ -13,6 +13,23 @@ MOST_VALUES = 8
 """Numbers of a call that are noted; those of more are no few figures."""
 
 
+MOST_SUMMED = 4096
+"""Numbers of a call whose sum is noted, such as the cells of a confusion matrix."""
+
+
+def total_of(argument: Any) -> float:
+    """The sum of all numbers in tensors; 0.0 if they are many, or cannot be read."""
+    if is_capturing():
+        return 0.0
+    tensors = argument if isinstance(argument, list | tuple) else [argument]
+    if not all(type(one) is Tensor and one.is_cpu for one in tensors):
+        return 0.0
+    if sum(one.numel() for one in tensors) > MOST_SUMMED:
+        return 0.0
+    total = sum(float(one.detach().double().sum()) for one in tensors)
+    return total if math.isfinite(total) else 0.0
+
+
 def few_values(floating: int, argument: Any) -> tuple[float, ...]:
     """The numbers in tensors; none if they are many, or cannot be read.
 

@@ -15,7 +15,7 @@ import sys
 from typing import Any
 
 from distdoctor.model.observed.metrics import Contributed, Reported
-from distdoctor.probes.data.few import few_values
+from distdoctor.probes.data.few import few_values, total_of
 from distdoctor.probes.data.figures import FIGURES
 from distdoctor.probes.handling import notice
 from distdoctor.probes.harmless import harmless
@@ -82,8 +82,12 @@ class Metrics:
         if self._told >= _MOST_TOLD:
             return
         self._told += 1
-        values = few_values(floating, argument)
-        told = Contributed(rank=-1, passes=self.passes, values=values)
+        told = Contributed(
+            rank=-1,
+            passes=self.passes,
+            values=few_values(floating, argument),
+            total=total_of(argument),
+        )
         RECORDER.observe(told, site)
 
     @harmless

@@ -22,7 +22,8 @@ _MOST_TIMES = 6  # that they are looked for anew, in a job of many trainings
 
 _MOST_NAMES = 50
 
-_Seen: TypeAlias = tuple[weakref.ref[Tensor], str, int]
+_Seen: TypeAlias = tuple[weakref.ref[Tensor], str, int, int]
+"""A parameter, its name, and fingerprints of its values and of its gradient."""
 
 _candidates: list[_Seen] = []
 
@@ -49,7 +50,7 @@ def look(step: int) -> None:
     step -= _looks.since
     if step == _FIRST:
         _candidates[:] = [
-            (weakref.ref(parameter), name, prints.of_tensor(prints.local(parameter)))
+            (weakref.ref(parameter), name, _print(parameter), _print(parameter.grad))
             for name, parameter in _unheld()
         ]
     elif step == _SECOND and _candidates:
@@ -59,11 +60,16 @@ def look(step: int) -> None:
 def _tell(step: int) -> None:
     still = {id(parameter) for _, parameter in _unheld()}
     names, changed, site = [], False, ""
-    for reference, name, seen in _candidates:
+    for reference, name, seen, given in _candidates:
         parameter = reference()
-        if parameter is not None and id(parameter) in still:
+        # A gradient that stays what it was is left from a training that is over.
+        if (
+            parameter is not None
+            and id(parameter) in still
+            and _print(parameter.grad) != given
+        ):
             names.append(name)
-            changed |= prints.of_tensor(prints.local(parameter)) != seen
+            changed |= _print(parameter) != seen
             site = site or additions.site_of(parameter)
     _candidates.clear()
     if names:
@@ -92,6 +98,10 @@ def _unheld() -> list[tuple[str, Tensor]]:
                 found[id(parameter)] = parameter
     unheld = optimizers.unheld(found.values())
     return list(zip(optimizers.names_of(unheld), unheld, strict=True)) if unheld else []
+
+
+def _print(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else prints.of_tensor(prints.local(tensor))
 
 
 def turn() -> None:
