@@ -246,7 +246,10 @@ def _has_counterpart(
         name = called(node)
         if not name or node.lineno == line:
             continue
-        if name not in names and not _makes(sides.program, name, call.op):
+        makes = name in names or _makes(sides.program, name, call.op)
+        if not makes or (
+            sides.program.is_library(node, function) and call.op not in name
+        ):
             continue
         every = conditions(function, node.lineno)
         theirs = [

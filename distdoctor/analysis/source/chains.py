@@ -50,6 +50,8 @@ def _callers(program: Program, function: Function) -> list[tuple[Function, int]]
     found = [(use.function, use.line) for use in program.applied(function)]
     for use in program.calls.get(name, []):
         assert isinstance(use.node, ast.Call)
+        if program.is_library(use.node, use.function):
+            continue
         by_attribute = isinstance(use.node.func, ast.Attribute)
         if by_attribute or not function.is_method or name != function.simple_name:
             found.append((use.function, use.line))

@@ -6,6 +6,7 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 
 MODULE = "<module>"
 """Name of what stands in a file outside of all functions."""
@@ -76,6 +77,8 @@ class Program:
         self._named: dict[str, list[Function]] = defaultdict(list)
         self._bound: dict[Function, set[str]] = defaultdict(set)
         self._looped: dict[Function, set[str]] = defaultdict(set)
+        self._libraries: dict[str, set[str]] = defaultdict(set)
+        own = {PurePath(file).stem for file in texts}
         for file, text in sorted(texts.items()):
             try:
                 tree = ast.parse(text)
@@ -84,6 +87,7 @@ class Program:
             module = Function(file, MODULE, tree, None)
             self._add(module)
             self._index(tree, module, "", {})
+            self._libraries[file] = _imported(tree) - own
 
     def named(self, name: str) -> list[Function]:
         """Functions of this simple name."""
@@ -130,6 +134,18 @@ class Program:
                 else name in self.stored
             )
         ]
+
+    def is_library(self, call: ast.Call, function: Function) -> bool:
+        """Whether what is called belongs to a module that is none of the user's files.
+
+        `torch.save(x)` is no call of a method `save` of the user's.
+        """
+        root = call.func
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        if root is call.func or not isinstance(root, ast.Name):
+            return False
+        return root.id in self._libraries[function.file]
 
     def applied(self, function: Function) -> list[Use]:
         """Calls `Name.apply(…)` by which torch comes to the `forward` of class `Name`.
@@ -260,6 +276,16 @@ class Program:
                 self.unpacked[function, part.id].append(use)
             else:
                 self.stored[part.attr].append(use)
+
+
+def _imported(tree: ast.Module) -> set[str]:
+    """Names by which a file knows modules, and what it imports out of them."""
+    return {
+        one.asname or one.name.partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for one in node.names
+    }
 
 
 def called(call: ast.Call) -> str:
