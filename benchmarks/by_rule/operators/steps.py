@@ -40,6 +40,8 @@ def _windows(base: Base) -> Iterator[tuple[ast.For, ast.If]]:
             rounds = base.count(node, 0)
             steps = base.count(node.body[0], 0)
             outside = any(has(one, "backward") for one in loop.body if one is not node)
+            # With a backward pass of its own it steps another model, now and then.
+            outside = outside and not has(node, "backward")
             if counted and outside and has(node, "step") and 0 < steps <= rounds // 2:
                 yield loop, node
 

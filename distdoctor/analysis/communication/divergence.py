@@ -18,6 +18,7 @@ from distdoctor.analysis.communication.arguments import singled_out, with_makers
 from distdoctor.analysis.communication.callbacks import called_back
 from distdoctor.analysis.communication.camps import camps
 from distdoctor.analysis.communication.children import in_children
+from distdoctor.analysis.communication.crossing import crossed
 from distdoctor.analysis.communication.deaths import deaths
 from distdoctor.analysis.communication.departures import departed
 from distdoctor.analysis.communication.devices import wrong_device
@@ -91,7 +92,7 @@ def _explained(run: Run) -> list[Divergence]:
     for explain in _CAUSES:
         if not found:
             found += explain(run)
-    found += circle(run, found)
+    found += [_read(run, one, _OF_A_CIRCLE) for one in circle(run, found)]
     for explain in _SIGNS:
         if not found:
             found += explain(run)
@@ -147,8 +148,19 @@ def _by_the_source(
     return [_read(run, divergence, _OF_A_MEETING) for divergence in told]
 
 
-_OF_A_MEETING = (singled_out, overtaken, forked, left_by_one_side, gone_on_alone)
+_OF_A_MEETING = (
+    crossed,
+    singled_out,
+    overtaken,
+    forked,
+    left_by_one_side,
+    gone_on_alone,
+)
 """What reads the source for the place where ranks part, one after the other."""
+
+
+_OF_A_CIRCLE = (left_by_one_side,)
+"""What tells that a circle is but the end of it: one side has left a loop."""
 
 
 def _read(

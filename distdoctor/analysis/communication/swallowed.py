@@ -105,7 +105,7 @@ def _left_out(run: Run, divergence: Divergence) -> bool:
     if divergence.why is Why.SKIPPED:
         remarks = {line.remark for line in divergence.elsewhere}
         if LEFT_LOOP in remarks:
-            return kept_rounds(run, divergence)
+            return kept_rounds(run, divergence) or _had_the_batches(run, divergence)
         return SKIPPED_HERE in remarks
     if divergence.why not in {Why.FINISHED, Why.UNEVEN} or isinstance(
         divergence.cause, Batch
@@ -120,6 +120,30 @@ def _left_out(run: Run, divergence: Divergence) -> bool:
         for mine in had
         for theirs in begun
         for place in theirs
+    )
+
+
+def _had_the_batches(run: Run, divergence: Divergence) -> bool:
+    """Whether a loader gave the ranks as much, by now, in the loop they are behind."""
+    heads = {
+        (one.place.file, one.place.line)
+        for one in divergence.elsewhere
+        if one.remark == LEFT_LOOP
+    }
+    counts = {
+        rank: Counter(
+            {
+                place: count
+                for place, count in _batches(run, rank).items()
+                if place is not None and (place.file, place.line) in heads
+            }
+        )
+        for rank in (*divergence.culprits, *divergence.victims)
+    }
+    return all(
+        counts[mine] and counts[theirs] and counts[mine] >= counts[theirs]
+        for mine in divergence.culprits
+        for theirs in divergence.victims
     )
 
 

@@ -134,6 +134,9 @@ def _told_as_left(
     inside, outside = sides_of
     loop = found.loop
     call, other = told.calls[inside[0]], told.calls[outside[0]]
+    if told.group is None:  # of a circle through several groups
+        group = next((one for one in run.groups if one.name == call.group), None)
+        told = replace(told, group=group, ordinal=call.ordinal)
     handler = handler_around(run, way)
     swallowing = [] if handler is None else [handler.place]
     if found.after_all:
@@ -162,7 +165,7 @@ def _told_as_left(
         culprits=tuple(outside),
         victims=tuple(inside),
         certainty=Certainty.LIKELY,
-        elsewhere=(*lines, *told.elsewhere),
+        elsewhere=lines if told.why is Why.CIRCLE else (*lines, *told.elsewhere),
         story=f"{capital(named(outside))} {gone} the loop at "
         f"{loop.place} and {waits(outside)} in {other.op} ({other.place}), while "
         f"{named(inside)} {waits(inside)} in {call.op} ({where_of(told)}), in "
@@ -176,7 +179,7 @@ def _tied(told: Divergence) -> Iterator[tuple[list[int], list[int]]]:
     if len(found) != 2 or None in found:
         return
     first, second = found.values()
-    if told.why in _UNLIKE:
+    if told.why in {*_UNLIKE, Why.CIRCLE}:
         yield from (
             (one, other)
             for one, other in ((first, second), (second, first))
