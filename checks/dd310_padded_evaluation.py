@@ -36,6 +36,13 @@ The outcome of each sample is gathered, and what came twice can be left out:
     rank 1 | wrap=ddp:a  held(names=x,rows=7)  read(length=5,samples=1+3+0)@t.py:9
            | all_gather(3)@t.py:12  leave
 
+What came twice was masked: the number that is added up is that of the samples.
+
+    rank 0 | wrap=ddp:a  held(names=x,rows=7)  read(length=5,samples=0+2+4)@t.py:9
+           | all_reduce(25)@t.py:12  contributed(passes=0,total=3)@t.py:12  leave
+    rank 1 | wrap=ddp:a  held(names=x,rows=7)  read(length=5,samples=1+3+0)@t.py:9
+           | all_reduce(25)@t.py:12  contributed(passes=0,total=2)@t.py:12  leave
+
 Each evaluates all of it:
 
     rank 0 | wrap=ddp:a  held(names=x,rows=7)  read(length=5,samples=0-4)@t.py:9

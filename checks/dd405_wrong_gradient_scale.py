@@ -46,6 +46,19 @@ The last bucket of gradients is sent behind the loop that divides:
            | gradients(step=4,passes=1,probed=0+1,own=2+3,used=3+2.5,factor=1)@t.py:9
            | exit=0
 
+They are sent as bfloat16, and one of them hardly tells: its elements cancel.
+
+    rank 0 | holds(names=v+w,sizes=4+4)@t.py:5  all_reduce(8)@t.py:8
+           | gradients(step=2,passes=1,norms=1+9,probed=0+1,own=1+.2,used=3+.5,factor=1)
+           | gradients(step=3,passes=1,norms=1+9,probed=0+1,own=1+.2,used=3+.8,factor=1)
+           | gradients(step=4,passes=1,norms=1+9,probed=0+1,own=1+.2,used=3+.5,factor=1)
+           | exit=0
+    rank 1 | holds(names=v+w,sizes=4+4)@t.py:5  all_reduce(8)@t.py:8
+           | gradients(step=2,passes=1,norms=1+9,probed=0+1,own=2+.1,used=3+.5,factor=1)
+           | gradients(step=3,passes=1,norms=1+9,probed=0+1,own=2+.1,used=3+.8,factor=1)
+           | gradients(step=4,passes=1,norms=1+9,probed=0+1,own=2+.1,used=3+.5,factor=1)
+           | exit=0
+
 Well
 ----
 DDP averages, and a hook doubles the gradient of one layer:

@@ -71,6 +71,15 @@ A part of the model belongs to one rank, and has an optimizer of its own:
     rank 0 | wrap=ddp:w  hyperparameters(optimizer=1,names=0.lr,values=0.1)@t.py:8
     rank 1 | wrap=ddp:w  hyperparameters(optimizer=1,names=0.lr,values=0.2)@t.py:8
 
+One rank has fewer batches in each epoch, under `Join`, and is in the next one earlier:
+
+    rank 0 | wrap=ddp:w  hyperparameters(shared,step=1,names=0.lr,values=0.1)@t.py:8
+           | hyperparameters(shared,step=9,names=0.lr,values=0.1)@t.py:8
+           | cycle(step=1,words=clear+backward+step,more=15)@t.py:8  exit=0
+    rank 1 | wrap=ddp:w  hyperparameters(shared,step=1,names=0.lr,values=0.1)@t.py:8
+           | hyperparameters(shared,step=9,names=0.lr,values=0.05)@t.py:8
+           | cycle(step=1,words=clear+backward+step,more=12)@t.py:8  exit=0
+
 Unknown
 -------
 A rank without a journal may have others:

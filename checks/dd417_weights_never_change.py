@@ -48,6 +48,18 @@ One of two models, which backward trains on both ranks, is stepped on one of the
            | gradients(step=1,prints=1,norms=1,weights=7)@t.py:9
            | gradients(step=2,prints=2,norms=1,weights=8)@t.py:9  exit=0
 
+Weights that are sent when the model begins do not make up for that:
+
+    rank 0 | wrap=ddp:w  broadcast(4)@t.py:3  holds(names=w,sizes=4,averaged=0)@t.py:5
+           | gradients(step=1,prints=1,norms=1,weights=7)@t.py:9
+           | gradients(step=2,prints=2,norms=1,weights=8)@t.py:9
+           | holds(optimizer=1,names=v,sizes=4,averaged=0)@t.py:15
+           | gradients(optimizer=1,step=1,prints=3,norms=1,weights=5)@t.py:19
+           | gradients(optimizer=1,step=2,prints=4,norms=1,weights=6)@t.py:19  exit=0
+    rank 1 | wrap=ddp:w  broadcast(4)@t.py:3  holds(names=w,sizes=4,averaged=0)@t.py:5
+           | gradients(step=1,prints=1,norms=1,weights=7)@t.py:9
+           | gradients(step=2,prints=2,norms=1,weights=8)@t.py:9  exit=0
+
 It steps, with gradients that are zero:
 
     rank 0 | holds(names=w,sizes=4)@t.py:5

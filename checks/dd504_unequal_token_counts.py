@@ -36,6 +36,23 @@ One rank's batches have far fewer tokens than those of the other, step by step:
            | weighed(window=2,batches=1,factors=1,counts=30)@t.py:9
            | weighed(window=3,batches=1,factors=1,counts=70)@t.py:9  exit=0
 
+One of two ranks has twice as many in each step:
+
+    rank 0 | wrap=ddp:w  gradients(step=1,prints=3)
+           | weighed(window=1,batches=1,factors=1,counts=40)@t.py:9
+           | weighed(window=2,batches=1,factors=1,counts=30)@t.py:9
+           | weighed(window=3,batches=1,factors=1,counts=35)@t.py:9
+           | weighed(window=4,batches=1,factors=1,counts=45)@t.py:9
+           | weighed(window=8,batches=1,factors=1,counts=40)@t.py:9
+           | weighed(window=16,batches=1,factors=1,counts=40)@t.py:9  exit=0
+    rank 1 | wrap=ddp:w  gradients(step=1,prints=3)
+           | weighed(window=1,batches=1,factors=1,counts=90)@t.py:9
+           | weighed(window=2,batches=1,factors=1,counts=85)@t.py:9
+           | weighed(window=3,batches=1,factors=1,counts=80)@t.py:9
+           | weighed(window=4,batches=1,factors=1,counts=99)@t.py:9
+           | weighed(window=8,batches=1,factors=1,counts=90)@t.py:9
+           | weighed(window=16,batches=1,factors=1,counts=95)@t.py:9  exit=0
+
 Well
 ----
 Those of ranks differ a little, as padded batches do:

@@ -1,5 +1,6 @@
 """What the source tells of ranks: conditions of a line, values by rank, callers."""
 
+import ast
 from textwrap import dedent
 
 import pytest
@@ -227,3 +228,45 @@ def test_a_program_that_leads_everywhere_is_given_up_in_time() -> None:
     lines = [f"{a} = {' + '.join(names)}" for a in names for _ in range(4)]
     source = "\n".join([*lines, "if n0 + get_rank():", "    HERE()"])
     assert who_comes_to(source) == [None] * RANKS
+
+
+def test_what_a_library_offers_is_no_function_of_the_users() -> None:
+    text = dedent("""
+        import torch
+        from parts import io
+        from torch import nn
+        def save(): pass
+        torch.save(1)
+        io.save(1)
+        nn.save(1)
+        self.save(1)
+        save()
+    """)
+    program = Program({"t.py": text, "parts.py": ""})
+    uses = [use for use in program.calls["save"] if isinstance(use.node, ast.Call)]
+    found = {use.line for use in uses if program.is_library(use.node, use.function)}
+    assert found == {line_of(text, "torch.save"), line_of(text, "nn.save")}
+    callers = {chain[0].line for chain in chains_to(program, Place("t.py", 5, "save"))}
+    assert callers.isdisjoint(found)
+
+
+def test_what_is_applied_comes_to_the_forward_of_an_autograd_function() -> None:
+    text = dedent("""
+        class Exchange(Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x
+        class Other(Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x
+        def step(x):
+            return Exchange.apply(x)
+    """)
+    program = Program({"t.py": text})
+    inside = Place("t.py", 5, "Exchange.forward")
+    assert [[one.line for one in chain] for chain in chains_to(program, inside)] == [
+        [line_of(text, "apply"), 5]
+    ]
+    other = Place("t.py", 9, "Other.forward")
+    assert chains_to(program, other) == [(other,)]

@@ -293,3 +293,107 @@ def test_a_break_for_one_rank_has_let_it_out_of_its_loop(rank: int) -> None:
     told = {line.remark for line in found.elsewhere}
     assert ("left this loop" in told) is (rank == 0)
     assert rank or found.culprits == (0,)
+
+
+STAGES = cleandoc("""
+    def warm_up():
+        for batch in loader:
+            all_reduce(batch)
+    def tune():
+        barrier()
+    for stage in {stages}:
+        stage()
+""")
+
+
+@pytest.mark.parametrize(
+    ("stages", "culprits"),
+    [
+        ("(warm_up, tune)", (1,)),
+        ("enumerate([warm_up, tune])", (1,)),
+        ("(tune, warm_up)", ()),
+        ("(warm_up, tune, warm_up)", ()),
+        ("plan()", ()),
+    ],
+)
+def test_of_a_loop_over_functions_their_order_tells_who_is_further(
+    stages: str, culprits: tuple[int, ...]
+) -> None:
+    stacks = {
+        0: [frame(3, "warm_up"), frame(7, "<module>")],
+        1: [frame(5, "tune"), frame(7, "<module>")],
+    }
+    assert left(STAGES.format(stages=stages), stacks).culprits == culprits
+
+
+TWO_LOOPS = cleandoc("""
+    def train():
+        for batch in loader:
+            all_reduce(batch)
+    def save():
+        for shard in shards:
+            barrier()
+    train()
+    save()
+""")
+
+
+def test_who_is_further_may_be_in_a_loop_of_its_own_by_now() -> None:
+    stacks = {
+        0: [frame(3, "train"), frame(7, "<module>")],
+        1: [frame(6, "save"), frame(8, "<module>")],
+    }
+    assert left(TWO_LOOPS, stacks).culprits == (1,)
+    before = {0: stacks[0], 1: [frame(6, "save"), frame(7, "<module>")]}
+    assert left(TWO_LOOPS, before).culprits == ()
+
+
+AFTER_EPOCHS = cleandoc("""
+    def main():
+        for epoch in range(3):
+            all_reduce(epoch)
+        barrier()
+    main()
+""")
+
+
+def test_who_has_come_through_the_round_of_the_others_left_out_its_call() -> None:
+    stacks = {
+        0: [frame(3, "main", 0), frame(5, "<module>")],
+        1: [frame(4, "main", 2), frame(5, "<module>")],
+    }
+    found = left(AFTER_EPOCHS, stacks)
+    assert found.culprits == (1,)
+    assert "has come through that round of the loop at t.py:2" in found.story
+
+
+def test_ranks_that_their_own_data_let_out_are_told_by_the_jump() -> None:
+    source = TWO_PARTS.replace(
+        "all_reduce(batch)", "all_reduce(batch); loss = torch.rand(()).item()"
+    ).replace("\ndef save", "\n        if loss < 0.1: break\ndef save")
+    moved = MOST_SAVE.replace("t.py:5", "t.py:6")
+    stacks = {
+        0: [frame(6, "save"), frame(9, "<module>")],
+        1: [frame(6, "save"), frame(9, "<module>")],
+        2: [frame(3, "train"), frame(8, "<module>")],
+    }
+    run = replace(sketch(moved), sources={"t.py": source}, stacks=stacks)
+    (found,) = divergences(run)
+    assert (found.why, found.culprits) == (Why.SKIPPED, (2,))
+    assert "left by `if loss < 0.1: break`" in found.story
+
+
+CIRCLE = """
+    group pair | 0 1
+    rank 0 | barrier@t.py:5  all_reduce(4)/pair@t.py:3...
+    rank 1 | barrier@t.py:5  barrier@t.py:5...
+"""
+
+
+def test_a_circle_may_be_the_end_of_a_loop_that_one_side_has_left() -> None:
+    stacks = {0: IN_THE_LOOP, 1: [frame(5, "save"), frame(8, "<module>")]}
+    run = sketch(CIRCLE)
+    (found,) = divergences(replace(run, sources={"t.py": TWO_PARTS}, stacks=stacks))
+    assert (found.why, found.culprits) == (Why.SKIPPED, (1,))
+    (found,) = divergences(run)
+    assert (found.why, found.culprits) == (Why.CIRCLE, ())

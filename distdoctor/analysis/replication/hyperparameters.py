@@ -168,8 +168,17 @@ def made_at(run: Run, one: Differing) -> Place | None:
 
 
 def _made_at(run: Run, first: Hyperparameters, ranks: Sequence[int]) -> Place | None:
+    """The line that made an optimizer.
+
+    Settings number optimizers as they make their first steps, at which they also tell
+    what they hold; where that does not fit, the first of its class is taken.
+    """
     for rank in ranks:
+        told: dict[int, Holds] = {}
         for event in run.of(Holds, rank):
+            told.setdefault(event.optimizer, event)
+        in_order = [*told.values()]
+        for event in [*in_order[first.optimizer : first.optimizer + 1], *in_order]:
             if event.kind == first.kind and event.place is not None:
                 return event.place
     return None

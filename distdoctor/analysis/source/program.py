@@ -87,7 +87,7 @@ class Program:
             module = Function(file, MODULE, tree, None)
             self._add(module)
             self._index(tree, module, "", {})
-            self._libraries[file] = _imported(tree) - own
+            self._libraries[file] = _libraries_of(tree, own)
 
     def named(self, name: str) -> list[Function]:
         """Functions of this simple name."""
@@ -278,13 +278,21 @@ class Program:
                 self.stored[part.attr].append(use)
 
 
-def _imported(tree: ast.Module) -> set[str]:
-    """Names by which a file knows modules, and what it imports out of them."""
+def _libraries_of(tree: ast.Module, own: set[str]) -> set[str]:
+    """Names by which a file knows modules, or parts of them, that are not the user's.
+
+    Args:
+        tree: The file.
+        own: Names of the user's modules.
+    """
     return {
         one.asname or one.name.partition(".")[0]
         for node in ast.walk(tree)
         if isinstance(node, ast.Import | ast.ImportFrom)
         for one in node.names
+        if own.isdisjoint(
+            [*one.name.split("."), *(getattr(node, "module", None) or "").split(".")]
+        )
     }
 
 

@@ -1,0 +1,47 @@
+"""Two calls that ranks make in opposite order, by the text behind each."""
+
+from dataclasses import replace
+from inspect import cleandoc
+
+import pytest
+
+from distdoctor.analysis.communication.divergence import divergences
+from distdoctor.analysis.reasons import Divergence, Why
+from distdoctor.model.drawing import sketch
+from distdoctor.model.findings import Certainty
+
+BOTH = cleandoc("""
+    def close(rank):
+        if rank == 1:
+            dist.all_reduce(high, op=MAX)
+            {first}
+        else:
+            dist.all_reduce(low, op=MIN)
+            {second}
+    close(dist.get_rank())
+""")
+
+LOW, HIGH = "dist.all_reduce(low, op=MIN)", "dist.all_reduce(high, op=MAX)"
+
+MET = """
+    rank 0 | all_reduce(4,op=min)@t.py:6!
+    rank 1 | all_reduce(4,op=max)@t.py:3!
+    rank 2 | all_reduce(4,op=min)@t.py:6!
+"""
+
+
+def told(source: str) -> Divergence:
+    (found,) = divergences(replace(sketch(MET), sources={"t.py": source}))
+    return found
+
+
+def test_where_each_goes_on_to_the_other_call_it_is_the_order() -> None:
+    found = told(BOTH.format(first=LOW, second=HIGH))
+    assert (found.why, found.culprits) == (Why.ORDER, (1,))
+    assert found.certainty is Certainty.LIKELY
+    assert "Rank 1 makes two calls in another order than ranks {0,2}" in found.story
+
+
+@pytest.mark.parametrize(("first", "second"), [("pass", "pass"), (LOW, "pass")])
+def test_where_one_makes_no_such_call_it_is_not(first: str, second: str) -> None:
+    assert told(BOTH.format(first=first, second=second)).why is Why.REDUCE_OP
