@@ -110,6 +110,9 @@ NEEDS = (Cycle,)
 _LEAST = 3
 """Steps before which something was lost."""
 
+_LEAST_OF_ALL = 2
+"""Likewise, where nothing else was seen: a job may be that short."""
+
 _MOST_STEPS = 0.6
 """Share of the steps; where batches are left out now and then, it is less."""
 
@@ -128,7 +131,8 @@ def examine(run: Run) -> Iterator[Finding]:
 
 def _lost(one: Course) -> Lost | None:
     found = lost(one)
-    if found is None or found.cycles < _LEAST:
+    least = _LEAST_OF_ALL if found and found.cycles == one.steps else _LEAST
+    if found is None or found.cycles < least:
         return None
     if found.cycles < _MOST_STEPS * one.steps or found.dropped < _MUCH * found.passes:
         return None

@@ -27,6 +27,12 @@ _SETS_RATES = re.compile(r"OneCycleLR|CyclicLR|\[.lr.\]")
 """Where the rate that an optimizer was made with is overwritten."""
 
 
+_FORGIVES = re.compile(
+    r"Adam|Adagrad|RMSprop|Lars|LARS|Lamb|LAMB|clip_grad_norm|trust_ratio"
+)
+"""What makes steps that are the same for gradients of any length."""
+
+
 def _optimizers(base: Base) -> Iterator[tuple[ast.Assign, ast.Call, str]]:
     """Statements that make an optimizer of a wrapped model, its call, the model."""
     for node in base.statements():
@@ -189,6 +195,8 @@ def state_loaded_by_one_rank(base: Base) -> Making:
 @operator
 def gradients_not_divided(base: Base) -> Making:
     """Gradients that are summed by hand are not divided."""
+    if _FORGIVES.search(base.text):
+        return
     for node in base.statements():
         text = base.source(node)
         if ".grad" not in text or not base.runs(node):

@@ -37,7 +37,7 @@ from distdoctor.model.events import (
     Place,
     State,
 )
-from distdoctor.model.findings import Location, Role
+from distdoctor.model.findings import Certainty, Location, Role
 from distdoctor.model.run import Group, Run, named
 
 
@@ -71,6 +71,10 @@ def absence(run: Run, meeting: Meeting) -> Iterator[Divergence]:
             why=Why.SKIPPED,
             culprits=side.ranks,
             victims=tuple(finished),
+            # Of two sides of one size, that a call is new is no more than a sign.
+            certainty=(
+                Certainty.LIKELY if len(side.ranks) == len(finished) else base.certainty
+            ),
             story=f"{capital(named(side.ranks))} alone call{s(side.ranks)} "
             f"{side.call.op} ({where_of(base)}); {named(finished)} finished "
             "without it.",

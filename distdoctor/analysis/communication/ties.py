@@ -188,7 +188,9 @@ def _tied(told: Divergence) -> Iterator[tuple[list[int], list[int]]]:
     elif told.why is Why.SKIPPED and len(first) == len(second) and not told.elsewhere:
         alone = [*told.culprits]
         if alone in (first, second):
-            yield alone, second if alone == first else first
+            others = second if alone == first else first
+            yield alone, others
+            yield others, alone  # they are behind a loop, and their call is new
 
 
 def gone_on_alone(run: Run, told: Divergence) -> Divergence:
