@@ -243,8 +243,11 @@ def test_what_a_library_offers_is_no_function_of_the_users() -> None:
         save()
     """)
     program = Program({"t.py": text, "parts.py": ""})
-    uses = [use for use in program.calls["save"] if isinstance(use.node, ast.Call)]
-    found = {use.line for use in uses if program.is_library(use.node, use.function)}
+    found = {
+        use.line
+        for use in program.calls["save"]
+        if isinstance(use.node, ast.Call) and program.is_library(use.node, use.function)
+    }
     assert found == {line_of(text, "torch.save"), line_of(text, "nn.save")}
     callers = {chain[0].line for chain in chains_to(program, Place("t.py", 5, "save"))}
     assert callers.isdisjoint(found)
