@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from distdoctor.analysis.communication.departures import ways_around
+from distdoctor.analysis.communication.further import is_behind
 from distdoctor.analysis.communication.guarded import GUARD
-from distdoctor.analysis.communication.ties import is_behind
 from distdoctor.analysis.reasons import (
     SKIPPED_HERE,
     Divergence,
