@@ -3,6 +3,7 @@
 import copy
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from distdoctor.analysis.replication.copies import unlike_copies
+from distdoctor.analysis.replication.copies import unlike_copies, unlike_teachers
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Observation
 from distdoctor.model.observed.weights import Changed, Copied
@@ -130,6 +131,62 @@ def test_a_teacher_that_computes_in_each_step_is_told_at_some(
         copies.training()
     begun = [event.steps for event in evaluations(told) if not event.over]
     assert begun == [2, 4, 8, 16, 32]
+
+
+@pytest.mark.parametrize("is_frozen", [True, False])
+def test_a_frozen_teacher_needs_no_mode_to_be_told(
+    told: list[tuple[Observation, str]], is_frozen: bool
+) -> None:
+    teacher, watched = known_copy()
+    teacher.requires_grad_(not is_frozen)
+    for step in range(2, 5):
+        watched.step = step
+        teacher(torch.ones(1, 3))
+        copies.training()
+    begun = [event.steps for event in evaluations(told) if not event.over]
+    assert begun == ([2, 4] if is_frozen else [])
+
+
+TEACHER = """
+def on_rank(rank):
+    def wrap(f):
+        def inner(*args):
+            if get_rank() TEST rank:
+                return f(*args)
+        return inner
+    return wrap
+@on_rank(0)
+def update(teacher, student):
+    teacher.lerp_(student, 0.1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "movers", "ranks", "culprits"),
+    [
+        ("==", [0], 2, (0,)),
+        ("!=", [1], 2, (0,)),
+        ("!=", [1, 2], 3, (0,)),
+        ("<", [0, 1], 4, (0, 1)),  # nothing singles out two of four
+    ],
+)
+def test_of_as_many_ranks_the_source_tells_who_moves_a_teacher(
+    test: str, movers: list[int], ranks: int, culprits: tuple[int, ...]
+) -> None:
+    uses = "  ".join(
+        f"copied(copy=2000,steps={step},names=w,prints=PRINT)@t.py:20"
+        for step in (1, 2, 4)
+    )
+    moves = "changed(model=2000,step=3)@t.py:11"
+    lines = [
+        f"rank {rank} | {MODEL}  {moves if rank in movers else ''}  "
+        + uses.replace("PRINT", "5,moved" if rank in movers else "4")
+        for rank in range(ranks)
+    ]
+    run = sketch("\n".join(lines))
+    run = replace(run, sources={"t.py": TEACHER.replace("TEST", test)})
+    (found,) = unlike_teachers(run)
+    assert found.culprits == culprits
 
 
 def test_a_copy_in_a_mode_that_was_told_is_told_once(

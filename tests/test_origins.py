@@ -135,6 +135,41 @@ def test_a_guard_that_keeps_the_rank_out_explains_nothing() -> None:
     assert guard("self.is_main", 1, [0]) is None
 
 
+@pytest.mark.parametrize(
+    ("wrapper", "rank", "line"),
+    [
+        ("if dist.get_rank() == 0: return f(*args)", 0, 7),
+        ("if dist.get_rank() == 0: return f(*args)", 1, None),
+        ("return f(*args)", 0, None),
+    ],
+)
+@pytest.mark.parametrize("called", ["", "()"])
+def test_a_decorator_that_asks_for_the_rank_is_a_guard(
+    wrapper: str, called: str, rank: int, line: int | None
+) -> None:
+    source = f"""
+    def rank_zero_only(f=None):
+        @functools.wraps(f)
+        def inner(*args):
+            {wrapper}
+        return inner
+    class Average:
+        @rank_zero_only{called}
+        def update(self, model):
+            self.mean.lerp_(model, 0.1)
+    """
+    program = Program({"t.py": dedent(source).strip() + "\n"})
+    found = guarded(program, Place("t.py", 9, "Average.update"), rank, [1 - rank], 2)
+    assert (None if found is None else found.line) == line
+
+
+@pytest.mark.parametrize(("name", "line"), [("rank_zero_only", 1), ("no_grad", None)])
+def test_decorators_of_libraries_are_known_by_name(name: str, line: int | None) -> None:
+    source = f"@tools.{name}\ndef update(mean, model):\n    mean.lerp_(model, 0.1)\n"
+    found = guarded(Program({"t.py": source}), Place("t.py", 3, "update"), 0, [1], 2)
+    assert (None if found is None else found.line) == line
+
+
 def dealt(source: str) -> list[int]:
     """Lines by which what the loop `for batch in` goes through is dealt out."""
     text = dedent(source).strip() + "\n"

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.replication.evaluations import Begun, combined, compared
 from distdoctor.analysis.replication.moments import moments
 from distdoctor.analysis.replication.replicas import replicas
+from distdoctor.analysis.source.singled import by_guards
 from distdoctor.model.events import Call
 from distdoctor.model.observed.gradients import Gradients
 from distdoctor.model.observed.weights import Changed, Copied, Weights
@@ -101,15 +103,32 @@ def _unlike(run: Run, events: Mapping[int, Copied]) -> UnlikeCopies | None:
     )
     if not names:
         return None
-    few = 2 * len(moved) <= len(events)
-    culprits = moved if few else tuple(r for r in events if r not in moved)
     changes = {
         rank: change
         for rank in moved
         for change in run.of(Changed, rank)
         if change.model == events[rank].copy
     }
+    culprits = _culprits(run, tuple(events), moved, changes)
     return UnlikeCopies(tuple(events), events, names, {}, culprits, changes, moved)
+
+
+def _culprits(
+    run: Run,
+    ranks: tuple[int, ...],
+    moved: tuple[int, ...],
+    changes: Mapping[int, Changed],
+) -> tuple[int, ...]:
+    """The fewer; of as many, those that the source gives a way of their own."""
+    others = tuple(rank for rank in ranks if rank not in moved)
+    if len(moved) != len(others):
+        return min(moved, others, key=len)
+    for change in changes.values():
+        if change.place is not None:
+            single = by_guards(program_of(run), change.place)
+            if single & set(others) and not single & set(moved):
+                return others
+    return moved
 
 
 def _advanced(run: Run, events: Mapping[int, Copied]) -> tuple[int, ...]:

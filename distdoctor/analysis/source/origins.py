@@ -12,8 +12,8 @@ import ast
 from collections.abc import Iterator, Sequence, Set
 
 from distdoctor.analysis.source.backward import RANKS, Search
-from distdoctor.analysis.source.chains import chains_to
 from distdoctor.analysis.source.conditions import Condition, conditions
+from distdoctor.analysis.source.guards import guards
 from distdoctor.analysis.source.program import (
     Function,
     Program,
@@ -204,18 +204,15 @@ def guarded(
         size: Number of all ranks.
 
     Returns:
-        A line under a test of the rank; None where the source shows none.
+        A line under a test of the rank, or a decorator with such a test; None where
+        the source shows none.
     """
     inside = RankReader(program, rank, size)
     outside = [RankReader(program, other, size) for other in others[:_MOST_ASKED]]
-    for chain in chains_to(program, place):
-        for here in reversed(chain):
-            function = program.at(here.file, here.line)
-            if function is not None and any(
-                _parts(condition, inside, outside)
-                for condition in conditions(function, here.line)
-            ):
-                return here
+    for chain in guards(program, place):
+        for guard in chain:
+            if any(_parts(one, inside, outside) for one in guard.conditions):
+                return guard.place
     return None
 
 

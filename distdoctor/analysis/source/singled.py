@@ -10,6 +10,7 @@ import ast
 from collections import Counter
 from collections.abc import Hashable, Sequence
 
+from distdoctor.analysis.source.guards import guards
 from distdoctor.analysis.source.program import Function, Program
 from distdoctor.analysis.source.ranked import RankReader
 from distdoctor.analysis.source.ways import Ways
@@ -66,6 +67,32 @@ def by_argument(program: Program, place: Place, name: str, position: int) -> set
         return set()
     end = gone[0].end
     return by_expression(program, end.node, end.scene.function)
+
+
+def by_guards(program: Program, place: Place) -> set[int]:
+    """Ranks that alone come to a line, or alone do not.
+
+    Args:
+        program: The user's files.
+        place: The line.
+
+    Returns:
+        Empty if the source tells none.
+    """
+    held = [
+        one
+        for chain in guards(program, place)
+        for guard in chain
+        for one in guard.conditions
+    ]
+    readers = [RankReader(program, rank, _MANY) for rank in range(_MANY)]
+    for condition in held:
+        found = [reader.holds(condition) for reader in readers]
+        if all(one.is_known and one.ranked for one in found):
+            few = _few([bool(one.truth) for one in found])
+            if few:
+                return few
+    return set()
 
 
 def _few(values: Sequence[Hashable]) -> set[int]:

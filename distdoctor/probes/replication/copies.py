@@ -3,9 +3,10 @@
 They are looked for after a few steps. One that changes from step to step is followed
 for one step line by line, to know what changes it; and what it weighs is told when it
 is put into evaluation mode, or computes something without gradients, as one does that
-is always in that mode. Others are made for one evaluation, and filled with an average
-that is kept elsewhere: they are met when they are put into that mode. A hook for every
-forward pass costs: it is there only where there are copies.
+is always in that mode; frozen parameters get none either. Others are made for one
+evaluation, and filled with an average that is kept elsewhere: they are met when they
+are put into that mode. A hook for every forward pass costs: it is there only where
+there are copies.
 """
 
 from __future__ import annotations
@@ -212,8 +213,14 @@ def turned(module: Any, mode: bool) -> None:
 def _called(module: nn.Module, _args: Any) -> None:
     """A module is about to compute; hot where there are copies."""
     copy = _copies.get(id(module))
-    if copy is not None and not copy.evaluating and not torch.is_grad_enabled():
+    if copy is None or copy.evaluating:
+        return
+    if not torch.is_grad_enabled() or _is_frozen(module):
         _compute(copy, module)
+
+
+def _is_frozen(module: nn.Module) -> bool:
+    return not any(one.requires_grad for one in module.parameters())
 
 
 @harmless
