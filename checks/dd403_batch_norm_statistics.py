@@ -1,4 +1,4 @@
-"""BatchNorm's statistics belong to one rank alone.
+"""BatchNorm's statistics, or those of layers like it, belong to one rank alone.
 
 What it is
 ----------
@@ -7,6 +7,12 @@ evaluation. Each rank sees its own batches: the running statistics of replicas d
 apart unless somebody sends them, as DistributedDataParallel does from rank 0 (not with
 `broadcast_buffers=False`, and not where gradients are averaged by hand). Here ranks
 evaluated with different ones, and joined the results.
+
+Layers that are written by hand keep such statistics as well: the mean and variance of
+observations, a codebook with a moving average. Theirs are buffers that are saved with
+the model, that the layer's own forward pass changes in training, and that an evaluation
+computes with, as the source shows. Where it does not show that, or something else
+changes them, it is a warning.
 
 As advice the same code tells of layers that take their statistics from very few samples
 on each rank.
@@ -24,6 +30,12 @@ part of the data:
 
     rank 0 | trained(names=w,numels=6)@t.py:4  all_reduce(6)  weights(step=1,prints=1,gradients=5)  evaluated(steps=1,names=mean,prints=2,samples=0.5)@t.py:20  all_reduce(2)@t.py:24  evaluated(steps=1,over)
     rank 1 | trained(names=w,numels=6)@t.py:4  all_reduce(6)  weights(step=1,prints=1,gradients=5)  evaluated(steps=1,names=mean,prints=3,samples=0.7)@t.py:20  all_reduce(2)@t.py:24  evaluated(steps=1,over)
+
+A layer of a library keeps statistics of its own (a warning: how it uses them is not in
+the source that was read):
+
+    rank 0 | wrap=ddp:w  evaluated(steps=1,names=norm.var,running=norm.var,prints=2,samples=0.5)@t.py:20  all_reduce(2)@t.py:24
+    rank 1 | wrap=ddp:w  evaluated(steps=1,names=norm.var,running=norm.var,prints=3,samples=0.7)@t.py:20  all_reduce(2)@t.py:24
 
 Two samples per rank (advice, a warning):
 
@@ -46,6 +58,16 @@ The buffers were averaged before the evaluation:
 
     rank 0 | trained(names=w,numels=6)  all_reduce(6)  weights(step=1,prints=1,gradients=5)  all_reduce(1)  evaluated(steps=1,names=mean,prints=2)  all_reduce(2)
     rank 1 | trained(names=w,numels=6)  all_reduce(6)  weights(step=1,prints=1,gradients=5)  all_reduce(1)  evaluated(steps=1,names=mean,prints=2)  all_reduce(2)
+
+They are averaged once the model is in evaluation mode:
+
+    rank 0 | trained(names=w,numels=6)  all_reduce(6)  weights(step=1,prints=1,gradients=5)  evaluated(steps=1,names=mean,prints=2)  all_reduce(1)  all_reduce(2)  evaluated(steps=1,names=mean,prints=4,over)
+    rank 1 | trained(names=w,numels=6)  all_reduce(6)  weights(step=1,prints=1,gradients=5)  evaluated(steps=1,names=mean,prints=3)  all_reduce(1)  all_reduce(2)  evaluated(steps=1,names=mean,prints=4,over)
+
+A buffer was changed by training, and nothing tells that it is a layer's statistics:
+
+    rank 0 | wrap=ddp:w  evaluated(steps=1,names=seen,changed=seen,prints=2)  all_reduce(2)
+    rank 1 | wrap=ddp:w  evaluated(steps=1,names=seen,changed=seen,prints=3)  all_reduce(2)
 
 DDP sends rank 0's before each forward pass of the wrapped model:
 
@@ -74,7 +96,8 @@ Remedy
 Make statistics of all ranks' samples with SyncBatchNorm
 (`nn.SyncBatchNorm.convert_sync_batchnorm`, before wrapping), or normalise within each
 sample (GroupNorm, LayerNorm), or give each rank a larger batch. Before an evaluation,
-average the running statistics over ranks, or broadcast rank 0's.
+average the running statistics over ranks, or broadcast rank 0's. A layer that is
+written by hand can average its batch's statistics over ranks in each forward pass.
 """  # noqa: E501 - a drawing is as wide as what a rank did
 
 from __future__ import annotations
@@ -92,7 +115,7 @@ from distdoctor.analysis.replication.buffers import (
 from distdoctor.analysis.replication.exchanged import exchanging_parameters
 from distdoctor.analysis.source.chains import chains_to, next_callers
 from distdoctor.model.events import Place, Wrapped
-from distdoctor.model.findings import Finding, Location, Role, Severity
+from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
 from distdoctor.model.observed.weights import Evaluated, Normalised, Trained
 from distdoctor.model.run import Run, named
 
@@ -127,8 +150,7 @@ def _unlike(run: Run, evaluation: Evaluation) -> Finding:
             f"{capital(named(ranks))} evaluated models that are not the same, and "
             f"joined the results in {call.op}: {len(names)} of {len(first.names)} "
             f"buffers differ after step {first.steps} ({', '.join(names[:2])})"
-            f"{gap if evaluation.gap else ''}; nobody broadcasts running statistics, "
-            "nor are they of SyncBatchNorm."
+            f"{gap if evaluation.gap else ''}; {_why(evaluation)}."
         ),
         exhibits=tuple(list(evaluation.begun.values())[:_MOST_EXHIBITS]),
         locations=(
@@ -147,7 +169,18 @@ def _unlike(run: Run, evaluation: Evaluation) -> Finding:
             *_at([(e.rank, e.place) for e in models], "makes the model"),
         ),
         details={"buffers": list(names[:_MOST_EXHIBITS]), "steps": first.steps},
+        severity=SEVERITY if evaluation.sure else Severity.WARNING,
+        # How a buffer of a layer that is written by hand is used, the source tells.
+        certainty=Certainty.LIKELY if evaluation.kept else Certainty.PROVED,
     )
+
+
+def _why(evaluation: Evaluation) -> str:
+    if not evaluation.kept:
+        return "nobody broadcasts running statistics, nor are they of SyncBatchNorm"
+    if not evaluation.sure:
+        return "training changed them, and nobody broadcasts them"
+    return "training changes them on each rank by its own batches, nobody sends them"
 
 
 def _callers(run: Run, evaluation: Evaluation) -> list[tuple[int, Place | None]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.replication.evaluations import Begun, combined, compared
 from distdoctor.analysis.replication.replicas import replicas
+from distdoctor.analysis.source.buffers import Buffers
 from distdoctor.model.events import Call
 from distdoctor.model.observed.weights import Evaluated, Normalised
 from distdoctor.model.run import Run
@@ -26,6 +28,8 @@ class Evaluation:
     Attributes:
         begun: By rank, when it was put into evaluation mode.
         names: Buffers that differ.
+        kept: Whether there are others among them than BatchNorm's.
+        sure: Whether it is known that they are running statistics, and used.
         gap: The largest difference in the elements that were sampled.
         combined: By rank, the call that combined the results.
         before: By rank, its own exchange right before it evaluated, if there was one.
@@ -33,6 +37,8 @@ class Evaluation:
 
     begun: Mapping[int, Evaluated]
     names: tuple[str, ...]
+    kept: bool
+    sure: bool
     gap: float
     combined: Mapping[int, Call]
     before: Mapping[int, Call]
@@ -63,6 +69,21 @@ def _begun(run: Run, rank: int) -> dict[tuple[int, int], Begun[Evaluated]]:
     return found
 
 
+def _ends(run: Run, rank: int) -> dict[tuple[int, int], Evaluated]:
+    """The ends of a rank's evaluations, by model and number."""
+    found: dict[tuple[int, int], Evaluated] = {}
+    counts: dict[int, int] = {}
+    begun = set()
+    for event in run.of(Evaluated, rank):
+        if not event.over:
+            begun.add(event.model)
+        elif event.model in begun:
+            key = event.model, counts.get(event.model, 0)
+            counts[event.model] = key[1] + 1
+            found[key] = event
+    return found
+
+
 def _compare(run: Run, begun: Mapping[int, Begun[Evaluated]]) -> Evaluation | None:
     events = {rank: one[0] for rank, one in begun.items()}
     told = list(events.values())
@@ -70,25 +91,76 @@ def _compare(run: Run, begun: Mapping[int, Begun[Evaluated]]) -> Evaluation | No
         return None
     if not all(one.steps for one in told):  # nothing was trained yet
         return None
-    names = tuple(
-        name
-        for name, prints in zip(
-            told[0].names,
-            zip(*(one.prints for one in told), strict=False),
-            strict=False,
-        )
-        if len(set(prints)) > 1
-    )
+    differing = _differing(told) - _made_alike(run, begun)
+    names, sure = _in_use(run, told, differing)
     calls = combined(run, begun)
     if not names or len(calls) < len(begun):
         return None
-    gaps = [
-        max(values) - min(values)
-        for values in zip(*(one.samples for one in told), strict=False)
-    ]
     return Evaluation(
-        events, names, max(gaps, default=0.0), calls, _right_before(run, begun)
+        events,
+        names,
+        kept=any(name in one.running + one.changed for one in told for name in names),
+        sure=sure,
+        gap=max((_gap(told, name) for name in names), default=0.0),
+        combined=calls,
+        before=_right_before(run, begun),
     )
+
+
+def _differing(told: Sequence[Evaluated]) -> set[str]:
+    """Names of buffers that are not the same on all ranks."""
+    numbers = zip(*(one.prints for one in told), strict=False)
+    rows = zip(told[0].names, numbers, strict=False)
+    return {name for name, prints in rows if len(set(prints)) > 1}
+
+
+def _made_alike(run: Run, begun: Mapping[int, Begun[Evaluated]]) -> set[str]:
+    """Buffers that are the same on all ranks when the evaluation ends.
+
+    Nothing changes them in evaluation mode but an exchange that comes late.
+    """
+    ends = []
+    for rank, (event, _, _) in begun.items():
+        by_key = _ends(run, rank)
+        whole = list(_begun(run, rank).items())
+        key = next((key for key, one in whole if one[0] is event), None)
+        if key not in by_key or not by_key[key].names:
+            return set()
+        ends.append(by_key[key])
+    if len({one.names for one in ends}) > 1:
+        return set()
+    return set(ends[0].names) - _differing(ends)
+
+
+def _in_use(
+    run: Run, told: Sequence[Evaluated], differing: set[str]
+) -> tuple[tuple[str, ...], bool]:
+    """Of buffers that differ, those that evaluations use, and whether that is sure.
+
+    Others than BatchNorm's are used where the source shows it.
+    """
+    sure, likely = [], []
+    buffers = Buffers(program_of(run)) if differing else None
+    for name in told[0].names:
+        if name not in differing or buffers is None:
+            continue
+        running = all(name in one.running for one in told)
+        if not any(name in one.running + one.changed for one in told):
+            sure.append(name)  # BatchNorm's
+            continue
+        used = buffers.are_computed_with(name.rpartition(".")[2])
+        if used and running:
+            sure.append(name)
+        elif used or (used is None and running):
+            likely.append(name)
+    return (tuple(sure), True) if sure else (tuple(likely), False)
+
+
+def _gap(told: Sequence[Evaluated], name: str) -> float:
+    """The largest difference of a buffer's elements that were sampled; 0.0: unknown."""
+    at = 3 * told[0].names.index(name)
+    columns = zip(*(one.samples[at : at + 3] for one in told), strict=False)
+    return max((max(values) - min(values) for values in columns), default=0.0)
 
 
 _EXCHANGES = {"all_reduce", "broadcast", "all_gather", "all_gather_into_tensor"}

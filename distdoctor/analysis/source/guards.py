@@ -66,8 +66,8 @@ def _within(
     program: Program, function: Function, decorator: ast.expr
 ) -> Iterator[tuple[Condition, ...]]:
     """Conditions under which a decorator calls what it decorates."""
-    named = decorator if isinstance(decorator, ast.Call) else ast.Call(decorator, [])
-    name = called(named)
+    call = decorator if isinstance(decorator, ast.Call) else None
+    name = called(call or ast.Call(func=decorator, args=[], keywords=[]))
     makers = program.named(name)
     if not makers and name in _FIRST_ALONE:
         test = ast.parse("get_rank() == 0", mode="eval").body
@@ -75,9 +75,9 @@ def _within(
         yield (held,)
     for inner in program.functions:
         given = _given_around(inner, makers)
-        for call in calls_in(inner) if given else ():
-            if isinstance(call.func, ast.Name) and call.func.id in given:
-                yield conditions(inner, call.lineno)
+        for one in calls_in(inner) if given else ():
+            if isinstance(one.func, ast.Name) and one.func.id in given:
+                yield conditions(inner, one.lineno)
 
 
 def _given_around(inner: Function, makers: list[Function]) -> set[str]:

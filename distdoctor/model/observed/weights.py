@@ -94,11 +94,16 @@ class Loaded(Observation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated(Observation):
-    """A model was put into evaluation mode, or back; its place: that line."""
+    """A model was put into evaluation mode, or back; its place: that line.
+
+    Told are BatchNorm's buffers, and others that were changed in training.
+    """
 
     model: int = 0
     steps: int = 0  # done before
     names: tuple[str, ...] = ()  # of its buffers
+    running: tuple[str, ...] = ()  # of others: their layer's forward pass changes them
+    changed: tuple[str, ...] = ()  # of others: nobody knows what changes them
     prints: tuple[int, ...] = ()
     samples: tuple[float, ...] = ()  # first, middle and last element of each
     shared: bool = False  # DDP sends rank 0's buffers to all at each forward pass

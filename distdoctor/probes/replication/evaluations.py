@@ -1,4 +1,8 @@
-"""Sees what BatchNorm does: how few samples it has, and what evaluations start from."""
+"""Sees what BatchNorm does: how few samples it has, and what evaluations start from.
+
+They start from other running statistics as well, and may be told of them once they have
+begun: buffers are looked at again at the end.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,8 @@ from distdoctor.model.observed.weights import Evaluated, Normalised
 from distdoctor.probes.fingerprints import prints
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.replication import copies, making
+from distdoctor.probes.replication import copies, making, running
+from distdoctor.probes.replication.running import Running
 from distdoctor.probes.replication.watched import Watched, is_whole, samples_of
 from distdoctor.probes.sites import call_site
 from distdoctor.probes.steps import backwards
@@ -30,9 +35,13 @@ _MOST_BUFFERS = 512
 class _Known:
     """A model whose evaluations are to be seen."""
 
-    def __init__(self, watched: Watched, ddp: nn.Module | None) -> None:
+    def __init__(
+        self, watched: Watched, module: nn.Module, ddp: nn.Module | None
+    ) -> None:
         self.watched = watched
+        self.module = weakref.ref(module)
         self.ddp = None if ddp is None else weakref.ref(ddp)
+        self.running = Running(module, getattr(ddp, "parameters_to_ignore", ()))
         self.evaluating = False
         self.told = 0
 
@@ -61,6 +70,25 @@ def forget() -> None:
     """Another run begins."""
     _known.clear()
     _layers.clear()
+    running.forget()
+
+
+def stepped(watched: Watched) -> None:
+    """A step was made of a model."""
+    if watched.step <= running.LAST_STEP:
+        for _, known in _known.values():
+            if known.watched is watched:
+                known.running.stepped(watched.step)
+                break
+
+
+@harmless
+def end() -> None:
+    """The journal is about to end: what still is evaluated is over."""
+    for known in {id(one): one for _, one in _known.values()}.values():
+        if known.evaluating and RECORDER.writer is not None:
+            known.evaluating = False
+            _tell(known, over=True, site="")
 
 
 @harmless
@@ -68,7 +96,7 @@ def know(watched: Watched, module: nn.Module, ddp: nn.Module | None) -> None:
     """A model that is trained was met, or wrapped."""
     if next(module.buffers(), None) is None:
         return
-    known = _Known(watched, ddp)
+    known = _Known(watched, module, ddp)
     for one in (module, ddp):
         if one is not None:
             _known[id(one)] = weakref.ref(one), known
@@ -140,27 +168,36 @@ def _turned(module: nn.Module, mode: bool) -> None:
     if ref() is not module or RECORDER.writer is None or known.evaluating is not mode:
         return
     known.evaluating = not mode
+    _tell(known, over=mode, site=call_site(3))
+
+
+def _tell(known: _Known, *, over: bool, site: str) -> None:
     known.told += 1
-    if known.told > _MOST_TOLD:
+    module = known.module()
+    if known.told > _MOST_TOLD or module is None:
         return
     ddp = None if known.ddp is None else known.ddp()
-    inside = getattr(module, "module", module) if module is ddp else module
-    # Other buffers may well be meant to be each rank's own.
+    # Others, that training leaves alone, may well be meant to be each rank's own.
     buffers = [
         (f"{name}.{kind}".lstrip("."), one)
-        for name, layer in inside.named_modules()
-        if not mode and isinstance(layer, _BatchNorm)
+        for name, layer in module.named_modules()
+        if isinstance(layer, _BatchNorm)
         for kind, one in layer.named_buffers(recurse=False)
         if is_whole(one) and one.is_cpu
     ][:_MOST_BUFFERS]
+    others = list(known.running.changed())
+    own = known.running.own
+    every = [*buffers, *others]
     told = Evaluated(
         rank=-1,
         model=known.watched.number,
         steps=known.watched.step,
-        names=tuple(name for name, _ in buffers),
-        prints=prints.of_tensors([one for _, one in buffers]),
-        samples=samples_of(one for _, one in buffers),
+        names=tuple(name for name, _ in every),
+        running=tuple(name for name, _ in others if name in own),
+        changed=tuple(name for name, _ in others if name not in own),
+        prints=prints.of_tensors([one for _, one in every]),
+        samples=samples_of(one for _, one in every),
         shared=bool(getattr(ddp, "broadcast_buffers", False)),
-        over=mode,
+        over=over,
     )
-    RECORDER.observe(told, call_site(3))
+    RECORDER.observe(told, site)

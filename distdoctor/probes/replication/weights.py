@@ -72,6 +72,7 @@ def tell_all() -> None:
     """Write down what is not yet: the journal is about to end."""
     for watched in _watched.values():
         watched.tell_all()
+    evaluations.end()
 
 
 @harmless
@@ -151,6 +152,7 @@ def _stepped(optimizer: Optimizer) -> None:
         for watched in _of(optimizer):
             watched.after()
             copies.stepped(watched, models.numbered(watched.number))
+            evaluations.stepped(watched)
 
 
 def _is_running(frame: FrameType, now: FrameType | None) -> bool:
