@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from distdoctor.analysis.communication import loops
 from distdoctor.analysis.communication.alignment import Meeting
-from distdoctor.analysis.communication.branches import chains
+from distdoctor.analysis.communication.branches import chains, ways_to
 from distdoctor.analysis.communication.camps import Camp, calls_at, camps, knows
 from distdoctor.analysis.communication.deaths import (
     died,
@@ -17,6 +17,7 @@ from distdoctor.analysis.communication.deaths import (
     waiting_for_dead,
     where_it_quit,
 )
+from distdoctor.analysis.communication.departures import must_pass
 from distdoctor.analysis.communication.wait_for import gone
 from distdoctor.analysis.reasons import (
     Divergence,
@@ -196,9 +197,13 @@ def _added(run: Run, side: Camp, finished: list[int]) -> bool:
         return False
     if len(side.ranks) < len(finished):
         return True
-    # With a tie, what the waiting ranks alone have ever done is theirs.
+    # With a tie, what the waiting ranks alone have ever done is theirs, unless the
+    # source leads everybody to it.
     rank = finished[0]
-    return not knows(run, rank, run.rows_of(rank).stop, side.row)
+    if knows(run, rank, run.rows_of(rank).stop, side.row):
+        return False
+    ways = ways_to(run, side.call) if run.sources else []
+    return not ways or not all(must_pass(run, way) for way in ways)
 
 
 def _uneven_end(run: Run, rank: int, side: Camp) -> bool:
