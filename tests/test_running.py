@@ -19,6 +19,12 @@ from distdoctor.probes.replication.running import LAST_STEP, Running
 class Layer(nn.Module):
     """Has statistics, a count, a scale that nobody changes, and what is not saved."""
 
+    mean: torch.Tensor
+    var: torch.Tensor
+    by_hand: torch.Tensor
+    count: torch.Tensor
+    last: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("mean", torch.zeros(3))
@@ -35,7 +41,8 @@ class Layer(nn.Module):
             self.var = self.var + batch.var(0)
             self.count += 1
             self.last.copy_(batch[0])
-        return (batch - self.mean) / self.var
+        normalised: torch.Tensor = (batch - self.mean) / self.var
+        return normalised
 
 
 @pytest.fixture(autouse=True)
@@ -46,13 +53,14 @@ def _forgotten() -> Iterator[None]:
 
 @pytest.mark.parametrize("is_met_early", [True, False])
 def test_it_is_told_whose_forward_pass_changes_a_buffer(is_met_early: bool) -> None:
-    model = nn.Sequential(nn.Linear(3, 3), Layer())
+    layer = Layer()
+    model = nn.Sequential(nn.Linear(3, 3), layer)
     if not is_met_early:
         model(torch.randn(4, 3))
     seen = Running(model, ())
     for step in range(1, LAST_STEP + 2):
         model(torch.randn(4, 3))
-        model[1].by_hand.add_(1.0)
+        layer.by_hand.add_(1.0)
         seen.stepped(step)
     assert {name for name, _ in seen.changed()} == {"1.mean", "1.var", "1.by_hand"}
     assert seen.own == {"1.mean", "1.var"}

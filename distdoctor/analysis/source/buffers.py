@@ -164,14 +164,14 @@ def _written(node: ast.AST) -> Iterator[ast.expr]:
                 yield from target.elts if isinstance(target, ast.Tuple) else [target]
         case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
             yield target
-        case ast.Expr(value=ast.Call() as call):
-            while isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
-                if not call.func.attr.endswith("_"):
-                    return
-                if not isinstance(call.func.value, ast.Call):
-                    yield call.func.value
-                    return
-                call = call.func.value
+        case ast.Expr(value=ast.Call(func=ast.Attribute() as method)):
+            while method.attr.endswith("_"):
+                match method.value:
+                    case ast.Call(func=ast.Attribute() as inner):
+                        method = inner
+                    case target:
+                        yield target
+                        return
 
 
 def _buffer_of(target: ast.expr) -> str:
