@@ -6,6 +6,10 @@ The dataset is made on each rank, and differs: random samples without a common s
 list of files in the order of a directory or of a set, which is another in each process.
 A sampler, or a slice, then takes each rank's part of another dataset.
 
+Likewise a vocabulary, or a map of labels, that numbers its names in the order of a set:
+Python's hashes of texts differ from process to process, and so does that order. A name
+is another number on each rank, and what its samples are made of differs.
+
 Why it matters
 --------------
 An index is another sample on each rank. Some samples are read by several ranks and
@@ -32,8 +36,28 @@ Each has taken its half of the files already, out of a list in another order:
     rank 1 | wrap=ddp:a  held(names=x,rows=4+2+6)
            | read(samples=0-5,contents=16+12+14+18+11+17,steps=2)@t.py:9
 
+Each numbers the same words in the order of a set:
+
+    rank 0 | wrap=ddp:a  numbered(name=stoi,size=30,keys=5,numbers=6,first=cat=3+dog=1,hashed,fits)@t.py:9
+    rank 1 | wrap=ddp:a  numbered(name=stoi,size=30,keys=5,numbers=7,first=cat=2+dog=4,hashed,fits)@t.py:9
+
+The same, and no model has a dimension of that size (a warning: nobody may use it):
+
+    rank 0 | wrap=ddp:a  numbered(name=columns,size=30,keys=5,numbers=6,hashed)@t.py:9
+    rank 1 | wrap=ddp:a  numbered(name=columns,size=30,keys=5,numbers=7,hashed)@t.py:9
+
 Well
 ----
+All have the same numbers, or other names:
+
+    rank 0 | wrap=ddp:a  read(samples=0+2,steps=2)  numbered(name=stoi,keys=5,numbers=6,hashed,fits)  numbered(name=own,keys=7,numbers=8,hashed,fits)
+    rank 1 | wrap=ddp:a  read(samples=1+3,steps=2)  numbered(name=stoi,keys=5,numbers=6,hashed,fits)  numbered(name=own,keys=8,numbers=9,hashed,fits)
+
+Each ranks the same names by what it has counted, or goes through them in its own order:
+
+    rank 0 | wrap=ddp:a  read(samples=0+2,steps=2)  numbered(name=order,size=30,keys=5,numbers=6,fits)
+    rank 1 | wrap=ddp:a  read(samples=1+3,steps=2)  numbered(name=order,size=30,keys=5,numbers=7,fits)
+
 Each has its own half of the files:
 
     rank 0 | wrap=ddp:a  held(names=x,rows=1+2+3)
@@ -59,14 +83,16 @@ Remedy
 ------
 Make it the same everywhere: sort lists of files, draw random samples from a generator
 with a fixed seed (not one that depends on rank or time), or make it once, on rank 0,
-and read it from there.
-"""
+and read it from there. Number `sorted(words)`, not a set; `PYTHONHASHSEED=0` hides the
+fault as long as everybody sets it.
+"""  # noqa: E501 - a drawing is as wide as what a rank did
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from distdoctor.analysis.data.coverage import Fault, Why, faults
+from distdoctor.analysis.data.numbering import Renumbered, renumbered
 from distdoctor.analysis.data.readers import (
     LOOP,
     class_of,
@@ -80,7 +106,7 @@ from distdoctor.analysis.data.readers import (
 )
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital
-from distdoctor.model.findings import Certainty, Finding, Severity
+from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
 from distdoctor.model.observed.data import DATASET, LOADER, SAMPLER, Read
 from distdoctor.model.run import Run, named
 
@@ -106,7 +132,52 @@ def examine(run: Run) -> Iterator[Finding]:
             certainty=Certainty.PROVED if fault.sure else Certainty.LIKELY,
             details=details(fault),
         )
+    for one in renumbered(run):
+        yield _renumbered(one)
     require_whole(run)
+
+
+def _renumbered(one: Renumbered) -> Finding:
+    told = list(one.by_rank.values())
+    ranks = tuple(one.by_rank)
+    apart = next(
+        (
+            f" ({mine} on rank {ranks[0]}, {theirs} on rank {ranks[n]})"
+            for n, other in enumerate(told)
+            for mine, theirs in zip(told[0].first, other.first, strict=False)
+            if mine != theirs
+        ),
+        "",
+    )
+    use = "a model has as many rows" if one.fits else "a model may use them"
+    return Finding(
+        message=(
+            f"{capital(named(ranks))} give the same {told[0].size:,} names other "
+            f"numbers each, in {told[0].name}, in the order of a set{apart}: {use}."
+        ),
+        exhibits=tuple(told[:_MOST_EXHIBITS]),
+        locations=(
+            *(
+                Location(place, ranks, Role.CULPRIT, "numbers the names")
+                for place in one.made
+            ),
+            *(
+                Location(place, ranks, Role.CULPRIT, "a set, of another order on each")
+                for place in one.sets
+            ),
+            *(
+                Location(place, ranks, Role.PARTY, f"comes to {told[0].name}")
+                for place in dict.fromkeys(each.place for each in told)
+                if place is not None
+            ),
+        ),
+        severity=SEVERITY if one.fits else Severity.WARNING,
+        certainty=Certainty.PROVED if one.hashed else Certainty.LIKELY,
+        details={"names": told[0].size, "variable": told[0].name},
+    )
+
+
+_MOST_EXHIBITS = 8
 
 
 def _message(fault: Fault) -> str:

@@ -24,7 +24,7 @@ from distdoctor.probes import conditions
 from distdoctor.probes.boot import reporting
 from distdoctor.probes.communication import reducers, rendezvous, setup
 from distdoctor.probes.communication.backends import backend_of
-from distdoctor.probes.data import samples
+from distdoctor.probes.data import numbering, samples
 from distdoctor.probes.data.loaders import watch_loaders
 from distdoctor.probes.data.shortening import Shortening, of_environment
 from distdoctor.probes.harmless import excuse_while, harmless
@@ -65,6 +65,7 @@ def install() -> None:
     harmless(samples.install)()  # before the user's program makes a dataset
     harmless(optimizers.watch)()  # they may be made before the rank joins
     harmless(weights.install)()
+    harmless(numbering.watch)()
     harmless(checkpoints.install)()
     harmless(clips.install)()  # user's files import the functions by name
     if not _is_simulated():

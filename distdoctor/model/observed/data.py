@@ -87,5 +87,21 @@ class Fed(Observation):
     inputs: int = 0  # fingerprint of all that it was called with; 0: not known
 
 
-KINDS = (Read, Made, Held, Fed)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbered(Observation):
+    """A dictionary gives each of n names one of n numbers in a row.
+
+    Its place: the line of a running function that comes to it by the name.
+    """
+
+    name: str = ""  # such as "stoi" or "vocab.stoi"
+    size: int = 0  # names in it
+    keys: int = 0  # fingerprint of the names, in whatever order
+    numbers: int = 0  # fingerprint of the names with their numbers
+    first: tuple[str, ...] = ()  # by the alphabet, as "name=number"
+    hashed: bool = False  # in the order in which this process' sets have them
+    fits: bool = False  # a parameter of a model has as many rows, or columns
+
+
+KINDS = (Read, Made, Held, Fed, Numbered)
 """Observations as words of a drawing: `read(samples=0-3+7,steps=2)`."""
