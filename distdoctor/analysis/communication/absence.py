@@ -202,6 +202,8 @@ def _added(run: Run, side: Camp, finished: list[int]) -> bool:
     rank = finished[0]
     if knows(run, rank, run.rows_of(rank).stop, side.row):
         return False
+    if side.call.layer:  # one may run a wrapped model alone, by whatever way
+        return True
     ways = ways_to(run, side.call) if run.sources else []
     return not ways or not all(must_pass(run, way) for way in ways)
 
