@@ -14,13 +14,10 @@ from distdoctor.launch.job import Job, job_of
 BUDGET_S = 100.0
 
 
-def finding(code: str, *ranks: int, severity: str = "error", tied: bool = False) -> Any:
+def finding(code: str, *ranks: int, severity: str = "error") -> Any:
+    details = {"group": "world"}
     return SimpleNamespace(
-        code=code,
-        ranks=list(ranks),
-        severity=severity,
-        details={"group": "world"},
-        is_tied=tied,
+        code=code, ranks=list(ranks), severity=severity, details=details
     )
 
 
@@ -31,7 +28,7 @@ def judged(*findings: Any, seconds: float = 10.0, failed: bool = False) -> Any:
     return SimpleNamespace(report=report)
 
 
-TIE = finding("DD102", 0, 1, tied=True)
+TIE = finding("DD102")
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def may_look_again(job: Job, script: Path | None, *, is_default: bool) -> bool:
 def is_tied(report: Report) -> bool:
     """Whether the report names no rank because none was in the majority."""
     return any(
-        _TIES.fullmatch(one.code) and not _singles_out(one) and "group" in one.details
+        _TIES.fullmatch(one.code) and not one.ranks and "group" in one.details
         for one in _errors(report)
     ) and not any(map(_names_ranks, _errors(report)))
 
@@ -108,11 +108,7 @@ def _errors(report: Report) -> Iterator[FindingData]:
 
 def _names_ranks(finding: FindingData) -> bool:
     of_communication = finding.code < "DD3" and finding.code not in _ENDS
-    return of_communication and _singles_out(finding)
-
-
-def _singles_out(finding: FindingData) -> bool:
-    return bool(finding.ranks) and not finding.is_tied
+    return of_communication and bool(finding.ranks)
 
 
 def _stumbled(report: Report) -> bool:

@@ -109,7 +109,7 @@ def _finding(told: Told, run: Run) -> FindingData:
         name=sick.name,
         severity=str(told.severity),
         summary=finding.message,
-        ranks=list(finding.culprits or _parties(finding)),
+        ranks=list(finding.culprits),
         victims=list(finding.victims),
         locations=[
             LocationData(
@@ -132,17 +132,6 @@ def _finding(told: Told, run: Run) -> FindingData:
         },
         consequences=[_finding(one, run) for one in told.consequences],
     )
-
-
-def _parties(finding: Finding) -> list[int]:
-    """Ranks that disagree, with none in the minority: a tie names all of them."""
-    parties = {
-        rank
-        for location in finding.locations
-        if location.role is Role.PARTY
-        for rank in location.ranks
-    }
-    return sorted(parties)
 
 
 def _standing(finding: Finding, run: Run) -> dict[str, object]:

@@ -34,7 +34,7 @@ class FindingData(msgspec.Struct, kw_only=True):
     summary: str
     ranks: list[
         int
-    ]  # the culprits; of a tie all sides; empty: all ranks share the fault
+    ]  # the culprits; empty when all ranks share the fault or none stands out
     victims: list[int]
     locations: list[LocationData]  # most telling first
     certainty: str  # proved | likely
@@ -42,12 +42,6 @@ class FindingData(msgspec.Struct, kw_only=True):
     remedy: str
     details: dict[str, Any]
     consequences: list[FindingData] = []  # what follows from it, found by other checks
-
-    @property
-    def is_tied(self) -> bool:
-        """Whether its ranks are sides of which none is in the minority."""
-        roles = {location.role for location in self.locations}
-        return "party" in roles and "culprit" not in roles
 
 
 class RaisedData(msgspec.Struct, kw_only=True):

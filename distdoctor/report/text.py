@@ -242,10 +242,10 @@ def _rows(finding: FindingData, run: Run) -> Iterator[tuple[str, str, str, str]]
     """What each rank did around the fault; ranks that did the same share a row."""
     group = finding.details.get("group")
     index = next((n for n, g in enumerate(run.groups) if g.name == group), None)
-    culprits = set() if finding.is_tied else set(finding.ranks)
+    culprits = set(finding.ranks)
     folded: dict[tuple[str, str, bool], list[int]] = {}
     known: dict[tuple[bytes, bool], tuple[str, str]] = {}
-    for rank in dict.fromkeys((*finding.ranks, *finding.victims)):
+    for rank in [*finding.ranks, *finding.victims]:
         rows, more = _last_calls(run, rank, index)
         alike = (run.calls[_TOLD][rows].tobytes(), more)
         if alike not in known:
