@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from distdoctor.analysis.communication.branches import program_of
@@ -96,10 +96,10 @@ def missed(run: Run, rank: int) -> Iterator[Missed]:
     all_held = held(run, rank)
     events = run.of(Observation, rank)
     for event in run.of(Forgotten, rank):
-        # Those that an optimizer held before may be another model's, of the same names.
-        behind = events[events.index(event) + 1 :]
-        later = {n for each in behind if isinstance(each, Holds) for n in each.names}
-        names = tuple(name for name in event.names if name not in later)
+        at = events.index(event)
+        names = tuple(
+            name for name in event.names if name not in _in_use(all_held, events, at)
+        )
         if not names or event.changed:
             continue
         idle: Held | None = None
@@ -110,6 +110,23 @@ def missed(run: Run, rank: int) -> Iterator[Missed]:
                 idle = one
                 idle_names = tuple(one.holds.names[n] for n in useless)
         yield Missed(event, names, idle, idle_names)
+
+
+def _in_use(
+    all_held: Sequence[Held], events: Sequence[Observation], at: int
+) -> set[str]:
+    """Names of what optimizers hold that are made, or that step, from a moment on.
+
+    Those of a training that is over may be another model's, of the same names.
+    """
+    behind = set(map(id, events[at:]))
+    before = [one for one in all_held if id(one.holds) not in behind]
+    used = [
+        one
+        for one in all_held
+        if id(one.holds) in behind or any(id(look) in behind for look in one.seen)
+    ]
+    return {name for one in (*used, *before[-1:]) for name in one.holds.names}
 
 
 def _useless(one: Held) -> list[int]:
