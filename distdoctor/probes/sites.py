@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import sysconfig
+from collections.abc import Iterator
 from types import CodeType, FrameType, TracebackType
 
 from distdoctor.journal import joined, parted
@@ -121,6 +122,22 @@ def frame_above(depth: int) -> FrameType | None:
         return sys._getframe(depth + 1)
     except ValueError:
         return None
+
+
+def users_frames(most: int) -> Iterator[FrameType]:
+    """The innermost frames of the user's code, as seen by whoever goes through them.
+
+    Args:
+        most: How many.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(most):
+        while frame is not None and not is_users(frame.f_code.co_filename):
+            frame = frame.f_back
+        if frame is None:
+            return
+        yield frame
+        frame = frame.f_back
 
 
 def making_site(depth: int, kind: type) -> str:

@@ -8,7 +8,6 @@ numbering: it gives each of n names another one of n numbers that follow one ano
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from types import FrameType, FunctionType, GetSetDescriptorType, ModuleType
 from typing import Any
@@ -21,7 +20,7 @@ from distdoctor.probes.fingerprints.readings import is_capturing
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.replication import models
-from distdoctor.probes.sites import is_users, text_of
+from distdoctor.probes.sites import text_of, users_frames
 from distdoctor.probes.steps import backwards
 from distdoctor.probes.variables import variables
 
@@ -158,7 +157,7 @@ def _dictionaries() -> Iterator[tuple[str, dict[Any, Any], FrameType]]:
     """Those that may be numberings, each by the shortest name, innermost first."""
     known: set[int] = set()
     left = _MOST_OBJECTS
-    for frame in _users_frames():
+    for frame in users_frames(_MOST_FRAMES):
         named = dict(list(frame.f_globals.items())) if _is_outermost(frame) else {}
         waiting = [(n, one, 0) for n, one in {**named, **variables(frame)}.items()]
         for name, value, depth in waiting:
@@ -187,17 +186,6 @@ def _is_outermost(frame: FrameType) -> bool:
             return False
         outer = outer.f_back
     return True
-
-
-def _users_frames() -> Iterator[FrameType]:
-    frame: FrameType | None = sys._getframe(2)
-    for _ in range(_MOST_FRAMES):
-        while frame is not None and not is_users(frame.f_code.co_filename):
-            frame = frame.f_back
-        if frame is None:
-            return
-        yield frame
-        frame = frame.f_back
 
 
 _KINDS = {str, bytes, int, float, bool, type(None), type, list, tuple, set, frozenset}

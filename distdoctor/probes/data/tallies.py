@@ -9,7 +9,6 @@ none of them is such a sum.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator
 from statistics import median
 from types import FrameType
@@ -23,7 +22,7 @@ from distdoctor.probes.fingerprints.readings import is_capturing
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.holders import line_that_fills, variables_of
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.sites import call_site, is_users
+from distdoctor.probes.sites import call_site, users_frames
 
 _DIGITS = {torch.bfloat16: 8, torch.float16: 11}
 """Binary ones, with the one that is not kept. Source: IEEE 754; torch.finfo."""
@@ -155,7 +154,7 @@ class Tallies:
         if RECORDER.writer is None or is_capturing():
             return
         growing = False
-        for frame in _users_frames():
+        for frame in users_frames(_MOST_ABOVE):
             for name, value in _halves(frame):
                 self._see(frame, name, value, last)
                 tally = self._tallies.get((frame.f_code, name))
@@ -198,17 +197,6 @@ class Tallies:
                 wrong=tally.state == _WRONG,
             )
             RECORDER.observe(told, site or call_site(4))
-
-
-def _users_frames() -> Iterator[FrameType]:
-    frame: FrameType | None = sys._getframe(2)
-    for _ in range(_MOST_ABOVE):
-        while frame is not None and not is_users(frame.f_code.co_filename):
-            frame = frame.f_back
-        if frame is None:
-            return
-        yield frame
-        frame = frame.f_back
 
 
 def _halves(frame: FrameType) -> Iterator[tuple[str, Tensor]]:
