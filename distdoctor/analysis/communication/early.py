@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from distdoctor.analysis.communication.early_reads import EarlyRead, reads
+from distdoctor.analysis.communication.results_read import EarlyRead, reads
 from distdoctor.analysis.communication.wait_for import gone
 from distdoctor.analysis.evidence import ended_well
 from distdoctor.analysis.reasons import SOURCE, Divergence, Why, capital, s

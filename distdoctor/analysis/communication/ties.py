@@ -146,11 +146,7 @@ def _told_as_left(
             *pointers(here, outside, SKIPPED_HERE),
             *pointers(around, outside, "a way around it"),
         )
-        gone = (
-            "has come through that round of"
-            if len(outside) == 1
-            else ("have come through that round of")
-        )
+        gone = f"{has(outside)} come through that round of"
     else:
         exits = loops.ways_out(run, loop.place)
         lines = (

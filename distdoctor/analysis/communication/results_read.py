@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.remembered import remembered
 from distdoctor.analysis.source.awaiting import Awaiting
-from distdoctor.analysis.source.early_reads import read_early
 from distdoctor.analysis.source.inflight import Settings
 from distdoctor.analysis.source.ranked import RankReader
+from distdoctor.analysis.source.result_reads import read_early
 from distdoctor.model.events import Call, Place
 from distdoctor.model.observed.handles import Awaited, step_of
 from distdoctor.model.run import Run
