@@ -79,6 +79,19 @@ each rank, and the shared layer was not:
            | gradients(step=2,prints=2+22,weights=5+6,passes=1,unclear=64,moved=64)
            | exit=0
 
+Features are gathered in the loss, whose backward sums over ranks; DDP sends nothing:
+
+    rank 0 | wrap=ddp:w  holds(names=w,sizes=8,averaged=0)@t.py:5
+           | gradients(step=1,prints=11,weights=7,passes=1,reduced=2,unclear=9)@t.py:9
+           | gradients(step=2,prints=12,weights=8,passes=1,reduced=2,unclear=9)@t.py:9
+           | gradients(step=3,prints=13,weights=9,passes=1,reduced=2,unclear=9)@t.py:9
+           | exit=0
+    rank 1 | wrap=ddp:w  holds(names=w,sizes=8,averaged=0)@t.py:5
+           | gradients(step=1,prints=21,weights=7,passes=1,reduced=2,unclear=9)@t.py:9
+           | gradients(step=2,prints=22,weights=6,passes=1,reduced=2,unclear=9)@t.py:9
+           | gradients(step=3,prints=23,weights=5,passes=1,reduced=2,unclear=9)@t.py:9
+           | exit=0
+
 Well
 ----
 Stages of a pipeline begin alike, and each has gradients of its own:
@@ -189,11 +202,14 @@ def _is_reduced(run: Run, one: Apart) -> bool:
     """Whether something was averaged: then another cause makes gradients differ.
 
     What backward sums for the sake of another model, between two steps on this one, is
-    none of it.
+    none of it; nor are fewer elements than the wrapper averages, such as those of
+    features that ranks gather in their loss.
     """
     bare = [bare_steps(run, hold.rank, hold.optimizer) for hold in one.chapter.holds]
+    first = one.chapter.holds[0]
+    whole = sum(first.sizes[n] for n in first.averaged)
     return any(
-        seen.reduced and look.step not in steps
+        seen.reduced >= whole and look.step not in steps
         for look in one.looks
         for seen, steps in zip(look.seen, bare, strict=True)
     )

@@ -74,6 +74,16 @@ def test_a_rank_that_died_of_waiting_is_a_victim() -> None:
     """) == (Why.UNANSWERED, (0,))
 
 
+def test_a_rank_whose_handle_found_the_connection_closed_is_a_victim_too() -> None:
+    drawing = """
+        rank 0 | send(4,peer=1)&...issued  send(4,peer=1)&...issued  {how}  exit=1
+        rank 1 | exit=0
+    """
+    assert told(drawing.format(how="fail=RuntimeError^")) == (Why.UNANSWERED, (1,))
+    (found,) = divergences(sketch(drawing.format(how="fail=RuntimeError^")))
+    assert "Rank 0 waited in vain in send for rank 1" in found.story
+
+
 def test_a_death_goes_before_the_message_it_left_out() -> None:
     assert told("""
         rank 0 | fail=KeyError@t:3  exit=1

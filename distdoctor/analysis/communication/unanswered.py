@@ -53,7 +53,10 @@ def _is_in_vain(run: Run, row: int, stuck: set[int]) -> bool:
     rank, state = int(run.calls["rank"][row]), run.calls["state"][row]
     if state in BLOCKED:
         return rank in stuck
-    killed = any(failure.fatal for failure in run.of(Failure, rank))
+    fatal = [failure for failure in run.of(Failure, rank) if failure.fatal]
+    if state == State.ISSUED:  # a handle, whose wait found the connection closed
+        return any(failure.secondary for failure in fatal)
+    killed = bool(fatal)
     return bool(state == State.RAISED) and killed and row == run.rows_of(rank)[-1]
 
 
@@ -116,8 +119,9 @@ def _without(
         goes = f"waits in {calls[peer].op} on {calls[peer].group}"
     else:
         goes = "ended"
+    stands = "waited in vain" if call.rank in gone(run) else "waits"
     story = (
-        f"Rank {call.rank} waits in {call.op} for rank {peer}, which never {lacks}: "
+        f"Rank {call.rank} {stands} in {call.op} for rank {peer}, which never {lacks}: "
         f"it {goes} after {_made(run, row)} such calls."
     )
     elsewhere: tuple[Location, ...] = ()

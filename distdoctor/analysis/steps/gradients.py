@@ -243,11 +243,11 @@ def _apart(run: Run, chapter: Chapter) -> Apart | None:
         apart &= ~(earlier & ~later)
     positions = set(np.flatnonzero(never_equal & apart).tolist())
     linked = _exchanges_activations(chapter)
-    if linked:
-        positions &= _begun_alike(run, chapter)
+    averaged = set(chapter.holds[0].averaged)
+    if linked:  # what a wrapper averages is no rank's own
+        positions &= _begun_alike(run, chapter) | averaged
     if not positions:
         return None
-    averaged = set(chapter.holds[0].averaged)
     late = set(chapter.holds[0].late)
     others = positions - averaged - late - set(np.flatnonzero(shared).tolist())
     if others and joined_later(run, chapter, others):
