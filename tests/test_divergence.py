@@ -694,6 +694,29 @@ def test_a_rank_that_was_killed_is_told_with_its_last_line() -> None:
     assert found.elsewhere[0].place == Place("t.py", 7)
 
 
+@pytest.mark.parametrize(
+    ("line", "is_named"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", True),
+        ("os.kill(os.getpid(), 9)", True),
+        ("signal.raise_signal(signal.SIGKILL)", True),
+        ("os.kill(os.getpid(), signal.SIGUSR1)", False),
+        ("os.kill(child.pid, signal.SIGKILL)", False),
+    ],
+)
+def test_a_rank_that_killed_itself_is_told_with_that_line(
+    line: str, is_named: bool
+) -> None:
+    run = sketch("""
+        rank 0 | all_reduce(4)@t.py:7  all_reduce(4)@t.py:7...
+        rank 1 | all_reduce(4)@t.py:7  exit=137!
+    """)
+    source = f"def crash():\n    {line}\n"
+    found = the_one(replace(run, sources={"t.py": source}))
+    lines = [location.place.line for location in found.elsewhere]
+    assert lines == ([2, 7] if is_named else [7])
+
+
 def test_who_loses_its_connection_is_a_victim() -> None:
     assert explained("""
         rank 0 | all_reduce(4)@t.py:7  all_reduce(4)@t.py:7^  fail=RuntimeError^  exit=1

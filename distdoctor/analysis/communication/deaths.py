@@ -17,11 +17,13 @@ from distdoctor.analysis.reasons import (
     capital,
     failed,
     killed,
+    pointers,
     s,
     where_of,
 )
 from distdoctor.analysis.source.conditions import Kind, conditions
 from distdoctor.analysis.source.program import own_nodes
+from distdoctor.analysis.source.signals import sent_to_itself
 from distdoctor.model.events import (
     BLOCKED,
     Call,
@@ -190,7 +192,7 @@ def _told(run: Run, dead: list[int], consequence: str) -> _Tale:
     assert end is not None
     return _Tale(
         cause=end,
-        elsewhere=_last_line(run, dead),
+        elsewhere=(*_sent_by_itself(run, end), *_last_line(run, dead)),
         story=f"{killed(dead, end, run.starved)}; {consequence}.",
     )
 
@@ -224,6 +226,17 @@ def _killed_by(run: Run, rank: int) -> Ended | None:
         if event.status is None or event.status > 128:
             return event
     return None
+
+
+def _sent_by_itself(run: Run, end: Ended) -> tuple[Location, ...]:
+    """The line by which a rank has killed itself, if the source has it alone."""
+    number = (end.status or 0) - _BY_SIGNAL
+    lines = sent_to_itself(program_of(run), number) if number > 0 else []
+    return pointers(lines, (end.rank,), "sends this signal") if len(lines) == 1 else ()
+
+
+_BY_SIGNAL = 128
+"""What a shell adds to the signal's number in the status of a process."""
 
 
 def _last_line(run: Run, dead: Iterable[int]) -> tuple[Location, ...]:
