@@ -367,3 +367,16 @@ def test_ranks_that_average_behind_backward_are_compared_with_their_mean() -> No
     run = sketch("\n".join(f"rank {n} | {one} exit=0" for n, one in enumerate(looks)))
     ((one, other),) = undivided(run)
     assert (one.rank, other.rank, one.batches, one.smaller) == (0, 1, 2, False)
+
+
+@pytest.mark.parametrize(("used", "told"), [(2, False), (8, True)])
+def test_a_division_by_the_ranks_is_one_where_they_sum_up_gradients(
+    used: float, told: bool
+) -> None:
+    """Else a fourth, of four ranks, may be that of windows of four batches."""
+    looks = "".join(
+        f"weighed(window={n},batches=3,factors=.25+.25+.25,own=2,used={used})@t.py:9 "
+        for n in (1, 2)
+    )
+    run = sketch("\n".join(f"rank {n} | {looks} exit=0" for n in range(4)))
+    assert bool(undivided(run)) == told

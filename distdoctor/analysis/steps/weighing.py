@@ -151,7 +151,7 @@ def _undivided(
     looks = [look for look in looks if look.own]
     if rates_divided_by_batches(run):
         return None
-    if len(looks) < LEAST_LOOKS or not all(_is_sum(look, run) for look in looks):
+    if len(looks) < LEAST_LOOKS or not all(_is_sum(look, means, run) for look in looks):
         return None
     if len({round(look.factors[0], 3) for look in looks}) > 1:
         return None
@@ -190,15 +190,15 @@ def _is_only_clipped(run: Run, rank: int, number: int) -> bool:
     )
 
 
-def _is_sum(look: Weighed, run: Run) -> bool:
+def _is_sum(look: Weighed, means: dict[tuple[int, int], float], run: Run) -> bool:
     """Whether the losses are means, and nothing was divided by their number.
 
-    All may be halved, as squared errors are, or divided by the number of ranks.
+    All may be halved, as squared errors are.
     """
     first = look.factors[0]
-    plain = any(isclose(first, one, rel_tol=_CLOSE) for one in (1.0, *_shares(run)))
+    plain = any(isclose(first, one, rel_tol=_CLOSE) for one in (1.0, 0.5))
     return (
-        plain
+        (plain or _is_share_of_sum(look, means, run))
         and all(isclose(factor, first, rel_tol=_CLOSE) for factor in look.factors)
         and not any(
             _is_by(constant, number) or isclose(constant * number, run.world_size)
@@ -208,8 +208,16 @@ def _is_sum(look: Weighed, run: Run) -> bool:
     )
 
 
-def _shares(run: Run) -> tuple[float, float]:
-    return 0.5, 1 / run.world_size
+def _is_share_of_sum(
+    look: Weighed, means: dict[tuple[int, int], float], run: Run
+) -> bool:
+    """Whether losses are divided by the number of ranks, whose gradients are summed up.
+
+    Where they are not, that number is the window's: of four ranks, a fourth.
+    """
+    size, mean = run.world_size, means.get((look.optimizer, look.window), 0.0)
+    divided = isclose(look.factors[0] * size, 1.0, rel_tol=_CLOSE)
+    return divided and isclose(look.used, mean * size, rel_tol=_SAME)
 
 
 def _is_by(constant: float, number: int) -> bool:
