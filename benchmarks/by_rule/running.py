@@ -22,6 +22,9 @@ from by_rule.warm import MEETINGS_VARIABLE, TRACE_VARIABLE
 
 WARM = Path(__file__).with_name("warm.py")
 
+_BEGIN = "import sys; exec(compile(open(sys.argv.pop(1)).read(), '<warm>', 'exec'))"
+"""A file of the measure's own would be one of the user's in each rank's stack."""
+
 Answer = dict[str, Any]
 """What a run came to: `status`, `seconds` and `report` (empty: there is none)."""
 
@@ -181,7 +184,15 @@ class _Warm:
             "DISTDOCTOR_DEVICE": "auto",
         }
         self._process = subprocess.Popen(
-            [str(python), "-P", str(WARM), str(theirs.fileno()), str(os.getpid())],
+            [
+                str(python),
+                "-P",
+                "-c",
+                _BEGIN,
+                str(WARM),
+                str(theirs.fileno()),
+                str(os.getpid()),
+            ],
             env=environment,
             stdin=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(),),

@@ -24,6 +24,7 @@ def require_whole(run: Run) -> None:
 def ended_well(run: Run, rank: int) -> bool:
     """Whether nothing is known of a rank but that it came to its end."""
     ends = run.of(Ended, rank)
-    return not run.of(Failure, rank) and all(
+    raised = any(failure.caught is None for failure in run.of(Failure, rank))
+    return not raised and all(
         end.orderly and not end.status and not end.stopped for end in ends
     )

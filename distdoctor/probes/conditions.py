@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from distdoctor.journal import TRACE_VARIABLE
-from distdoctor.probes import delays, memory_seen, settings_seen
+from distdoctor.probes import catching, delays, memory_seen, settings_seen
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.randomness import seeds, streams, workers
 from distdoctor.probes.recorder import RECORDER
@@ -36,6 +36,7 @@ def joined() -> None:
     harmless(rates.watch)()
     harmless(schedules.watch)()
     harmless(delays.watch)()
+    catching.watch()
     if TRACE_VARIABLE in os.environ:
         harmless(computed.watch)()
     RECORDER.on_turn.append(settings_seen.OPTIMIZERS.forget)

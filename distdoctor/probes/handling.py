@@ -1,8 +1,8 @@
 """Sees exceptions that the job's own code handles, and goes on.
 
 Python has no hook for that before `sys.monitoring` of 3.12, and a trace function would
-cost far too much. So it is only seen where the code does something in the handler that
-a probe sees: it writes a line, or logs, or communicates.
+cost far too much. It is seen where the handler has a look at it, see `catching`, and
+where it does something that a probe sees: it writes a line, or logs.
 """
 
 from __future__ import annotations

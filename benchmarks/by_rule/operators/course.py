@@ -143,7 +143,7 @@ def exception_swallowed(base: Base) -> Making:
         rank = some_rank(base, first)
         lines = [
             "try:",
-            f"    share = 1 / ({base.get_rank} - {rank})",
+            f"    apart = 1 / ({base.get_rank} - {rank})",
             *indented([line for one in inside for line in one]),
             "except ZeroDivisionError:",
             "    continue",

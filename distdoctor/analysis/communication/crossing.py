@@ -8,14 +8,14 @@ meant to make both.
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 
-from distdoctor.analysis.communication.branches import program_of
+from distdoctor.analysis.communication.branches import parting, program_of
 from distdoctor.analysis.reasons import Divergence, Why, capital, s, sides, where_of
 from distdoctor.analysis.source.program import Function, own_nodes
-from distdoctor.model.events import Place
+from distdoctor.model.events import Call, Place
 from distdoctor.model.findings import Certainty
 from distdoctor.model.run import Run, named
 
@@ -48,6 +48,44 @@ def crossed(run: Run, told: Divergence) -> Divergence:
         f"on {named(first)} and {told.calls[second[0]]} ({there}) on {named(second)}, "
         "and the source has each of them follow there on the other's.",
     )
+
+
+def crossed_in_text(
+    run: Run, first: Mapping[int, Call], second: Mapping[int, Call]
+) -> tuple[int, ...]:
+    """Ranks behind a branch by rank, whose two calls are the others' in opposite order.
+
+    Args:
+        run: Holds the sources.
+        first: By rank, its call at some meeting.
+        second: Likewise at the next.
+
+    Returns:
+        Empty if not, or if no branch of the source is for one side alone.
+    """
+    orders: dict[tuple[str, str], list[int]] = {}
+    for rank in first:
+        pair = tuple(_text(run, one.get(rank)) for one in (first, second))
+        orders.setdefault((pair[0], pair[1]), []).append(rank)
+    if len(orders) != 2:
+        return ()
+    ((a, b), mine), ((c, d), theirs) = orders.items()
+    if a == b or (a, b) != (d, c) or "" in {a, b}:
+        return ()
+    for inside, outside in ((mine, theirs), (theirs, mine)):
+        found = parting(run, first[inside[0]], inside, outside)
+        if found is not None and (found.singles_out or len(inside) < len(outside)):
+            return tuple(inside)
+    return ()
+
+
+def _text(run: Run, call: Call | None) -> str:
+    """The statement that makes a call; empty if it is not known."""
+    place = None if call is None else call.place
+    function = None if place is None else program_of(run).at(place.file, place.line)
+    if place is None or function is None:
+        return ""
+    return next(iter(_from(function, place.line)), "")
 
 
 def _from(function: Function, line: int) -> Sequence[str]:

@@ -40,7 +40,11 @@ from distdoctor.model.run import Run, named
 
 def own_failure(run: Run, rank: int) -> Failure | None:
     """The first exception of a rank that was not a peer's fault."""
-    failures = [f for f in run.of(Failure, rank) if not f.secondary]
+    failures = [
+        failure
+        for failure in run.of(Failure, rank)
+        if not failure.secondary and failure.caught is None
+    ]
     return failures[0] if failures else None
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from distdoctor.model.events import Place
@@ -57,14 +57,46 @@ def handler_that_caught(run: Run, line: Place, error: str) -> Place | None:
         That which names the class, else one that may stand for it: a base class is not
         known by its name. None if the line is in no `try`.
     """
+    found = _caught_by(run, line, error)
+    return None if found is None else replace(line, line=found[1].lineno)
+
+
+def may_lead_around(run: Run, line: Place, error: str, ways: Collection[Place]) -> bool:
+    """Whether a handler that caught an exception may have led around a call.
+
+    Args:
+        run: Holds the sources.
+        line: As for `handler_that_caught`.
+        error: Likewise.
+        ways: The lines of the call and of its callers; those in other functions than
+            the handler's do not count.
+
+    Returns:
+        False if the program went on behind the `try`, and came to the call from there.
+    """
+    found = _caught_by(run, line, error)
+    if found is None:
+        return True  # the source is not known
+    node, handler = found
+    mine = [
+        one for one in ways if (one.file, one.function) == (line.file, line.function)
+    ]
+    jumps = (ast.Continue, ast.Break, ast.Return)
+    if not mine or any(isinstance(part, jumps) for part in ast.walk(handler)):
+        return True
+    return any(node.lineno <= one.line <= _last(node) for one in mine)
+
+
+def _caught_by(
+    run: Run, line: Place, error: str
+) -> tuple[ast.Try, ast.ExceptHandler] | None:
     text = run.sources.get(line.file)
     tree = None if text is None else _parsed(text)
     for node, part in reversed([] if tree is None else _path(tree, line.line)):
         if isinstance(node, ast.Try) and part == "body" and node.handlers:
             named = [h for h in node.handlers if error in _classes(h)]
             wide = [h for h in node.handlers if not _classes(h) - _WIDE]
-            best = (named or wide or node.handlers)[0]
-            return Place(line.file, best.lineno, line.function)
+            return node, (named or wide or node.handlers)[0]
     return None
 
 

@@ -25,6 +25,7 @@ from distdoctor.analysis.communication.camps import (
     knows_exactly,
     next_on_group,
 )
+from distdoctor.analysis.communication.crossing import crossed_in_text
 from distdoctor.analysis.communication.deaths import own_failure
 from distdoctor.analysis.communication.handlers import handler_around
 from distdoctor.analysis.communication.rounds import fewer_rounds, passed_over
@@ -155,23 +156,27 @@ def unseen_swaps(run: Run, alignment: Alignment) -> Iterator[Divergence]:
         second = alignment.meeting(run, int(n) + 1)
         if not OPERATIONS[calls["op"][next(iter(first.rows.values()))]].payload:
             continue
-        swapped = _crossed(run, first, second)
+        here = calls_at(run, first)
+        swapped, what = _crossed(run, first, second), "from the same two lines as"
+        tied: tuple[int, ...] = ()
+        if not swapped:
+            swapped = crossed_in_text(run, here, calls_at(run, second))
+            what = "of the same text as"
+            tied = swapped
         if swapped:
             others = sorted(set(first.rows) - set(swapped))
-            here = calls_at(run, first)
             yield Divergence(
                 why=Why.ORDER,
                 group=group,
                 ordinal=first.ordinal,
                 calls=here,
-                culprits=() if 2 * len(swapped) == len(here) else swapped,
+                culprits=tied if 2 * len(swapped) == len(here) else swapped,
                 victims=tuple(others),
                 certainty=Certainty.LIKELY,
                 story=f"{capital(named(swapped))} make{s(swapped)} calls "
-                f"{first.ordinal} and {second.ordinal} on {group.name} from the "
-                f"same two lines as {named(others)}, in the opposite order; they "
-                "are of one size, so tensors that do not belong together were "
-                "combined without an error.",
+                f"{first.ordinal} and {second.ordinal} on {group.name} {what} "
+                f"{named(others)}, in the opposite order; they are of one size, so "
+                "tensors that do not belong together were combined without an error.",
             )
             return
 

@@ -227,7 +227,7 @@ def _gave_up(run: Run, row: int) -> bool:
     if run.calls["state"][row] != State.RAISED:
         return False
     failures = run.of(Failure, int(run.calls["rank"][row]))
-    said = failures[-1].message if failures else ""
+    said = next((f.message for f in reversed(failures) if f.caught is None), "")
     return not said or _TIME_IS_UP.search(said) is not None
 
 

@@ -6,10 +6,13 @@ no probe, the source may still leave one way around the call: a handler.
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from operator import attrgetter
 
-from distdoctor.analysis.communication.branches import ways_to
+from distdoctor.analysis.communication.branches import program_of, ways_to
 from distdoctor.analysis.communication.departures import (
     is_unconditional,
     kept_rounds,
@@ -19,7 +22,9 @@ from distdoctor.analysis.communication.handlers import (
     callers,
     handler_around,
     handler_that_caught,
+    may_lead_around,
 )
+from distdoctor.analysis.communication.leaving import loops_of
 from distdoctor.analysis.reasons import (
     LEFT_LOOP,
     SKIPPED_HERE,
@@ -29,7 +34,10 @@ from distdoctor.analysis.reasons import (
     capital,
     failed,
     pointers,
+    sides,
 )
+from distdoctor.analysis.source.chains import functions_to
+from distdoctor.analysis.source.program import Function, Program, called
 from distdoctor.model.events import Batch, Failure, Place
 from distdoctor.model.findings import Certainty
 from distdoctor.model.run import Run, named
@@ -41,28 +49,79 @@ _OUT_OF_STEP = _CALLS_MISSING | {Why.OPERATION, Why.NUMEL, Why.DTYPE, Why.SPLITS
 
 def swallowed_exception(run: Run, divergence: Divergence) -> Divergence:
     """The divergence, told as a swallowed exception if it was one."""
-    if divergence.why not in _OUT_OF_STEP or not divergence.culprits:
+    if divergence.why not in _OUT_OF_STEP:
         return divergence
-    around = _functions_around(run, divergence)
-    seen = [_swallowed(run, rank, around) for rank in divergence.culprits]
-    others = [_swallowed(run, rank, around) for rank in divergence.victims]
-    if all(seen) and not any(others):
-        return _told(run, divergence, seen[0][-1])
+    for told in _readings(divergence):
+        around = _around(run, told)
+        seen = [_swallowed(run, rank, around) for rank in told.culprits]
+        others = [_swallowed(run, rank, around) for rank in told.victims]
+        if all(seen) and not any(others):
+            return _told(run, told, seen[0][-1])
+    if not divergence.culprits:
+        return divergence
     handler = _only_way(run, divergence)
     return divergence if handler is None else _likely(divergence, handler)
 
 
-def _functions_around(run: Run, divergence: Divergence) -> set[tuple[str, str]]:
-    """File and name of the functions in which the others were at the call."""
-    calls = [divergence.calls.get(rank) for rank in divergence.victims]
-    known = [call for call in calls if call is not None and call.place is not None]
-    chains = [chain for call in known for chain in ways_to(run, call)]
-    places = [place for chain in chains for place in chain]
-    places += [call.place for call in known if call.place is not None]
-    return {(place.file, place.function) for place in places}
+def _readings(divergence: Divergence) -> Iterator[Divergence]:
+    """Who may have left out calls: who is blamed; of two sides of one size, either.
+
+    Those have to be at different lines, as after a call that only one side made.
+    """
+    culprits = divergence.culprits
+    if culprits:
+        yield divergence
+    parts = sides(divergence, attrgetter("place"))
+    if len(parts) != 2 or len({len(ranks) for ranks in parts.values()}) != 1:
+        return
+    for ranks in parts.values():
+        if sorted(ranks) != sorted(culprits):
+            others = sorted({*divergence.calls} - {*ranks})
+            yield replace(divergence, culprits=tuple(ranks), victims=tuple(others))
 
 
-def _swallowed(run: Run, rank: int, around: set[tuple[str, str]]) -> list[Failure]:
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """How the others came to a call: lines on the way, and functions it may lead by."""
+
+    places: frozenset[Place]
+    functions: frozenset[tuple[str, str]]  # file and name
+
+
+def _around(run: Run, divergence: Divergence) -> _Around:
+    """What is around the call of the others.
+
+    What a loop on the way goes through, a generator it may be, belongs to it.
+    """
+    program = program_of(run)
+    functions: list[Function] = []
+    places: set[Place] = set()
+    for rank in divergence.victims:
+        call = divergence.calls.get(rank)
+        if call is None or call.place is None:
+            continue
+        ways = ways_to(run, call) or [(call.place,)]
+        places |= {place for way in ways for place in way}
+        function = program.at(call.place.file, call.place.line)
+        if len(ways) != 1 and function is not None:  # which way it came is not known
+            functions += functions_to(program, function)
+    functions += [one for place in places for one in _gone_through(program, place)]
+    named = {(one.file, one.name) for one in functions}
+    named |= {(place.file, place.function) for place in places}
+    return _Around(frozenset(places), frozenset(named))
+
+
+def _gone_through(program: Program, place: Place) -> Iterator[Function]:
+    """Functions of whose results loops around a line go through."""
+    function = program.at(place.file, place.line)
+    for loop in [] if function is None else loops_of(function, place.line):
+        if not isinstance(loop, ast.While):
+            for node in ast.walk(loop.iter):
+                if isinstance(node, ast.Call):
+                    yield from program.named(called(node))
+
+
+def _swallowed(run: Run, rank: int, around: _Around) -> list[Failure]:
     """Exceptions of a rank's own that were seen, and did not end it.
 
     Of those that were seen in their handler it has to be one in a function that leads
@@ -71,11 +130,17 @@ def _swallowed(run: Run, rank: int, around: set[tuple[str, str]]) -> list[Failur
     failures = [failure for failure in run.of(Failure, rank) if not failure.secondary]
     ended = {(f.error, f.message) for f in failures if f.fatal}
     return [
-        f
-        for f in failures
-        if (f.error, f.message) not in ended
-        and (f.caught is None or (f.caught.file, f.caught.function) in around)
+        one
+        for one in failures
+        if (one.error, one.message) not in ended
+        and (one.caught is None or _leads_around(run, one, one.caught, around))
     ]
+
+
+def _leads_around(run: Run, one: Failure, caught: Place, around: _Around) -> bool:
+    return (caught.file, caught.function) in around.functions and may_lead_around(
+        run, caught, one.error, around.places
+    )
 
 
 def _only_way(run: Run, divergence: Divergence) -> Handler | None:
@@ -160,9 +225,11 @@ def _told(run: Run, divergence: Divergence, failure: Failure) -> Divergence:
     if caught is not None:
         caught = handler_that_caught(run, caught, failure.error)
     handlers = [] if caught is None else [caught]
+    certain = divergence.certainty if failure.caught is None else Certainty.LIKELY
     return replace(
         divergence,
         why=Why.SWALLOWED,
+        certainty=certain,  # that it left out just that call for it is inferred
         cause=failure,
         elsewhere=(
             *at(failure, ranks, f"raised {failure.error}, and went on"),

@@ -25,6 +25,18 @@ def chains_to(program: Program, place: Place) -> list[tuple[Place, ...]]:
     return list(found)
 
 
+def functions_to(program: Program, function: Function) -> list[Function]:
+    """A function, and all from which the source may lead to it, each once."""
+    found = {id(function): function}
+    waiting = [function]
+    for one in waiting:
+        for caller, _ in _callers(program, one):
+            if id(caller) not in found:
+                found[id(caller)] = caller
+                waiting.append(caller)
+    return list(found.values())
+
+
 def _up(
     program: Program, function: Function, below: tuple[Place, ...]
 ) -> Iterator[tuple[Place, ...]]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from distdoctor.probes.data.samples import SAMPLES
+from distdoctor.probes.fingerprints.prints import local
 from distdoctor.probes.steps import optimizers
 from distdoctor.probes.steps.losses import Term
 from distdoctor.probes.steps.optimizers import Optimizer
@@ -74,7 +75,7 @@ class Account:
     def gradient(self) -> Tensor | None:
         """Of the parameter that is watched."""
         parameter = None if self._parameter is None else self._parameter()
-        return None if parameter is None else parameter.grad
+        return None if parameter is None else gradient_of(parameter)
 
     def state(self) -> tuple[int, int]:
         """Where the gradient is, and its version."""
@@ -83,7 +84,10 @@ class Account:
     def changed(self) -> frozenset[int]:
         """Which of some parameters have other gradients than when this was asked."""
         some = self.known.held()[-_CANDIDATES:]
-        before, self._states = self._states, [state_of(one.grad) for one in some]
+        before, self._states = (
+            self._states,
+            [state_of(gradient_of(one)) for one in some],
+        )
         if len(before) != len(some):
             return frozenset()
         pairs = enumerate(zip(before, self._states, strict=True))
@@ -93,7 +97,7 @@ class Account:
         """Watch a parameter that has a gradient, if there is one."""
         held = [tensor for tensor in self.known.held() if tensor.grad is not None]
         some = [*held[:1], *held[-_CANDIDATES:]]
-        self.unfit = any(map(optimizers.is_sharded, some))
+        self.unfit = any(map(optimizers.is_flattened, some))
         fit = [
             tensor
             for tensor in held[-_CANDIDATES:]
@@ -129,8 +133,14 @@ def state_of(gradient: Tensor | None) -> tuple[int, int]:
     return where, gradient._version
 
 
+def gradient_of(parameter: Tensor) -> Tensor | None:
+    """Its gradient; of one that is sharded the part here, to which FSDP adds."""
+    gradient = parameter.grad
+    return None if gradient is None else local(gradient)
+
+
 def _is_plain(tensor: Tensor) -> bool:
-    gradient = tensor.grad
+    gradient = gradient_of(tensor)
     return (
         gradient is not None
         and gradient.layout is torch.strided

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from distdoctor.model.observed import protocol as words
 from distdoctor.probes.communication.exchanges import EXCHANGES
 from distdoctor.probes.fingerprints import readings
+from distdoctor.probes.fingerprints.prints import local
 from distdoctor.probes.steps import optimizers
 from distdoctor.probes.steps.accounts import NO_BATCH, Batch
 from distdoctor.probes.steps.accounts import Pass as Labelled
@@ -120,6 +121,8 @@ class Followed:
             if gradient is None:
                 found.append(None)
                 continue
+            # FSDP adds to its part, of which the whole does not know.
+            gradient = local(gradient)
             if not number:  # what is done to `.data` is no change for autograd
                 number = _first(gradient)
             found.append((id(gradient), gradient._version, number))

@@ -43,8 +43,11 @@ _SETTINGS = ("lr", "momentum", "betas", "weight_decay", "eps", "nesterov", "alph
 _ADAPTIVE = ("betas", "alpha", "rho", "lr_decay", "etas", "eps")
 """Settings of the optimizers that divide a gradient by its size; SGD has none."""
 
-_SHARDED = ("device_mesh", "_fsdp_flattened", "_is_flat_param", "ds_id")
-"""Attributes of parameters of DTensor, FSDP (both ways to write it) and DeepSpeed."""
+_FLATTENED = ("_fsdp_flattened", "_is_flat_param", "ds_id")
+"""Attributes of parameters of FSDP (both ways to write it) and DeepSpeed."""
+
+_SHARDED = ("device_mesh", *_FLATTENED)
+"""Likewise, and of DTensor."""
 
 
 class Optimizer:
@@ -222,6 +225,11 @@ def names_of(parameters: Sequence[Tensor]) -> list[str]:
 def is_sharded(tensor: Tensor) -> bool:
     """Whether a tensor is a part of one that lies on several ranks."""
     return any(hasattr(tensor, name) for name in _SHARDED)
+
+
+def is_flattened(tensor: Tensor) -> bool:
+    """Whether a tensor is a part of several that lie on several ranks as one."""
+    return any(hasattr(tensor, name) for name in _FLATTENED)
 
 
 # --- what wrappers average ---
