@@ -172,9 +172,12 @@ def _of_losses(found: Shrunk) -> Finding:
     ranks, held = found.ranks, found.holds[0]
     adaptive = any(one.adaptive for one in found.holds)
     wrapper = "DDP" if found.measured else "FSDP"
+    by = "the number of ranks"
+    if found.by_all:
+        by = "a count of all ranks, as if gradients were summed"
     message = (
-        f"{capital(named(ranks))} divide{s(ranks)} their losses by the number of "
-        f"ranks, and {wrapper} averages their gradients besides: the gradients of all "
+        f"{capital(named(ranks))} divide{s(ranks)} their losses by {by}, and "
+        f"{wrapper} averages their gradients besides: the gradients of all "
         f"{len(found.looks)} steps that were looked at are 1/{len(ranks)} of those of "
         "the mean, unless the learning rate makes up for it"
     )
@@ -187,7 +190,7 @@ def _of_losses(found: Shrunk) -> Finding:
         *(Location(one, ranks, Role.CULPRIT, "backward") for one in found.backward),
         *places(found.looks[-1], ranks, "steps with them"),
     ]
-    mild = adaptive or found.doubted or not found.measured
+    mild = adaptive or found.doubted or not (found.measured or found.by_all)
     return Finding(
         message=message,
         exhibits=found.looks[-1][:2],

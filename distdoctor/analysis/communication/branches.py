@@ -219,7 +219,10 @@ def _says(value: Value) -> bool:
 
 
 def _on(sides: Sides, chain: tuple[Place, ...], call: Call) -> Parting | None:
-    """The innermost condition on a chain at which the sides part."""
+    """The innermost condition on a chain at which the sides part.
+
+    Where there is none, that behind which a function on the chain is handed out.
+    """
     for at, place in reversed(list(enumerate(chain))):
         function = sides.program.at(place.file, place.line)
         if function is None:
@@ -234,7 +237,49 @@ def _on(sides: Sides, chain: tuple[Place, ...], call: Call) -> Parting | None:
                     sides.singles_out(condition, given),
                     _has_counterpart(sides, function, place.line, call, given),
                 )
+    for at, place in reversed(list(enumerate(chain))):
+        function = sides.program.at(place.file, place.line)
+        if function is not None:
+            made = _handed_out(sides, chain, at, function)
+            if made is not None:
+                return made
     return None
+
+
+def _handed_out(
+    sides: Sides, chain: tuple[Place, ...], at: int, function: Function
+) -> Parting | None:
+    """The condition behind which alone a callback is handed out, or its object made.
+
+    `if rank == 0: callbacks.append(Preview())`: who calls all of them asks for no rank.
+    """
+    if function.is_method:
+        name = function.name.split(".")[-2]
+    elif function.name != MODULE:
+        name = function.simple_name
+    else:
+        return None
+    within = function.name.rpartition(".")[0] if function.is_method else function.name
+    uses = [
+        use
+        for use in sides.program.mentions.get(name, [])
+        if not f"{use.function.name}.".startswith(f"{within}.")
+    ]
+    found: list[Condition] = []
+    for use in uses:
+        here = Given((Place(use.function.file, use.line, use.function.name),), 0)
+        parted = [
+            condition
+            for condition in conditions(use.function, use.line)
+            if sides.parts(condition, here)
+        ]
+        if not parted:
+            return None  # it is handed to others, too
+        found.append(parted[-1])
+    if not found:
+        return None
+    singled = sides.singles_out(found[0], Given(chain[:1], 0))
+    return Parting(found[0], chain, at, singled, has_counterpart=False)
 
 
 def _has_counterpart(

@@ -25,7 +25,7 @@ from distdoctor.analysis.communication.leaving import (
 from distdoctor.analysis.reasons import Divergence, Why, capital, pointers
 from distdoctor.analysis.source.variation import Nature, changes, nature
 from distdoctor.model.events import Batch, Call, Left, Place
-from distdoctor.model.findings import Location
+from distdoctor.model.findings import Certainty, Location
 from distdoctor.model.run import Run, named
 
 _MOST = 3  # with more ways a list says nothing
@@ -57,8 +57,11 @@ def departed(run: Run, told: Divergence) -> Divergence:
     left = "left out the round" if all(way.stays for way in ways) else "left the loop"
     if any(way.stays for way in ways) and left == "left the loop":
         left = "left the loop, or a round of it,"
+    skipped = told.why is Why.UNEVEN and all(way.stays for way in ways)
     return replace(
         told,
+        why=Why.SKIPPED if skipped else told.why,
+        certainty=Certainty.LIKELY if skipped else told.certainty,
         elsewhere=tuple(lines.values()),
         story=f"{told.story} {who} most likely {left} by {words}.",
     )

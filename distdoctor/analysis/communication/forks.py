@@ -1,4 +1,4 @@
-"""Ties told by a fork of the source that does not depend on the rank.
+"""Calls at two lines, told by a fork of the source that does not depend on the rank.
 
 Where just one of two calls lies behind a condition, ranks parted there: whoever is in
 the branch, or has left by the `return`, `continue` or `break`, did what the plain way
@@ -31,6 +31,11 @@ from distdoctor.model.run import Run, named
 
 _UNDECIDED = {Why.OPERATION, Why.NUMEL, Why.DTYPE}
 
+_NO_MAJORITY = (
+    "With no majority, the source decides: the other way to read it is that the others "
+    "left out or added theirs."
+)
+
 
 def forked(run: Run, told: Divergence) -> Divergence:
     """The same divergence, as a call skipped or added, where a fork tells which."""
@@ -38,7 +43,7 @@ def forked(run: Run, told: Divergence) -> Divergence:
         return told
     if told.why is Why.SKIPPED and told.culprits:
         return _with_its_fork(run, told)
-    if told.why not in _UNDECIDED or told.culprits:
+    if told.why not in _UNDECIDED:
         return told
     found = sides(told, attrgetter("place"))
     if len(found) != 2 or None in found or not run.sources:
@@ -54,6 +59,8 @@ def forked(run: Run, told: Divergence) -> Divergence:
     call, other = told.calls[behind[0]], told.calls[others[0]]
     left = condition.kind is Kind.LEAVING
     culprits = tuple(others if left else behind)
+    if told.culprits and sorted(culprits) != sorted(told.culprits):
+        return told  # the fork would blame the majority
     if left:
         at = replace(condition.place, line=condition.leaves_at)
         remark = f"leaves by {condition.leaves}"
@@ -80,8 +87,7 @@ def forked(run: Run, told: Divergence) -> Divergence:
         victims=of_group(sorted(told.calls), culprits),
         certainty=Certainty.LIKELY,
         elsewhere=(*lines, *told.elsewhere),
-        story=f"{story} With no majority, the source decides: the other way to read "
-        "it is that the others left out or added theirs.",
+        story=story if told.culprits else f"{story} {_NO_MAJORITY}",
         details={**told.details, GUARD: str(condition)},
     )
 

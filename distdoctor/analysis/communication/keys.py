@@ -58,7 +58,9 @@ def setter_of(run: Run, rows: Sequence[int]) -> tuple[int | None, list[Call]]:
     ):
         return None, []
     (setter,) = setters
-    return (setter, sets) if _is_passed(run, setter, found) else (None, [])
+    later = all(_has_set_later(run, row, sets) for row in rows)
+    passed = later or _is_passed(run, setter, found)
+    return (setter, sets) if passed else (None, [])
 
 
 def lines_of_setting(run: Run, sets: Sequence[Call]) -> tuple[Location, ...]:
@@ -136,6 +138,25 @@ def _follows(
             for number in _numbers(name)
             for values in new
         ):
+            return False
+    return True
+
+
+def _has_set_later(run: Run, row: int, sets: Sequence[Call]) -> bool:
+    """Whether a key was set that comes behind the one for which a rank waits."""
+    known = {name for call in sets for name in call.names}
+    for name in run.call(row).names:
+        mine = [int(number) for number in _numbers(name)]
+        theirs = [
+            [int(number) for number in _numbers(other)]
+            for other in known
+            if _kind(other) == _kind(name)
+        ]
+        differ = [
+            [(a, b) for a, b in zip(mine, other, strict=True) if a != b]
+            for other in theirs
+        ]
+        if not any(len(pairs) == 1 and pairs[0][0] < pairs[0][1] for pairs in differ):
             return False
     return True
 

@@ -94,9 +94,28 @@ class Divisions:
         Args:
             backward: The line that calls it.
         """
+        for trail in self._trails(backward):
+            place = self._divided(trail)
+            if place is not None:
+                return place
+        return None
+
+    def by_data(self, backward: Place) -> Place | None:
+        """The line that divides that loss by what the source does not tell, a count.
+
+        Args:
+            backward: The line that calls it.
+        """
+        for trail in self._trails(backward):
+            for factor in trail:
+                if factor.divides and self._values(factor) is None:
+                    return factor.place
+        return None
+
+    def _trails(self, backward: Place) -> Iterator[_Trail]:
         function = self._program.at(backward.file, backward.line)
         if function is None:
-            return None
+            return
         self._left = _MOST
         for call in calls_in(function):
             if called(call) != "backward" or not (
@@ -107,11 +126,7 @@ class Divisions:
                 continue
             # Of `accelerator.backward(loss)`, the argument.
             loss = call.args[0] if call.args else call.func.value
-            for trail in self._follow(loss, _Scene(function), _DEEPEST):
-                place = self._divided(trail)
-                if place is not None:
-                    return place
-        return None
+            yield from self._follow(loss, _Scene(function), _DEEPEST)
 
     def _divided(self, trail: _Trail) -> Place | None:
         """The line that makes a loss smaller by the number of ranks, if all of it does.

@@ -62,6 +62,7 @@ class Program:
         keywords: Values by the keyword they are passed as: `call(name=value)`.
         assigned: Values by function and by the name of a variable.
         unpacked: Likewise, those that are one of several which a call gives at once.
+        mentions: Where a name, or an attribute of that name, is read.
 
     Args:
         texts: Text of each file by its name.
@@ -74,6 +75,7 @@ class Program:
         self.keywords: dict[str, list[Use]] = defaultdict(list)
         self.assigned: dict[tuple[Function, str], list[Use]] = defaultdict(list)
         self.unpacked: dict[tuple[Function, str], list[Use]] = defaultdict(list)
+        self.mentions: dict[str, list[Use]] = defaultdict(list)
         self._named: dict[str, list[Function]] = defaultdict(list)
         self._bound: dict[Function, set[str]] = defaultdict(set)
         self._looped: dict[Function, set[str]] = defaultdict(set)
@@ -221,6 +223,8 @@ class Program:
                 self._looped[function].update(_names(target))
             case ast.Name(id=name, ctx=ast.Store()):
                 self._bound[function].add(name)
+            case ast.Name(id=name) | ast.Attribute(attr=name, ctx=ast.Load()):
+                self.mentions[name].append(Use(function, node, node.lineno))
 
     def _change(
         self,

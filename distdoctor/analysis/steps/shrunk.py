@@ -1,15 +1,16 @@
 """Losses that are divided by the number of ranks, whose gradients are averaged as well.
 
 What is told was seen twice. The graph of each loss says that its mean was divided by
-the number of ranks, and the source that just this number was meant. Gradients went from
-backward to the step without anything that would have summed them instead.
+the number of ranks, and the source that just this number was meant; or that its sum was
+divided by a count, and the ranks' counts add up to that, though they differ. Gradients
+went from backward to the step without anything that would have summed them instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import log2
+from math import isclose, log2
 from typing import TypeVar
 
 import numpy as np
@@ -55,6 +56,9 @@ _SUMMING = ("register_comm_hook", "divide_factor", "predivide")
 _LEAST_SCALE = 3.0
 """Base 2 logarithm of what a GradScaler multiplies a loss with, at the least."""
 
+_SAME = 1e-5
+"""By how much a divisor may miss the sum of counts; float32 counts up to 2 ** 24."""
+
 _OF_WRAPPERS = [LAYERS.index(name) for name in ("backward", "fsdp")]
 
 _SCATTERING = [n for n, one in enumerate(OPERATIONS) if "reduce_scatter" in one.name]
@@ -75,6 +79,7 @@ class Shrunk:
         backward: The lines of backward.
         doubted: Gradients were clipped, or the rate was made for the number of ranks.
         measured: What ranks used was seen to be the mean of what they had.
+        by_all: Losses are sums, divided by a count that was summed over the ranks.
     """
 
     ranks: tuple[int, ...]
@@ -84,6 +89,7 @@ class Shrunk:
     backward: tuple[Place, ...]
     doubted: bool
     measured: bool
+    by_all: bool = False
 
 
 def shrunk(run: Run) -> list[Shrunk]:
@@ -95,7 +101,13 @@ def shrunk(run: Run) -> list[Shrunk]:
         return []
     found = [one for one in _optimizers(run, ranks) if _is_divided(run, one)]
     lines = _divisions(run) if found else None
-    return [] if lines is None else [_told(run, one, *lines) for one in found]
+    told = []
+    for looks in found:
+        if _is_by_all(looks):
+            told.append(_told(run, looks, *_by_counts(run), by_all=True))
+        elif lines is not None:
+            told.append(_told(run, looks, *lines))
+    return told
 
 
 def _averages(run: Run, ranks: Sequence[int]) -> bool:
@@ -169,7 +181,8 @@ def _is_divided(run: Run, looks: Sequence[Sequence[Gradients]]) -> bool:
         return False
     shares = [one.factor * one.passes * members for one in seen]
     scaled = SCALED_STEP in words
-    if not all(_is_scale(share, scaled=scaled) for share in shares):
+    by_ranks = all(_is_scale(share, scaled=scaled) for share in shares)
+    if not by_ranks and (scaled or not _is_by_all(looks)):
         return False
     if any(one.positions for one in _of(run, Sent, looks)):
         return False
@@ -184,6 +197,29 @@ def _is_divided(run: Run, looks: Sequence[Sequence[Gradients]]) -> bool:
     if CLIP in words:
         return max(ratios) <= 1.0 + TOLERANCE and not _may_sum(run)
     return bool(np.allclose(ratios, 1.0, rtol=TOLERANCE, atol=0.0))
+
+
+def _is_by_all(looks: Sequence[Sequence[Gradients]]) -> bool:
+    """Whether each loss was divided by the count of all ranks, none having the same.
+
+    What each rank's own count is of that adds up to one, at each step; of which count
+    it is, of labels, a mask or all elements, the sum tells.
+    """
+    return all(_adds_up(look) for look in looks) and any(
+        len({one.counts for one in look}) > 1 for look in looks
+    )
+
+
+def _adds_up(look: Sequence[Gradients]) -> bool:
+    first = look[0]
+    if not first.scale or any(one.passes != 1 for one in look):
+        return False
+    if not all(isclose(one.scale, first.scale, rel_tol=_SAME) for one in look):
+        return False
+    if len({len(one.counts) for one in look}) != 1:
+        return False
+    whole = [sum(of) for of in zip(*(one.counts for one in look), strict=True)]
+    return any(isclose(first.scale * count, 1.0, rel_tol=_SAME) for count in whole)
 
 
 def _may_sum(run: Run) -> bool:
@@ -204,7 +240,7 @@ def _is_scale(share: float, *, scaled: bool) -> bool:
 def _ratios(looks: Sequence[Sequence[Gradients]], members: int) -> list[float]:
     """What was used, by the mean of what ranks had, without a GradScaler's scale."""
     return [
-        ratio * look[0].factor * look[0].passes * members
+        ratio * (look[0].factor * look[0].passes * members or 1.0)
         for look in looks
         for ratio in ratios_of(look)
     ]
@@ -231,17 +267,25 @@ def _is_sharded(run: Run, looks: Sequence[Sequence[Gradients]]) -> bool:
 def _divisions(run: Run) -> tuple[list[Place], list[Place]] | None:
     """Lines that divide losses by the ranks, and those of backward, if all are so."""
     divisions = Divisions(program_of(run), run.world_size)
-    backward = {
-        one.place: None
-        for rank in run.seen
-        for one in run.of(Backward, rank)
-        if one.place is not None
-    }
+    backward = _backward(run)
     found = [divisions.by_ranks(place) for place in backward]
     divided = [place for place in found if place is not None]
     if not divided or len(divided) < len(found):
         return None
-    return list(dict.fromkeys(divided)), list(backward)
+    return list(dict.fromkeys(divided)), backward
+
+
+def _by_counts(run: Run) -> tuple[list[Place], list[Place]]:
+    """Lines that divide losses by a count, as far as the source tells; and backward."""
+    divisions = Divisions(program_of(run), run.world_size)
+    backward = _backward(run)
+    found = [divisions.by_data(place) for place in backward]
+    return list(dict.fromkeys(one for one in found if one is not None)), backward
+
+
+def _backward(run: Run) -> list[Place]:
+    places = [one.place for rank in run.seen for one in run.of(Backward, rank)]
+    return list(dict.fromkeys(place for place in places if place is not None))
 
 
 def _told(
@@ -249,6 +293,8 @@ def _told(
     looks: tuple[tuple[Gradients, ...], ...],
     divided: Sequence[Place],
     backward: Sequence[Place],
+    *,
+    by_all: bool = False,
 ) -> Shrunk:
     words = {w for cycle in _of(run, Cycle, looks) for w in unpacked(cycle.words)}
     return Shrunk(
@@ -259,4 +305,5 @@ def _told(
         backward=tuple(backward),
         doubted=CLIP in words or scaled_rates(run),
         measured=not _is_sharded(run, looks),
+        by_all=by_all,
     )

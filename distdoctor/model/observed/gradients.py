@@ -67,6 +67,8 @@ class Gradients(Observation):
     own: tuple[float, ...] = ()
     used: tuple[float, ...] = ()
     factor: float = 0.0  # of a loss that is a mean; 0.0: it is not known to be one
+    scale: float = 0.0  # that a loss which is a sum was multiplied by; 0.0: likewise
+    counts: tuple[float, ...] = ()  # of how many elements that sum may be
     local: bool = False  # a wrapper was told not to average (`no_sync`)
 
 

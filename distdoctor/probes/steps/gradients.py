@@ -64,6 +64,7 @@ class _Window:
         local: The last pass was not to be averaged.
         factor: Of the last loss; see `losses`.
         mean: Its factor if it is of one main term, and how many elements that is of.
+        sum: If it is a sum, what that was multiplied by, and how many it may be of.
     """
 
     def __init__(self) -> None:
@@ -71,6 +72,7 @@ class _Window:
         self.local = False
         self.factor = 0.0
         self.mean = 0.0, 0.0
+        self.sum: tuple[float, tuple[float, ...]] = (0.0, ())
         self.lines: set[str] = set()
         self.probes: dict[int, _Probes] = {}
 
@@ -119,8 +121,10 @@ def begun(loss: Tensor, given: Any) -> None:
         unit = given is None or float(given) == 1.0
         members = EXCHANGES.members
         _window.factor = losses.factor_of(loss, members=members) if unit else 0.0
-        main = losses.main_of(losses.terms_of(loss)) if unit else losses.Term()
+        terms = losses.terms_of(loss) if unit else [losses.Term()]
+        main = losses.main_of(terms)
         _window.mean = main.factor, float(main.count)
+        _window.sum = losses.sum_of(terms)
 
 
 def bypassed(reduced: bool, local: bool) -> None:
@@ -190,6 +194,7 @@ def stepping(
         known.most = max(known.most, grown["moved"])
         infinities.watch(known)
     forgotten.look(_window.steps)
+    _window.sum = 0.0, ()
     _window.mean = 0.0, 0.0  # the next step may not be looked at while backward runs
 
 
@@ -219,6 +224,8 @@ def _look(known: Optimizer, grown: dict[str, int], probes: _Probes | None) -> No
             own=tuple(probes.own) if probes is not None and probed else (),
             used=tuple(used) if probed else (),
             factor=_window.factor,
+            scale=_window.sum[0],
+            counts=_window.sum[1],
             local=_window.local,
             passes=grown["passes"],
             reduced=grown["reduced"],

@@ -121,6 +121,20 @@ def main_of(terms: Sequence[Term]) -> Term:
     return replace(first, factor=abs(first.factor))
 
 
+def sum_of(terms: Sequence[Term]) -> tuple[float, tuple[float, ...]]:
+    """What a sum was multiplied by, and how many elements one may say that it is of.
+
+    Args:
+        terms: Of a loss.
+
+    Returns:
+        0.0 and nothing if the loss has several terms, is a mean, or nothing is known.
+    """
+    if len(terms) != 1 or terms[0].factor or not terms[0].counts:
+        return 0.0, ()
+    return abs(prod(terms[0].constants)), terms[0].counts
+
+
 def is_multiplied(loss: Tensor, factors: Set[float], where: int = 0) -> bool:
     """Whether a constant is in a loss, or in one of the terms of a sum, as a factor.
 
