@@ -45,3 +45,27 @@ def test_where_each_goes_on_to_the_other_call_it_is_the_order() -> None:
 @pytest.mark.parametrize(("first", "second"), [("pass", "pass"), (LOW, "pass")])
 def test_where_one_makes_no_such_call_it_is_not(first: str, second: str) -> None:
     assert told(BOTH.format(first=first, second=second)).why is Why.REDUCE_OP
+
+
+ONE_BY_ONE = cleandoc("""
+    def close(rank):
+        if rank == 1:
+            dist.reduce(count, dst=0)
+            dist.reduce(total, dst=0)
+        else:
+            dist.reduce(total, dst=0)
+            dist.reduce({other}, dst=0)
+    close(dist.get_rank())
+""")
+
+ALIKE = """
+    rank 0 | reduce(1,root=0)@t.py:6 reduce(1,root=0)@t.py:7 exit=0
+    rank 1 | reduce(1,root=0)@t.py:3 reduce(1,root=0)@t.py:4 exit=0
+"""
+
+
+@pytest.mark.parametrize(("other", "swapped"), [("count", True), ("right", False)])
+def test_calls_that_look_alike_have_their_text(other: str, swapped: bool) -> None:
+    source = ONE_BY_ONE.format(other=other)
+    found = divergences(replace(sketch(ALIKE), sources={"t.py": source}))
+    assert [(one.why, one.culprits) for one in found] == [(Why.ORDER, (1,))] * swapped

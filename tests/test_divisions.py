@@ -230,3 +230,32 @@ def test_what_may_make_up_for_it_makes_it_a_warning(run: Run) -> None:
 )
 def test_what_may_be_meant_so_is_well(run: Run) -> None:
     assert not shrunk(run)
+
+
+COUNTED = (
+    "wrap=ddp:w  backward@t.py:4  holds(names=w,sizes=4,averaged=0)  "
+    "cycle(words=clear+backward+step,batches=1,more=9)  "
+    "gradients(step=2,passes=1,scale={scale},counts={count},probed=0-2,own={own},"
+    "used=1.5+2.5+3.5)  "
+    "gradients(step=3,passes=1,scale={scale},counts={count},probed=0-2,own={own},"
+    "used=1.5+2.5+3.5)"
+)
+
+
+@pytest.mark.parametrize(
+    ("scale", "counts", "told"),
+    [(0.1, (4, 6), True), (0.2, (4, 6), False), (0.1, (5, 5), False)],
+    ids=["by all", "times the ranks", "a constant"],
+)
+def test_sums_that_are_divided_by_the_count_of_all_ranks(
+    scale: float, counts: tuple[int, int], told: bool
+) -> None:
+    """DDP averages what is meant to be summed; of equal counts it may be a constant."""
+    lines = [
+        COUNTED.format(scale=scale, count=count, own=own)
+        for count, own in zip(counts, ("1+2+3", "2+3+4"), strict=True)
+    ]
+    drawing = "\n".join(f"rank {n} | {one}" for n, one in enumerate(lines))
+    source = "loss = total(x)\nn = count(x)\ndist.all_reduce(n)\n(loss / n).backward()"
+    found = shrunk(replace(sketch(drawing), sources={"t.py": source}))
+    assert [one.by_all for one in found] == [True] * told

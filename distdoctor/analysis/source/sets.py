@@ -49,6 +49,8 @@ def _values(
     """What a name is given, and what the loops go through in which it is filled."""
     for use in program.stored.get(name, ()) if is_attribute else ():
         yield use.node, use.function
+    if is_attribute:
+        yield from _given_to_dataclasses(program, name)
     for function in program.functions:
         if not is_attribute:
             for use in program.assigned.get((function, name), ()):
@@ -56,6 +58,38 @@ def _values(
         for loop in own_nodes(function.node):
             if isinstance(loop, ast.For) and _fills(loop, name):
                 yield loop.iter, function
+
+
+def _given_to_dataclasses(
+    program: Program, name: str
+) -> Iterator[tuple[ast.expr, Function]]:
+    """What is given to dataclasses for a field of that name."""
+    for module in program.functions:
+        if not isinstance(module.node, ast.Module):
+            continue
+        for owner in ast.walk(module.node):
+            if not isinstance(owner, ast.ClassDef) or not any(
+                "dataclass" in ast.unparse(one) for one in owner.decorator_list
+            ):
+                continue
+            fields = [
+                part.target.id
+                for part in owner.body
+                if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
+            ]
+            if name not in fields:
+                continue
+            made = [*program.calls.get(owner.name, ()), *program.calls.get("cls", ())]
+            for use in made:
+                inside = f"{owner.name}." in f".{use.function.name}"
+                if not isinstance(use.node, ast.Call) or (
+                    called(use.node) == "cls" and not inside
+                ):
+                    continue
+                at = fields.index(name)
+                given = [one.value for one in use.node.keywords if one.arg == name]
+                for value in (*given, *use.node.args[at : at + 1]):
+                    yield value, use.function
 
 
 def _fills(loop: ast.For, name: str) -> bool:

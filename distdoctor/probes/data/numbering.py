@@ -24,8 +24,11 @@ from distdoctor.probes.sites import text_of, users_frames
 from distdoctor.probes.steps import backwards
 from distdoctor.probes.variables import variables
 
-FEWEST = 8
-"""Names of a numbering: fewer may well be numbered alike by chance."""
+FEWEST = 3
+"""Names of a numbering."""
+
+_FEW = 8
+"""Of fewer names only those count that a model has as many rows of."""
 
 MOST = 200_000
 """Names of one that is looked at."""
@@ -91,7 +94,8 @@ def _sizes() -> set[int]:
         size
         for model in models.models()
         for one in (model.module.parameters() if model.module is not None else ())
-        for size in one.shape
+        for n, size in enumerate(one.shape)
+        if not n or size >= _FEW
     }
 
 
@@ -104,6 +108,9 @@ def _numbered(name: str, found: dict[Any, Any], sizes: set[int]) -> Numbered | N
         return None
     first, last = min(numbers), max(numbers)
     if last - first + 1 != len(pairs) or len(set(numbers)) != len(pairs):
+        return None
+    fits = bool({len(pairs), last + 1} & sizes)
+    if len(pairs) < _FEW and not fits:
         return None
     order = [""] * len(pairs)
     for word, number in pairs:
@@ -118,7 +125,7 @@ def _numbered(name: str, found: dict[Any, Any], sizes: set[int]) -> Numbered | N
         numbers=prints.of_value((first, order)),
         first=tuple(f"{word[:_LONGEST]}={found[word]}" for word in examples),
         hashed=_is_of_a_set(order),
-        fits=bool({len(pairs), last + 1} & sizes),
+        fits=fits,
     )
 
 

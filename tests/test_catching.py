@@ -1,0 +1,97 @@
+"""Handlers in which no probe sees anything tell what they catch."""
+
+import importlib.util
+import pickle
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from distdoctor.probes import catching, handling
+from distdoctor.probes.recorder import RECORDER
+
+SOURCE = '''
+import functools
+
+
+def plain(value):
+    """Skip what is zero."""
+    found = []
+    for one in value:
+        try:
+            found.append(1 / one)
+        except ZeroDivisionError:
+            continue
+    return found
+
+
+class Reader:
+    @staticmethod
+    def read(text):
+        try:
+            return int(text)
+        except ValueError:
+            return -1
+
+
+def untouched(value):
+    return value
+'''
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A module of the user's that is there before the rank joins."""
+    file = tmp_path / "program_of_user.py"
+    file.write_text(SOURCE)
+    spec = importlib.util.spec_from_file_location("program_of_user", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "program_of_user", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """What is noted: the kind of the exception, and the line of the `try`."""
+    seen: list[tuple[str, str]] = []
+
+    def failure(error: BaseException, _trace: object, fatal: bool, caught: str) -> None:
+        assert not fatal
+        seen.append((type(error).__name__, caught))
+
+    monkeypatch.setattr(RECORDER, "failure", failure)
+    monkeypatch.setattr(RECORDER, "writer", object())
+    monkeypatch.setattr(handling, "_told", set())
+    return seen
+
+
+def test_what_is_swallowed_is_told_once(
+    program: ModuleType, told: list[tuple[str, str]]
+) -> None:
+    before = program.untouched.__code__
+    catching.watch()
+    assert program.plain([1, 0, 2, 0]) == [1.0, 0.5]
+    assert program.Reader.read("x") == -1
+    assert [kind for kind, _ in told] == ["ZeroDivisionError", "ValueError"]
+    assert program.untouched.__code__ is before
+    assert program.plain.__doc__ == "Skip what is zero."
+
+
+def test_a_file_that_was_changed_meanwhile_is_left_alone(
+    program: ModuleType, told: list[tuple[str, str]]
+) -> None:
+    assert program.__file__ is not None
+    Path(program.__file__).write_text(SOURCE.replace("1 / one", "2 / one"))
+    before = program.plain.__code__
+    catching.watch()
+    assert program.plain.__code__ is before
+    assert program.plain([0]) == []
+    assert told == []
+
+
+def test_a_look_is_pickled_by_its_name() -> None:
+    assert pickle.loads(pickle.dumps(catching.LOOK)) is catching.LOOK
