@@ -1,12 +1,15 @@
 """Handlers in which no probe sees anything tell what they catch."""
 
 import importlib.util
-import pickle
+import marshal
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+import torch
 
 from distdoctor.probes import catching, handling
 from distdoctor.probes.recorder import RECORDER
@@ -37,6 +40,27 @@ class Reader:
 
 def untouched(value):
     return value
+
+
+def halved(value):
+    try:
+        if len(value) > 2:
+            raise ValueError("long")
+        return value
+    except ValueError:
+        return value / 2
+
+
+asked = []
+
+
+class Lazy:
+    def __getattr__(self, name):
+        asked.append(name)
+        raise AttributeError(name)
+
+
+lazy = Lazy()
 '''
 
 
@@ -93,5 +117,38 @@ def test_a_file_that_was_changed_meanwhile_is_left_alone(
     assert told == []
 
 
-def test_a_look_is_pickled_by_its_name() -> None:
-    assert pickle.loads(pickle.dumps(catching.LOOK)) is catching.LOOK
+def test_where_nobody_looks_it_is_an_import(
+    program: ModuleType, told: list[tuple[str, str]]
+) -> None:
+    catching.watch()
+    elsewhere = (
+        "import sys, types, marshal\n"
+        "code = marshal.loads(sys.stdin.buffer.read())\n"
+        "print(types.FunctionType(code, {})([1, 0]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", elsewhere],
+        input=marshal.dumps(program.plain.__code__),
+        capture_output=True,
+        check=True,
+    )
+    assert done.stdout.strip() == b"[1.0]"
+    assert told == []
+
+
+def test_what_looks_can_be_compiled_whole(
+    program: ModuleType, told: list[tuple[str, str]]
+) -> None:
+    catching.watch()
+    whole: Any = torch.compile(program.halved, backend="eager", fullgraph=True)
+    assert whole(torch.ones(3)).tolist() == [0.5] * 3
+    assert whole(torch.ones(2)).tolist() == [1.0] * 2
+    assert told == []  # nothing is handled while it runs
+
+
+def test_objects_of_the_user_are_not_asked(
+    program: ModuleType, told: list[tuple[str, str]]
+) -> None:
+    catching.watch()
+    assert program.asked == []
+    assert told == []

@@ -5,16 +5,24 @@ of by nobody. So functions that have handlers get code that was compiled from th
 source, with a look at what is caught ahead of each handler's first statement. Lines,
 names and results stay what they are. A function that is running keeps its old code.
 
+The look is an import of a module of Python's own that is there already: then Python
+asks the module's spec whether it is being initialised, and this spec looks. It can be
+compiled by torch.compile, which refuses other objects among constants, and pickled to
+where nobody looks: there it is an import, and no more.
+
 Source of the way: a function's `__code__` can be replaced, see the data model of the
-Python reference; pytest compiles assertions anew for the same purpose.
+Python reference; pytest compiles assertions anew for the same purpose. CPython 3.11,
+Python/import.c, import_ensure_initialized.
 """
 
 from __future__ import annotations
 
 import ast
+import importlib
 import sys
 import tokenize
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -26,29 +34,27 @@ _LARGEST = 1 << 20  # characters of a file
 
 _MOST_FILES = 64
 
-_STAND_IN = b"\0distdoctor: what is caught"
-"""Constant in whose place the look comes."""
+_MOST_DECORATORS = 8
+
+_MODULE = "colorsys"
+"""Small, without imports of its own, as old as Python, and seldom asked for."""
+
+_NAME = "_distdoctor_look_"
+
+_LOOK = f"import {_MODULE} as {_NAME}\ndel {_NAME}"
 
 
-class Look:
-    """Looks at the exception that is being handled, when its attribute is read.
-
-    An attribute and no call, for a call of a constant makes the compiler warn.
-    """
-
-    __slots__ = ()
+class _LookingSpec(ModuleSpec):
+    """Looks at the exception that is being handled, when it is asked."""
 
     @property
-    def caught(self) -> None:
-        """Note it."""
+    def _initializing(self) -> bool:
         notice()
+        return False
 
-    def __reduce__(self) -> str:
-        """Pickle functions that hold it as those of a process that looks."""
-        return "LOOK"
-
-
-LOOK = Look()
+    @_initializing.setter
+    def _initializing(self, _value: bool) -> None:
+        """Whoever loads the module anew sets it."""
 
 
 @harmless
@@ -59,6 +65,11 @@ def watch() -> None:
         for module in list(sys.modules.values())
         if isinstance(file := getattr(module, "__file__", None), str) and is_users(file)
     ]
+    spec = importlib.import_module(_MODULE).__spec__
+    if type(spec) is ModuleSpec:
+        spec.__class__ = _LookingSpec
+    if type(spec) is not _LookingSpec:
+        return
     for module, file in modules[:_MOST_FILES]:
         _watch(module, file)
 
@@ -82,35 +93,38 @@ def _watch(module: ModuleType, file: str) -> None:
 
 
 def _functions(module: ModuleType) -> Iterator[FunctionType]:
-    """Those of a module and of its classes, also behind decorators."""
+    """Those of a module and of its classes, also behind decorators.
+
+    Nothing of the user's is run for that: a module may hold objects that answer to
+    any attribute, or load something to do so.
+    """
     owners: list[Any] = [module]
     seen = {id(module)}
     for owner in owners:
         for held in list(vars(owner).values()):
-            if isinstance(held, type) and held.__module__ == module.__name__:
-                if id(held) not in seen:
-                    seen.add(id(held))
-                    owners.append(held)
-                continue
-            for one in _inner(held):
-                yield from _unwrapped(one)
+            if not issubclass(type(held), type):
+                for one in _inner(held):
+                    yield from _unwrapped(one)
+            elif held.__module__ == module.__name__ and id(held) not in seen:
+                seen.add(id(held))
+                owners.append(held)
 
 
 def _inner(held: Any) -> tuple[Any, ...]:
-    if isinstance(held, staticmethod | classmethod):
+    kind = type(held)
+    if kind in {staticmethod, classmethod}:
         return (held.__func__,)
-    if isinstance(held, property):
+    if kind is property:
         return (held.fget, held.fset)
     return (held,)
 
 
 def _unwrapped(one: Any) -> Iterator[FunctionType]:
-    for _ in range(8):
-        if isinstance(one, FunctionType):
-            yield one
-        one = getattr(one, "__wrapped__", None) if callable(one) else None
-        if one is None:
+    for _ in range(_MOST_DECORATORS):
+        if type(one) is not FunctionType:
             return
+        yield one
+        one = vars(one).get("__wrapped__")
 
 
 def _looking(text: str, file: str) -> dict[tuple[str, int], CodeType]:
@@ -118,14 +132,12 @@ def _looking(text: str, file: str) -> dict[tuple[str, int], CodeType]:
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.ExceptHandler) and not _only_raises(node):
-            first = node.body[0]
-            stand_in = ast.copy_location(ast.Constant(_STAND_IN), first)
-            asked = ast.copy_location(
-                ast.Attribute(stand_in, "caught", ast.Load()), first
-            )
-            node.body.insert(0, ast.copy_location(ast.Expr(asked), first))
-    found = _codes(tree, file)
-    return {key: _with_look(code) for key, code in found.items()}
+            look = ast.parse(_LOOK).body
+            for part in look:
+                for inner in ast.walk(part):
+                    ast.copy_location(inner, node.body[0])
+            node.body[:0] = look
+    return _codes(tree, file)
 
 
 def _only_raises(handler: ast.ExceptHandler) -> bool:
@@ -140,15 +152,3 @@ def _codes(tree: ast.Module, file: str) -> dict[tuple[str, int], CodeType]:
         found[code.co_qualname, code.co_firstlineno] = code
         waiting += [one for one in code.co_consts if isinstance(one, CodeType)]
     return found
-
-
-def _with_look(code: CodeType) -> CodeType:
-    consts = tuple(
-        LOOK
-        if one == _STAND_IN
-        else _with_look(one)
-        if isinstance(one, CodeType)
-        else one
-        for one in code.co_consts
-    )
-    return code if consts == code.co_consts else code.replace(co_consts=consts)

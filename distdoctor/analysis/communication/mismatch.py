@@ -158,11 +158,10 @@ def unseen_swaps(run: Run, alignment: Alignment) -> Iterator[Divergence]:
             continue
         here = calls_at(run, first)
         swapped, what = _crossed(run, first, second), "from the same two lines as"
-        tied: tuple[int, ...] = ()
+        decided = 2 * len(swapped) != len(here)
         if not swapped:
             swapped = crossed_in_text(run, here, calls_at(run, second))
-            what = "of the same text as"
-            tied = swapped
+            what, decided = "of the same text as", True
         if swapped:
             others = sorted(set(first.rows) - set(swapped))
             yield Divergence(
@@ -170,7 +169,7 @@ def unseen_swaps(run: Run, alignment: Alignment) -> Iterator[Divergence]:
                 group=group,
                 ordinal=first.ordinal,
                 calls=here,
-                culprits=tied if 2 * len(swapped) == len(here) else swapped,
+                culprits=swapped if decided else (),
                 victims=tuple(others),
                 certainty=Certainty.LIKELY,
                 story=f"{capital(named(swapped))} make{s(swapped)} calls "

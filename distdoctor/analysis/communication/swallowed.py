@@ -42,6 +42,9 @@ from distdoctor.model.events import Batch, Failure, Place
 from distdoctor.model.findings import Certainty
 from distdoctor.model.run import Run, named
 
+_MOST_ASKED = 32
+"""Ranks whose way to the call is looked at: thousands that wait came by few ways."""
+
 _CALLS_MISSING = {Why.SKIPPED, Why.UNEVEN, Why.FINISHED}
 
 _OUT_OF_STEP = _CALLS_MISSING | {Why.OPERATION, Why.NUMEL, Why.DTYPE, Why.SPLITS}
@@ -96,7 +99,7 @@ def _around(run: Run, divergence: Divergence) -> _Around:
     program = program_of(run)
     functions: list[Function] = []
     places: set[Place] = set()
-    for rank in divergence.victims:
+    for rank in divergence.victims[:_MOST_ASKED]:
         call = divergence.calls.get(rank)
         if call is None or call.place is None:
             continue
@@ -146,7 +149,7 @@ def _leads_around(run: Run, one: Failure, caught: Place, around: _Around) -> boo
 def _only_way(run: Run, divergence: Divergence) -> Handler | None:
     if not _left_out(run, divergence):
         return None
-    for rank in divergence.victims:
+    for rank in divergence.victims[:_MOST_ASKED]:
         call = divergence.calls.get(rank)
         if call is None or call.place is None:
             continue

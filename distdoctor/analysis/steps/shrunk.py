@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import isclose, log2
+from math import log2
 from typing import TypeVar
 
 import numpy as np
 
 from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.source.divisions import Divisions
+from distdoctor.analysis.steps.counts_of_all import is_by_all
 from distdoctor.analysis.steps.gradients import ACTIVATIONS, LEAST_LOOKS
 from distdoctor.analysis.steps.ratios import LEAST_RATIOS, TOLERANCE, ratios_of
 from distdoctor.analysis.steps.shares import scaled_rates
@@ -55,9 +56,6 @@ _SUMMING = ("register_comm_hook", "divide_factor", "predivide")
 
 _LEAST_SCALE = 3.0
 """Base 2 logarithm of what a GradScaler multiplies a loss with, at the least."""
-
-_SAME = 1e-5
-"""By how much a divisor may miss the sum of counts; float32 counts up to 2 ** 24."""
 
 _OF_WRAPPERS = [LAYERS.index(name) for name in ("backward", "fsdp")]
 
@@ -103,7 +101,7 @@ def shrunk(run: Run) -> list[Shrunk]:
     lines = _divisions(run) if found else None
     told = []
     for looks in found:
-        if _is_by_all(looks):
+        if is_by_all(looks):
             told.append(_told(run, looks, *_by_counts(run), by_all=True))
         elif lines is not None:
             told.append(_told(run, looks, *lines))
@@ -182,7 +180,7 @@ def _is_divided(run: Run, looks: Sequence[Sequence[Gradients]]) -> bool:
     shares = [one.factor * one.passes * members for one in seen]
     scaled = SCALED_STEP in words
     by_ranks = all(_is_scale(share, scaled=scaled) for share in shares)
-    if not by_ranks and (scaled or not _is_by_all(looks)):
+    if not by_ranks and (scaled or not is_by_all(looks)):
         return False
     if any(one.positions for one in _of(run, Sent, looks)):
         return False
@@ -197,29 +195,6 @@ def _is_divided(run: Run, looks: Sequence[Sequence[Gradients]]) -> bool:
     if CLIP in words:
         return max(ratios) <= 1.0 + TOLERANCE and not _may_sum(run)
     return bool(np.allclose(ratios, 1.0, rtol=TOLERANCE, atol=0.0))
-
-
-def _is_by_all(looks: Sequence[Sequence[Gradients]]) -> bool:
-    """Whether each loss was divided by the count of all ranks, none having the same.
-
-    What each rank's own count is of that adds up to one, at each step; of which count
-    it is, of labels, a mask or all elements, the sum tells.
-    """
-    return all(_adds_up(look) for look in looks) and any(
-        len({one.counts for one in look}) > 1 for look in looks
-    )
-
-
-def _adds_up(look: Sequence[Gradients]) -> bool:
-    first = look[0]
-    if not first.scale or any(one.passes != 1 for one in look):
-        return False
-    if not all(isclose(one.scale, first.scale, rel_tol=_SAME) for one in look):
-        return False
-    if len({len(one.counts) for one in look}) != 1:
-        return False
-    whole = [sum(of) for of in zip(*(one.counts for one in look), strict=True)]
-    return any(isclose(first.scale * count, 1.0, rel_tol=_SAME) for count in whole)
 
 
 def _may_sum(run: Run) -> bool:

@@ -84,10 +84,8 @@ class Account:
     def changed(self) -> frozenset[int]:
         """Which of some parameters have other gradients than when this was asked."""
         some = self.known.held()[-_CANDIDATES:]
-        before, self._states = (
-            self._states,
-            [state_of(gradient_of(one)) for one in some],
-        )
+        now = [state_of(gradient_of(one)) for one in some]
+        before, self._states = self._states, now
         if len(before) != len(some):
             return frozenset()
         pairs = enumerate(zip(before, self._states, strict=True))
