@@ -83,7 +83,9 @@ def _first(root: nn.Module, order: dict[int, int]) -> int:
 def bare(module: nn.Module) -> nn.Module:
     """A model without the wrappers around it."""
     while type(module).__name__ in _WRAPPERS:
-        inner = getattr(module, "module", None) or getattr(module, "_orig_mod", None)
+        inner = getattr(module, "module", None)
+        if inner is None:  # one that has no length may be false, or refuse to tell
+            inner = getattr(module, "_orig_mod", None)
         if not isinstance(inner, nn.Module):
             break
         module = inner
