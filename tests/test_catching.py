@@ -75,6 +75,8 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "program_of_user", module)
     spec.loader.exec_module(module)
+    files = [(module, str(file))]  # and not those of all other tests
+    monkeypatch.setattr(catching, "_users_modules", lambda: files)
     return module
 
 
@@ -152,3 +154,10 @@ def test_objects_of_the_user_are_not_asked(
     catching.watch()
     assert program.asked == []
     assert told == []
+
+
+def test_the_program_itself_comes_first() -> None:
+    main = sys.modules["__main__"]
+    found = [module for module, _ in catching._users_modules()]
+    assert main not in found[1:]
+    assert sys.modules[__name__] in found

@@ -30,9 +30,8 @@ from distdoctor.probes.handling import notice
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.sites import is_users
 
-_LARGEST = 1 << 20  # characters of a file
-
-_MOST_FILES = 64
+_MOST_TEXT = 1 << 20
+"""Characters of files with handlers, which are compiled while the rank waits."""
 
 _MOST_DECORATORS = 8
 
@@ -60,28 +59,45 @@ class _LookingSpec(ModuleSpec):
 @harmless
 def watch() -> None:
     """Let the handlers of all functions that are there by now tell what they catch."""
-    modules = [
-        (module, file)
-        for module in list(sys.modules.values())
-        if isinstance(file := getattr(module, "__file__", None), str) and is_users(file)
-    ]
     spec = importlib.import_module(_MODULE).__spec__
     if type(spec) is ModuleSpec:
         spec.__class__ = _LookingSpec
     if type(spec) is not _LookingSpec:
         return
-    for module, file in modules[:_MOST_FILES]:
-        _watch(module, file)
+    left = _MOST_TEXT
+    for module, file in _users_modules():
+        text = _text(file)
+        left -= len(text)
+        if left < 0:
+            return
+        _watch(module, file, text)
+
+
+def _users_modules() -> list[tuple[ModuleType, str]]:
+    """The program's own module first, and then those that it imported, with files."""
+    modules = sorted(sys.modules.copy().items(), key=lambda one: one[0] != "__main__")
+    return [
+        (module, file)
+        for _, module in modules
+        if issubclass(type(module), ModuleType)
+        if isinstance(file := vars(module).get("__file__"), str) and is_users(file)
+    ]
+
+
+def _text(file: str) -> str:
+    """Of a file with handlers; empty of one that has none or cannot be read."""
+    try:
+        with tokenize.open(file) as stream:
+            text = stream.read()
+    except (OSError, SyntaxError, UnicodeDecodeError):
+        return ""
+    return text if "except" in text else ""
 
 
 @harmless
-def _watch(module: ModuleType, file: str) -> None:
+def _watch(module: ModuleType, file: str, text: str) -> None:
     functions = [one for one in _functions(module) if one.__code__.co_filename == file]
-    if not functions:
-        return
-    with tokenize.open(file) as stream:
-        text = stream.read(_LARGEST + 1)
-    if "except" not in text or len(text) > _LARGEST:
+    if not functions or not text:
         return
     plain, looking = _codes(ast.parse(text), file), _looking(text, file)
     for function in functions:
