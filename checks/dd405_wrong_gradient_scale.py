@@ -134,6 +134,7 @@ Remedy
 ------
 Average exactly once: leave it to DistributedDataParallel, or ask for
 `all_reduce(p.grad, op=dist.ReduceOp.AVG)`, or sum and divide by the number of ranks.
+Where a loss is divided by a count of all ranks, multiply it by the number of ranks.
 """
 
 from __future__ import annotations

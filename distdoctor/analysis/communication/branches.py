@@ -58,7 +58,9 @@ class Parting:
         steps = []
         for n, place in enumerate(self.chain):
             name = place.function.rpartition(".")[2].strip("<>") or place.file
-            test = f" {self.condition}" if n == self.at else ""
+            # That by which a callback is handed out stands beside the way.
+            here = n == self.at and place.function == self.condition.place.function
+            test = f" {self.condition}" if here else ""
             steps.append(f"{name}:{place.line}{test}")
         return " → ".join(steps)
 

@@ -412,7 +412,8 @@ class Divisions:
                 uses = self._program.assigned.get((scene.function, name), [])
                 if len(uses) == 1:
                     inner = uses[0].node
-                    return self._factors(inner, scene, divides=divides, hops=hops - 1)
+                    found = self._factors(inner, scene, divides=divides, hops=hops - 1)
+                    return _at(found, place)
             case ast.Attribute(value=ast.Name(), attr=name) if (
                 self._values(whole) is None
             ):
