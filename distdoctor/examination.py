@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from signal import Signals
 
 from distdoctor.analysis.communication.addresses import misdirections
 from distdoctor.analysis.communication.stalled import stalled, whereabouts
@@ -437,7 +439,29 @@ def _failure_of_the_whole(run: Run) -> str:
         return (
             f"all ranks ended in order, and the job left with {code}{_last_words(run)}"
         )
+    fallen = {
+        rank: end
+        for rank, end in ends.items()
+        if not end.stopped and (end.status or 0) > _BY_SIGNAL
+    }
+    if fallen:
+        return f"the job left with {code}: {_killed(run, fallen)}"
     return f"the job left with {code}{_last_words(run)}"
+
+
+def _killed(run: Run, fallen: Mapping[int, Ended]) -> str:
+    """Which ranks signals ended, where no other rank was left to wait for them."""
+    first, end = next(iter(fallen.items()))
+    alike = [rank for rank, one in fallen.items() if one.status == end.status]
+    number = (end.status or 0) - _BY_SIGNAL
+    told = f"{named(alike)} ended by signal {number}"
+    with suppress(ValueError):  # not all numbers have names
+        told += f" ({Signals(number).name})"
+    rows = run.rows_of(first)
+    place = run.call(rows[-1]).place if rows else None
+    if place is not None:
+        told += f"; the last call of rank {first} that is known is at {place}"
+    return told
 
 
 def _fell_before(run: Run) -> bool:

@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
+from distdoctor.probes.steps.elements import saved
 from distdoctor.probes.steps.losses import factor_of, main_of, terms_of
+from distdoctor.probes.steps.spoiling import operation_in
 
 OUTPUT = torch.randn(4, 3, requires_grad=True)
 TARGET = torch.randn(4, 3)
@@ -96,3 +98,27 @@ def test_what_ddp_lets_a_loss_pass_through_is_passed() -> None:
 
     _, loss = _DDPSink.apply(OUTPUT * 2, F.mse_loss(OUTPUT, TARGET) / 4)  # type: ignore[no-untyped-call]
     assert factor_of(loss / 2) == 0.125
+
+
+def test_memory_that_was_given_back_is_not_read() -> None:
+    """FSDP frees gathered weights that the graph keeps; to read them is a SIGSEGV."""
+    weight = torch.randn(1 << 16, requires_grad=True)
+    gathered = torch.full((1 << 16,), float("inf"))
+    loss = (weight * gathered).sum()
+    node = loss.grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+    assert saved(node, "other") is not None
+    gathered.untyped_storage().resize_(0)
+    assert saved(node, "other") is None
+    assert operation_in(loss) == ""
+
+
+def test_tensors_of_other_kinds_are_not_asked() -> None:
+    """To read a DTensor may be a collective, which one rank alone would make."""
+
+    class Sharded(torch.Tensor):
+        pass
+
+    weight = torch.randn(3, requires_grad=True)
+    loss = (weight * torch.ones(3).as_subclass(Sharded)).sum()
+    node = loss.grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+    assert saved(node, "other") is None

@@ -246,3 +246,14 @@ def test_what_was_led_elsewhere_is_told_and_hides_nothing() -> None:
         "the address 10.1.1.20:22": "this machine has no such address: ranks {0-1} "
         "used loopback at t.py:4"
     }
+
+
+def test_a_signal_that_ended_all_ranks_is_told() -> None:
+    """Nobody is left who would wait for the dead."""
+    one = "start=2  wrap=ddp:w  all_reduce(4)@t.py:7  exit=139!"
+    lines = [f"rank {n} | {one}" for n in range(2)]
+    why = told(sketch("\n".join([*lines, "the command left with 1"])))
+    assert why["why the job failed"] == (
+        "the job left with exit code 1: ranks {0-1} ended by signal 11 (SIGSEGV); the "
+        "last call of rank 0 that is known is at t.py:7"
+    )

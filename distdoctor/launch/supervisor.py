@@ -46,6 +46,9 @@ ORPHANS_S = 1.0  # for what outlives the command
 
 _LONGEST_LINE = 300
 _FEW = 4  # processes without a rank that are looked at, where nobody said how many
+_SAYS_SOMETHING = re.compile(rb"[0-9A-Za-z\x80-\xff]")
+"""In a line that is no mere ruler; bytes above are letters of some language's."""
+
 _RANKS_MARK = re.compile(rb"^\[\w+\]: ?")
 
 
@@ -300,7 +303,8 @@ class _Pumps:
             for line in iter(pipe.readline, b""):
                 with self._lock:
                     self._last = time.monotonic()
-                    self._line = line.strip() or self._line
+                    if _SAYS_SOMETHING.search(line):
+                        self._line = line.strip()
                     if (mark := _RANKS_MARK.match(line)) and line[mark.end() :].strip():
                         self._ranks_line = self._line
                     if name not in self._failed:

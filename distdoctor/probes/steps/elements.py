@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 MEANS = ("MeanBackward0", "MeanBackward1")
 SUMS = ("SumBackward0", "SumBackward1")
@@ -19,6 +20,8 @@ PASSING = (
 SCALING = ("MulBackward0", "MulBackward1", "DivBackward0", "DivBackward1")
 
 _MOST_COUNTED = 1 << 20  # elements of a mask, or of labels, that are counted
+
+_PLAIN = frozenset({Tensor, nn.Parameter})
 
 _DEEP = 5  # nodes below a sum, up to a mask or labels
 
@@ -71,14 +74,30 @@ def sum_counts(node: Any, inner: Any) -> tuple[float, ...]:
 
 
 def saved(node: Any, name: str) -> Any:
-    """What a node keeps for backward; None where a hook would have to unpack it."""
+    """What a node keeps for backward; None where it is not to be read.
+
+    A hook would have to unpack it; the memory of a gathered parameter was given back,
+    as FSDP does, and to read there ends the process; to read a DTensor or another
+    kind of tensor may run anything, collectives too.
+    """
     raw = getattr(node, f"_raw_saved_{name}", None)
     if raw is None or getattr(raw, "unpack_hook", None) is not None:
         return None
     try:
-        return getattr(node, f"_saved_{name}")
+        found = getattr(node, f"_saved_{name}")
     except RuntimeError:  # it was changed meanwhile, or is freed
         return None
+    if isinstance(found, Tensor) and not _can_be_read(found):
+        return None
+    return found
+
+
+def _can_be_read(tensor: Tensor) -> bool:
+    if type(tensor) not in _PLAIN or tensor.is_meta:
+        return False
+    if tensor.layout is not torch.strided or not tensor.numel():
+        return True
+    return tensor.untyped_storage().nbytes() > 0
 
 
 def shape(edge: tuple[Any, int]) -> tuple[int, ...]:
