@@ -161,3 +161,27 @@ def test_who_comes_to_a_branch_by_the_round_alone_has_added_nothing(
         """,
     )
     assert found.why is why
+
+
+EARLY_RETURN = """
+    def normaliser():
+        all_reduce(count)
+    def loss(boxes):
+        if len(boxes) == 0:
+            return zero()
+        return normaliser()
+    loss(boxes)
+    backward()
+"""
+
+
+@pytest.mark.parametrize(("alone", "why"), [(2, Why.SKIPPED), (0, Why.NUMEL)])
+def test_a_minority_that_left_early_skipped_the_call(alone: int, why: Why) -> None:
+    """Who is in the majority, or meets the others at that line, is not blamed by it."""
+    here, there = "all_reduce(1)@t.py:2", "all_reduce(9)@t.py:8"
+    if not alone:
+        here, there = there, here
+    calls = [there if rank == 2 else here for rank in range(3)]
+    lines = [f"rank {n} | {call}..." for n, call in enumerate(calls[:2])]
+    found = told(EARLY_RETURN, "\n".join([*lines, f"rank 2 | {calls[2]}!"]))
+    assert (found.why, found.culprits) == (why, (2,))

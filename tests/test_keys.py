@@ -97,3 +97,10 @@ def test_of_one_key_a_branch_tells_that_it_may_be_left_out() -> None:
 )
 def test_otherwise_nobody_is_named(drawing: str) -> None:
     assert only(drawing, SOURCE).culprits == ()
+
+
+def test_who_has_set_a_later_key_has_come_by() -> None:
+    ahead = f"{sets('r1', 'r3').removesuffix(BARRIER)} {BARRIER}..."
+    drawing = f"rank 0 | {ahead}\nrank 1 | {gets('r1').removesuffix(BARRIER)} "
+    assert only(f"{drawing}{waits('r2')}").culprits == (0,)
+    assert only(f"{drawing}{waits('r4')}").culprits == ()

@@ -182,3 +182,31 @@ def test_the_set_behind_a_variable_is_found(body: str, sets: list[int]) -> None:
     source = "def main(words):\n" + indent(body, "    ") + rest
     source += "\ndef unique(texts):\n    return set(texts)\n"
     assert lines(source, "stoi")[1] == sets
+
+
+LABELS = cleandoc("""
+    @dataclass
+    class LabelMap:
+        version: int
+        index: dict = field(default_factory=dict)
+
+        @classmethod
+        def build(cls, names):
+            return cls(1, {name: i for i, name in enumerate(names)})
+
+    class Messages:
+        def __init__(self, rows):
+            self.desks = set(desk for _, desk in rows)
+            self.labels = LabelMap.build(DESKS)
+""")
+
+
+@pytest.mark.parametrize(
+    ("given", "lines"), [("self.desks", [12]), ("sorted(self.desks)", [])]
+)
+def test_a_dataclass_has_its_field_from_what_it_is_given(
+    given: str, lines: list[int]
+) -> None:
+    program = Program({"t.py": LABELS.replace("DESKS", given)})
+    _, sets = makers_of(program, "labels.index")
+    assert [place.line for place in sets] == lines

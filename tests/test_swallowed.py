@@ -329,3 +329,32 @@ def test_a_loop_that_may_have_no_rounds_needs_no_handler(rounds: str) -> None:
 def test_a_loop_that_is_not_for_all_is_its_own_ranks() -> None:
     found = parted(TWO_PARTS.replace("\ncritic()\n", "\nif data(): critic()\n"))
     assert (found.why, found.culprits) == (Why.SKIPPED, (1,))
+
+
+@pytest.mark.parametrize(
+    ("line", "why", "culprits"),
+    [(4, Why.SWALLOWED, (1,)), (11, Why.SKIPPED, (0,))],
+    ids=["on the way", "behind it"],
+)
+def test_of_two_sides_who_caught_something_on_the_way_left_the_call_out(
+    line: int, why: Why, culprits: tuple[int, ...]
+) -> None:
+    """Without it the call that is new to one side would be blamed."""
+    source = f"{cleandoc(WAY_AROUND)}\n    try:\n        save()\n    except ValueError:"
+    run = sketch(
+        f"""
+        rank 0 | barrier@t.py:9 all_reduce(4)@t.py:8...
+        rank 1 | barrier@t.py:9 fail=ValueError@t.py:{line}~ barrier@t.py:9!
+        """
+    )
+    life = {
+        rank: [
+            (at, replace(one, caught=one.place) if isinstance(one, Failure) else one)
+            for at, one in events
+        ]
+        for rank, events in run.life.items()
+    }
+    run = replace(run, life=life, sources={"t.py": f"{source}\n        pass\n"})
+    (found,) = divergences(run)
+    assert (found.why, found.culprits) == (why, culprits)
+    assert found.certainty is Certainty.LIKELY

@@ -76,7 +76,7 @@ def may_lead_around(run: Run, line: Place, error: str, ways: Collection[Place]) 
     """
     found = _caught_by(run, line, error)
     if found is None:
-        return True  # the source is not known
+        return line.file not in run.sources
     node, handler = found
     mine = [
         one for one in ways if (one.file, one.function) == (line.file, line.function)

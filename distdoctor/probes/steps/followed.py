@@ -121,11 +121,12 @@ class Followed:
             if gradient is None:
                 found.append(None)
                 continue
-            # FSDP adds to its part, of which the whole does not know.
-            gradient = local(gradient)
-            if not number:  # what is done to `.data` is no change for autograd
-                number = _first(gradient)
-            found.append((id(gradient), gradient._version, number))
+            # FSDP adds to its part, of which the whole does not know; and autograd to
+            # that of a DTensor, of which no version tells, but its numbers.
+            part = local(gradient)
+            if part is not gradient or not number:
+                number = _first(part)  # what is done to `.data` has no version, either
+            found.append((id(part), part._version, number))
         return found
 
     def settle_change(self) -> bool:
