@@ -171,6 +171,7 @@ class _Generator:
             signature(op, _SUM, -1, (step.dtype,), (1024,)),
             *(ordinal, 0, 0, 0, 0, 0),
             self._sites.index(place),
+            0,
             self._dtypes.index(step.dtype),
             *(-1, 0, 0, 0),
             *(op, _SUM, state, 0),

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 import psutil
 import pytest
@@ -49,13 +50,15 @@ class Box:
         }
         (folder / "tmp").mkdir()
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(
+        self, *arguments: str, stdout: int | IO[str] = subprocess.PIPE
+    ) -> subprocess.Popen[str]:
         """Start the command."""
         return subprocess.Popen(
             [sys.executable, "-m", "distdoctor", *arguments],
             cwd=self.folder,
             env=self.environment,
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -406,4 +409,19 @@ def test_a_reader_that_goes_away_ends_the_job_and_nobody_is_sick(box: Box) -> No
     assert process.wait(DEADLINE_S) == 128 + signal.SIGPIPE, said
     process.stderr.close()
     assert "Traceback" not in said
+    assert box.marked() == []
+
+
+@pytest.mark.live
+def test_a_full_disk_under_the_output_makes_nobody_sick(box: Box) -> None:
+    box.write(
+        HEAD + "for _ in range(9):\n    dist.all_reduce(t)\n    print('x' * 9999)"
+    )
+    with Path("/dev/full").open("w") as full:
+        process = box.start("check", "train.py", stdout=full)
+        assert process.stderr is not None
+        said = process.stderr.read()
+        assert process.wait(DEADLINE_S) == 2, said
+        process.stderr.close()
+    assert "standard output: No space left on device; verdict: well" in said
     assert box.marked() == []

@@ -66,6 +66,8 @@ groups = st.sampled_from([WORLD, SETUP, STORE, "tp", "dp_0", "7"])
 keys = st.text(max_size=5)
 ranks = st.integers(0, 20)
 
+callers = st.lists(places, max_size=3).map(tuple)
+
 
 @st.composite
 def calls(choose: Choose, rank: int) -> Call:
@@ -73,6 +75,7 @@ def calls(choose: Choose, rank: int) -> Call:
     splits = st.tuples(
         st.lists(sizes, max_size=3).map(tuple), st.lists(sizes, max_size=3).map(tuple)
     )
+    place = choose(maybe_places)
     return Call(
         rank=rank,
         op=operation.name,
@@ -87,7 +90,8 @@ def calls(choose: Choose, rank: int) -> Call:
         asynchronous=choose(st.booleans()),
         batched=choose(st.booleans()),
         state=choose(st.sampled_from(State)),
-        place=choose(maybe_places),
+        place=place,
+        callers=() if place is None else choose(callers),
         thread=choose(st.integers(0, 5)),
         failing=choose(st.booleans()),
         layer=choose(st.sampled_from(LAYERS)),

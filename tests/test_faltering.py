@@ -193,7 +193,7 @@ COLLECTIVES = "from distdoctor.probes.communication import collectives as place"
 SETUP = "from distdoctor.probes.communication import setup as place"
 
 PLACES = [
-    (COLLECTIVES, "layered_site", 3),
+    (COLLECTIVES, "layered_way", 3),
     (COLLECTIVES, "describe", 1),
     (COLLECTIVES, "group_text", 1),
     (COLLECTIVES + ".Collectives", "_left", 2),
@@ -238,6 +238,6 @@ def test_a_healthy_job_is_not_stopped_nor_accused(
 
 @pytest.mark.live
 def test_a_job_that_cannot_go_on_is_told_all_the_same(faulty: Faulty) -> None:
-    code, report, _ = faulty(SICK, COLLECTIVES, "layered_site", 3)
+    code, report, _ = faulty(SICK, COLLECTIVES, "layered_way", 3)
     assert code == 1
     assert [f["code"] for f in report["findings"]][:1] == ["DD101"]

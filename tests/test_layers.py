@@ -40,6 +40,28 @@ def test_a_call_knows_its_layer(file: str, layer: str) -> None:
     assert "test_layers" in site
 
 
+def test_a_call_knows_who_led_there() -> None:
+    def helper() -> tuple[str, str, int]:
+        return sites.layered_way(0)
+
+    def user() -> tuple[str, str, int]:
+        return helper()
+
+    (line, way, layer), again = (user() for _ in range(2))
+    assert (way.split("\n")[:3], layer) == (line.split("\n"), 0)
+    names = [name.rpartition(".")[2] for name in way.split("\n")[2::3]]
+    assert names[:2] == ["helper", "user"]
+    assert again == (line, way, layer)
+
+
+def test_a_deep_recursion_keeps_a_bounded_way() -> None:
+    def down(depth: int) -> str:
+        return down(depth - 1) if depth else sites.layered_way(0)[1]
+
+    ways = {down(depth) for depth in range(100)}
+    assert max(way.count("\n") // 3 for way in ways) == 8
+
+
 def test_the_layer_that_the_user_called_counts() -> None:
     hook = f"{TORCH}/distributed/fsdp/hooks.py"
     autograd = compile("inner()", f"{TORCH}/autograd/graph.py", "exec")

@@ -148,13 +148,13 @@ finally:
 FAULTY_PROBES = """
 import os, sys
 from distdoctor.probes import sites
-found, calls = sites.layered_site, []
-def layered_site(depth):
+found, calls = sites.layered_way, []
+def layered_way(depth):
     calls.append(depth)
     if len(calls) % 3 == 0:
         raise ZeroDivisionError("injected")
     return found(depth)
-sites.layered_site = layered_site
+sites.layered_way = layered_way
 sys.stderr.write("MINE TOO\\n")
 """
 

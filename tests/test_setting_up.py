@@ -10,6 +10,7 @@ from distdoctor.analysis.reasons import Divergence, Why
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Failure
 from distdoctor.model.findings import Certainty
+from distdoctor.model.run import Quiet
 
 JOIN = "init_process_group"
 
@@ -121,6 +122,16 @@ def test_ranks_that_do_not_join(
     divergence = only(drawing)
     assert (divergence.why, divergence.culprits) == (Why.JOINING, culprits)
     assert said in divergence.story
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0.2, 0), (20.0, 1)])
+def test_ranks_that_came_just_now_may_yet_find_each_other(
+    seconds: float, told: int
+) -> None:
+    one = f"{JOIN}(names=a)...inside"
+    run = sketch(f"rank 0 | {one}\nrank 1 | {one}\nnobody else")
+    quiet = Quiet(seconds, idle=frozenset({0, 1}))
+    assert len(divergences(replace(run, quiet=quiet))) == told
 
 
 def test_world_sizes_that_differ() -> None:

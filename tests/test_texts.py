@@ -55,6 +55,15 @@ def test_a_line_keeps_its_file_and_function(
     assert (place.file, place.line, place.function) == ("/job/" + file, line, function)
 
 
+def test_the_callers_of_a_line_stand_behind_it() -> None:
+    lines = [text_of(f"/job/{name}.py", n, "f") for n, name in enumerate("ab\n", 1)]
+    tables = Tables("/job")
+    numbers = [tables.site("\n".join(lines[:n])) for n in (1, 2, 3)]
+    assert len(set(numbers)) == 1
+    assert [tables.callers_of("\n".join(lines[:n])) for n in (1, 2, 3)] == [0, 1, 2]
+    assert [place.file for place in tables.callers[2]] == ["b.py", "\n.py"]
+
+
 def test_a_line_of_a_file_with_a_strange_name_is_found_again(tmp_path: Path) -> None:
     writer = JournalWriter(tmp_path, 0, 1, 64 * 1024)
     number = writer.intern(text_of("/job/a\nb\udc80\\n.py", 7, "main"))

@@ -65,7 +65,7 @@ RECORD_FIELDS = (
     ("thread", "I"),  # operating system's number
     ("call", "I"),  # number of the call in this process, from 1
     ("group", "I"),  # string: see group_text
-    ("site", "I"),  # string: file, line and function, each ended by a new line
+    ("site", "I"),  # string: file, line and function; of calls, those of callers too
     ("spec", "I"),  # string: see spec_text; for life, JSON
     ("peer", "i"),  # group rank of root or peer; -1: none
     ("detail", "i"),  # point-to-point: the tag; collectives: see NODES_MODULO

@@ -291,6 +291,7 @@ class _Assembly:
             groups=groups_of(self._tables.groups, size),
             calls=np.concatenate(calls) if calls else np.empty(0, CALLS),
             sites=self._tables.sites,
+            callers=self._tables.callers,
             specs=self._tables.specs,
             life=life,
             unseen=unseen,

@@ -57,10 +57,12 @@ def take_apart(
     )
     for column, number in (
         ("site", tables.site),
+        ("callers", tables.callers_of),
         ("spec", tables.spec),
         ("group", tables.group),
     ):
-        used, inverse = np.unique(entered[column], return_inverse=True)
+        strings = entered["site" if column == "callers" else column]
+        used, inverse = np.unique(strings, return_inverse=True)
         numbers = [number(box.string(int(string))) for string in used]
         calls[column] = np.array(numbers, "<i4")[inverse] if numbers else 0
     _follow(calls, entered, records)

@@ -10,6 +10,9 @@ from distdoctor.journal import OFTEN, members_of, parted
 from distdoctor.model.events import SETUP, STORE, WORLD, Place, Tensor
 from distdoctor.model.run import Group, Spec
 
+_OF_A_LINE = 3
+"""Parts of the text of a line of source: file, line, function."""
+
 
 def relative(file: str, directory: str) -> str:
     """A file's name as the user knows it: from the directory where the job ran."""
@@ -23,13 +26,30 @@ class Tables:
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self.sites: list[Place | None] = [None]
+        self.callers: list[tuple[Place, ...]] = [()]
         self.specs: list[Spec] = [Spec()]
         self.groups: list[str] = []
         self._known: dict[tuple[str, str], int] = {("site", ""): 0, ("spec", ""): 0}
+        self._known["callers", ""] = 0
 
     def site(self, text: str) -> int:
         """The number of a line; 0: none."""
-        return self._number("site", text, self.sites, self.place)
+        line = "\n".join(text.split("\n")[:_OF_A_LINE])
+        return self._number("site", line, self.sites, self.place)
+
+    def callers_of(self, text: str) -> int:
+        """The number of the lines behind the first one; 0: none are known."""
+        above = "\n".join(text.split("\n")[_OF_A_LINE:])
+        return self._number("callers", above, self.callers, self._places)
+
+    def _places(self, text: str) -> tuple[Place, ...]:
+        parts = text.split("\n")
+        lines = (
+            "\n".join(parts[at : at + _OF_A_LINE])
+            for at in range(0, len(parts), _OF_A_LINE)
+        )
+        found = map(self.place, lines)
+        return tuple(place for place in found if place is not None)
 
     def spec(self, text: str) -> int:
         """The number of what a call moves; 0: not known."""

@@ -307,6 +307,7 @@ def _sources(
     And of those that these import.
     """
     names = {place.file for place in run.sites if place is not None}
+    names.update(place.file for above in run.callers for place in above)
     for rank in run.life:
         for _, event in run.life[rank]:
             place = getattr(event, "place", None)

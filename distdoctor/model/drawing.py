@@ -19,6 +19,7 @@ manual, in a test and in a report:
     all_gather(4,by=fsdp)   issued by that part of torch (see model.layers)
     all_reduce(4)/tp        on the group "tp" ("world" is not written)
     barrier@train.py:12     called from that line of the user's source
+    barrier@u.py:3<t.py:12  to which t.py:12 had led
     barrier...              waited for and not complete: the thread is blocked
     barrier...inside        entered, and torch did not give back control
     send(4,peer=1)+         one of several given to batch_isend_irecv together
@@ -125,7 +126,7 @@ _WORD = re.compile(
     r"(?:=(?P<value>[^@\s]*?))?"
     r"(?:\((?P<tensors>[^)\s]*)\))?"
     r"(?:/(?P<group>[\w-]+))?"
-    r"(?:@(?P<file>[^\s:]+?):(?P<line>\d+))?"
+    r"(?:@(?P<file>[^\s:<]+?):(?P<line>\d+)(?P<callers>(?:<[^\s:<]+:\d+)*))?"
     r"(?P<flags>[&'~+]*)(?P<end>\.\.\.inside|\.\.\.issued|\.\.\.|!!|!|\^)?"
     r"(?:%(?P<thread>\d+))?"
     r"(?:\+(?P<entered>\d+)ms)?"
@@ -313,6 +314,7 @@ def _call(
         asynchronous="&" in match["flags"],
         state=_STATES[match["end"] or ""],
         place=place,
+        callers=_lines(match["callers"] or ""),
         thread=int(match["thread"] or 0),
         failing="~" in match["flags"],
         entered_ms=int(match["entered"] or 0),
@@ -320,6 +322,11 @@ def _call(
         layer=options.get("by", ""),
         unused="'" in match["flags"],
     )
+
+
+def _lines(text: str) -> tuple[Place, ...]:
+    parts = (part.rpartition(":") for part in text.split("<") if part)
+    return tuple(Place(file, int(line)) for file, _, line in parts)
 
 
 def _usual_group(operation: Operation) -> str:
@@ -507,6 +514,8 @@ def _call_word(call: Call, where: str) -> str:
         options.append(f"names={'+'.join(quote(name) for name in call.names)}")
     if call.layer:
         options.append(f"by={call.layer}")
+    if where:
+        where = "<".join([where, *map(str, call.callers)])
     usual = _usual_group(OPERATIONS[CODE_OF[call.op]])
     return "".join(
         [

@@ -82,6 +82,7 @@ class Call:
     asynchronous: bool = False
     state: State = State.DONE
     place: Place | None = None
+    callers: tuple[Place, ...] = ()  # by which it came to its place, innermost first
     thread: int = 0  # 0: the rank's first; otherwise any number
     failing: bool = False  # called while an exception was on its way up
     entered_ms: int = 0  # of a drawing's clock; what was seen is in `Run.calls`

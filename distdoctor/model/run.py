@@ -49,6 +49,7 @@ CALLS = np.dtype(
         ("rank", "<i4"),
         ("group", "<i4"),  # index into Run.groups
         ("site", "<i4"),  # index into Run.sites
+        ("callers", "<i4"),  # index into Run.callers
         ("spec", "<i4"),  # index into Run.specs
         ("peer", "<i4"),  # the root where there is one; -1: none
         ("tag", "<i4"),
@@ -121,6 +122,8 @@ class Run:
         groups: Every process group that a seen rank used.
         calls: The calls; see `CALLS`.
         sites: Lines of the user's source that calls came from; the first is None.
+        callers: The lines by which calls came to their sites, innermost first; the
+            first has none.
         specs: What the calls moved.
         life: By rank, the other events, each with the number of the rank's calls
             before it.
@@ -149,6 +152,7 @@ class Run:
     groups: tuple[Group, ...] = ()
     calls: NDArray[Any] = field(default_factory=lambda: np.empty(0, CALLS))
     sites: Sequence[Place | None] = (None,)
+    callers: Sequence[tuple[Place, ...]] = ((),)
     specs: Sequence[Spec] = (Spec(),)
     life: Mapping[int, Sequence[tuple[int, Event]]] = field(default_factory=dict)
     unseen: Mapping[int, str] = field(default_factory=dict)
@@ -260,6 +264,7 @@ class Run:
             asynchronous=bool(record["flags"] & ASYNCHRONOUS),
             state=State(int(record["state"])),
             place=self.sites[record["site"]],
+            callers=self.callers[record["callers"]],
             thread=int(record["thread"]),
             failing=bool(record["flags"] & FAILING),
             batched=bool(record["flags"] & BATCHED),
@@ -321,6 +326,7 @@ class _Builder:
             raise ValueError(f"ranks must be 0..n-1, each once; got {ranks}")
         self._events, self._unseen, self._members = events, unseen, members
         self._sites: dict[Place | None, int] = {None: 0}
+        self._callers: dict[tuple[Place, ...], int] = {(): 0}
         self._specs: dict[Spec, int] = {Spec(): 0}
         self._groups: dict[str, int] = {}
         self._users: dict[str, set[int]] = {}
@@ -347,6 +353,7 @@ class _Builder:
             groups=groups,
             calls=np.array(records, CALLS) if records else np.empty(0, CALLS),
             sites=list(self._sites),
+            callers=list(self._callers),
             specs=list(self._specs),
             life=life,
             unseen=dict(self._unseen),
@@ -388,6 +395,7 @@ class _Builder:
             call.rank,
             self._index(self._groups, call.group),
             self._index(self._sites, call.place),
+            self._index(self._callers, call.callers),
             self._index(self._specs, Spec(call.tensors, call.splits, call.names)),
             peer,
             call.tag,

@@ -54,6 +54,14 @@ _texts: dict[tuple[CodeType, int], str] = {}
 
 _MOST_TEXTS = 65_536
 
+_ways: dict[tuple[tuple[CodeType, int], ...], str] = {}
+
+_MOST_WAYS = 2_048  # a journal has room for 4 MiB of texts
+
+_MOST_CALLERS = 8
+
+_MOST_FRAMES = 64  # the user's and others
+
 
 def is_users(file: str) -> bool:
     """Whether a file is the user's: not Python's, not installed, not ours.
@@ -102,18 +110,64 @@ def layered_site(depth: int) -> tuple[str, int]:
 
     Source of the figure: measured, 0.2 µs at depth 1 with the text known.
     """
-    frame, layer = frame_above(depth), 0
+    frame, layer = _innermost(frame_above(depth))
+    return ("" if frame is None else _text_at(frame)), layer
+
+
+def layered_way(depth: int) -> tuple[str, str, int]:
+    """The same, with the frames of the user's that called it.
+
+    Returns:
+        The line; the line and, behind it, those of its callers, outwards, as in the
+        journal; the part of torch.
+
+    Source of the figure: measured, 0.06 µs more for each frame up to the outermost.
+    """
+    frame, layer = _innermost(frame_above(depth))
+    if frame is None:
+        return "", "", layer
+    text = _text_at(frame)
+    return text, _with_callers(frame, text), layer
+
+
+def _innermost(frame: FrameType | None) -> tuple[FrameType | None, int]:
+    """The innermost frame of user code, and the outermost part of torch below it."""
+    layer = 0
     while frame is not None:
         code = frame.f_code
         kind = _kinds.get(code.co_filename)
         if kind is None:
             kind = _kind(code.co_filename)
         if kind == _USERS:
-            return _text_at(frame), layer
+            return frame, layer
         if kind:
             layer = kind  # the outermost is what the user called
         frame = frame.f_back
-    return "", layer
+    return None, layer
+
+
+def _with_callers(frame: FrameType, text: str) -> str:
+    steps: list[tuple[CodeType, int]] = [(frame.f_code, frame.f_lasti)]
+    frames: list[FrameType] = []
+    above = frame.f_back
+    for _ in range(_MOST_FRAMES):
+        if above is None or len(frames) == _MOST_CALLERS:
+            break
+        code = above.f_code
+        kind = _kinds.get(code.co_filename)
+        if kind is None:
+            kind = _kind(code.co_filename)
+        if kind == _USERS:
+            steps.append((code, above.f_lasti))
+            frames.append(above)
+        above = above.f_back
+    key = tuple(steps)
+    way = _ways.get(key)
+    if way is None:
+        if len(_ways) >= _MOST_WAYS:
+            return text  # such as of a recursion
+        way = _ways[key] = "\n".join([text, *map(_text_at, frames)])
+    return way
 
 
 def frame_above(depth: int) -> FrameType | None:

@@ -87,7 +87,8 @@ def parting(
     """
     if call.place is None or not outside or call.place.file not in run.sources:
         return None
-    key = ("parting", call.place, call.op, tuple(inside), tuple(outside))
+    way = (call.place, call.callers)
+    key = ("parting", way, call.op, tuple(inside), tuple(outside))
     known: dict[object, Parting | None] = run.memory.setdefault("partings", {})
     if key not in known:
         known[key] = _parting(run, call, inside, outside)
@@ -110,10 +111,13 @@ def _parting(
 def chains(run: Run, call: Call) -> list[tuple[Place, ...]]:
     """The lines of a call's callers, outermost first, with its own as the last.
 
-    One chain if its rank was seen standing in it; else all that the source allows.
+    One chain if its callers were noted, or its rank was seen standing in it; else all
+    that the source allows.
     """
     if call.place is None:
         return []
+    if call.callers:
+        return [(*reversed(call.callers), call.place)]
     stack = [frame.place for frame in run.stacks.get(call.rank, ())]
     here = (call.place.file, call.place.line)
     for n, place in enumerate(stack):

@@ -52,6 +52,7 @@ from distdoctor.analysis.communication.ties import (
     gone_on_alone,
     left_by_one_side,
 )
+from distdoctor.analysis.communication.told_apart import APART, apart
 from distdoctor.analysis.communication.turns import other_orders
 from distdoctor.analysis.communication.unanswered import left_over, unanswered
 from distdoctor.analysis.communication.uneven import ran_out
@@ -141,9 +142,9 @@ def _by_the_source(
     """That meeting, explained by a branch of the source where there is such a one."""
     if any(divergence.why in {Why.DIED, Why.CALLBACK} for divergence in told):
         return told
-    explained = guarded(run, alignment, fault)
+    explained = guarded(run, alignment, fault) or apart(run, alignment, fault, told)
     if explained is not None:
-        return [explained]
+        return [replace(explained, details={**explained.details, SOURCE: True})]
     told = [either_way(run, fault, divergence) for divergence in told]
     return [_read(run, divergence, _OF_A_MEETING) for divergence in told]
 
@@ -181,11 +182,14 @@ def _in_their_terms(run: Run, found: list[Divergence]) -> list[Divergence]:
     found = wrong_device(run, unused_parameters(run, found))
     if any(GUARD in divergence.details for divergence in found):
         return found
-    found = [decided_early(run, divergence) for divergence in found]
-    found = [swallowed_exception(run, divergence) for divergence in found]
-    found = [_read(run, divergence, _OF_ALL) for divergence in found]
+    found = [one if APART in one.details else _as_done(run, one) for one in found]
     found = mixed_dimensions(run, found)
     return [forward_by_some(run, divergence) for divergence in found]
+
+
+def _as_done(run: Run, told: Divergence) -> Divergence:
+    told = swallowed_exception(run, decided_early(run, told))
+    return _read(run, told, _OF_ALL)
 
 
 _OF_ALL = (by_one_rank, with_makers, ran_out, by_the_head, departed)

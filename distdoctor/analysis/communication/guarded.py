@@ -51,6 +51,7 @@ def guarded(run: Run, alignment: Alignment, fault: Meeting) -> Divergence | None
     if not run.sources:
         return None
     differ = alignment.varies(run.calls["site"])
+    differ |= alignment.varies(run.calls["callers"])
     differ &= alignment.ordinals <= fault.ordinal
     meetings = [
         alignment.meeting(run, int(n))
@@ -116,13 +117,14 @@ def _is_one(sides: list[_Side]) -> bool:
 
 
 def _partings(run: Run, meeting: Meeting) -> list[_Side]:
-    by_site: dict[int, list[int]] = {}
+    by_way: dict[tuple[int, int], list[int]] = {}
     for rank, row in meeting.rows.items():
-        by_site.setdefault(int(run.calls["site"][row]), []).append(rank)
+        way = run.calls[["site", "callers"]][row]
+        by_way.setdefault(way.item(), []).append(rank)
     over = {*gone(run), *standstill(run).waits}
     absent = [rank for rank in meeting.absent if rank in over]
     sides = []
-    for site, ranks in by_site.items():
+    for (site, _), ranks in by_way.items():
         if not site:
             continue
         call = run.call(meeting.rows[ranks[0]])

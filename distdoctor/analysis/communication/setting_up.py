@@ -12,6 +12,7 @@ import numpy as np
 from distdoctor.analysis.communication.branches import parting
 from distdoctor.analysis.communication.guarded import GUARD, lines
 from distdoctor.analysis.communication.keys import lines_of_setting, setter_of
+from distdoctor.analysis.communication.stalled import STOOD_S
 from distdoctor.analysis.communication.wait_for import is_set, standstill
 from distdoctor.analysis.reasons import Divergence, Why, capital, s, waits
 from distdoctor.model.events import BLOCKED, SETUP, Call, Failure, State
@@ -196,6 +197,8 @@ def joining(run: Run) -> Iterator[Divergence]:
         story = "The ranks look for each other at different addresses: " + _told(
             addresses
         )
+    elif run.quiet is not None and run.quiet.seconds < STOOD_S:
+        return  # the last of them came just now
     else:
         address = next(iter(addresses.values()), "an address that is not known")
         story = (

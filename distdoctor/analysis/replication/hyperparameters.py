@@ -12,6 +12,7 @@ from distdoctor.analysis.replication.replicas import replicas
 from distdoctor.analysis.source.singled import by_argument
 from distdoctor.analysis.source.ways import Ways
 from distdoctor.analysis.steps.courses import courses
+from distdoctor.analysis.steps.optimizing import held
 from distdoctor.model.events import Place
 from distdoctor.model.observed.gradients import Holds
 from distdoctor.model.observed.settings import Arguments, Hyperparameters
@@ -170,9 +171,19 @@ def made_at(run: Run, one: Differing) -> Place | None:
 def _made_at(run: Run, first: Hyperparameters, ranks: Sequence[int]) -> Place | None:
     """The line that made an optimizer.
 
-    Settings number optimizers as they make their first steps, at which they also tell
-    what they hold; where that does not fit, the first of its class is taken.
+    The one that steps at that line, if it is the only one. Settings number optimizers
+    as they make their first steps, at which they also tell what they hold; where that
+    does not fit, the first of its class is taken.
     """
+    for rank in ranks:
+        here = {
+            one.holds.place
+            for one in held(run, rank)
+            if one.holds.kind == first.kind
+            and any(look.place == first.place for look in one.seen)
+        }
+        if len(here) == 1 and None not in here:
+            return here.pop()
     for rank in ranks:
         told: dict[int, Holds] = {}
         for event in run.of(Holds, rank):

@@ -61,7 +61,7 @@ from distdoctor.probes.data.figures import FIGURES
 from distdoctor.probes.data.metrics import METRICS
 from distdoctor.probes.harmless import harmless, lost
 from distdoctor.probes.recorder import RECORDER, blinded
-from distdoctor.probes.sites import call_site, layered_site
+from distdoctor.probes.sites import call_site, layered_way
 
 _BACKEND_SELECT = torch._C.DispatchKey.BackendSelect
 _META = torch._C.DispatchKey.Meta
@@ -285,9 +285,9 @@ class Collectives:
                 task = task_id()
                 if task != -1:
                     flags |= IN_BACKWARD
-                text, layer = layered_site(2)
+                text, way, layer = layered_way(2)
                 flags |= layer << LAYER_SHIFT
-                site = recorder.intern(text)
+                site = recorder.intern(way)
                 if (flags & ASYNCHRONOUS or point_to_point) and is_users_own(
                     2, point_to_point=point_to_point
                 ):
@@ -334,8 +334,8 @@ class Collectives:
                     METRICS.contribute(spec[2], args[at_read], text)
                 if at_reduce is not None and not layer and 0 < spec[2] <= MOST_VALUES:
                     FIGURES.summed(spec[2], args[at_read], text)
-                if ordinal and not layer and task == -1 and TURNS.are_open(site):
-                    TURNS.look(site, ordinal)
+                if ordinal and not layer and task == -1 and TURNS.are_open(text):
+                    TURNS.look(text, ordinal)
                 if flags & UNUSED:
                     pending.watched = watchable(args[at_read], group.polled)
             except Exception as failed:  # noqa: BLE001

@@ -53,21 +53,21 @@ class Turns:
 
     def forget(self) -> None:
         """The process begins to play in another run."""
-        self._left: dict[int, int] = {}  # by site, calls that may be told
+        self._left: dict[str, int] = {}  # by site, calls that may be told
         self._lines = 0
         self._loops: dict[tuple[CodeType, int], _Loop | None] = {}
         self._scopes: dict[str, tuple[_Scope, ...]] = {}
 
-    def are_open(self, site: int) -> bool:
+    def are_open(self, site: str) -> bool:
         """Whether the calls of a line may be told; hot."""
         return self._left.get(site, 1) > 0
 
     @harmless
-    def look(self, site: int, ordinal: int) -> None:
+    def look(self, site: str, ordinal: int) -> None:
         """A collective is about to be made by the user's line, and was noted.
 
         Args:
-            site: Number of the line's text.
+            site: The line, as in the journal.
             ordinal: Of the call on its group.
         """
         frame = _users_frame()

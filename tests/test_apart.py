@@ -1,0 +1,158 @@
+"""Ranks that are apart long before it shows, by the ways that led to their calls."""
+
+from dataclasses import replace
+from textwrap import dedent
+
+import pytest
+
+from distdoctor.analysis.communication.divergence import divergences
+from distdoctor.analysis.reasons import Divergence, Why
+from distdoctor.model.drawing import sketch
+from distdoctor.model.run import Run
+
+SOURCE = """
+def learn(batch):
+    dist.all_reduce(batch)
+def easy(share):
+    for batch in share:
+        learn(batch)
+def hard(share):
+    for batch in share:
+        learn(batch)
+def main(share):
+    easy(share)
+    hard(share)
+    dist.barrier()
+"""
+
+EASY, HARD = (
+    "all_reduce(4)@t.py:2<t.py:5<t.py:10",
+    "all_reduce(4)@t.py:2<t.py:8<t.py:11",
+)
+
+
+def the_run(rows: list[str], source: str = SOURCE) -> Run:
+    drawn = "\n".join(f"rank {rank} | {row}" for rank, row in enumerate(rows))
+    run = sketch(drawn)
+    return replace(run, sources={"t.py": dedent(source).strip() + "\n"})
+
+
+def told(rows: list[str], source: str = SOURCE) -> Divergence:
+    (divergence,) = divergences(the_run(rows, source))
+    return divergence
+
+
+def lines(divergence: Divergence) -> list[int]:
+    return [one.place.line for one in divergence.elsewhere]
+
+
+def rounds(easy: int, hard: int, end: str) -> str:
+    return "  ".join([*[EASY] * easy, *[HARD] * hard, end])
+
+
+USUAL = rounds(3, 4, f"{HARD}...")
+
+
+@pytest.mark.parametrize(
+    ("rows", "culprits"),
+    [
+        ([rounds(2, 5, "barrier@t.py:12!"), USUAL, USUAL], (0,)),
+        ([USUAL, USUAL, rounds(2, 5, "barrier@t.py:12!")], (2,)),
+        ([USUAL, rounds(2, 5, "barrier@t.py:12!")], (1,)),
+        ([rounds(1, 6, "barrier@t.py:12!"), USUAL, USUAL], (0,)),
+    ],
+)
+def test_the_loop_that_was_left_is_told(rows: list[str], culprits: tuple[int]) -> None:
+    found = told(rows)
+    assert (found.why, found.culprits) == (Why.SKIPPED, culprits)
+    assert lines(found)[0] == 4
+    assert "Calls that look alike have met since" in found.story
+
+
+def test_one_more_round_is_told() -> None:
+    others = rounds(3, 5, "barrier@t.py:12!")
+    found = told([rounds(4, 4, f"{HARD}..."), others, others])
+    assert (found.why, found.culprits, lines(found)[0]) == (Why.UNEVEN, (0,), 4)
+
+
+def test_of_two_the_head_of_the_loop_decides() -> None:
+    source = SOURCE.replace("batch in share", "batch in share[: 3 + (rank == 1)]", 1)
+    source = source.replace(
+        "def easy(share):", "def easy(share, rank=dist.get_rank()):"
+    )
+    rows = [rounds(3, 5, "barrier@t.py:12!"), rounds(4, 4, f"{HARD}...")]
+    assert told(rows, source).culprits == (1,)
+    assert told(rows).culprits == (0,)  # who is behind the loop has left it
+
+
+def test_a_branch_by_rank_before_it_shows_is_told() -> None:
+    source = """
+    def mean(x):
+        dist.all_reduce(x)
+    def main(rank):
+        for step in range(3):
+            mean(loss)
+            if rank == 1:
+                mean(norm)
+        dist.barrier()
+    main(dist.get_rank())
+    """
+    usual, extra = ("all_reduce(4)@t.py:2<t.py:" + n for n in ("5<t.py:9", "7<t.py:9"))
+    rows = [
+        f"{usual}  {usual}  {usual}  barrier@t.py:8<t.py:9!",
+        f"{usual}  {extra}  {usual}  {extra}...",
+    ]
+    found = told(rows, source)
+    assert (found.why, found.culprits) == (Why.SKIPPED, (1,))
+    assert lines(found)[0] == 6
+
+
+def test_what_one_rank_left_out_in_no_loop_is_told_where_it_was() -> None:
+    source = """
+    def mean(x):
+        dist.all_reduce(x)
+    def main(x):
+        mean(x)
+        if x.isfinite():
+            mean(x)
+        mean(x)
+        mean(x)
+        dist.barrier()
+    """
+    calls = [f"all_reduce(4)@t.py:2<t.py:{n}" for n in (4, 6, 7, 8)]
+    usual = "  ".join([*calls[:3], f"{calls[3]}..."])
+    short = "  ".join([calls[0], *calls[2:], "barrier@t.py:9!"])
+    found = told([usual, short, usual], source)
+    assert (found.why, found.culprits, lines(found)) == (Why.SKIPPED, (1,), [6])
+
+
+def test_branches_that_fit_each_other_are_no_parting() -> None:
+    source = """
+    def mean(x):
+        dist.all_reduce(x)
+    def main(x):
+        mean(x)
+        if x.isfinite():
+            mean(x)
+        else:
+            mean(-x)
+        mean(x)
+        if x.isfinite():
+            dist.barrier()
+        mean(x)
+    """
+    calls = {n: f"all_reduce(4)@t.py:2<t.py:{n}" for n in (4, 6, 8, 9, 12)}
+    end = f"{calls[9]}  barrier@t.py:11!"
+    usual = f"{calls[4]}  {calls[6]}  {end}"
+    other = f"{calls[4]}  {calls[8]}  {calls[9]}  {calls[12]}..."
+    assert 6 not in lines(told([usual, other, usual], source))
+    assert "look alike" not in told([usual, other, usual], source).story
+
+
+def test_without_callers_nothing_is_told() -> None:
+    rows = [rounds(2, 5, "barrier@t.py:12!"), USUAL, USUAL]
+    bare = [
+        row.replace("<t.py:5<t.py:10", "").replace("<t.py:8<t.py:11", "")
+        for row in rows
+    ]
+    assert "look alike" not in told(bare).story
