@@ -85,11 +85,12 @@ def parted(
     for at in differ[differ < last][:_MOST_DIFFERENT].tolist():
         if at and mine[at - 1] != theirs[at - 1]:
             continue
-        for inside, outside, ahead in (
-            (one, other, _goes_ahead(theirs, mine, at)),
-            (other, one, _goes_ahead(mine, theirs, at)),
-        ):
-            if ahead:
+        directions = [
+            (_passed(theirs, mine, at), one, other),
+            (_passed(mine, theirs, at), other, one),
+        ]
+        for passed, inside, outside in sorted(directions):
+            if passed:
                 found = _sides(run, alignment, at, inside=inside, outside=outside)
                 if found is not None:
                     return found
@@ -111,17 +112,22 @@ def _steps(run: Run, alignment: Alignment, rank: int) -> NDArray[np.int64]:
     return ways
 
 
-def _goes_ahead(mine: NDArray[np.int64], theirs: NDArray[np.int64], at: int) -> bool:
-    """Whether the one goes, from a call on, by the ways by which the other goes later.
+def _passed(mine: NDArray[np.int64], theirs: NDArray[np.int64], at: int) -> int:
+    """How many calls the other makes until it goes by the ways by which the one goes.
 
-    Only their order is compared: who left one loop too early leaves others so, too.
+    Only the order of ways is compared: who left one loop too early leaves others so.
+
+    Returns:
+        0 if it does not go by them later.
     """
-    coming = _in_order(mine[at : at + _MOST_COMPARED])
-    later = _in_order(theirs[at : at + _MOST_COMPARED])
-    if len(mine) - at < _LEAST or coming[0] not in later[1 : _MOST_PASSED + 1]:
-        return False
+    mine, theirs = mine[at : at + _MOST_COMPARED], theirs[at : at + _MOST_COMPARED]
+    coming, later = _in_order(mine), _in_order(theirs)
+    if len(mine) < _LEAST or coming[0] not in later[1 : _MOST_PASSED + 1]:
+        return 0
     begin = later.index(coming[0])
-    return all(a == b for a, b in zip(coming, later[begin:][:_MOST_WAYS], strict=False))
+    ways = zip(coming, later[begin:][:_MOST_WAYS], strict=False)
+    same = all(a == b for a, b in ways)
+    return int(np.argmax(theirs == mine[0])) if same else 0
 
 
 def _in_order(ways: NDArray[np.int64]) -> list[int]:
