@@ -237,7 +237,8 @@ def _finding(run: Run, ratio: Ratio) -> Finding:
         *wrap_lines(run, ranks),
     ]
     if summed:
-        calls = summing_lines(run, ranks)[:1]
+        step = next((one for one in last.seen if one.rank == ranks[0]), None)
+        calls = summing_lines(run, ranks, step)[:1]
         exhibits += calls
         for call in calls:
             if call.place is not None:

@@ -95,6 +95,7 @@ from distdoctor.model.events import Event
 from distdoctor.model.findings import Certainty, Finding, Severity
 from distdoctor.model.observed.protocol import (
     SCALED_STEP,
+    SKIP,
     UNSCALE,
     UPDATE,
     Cycle,
@@ -145,7 +146,8 @@ def _refused(run: Run, several: Sequence[Refused]) -> Finding:
     cycles = [
         cycle
         for cycle in run.of(Cycle, one.rank)
-        if cycle.optimizer == one.optimizer and SCALED_STEP in unpacked(cycle.words)
+        if cycle.optimizer == one.optimizer
+        and not {SCALED_STEP, SKIP}.isdisjoint(unpacked(cycle.words))
     ]
     beside: list[Event] = [*cycles[:1], *steps]
     stepped = places(beside, ranks, "update belongs behind this")

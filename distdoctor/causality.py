@@ -23,6 +23,7 @@ CAUSES: Mapping[str, tuple[str, ...]] = {
     # What was read.
     "DD208": ("DD307", "DD305"),  # datasets of other lengths give uneven batches
     "DD301": ("DD305",),
+    "DD307": ("DD409", "DD312"),  # a file that some read before it was written
     "DD303": ("DD307", "DD304", "DD305"),
     "DD304": ("DD307",),
     "DD312": ("DD409",),  # the clashing file is the checkpoint
@@ -35,7 +36,8 @@ CAUSES: Mapping[str, tuple[str, ...]] = {
         *("DD108", "DD208", "DD211"),
     ),
     "DD403": ("DD404", "DD402", "DD406", "DD418"),
-    "DD404": ("DD113", "DD505", "DD406"),  # DDP does not know the parameter
+    # DDP does not know the parameter; or it was averaged with another one.
+    "DD404": ("DD113", "DD505", "DD406", "DD107"),
     "DD405": ("DD113", "DD501"),
     "DD418": ("DD113", "DD505", "DD406"),
     "DD408": (

@@ -50,20 +50,22 @@ def verdict(run: Run, check: Check) -> Verdict:
     """What one check says of a run.
 
     A check whose needs were not watched for is not asked. What is proven stands:
-    findings made before the evidence ran out make the verdict sick.
+    findings made before the evidence ran out make the verdict sick. What is found at
+    the same lines again, as in each trial of a search, is told once.
     """
     for kind in check.needs:
         if kind in run.unwatched:
             return Unknown(check.code, run.unwatched[kind])
-    findings: list[Finding] = []
+    by_identity: dict[object, Finding] = {}
     missing = None
     try:
-        for finding in check.examine(run):
-            findings.append(finding)  # noqa: PERF402 - keeps what came before a raise
+        for finding in check.examine(run):  # and what came before a raise is kept
+            by_identity.setdefault((finding.culprits, _identity(finding)), finding)
     except MissingEvidence as error:
         missing = str(error)
     except Exception:  # noqa: BLE001 - one broken check must not silence the others
         return Unknown(check.code, traceback.format_exc(), internal=True)
+    findings = [*by_identity.values()]
     stood = run.stopped in _STANDSTILLS and Call in check.needs
     if run.faltered and not stood:  # calls that could not meet are no such fault
         findings = [_doubted(finding, check, run.faltered) for finding in findings]
@@ -122,7 +124,7 @@ def _joined(last: Verdict, earlier: Sequence[Verdict], starts: int) -> Verdict:
 
 
 def _identity(finding: Finding) -> object:
-    """What two findings of the same thing, seen at two starts, have in common."""
+    """What two findings of the same thing, seen twice, have in common."""
     return (
         tuple((one.place, one.remark) for one in finding.locations) or finding.message
     )

@@ -104,6 +104,12 @@ def test_a_death_at_another_line_stands_for_itself(code: str) -> None:
     assert codes(at("DD202"), at(code, 9, 5)) == ["DD202", code]
 
 
+@pytest.mark.parametrize("code", ["DD108", "DD208", "DD211"])
+def test_weights_part_by_a_round_that_only_some_ranks_make(code: str) -> None:
+    assert codes(sick("DD402", 1), sick(code, 1)) == [code]
+    assert codes(sick("DD402", 1), sick(code, 2)) == ["DD402", code]
+
+
 def test_errors_stand_first_and_all_findings_are_told_once() -> None:
     note = sick("DD309", severity=Severity.NOTE)
     verdicts = [note, sick("DD402", more=2), sick("DD404", more=1)]

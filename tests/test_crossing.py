@@ -69,3 +69,26 @@ def test_calls_that_look_alike_have_their_text(other: str, swapped: bool) -> Non
     source = ONE_BY_ONE.format(other=other)
     found = divergences(replace(sketch(ALIKE), sources={"t.py": source}))
     assert [(one.why, one.culprits) for one in found] == [(Why.ORDER, (1,))] * swapped
+
+
+def test_the_branch_in_front_of_two_helpers_decides_and_is_named() -> None:
+    source = cleandoc("""
+        def actor(agent):
+            dist.all_reduce(agent.actor)
+        def critic(agent):
+            dist.all_reduce(agent.critic)
+        def average(agent, rank):
+            if rank == 1:
+                critic(agent)
+                actor(agent)
+            else:
+                actor(agent)
+                critic(agent)
+        average(agent, dist.get_rank())
+    """)
+    usual = "all_reduce(4)@t.py:2<t.py:10<t.py:12  all_reduce(4)@t.py:4<t.py:11<t.py:12"
+    other = "all_reduce(4)@t.py:4<t.py:7<t.py:12  all_reduce(4)@t.py:2<t.py:8<t.py:12"
+    run = sketch(f"rank 0 | {usual}\nrank 1 | {other}")
+    (found,) = divergences(replace(run, sources={"t.py": source}))
+    assert (found.why, found.culprits) == (Why.ORDER, (1,))
+    assert [one.place.line for one in found.elsewhere] == [6]

@@ -136,3 +136,13 @@ def test_ranks_whose_calls_nobody_waits_for_are_racing() -> None:
     lone = of_buckets(("'", "'", "'"), ("'", "'", "'"))
     assert raced(sketch(lone), (0, 1))
     assert not raced(sketch(lone.replace("(4)", "(-)")), (0, 1))
+
+
+def test_the_caller_whose_calls_nobody_waits_for_is_named_first() -> None:
+    lone = of_buckets(("", "", ""), ("'", "'", "'"))
+    lone = lone.replace("t.py:7&'", "t.py:7<u.py:4<u.py:9&'")
+    lone = lone.replace("t.py:7& ", "t.py:7<u.py:3<u.py:9& ")
+    (found,) = early(lone)
+    assert [str(one.place) for one in found.elsewhere] == ["u.py:4", "t.py:7"]
+    (found,) = early(lone.replace("u.py:3", "u.py:4"))
+    assert [str(one.place) for one in found.elsewhere] == ["t.py:7"]

@@ -129,3 +129,20 @@ def test_an_assignment_under_a_test_of_the_rank_is_its_own() -> None:
     opt = SGD(model.parameters(), lr=rate)
     """
     assert of_two(source) == (1,)
+
+
+def test_the_optimizer_is_meant_that_steps_at_the_line_of_the_settings() -> None:
+    """One that was made before may make its first step after it."""
+    source = dedent("""
+    first = SGD(model.parameters(), lr=0.5)
+    second = SGD(model.parameters(), lr=0.1 * (1 + (dist.get_rank() == 1)))
+    """)
+    drawn = "\n".join(
+        f"rank {rank} | wrap=ddp:w  holds(kind=SGD,names=w)@t.py:2  "
+        "holds(kind=SGD,names=w,optimizer=1)@t.py:3  "
+        f"hyperparameters(shared,kind=SGD,step=1,names=0.lr,values={rate})@t.py:9  "
+        "gradients(optimizer=1,step=1)@t.py:9  gradients(step=1)@t.py:8"
+        for rank, rate in enumerate(["0.1", "0.2"])
+    )
+    (one,) = differing(replace(sketch(drawn), sources={"t.py": source}))
+    assert one.culprits == (1,)

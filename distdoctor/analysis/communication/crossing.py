@@ -1,22 +1,37 @@
-"""Two calls that ranks make in opposite order, as the source has them one by one.
+"""Two calls that ranks make in opposite order.
 
-At the first of them that meets another one, the ranks are stopped, and nobody has come
-to the second. Where each side's block goes on to what the other side is at, both were
-meant to make both.
+Those that look alike pair up wrongly, and nothing fails. At the first that meets
+another one, the ranks are stopped, and nobody has come to the second. Where each side's
+block of the source goes on to what the other side is at, both were meant to make both.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from distdoctor.analysis.communication.alignment import Alignment, Meeting
 from distdoctor.analysis.communication.branches import parting, program_of
-from distdoctor.analysis.reasons import Divergence, Why, capital, s, sides, where_of
+from distdoctor.analysis.communication.camps import calls_at
+from distdoctor.analysis.reasons import (
+    Divergence,
+    Why,
+    capital,
+    pointers,
+    s,
+    sides,
+    where_of,
+)
 from distdoctor.analysis.source.program import Function, own_nodes
 from distdoctor.model.events import Call, Place
-from distdoctor.model.findings import Certainty
+from distdoctor.model.findings import Certainty, Location
+from distdoctor.model.operations import OPERATIONS
 from distdoctor.model.run import Run, named
 
 _UNLIKE = {Why.OPERATION, Why.NUMEL, Why.DTYPE, Why.REDUCE_OP, Why.ROOT, Why.SPLITS}
@@ -50,7 +65,78 @@ def crossed(run: Run, told: Divergence) -> Divergence:
     )
 
 
-def crossed_in_text(
+def unseen_swaps(run: Run, alignment: Alignment) -> Iterator[Divergence]:
+    """Two calls that look alike, made in opposite order: they pair up wrongly."""
+    calls, group = run.calls, alignment.group
+    full = (alignment.counts == len(group.ranks)) & alignment.equal
+    if not full.any():
+        return
+    differ = alignment.varies(calls["site"])
+    for n in np.flatnonzero(differ[:-1] & differ[1:] & full[:-1] & full[1:]):
+        first = alignment.meeting(run, int(n))
+        second = alignment.meeting(run, int(n) + 1)
+        if not OPERATIONS[calls["op"][next(iter(first.rows.values()))]].payload:
+            continue
+        here = calls_at(run, first)
+        swapped, what = _by_lines(first, second, calls), "from the same two lines as"
+        decided = 2 * len(swapped) != len(here)
+        if not swapped:
+            swapped = _crossed_in_text(run, here, calls_at(run, second))
+            what, decided = "of the same text as", True
+        if swapped:
+            others = sorted(set(first.rows) - set(swapped))
+            branch = _branch(run, here, swapped, others)
+            if branch is not None and branch[1] and not decided:
+                swapped, decided = branch[1], True
+                others = sorted(set(first.rows) - set(swapped))
+            yield Divergence(
+                why=Why.ORDER,
+                group=group,
+                ordinal=first.ordinal,
+                calls=here,
+                culprits=swapped if decided else (),
+                victims=tuple(others),
+                certainty=Certainty.LIKELY,
+                elsewhere=() if branch is None else branch[0],
+                story=f"{capital(named(swapped))} make{s(swapped)} calls "
+                f"{first.ordinal} and {second.ordinal} on {group.name} {what} "
+                f"{named(others)}, in the opposite order; they are of one size, so "
+                "tensors that do not belong together were combined without an error.",
+            )
+            return
+
+
+def _branch(
+    run: Run, here: dict[int, Call], some: Sequence[int], others: Sequence[int]
+) -> tuple[tuple[Location, ...], tuple[int, ...]] | None:
+    """Where the source sends two sides into orders of their own.
+
+    Returns:
+        The line of the test, and the side that it is for, if it singles one out.
+    """
+    for inside, outside in ((some, others), (others, some)):
+        found = parting(run, here[inside[0]], inside, outside)
+        if found is not None and found.singles_out:
+            lines = pointers([found.condition.place], inside, str(found.condition))
+            return lines, tuple(inside)
+    return None
+
+
+def _by_lines(first: Meeting, second: Meeting, calls: NDArray[Any]) -> tuple[int, ...]:
+    """Ranks that visit two lines in the opposite order of the majority."""
+    orders: dict[tuple[int, int], list[int]] = {}
+    for rank, row in first.rows.items():
+        pair = (int(calls["site"][row]), int(calls["site"][second.rows[rank]]))
+        orders.setdefault(pair, []).append(rank)
+    if len(orders) != 2:
+        return ()
+    (a, ranks_a), (b, ranks_b) = orders.items()
+    if a != b[::-1] or 0 in a:  # a line that is not known may be the other one
+        return ()
+    return tuple(ranks_b if len(ranks_b) <= len(ranks_a) else ranks_a)
+
+
+def _crossed_in_text(
     run: Run, first: Mapping[int, Call], second: Mapping[int, Call]
 ) -> tuple[int, ...]:
     """Ranks behind a branch by rank, whose two calls are the others' in opposite order.

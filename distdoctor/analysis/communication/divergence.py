@@ -18,7 +18,7 @@ from distdoctor.analysis.communication.arguments import singled_out, with_makers
 from distdoctor.analysis.communication.callbacks import called_back
 from distdoctor.analysis.communication.camps import camps
 from distdoctor.analysis.communication.children import in_children
-from distdoctor.analysis.communication.crossing import crossed
+from distdoctor.analysis.communication.crossing import crossed, unseen_swaps
 from distdoctor.analysis.communication.deaths import deaths
 from distdoctor.analysis.communication.departures import departed
 from distdoctor.analysis.communication.devices import wrong_device
@@ -34,7 +34,6 @@ from distdoctor.analysis.communication.misfits import misfits
 from distdoctor.analysis.communication.mismatch import (
     mismatch,
     unfit_splits,
-    unseen_swaps,
 )
 from distdoctor.analysis.communication.one_rank import by_one_rank
 from distdoctor.analysis.communication.overtaken import overtaken

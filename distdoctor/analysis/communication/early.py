@@ -184,6 +184,7 @@ class _Unawaited:
     call: Call
     count: int  # on the first of them
     of: int  # calls that it made from there
+    led_by: Sequence[Place] = ()  # lines that lead to just those, if there are such
 
 
 def _never_waited_for(run: Run) -> Iterator[Divergence]:
@@ -196,7 +197,10 @@ def _never_waited_for(run: Run) -> Iterator[Divergence]:
             run,
             ranks,
             call,
-            [(call.place, "issued here, and nobody waits")],
+            [
+                *((line, "leads to those nobody waits for") for line in one.led_by),
+                (call.place, "issued here, and nobody waits"),
+            ],
             f"{capital(named(ranks))} never wait{s(ranks)} for {call.op} at "
             f"{call.place}, issued {times} on rank {ranks[0]}: whatever uses "
             "its tensors may find them before or after the call.",
@@ -232,8 +236,21 @@ def _unawaited(run: Run) -> list[_Unawaited]:
             rows = lacking[ranks[0]]
             left = rows[unused[rows]]
             call = run.call(int(left[0]))
-            found.append(_Unawaited(ranks, call, len(left), len(rows)))
+            led = _led_by(run, left, rows[~unused[rows]])
+            found.append(_Unawaited(ranks, call, len(left), len(rows), led))
     return found
+
+
+def _led_by(run: Run, left: NDArray[np.intp], waited: NDArray[np.intp]) -> list[Place]:
+    """The callers of a line's calls that nobody waits for, if all others had others."""
+    theirs, mine = (
+        [run.callers[n] for n in np.unique(run.calls["callers"][rows]).tolist()]
+        for rows in (waited, left)
+    )
+    known = {place for way in theirs for place in way}
+    own = [next((line for line in way if line not in known), None) for way in mine]
+    lines = dict.fromkeys(line for line in own if line is not None)
+    return [*lines] if len(waited) and None not in own else []
 
 
 def _leaves_out(

@@ -25,7 +25,6 @@ from distdoctor.analysis.communication.camps import (
     knows_exactly,
     next_on_group,
 )
-from distdoctor.analysis.communication.crossing import crossed_in_text
 from distdoctor.analysis.communication.deaths import own_failure
 from distdoctor.analysis.communication.handlers import handler_around
 from distdoctor.analysis.communication.rounds import fewer_rounds, passed_over
@@ -142,42 +141,6 @@ def unfit_splits(
                 + (f"; {len(wrong) - 1} more pairs disagree." if wrong[1:] else "."),
             )
     return None
-
-
-def unseen_swaps(run: Run, alignment: Alignment) -> Iterator[Divergence]:
-    """Two calls that look alike, made in opposite order: they pair up wrongly."""
-    calls, group = run.calls, alignment.group
-    full = (alignment.counts == len(group.ranks)) & alignment.equal
-    if not full.any():
-        return
-    differ = alignment.varies(calls["site"])
-    for n in np.flatnonzero(differ[:-1] & differ[1:] & full[:-1] & full[1:]):
-        first = alignment.meeting(run, int(n))
-        second = alignment.meeting(run, int(n) + 1)
-        if not OPERATIONS[calls["op"][next(iter(first.rows.values()))]].payload:
-            continue
-        here = calls_at(run, first)
-        swapped, what = _crossed(run, first, second), "from the same two lines as"
-        decided = 2 * len(swapped) != len(here)
-        if not swapped:
-            swapped = crossed_in_text(run, here, calls_at(run, second))
-            what, decided = "of the same text as", True
-        if swapped:
-            others = sorted(set(first.rows) - set(swapped))
-            yield Divergence(
-                why=Why.ORDER,
-                group=group,
-                ordinal=first.ordinal,
-                calls=here,
-                culprits=swapped if decided else (),
-                victims=tuple(others),
-                certainty=Certainty.LIKELY,
-                story=f"{capital(named(swapped))} make{s(swapped)} calls "
-                f"{first.ordinal} and {second.ordinal} on {group.name} {what} "
-                f"{named(others)}, in the opposite order; they are of one size, so "
-                "tensors that do not belong together were combined without an error.",
-            )
-            return
 
 
 def _on_the_way_down(
@@ -413,17 +376,3 @@ def _common_party(wrong: list[tuple[int, int, int, int]]) -> tuple[int, ...]:
     for pair in wrong[1:]:
         common &= set(pair[:2])
     return tuple(common) if len(wrong) > 1 and len(common) == 1 else ()
-
-
-def _crossed(run: Run, first: Meeting, second: Meeting) -> tuple[int, ...]:
-    """Ranks that visit two lines in the opposite order of the majority."""
-    orders: dict[tuple[int, int], list[int]] = {}
-    for rank, row in first.rows.items():
-        pair = (int(run.calls["site"][row]), int(run.calls["site"][second.rows[rank]]))
-        orders.setdefault(pair, []).append(rank)
-    if len(orders) != 2:
-        return ()
-    (a, ranks_a), (b, ranks_b) = orders.items()
-    if a != b[::-1] or 0 in a:  # a line that is not known may be the other one
-        return ()
-    return tuple(ranks_b if len(ranks_b) <= len(ranks_a) else ranks_a)

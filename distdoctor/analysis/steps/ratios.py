@@ -186,11 +186,27 @@ def _is_plain(look: Look) -> bool:
     )
 
 
-def summing_lines(run: Run, ranks: tuple[int, ...]) -> list[Call]:
-    """Of each line that sums tensors over ranks, a call; that which sums most first."""
+def summing_lines(
+    run: Run, ranks: tuple[int, ...], step: Gradients | None = None
+) -> list[Call]:
+    """Of each line that sums tensors over ranks, a call; that which sums most first.
+
+    Args:
+        run: The run.
+        ranks: Of whom the first is asked.
+        step: Its step whose gradients are meant; None: any.
+
+    Returns:
+        Those between that step and the one before, of any optimizer, if there are such.
+    """
     rows = run.with_op(CODE_OF["all_reduce"])
     rows = rows[run.calls["reduce_op"][rows] == REDUCE_OPS.index("sum")]
     rows = rows[run.calls["rank"][rows] == ranks[0]]
+    if step is not None and step.rank == ranks[0]:
+        begin, end = _calls_before(run, step)
+        first = run.rows_of(step.rank).start
+        here = rows[(rows >= first + begin) & (rows < first + end)]
+        rows = here if len(here) else rows
     sums: dict[Place, tuple[int, int]] = {}
     for site, spec, row in zip(
         run.calls["site"][rows].tolist(),
@@ -205,3 +221,14 @@ def summing_lines(run: Run, ranks: tuple[int, ...]) -> list[Call]:
         sums[place] = sums.get(place, (0, row))[0] + elements, row
     order = sorted(sums.values(), reverse=True)
     return [run.call(row) for _, row in order]
+
+
+def _calls_before(run: Run, step: Gradients) -> tuple[int, int]:
+    """How many calls its rank had made at the step before a step, and at that."""
+    begin = 0
+    for count, event in run.life.get(step.rank, ()):
+        if event is step:
+            return begin, count
+        if isinstance(event, Gradients):
+            begin = count
+    return 0, 0

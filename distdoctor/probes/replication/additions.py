@@ -35,10 +35,16 @@ _hooks: list[Any] = []
 
 
 def watch() -> None:
-    """An optimizer was made: what is registered from now on comes late."""
+    """Notice what is registered from now on."""
     if not _hooks:
         _hooks.append(register_module_module_registration_hook(_module))
         _hooks.append(register_module_parameter_registration_hook(_parameter))
+
+
+def optimizer_made() -> None:
+    """Another optimizer was made: what is there by now came in time for it."""
+    _late.clear()
+    watch()
 
 
 def wrapped(model: nn.Module) -> None:
@@ -48,7 +54,7 @@ def wrapped(model: nn.Module) -> None:
 
 
 def site_of(parameter: Tensor) -> str:
-    """The line that registered a parameter late; "" if it was there in time."""
+    """The line that registered a parameter behind all optimizers; "" if none did."""
     known = _late.get(id(parameter))
     return known[1] if known is not None and known[0]() is parameter else ""
 

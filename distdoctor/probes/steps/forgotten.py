@@ -18,7 +18,7 @@ from distdoctor.probes.steps import optimizers
 
 _FIRST, _SECOND = 2, 4  # steps of all optimizers at which they are looked for
 
-_MOST_TIMES = 6  # that they are looked for anew, in a job of many trainings
+_MOST_TIMES = 10  # that they are looked for anew, in a job of many trainings
 
 _MOST_NAMES = 50
 
@@ -30,7 +30,10 @@ _candidates: list[_Seen] = []
 
 @dataclass(slots=True)
 class _Looks:
-    """When it is looked: anew, as often as a model is wrapped or an optimizer made."""
+    """When it is looked: anew, as often as a model is wrapped or an optimizer made.
+
+    And when an optimizer makes its first step, which may be long after.
+    """
 
     begun: int = -1
     since: int = 0  # the step before
@@ -41,9 +44,15 @@ _looks = _Looks()
 
 
 @harmless
-def look(step: int) -> None:
-    """Look at all modules at two of the first steps, for what was so at both."""
-    if _looks.begun != (begun := sum(optimizers.made())) and _looks.times < _MOST_TIMES:
+def look(step: int, *, first: bool) -> None:
+    """Look at all modules at two of the first steps, for what was so at both.
+
+    Args:
+        step: Number of this one, of all optimizers together.
+        first: It is its optimizer's first.
+    """
+    begun = sum(optimizers.made())
+    if (first or _looks.begun != begun) and _looks.times < _MOST_TIMES:
         _looks.begun, _looks.since = begun, step - 1
         _looks.times += 1
         _candidates.clear()

@@ -193,7 +193,7 @@ def stepping(
     else:
         known.most = max(known.most, grown["moved"])
         infinities.watch(known)
-    forgotten.look(_window.steps)
+    forgotten.look(_window.steps, first=known.steps == 1)
     _window.sum = 0.0, ()
     _window.mean = 0.0, 0.0  # the next step may not be looked at while backward runs
 

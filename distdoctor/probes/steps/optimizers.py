@@ -181,8 +181,8 @@ def of(optimizer: torch.optim.Optimizer, site: str = "") -> Optimizer | None:
     """What is known of an optimizer; None of those beyond a number."""
     global _made
     known = _optimizers.get(weakref.ref(optimizer))
-    additions.watch()
     if known is None and len(_optimizers) < _MOST_OPTIMIZERS:
+        additions.optimizer_made()
         known = Optimizer(optimizer, _made, site)
         _optimizers[weakref.ref(optimizer, _forget)] = known
         _made += 1

@@ -1,0 +1,39 @@
+"""Parameters that come into a model when its optimizer is made, and before."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+
+from distdoctor.probes.replication import additions
+from distdoctor.probes.steps import optimizers
+
+
+@pytest.fixture(autouse=True)
+def _apart() -> Iterator[None]:
+    optimizers.turn()
+    yield
+    optimizers.turn()
+
+
+def made(model: nn.Module) -> torch.optim.Optimizer:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizers.of(optimizer)
+    return optimizer
+
+
+def test_what_is_registered_behind_all_optimizers_is_late() -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    kept = made(model)
+    model.append(nn.Linear(2, 1))
+    assert additions.site_of(model[1].weight)
+    assert not additions.site_of(model[0].weight)
+    assert kept
+
+
+def test_a_second_model_is_in_time_for_its_own_optimizer() -> None:
+    kept = [made(nn.Linear(2, 2))]
+    second = nn.Sequential(nn.Linear(2, 2))
+    kept.append(made(second))
+    assert not additions.site_of(second[0].weight)
