@@ -50,13 +50,15 @@ _LAYER_OF = {
 _USERS = len(LAYERS)
 
 _kinds: dict[str, int] = {}  # of files: `_USERS`, or a position in LAYERS
-_texts: dict[tuple[CodeType, int], str] = {}
+_texts: dict[tuple[int, int], tuple[str, CodeType]] = {}
 
 _MOST_TEXTS = 65_536
 
-_ways: dict[tuple[tuple[CodeType, int], ...], str] = {}
+_ways: dict[tuple[int, ...], tuple[str, tuple[CodeType, ...]]] = {}
+"""By `id` of the code and instruction of each frame: to hash a code takes longer than
+all else. Codes are kept with the text, so that no other gets their `id`."""
 
-_MOST_WAYS = 2_048  # a journal has room for 4 MiB of texts
+_MOST_WAYS = 1_024  # of 9 lines each; a journal has room for 4 MiB of texts
 
 _MOST_CALLERS = 8
 
@@ -147,26 +149,30 @@ def _innermost(frame: FrameType | None) -> tuple[FrameType | None, int]:
 
 
 def _with_callers(frame: FrameType, text: str) -> str:
-    steps: list[tuple[CodeType, int]] = [(frame.f_code, frame.f_lasti)]
-    frames: list[FrameType] = []
+    frames = [frame]
+    steps = [id(frame.f_code), frame.f_lasti]
     above = frame.f_back
     for _ in range(_MOST_FRAMES):
-        if above is None or len(frames) == _MOST_CALLERS:
+        if above is None:
             break
         code = above.f_code
         kind = _kinds.get(code.co_filename)
         if kind is None:
             kind = _kind(code.co_filename)
         if kind == _USERS:
-            steps.append((code, above.f_lasti))
+            steps += id(code), above.f_lasti
             frames.append(above)
+            if len(frames) > _MOST_CALLERS:
+                break
         above = above.f_back
     key = tuple(steps)
-    way = _ways.get(key)
-    if way is None:
-        if len(_ways) >= _MOST_WAYS:
-            return text  # such as of a recursion
-        way = _ways[key] = "\n".join([text, *map(_text_at, frames)])
+    known = _ways.get(key)
+    if known is not None:
+        return known[0]
+    if len(_ways) >= _MOST_WAYS:
+        return text  # such as of a recursion
+    way = "\n".join([text, *map(_text_at, frames[1:])])
+    _ways[key] = way, tuple(one.f_code for one in frames)
     return way
 
 
@@ -218,13 +224,14 @@ def making_site(depth: int, kind: type) -> str:
 
 def _text_at(frame: FrameType) -> str:
     code = frame.f_code
-    key = (code, frame.f_lasti)
-    text = _texts.get(key)
-    if text is None:
+    key = id(code), frame.f_lasti
+    known = _texts.get(key)
+    if known is None:
         if len(_texts) >= _MOST_TEXTS:
             _texts.clear()
-        text = _texts[key] = text_of(code.co_filename, frame.f_lineno, code.co_qualname)
-    return text
+        text = text_of(code.co_filename, frame.f_lineno, code.co_qualname)
+        known = _texts[key] = text, code
+    return known[0]
 
 
 def asking_site() -> str:
