@@ -50,6 +50,16 @@ The dimension is chosen by the parity of the rank; the even ones make a whole gr
     rank 2 | all_reduce(8)/copy_a@t.py:7   barrier@t.py:9...
     rank 3 | all_reduce(8)/shard_b@t.py:7...
 
+So it is too where all ranks use the other dimension at another line:
+
+    group shard_a | 0 1
+    group shard_b | 2 3
+    group copy_a | 0 2
+    rank 0 | all_reduce(8)/shard_a@t.py:5  all_reduce(6)/copy_a@t.py:7   all_reduce(8)/shard_a@t.py:5!
+    rank 1 | all_reduce(8)/shard_a@t.py:5  all_reduce(6)/shard_a@t.py:7...
+    rank 2 | all_reduce(8)/shard_b@t.py:5  all_reduce(6)/copy_a@t.py:7   all_reduce(8)/shard_b@t.py:5!
+    rank 3 | all_reduce(8)/shard_b@t.py:5  all_reduce(6)/shard_b@t.py:7...
+
 Gradients of two shards, which began differently, are averaged with each other, and
 those of their copies are not:
 

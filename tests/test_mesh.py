@@ -7,6 +7,7 @@ import pytest
 from distdoctor.analysis.communication.divergence import divergences
 from distdoctor.analysis.reasons import Why
 from distdoctor.model.drawing import sketch
+from distdoctor.model.findings import Certainty
 
 GROUPS = """
     group shard_a | 0 1
@@ -65,6 +66,60 @@ def test_where_as_many_are_confused_as_are_not_nobody_is_called_so() -> None:
     rank 3 | all_reduce(8)/copy_b@t.py:7...
         """
     )
+
+
+def by_parity(line: str) -> str:
+    """Ranks that average at a line, each over a group, between two sums of shards."""
+    own = ("shard_a", "shard_a", "shard_b", "shard_b")
+    taken = ("copy_a", "shard_a", "copy_a", "shard_b")
+    between = ("  all_reduce(8)/{}@t.py:5!", "...") * 2
+    return "\n".join(
+        f"    rank {rank} | all_reduce(8)/{own[rank]}@t.py:5  "
+        f"{line.format(taken[rank])}{between[rank].format(own[rank])}"
+        for rank in range(4)
+    )
+
+
+def test_a_dimension_by_parity_is_likely_where_both_are_used() -> None:
+    run = sketch(
+        f"{cleandoc(GROUPS)}\n{cleandoc(by_parity('all_reduce(6)/{}@t.py:7'))}"
+    )
+    (found,) = divergences(run)
+    assert (found.why, found.culprits, found.certainty) == (
+        Why.MESH,
+        (1, 3),
+        Certainty.LIKELY,
+    )
+
+
+def test_a_helper_that_is_given_a_group_is_a_line_for_each_way_to_it() -> None:
+    drawn = by_parity("all_reduce(6)/{}@t.py:3<t.py:9").replace(
+        "t.py:5", "t.py:3<t.py:8"
+    )
+    (found,) = divergences(sketch(f"{cleandoc(GROUPS)}\n{cleandoc(drawn)}"))
+    assert (found.why, found.culprits) == (Why.MESH, (1, 3))
+    assert [one.place.line for one in found.elsewhere] == [9]
+
+
+def test_leaders_that_pass_on_what_the_rest_waits_for_are_not_confused() -> None:
+    line = "all_reduce(8)/{}@t.py:5  broadcast(6)/{}@t.py:7"
+    passed = "  broadcast({})/{}@t.py:9"
+    drawn = [
+        line.format("shard_a", "copy_a") + passed.format(5, "shard_a") + "!",
+        line.format("shard_a", "shard_a") + "...",
+        line.format("shard_b", "copy_a") + passed.format(6, "shard_b"),
+        line.format("shard_b", "shard_b"),
+    ]
+    assert Why.MESH not in whys(
+        "\n".join(f"    rank {rank} | {each}" for rank, each in enumerate(drawn))
+    )
+
+
+def test_by_which_branch_ranks_come_to_a_helper_is_no_matter_of_dimensions() -> None:
+    drawn = by_parity("all_reduce(6)/{}@t.py:3").replace(
+        "shard_a@t.py:3", "shard_a@t.py:3<t.py:8"
+    )
+    assert Why.MESH not in whys(drawn)
 
 
 @pytest.mark.parametrize("size", [8, 6])

@@ -2,7 +2,8 @@
 
 At one line every rank uses its own group of one dimension, and these groups divide the
 ranks among them. A rank that uses another dimension's group there claims peers who
-are elsewhere, and is missed by its own.
+are elsewhere, and is missed by its own. The line of a helper that is given a group is
+one for each way by which it is called.
 """
 
 from __future__ import annotations
@@ -12,23 +13,34 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from distdoctor.analysis.reasons import Divergence, Why, capital, pointers, s
 from distdoctor.analysis.remembered import remembered
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Certainty
-from distdoctor.model.run import Group, Run, named
+from distdoctor.model.run import Group, Rows, Run, named
 
 _EXPLAINED = {Why.DIED, Why.BUSY, Why.UNUSED, Why.DEVICE, Why.SWALLOWED}
 
 _LEAST_RANKS = 4  # fewer cannot form two groups of two in two ways
+
+_ANY = -1  # way by which a line is called
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line, or one of the ways to it where a rank uses several groups there."""
+
+    site: int
+    callers: int = _ANY
 
 
 @dataclass(frozen=True, slots=True)
 class _Confusion:
     """Ranks that use groups at a line which do not fit those of the others there."""
 
-    site: int
+    line: _Line
     culprits: tuple[int, ...]
     groups: Mapping[int, int]  # by rank, the group it uses at the line
     by_halves: bool = False  # as many took the one dimension as the other
@@ -45,53 +57,79 @@ def mixed_dimensions(run: Run, found: list[Divergence]) -> list[Divergence]:
     for divergence in found:
         if divergence.why in _EXPLAINED:
             continue
-        places = {call.place for call in divergence.calls.values() if call.place}
-        sites = [n for n, place in enumerate(run.sites) if place in places]
         involved = {*divergence.calls, *divergence.culprits, *divergence.victims}
-        for confusion in filter(
-            None, (_confusion(run, site) or _halves(run, site) for site in sites)
-        ):
-            if set(confusion.culprits) & involved:
+        for line in _lines_of(run, divergence):
+            confusion = _confusion(run, line) or _halves(run, line, divergence)
+            if confusion is not None and set(confusion.culprits) & involved:
                 return [_told(run, confusion, divergence)]
     return found or list(_unnoticed(run))
 
 
+def _lines_of(run: Run, divergence: Divergence) -> list[_Line]:
+    """Those of its calls."""
+    places = {call.place for call in divergence.calls.values()}
+    ways = {(call.place, call.callers) for call in divergence.calls.values()}
+    return [
+        line
+        for line in _claims(run)
+        if (place := run.sites[line.site]) in places
+        and (line.callers == _ANY or (place, run.callers[line.callers]) in ways)
+    ]
+
+
 @remembered
-def _claims(run: Run) -> dict[int, dict[int, int]]:
+def _claims(run: Run) -> dict[_Line, dict[int, int]]:
     """By line and rank, the subgroup it uses there; of lines with one for each rank.
 
-    Lines where a rank uses several (a loop over groups, a helper that is given one) are
-    left out.
+    Lines where a rank uses several (a loop over groups) are left out; of those that it
+    comes to in several ways (a helper that is given a group) the ways with one are not.
     """
-    return _all_claims(run)
-
-
-def _all_claims(run: Run) -> dict[int, dict[int, int]]:
     calls = run.calls
     sizes = np.array([len(group.ranks) for group in run.groups] or [0])
     parts = np.flatnonzero((sizes > 1) & (sizes < run.world_size))
     is_part = np.isin(np.arange(len(sizes)), parts)
     here = np.flatnonzero(is_part[calls["group"]] & (calls["ordinal"] > 0))
-    sites, groups = calls["site"][here], calls["group"][here]
-    used = np.flatnonzero(np.bincount(sites, minlength=1))
-    # One cell for each line and rank: whoever writes it last stays.
-    cells = np.searchsorted(used, sites) * run.world_size + calls["rank"][here]
+    sites = calls["site"][here].astype(np.int64)
+    claims, several = _one_each(run, here, sites)
+    found = {_Line(site): groups for site, groups in claims.items() if site}
+    again = here[np.isin(sites, several[several > 0]) & (calls["callers"][here] > 0)]
+    ways = calls["site"][again].astype(np.int64) * len(run.callers)
+    known, keys = np.unique(ways + calls["callers"][again], return_inverse=True)
+    for key, groups in _one_each(run, again, keys)[0].items():
+        found[_Line(*divmod(int(known[key]), len(run.callers)))] = groups
+    return found
+
+
+def _one_each(
+    run: Run, rows: Rows, keys: npt.NDArray[np.int64]
+) -> tuple[dict[int, dict[int, int]], npt.NDArray[np.int64]]:
+    """By key and rank, the group of its calls; and the keys for which it has several.
+
+    Args:
+        run: Has the calls.
+        rows: Which of them count.
+        keys: Of each of these.
+    """
+    groups = run.calls["group"][rows]
+    used = np.flatnonzero(np.bincount(keys, minlength=1))
+    # One cell for each key and rank: whoever writes it last stays.
+    cells = np.searchsorted(used, keys) * run.world_size + run.calls["rank"][rows]
     table = np.full(len(used) * run.world_size, -1, dtype=np.int32)
     table[cells] = groups
-    several = set(np.unique(sites[table[cells] != groups]).tolist())
+    several = np.unique(keys[table[cells] != groups])
     claims: dict[int, dict[int, int]] = {}
-    for site, line in zip(
-        used.tolist(), table.reshape(-1, run.world_size), strict=True
-    ):
-        if site and site not in several:
-            ranks = np.flatnonzero(line >= 0)
-            claims[site] = dict(zip(ranks.tolist(), line[ranks].tolist(), strict=True))
-    return claims
+    for n in np.flatnonzero(~np.isin(used, several)):
+        each = table.reshape(-1, run.world_size)[n]
+        ranks = np.flatnonzero(each >= 0)
+        claims[int(used[n])] = dict(
+            zip(ranks.tolist(), each[ranks].tolist(), strict=True)
+        )
+    return claims, several
 
 
-def _confusion(run: Run, site: int) -> _Confusion | None:
+def _confusion(run: Run, line: _Line) -> _Confusion | None:
     """Ranks whose groups at a line overlap those of most others, if there are any."""
-    claims = _claims(run).get(site, {})
+    claims = _claims(run)[line]
     used = Counter(claims.values())
     members = {group: set(run.groups[group].ranks) for group in used}
     claimed: dict[int, set[int]] = {}  # by rank, the groups used here that it is in
@@ -121,16 +159,16 @@ def _confusion(run: Run, site: int) -> _Confusion | None:
         and not members[claims[rank]] <= set(culprits)
         for rank in culprits
     )
-    return _Confusion(site, culprits, claims) if sound and missed else None
+    return _Confusion(line, culprits, claims) if sound and missed else None
 
 
-def _halves(run: Run, site: int) -> _Confusion | None:
+def _halves(run: Run, line: _Line, divergence: Divergence) -> _Confusion | None:
     """Ranks of which each half takes another dimension, as by the parity of the rank.
 
     One half may make whole groups; the other claims peers from it that never come to
-    its groups, at whatever line.
+    its groups, or only at lines at which it uses them too.
     """
-    claims = _claims(run).get(site, {})
+    claims = _claims(run)[line]
     members = {group: set(run.groups[group].ranks) for group in claims.values()}
     whole = {
         group
@@ -138,19 +176,54 @@ def _halves(run: Run, site: int) -> _Confusion | None:
         if all(claims.get(rank) == group for rank in ranks)
     }
     odd = tuple(rank for rank, group in claims.items() if group not in whole)
-    never = all(
-        claims.get(rank) in whole and not len(run.rows_on(rank, claims[odd_one]))
-        for odd_one in odd
-        for rank in members[claims[odd_one]] - {odd_one}
-    )
-    if not odd or not whole or 2 * len(odd) != len(claims) or not never:
+    if not odd or not whole or 2 * len(odd) != len(claims):
         return None
-    return _Confusion(site, odd, claims, by_halves=True)
+    claimed = [
+        (one, rank, claims[one])
+        for one in odd
+        for rank in members[claims[one]] - {one}
+        if claims.get(rank) != claims[one]
+    ]
+    if not all(claims.get(rank) in whole for _, rank, _ in claimed):
+        return None
+    never = not any(len(run.rows_on(rank, group)) for _, rank, group in claimed)
+    if never or (
+        any(
+            rank in odd and call.place == run.sites[line.site]
+            for rank, call in divergence.calls.items()
+        )
+        and _is_called_alike(run, line)
+        and all(
+            _uses(run, rank, group) <= _uses(run, one, group)
+            for one, rank, group in claimed
+        )
+    ):
+        return _Confusion(line, odd, claims, by_halves=True)
+    return None
+
+
+def _is_called_alike(run: Run, line: _Line) -> bool:
+    """Whether all ranks come to a line in one way, and call the same there."""
+    calls = run.calls[["callers", "op"]][_rows_at(run, line)]
+    return len(np.unique(calls)) == 1
+
+
+def _uses(run: Run, rank: int, group: int) -> set[tuple[int, int]]:
+    """Lines at which a rank uses a group, each with how it is called."""
+    used = run.calls[["site", "callers"]][run.rows_on(rank, group)]
+    return {(site, callers) for site, callers in np.unique(used).tolist()}
+
+
+def _rows_at(run: Run, line: _Line) -> Rows:
+    here = run.calls["site"] == line.site
+    if line.callers != _ANY:
+        here &= run.calls["callers"] == line.callers
+    return np.flatnonzero(here)
 
 
 def _unnoticed(run: Run) -> Iterator[Divergence]:
     """A rank that uses two groups at two lines the other way round than its peers."""
-    confusions = [_confusion(run, site) for site in _claims(run)]
+    confusions = [_confusion(run, line) for line in _claims(run)]
     known = [confusion for confusion in confusions if confusion is not None]
     for n, first in enumerate(known):
         for second in known[n + 1 :]:
@@ -170,7 +243,9 @@ def _used_by_others(confusion: _Confusion, rank: int, group: int) -> bool:
 
 
 def _told(run: Run, confusion: _Confusion, divergence: Divergence | None) -> Divergence:
-    ranks, place = confusion.culprits, run.sites[confusion.site]
+    ranks, line = confusion.culprits, confusion.line
+    place = run.sites[line.site]
+    user = place if line.callers == _ANY else run.callers[line.callers][0]
     others = tuple(rank for rank in confusion.groups if rank not in ranks)
     first = ranks[0]
     mine = set(run.groups[confusion.groups[first]].ranks)
@@ -182,7 +257,7 @@ def _told(run: Run, confusion: _Confusion, divergence: Divergence | None) -> Div
     )
     calls: dict[int, Call] = {} if divergence is None else divergence.calls
     if first not in calls:
-        calls = calls | {first: _first_call(run, first, confusion.site)}
+        calls = calls | {first: _first_call(run, first, line)}
     return Divergence(
         why=Why.MESH,
         group=None if divergence is None else divergence.group,
@@ -194,8 +269,8 @@ def _told(run: Run, confusion: _Confusion, divergence: Divergence | None) -> Div
         if divergence is None or confusion.by_halves
         else divergence.certainty,
         elsewhere=()
-        if place is None or calls[first].place == place
-        else pointers([place], ranks, "uses another dimension's group"),
+        if user is None or calls[first].place == user
+        else pointers([user], ranks, "uses another dimension's group"),
         story=f"At {place} {capital(named(ranks)).lower()} use{s(ranks)} "
         f"{_group(run.groups[confusion.groups[first]])}, "
         + (
@@ -217,7 +292,6 @@ def _group(group: Group) -> str:
     return f"{group.name} (ranks {', '.join(map(str, group.ranks))})"
 
 
-def _first_call(run: Run, rank: int, site: int) -> Call:
-    rows = run.rows_of(rank)
-    at = int(np.flatnonzero(run.calls["site"][rows.start : rows.stop] == site)[0])
-    return run.call(rows.start + at)
+def _first_call(run: Run, rank: int, line: _Line) -> Call:
+    rows = _rows_at(run, line)
+    return run.call(int(rows[run.calls["rank"][rows] == rank][0]))
