@@ -73,15 +73,18 @@ Put `scaler.state_dict()` into the checkpoint, after `scaler.update()`, and give
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from math import log2
 
+from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.saving.files import short
 from distdoctor.analysis.saving.legs import Resume, resumes
+from distdoctor.analysis.source.ways import Ways
 from distdoctor.analysis.steps.gradients import places
 from distdoctor.analysis.steps.makers import saved_without
-from distdoctor.model.events import Event
+from distdoctor.model.events import Event, Place
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
 from distdoctor.model.observed.checkpoints import Continued, Stored
 from distdoctor.model.observed.comparison import Unrestored
@@ -151,9 +154,11 @@ def _finding(run: Run, stored: Stored) -> Finding:
         went = f"; this job went on from it, with a scale of {began.scale:g}"
     mine = () if stored.rank < 0 else (stored.rank,)
     exhibits: list[Event] = [stored, *([] if began is None else [began])]
-    made = [] if stored.place is None else saved_without(run, "scal")
     lines = [
-        *[Location(one, mine, Role.CULPRIT, "makes what is saved") for one in made],
+        *[
+            Location(one, mine, Role.CULPRIT, "makes what is saved")
+            for one in _made(run, stored)
+        ],
         *places([stored], mine, "saves the optimizer, and no GradScaler"),
     ]
     if resume is not None and began is not None:
@@ -173,6 +178,26 @@ def _finding(run: Run, stored: Stored) -> Finding:
         else None,
         details={"file": stored.file, "scale": scale, "first": first},
     )
+
+
+def _made(run: Run, stored: Stored) -> list[Place]:
+    """The line of the dictionary that was saved; those that it may be, if it forks."""
+    place = stored.place
+    if place is None:
+        return []
+    ways = Ways(program_of(run), max(stored.rank, 0), run.world_size)
+    way = ways.argument(place, "obj", 0, "save")
+    if way is None or not _is_dictionary(way.end.node):
+        return saved_without(run, "scal")
+    made = way.end.place
+    return [] if (made.file, made.line) == (place.file, place.line) else [made]
+
+
+def _is_dictionary(node: ast.expr) -> bool:
+    match node:
+        case ast.Dict() | ast.Call(func=ast.Name(id="dict")):
+            return True
+    return False
 
 
 def _steps(count: int) -> str:

@@ -1,6 +1,7 @@
 """Scaled gradients: what the probes tell, and what is made of it."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -401,6 +402,51 @@ def test_one_halving_costs_at_most_one_step_and_is_a_warning() -> None:
     assert found is not None
     assert found.severity is None
     assert "leaves out 3 steps" in found.message
+
+
+IN_A_HELPER = """
+import torch
+def save(parts, path):
+    torch.save(parts, path)  # saves
+def parts_of(trainer):
+    kept = {"epoch": 1}
+    kept["opt"] = trainer.opt.state_dict()
+    if trainer.whole:
+        kept["scaler"] = trainer.scaler.state_dict()
+    return kept
+save(parts_of(trainer), "c")
+def others():
+    return {"opt": other.state_dict()}
+"""
+
+FROM_TWO = """
+def save(parts):
+    torch.save(parts, path)  # saves
+first, second = {"opt": opt.state_dict()}, {"epoch": 1}
+save(first)
+save(second)
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        (IN_A_HELPER, [6, 4]),
+        (FROM_TWO, [4, 3]),  # that with an optimizer
+        ('torch.save({"opt": opt.state_dict()}, path)  # saves', [1]),
+        ('other = {"opt": o.state_dict()}\nparts = 1\nsave(x)  # saves', [1, 3]),
+    ],
+    ids=["a function's", "one of two", "one line", "unknown"],
+)
+def test_the_dictionary_that_was_saved_is_named_first(
+    source: str, lines: list[int]
+) -> None:
+    (line,) = [n for n, one in enumerate(source.splitlines(), 1) if "# saves" in one]
+    run = sketch(f"rank 0 | {KEPT.format(512.0).replace(':2', f':{line}')} exit=0")
+    (check,) = [one for one in every_check() if one.code == "DD517"]
+    told = verdict(replace(run, sources={"t.py": source}), check)
+    assert isinstance(told, Sick)
+    assert [one.place.line for one in told.findings[0].locations] == lines
 
 
 def test_a_comparison_that_has_told_of_the_scale_is_enough() -> None:

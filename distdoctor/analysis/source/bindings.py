@@ -117,6 +117,7 @@ class Bindings:
             return
         for use in self._program.calls.get(name, ()):
             assert isinstance(use.node, ast.Call)
-            yield use.node, use.function
+            if not self._program.is_library(use.node, use.function):
+                yield use.node, use.function
         if owner is not None and function.simple_name == "__init__":
             yield from owner.makings()
