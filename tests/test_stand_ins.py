@@ -30,6 +30,7 @@ import torch._dynamo  # the first optimizer of each process would import it
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -512,6 +513,81 @@ def test_arithmetic_that_cuda_takes_is_not_refused() -> None:
     unknown = torch.randn(3, 3) * 2
     there + unknown  # nobody can tell
     eval("one + other", {**INSIDE, "one": there, "other": left})
+
+
+@without_gpus
+def test_what_was_computed_before_a_gpu_was_used_is_on_the_cpu() -> None:
+    left = torch.randn(3, 3).exp()
+    moved, held = left.exp(), [torch.ones(3).cumsum(0)]
+    held.append(held[0].clone())
+    held[1].set_(held[0].untyped_storage(), 0, (3,))  # type: ignore[call-overload]
+    there = moved.cuda()
+    assert there is not moved
+    for one in (left, left[0], left.detach(), moved, held[1]):
+        assert one.device.type == "cpu"
+        with pytest.raises(RuntimeError, match=MIXED):
+            there - one
+    there - left.to(there)
+    left.data = left.cuda()
+    there - left
+    (there - held[0].sum()).add_(there.exp())
+    moved.set_(there.exp())  # type: ignore[call-overload]
+    there - moved
+
+
+def loaded_as_saved() -> torch.Tensor:
+    file = io.BytesIO()
+    torch.save(torch.ones(3), file)
+    file.seek(0)
+    loaded: torch.Tensor = torch.load(file)
+    return loaded
+
+
+def in_a_mesh() -> torch.Tensor:
+    dist.init_process_group(
+        "gloo", store=torch._C._distributed_c10d.HashStore(), rank=0, world_size=1
+    )
+    mesh = init_device_mesh("cuda", (1,))
+    return distribute_tensor(torch.ones(3), mesh, [Shard(0)]).to_local()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        loaded_as_saved,
+        in_a_mesh,
+        lambda: as_torch("torch.cuda.FloatTensor([1.0, 2.0, 3.0])"),
+        lambda: torch.ones(3).exp().share_memory_(),
+    ],
+    ids=["a file's", "a mesh's", "of a type of CUDA", "of another process perhaps"],
+)
+def test_what_may_be_on_a_gpu_before_one_is_used_is_not_refused(
+    make: Callable[[], torch.Tensor], tmp_path: Path
+) -> None:
+    def combined() -> int:
+        one = make()
+        result = one * 2
+        return len(torch.ones(3).cuda() + result)
+
+    RECORDER.folder = tmp_path
+    assert told(combined, "cpu") == "3"
+
+
+@without_gpus
+def test_a_forked_child_of_who_used_a_gpu_knows_nothing_of_its_results() -> None:
+    result = torch.ones(3).cuda() * 2
+
+    def combined() -> int:
+        return len(torch.ones(3).cuda() + result)
+
+    assert told(combined, "cpu") == "3"
+
+
+@without_gpus
+def test_types_of_cuda_are_those_of_torch() -> None:
+    module: Any = torch.cuda
+    assert module.LongTensor is torch.LongTensor
+    assert not hasattr(module, "NoTensor")
 
 
 @without_gpus

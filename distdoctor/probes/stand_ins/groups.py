@@ -20,6 +20,7 @@ from distdoctor.probes.stand_ins.places import (
     as_cuda,
     asked_by_user,
     is_left_behind,
+    state,
 )
 from distdoctor.probes.stand_ins.replacing import replace
 
@@ -205,6 +206,7 @@ def _watch_meshes(mesh: Any) -> None:
     @functools.wraps(made)
     def initialise(self: Any, device_type: Any, *args: Any, **kwargs: Any) -> None:
         sharing.excuse()
+        state.doubtful = True  # tensors are moved to it by torch
         if device_type == "cuda":
             _meshes.add("cuda")
             device_type = "cpu"
@@ -232,6 +234,7 @@ def watch_fsdp(module: ModuleType) -> None:
 
     @functools.wraps(made)
     def initialise(self: Any, *args: Any, **kwargs: Any) -> None:
+        state.doubtful = True  # it moves its parameters
         # Without this it looks for an accelerator and gives up.
         kwargs["device_id"] = torch.device("cpu")
         made(self, *args, **kwargs)

@@ -3,7 +3,9 @@
 A tensor's place is that of its memory: views, `detach` and `data` share it, and a move
 to another device gives new memory. So places are kept by storage. What an operation
 makes of tensors gets no entry; once the job has used a GPU such a tensor is taken to be
-there, because that is what scripts have GPUs for.
+there, because that is what scripts have GPUs for. What there is when the first one is
+used gets one: nothing of it can be there, unless something could have put it there that
+is not seen.
 
 The table holds weak references: an address is not used again while it is in there
 (torch 2.8 to 2.13, `torch.multiprocessing.reductions.StorageWeakRef` relies on it too).
@@ -11,6 +13,7 @@ The table holds weak references: an address is not used again while it is in the
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from functools import cache
@@ -21,6 +24,7 @@ from torch import UntypedStorage
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
+from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.sites import frame_above
 
@@ -55,6 +59,7 @@ _pinned: set[int] = set()
 _lock = threading.Lock()
 _plain = {torch.Tensor, torch.nn.Parameter}
 _memory_of = torch._C.TensorBase.untyped_storage
+_device_of = torch._C.TensorBase.device.__get__
 _expired = UntypedStorage._expired
 _forget = UntypedStorage._free_weak_ref
 
@@ -67,6 +72,7 @@ class _Current(threading.local):
 
 class _State:
     touched = False  # this process has put something on a GPU
+    doubtful = False  # something else may have, before it
     contexts = False  # a default device was ever set
     home = 0  # the device that was chosen last, in whatever thread
     tensor_type = False  # the default tensor type was set to one of CUDA
@@ -78,9 +84,14 @@ state = _State()
 current = _Current()
 
 
+_touching = [threading.RLock()]
+
+
 def _forked() -> None:
     # A worker of a DataLoader has its tensors on the CPU.
+    state.doubtful |= state.touched
     state.touched = False
+    _touching[:] = [threading.RLock()]
 
 
 os.register_at_fork(after_in_child=_forked)
@@ -117,8 +128,34 @@ def _module_above(depth: int) -> str:
 def touch() -> None:
     """Note that the process puts something on a GPU."""
     if not state.touched:
-        state.touched = True
+        with _touching[0]:  # no thread has anything there before this is through
+            if _is_all_on_cpu():
+                _leave_all()
+            state.touched = True
         RECORDER.substituted("devices")
+
+
+def _is_all_on_cpu() -> bool:
+    return not (state.touched or state.doubtful)
+
+
+@harmless
+def _leave_all() -> None:
+    """Note that all tensors there are lie on the CPU, where nothing else was noted."""
+    tensors = [one for one in gc.get_objects() if type(one) in _plain]
+    here = [one for one in tensors if _device_of(one) == CPU]
+    if any(map(_is_shared, here)):
+        return  # what another process gave may lie anywhere, and what is made of it
+    for one in here:
+        if known_place(one) is None:
+            put(one, CPU)
+
+
+def _is_shared(tensor: torch.Tensor) -> bool:
+    try:
+        return _memory_of(tensor).is_shared()
+    except (NotImplementedError, RuntimeError):  # it has none
+        return False
 
 
 def choose(index: int) -> None:

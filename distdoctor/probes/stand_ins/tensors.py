@@ -303,8 +303,18 @@ def _watch_factories() -> None:
         _put(torch, f"{name}_like", _alike)
     for name in _NEW:
         _put(Tensor, f"new_{name}", _alike)
-    for name, kind in _TYPES.items():
-        setattr(torch.cuda, name, kind)
+    for name in _TYPES:
+        if hasattr(torch.cuda, name):
+            delattr(torch.cuda, name)
+    torch.cuda.__getattr__ = _type_of_cuda  # type: ignore[method-assign]
+
+
+def _type_of_cuda(name: str) -> Any:
+    """`torch.cuda.FloatTensor`: what it makes cannot be told from what torch's does."""
+    if name not in _TYPES:
+        raise AttributeError(f"module 'torch.cuda' has no attribute '{name}'")
+    state.doubtful = True
+    return _TYPES[name]
 
 
 def _put(owner: Any, name: str, around: Callable[..., Any]) -> None:
@@ -460,6 +470,8 @@ def _mapped(asked: Any) -> Any:
             wanted = names.get(location, location)
             target = as_cuda(wanted)
             if target is None:
+                # What was saved is told to be on the CPU, wherever it would have been.
+                state.doubtful |= wanted is location
                 return storage if location.startswith("cuda") else None
             return _laid(storage, target)
 
