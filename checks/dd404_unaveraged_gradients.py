@@ -63,6 +63,26 @@ A whole layer is left out, which may be meant (a warning):
            | gradients(step=1,prints=5+21,weights=7+8,passes=1,moved=4)@t.py:9
            | gradients(step=2,prints=6+22,weights=4+3,passes=1,moved=4)@t.py:9  exit=0
 
+Beside heads that each rank has drawn for itself, a layer is left out that all share
+(a warning, likewise):
+
+    rank 0 | trained(names=a.w+b.w+c.w,numels=8+8+8)
+           | weights(step=1,prints=7+8+1,samples=.1+.2+.3+.4+.5+.6+.7+.8+.9)
+           | holds(names=a.w+b.w+c.w,sizes=8+8+8)@t.py:5  all_reduce(8)@t.py:8
+           | sent(step=1,positions=0,own=1,sent=1,factors=1)@t.py:8
+           | gradients(step=1,prints=5+11+1,weights=7+8+1,passes=1,moved=8)@t.py:9
+           | sent(step=2,positions=0,own=1,sent=1,factors=1)@t.py:8
+           | gradients(step=2,prints=6+12+2,weights=4+9+3,passes=1,moved=8)@t.py:9
+           | exit=0
+    rank 1 | trained(names=a.w+b.w+c.w,numels=8+8+8)
+           | weights(step=1,prints=7+8+2,samples=.1+.2+.3+.4+.5+.6+.1+.2+.3)
+           | holds(names=a.w+b.w+c.w,sizes=8+8+8)@t.py:5  all_reduce(8)@t.py:8
+           | sent(step=1,positions=0,own=2,sent=2,factors=1)@t.py:8
+           | gradients(step=1,prints=5+21+5,weights=7+8+2,passes=1,moved=8)@t.py:9
+           | sent(step=2,positions=0,own=2,sent=2,factors=1)@t.py:8
+           | gradients(step=2,prints=6+22+6,weights=4+3+4,passes=1,moved=8)@t.py:9
+           | exit=0
+
 In a mixture of experts nobody averages the shared layer; the experts were drawn anew on
 each rank, and the shared layer was not:
 
@@ -136,6 +156,25 @@ Ranks average weights, now and then:
            | gradients(step=2,prints=22,weights=9,passes=1)
            | gradients(step=3,prints=23,weights=6,mixed=4,passes=1)  exit=0
 
+Each rank has a head of its own, whose bias begins with zeros on all of them:
+
+    rank 0 | trained(names=a.w+h.w+h.b,numels=8+8+8)
+           | weights(step=1,prints=7+8+1,samples=.1+.2+.3+.4+.5+.6+0+0+0)
+           | holds(names=a.w+h.w+h.b,sizes=8+8+8)@t.py:5  all_reduce(8)@t.py:8
+           | sent(step=1,positions=0,own=1,sent=1,factors=1)@t.py:8
+           | gradients(step=1,prints=5+11+1,weights=7+8+1,passes=1,moved=8)@t.py:9
+           | sent(step=2,positions=0,own=1,sent=1,factors=1)@t.py:8
+           | gradients(step=2,prints=6+12+2,weights=4+9+3,passes=1,moved=8)@t.py:9
+           | exit=0
+    rank 1 | trained(names=a.w+h.w+h.b,numels=8+8+8)
+           | weights(step=1,prints=7+9+1,samples=.1+.2+.3+.7+.8+.9+0+0+0)
+           | holds(names=a.w+h.w+h.b,sizes=8+8+8)@t.py:5  all_reduce(8)@t.py:8
+           | sent(step=1,positions=0,own=2,sent=2,factors=1)@t.py:8
+           | gradients(step=1,prints=5+21+5,weights=7+9+1,passes=1,moved=8)@t.py:9
+           | sent(step=2,positions=0,own=2,sent=2,factors=1)@t.py:8
+           | gradients(step=2,prints=6+22+6,weights=4+3+4,passes=1,moved=8)@t.py:9
+           | exit=0
+
 Each rank tries another learning rate:
 
     rank 0 | holds(names=w,sizes=4,settings=1)
@@ -164,7 +203,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.source.choosing import choosing
 from distdoctor.analysis.steps.combinations import combined_wrongly
 from distdoctor.analysis.steps.courses import bare_steps
 from distdoctor.analysis.steps.gradients import (
@@ -175,8 +216,11 @@ from distdoctor.analysis.steps.gradients import (
     some,
     wrap_lines,
 )
+from distdoctor.analysis.steps.left_out import left_out
+from distdoctor.analysis.steps.multiples import multiples
 from distdoctor.analysis.steps.ratios import summing_lines
-from distdoctor.model.findings import Certainty, Finding, Location, Severity
+from distdoctor.model.events import Call
+from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
 from distdoctor.model.observed.gradients import Bypassed, Gradients, Holds
 from distdoctor.model.run import Run, named
 
@@ -192,10 +236,25 @@ def examine(run: Run) -> Iterator[Finding]:
         if one.chapter.ranks in told:
             continue  # they are averaged, and not among all
         if one.averaged and not _is_reduced(run, one):
-            yield _finding(run, one, one.averaged, Certainty.PROVED)
+            found, certainty = one.averaged, Certainty.PROVED
         elif one.others and _is_one_model(one):
-            yield _finding(run, one, one.others, Certainty.LIKELY)
+            found, certainty = one.others, Certainty.LIKELY
+        else:
+            found, certainty = left_out(run, one), Certainty.LIKELY
+        if found := _unmade(one, found):
+            yield _finding(run, one, found, certainty)
     require_whole(run)
+
+
+def _unmade(one: Apart, positions: tuple[int, ...]) -> tuple[int, ...]:
+    """Those of parameters that nothing averages, as far as is known.
+
+    Ranks may have averaged gradients, and multiplied them by numbers of their own.
+    """
+    found = multiples(one.chapter)
+    if found.same.isdisjoint(positions):
+        return positions
+    return tuple(n for n in positions if n in found.others)
 
 
 def _is_reduced(run: Run, one: Apart) -> bool:
@@ -231,18 +290,18 @@ def _is_one_model(one: Apart) -> bool:
     return alike and any(each.moved or each.most for each in seen)
 
 
-def _is_module(one: Apart) -> bool:
+def _is_module(one: Apart, positions: tuple[int, ...]) -> bool:
     """Whether whole modules are left out of an average that has all of the others.
 
     Such a module may be meant to be each rank's own, as heads of clients are.
     """
     if one.linked or not one.shared:
         return False
-    if all(hold.divided for hold in one.chapter.holds):
-        return False
+    if positions == one.others and all(hold.divided for hold in one.chapter.holds):
+        return False  # and no rank has anything of its own
     names = one.chapter.names
-    left_out = {names[n].rpartition(".")[0] for n in one.others}
-    return left_out.isdisjoint(names[n].rpartition(".")[0] for n in one.shared)
+    modules = {names[n].rpartition(".")[0] for n in positions}
+    return modules.isdisjoint(names[n].rpartition(".")[0] for n in one.shared)
 
 
 def _finding(
@@ -263,7 +322,7 @@ def _finding(
     elif one.shared:
         kept = [chapter.names[n] for n in one.shared]
         story = f"nothing averages them, though {some(kept)} are averaged"
-        if _is_module(one):
+        if _is_module(one, positions):
             story += ", unless each rank is meant to have its own of them"
     else:
         story = (
@@ -280,7 +339,7 @@ def _finding(
         exhibits=(*chapter.holds[:2], *last.seen[:2]),
         locations=tuple(_lines(run, one, certainty)),
         certainty=certainty,
-        severity=Severity.WARNING if _is_module(one) else None,
+        severity=Severity.WARNING if _is_module(one, positions) else None,
         details={"parameters": names, "steps": [look.step for look in one.looks]},
     )
 
@@ -298,6 +357,18 @@ def _lines(run: Run, one: Apart, certainty: Certainty) -> list[Location]:
         called = places(bare, ranks, "calls the model without its wrapper")
         return [*called, *around, *wrap_lines(run, ranks), *made]
     if one.shared:
-        summing = places(summing_lines(run, ranks)[:1], ranks, "averages the others")
-        return [*summing, *around, *made]
+        calls = summing_lines(run, ranks)[:1]
+        summing = places(calls, ranks, "averages the others")
+        return [*_choosing(run, one, calls), *summing, *around, *made]
     return [*made, *around]
+
+
+def _choosing(run: Run, one: Apart, calls: list[Call]) -> list[Location]:
+    """Where the source chooses what is averaged by hand."""
+    program = program_of(run)
+    lines = [choosing(program, call.place) for call in calls if call.place is not None]
+    return [
+        Location(line, one.chapter.ranks, Role.CULPRIT, "chooses what is averaged")
+        for line in lines
+        if line is not None
+    ]

@@ -51,6 +51,19 @@ The optimizer averages them within its step, after it has found its factors:
            | gradients(step=2,prints=14+13,weights=3+4,passes=1)@t.py:10
            | sent(step=2,positions=0-1,settled=3+4,own=6.0+.4,sent=6.0+.4)@t.py:9
 
+Gradients are averaged, and multiplied before the step by numbers found before:
+
+    rank 0 | holds(names=a+b,sizes=40+8)@t.py:4
+           | gradients(step=1,prints=1-2,norms=.06+.2,weights=7+8)@t.py:10
+           | sent(step=1,positions=0-1,own=4+.5,sent=4+.5,factors=1+1)@t.py:9
+           | gradients(step=2,norms=.06+.2,probed=0-1,own=1+.2,used=.03+.02)@t.py:10
+           | gradients(step=3,norms=.05+.1,probed=0-1,own=2+.2,used=.01+.07)@t.py:10
+    rank 1 | holds(names=a+b,sizes=40+8)@t.py:4
+           | gradients(step=1,prints=11-12,norms=.04+.25,weights=7+8)@t.py:10
+           | sent(step=1,positions=0-1,own=6+.4,sent=6+.4,factors=1+1)@t.py:9
+           | gradients(step=2,norms=.04+.25,probed=0-1,own=2+.9,used=.02+.025)@t.py:10
+           | gradients(step=3,norms=.08+.2,probed=0-1,own=1+.3,used=.016+.14)@t.py:10
+
 Well
 ----
 The optimizer averages gradients within its step, and scales those:
@@ -105,6 +118,19 @@ Signs are sent, and some gradients are zero, which have none:
            | sent(step=2,positions=0-1,own=7.0+.2,sent=7.0+4.0,weights=3.5+2.0)@t.py:9
            | gradients(step=2,prints=7-8,weights=3-4)
 
+The gradients that ranks step with are no multiples of one another:
+
+    rank 0 | holds(names=a+b,sizes=40+8)@t.py:4
+           | gradients(step=1,prints=1-2,norms=.06+.2,weights=7+8)@t.py:10
+           | sent(step=1,positions=0-1,own=4+.5,sent=4+.5,factors=1+1)@t.py:9
+           | gradients(step=2,norms=.06+.2,probed=0-1,own=1+.2,used=.03+.02)@t.py:10
+           | gradients(step=3,norms=.05+.1,probed=0-1,own=2+.2,used=.01+.07)@t.py:10
+    rank 1 | holds(names=a+b,sizes=40+8)@t.py:4
+           | gradients(step=1,prints=11-12,norms=.04+.25,weights=7+8)@t.py:10
+           | sent(step=1,positions=0-1,own=6+.4,sent=6+.4,factors=1+1)@t.py:9
+           | gradients(step=2,norms=.04+.25,probed=0-1,own=2+.9,used=.03+.025)@t.py:10
+           | gradients(step=3,norms=.08+.2,probed=0-1,own=1+.3,used=.026+.14)@t.py:10
+
 Unknown
 -------
 A rank without a journal may have others to meet with:
@@ -127,7 +153,7 @@ from collections.abc import Iterator
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital
 from distdoctor.analysis.steps.gradients import backward_lines, places, some
-from distdoctor.analysis.steps.lines import norms_before
+from distdoctor.analysis.steps.lines import norms_before, norms_called_before
 from distdoctor.analysis.steps.sending import exchange_lines
 from distdoctor.analysis.steps.trust import Trusted, trusted_apart
 from distdoctor.model.events import Place
@@ -163,11 +189,12 @@ def _finding(run: Run, one: Trusted) -> Finding:
             f"by norms of its own ({some(names)})"
         )
     else:
+        times = f" times those of rank {ranks[0]}" if one.relative else ""
         story = (
             f"step with the same gradients, each times factors of its own, {low:.3g} "
-            f"to {high:.3g}: they are inverse to the norms that its own gradients of "
-            f"{some(names)} had before they were averaged ({names[0]} at step "
-            f"{first.step}: {lengths}), and the weights drift apart"
+            f"to {high:.3g}{times}: they are inverse to the norms that its own "
+            f"gradients of {some(names)} had before they were averaged ({names[0]} at "
+            f"step {first.step}: {lengths}), and the weights drift apart"
         )
     return Finding(
         message=f"{capital(named(ranks))} {story}",
@@ -189,12 +216,17 @@ def _finding(run: Run, one: Trusted) -> Finding:
 
 
 def _norm_lines(run: Run, one: Trusted) -> list[Location]:
-    """Where a function takes norms of gradients that it averages further down."""
+    """Where a function takes norms of gradients that it averages further down.
+
+    It may call others, to take the norms as well as to average.
+    """
     first = one.meetings[0]
     sent = {each.place for each in first.sent if each.place is not None}
     lines: dict[Place, None] = {}
     for place in () if one.sends else sent:
         lines.update(dict.fromkeys(norms_before(run, place)))
+    for location in () if one.sends or lines else exchange_lines(run, first):
+        lines.update(dict.fromkeys(norms_called_before(run, location.place)))
     return [
         Location(line, first.ranks, Role.CULPRIT, "takes the norm of its own gradient")
         for line in lines

@@ -357,7 +357,7 @@ def _begun_alike(run: Run, chapter: Chapter) -> set[int]:
     drawn = {
         n
         for n, name in enumerate(chapter.names)
-        if all(_is_drawn(run, rank, name) for rank in chapter.ranks)
+        if all(is_drawn(run, rank, name) for rank in chapter.ranks)
     }
     alike = {n for n in drawn if not differ[n]}
     weights = first.weights()
@@ -365,7 +365,7 @@ def _begun_alike(run: Run, chapter: Chapter) -> set[int]:
     return alike if own else set()
 
 
-def _is_drawn(run: Run, rank: int, name: str) -> bool:
+def is_drawn(run: Run, rank: int, name: str) -> bool:
     """Whether a parameter began with several values, and not with one constant."""
     for by_rank in moments(run).values():
         seen = by_rank.get(rank)

@@ -62,6 +62,49 @@ def norms_before(run: Run, place: Place) -> list[Place]:
     return sorted(set(found), key=attrgetter("line"))[:_MOST]
 
 
+def norms_called_before(run: Run, place: Place) -> list[Place]:
+    """Lines above that one, in its function, that call what reads as a norm of one."""
+    taking = set(_taking_norms(run))
+    around = list(_function_around(run, place))
+    instead = [one for one in around if isinstance(one, ast.If)]
+    found = [
+        Place(place.file, node.lineno, place.function)
+        for node in around
+        if isinstance(node, ast.Call)
+        and node.lineno < place.line
+        and _called(node) in taking
+        and not any(_chooses(one, node.lineno, place.line) for one in instead)
+    ]
+    return sorted(set(found), key=attrgetter("line"))[:_MOST]
+
+
+def _chooses(branch: ast.If, first: int, second: int) -> bool:
+    """Whether the first line is in what is done if, and the second in what is else."""
+    if not branch.orelse:
+        return False
+    begin, middle = branch.body[0].lineno, branch.orelse[0].lineno
+    end = branch.end_lineno or 0
+    return begin <= first < middle <= second <= end
+
+
+def _taking_norms(run: Run) -> Iterator[str]:
+    """Names of the user's functions that take a norm, and have to do with gradients."""
+    for text in run.sources.values():
+        try:
+            tree = ast.parse(text)
+        except (SyntaxError, ValueError):
+            continue
+        for function in ast.walk(tree):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                inner = list(ast.walk(function))
+                norms = any(
+                    isinstance(one, ast.Call) and _called(one) in _NORMS
+                    for one in inner
+                )
+                if norms and any("grad" in _name(one) for one in inner):
+                    yield function.name
+
+
 def _function_around(run: Run, place: Place) -> Iterator[ast.AST]:
     """What stands in the innermost function that has a line."""
     try:
@@ -79,7 +122,11 @@ def _function_around(run: Run, place: Place) -> Iterator[ast.AST]:
 
 
 def _called(node: ast.Call) -> str:
-    match node.func:
+    return _name(node.func)
+
+
+def _name(node: ast.AST) -> str:
+    match node:
         case ast.Attribute(attr=name) | ast.Name(id=name):
             return name
     return ""

@@ -6,11 +6,13 @@ gradient. Of a rank's own gradient that is another factor on each rank.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import inf, log, sqrt
 
+from distdoctor.analysis.steps.gradients import chapters
+from distdoctor.analysis.steps.multiples import multiples
 from distdoctor.analysis.steps.sending import (
     APART,
     LEAST_LOOKS,
@@ -43,19 +45,23 @@ class Trusted:
         positions: Of the tensors.
         sends: They average what they have scaled; else, what they scale by differs.
         ratio: Of what was sent, or moved, to the weights; least and most of all.
+        relative: Instead, of what a rank used to what the first one of them did.
     """
 
     meetings: tuple[Meeting, ...]
     positions: tuple[int, ...]
     sends: bool
     ratio: tuple[float, float]
+    relative: bool = False
 
 
 def trusted_apart(run: Run) -> list[Trusted]:
     """Optimizers that scale layer by layer, on each rank by gradients of its own."""
     found = []
     for looks in meetings(run).values():
-        one = _sending_scaled(looks) or _moving_scaled(looks)
+        one = (
+            _sending_scaled(looks) or _moving_scaled(looks) or _using_scaled(run, looks)
+        )
         if one is not None:
             found.append(one)
     return found
@@ -92,23 +98,77 @@ def _sending_scaled(looks: Sequence[Meeting]) -> Trusted | None:
 def _moving_scaled(looks: Sequence[Meeting]) -> Trusted | None:
     """Ranks that make one gradient into steps of other lengths, as theirs were."""
     for look in looks:
-        if not look.averaged:
-            continue
-        chosen = []
-        for n in look.common:
-            moved = [at(one.moved, one, n) for one in look.sent]
-            own = [at(one.own, one, n) for one in look.sent]
-            if min(moved) > 0.0 and min(own) > 0.0 and vary(moved):
-                shares = [a * b for a, b in zip(moved, own, strict=True)]
-                if _is_normalised([own], [shares]):
-                    chosen.append(n)
-        if len(chosen) < _LEAST_TENSORS:
-            continue
-        factors = [[at(one.moved, one, n) for n in chosen] for one in look.sent]
-        if vary([a / b for a, b in zip(factors[0], factors[-1], strict=True)]):
-            every = [factor for one in factors for factor in one]
-            return Trusted((look,), tuple(chosen), False, (min(every), max(every)))
+        if look.averaged:
+            moved = {
+                n: [at(one.moved, one, n) for one in look.sent] for n in look.common
+            }
+            chosen = _inverse_to_own(look, moved)
+            if chosen:
+                every = [factor for n in chosen for factor in moved[n]]
+                return Trusted((look,), chosen, False, (min(every), max(every)))
     return None
+
+
+def _using_scaled(run: Run, looks: Sequence[Meeting]) -> Trusted | None:
+    """Ranks that step with one gradient, each times what is inverse to its own."""
+    for look in looks:
+        if not look.averaged and (same := _of_one(run, look)):
+            used = {n: _norms(look, n) for n in look.common if _is_plain(look, n)}
+            chosen = _inverse_to_own(look, used)
+            if same.intersection(chosen):
+                every = [norm / used[n][0] for n in chosen for norm in used[n]]
+                ratio = min(every), max(every)
+                return Trusted((look,), chosen, False, ratio, relative=True)
+    return None
+
+
+def _of_one(run: Run, look: Meeting) -> frozenset[int]:
+    """Positions of gradients that ranks had of one another, but for a factor.
+
+    None if others were looked at, and were none such.
+    """
+    for chapter in chapters(run):
+        if (
+            chapter.holds[0].optimizer == look.holds.optimizer
+            and chapter.names == look.holds.names
+            and set(chapter.ranks) >= set(look.ranks)
+        ):
+            found = multiples(chapter)
+            return frozenset() if found.others else found.same
+    return frozenset()
+
+
+def _is_plain(look: Meeting, n: int) -> bool:
+    """Whether all have sent what backward gave them."""
+    factors = [at(one.factors, one, n) for one in look.sent]
+    return min(factors) > 0.0 and not vary(factors)
+
+
+def _norms(look: Meeting, n: int) -> list[float]:
+    """Of the gradients that ranks used; 0.0: not known."""
+    return [seen.norms[n] if n < len(seen.norms) else 0.0 for seen in look.seen]
+
+
+def _inverse_to_own(
+    look: Meeting, lengths: Mapping[int, Sequence[float]]
+) -> tuple[int, ...]:
+    """Tensors that ranks scale by the norms of their own gradients, each by another.
+
+    Args:
+        look: A step.
+        lengths: By position, what is in proportion to each rank's factor.
+    """
+    chosen = []
+    for n, factors in lengths.items():
+        own = [at(one.own, one, n) for one in look.sent]
+        if min(factors) > 0.0 and min(own) > 0.0 and vary(factors):
+            shares = [a * b for a, b in zip(factors, own, strict=True)]
+            if _is_normalised([own], [shares]):
+                chosen.append(n)
+    if len(chosen) < _LEAST_TENSORS:
+        return ()
+    by_layer = vary([lengths[n][0] / lengths[n][-1] for n in chosen])
+    return tuple(chosen) if by_layer else ()
 
 
 def _is_normalised(
