@@ -122,7 +122,7 @@ from collections.abc import Iterator, Sequence
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital, s
 from distdoctor.analysis.steps.gradients import backward_lines, places
-from distdoctor.analysis.steps.makers import loss_lines
+from distdoctor.analysis.steps.makers import mean_loss_lines
 from distdoctor.analysis.steps.weighing import (
     MUCH,
     TWICE,
@@ -164,7 +164,7 @@ def _of_ranks(run: Run, found: UnevenRanks) -> Finding:
         "purpose",
         exhibits=found.worst,
         locations=(
-            *loss_lines(run, backward, found.ranks),
+            *mean_loss_lines(run, backward, found.ranks),
             *backward,
             *places(found.worst, found.ranks, "steps with the mean of means"),
         ),
@@ -190,7 +190,7 @@ def _finding(run: Run, found: Sequence[Uneven]) -> Finding:
         "unless each batch is to weigh the same on purpose",
         exhibits=(worst, *(look for look in one.seen if look is not worst)),
         locations=(
-            *loss_lines(run, backward, ranks),
+            *mean_loss_lines(run, backward, ranks),
             *backward,
             *places(steps, ranks, "steps with the mean of means"),
         ),

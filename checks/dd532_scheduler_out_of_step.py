@@ -7,14 +7,16 @@ calls as there are optimizer steps, and is called for each micro-batch of a wind
 gradients are accumulated; it was made for the epochs, and is called for each batch, or
 the other way round; it was made for the steps that one rank would make alone,
 `len(dataset) // batch`, of which each of several makes a part; or it is called before
-the optimizer's first step.
+the optimizer's first step. Or it is a part of another one, such as SequentialLR, which
+asks its parts, and is called as well.
 
 Why it matters
 --------------
 The rate comes to its end when a part of the training is done, and the rest is trained
 with next to nothing; a cosine goes up again. Where it is called too seldom, the rate
 hardly leaves its beginning. Where it is called before the optimizer, the first value of
-the schedule is never used.
+the schedule is never used. A part that is called besides the whole runs ahead, and puts
+its rate in the place of that of the part whose turn it is.
 
 Sick
 ----
@@ -56,6 +58,11 @@ The first call comes before the first step of any optimizer, and so do the other
     rank 0 | schedule(calls=9,steps=9,early=1,alike,begin=.1,second=.05)@t.py:9
            | exit=0
 
+A part of a schedule is asked besides the whole, behind 9 steps:
+
+    rank 0 | schedule(scheduler=1,calls=12,steps=12,outer=2,twice=9)@t.py:10
+           | schedule(scheduler=2,calls=12,steps=12)@t.py:9  exit=0
+
 A cosine for the 24 steps that one rank would make alone, of which each of two makes 12:
 
     rank 0 | schedule(length=24,calls=12,steps=12,highest=.1,falls=12,end=12)
@@ -75,6 +82,11 @@ It is made for the steps of each rank:
     rank 1 | schedule(length=12,calls=12,steps=12,highest=.1,falls=12,end=12)
            | read(steps=6,length=96,batch=8,replicas=2)@t.py:5
            | read(number=1,steps=6,length=96,batch=8,replicas=2)@t.py:5  exit=0
+
+A warm-up is asked alone, and then the schedule that it is a part of:
+
+    rank 0 | schedule(scheduler=1,calls=4,steps=12,outer=2,twice=1)@t.py:10
+           | schedule(scheduler=2,calls=8,steps=12)@t.py:9  exit=0
 
 It counts micro-batches, and was made for as many:
 
@@ -130,7 +142,8 @@ Remedy
 Call `scheduler.step()` directly behind `optimizer.step()`, in the same branch, and give
 the scheduler as many steps as the optimizer makes: `epochs * ceil(batches / window)`.
 A schedule that is made for epochs is asked behind the loop over the batches. What was
-counted in batches is right as it is where the length is counted in them, too.
+counted in batches is right as it is where the length is counted in them, too. Of a
+SequentialLR or a ChainedScheduler, call `step()` of the whole alone.
 """
 
 from __future__ import annotations
@@ -140,8 +153,15 @@ from collections.abc import Iterator, Sequence
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital
 from distdoctor.analysis.steps.gradients import places
-from distdoctor.analysis.steps.schedules import Fault, Misstep, missteps, rates_told
-from distdoctor.model.findings import Certainty, Finding, Severity
+from distdoctor.analysis.steps.restarts import making_part
+from distdoctor.analysis.steps.schedules import (
+    Fault,
+    Misstep,
+    missteps,
+    rates_told,
+    whole_of,
+)
+from distdoctor.model.findings import Certainty, Finding, Location, Severity
 from distdoctor.model.observed.checkpoints import Scheduled
 from distdoctor.model.observed.gradients import Gradients
 from distdoctor.model.observed.settings import Schedule
@@ -150,6 +170,8 @@ from distdoctor.model.run import Run, named
 CODE = "DD532"
 SEVERITY = Severity.ERROR
 NEEDS = (Schedule,)
+
+_SEEN = (Fault.EARLY, Fault.TWICE)
 
 
 def examine(run: Run) -> Iterator[Finding]:
@@ -164,23 +186,19 @@ def _finding(run: Run, found: Sequence[Misstep]) -> Finding:
     told = one.told
     asked = [each.told for each in found]
     steps = [step for rank in ranks for step in run.of(Gradients, rank)[:1]]
-    # A wrong length is put right where the scheduler is made.
-    made = [
-        event
-        for rank in ranks
-        for event in run.of(Scheduled, rank)
-        if event.kind == told.kind and one.fault is Fault.UNSHARDED
-    ]
+    whole = whole_of(run, told) if one.fault is Fault.TWICE else None
     return Finding(
         message=f"{capital(named(ranks))} call{'s' * (len(ranks) == 1)} "
-        f"{told.kind or 'a scheduler'}.step() {_what(one)}",
+        f"{told.kind or 'a scheduler'}.step() "
+        f"{_what(one) if whole is None else _twice(told, whole)}",
         exhibits=tuple(asked[:2]),
         locations=(
-            *places(made, ranks, "makes it for the samples of all ranks"),
+            *_making(run, found),
             *places(asked, ranks, "asks for the next rate"),
+            *places([whole] if whole else [], ranks, "asks the whole that it is of"),
             *places(steps, ranks, "makes the step"),
         ),
-        certainty=Certainty.PROVED if one.fault is Fault.EARLY else Certainty.LIKELY,
+        certainty=Certainty.PROVED if one.fault in _SEEN else Certainty.LIKELY,
         severity=None if one.grave else Severity.WARNING,
         details={
             "fault": str(one.fault),
@@ -190,6 +208,32 @@ def _finding(run: Run, found: Sequence[Misstep]) -> Finding:
             "epochs": one.epochs,
             **rates_told(run, told.rank, told.optimizer),
         },
+    )
+
+
+def _making(run: Run, found: Sequence[Misstep]) -> list[Location]:
+    """Where a scheduler is made, or a part of it, whose length is to be put right."""
+    one, ranks = found[0], tuple(each.told.rank for each in found)
+    if one.again:
+        parts = [
+            part for each in found for part in making_part(run, each.told, each.length)
+        ]
+        return places(parts, ranks, "makes the part that begins anew")
+    made = [
+        event
+        for rank in ranks
+        for event in run.of(Scheduled, rank)
+        if event.kind == one.told.kind and one.fault is Fault.UNSHARDED
+    ]
+    return places(made, ranks, "makes it for the samples of all ranks")
+
+
+def _twice(told: Schedule, whole: Schedule) -> str:
+    outer = whole.kind or "another scheduler"
+    return (
+        f"{told.calls:,} times in {told.steps:,} optimizer steps, and it is a part of "
+        f"{outer}, which asks its parts and is called {whole.calls:,} times: behind "
+        f"{told.twice:,} of the steps both are called, and the rate is set twice"
     )
 
 

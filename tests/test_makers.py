@@ -4,9 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from distdoctor.analysis.steps.makers import losses_made, saved_without
+from distdoctor.analysis.steps.makers import (
+    losses_made,
+    mean_loss_lines,
+    saved_without,
+)
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Place
+from distdoctor.model.findings import Location, Role
 from distdoctor.model.run import Run
 
 TRAINER = """
@@ -48,6 +53,17 @@ class Trainer:
         self.loss.backward()
 """
 
+TWO_WAYS = """
+def loss_of(out, y, state):
+    if state == "mean":
+        return cross_entropy(out, y)
+    total = cross_entropy(
+        out, y, reduction="sum"
+    )
+    return total / count
+loss_of(model(x), y, "mean").backward()
+"""
+
 OTHER_FILE = """
 def loss_of(out):
     total = out.square().mean()
@@ -79,6 +95,20 @@ def test_the_line_that_makes_a_loss_is_found(
 ) -> None:
     found = losses_made(run_of(source), [Place("t.py", backward)])
     assert [one.line for one in found] == lines
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        (TWO_WAYS, [4]),
+        (TWO_WAYS.replace('"sum"', '"mean"'), [4, 5]),
+        (TWO_WAYS.replace("y)\n", 'y, reduction="sum")\n'), [4, 5]),  # nothing else
+    ],
+)
+def test_a_sum_makes_no_mean(source: str, lines: list[int]) -> None:
+    backward = [Location(Place("t.py", 9), (0,), Role.CULPRIT, "")]
+    found = mean_loss_lines(run_of(source), backward, (0,))
+    assert [one.place.line for one in found] == lines
 
 
 def test_a_loss_may_be_made_in_another_file() -> None:

@@ -503,6 +503,68 @@ def test_one_that_asks_others_counts_the_steps_since_they_were_made(job: Job) ->
     assert [one.steps for one in job.told if isinstance(one, Schedule)] == [9, 9]
 
 
+def test_the_line_that_made_a_part_is_told_first() -> None:
+    (check,) = [one for one in every_check() if one.code == "DD532"]
+    part = "scheduled(kind=Restarts)@t.py:3"
+    schedule = "kind=Sequence,calls=60,steps=60,rises=15,parts=3+40,kinds=Restarts+Line"
+
+    def lines(made: str) -> list[int]:
+        told = f"{made} schedule({schedule})@t.py:9"
+        sick = verdict(sketch(f"rank 0 | {told}{EPOCHS} exit=0"), check)
+        assert isinstance(sick, Sick)
+        return [one.place.line for one in sick.findings[0].locations]
+
+    assert lines(f"{part} scheduled(kind=Line)@t.py:2") == [3, 9]
+    assert lines(f"{part} scheduled(kind=Restarts)@t.py:4") == [9]  # one of two
+
+
+# --- a part that is asked besides the whole ---
+
+
+def asked_besides(job: Job, order: str, rounds: int = STEPS) -> list[Misstep]:
+    """What is found where a warm-up ("w"), a wave ("c"), and both ("b") are asked.
+
+    Args:
+        job: That trains.
+        order: Of these, and of the steps ("s"), in each round.
+        rounds: That are made.
+    """
+    up = lr_scheduler.LinearLR(job.optimizer, 0.1, total_iters=2)
+    wave = lr_scheduler.CosineAnnealingLR(job.optimizer, STEPS)
+    both = lr_scheduler.SequentialLR(job.optimizer, [up, wave], [2])
+    for one in (up, wave):
+        job.schedules.known(one)
+    asked = {"w": up, "c": wave, "b": both}
+    for letter in order * rounds:
+        job.step() if letter == "s" else job.ask(asked[letter])
+    job.rates.flush()
+    job.schedules.flush()
+    told = [replace(one, rank=0) for one in job.told if isinstance(one, Schedule)]
+    run = Run.of_events({0: told})
+    return [found for (found,) in missteps(run)]
+
+
+@pytest.mark.parametrize("order", ["sbc", "scb", "scbc"])
+def test_a_part_that_is_asked_besides_the_whole_is_told(order: str, job: Job) -> None:
+    (found,) = asked_besides(job, order)
+    assert (found.fault, found.told.kind) == (Fault.TWICE, "CosineAnnealingLR")
+    assert STEPS - 1 <= found.told.twice <= STEPS
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        "sb",
+        "sbw",  # which has come to its end, but for the first steps
+        "s" * 9 + "c" * 9 + "sb" * 9,  # one after the other
+        "sb" * 9 + "c" * 9 + "sc" * 9,  # likewise, and once behind the same step
+    ],
+)
+def test_a_part_that_is_asked_at_other_times_is_not(order: str, job: Job) -> None:
+    rounds = STEPS if len(order) < 4 else 1
+    assert asked_besides(job, order, rounds) == []
+
+
 # --- the steps that one rank would make alone ---
 
 ALONE = "length=24,calls={n},steps={n},highest=.1"

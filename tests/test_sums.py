@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,84 @@ def test_a_sum_of_mean_losses_is_known(op: str, label: str, *, sure: bool) -> No
 )
 def test_other_sums_of_losses_are_well(first: str, second: str, shown: str) -> None:
     assert not added(first, second, shown)
+
+
+EVALUATION = """
+class Evaluator:
+    def __init__(self):
+        self.loss = nn.MSELoss()
+    def evaluate(self, model, loader):
+        {made}
+        all_reduce({given})
+        average /= world
+        return average
+"""
+
+LISTED = "losses = [mse_loss(model(x), x) for x, in loader]; "
+
+APPENDED = """losses = []
+        for x, y in loader:
+            loss = self.loss(model(x), y)
+            losses.append(loss.item())
+        """
+
+ADDED = """total = 0.0
+        for x, y in loader:
+            total += F.cross_entropy(model(x), y).item()
+        """
+
+
+def evaluated(made: str, given: str = "average", label: str = "average-loss") -> bool:
+    """Whether a sum is told that a source makes, of losses unlike those of training."""
+    source = EVALUATION.format(made=made.replace("; ", "\n        "), given=given)
+    line = source[: source.index("all_reduce(")].count("\n") + 1
+    shown = f"shown(numbers=0.4500,decimals=4,labels={label})@t.py:99"
+    lines = (
+        f"rank {rank} | wrap=ddp:a  all_reduce(-)@t.py:{line}  "
+        f"added_up(values={value},loss=3.0,losses=4)@t.py:{line}  "
+        f"{'' if rank else shown}  leave"
+        for rank, value in enumerate((0.2, 0.25))
+    )
+    run = replace(sketch("\n".join(lines)), sources={"t.py": source})
+    return bool(list(undivided(run)))
+
+
+@pytest.mark.parametrize(
+    ("made", "given"),
+    [
+        (LISTED + "average = torch.stack(losses).mean()", "average"),
+        (LISTED + "average = mean(losses)", "torch.tensor([average])"),
+        (LISTED + "average = torch.tensor(sum(losses) / len(losses))", "average"),
+        (APPENDED, "mean(losses)"),
+        (ADDED + "average = torch.tensor(total / len(loader))", "average"),
+    ],
+)
+def test_a_sum_of_means_that_the_source_makes_is_known(made: str, given: str) -> None:
+    assert evaluated(made, given)
+    assert not evaluated(made, given, "loss")
+    assert not evaluated(made, given, "total")
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        LISTED + "average = torch.stack(losses).mean() / world",
+        LISTED + "average = torch.stack(losses).mean(); average /= world",
+        LISTED + "average = torch.stack(losses).mean(); average.div_(world)",
+        LISTED + "average = torch.stack(losses).sum() / count",
+        LISTED + "average = torch.stack(losses).mean(); share(losses)",
+        LISTED + "average = torch.tensor(sum(losses) / len(dataset))",
+        LISTED.replace("x)", "x) / world") + "average = torch.stack(losses).mean()",
+        LISTED.replace("x)", "x, reduction='sum')") + "average = mean(losses)",
+        LISTED.replace("mse_loss", "part_of_loss") + "average = mean(losses)",
+        APPENDED.replace("(loss", "(len(y) * loss") + "average = mean(losses)",
+        ADDED + "average = torch.tensor(total / len(dataset))",
+        ADDED + "total /= world; average = torch.tensor(total / len(loader))",
+        "average = model(loader)",
+    ],
+)
+def test_what_may_be_no_mean_of_the_rank_is_well(made: str) -> None:
+    assert not evaluated(made)
 
 
 def test_an_average_that_the_operation_makes_is_well() -> None:

@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import (
     LinearLR,
     LRScheduler,
     OneCycleLR,
+    SequentialLR,
 )
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
@@ -139,6 +140,24 @@ def two_of_one() -> None:
             decay.step()
 
 
+def part_before_the_whole() -> None:
+    """A warm-up is asked alone in the first epoch, and the rest by a sequence with it.
+
+    The warm-up is asked on, in vain.
+    """
+    loader, (model, optimizer) = data(), learner()
+    warm_up = LinearLR(optimizer, 0.1, total_iters=BATCHES)
+    decay = CosineAnnealingLR(optimizer, 3 * BATCHES)
+    both = SequentialLR(optimizer, [warm_up, decay], [1])
+    for number, (inputs, labels) in batches(loader):
+        optimizer.zero_grad()
+        mse_loss(model(inputs), labels).backward()
+        optimizer.step()
+        if number > BATCHES:
+            both.step()
+        warm_up.step()
+
+
 def main() -> None:
     every = EPOCHS * BATCHES
     steps = every // WINDOW
@@ -159,6 +178,7 @@ def main() -> None:
     overflows()
     one_after_the_other()
     two_of_one()
+    part_before_the_whole()
 
 
 if __name__ == "__main__":

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.data.metrics import REDUCING
+from distdoctor.analysis.data.own_means import gives_own_mean
 from distdoctor.analysis.replication.sharing import data_parallel
 from distdoctor.model.events import Call, Place
 from distdoctor.model.observed.metrics import AddedUp, Shown
@@ -155,8 +157,10 @@ def _told(run: Run, one: Sum, values: Sequence[float], told: Shown) -> Undivided
                 continue
             if "accuracy" in label and _are_fractions(values, total):
                 what, sure = "accuracy", True
-            elif scale == 1.0 and _are_losses(run, one, values):
-                if not (average or "loss" in label):
+            elif scale == 1.0 and (average or "loss" in label):
+                like = _are_losses(run, one, values)
+                both = average and "loss" in label
+                if not like and not (both and _are_own_means(run, one, values)):
                     continue
                 what, sure = "loss", average
             else:
@@ -176,6 +180,22 @@ def _are_losses(run: Run, one: Sum, values: Sequence[float]) -> bool:
         and given.loss > 0
         and abs(value - given.loss) <= _LIKE * given.loss
         for given, value in zip(one.given, values, strict=True)
+    )
+
+
+def _are_own_means(run: Run, one: Sum, values: Sequence[float]) -> bool:
+    """Whether the source says that each rank gave the mean of losses of its own.
+
+    They may be of an evaluation, and then nothing else is known of them.
+    """
+    ranks, places = set(one.ranks), {call.place for call in one.calls}
+    place = one.calls[0].place
+    return (
+        len(places) == len(one.given[0].values) == 1
+        and place is not None
+        and min(values) > 0.0
+        and any(ranks <= set(some) for some in data_parallel(run))
+        and gives_own_mean(program_of(run), place)
     )
 
 

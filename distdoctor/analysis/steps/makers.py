@@ -45,6 +45,31 @@ def loss_lines(
     return [Location(place, ranks, Role.CULPRIT, "makes the loss") for place in made]
 
 
+def mean_loss_lines(
+    run: Run, backward: Sequence[Location], ranks: tuple[int, ...]
+) -> list[Location]:
+    """The same, where the losses are means: without what adds up, if there is more."""
+    made = loss_lines(run, backward, ranks)
+    return [one for one in made if not _adds_up(run, one.place)] or made
+
+
+def _adds_up(run: Run, place: Place) -> bool:
+    """Whether a line is of a call that asks for a sum."""
+    return any(
+        isinstance(node, ast.Call)
+        and node.lineno <= place.line <= (node.end_lineno or node.lineno)
+        and any(_is_sum(one) for one in node.keywords)
+        for node in ast.walk(parsed(run.sources.get(place.file, "")))
+    )
+
+
+def _is_sum(given: ast.keyword) -> bool:
+    match given:
+        case ast.keyword(arg="reduction", value=ast.Constant(value="sum")):
+            return True
+    return False
+
+
 def saved_without(run: Run, part: str) -> list[Place]:
     """Dictionaries with the state of an optimizer, and without another part.
 
@@ -177,8 +202,9 @@ class _Source:
     def _results(
         self, file: str, function: _Function, item: int, hops: int
     ) -> Iterator[Place]:
-        for node in ast.walk(function):
-            if isinstance(node, ast.Return) and node.value is not None:
+        returns = [node for node in ast.walk(function) if isinstance(node, ast.Return)]
+        for node in sorted(returns, key=lambda one: one.lineno):
+            if node.value is not None:
                 result = node.value
                 if isinstance(result, ast.Tuple) and item < len(result.elts):
                     result = result.elts[item]

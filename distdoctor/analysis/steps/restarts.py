@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from distdoctor.analysis.steps.units import Unit, unit_of_parts
+from distdoctor.model.observed.checkpoints import Scheduled
 from distdoctor.model.observed.settings import Schedule
 from distdoctor.model.run import Run
 
@@ -51,3 +52,17 @@ def _is_spent(told: Schedule) -> bool:
         and told.lowest <= _NOTHING * told.highest
         and told.calls - told.end >= _LEFT * told.calls
     )
+
+
+def making_part(run: Run, told: Schedule, length: int) -> list[Scheduled]:
+    """Where the part of a schedule was made that is so long.
+
+    Empty if that is the schedule itself, or several lines make such parts.
+    """
+    kinds = {
+        kind
+        for part, kind in zip(told.parts, told.kinds, strict=False)
+        if part == length
+    } - {told.kind}
+    made = [one for one in run.of(Scheduled, told.rank) if one.kind in kinds]
+    return made if len({one.place for one in made}) == 1 else []

@@ -47,6 +47,10 @@ _LEFT = 0.3
 _OFTEN, _SELDOM = 4, 4
 """Calls for each epoch that are by batch; optimizer steps for each call by epoch."""
 
+_LEAST_TWICE = 3
+"""Steps behind which a schedule and a part of it are both asked, more than by chance or
+to make up for something."""
+
 _AROUND = 3
 """Lines before and behind the one that makes a scheduler that belong to it."""
 
@@ -62,6 +66,7 @@ class Fault(StrEnum):
     EPOCHS = "once for each epoch"
     EARLY = "before the optimizer"
     UNSHARDED = "once for each optimizer step"
+    TWICE = "besides the schedule that it is a part of"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,10 @@ def misstep(run: Run, told: Schedule) -> Misstep | None:
     """What is wrong with the moments at which a scheduler is asked, if anything."""
     if told.optimizer < 0 or told.calls < 1 or told.steps < 2:
         return None
+    if _is_asked_twice(told):
+        return Misstep(Fault.TWICE, told)
+    if any(map(_is_asked_twice, parts_of(run, told))):
+        return None  # its rates are not its own
     epochs = _epochs(run, told)
     found: Misstep | None = None
     if not run.stopped and not run.of(Shortened, told.rank):
@@ -117,6 +126,17 @@ def misstep(run: Run, told: Schedule) -> Misstep | None:
     if found is None and not run.stopped:
         found = _unsharded(run, told, epochs)
     return found or _too_early(told, epochs)
+
+
+def parts_of(run: Run, told: Schedule) -> list[Schedule]:
+    """The schedulers that are parts of another one, and were asked themselves."""
+    return [one for one in schedulers(run, told.rank) if one.outer == told.scheduler]
+
+
+def whole_of(run: Run, told: Schedule) -> Schedule | None:
+    """The scheduler that has another one as a part."""
+    of_rank = schedulers(run, told.rank)
+    return next((one for one in of_rank if one.scheduler == told.outer), None)
 
 
 def unequally_asked(
@@ -181,6 +201,11 @@ def course_of(run: Run, rank: int, optimizer: int) -> Course | None:
 
 
 # --- one scheduler ---
+
+
+def _is_asked_twice(told: Schedule) -> bool:
+    """Whether the user's code asks a part, and the whole, behind the same steps."""
+    return told.twice >= _LEAST_TWICE
 
 
 def _by_micro_batch(told: Schedule) -> Misstep | None:

@@ -94,6 +94,9 @@ class Schedule(Observation):
     turned: bool = False  # it rose again, as smoothly as it fell
     rises: int = 0  # times that the rate went up behind a fall, at once or smoothly
     parts: tuple[int, ...] = ()  # lengths of those parts that fall, or begin anew
+    kinds: tuple[str, ...] = ()  # names of the classes of these parts
+    outer: int = -1  # number of the scheduler that has it as a part; -1: none was asked
+    twice: int = 0  # optimizer steps behind which both are asked, and it sets a rate
 
 
 KINDS = (Arguments, Hyperparameters, Climbed, RateSet, Course, Schedule)

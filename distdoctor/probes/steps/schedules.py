@@ -32,6 +32,9 @@ _LEAST_FALLS = 4  # changes downwards in a row that are a slope, and not a drop
 
 _SMOOTH = 0.5  # share of the height of a fall that a rise behind it may be
 
+_ASKING = (lr_scheduler.SequentialLR, lr_scheduler.ChainedScheduler)
+"""Schedulers that ask their parts themselves."""
+
 _SINGLE = ("total_steps", "T_max", "total_iters")
 """Attributes of torch's schedulers that hold their length.
 
@@ -59,8 +62,30 @@ class _Plan:
         self.falls = self.end = 0
         self.turned = self.over = False
         self.parts: tuple[int, ...] = ()
+        self.kinds: tuple[str, ...] = ()
+        self.outer: _Plan | None = None
+        self.inner: list[_Plan] = []
+        self.before = math.nan  # the rate when it was about to be asked last
+        self.asked_at = self.changed_at = self.twice_at = -1  # steps of the optimizer
+        self.twice = 0
         self.rises, self.down = 0, False  # whether the last change was a fall
         self.told: Schedule | None = None
+
+    def paired(self, rate: float) -> None:
+        """It has given a rate: does one that it is a part of, or has as one, as well?
+
+        What is a part of several is taken as one of the last.
+        """
+        self.asked_at = 0 if self.course is None else self.course.step
+        if abs(rate - self.before) > 0.0:
+            self.changed_at = self.asked_at
+        for part in (self, *self.inner):
+            whole = part.outer
+            if whole is None or part.changed_at != whole.asked_at:
+                continue
+            if part.changed_at > part.twice_at:
+                part.twice_at = part.changed_at
+                part.twice += 1
 
     def changed(self, rate: float) -> None:
         """The rate is another one since this call."""
@@ -97,7 +122,9 @@ class Schedules:
 
     def known(self, scheduler: Any) -> None:
         """A scheduler was made, or is about to be asked for a rate."""
-        self._plan_of(scheduler)
+        plan = self._plan_of(scheduler)
+        if plan is not None:
+            plan.before = _rate_of(plan.optimizer())
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer makes its first step."""
@@ -126,6 +153,7 @@ class Schedules:
                 self._first(plan, scheduler, rate)
         if not RATES.any_steps:
             plan.early += 1
+        plan.paired(rate)
         if rate != plan.rate and not math.isnan(rate):
             plan.changed(rate)
 
@@ -133,7 +161,9 @@ class Schedules:
         plan.second, plan.scaled = rate, WINDOWS.attempts > 0
         plan.length = _length_of(scheduler)
         plan.numbers = tuple(sorted(set(_numbers_of(scheduler))))[-_MOST_NUMBERS:]
-        plan.parts = tuple(_parts_of(scheduler))[:_MOST_NUMBERS]
+        parts = tuple(_parts_of(scheduler))[:_MOST_NUMBERS]
+        plan.parts = tuple(length for length, _ in parts)
+        plan.kinds = tuple(kind for _, kind in parts)
 
     def _plan_of(self, scheduler: Any) -> _Plan | None:
         plan = self._plans.get(scheduler)
@@ -145,8 +175,13 @@ class Schedules:
             self._plans[scheduler] = plan
             parts = map(self._plans.get, getattr(scheduler, "_schedulers", ()))
             # One that asks others is first seen when it is asked, and they earlier.
-            before = [part.steps_before for part in parts if part is not None]
+            known = [part for part in parts if part is not None]
+            before = [part.steps_before for part in known]
             plan.steps_before = min([plan.steps_before, *before])
+            if isinstance(scheduler, _ASKING):
+                plan.inner = known
+                for part in known:
+                    part.outer = plan
             self._kept.append(plan)  # the user may let go of it before the end
         return plan
 
@@ -178,6 +213,9 @@ class Schedules:
                 turned=plan.turned,
                 rises=plan.rises,
                 parts=plan.parts,
+                kinds=plan.kinds,
+                outer=-1 if plan.outer is None else plan.outer.number,
+                twice=plan.twice,
             )
             if told != plan.told:
                 plan.told = told
@@ -268,8 +306,8 @@ def _length_of(scheduler: Any) -> int:
     return 0
 
 
-def _parts_of(scheduler: Any) -> Iterator[int]:
-    """Lengths of those schedulers inside of one, or of itself, that fall."""
+def _parts_of(scheduler: Any) -> Iterator[tuple[int, str]]:
+    """Lengths and classes of those schedulers inside of one, or itself, that fall."""
     parts = getattr(scheduler, "_schedulers", None)
     if parts:
         for part in parts:
@@ -279,7 +317,7 @@ def _parts_of(scheduler: Any) -> Iterator[int]:
     length = getattr(scheduler, "T_0", 0) if ours else 0
     length = length or _length_of(scheduler)
     if isinstance(length, int) and length > 0:
-        yield length
+        yield length, type(scheduler).__name__
 
 
 def _numbers_of(scheduler: Any) -> Iterator[int]:
