@@ -19,7 +19,7 @@ def found(*told: tuple[str, Place, tuple[int, ...]]) -> list[str]:
     def examine(_run: Run) -> Iterator[Finding]:
         for message, place, ranks in told:
             at = Location(place, (0, 1), Role.PARTY, "here")
-            yield Finding(message, (), culprits=ranks, locations=(at,))
+            yield Finding(message=message, exhibits=(), culprits=ranks, locations=(at,))
 
     check = replace(every_check()[0], needs=(), examine=examine)
     sick = verdict(sketch("rank 0 | barrier\nrank 1 | barrier"), check)

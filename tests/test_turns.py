@@ -177,7 +177,7 @@ def call():
 
 def entering(site: int) -> Any:
     """A call as the probe sees it: some frames below the user's line."""
-    names: dict[str, Any] = {"turns": TURNS, "site": site, "ordinals": count(1)}
+    names: dict[str, Any] = {"turns": TURNS, "site": str(site), "ordinals": count(1)}
     exec(compile(BELOW, "<torch>", "exec"), names)
     return names["call"]
 
@@ -216,7 +216,7 @@ def test_a_line_is_told_so_often_and_no_more(
     functions, heard = users
     functions["plain"](entering(4), ["a", "b"] * 1000)
     assert len(heard) == 128
-    assert not TURNS.are_open(4)
+    assert not TURNS.are_open("4")
     for site in range(5, 50):
         functions["plain"](entering(site), ["a"])
     assert len(heard) == 128 + 31
