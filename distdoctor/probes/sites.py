@@ -123,7 +123,7 @@ def layered_way(depth: int) -> tuple[str, str, int]:
         The line; the line and, behind it, those of its callers, outwards, as in the
         journal; the part of torch.
 
-    Source of the figure: measured, 0.06 µs more for each frame up to the outermost.
+    Measured: four to six times as long as `layered_site`, with nine frames.
     """
     frame, layer = _innermost(frame_above(depth))
     if frame is None:

@@ -14,7 +14,6 @@ which on the one makes what the others make some calls later.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -23,9 +22,14 @@ from numpy.typing import NDArray
 
 from distdoctor.analysis.communication.alignment import Alignment, Meeting
 from distdoctor.analysis.communication.branches import program_of
-from distdoctor.analysis.communication.leaving import Loop, is_in, loops_of, out_of
+from distdoctor.analysis.communication.leaving import (
+    Loop,
+    is_in,
+    loops_of,
+    out_of,
+    singled_by_head,
+)
 from distdoctor.analysis.source.program import Function
-from distdoctor.analysis.source.singled import by_expression
 from distdoctor.analysis.source.variation import Nature
 from distdoctor.model.events import Place
 from distdoctor.model.run import Run
@@ -40,7 +44,7 @@ _MOST_WAYS = 3
 """Of those that both take then, that must be the same."""
 
 _LEAST = 2
-"""That must agree, where the calls themselves are no mismatch."""
+"""Calls that the side that is ahead must have made from there on."""
 
 _MOST_DIFFERENT = 64
 """Calls by unlike ways that are tried."""
@@ -145,7 +149,8 @@ def _sides(
     before = alignment.meeting(run, at - 1).rows.get(inside) if at else None
     if not {inside, outside} <= set(meeting.rows):
         return None
-    ways = {rank: run.calls[["site", "callers"]][r] for rank, r in meeting.rows.items()}
+    calls = run.calls[["site", "callers"]]
+    ways = {rank: calls[row] for rank, row in meeting.rows.items()}
     stay = sorted(rank for rank, way in ways.items() if way == ways[inside])
     gone = sorted(rank for rank, way in ways.items() if way == ways[outside])
     if len(stay) + len(gone) < len(ways):
@@ -176,9 +181,8 @@ def _singled(
     run: Run, function: Function, loop: Loop, sides: Sequence[list[int]]
 ) -> list[int]:
     """The side whom the head of a loop gives a number of rounds of its own."""
-    asked = loop.test if isinstance(loop, ast.While) else loop.iter
-    few = by_expression(program_of(run), asked, function)
-    return next((side for side in sides if few & {*run.seen} == {*side}), [])
+    few = singled_by_head(run, loop, function)
+    return next((side for side in sides if few == {*side}), [])
 
 
 def _way(run: Run, row: int) -> Way:

@@ -57,12 +57,17 @@ class Parting:
         """The chain, for readers: `main:62 → report:31 if is_main() → mean:26`."""
         steps = []
         for n, place in enumerate(self.chain):
-            name = place.function.rpartition(".")[2].strip("<>") or place.file
             # That by which a callback is handed out stands beside the way.
             here = n == self.at and place.function == self.condition.place.function
             test = f" {self.condition}" if here else ""
-            steps.append(f"{name}:{place.line}{test}")
+            steps.append(f"{line_of_way(place)}{test}")
         return " → ".join(steps)
+
+
+def line_of_way(place: Place) -> str:
+    """A line of a way, for readers: its function, and its number."""
+    name = place.function.rpartition(".")[2].strip("<>") or place.file
+    return f"{name}:{place.line}"
 
 
 @remembered

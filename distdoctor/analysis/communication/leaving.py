@@ -18,6 +18,7 @@ from distdoctor.analysis.source.conditions import (
     last_line,
 )
 from distdoctor.analysis.source.program import Function, Program, own_nodes
+from distdoctor.analysis.source.singled import by_expression
 from distdoctor.analysis.source.variation import Nature, called_of, nature, nature_of
 from distdoctor.model.events import Place
 from distdoctor.model.run import Run
@@ -62,6 +63,12 @@ def loops_of(function: Function, line: int) -> list[Loop]:
         and node.body[0].lineno <= line <= last_line(node.body[-1])
     ]
     return sorted(found, key=lambda node: -node.lineno)
+
+
+def singled_by_head(run: Run, loop: Loop, function: Function) -> set[int]:
+    """Ranks of the run for which a part of the head is not what it is for most."""
+    asked = loop.test if isinstance(loop, ast.While) else loop.iter
+    return by_expression(program_of(run), asked, function) & {*run.seen}
 
 
 def functions_of(program: Program, head: Place) -> list[str]:

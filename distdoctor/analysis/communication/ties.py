@@ -24,6 +24,7 @@ from distdoctor.analysis.communication.leaving import (
     Way,
     loops_of,
     out_of,
+    singled_by_head,
 )
 from distdoctor.analysis.communication.uneven import dealt_out
 from distdoctor.analysis.reasons import (
@@ -39,9 +40,8 @@ from distdoctor.analysis.reasons import (
     where_of,
 )
 from distdoctor.analysis.source.conditions import conditions
-from distdoctor.analysis.source.program import Function, own_nodes
+from distdoctor.analysis.source.program import own_nodes
 from distdoctor.analysis.source.ranked import RankReader
-from distdoctor.analysis.source.singled import by_expression
 from distdoctor.analysis.source.variation import Nature, changes
 from distdoctor.model.events import Place
 from distdoctor.model.findings import Certainty, Location, Role
@@ -66,7 +66,7 @@ def by_the_head(run: Run, told: Divergence) -> Divergence:
             function = program.at(place.file, place.line)
             for loop in [] if function is None else loops_of(function, place.line):
                 assert function is not None
-                if _singles_out(run, loop, function) == {*told.victims}:
+                if singled_by_head(run, loop, function) == {*told.victims}:
                     return _blamed(told, loop, place)
     return told
 
@@ -92,12 +92,6 @@ def _blamed(told: Divergence, loop: Loop, place: Place) -> Divergence:
 
 def _its(ranks: Sequence[int]) -> str:
     return "its" if len(ranks) == 1 else "their"
-
-
-def _singles_out(run: Run, loop: Loop, function: Function) -> set[int]:
-    """Ranks of the run for which a part of the head is not what it is for most."""
-    asked = loop.test if isinstance(loop, ast.While) else loop.iter
-    return by_expression(program_of(run), asked, function) & {*run.seen}
 
 
 def left_by_one_side(run: Run, told: Divergence) -> Divergence:

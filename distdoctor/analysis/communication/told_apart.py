@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from distdoctor.analysis.communication.alignment import Alignment, Meeting
 from distdoctor.analysis.communication.apart import Apart, parted
+from distdoctor.analysis.communication.branches import line_of_way
 from distdoctor.analysis.communication.camps import calls_at
 from distdoctor.analysis.communication.departures import ways_around
 from distdoctor.analysis.communication.swallowed import swallowed_exception
@@ -25,7 +26,6 @@ from distdoctor.analysis.reasons import (
     s,
     where,
 )
-from distdoctor.model.events import Place
 from distdoctor.model.findings import Certainty
 from distdoctor.model.run import Run, named
 
@@ -169,7 +169,7 @@ def _left_out(run: Run, fault: Meeting, found: Apart) -> Divergence | None:
 
 
 def _way_ahead(found: Apart) -> str:
-    way = " → ".join(f"{_name(place)}:{place.line}" for place in found.ahead)
+    way = " → ".join(map(line_of_way, found.ahead))
     return f"{named(found.outside)} came to that call by {way}"
 
 
@@ -192,7 +192,3 @@ def _until(run: Run, fault: Meeting, found: Apart, culprits: Sequence[int]) -> s
 
 def _es(ranks: Sequence[int]) -> str:
     return "es" if len(ranks) == 1 else ""
-
-
-def _name(place: Place) -> str:
-    return place.function.rpartition(".")[2].strip("<>") or place.file
