@@ -390,3 +390,17 @@ def test_ranks_without_the_state_that_one_has_loaded_are_blamed() -> None:
 
 def test_a_state_that_comes_from_nowhere_is_blamed_on_who_has_it() -> None:
     assert blamed_for_state("loaded()@t.py:6", ".") == [0]
+
+
+SEEDED = (
+    "seeded(seed={0},stream=torch)@t.py:3  trained(names=w+b,numels=6+2)@t.py:4  "
+    "all_reduce(8)  weights(step=1,prints={1}+2,gradients=8+9)@t.py:5"
+)
+
+
+@pytest.mark.parametrize(("other", "lines"), [(7, [4, 5]), (8, [4, 3, 5])])
+def test_seeds_of_models_that_differ_are_located(other: int, lines: list[int]) -> None:
+    """Where they are alike, something else made the models differ."""
+    first, second = SEEDED.format(7, 1), SEEDED.format(other, 3)
+    (finding,) = findings(sketch(f"rank 0 | {first}\nrank 1 | {second}"), Cause.START)
+    assert [one.place.line for one in finding.locations] == lines

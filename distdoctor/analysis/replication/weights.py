@@ -9,8 +9,9 @@ from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.reasons import capital, has
 from distdoctor.analysis.replication.partings import Cause, Parting, partings
 from distdoctor.analysis.source.origins import guarded
-from distdoctor.model.events import Event, Place
+from distdoctor.model.events import Event, Observation, Place
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
+from distdoctor.model.observed.randomness import Seeded
 from distdoctor.model.observed.weights import Weights
 from distdoctor.model.run import Run, named
 
@@ -146,6 +147,8 @@ def _locations(run: Run, parting: Parting) -> Iterator[Location]:
             yield from _grouped(sent, role, "broadcasts others, and not these")
         made = [(r, seen[r].told.place) for r in parting.ranks]
         yield from _grouped(made, role, "makes the model")
+        seeds = _seeds(run, parting)
+        yield from _grouped(seeds, role, "gives each rank a seed of its own")
         yield from _grouped(_optimizers(parting, parting.ranks), role, _MAKES)
         yield from _grouped(steps, Role.PARTY, "makes the first step")
     elif parting.cause is Cause.START:
@@ -190,6 +193,20 @@ def _guards(
             here = guarded(program_of(run), place, rank, others, run.world_size)
             found.append((rank, None if here == place else here))
     yield from _grouped(found, Role.CULPRIT, "only on these ranks")
+
+
+def _seeds(run: Run, parting: Parting) -> list[tuple[int, Place | None]]:
+    """Where the ranks last seeded torch before the model was made, if not alike."""
+    last: dict[int, Seeded] = {}
+    for rank in parting.ranks:
+        for event in run.of(Observation, rank):
+            if event is parting.seen[rank].told:
+                break
+            if isinstance(event, Seeded) and event.stream == "torch":
+                last[rank] = event
+    unlike = len({event.seed for event in last.values()}) > 1
+    whole = len(last) == len(parting.ranks)
+    return [(rank, event.place) for rank, event in last.items() if unlike and whole]
 
 
 def _broadcasts(run: Run, rank: int) -> list[Place]:
