@@ -156,3 +156,28 @@ def test_without_callers_nothing_is_told() -> None:
         for row in rows
     ]
     assert "look alike" not in told(bare).story
+
+
+def test_ranks_whose_calls_one_shadows_for_a_while_are_together_behind() -> None:
+    source = """
+    def learn(batch):
+        dist.all_reduce(batch)
+    def joined(model, share):
+        with Join([model]):
+            for batch in share:
+                learn(batch)
+    def main(share):
+        joined(model, share)
+        joined(model, share)
+        dist.all_reduce(total)
+    """
+    learn, shadow = (f"all_reduce(4)@t.py:{n}<t.py:{{0}}" for n in ("2<t.py:6", "4"))
+    calls = [[learn] * 4, [learn] * 2 + [shadow] * 2]
+    rows = [
+        "  ".join(one.format(line) for line in (8, 9) for one in [*of, shadow])
+        for of in calls
+    ]
+    ends = ("all_reduce(1)@t.py:10!", "all_reduce(1:int8)@t.py:10!")
+    found = told([f"{row}  {end}" for row, end in zip(rows, ends, strict=True)], source)
+    assert found.why is Why.DTYPE
+    assert "look alike" not in found.story

@@ -43,6 +43,9 @@ _MOST_PASSED = 4
 _MOST_WAYS = 3
 """Of those that both take then, that must be the same."""
 
+_MOST_PAIRED = 1 << 16
+"""Calls until the fault, looked at for ways that both leave at once."""
+
 _LEAST = 2
 """Calls that the side that is ahead must have made from there on."""
 
@@ -89,6 +92,8 @@ def parted(
     for at in differ[differ < last][:_MOST_DIFFERENT].tolist():
         if at and mine[at - 1] != theirs[at - 1]:
             continue
+        if _together_again(mine[at : last + 1], theirs[at : last + 1]):
+            continue
         directions = [
             (_passed(theirs, mine, at), one, other),
             (_passed(mine, theirs, at), other, one),
@@ -99,6 +104,30 @@ def parted(
                 if found is not None:
                     return found
     return None
+
+
+def _together_again(mine: NDArray[np.int64], theirs: NDArray[np.int64]) -> bool:
+    """Whether both leave one way at one call, for where each has not gone from there.
+
+    So it is behind `Join`, which let the one shadow calls of the other. Of ranks that
+    are apart for good the one comes later to whatever the other comes to; at the end
+    they may come to unlike calls.
+    """
+    first, second = _changes(mine), _changes(theirs)
+    end = len(mine) - 1
+    ends = [came for of in (first, second) for (came, _), at in of.items() if at == end]
+    left = len(ends) == 2 and ends[0] == ends[1]
+    return left or any(second.get(change) == at for change, at in first.items())
+
+
+def _changes(ways: NDArray[np.int64]) -> dict[tuple[int, int], int]:
+    """Where one way follows another for the first time; not asked of too many."""
+    if len(ways) > _MOST_PAIRED:
+        return {}
+    found: dict[tuple[int, int], int] = {}
+    for at in (np.flatnonzero(np.diff(ways)) + 1).tolist():
+        found.setdefault((int(ways[at - 1]), int(ways[at])), at)
+    return found
 
 
 def _steps(run: Run, alignment: Alignment, rank: int) -> NDArray[np.int64]:
