@@ -230,3 +230,41 @@ def test_a_line_that_all_may_come_to_is_not_blamed_on_a_guard() -> None:
     """
     assert "rank == 0" not in told(source, drawing).story
     assert "rank == 0" in told(source, drawing, [2, 5], [6]).story
+
+
+BROKEN_OFF = """
+def train():
+    for gradient in gradients:
+        all_reduce(gradient)
+        if get_rank() == 1:
+            {leaves}
+    barrier()
+train()
+"""
+
+
+def test_a_round_before_that_ended_the_loop_for_one_rank_is_told() -> None:
+    found = told(
+        BROKEN_OFF.format(leaves="break"),
+        """
+        rank 0 | all_reduce(9)@t.py:3  all_reduce(9)@t.py:3!
+        rank 1 | all_reduce(9)@t.py:3  barrier@t.py:6...
+        """,
+    )
+    assert (found.why, found.culprits) == (Why.SKIPPED, (1,))
+    assert lines(found)[:2] == [4, 5]
+
+
+def test_who_left_a_loop_and_is_at_it_again_is_told_by_the_way_out() -> None:
+    """All are at one line, with tensors of unlike sizes."""
+    drawing = """
+        rank 0 | all_reduce(9)@t.py:3  all_reduce(4)@t.py:3!
+        rank 1 | all_reduce(9)@t.py:3  all_reduce(9)@t.py:3!
+        rank 2 | all_reduce(9)@t.py:3  all_reduce(4)@t.py:3!
+    """
+    found = told(BROKEN_OFF.format(leaves="break"), drawing)
+    assert (found.why, found.culprits) == (Why.SKIPPED, (1,))
+    assert found.certainty is Certainty.LIKELY
+    assert lines(found)[:2] == [4, 5]
+    for leaves in ("continue", "raise Odd", "count += 1"):
+        assert told(BROKEN_OFF.format(leaves=leaves), drawing).why is Why.NUMEL

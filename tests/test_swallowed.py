@@ -358,3 +358,26 @@ def test_of_two_sides_who_caught_something_on_the_way_left_the_call_out(
     (found,) = divergences(run)
     assert (found.why, found.culprits) == (why, culprits)
     assert found.certainty is Certainty.LIKELY
+
+
+@pytest.mark.parametrize(
+    ("function", "why"), [("step", Why.SWALLOWED), ("import_plots", Why.UNANSWERED)]
+)
+def test_a_message_left_out_for_a_swallowed_exception_is_told_so(
+    function: str, why: Why
+) -> None:
+    run = sketch(
+        """
+        rank 0 | send(4,peer=1)@t.py:7...
+        rank 1 | fail=OSError@d.py:3~  broadcast(4)@t.py:9...
+        """
+    )
+    failure = next(one for one in run.events(1) if isinstance(one, Failure))
+    caught = replace(failure, caught=Place("t.py", 5, function))
+    life = {
+        rank: [(at, caught if one is failure else one) for at, one in events]
+        for rank, events in run.life.items()
+    }
+    sites = [place and replace(place, function="step") for place in run.sites]
+    (divergence,) = divergences(replace(run, sites=sites, life=life))
+    assert (divergence.why, divergence.culprits) == (why, (1,))

@@ -291,7 +291,7 @@ def test_a_break_for_one_rank_has_let_it_out_of_its_loop(rank: int) -> None:
     )
     (found,) = divergences(run)
     told = {line.remark for line in found.elsewhere}
-    assert ("left this loop" in told) is (rank == 0)
+    assert ("leaves by break" in told) is (rank == 0)
     assert rank or found.culprits == (0,)
 
 

@@ -1,11 +1,12 @@
 """Messages with one side only: who is at fault, and what is not accused."""
 
 from dataclasses import replace
+from inspect import cleandoc
 
 import pytest
 
 from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.analysis.reasons import Why
+from distdoctor.analysis.reasons import Divergence, Why
 from distdoctor.catalogue import every_check
 from distdoctor.examination import conclude, examine
 from distdoctor.model.drawing import sketch
@@ -125,3 +126,46 @@ def test_what_is_left_over_is_a_warning_and_the_job_well() -> None:
         rank 1 | start=2  .                             exit=0
     """)
     assert conclude(run, examine(run, every_check())).verdict == "well"
+
+
+STAGES = """
+def exchange(peer):
+    send(peer)
+def train(rank):
+    {guard}
+    for step in range(9):
+        exchange(rank + 1)
+        all_reduce(norm)
+train(get_rank())
+barrier()
+"""
+
+
+def of_stages(guard: str, third: str) -> Divergence:
+    """Three stages: two wait in `exchange`, and the third is at the barrier."""
+    drawing = f"""
+        rank 0 | send(4,peer=1)@t.py:2<t.py:6<t.py:8...
+        rank 1 | recv(4,peer=0)@t.py:2<t.py:6<t.py:8...
+        rank 2 | {third}  barrier@t.py:9...
+    """
+    drawing = drawing.replace("recv(4,peer=0)", "send(4,peer=2)")
+    source = cleandoc(STAGES.format(guard=guard))
+    (found,) = divergences(replace(sketch(drawing), sources={"t.py": source}))
+    return found
+
+
+def test_a_stage_that_a_branch_keeps_from_all_is_told_by_it() -> None:
+    found = of_stages("if rank == 2: return", "")
+    assert (found.why, found.culprits, found.victims) == (Why.SKIPPED, (2,), (0, 1))
+    assert found.certainty is Certainty.LIKELY
+    assert found.elsewhere[0].place.line == 4
+
+
+def test_a_branch_that_lets_others_out_as_well_explains_no_message() -> None:
+    assert of_stages("if rank > 0: return", "").why is Why.UNANSWERED
+    assert of_stages("if done: return", "").why is Why.UNANSWERED
+
+
+def test_a_stage_that_has_been_behind_the_branch_is_not_told_by_it() -> None:
+    been = "all_reduce(1)/own@t.py:7<t.py:8"
+    assert of_stages("if rank == 2: return", been).why is Why.UNANSWERED

@@ -14,7 +14,12 @@ from dataclasses import dataclass
 
 from distdoctor.analysis.remembered import remembered
 from distdoctor.analysis.source.chains import call_between, chains_to
-from distdoctor.analysis.source.conditions import Condition, Kind, conditions
+from distdoctor.analysis.source.conditions import (
+    Condition,
+    Kind,
+    conditions,
+    of_rounds_before,
+)
 from distdoctor.analysis.source.program import (
     MODULE,
     Function,
@@ -232,22 +237,24 @@ def _says(value: Value) -> bool:
 def _on(sides: Sides, chain: tuple[Place, ...], call: Call) -> Parting | None:
     """The innermost condition on a chain at which the sides part.
 
-    Where there is none, that behind which a function on the chain is handed out.
+    Where there is none, that by which a round before ended a loop around the way; where
+    there is none of these, that behind which a function on the chain is handed out.
     """
-    for at, place in reversed(list(enumerate(chain))):
-        function = sides.program.at(place.file, place.line)
-        if function is None:
-            continue
-        given = Given(chain, at)
-        for condition in reversed(conditions(function, place.line)):
-            if sides.parts(condition, given):
-                return Parting(
-                    condition,
-                    chain,
-                    at,
-                    sides.singles_out(condition, given),
-                    _has_counterpart(sides, function, place.line, call, given),
-                )
+    for of_line in (conditions, of_rounds_before):
+        for at, place in reversed(list(enumerate(chain))):
+            function = sides.program.at(place.file, place.line)
+            if function is None:
+                continue
+            given = Given(chain, at)
+            for condition in reversed(of_line(function, place.line)):
+                if sides.parts(condition, given):
+                    return Parting(
+                        condition,
+                        chain,
+                        at,
+                        sides.singles_out(condition, given),
+                        _has_counterpart(sides, function, place.line, call, given),
+                    )
     for at, place in reversed(list(enumerate(chain))):
         function = sides.program.at(place.file, place.line)
         if function is not None:

@@ -27,6 +27,7 @@ from distdoctor.analysis.communication.forks import forked
 from distdoctor.analysis.communication.forwards import forward_by_some
 from distdoctor.analysis.communication.guarded import GUARD, either_way, guarded
 from distdoctor.analysis.communication.independence import independent
+from distdoctor.analysis.communication.kept_out import kept_out
 from distdoctor.analysis.communication.locks import locks
 from distdoctor.analysis.communication.membership import strangers
 from distdoctor.analysis.communication.mesh import mixed_dimensions
@@ -191,5 +192,5 @@ def _as_done(run: Run, told: Divergence) -> Divergence:
     return _read(run, told, _OF_ALL)
 
 
-_OF_ALL = (by_one_rank, with_makers, ran_out, by_the_head, departed)
+_OF_ALL = (kept_out, by_one_rank, with_makers, ran_out, by_the_head, departed)
 """What reads the source for messages, for what is passed, and for loops."""

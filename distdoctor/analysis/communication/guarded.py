@@ -117,10 +117,10 @@ def _is_one(sides: list[_Side]) -> bool:
 
 
 def _partings(run: Run, meeting: Meeting) -> list[_Side]:
-    by_way: dict[tuple[int, int], list[int]] = {}
-    for rank, row in meeting.rows.items():
-        way = run.calls[["site", "callers"]][row]
-        by_way.setdefault(way.item(), []).append(rank)
+    by_way = _split(run, meeting, "site", "callers")
+    if len(by_way) == 1 and not meeting.absent:
+        # By one way come, too, who left its loop and are at it once more.
+        by_way = _split(run, meeting, "site", "signature")
     over = {*gone(run), *standstill(run).waits}
     absent = [rank for rank in meeting.absent if rank in over]
     sides = []
@@ -133,6 +133,14 @@ def _partings(run: Run, meeting: Meeting) -> list[_Side]:
         if found is not None:
             sides.append(_Side(found, call, sorted(ranks)))
     return sides
+
+
+def _split(run: Run, meeting: Meeting, *by: str) -> dict[tuple[int, ...], list[int]]:
+    """The ranks of a meeting by what is noted of their calls."""
+    found: dict[tuple[int, ...], list[int]] = {}
+    for rank, row in meeting.rows.items():
+        found.setdefault(run.calls[[*by]][row].item(), []).append(rank)
+    return found
 
 
 def _told(
@@ -169,6 +177,7 @@ def _told(
         )
     standing = calls_at(run, fault)
     story += _elsewhere(run, standing, outside) + f". The way there: {found.way()}."
+    same_line = len(_split(run, meeting, "site")) == 1 < len(meeting.rows)
     if tie:
         story += f" ({len(members)} ranks have no majority: the source decides.)"
     return Divergence(
@@ -179,7 +188,7 @@ def _told(
         culprits=culprits,
         victims=victims,
         story=story,
-        certainty=Certainty.LIKELY if tie else Certainty.PROVED,
+        certainty=Certainty.LIKELY if tie or same_line else Certainty.PROVED,
         elsewhere=lines(found, culprits, few=few),
         details={GUARD: str(found.condition), "way": found.way()},
     )

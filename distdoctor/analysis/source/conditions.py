@@ -85,6 +85,32 @@ def conditions(function: Function, line: int) -> tuple[Condition, ...]:
     return tuple(_inside(function, function.node.body, line))
 
 
+@lru_cache(maxsize=2048)
+def of_rounds_before(function: Function, line: int) -> tuple[Condition, ...]:
+    """The ways by which a round may have ended the loops around a line, behind it.
+
+    Each is a `break` or `return`, which decides whether the line is come to once more.
+    """
+    found = _ending(function, function.node.body, line, in_loop=False)
+    return tuple(one for one in found if one.leaves in _END_A_LOOP)
+
+
+_END_A_LOOP = {_LEAVE[ast.Break], _LEAVE[ast.Return]}
+
+
+def _ending(
+    function: Function, block: Sequence[ast.stmt], line: int, *, in_loop: bool
+) -> Iterator[Condition]:
+    for statement in block:
+        if statement.lineno > line and in_loop:
+            yield from leaving(function, statement)
+        elif statement.lineno <= line <= last_line(statement):
+            part, inner = _part(statement, line)
+            loop = isinstance(statement, ast.For | ast.While | ast.AsyncFor)
+            within = in_loop or (loop and part == "body")
+            yield from _ending(function, inner, line, in_loop=within)
+
+
 def _inside(
     function: Function, block: Sequence[ast.stmt], line: int
 ) -> Iterator[Condition]:
