@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from by_rule.running import Order, Runner
+
 ROOT = Path(__file__).parent.parent
 
 DEADLINE_S = 600.0  # importing torch on a busy machine took over 30
@@ -46,6 +48,17 @@ def check(
     if "DD214" in {one["code"] for one in told["findings"]}:
         status, told, said = _check_once(folder, *arguments, through=through)
     return status, told, said
+
+
+def check_forked(
+    runner: Runner, script: Path, ranks: int, *arguments: str, options: Sequence[str]
+) -> tuple[int, dict[str, Any], str]:
+    """The same from a warm process; see the fixture `forked`."""
+    order = Order(script, ranks, arguments, BUDGET_S, tuple(options))
+    answer = runner.run(order)
+    if "DD214" in {one["code"] for one in answer["report"].get("findings", [])}:
+        answer = runner.run(order)
+    return answer["status"], answer["report"], answer.get("said", "")
 
 
 def findings_of(report: dict[str, Any], *, asked: str = "") -> list[dict[str, Any]]:

@@ -1,12 +1,19 @@
-"""Diseases in another guise than that of their patients; live, by the real command."""
+"""Diseases in another guise than that of their patients, live.
+
+From forks of one process; some as a user starts them: what they show is of an
+interpreter that begins.
+"""
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from by_rule.running import Runner
 from real_runs import (
     ROOT,
     check,
+    check_forked,
     constant,
     culprit_lines,
     findings_of,
@@ -26,15 +33,19 @@ def given(script: Path, name: str, usual: object) -> object:
     return constant(script, name) if there else usual
 
 
-def command(script: Path, state: str) -> list[str]:
-    options = given(script, "OPTIONS", [])
+def run(
+    runner: Runner, folder: Path, script: Path, state: str
+) -> tuple[int, dict[str, Any], str]:
+    ranks, options = constant(script, "RANKS"), given(script, "OPTIONS", [])
     assert isinstance(options, list)
-    return [str(script), "-n", str(constant(script, "RANKS")), *options, "--", state]
+    if given(script, "OF_A_START", usual=False):
+        return check(folder, str(script), "-n", str(ranks), *options, "--", state)
+    return check_forked(runner, script, ranks, state, options=options)
 
 
 @pytest.mark.parametrize("script", GUISES, ids=lambda path: path.stem)
-def test_the_cause_is_named_first(script: Path, tmp_path: Path) -> None:
-    status, report, said = check(tmp_path, *command(script, "sick"))
+def test_the_cause_is_named_first(script: Path, forked: Runner, tmp_path: Path) -> None:
+    status, report, said = run(forked, tmp_path, script, "sick")
     severity = given(script, "SEVERITY", "error")
     usual = "sick" if severity == "error" else "well"
     verdict = given(script, "VERDICT", usual)
@@ -51,7 +62,7 @@ def test_the_cause_is_named_first(script: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("script", GUISES, ids=lambda path: path.stem)
-def test_mended_it_is_well(script: Path, tmp_path: Path) -> None:
-    status, report, said = check(tmp_path, *command(script, "well"))
+def test_mended_it_is_well(script: Path, forked: Runner, tmp_path: Path) -> None:
+    status, report, said = run(forked, tmp_path, script, "well")
     verdict, findings = report["verdict"], findings_of(report)
     assert (status, verdict, findings) == (0, "well", []), said

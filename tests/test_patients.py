@@ -1,13 +1,15 @@
-"""Checks against their patients, healthy jobs and near misses, by the real command."""
+"""Checks against their patients and healthy jobs, by the real command; near misses."""
 
 import re
 import sys
 from pathlib import Path
 
 import pytest
+from by_rule.running import Runner
 from real_runs import (
     ROOT,
     check,
+    check_forked,
     constant,
     culprit_lines,
     findings_of,
@@ -120,16 +122,16 @@ def test_a_reference_job_is_well(job: str, options: str, tmp_path: Path) -> None
     sorted((ROOT / "tests" / "near_misses").glob("*.py")),
     ids=lambda p: p.stem,
 )
-def test_a_near_miss_is_well(script: Path, tmp_path: Path) -> None:
+def test_a_near_miss_is_well(script: Path, forked: Runner, tmp_path: Path) -> None:
     """What looks like a disease and is none: nothing is found, not even advice."""
-    ranks = str(constant(script, "RANKS"))
-    command = [str(script), "-n", ranks]
+    ranks = constant(script, "RANKS")
     if "RESTARTS" in script.read_text():
         restarts = f"--max-restarts={constant(script, 'RESTARTS')}"
         options = ["--standalone", f"--nproc-per-node={ranks}", restarts]
         torchrun = [sys.executable, "-m", "torch.distributed.run", *options]
-        command = ["--", *torchrun, str(script)]
-    status, report, said = check(tmp_path, *command)
+        status, report, said = check(tmp_path, "--", *torchrun, str(script))
+    else:
+        status, report, said = check_forked(forked, script, ranks, options=[])
     verdict, findings = report["verdict"], findings_of(report)
     assert (status, verdict, findings) == (0, "well", []), said
 

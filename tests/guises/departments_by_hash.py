@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 RANKS = 2
+OF_A_START = True
 CODE = "DD307"
 CULPRITS: list[int] = []
 

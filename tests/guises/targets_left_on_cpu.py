@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 RANKS = 2
+OF_A_START = True
 VERDICT = "unknown"
 CODE = ""
 CULPRITS: list[int] = []
