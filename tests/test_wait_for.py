@@ -282,12 +282,16 @@ def test_programs_that_fit_come_to_their_end(job: tuple[Members, Programs]) -> N
 def test_no_rank_is_called_stuck_too_early(
     job: tuple[Members, Programs], schedule: list[int]
 ) -> None:
-    """A look at any moment, whatever came first."""
+    """A look at any moment, whatever came first.
+
+    Of a broadcast whose root has given it, only the backend knows whether it will come:
+    that such a wait ends is left open, and said.
+    """
     simulator = Simulator(*job)
     for choice in schedule:
         simulator.step(choice % len(job[1]))
-    seen_early = set(standstill(simulator.recorded()).waits)
-    assert seen_early <= simulated(*job).stuck()
+    early = standstill(simulator.recorded())
+    assert early.by_send or set(early.waits) <= simulated(*job).stuck()
 
 
 @unhurried
