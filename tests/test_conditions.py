@@ -185,3 +185,20 @@ def test_a_line_that_writes_many_files_is_told_once() -> None:
     )
     assert "/d/a and 1 other files" in finding.message
     assert finding.severity is Severity.WARNING
+
+
+def test_one_result_that_keeps_the_graphs_of_its_step_grows_no_further(
+    told: list[Any],
+) -> None:
+    """As of a first step that is compared with another way to compute it."""
+    kept, first = Kept(), []
+    model = nn.Linear(3, 1)
+    for step in range(30):
+        for _ in range(12 if not step else 1):
+            loss = model(torch.ones(2, 3)).square().mean()
+            kept.backward((loss,))
+            loss.backward()
+            if not step:
+                first.append(loss)
+        kept.stepped()
+    assert not [one for one in told if isinstance(one, Retained)]

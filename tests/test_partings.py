@@ -404,3 +404,27 @@ def test_seeds_of_models_that_differ_are_located(other: int, lines: list[int]) -
     first, second = SEEDED.format(7, 1), SEEDED.format(other, 3)
     (finding,) = findings(sketch(f"rank 0 | {first}\nrank 1 | {second}"), Cause.START)
     assert [one.place.line for one in finding.locations] == lines
+
+
+def test_of_which_model_backward_gave_the_same_on_all_ranks_is_told_apart() -> None:
+    """One is sharded, and its twin is trained whole on each rank, to compare with."""
+    sharded = (
+        "trained(names=t+b,numels=8+2)  holds(names=t+b,sizes=8+2)  "
+        "gradients(step=2,own={}.0)"
+    )
+    twin = (
+        "trained(model=1,names=w+b,numels=6+2)  "
+        "holds(optimizer=1,names=w+b,sizes=6+2)  all_reduce(8)  "
+        "weights(model=1,step=2,prints=1+2,gradients=3+4)  "
+        "gradients(optimizer=1,step=2,own={}.0)"
+    )
+
+    def ranks(first: int, second: int) -> tuple[tuple[int, ...], ...]:
+        drawn = [
+            f"rank {rank} | {sharded.format(rank)}  {twin.format(own)}"
+            for rank, own in enumerate((first, second))
+        ]
+        return replicas(sketch("\n".join(drawn)))
+
+    assert ranks(5, 5) == ()
+    assert ranks(5, 6) == ((0, 1),)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
@@ -33,6 +33,9 @@ _DEPTH = 6
 
 _MANY = 8
 """Graphs alive of other than recent steps."""
+
+_KEPT_STEPS = 3
+"""Steps whose graphs must be alive: a first result that is compared may be kept."""
 
 _FROM_EARLIER = 4  # graphs of an earlier pass, alive when the next is under way
 
@@ -184,7 +187,7 @@ class Kept:
         earlier = [mark for mark in marks if mark.begun < PASSES.begun]
         under_way = self._steps - self._begun_at >= _FEW_STEPS
         crossed = under_way and len(earlier) >= _FROM_EARLIER and not self._crossed
-        if self._looks >= _MOST_LOOKS or len(marks) < _MANY:
+        if self._looks >= _MOST_LOOKS or not _are_many(marks):
             return
         if not (crossed or len(marks) >= self._most):
             return
@@ -192,7 +195,7 @@ class Kept:
         self._most = 2 * len(marks)
         gc.collect()  # what only cycles keep is not kept
         marks = self._old()
-        if len(marks) < _MANY:
+        if not _are_many(marks):
             return
         self._crossed |= crossed
         name, site = holder_of(marks, KEY)
@@ -230,6 +233,11 @@ class Kept:
     @harmless
     def _finish(self) -> None:
         self._settle()
+
+
+def _are_many(marks: Collection[_Mark]) -> bool:
+    """Whether the graphs of several steps are kept: one result keeps those of its."""
+    return len(marks) >= _MANY and len({mark.step for mark in marks}) >= _KEPT_STEPS
 
 
 KEPT = Kept()

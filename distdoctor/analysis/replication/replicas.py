@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -87,7 +88,7 @@ def averaging_gradients(run: Run, seen: Mapping[int, Moments]) -> list[tuple[int
         if len(ranks) > 1
         and _can_meet(run, ranks)
         and (
-            not _compute_alike(run, ranks)
+            not _compute_alike(run, ranks, {rank: seen[rank] for rank in ranks})
             or all(_sends_gradients(run, rank, seen[rank]) for rank in ranks)
         )
     }
@@ -208,18 +209,29 @@ def sent_in_each(run: Run, rank: int) -> NDArray[np.int64]:
     return sent
 
 
-def _compute_alike(run: Run, ranks: Sequence[int]) -> bool:
-    """Whether backward gave the same on all ranks, so that no averaging is needed."""
-    own = [
-        {
-            (one.optimizer, one.step): one.own
-            for one in run.of(Gradients, rank)
-            if one.own
-        }
-        for rank in ranks
-    ]
+def _compute_alike(run: Run, ranks: Sequence[int], seen: Mapping[int, Moments]) -> bool:
+    """Whether backward gave the same on all ranks, so that no averaging is needed.
+
+    Of other models, such as one that is sharded among ranks, it may give what differs.
+    """
+    own = []
+    for rank in ranks:
+        among = _optimizers_of(run, rank, seen[rank])
+        looks = [one for one in run.of(Gradients, rank) if one.optimizer in among]
+        own.append({(one.optimizer, one.step): one.own for one in looks if one.own})
     common = set(own[0]).intersection(*own[1:])
     return bool(common) and all(len({one[key] for one in own}) == 1 for key in common)
+
+
+def _optimizers_of(run: Run, rank: int, seen: Moments) -> set[int]:
+    """The optimizers that hold a model, by names, or else by the elements of each."""
+    holds = run.of(Holds, rank)
+    names, numels = set(seen.told.names), Counter(seen.told.numels)
+    return (
+        {one.optimizer for one in holds if names <= set(one.names)}
+        or {one.optimizer for one in holds if numels <= Counter(one.sizes)}
+        or {one.optimizer for one in run.of(Gradients, rank)}
+    )
 
 
 def _sends_gradients(run: Run, rank: int, seen: Moments) -> bool:
