@@ -28,8 +28,28 @@ One batch is split in a loop, and each part has labels of its own:
     rank 1 | cycle(words=clear+backward+drop+backward+step,batches=1,others,more=7)
            | act(word=drop)@t.py:6  exit=0
 
+What clears keeps another time than the steps, as a callback at every third batch:
+
+    rank 0 | cycle(words=clear+backward+drop+3:backward+step)@t.py:9
+           | cycle(step=2,words=clear+3:backward+drop+backward+step)@t.py:9
+           | cycle(step=3,words=clear+2:backward+drop+2:backward+step)@t.py:9
+           | act(word=drop)@t.py:6  exit=0
+    rank 1 | cycle(words=clear+backward+drop+3:backward+step)@t.py:9
+           | cycle(step=2,words=clear+3:backward+drop+backward+step)@t.py:9
+           | cycle(step=3,words=clear+2:backward+drop+2:backward+step)@t.py:9
+           | act(word=drop)@t.py:6  exit=0
+
 Well
 ----
+An attack makes as many passes at each step, which it clears:
+
+    rank 0 | cycle(words=clear+3:backward+drop+backward+step)@t.py:9
+           | cycle(step=2,words=clear+3:backward+drop+backward+step,more=4)@t.py:9
+           | act(word=drop)@t.py:6  exit=0
+    rank 1 | cycle(words=clear+3:backward+drop+backward+step)@t.py:9
+           | cycle(step=2,words=clear+3:backward+drop+backward+step,more=4)@t.py:9
+           | act(word=drop)@t.py:6  exit=0
+
 They are cleared behind the step:
 
     rank 0 | cycle(step=1,words=clear+4:backward+step,more=7)@t.py:9  exit=0
@@ -119,6 +139,9 @@ _MOST_STEPS = 0.6
 _MUCH = 0.4
 """Share of the passes that are lost: of windows of two, it is half of them."""
 
+_MUCH_AT_ALL = 0.2
+"""Likewise, where it is more of them in one window than in another."""
+
 
 def examine(run: Run) -> Iterator[Finding]:
     """Optimizers that lose what most batches give."""
@@ -134,9 +157,11 @@ def _lost(one: Course) -> Lost | None:
     least = _LEAST_OF_ALL if found and found.cycles == one.steps else _LEAST
     if found is None or found.cycles < least:
         return None
-    if found.cycles < _MOST_STEPS * one.steps or found.dropped < _MUCH * found.passes:
+    much = _MUCH_AT_ALL if found.wanders else _MUCH
+    if found.cycles < _MOST_STEPS * one.steps or found.dropped < much * found.passes:
         return None
-    return found if found.batches or found.others or found.turns else None
+    known = found.batches or found.others or found.turns or found.wanders
+    return found if known else None
 
 
 def _finding(run: Run, told: list[tuple[Course, Lost]]) -> Finding:
@@ -157,7 +182,9 @@ def _finding(run: Run, told: list[tuple[Course, Lost]]) -> Finding:
             *backward_lines(run, ranks),
         ),
         certainty=Certainty.PROVED if found.batches else Certainty.LIKELY,
-        severity=None if found.batches or found.others else Severity.WARNING,
+        severity=(
+            None if found.batches or found.others or found.wanders else Severity.WARNING
+        ),
         details={
             "passes": found.passes,
             "lost": found.dropped,

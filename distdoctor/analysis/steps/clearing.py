@@ -31,6 +31,9 @@ class Lost:
         batches: Each pass ran on a batch of its own, of one pass over a loader.
         others: Each pass ran on labels of its own, as a turn of one loop.
         turns: All are turns of one loop, on labels that may be others each time.
+        wanders: All cycles are of as many passes, and lose now more of them, now fewer:
+            what clears keeps another time than the steps. An inner loop, of an attack
+            or a task, loses as many each time.
     """
 
     passes: int
@@ -40,6 +43,7 @@ class Lost:
     batches: bool
     others: bool
     turns: bool
+    wanders: bool
 
 
 def lost(course: Course) -> Lost | None:
@@ -51,12 +55,15 @@ def lost(course: Course) -> Lost | None:
     passes = dropped = cycles = 0
     typical: Cycle | None = None
     own = True
+    sizes, left = set(), set()
     for cycle in course.cycles:
         said = [word.partition("/")[0] for word in unpacked(cycle.words)]
         count = 1 + cycle.more
         here = sum(word in {BACKWARD, SCALED} for word in said)
         used = sum(1 for _ in passes_of(cycle))
         passes += here * count
+        sizes.add(here)
+        left.add(used)
         if DROP not in said or not used or {CHANGED, TAKEN} & set(said):
             continue
         dropped += (here - used) * count
@@ -66,7 +73,13 @@ def lost(course: Course) -> Lost | None:
             typical = cycle
     if typical is None:
         return None
-    return Lost(passes, dropped, cycles, typical, own, typical.others, typical.turns)
+    wanders = len(sizes) == 1 and len(left) > 1 and max(sizes) >= _LEAST_OF_A_WINDOW
+    others, turns = typical.others, typical.turns
+    return Lost(passes, dropped, cycles, typical, own, others, turns, wanders)
+
+
+_LEAST_OF_A_WINDOW = 3
+"""Passes to a step; of two, one may be the attack and be left out now and then."""
 
 
 @dataclass(frozen=True, slots=True)
