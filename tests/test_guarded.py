@@ -268,3 +268,39 @@ def test_who_left_a_loop_and_is_at_it_again_is_told_by_the_way_out() -> None:
     assert lines(found)[:2] == [4, 5]
     for leaves in ("continue", "raise Odd", "count += 1"):
         assert told(BROKEN_OFF.format(leaves=leaves), drawing).why is Why.NUMEL
+
+
+def test_unlike_calls_of_the_two_branches_of_a_test_of_data_are_no_skipped_ones() -> (
+    None
+):
+    source = """
+    def exchange(rows):
+        if rows.numel() <= limit:
+            compact(rows)
+        else:
+            dense(rows)
+    def compact(rows):
+        all_gather(rows)
+    def dense(rows):
+        all_reduce(rows)
+    for step in range(9):
+        exchange(batch)
+    """
+    gather, reduce = (
+        f"{op}(4)@t.py:{line}<t.py:{caller}<t.py:11"
+        for op, line, caller in (("all_gather", 7, 3), ("all_reduce", 9, 5))
+    )
+    drawing = """
+        rank 0 | {0}  {0}!
+        rank 1 | {0}  {1}!
+        rank 2 | {0}  {0}!
+    """
+    found = told(source, drawing.format(gather, reduce))
+    assert (found.why, found.culprits, lines(found)) == (Why.OPERATION, (1,), [2])
+    assert found.certainty is Certainty.LIKELY
+    counted = (
+        source.replace("rows.numel() <= limit", "step % 2")
+        .replace("exchange(batch)", "exchange(step)")
+        .replace("def exchange(rows)", "def exchange(step, rows=0)")
+    )
+    assert 2 not in lines(told(counted, drawing.format(gather, reduce)))

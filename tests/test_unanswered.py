@@ -169,3 +169,24 @@ def test_a_branch_that_lets_others_out_as_well_explains_no_message() -> None:
 def test_a_stage_that_has_been_behind_the_branch_is_not_told_by_it() -> None:
     been = "all_reduce(1)/own@t.py:7<t.py:8"
     assert of_stages("if rank == 2: return", been).why is Why.UNANSWERED
+
+
+def stages(*chunks: int) -> str:
+    """Two stages: the first sends so many micro-batches a step, and four are wanted."""
+    first, second = [], []
+    for sent in chunks:
+        first += ["send(4,peer=1)@t:5"] * sent + ["recv(4,peer=1)@t:7"] * 4
+        second += ["recv(4,peer=0)@t:9"] * 4 + ["send(4,peer=0)@t:11"] * 4
+    stands = len(first) - 4
+    late = len(second) - 8 + chunks[-1]
+    mine = "  ".join(first[:stands])
+    theirs = "  ".join(second[:late])
+    return f"""
+        rank 0 | {mine}  recv(4,peer=1)@t:7...
+        rank 1 | {theirs}  recv(4,peer=0)@t:9...
+    """
+
+
+def test_a_stage_that_sends_fewer_than_in_all_steps_before_is_at_fault() -> None:
+    assert told(stages(4, 4, 3)) == (Why.UNANSWERED, (0,))
+    assert told(stages(4, 3)) == (Why.MESSAGES, ())  # once is no habit

@@ -7,7 +7,7 @@ check asks for the explanation it is named for.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -153,10 +153,33 @@ def finding(divergence: Divergence) -> Finding:
         exhibits=tuple(exhibits),
         culprits=tuple(sorted(divergence.culprits)),
         victims=tuple(sorted(divergence.victims)),
-        locations=(*divergence.elsewhere, *locations),
+        locations=(*divergence.elsewhere, *locations, *_ways(divergence)),
         certainty=divergence.certainty,
         details=details,
     )
+
+
+def _ways(divergence: Divergence) -> Iterator[Location]:
+    """By which lines one rank of each side came to its call, from where they part."""
+    by_side: dict[bool, Call] = {}
+    for rank, call in sorted(divergence.calls.items()):
+        if call.place is not None:
+            by_side.setdefault(rank in divergence.culprits, call)
+    if len(by_side) < 2:
+        return
+    mine, theirs = by_side[True], by_side[False]
+    known = {one.place for one in divergence.elsewhere}
+    known |= {call.place for call in divergence.calls.values() if call.place}
+    for call, other in ((mine, theirs), (theirs, mine)):
+        apart = [line for line in call.callers if line not in other.callers]
+        role = Role.CULPRIT if call is mine else Role.VICTIM
+        for line in apart[:_MOST_OF_A_WAY]:
+            if line not in known:
+                known.add(line)
+                yield Location(line, (call.rank,), role, "on the way to its call")
+
+
+_MOST_OF_A_WAY = 3  # the nearest to the call
 
 
 def where(group: Group, ordinal: int) -> str:

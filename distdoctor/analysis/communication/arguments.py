@@ -120,6 +120,7 @@ def with_makers(run: Run, told: Divergence) -> Divergence:
 _FOUND_BY = {
     Why.ROOT: (numbered, "computed here"),
     Why.ORDER: (gone_through, "gives the order"),
+    Why.CIRCLE: (gone_through, "gives the order"),
 }
 
 _PASSED = {Why.NUMEL, Why.DTYPE, Why.SPLITS, Why.MISFIT, *_FOUND_BY}

@@ -15,6 +15,7 @@ from distdoctor.analysis.communication.alignment import (
     alignments,
 )
 from distdoctor.analysis.communication.arguments import singled_out, with_makers
+from distdoctor.analysis.communication.branched import branched
 from distdoctor.analysis.communication.callbacks import called_back
 from distdoctor.analysis.communication.camps import camps
 from distdoctor.analysis.communication.children import in_children
@@ -55,7 +56,7 @@ from distdoctor.analysis.communication.ties import (
 from distdoctor.analysis.communication.told_apart import APART, apart
 from distdoctor.analysis.communication.turns import other_orders
 from distdoctor.analysis.communication.unanswered import left_over, unanswered
-from distdoctor.analysis.communication.uneven import ran_out
+from distdoctor.analysis.communication.uneven import ran_out, with_givers
 from distdoctor.analysis.communication.unused import unused_parameters
 from distdoctor.analysis.communication.waiting import busy, circle
 from distdoctor.analysis.reasons import SOURCE, Divergence, Why, finding
@@ -142,7 +143,11 @@ def _by_the_source(
     """That meeting, explained by a branch of the source where there is such a one."""
     if any(divergence.why in {Why.DIED, Why.CALLBACK} for divergence in told):
         return told
-    explained = guarded(run, alignment, fault) or apart(run, alignment, fault, told)
+    explained = (
+        guarded(run, alignment, fault)
+        or branched(run, alignment, fault)
+        or apart(run, alignment, fault, told)
+    )
     if explained is not None:
         return [replace(explained, details={**explained.details, SOURCE: True})]
     told = [either_way(run, fault, divergence) for divergence in told]
@@ -192,5 +197,13 @@ def _as_done(run: Run, told: Divergence) -> Divergence:
     return _read(run, told, _OF_ALL)
 
 
-_OF_ALL = (kept_out, by_one_rank, with_makers, ran_out, by_the_head, departed)
+_OF_ALL = (
+    kept_out,
+    by_one_rank,
+    with_makers,
+    ran_out,
+    by_the_head,
+    departed,
+    with_givers,
+)
 """What reads the source for messages, for what is passed, and for loops."""

@@ -86,6 +86,25 @@ def mismatch(run: Run, meeting: Meeting) -> Divergence:
     return _arguments(base, sides, tie)
 
 
+def at_one_position(run: Run, meeting: Meeting) -> Divergence:
+    """The same, where it is known that each side is at that position on purpose."""
+    sides = camps(run, meeting)
+    tie = len(sides[0].ranks) == len(sides[1].ranks)
+    calls = calls_at(run, meeting)
+    few = sorted(rank for side in sides[1:] for rank in side.ranks)
+    base = Divergence(
+        why=Why.OPERATION,
+        group=meeting.group,
+        ordinal=meeting.ordinal,
+        calls=calls,
+        culprits=() if tie else tuple(few),
+        victims=tuple(calls) if tie else sides[0].ranks,
+        story="",
+        details=_what_came_next(run, sides),
+    )
+    return _arguments(base, sides, tie)
+
+
 def _what_came_next(run: Run, sides: list[Camp]) -> dict[str, object]:
     """The calls that those made who did not stop at a refused call, by camp."""
     after = [(side, next(next_on_group(run, side.rows), None)) for side in sides]

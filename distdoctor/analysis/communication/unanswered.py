@@ -8,6 +8,7 @@ import numpy as np
 
 from distdoctor.analysis.communication import loops
 from distdoctor.analysis.communication.astray import strays
+from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.communication.deaths import died, is_victim
 from distdoctor.analysis.communication.messages import (
     FROM_ANY,
@@ -16,6 +17,7 @@ from distdoctor.analysis.communication.messages import (
     messages,
     peer_of,
 )
+from distdoctor.analysis.communication.uneven import loops_around
 from distdoctor.analysis.communication.wait_for import Wait, gone, standstill
 from distdoctor.analysis.reasons import (
     Divergence,
@@ -24,6 +26,7 @@ from distdoctor.analysis.reasons import (
     pointers,
     s,
 )
+from distdoctor.analysis.source.givers import givers
 from distdoctor.model.events import BLOCKED, Call, Ended, Event, Failure, Left, State
 from distdoctor.model.findings import Certainty, Location, Role
 from distdoctor.model.operations import OPERATIONS
@@ -84,7 +87,11 @@ def one_sided(
     Sends and receives alone close a circle by their order, unless one rank left its
     own habit; with a collective in it, the other side of a message is missing.
     """
-    strayed = [wait for wait in circle if _strayed(run, wait.row)]
+    strayed = [
+        wait
+        for wait in circle
+        if _strayed(run, wait.row) or _turned_early(run, wait.row)
+    ]
     towards = [wait for wait in circle if _is_message(run, wait.row)]
     if not towards or (len(towards) == len(circle) and len(strayed) != 1):
         return None
@@ -137,7 +144,10 @@ def _without(
             remark = "names another peer than the others do"
             elsewhere = (Location(wrong.place, (culprit,), Role.CULPRIT, remark),)
     elif culprit == peer:
-        elsewhere = _last_message(run, row, peer)
+        blocked = _blocked_row(run, peer)
+        if blocked is not None and _turned_early(run, blocked):
+            elsewhere = _short_loop(run, row, peer)
+        elsewhere += _last_message(run, row, peer)
         left = [event for event in run.of(Left, peer) if event.place]
         over = run.of(Ended, peer)
         cause = left[-1] if left else over[-1] if over else None
@@ -222,6 +232,52 @@ def _strayed(run: Run, row: int) -> bool:
     what = [_what(run, r) for r in [*before, row]]
     habits = {what[n + 1] for n in range(len(before) - 1) if what[n] == what[-2]}
     return bool(habits) and what[-1] not in habits
+
+
+def _turned_early(run: Run, row: int) -> bool:
+    """Whether a rank had fewer messages than ever before it came to such a call.
+
+    As a stage of a pipeline that sends three micro-batches, and four in all steps
+    before, and then waits for gradients.
+    """
+    calls = run.calls
+    mine = [
+        other
+        for other in run.rows_of(int(calls["rank"][row]))
+        if calls["thread"][other] == calls["thread"][row] and _is_message(run, other)
+    ]
+    if row not in mine:
+        return False
+    what = [_what(run, other) for other in mine[: mine.index(row) + 1]]
+    gaps, gap = [], 0
+    for before, one in zip([None, *what], what, strict=False):
+        if one != what[-1]:
+            gap += 1
+        elif before != one:
+            gaps.append(gap)
+            gap = 0
+    *earlier, last = gaps
+    return len(earlier) >= _HABIT and len(set(earlier)) == 1 and last < earlier[0]
+
+
+_HABIT = 2  # times that something was done just so
+
+
+def _short_loop(run: Run, row: int, peer: int) -> tuple[Location, ...]:
+    """The loop in which a rank did what it left out, and what gives it its items."""
+    calls, mine = run.calls, run.calls[row]
+    wanted = RECEIVE if mine["op"] == SEND else SEND
+    for other in reversed(run.rows_of(peer)):
+        if calls["op"][other] == wanted and peer_of(run, other) == mine["rank"]:
+            head = next(loops_around(run, run.call(other)), None)
+            if head is None:
+                return ()
+            lines = givers(program_of(run), head, peer, run.world_size)
+            return (
+                *pointers([head], (peer,), "had fewer rounds than before"),
+                *pointers(lines, (peer,), "gives the loop its items"),
+            )
+    return ()
 
 
 def _what(run: Run, row: int) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from distdoctor.analysis.reasons import (
     Why,
     pointers,
 )
+from distdoctor.analysis.source.givers import givers
 from distdoctor.analysis.source.sharding import shares
 from distdoctor.model.events import Batch, Call, Ended, Left, Place
 from distdoctor.model.findings import Certainty, Location
@@ -46,7 +47,7 @@ def ran_out(run: Run, told: Divergence) -> Divergence:
         return told
     if any(run.of(Batch, rank) for rank in told.culprits):
         return told
-    for loop in _loops_around(run, waiting[0]):
+    for loop in loops_around(run, waiting[0]):
         dealt = dealt_out(run, loop, told.culprits)
         if not dealt:
             continue
@@ -66,7 +67,22 @@ def ran_out(run: Run, told: Divergence) -> Divergence:
     return told
 
 
-def _loops_around(run: Run, call: Call) -> Iterator[Place]:
+def with_givers(run: Run, told: Divergence) -> Divergence:
+    """The same, with the user's lines that give items to the loops it tells of."""
+    if told.why not in {Why.UNEVEN, Why.SKIPPED, Why.FINISHED} or not run.sources:
+        return told
+    program = program_of(run)
+    known = {one.place for one in told.elsewhere}
+    found = [
+        Location(line, one.ranks, one.role, "gives the loop its items")
+        for one in told.elsewhere
+        for line in givers(program, one.place, one.ranks[0], run.world_size)
+        if line not in known
+    ]
+    return replace(told, elsewhere=(*told.elsewhere, *found)) if found else told
+
+
+def loops_around(run: Run, call: Call) -> Iterator[Place]:
     """Loops that lead to a call, innermost first."""
     program = program_of(run)
     for chain in ways_to(run, call):

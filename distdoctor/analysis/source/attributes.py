@@ -189,6 +189,11 @@ def _field(owner: Class, made: Spot, name: str, trail: list[Place]) -> Spot | No
     match default:
         case ast.Call(keywords=keywords) if called(default) == "field":
             for keyword in keywords:
-                if keyword.arg == "default":
-                    default = keyword.value
+                match keyword:
+                    case ast.keyword(arg="default", value=value):
+                        default = value
+                    case ast.keyword(
+                        arg="default_factory", value=ast.Lambda(body=body)
+                    ):
+                        default = body
     return Spot(default, Scene(owner.scope))

@@ -26,6 +26,9 @@ RANKS = frozenset(
 )
 """Names of functions, variables and attributes that are a process' rank."""
 
+GIVING = ast.Return | ast.Yield | ast.YieldFrom
+"""By which a function gives something back."""
+
 _MOST_VALUES = 200  # that are gone through
 
 _MOST_PLACES = 3
@@ -54,6 +57,7 @@ class Search:
         self._open: deque[tuple[ast.expr, Function, int]] = deque()
         self._known: set[int] = set()
         self._marks: list[ast.Name] = []
+        self._gone: dict[Place, None] = {}
 
     def add_argument(
         self, call: ast.Call, function: Function, name: str, position: int
@@ -77,8 +81,13 @@ class Search:
             if self._is_sought(value, function, line):
                 found.setdefault(Place(function.file, line, function.name))
                 continue
+            self._gone.setdefault(Place(function.file, line, function.name))
             self._follow(value, function)
         return list(found)
+
+    def gone(self) -> list[Place]:
+        """What was gone through and not sought, nearest to the call first."""
+        return list(self._gone)
 
     def add(self, value: ast.expr, function: Function, line: int) -> None:
         """Take a value to those that are gone through."""
@@ -110,6 +119,7 @@ class Search:
                 else:
                     self.add(use.node, use.function, use.line)
             self._unpacked(name, scope)
+            self._items(name, scope)
             if self._through_loops:
                 self._iterated(name, scope)
             if name in scope.parameters:
@@ -117,6 +127,15 @@ class Search:
             if self._program.binds(scope, name):
                 return
             scope = scope.outer
+
+    def _items(self, name: str, scope: Function) -> None:
+        """Take which items of a variable are set, and to what: `all[rank] = mine`."""
+        for node in own_nodes(scope.node):
+            match node:
+                case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=of)) as item]):
+                    if of == name:
+                        self.add(item.slice, scope, node.lineno)
+                        self.add(node.value, scope, node.lineno)
 
     def _unpacked(self, name: str, scope: Function) -> None:
         """Take what a variable is given as one of several: `a, b = both()`."""
@@ -213,7 +232,7 @@ class Search:
     def _results(self, name: str) -> None:
         for function in self._program.named(name):
             for node in own_nodes(function.node):
-                if isinstance(node, ast.Return | ast.Yield) and node.value is not None:
+                if isinstance(node, GIVING) and node.value is not None:
                     self.add(node.value, function, node.lineno)
 
 

@@ -85,6 +85,27 @@ def next_callers(chains: Iterable[Sequence[Place]]) -> list[Place]:
     return [*dict.fromkeys(chain[-2] for chain in chains if len(chain) > 1)]
 
 
+def led_by(program: Program, place: Place) -> list[Place]:
+    """The lines that call the function a line is in, and their callers, nearest first.
+
+    As far as the source has one way there; what calls `main`, or is in no function, is
+    no pointer.
+    """
+    chains = chains_to(program, place)
+    found: list[Place] = []
+    for depth in range(2, _MOST_LED + 2):
+        callers = {chain[-depth] if len(chain) >= depth else None for chain in chains}
+        caller = callers.pop()
+        function = None if caller is None else program.at(caller.file, caller.line)
+        if callers or caller is None or function is None or function.name == MODULE:
+            break
+        found.append(caller)
+    return found
+
+
+_MOST_LED = 2
+
+
 def call_between(program: Program, caller: Place, callee: Function) -> ast.Call | None:
     """The call on a line by which a function is come to; None if it is not plain."""
     function = program.at(caller.file, caller.line)

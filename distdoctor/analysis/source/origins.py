@@ -133,6 +133,8 @@ def made(program: Program, place: Place) -> list[Place]:
 def numbered(program: Program, place: Place) -> list[Place]:
     """Lines that compute which rank is named as root in a communication call.
 
+    And, behind them, those that may make what it is computed of differ among ranks.
+
     Args:
         program: The user's files.
         place: The line of the call.
@@ -143,14 +145,17 @@ def numbered(program: Program, place: Place) -> list[Place]:
             isinstance(value, ast.Call) and not [*program.named(called(value))]
         )
 
-    search = Search(program, is_sought=is_computed)
     function = program.at(place.file, place.line)
     if function is None:
         return []
-    for call in _calls_at(function, place.line):
-        for name, position in _PEERS.items():
-            search.add_argument(call, function, name, position)
-    return [one for one in search.places() if one.line != place.line]
+    found: dict[Place, None] = {}
+    for is_sought in (is_computed, _may_differ):
+        search = Search(program, is_sought=is_sought)
+        for call in _calls_at(function, place.line):
+            for name, position in _PEERS.items():
+                search.add_argument(call, function, name, position)
+        found |= dict.fromkeys(search.places())
+    return [one for one in found if one.line != place.line]
 
 
 def is_looped_root(program: Program, place: Place) -> bool:

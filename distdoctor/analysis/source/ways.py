@@ -15,7 +15,12 @@ from distdoctor.analysis.source.attributes import Attributes
 from distdoctor.analysis.source.bindings import Bindings
 from distdoctor.analysis.source.classes import Classes
 from distdoctor.analysis.source.lookups import Lookups
-from distdoctor.analysis.source.program import Program, called, calls_in
+from distdoctor.analysis.source.program import (
+    Program,
+    called,
+    calls_in,
+    own_nodes,
+)
 from distdoctor.analysis.source.ranked import Value
 from distdoctor.analysis.source.reading import Effort, Reading
 from distdoctor.analysis.source.returns import Returns
@@ -46,6 +51,25 @@ class Way:
             if (place.file, place.line) != (used.file, used.line)
         ]
         return others[:most]
+
+    def others(self) -> list[Place]:
+        """Where the function that it ends in gives something else, and what keeps it.
+
+        These are its other `return` statements, and its decorators: what was asked for
+        before may be kept.
+        """
+        function = self.end.scene.function
+        decorators = getattr(function.node, "decorator_list", [])
+        every = own_nodes(function.node)
+        returns = [one for one in every if isinstance(one, ast.Return)]
+        if len(returns) < 2:
+            return []
+        lines = sorted({one.lineno for one in (*decorators, *returns)})
+        return [
+            Place(function.file, line, function.name)
+            for line in lines
+            if line != self.end.node.lineno
+        ]
 
 
 class Ways:
@@ -99,11 +123,20 @@ class Ways:
             found += _argument(call, name, position)
         if len(found) != 1:
             return None
+        return self.of(Spot(found[0], scene))
+
+    def of(self, spot: Spot) -> Way | None:
+        """The way of a value from where it is used; None if it forks."""
         self._effort.work = 0
-        way = self._way(Spot(found[0], scene))
+        way = self._way(spot)
         if self._effort.is_spent or self._is_fork(way.end.node):
             return None  # nobody knows how it goes on
         return way
+
+    def end(self, spot: Spot) -> Spot:
+        """Where the way of a value ends, or forks."""
+        self._effort.work = 0
+        return self._end(spot)
 
     def value(self, spot: Spot) -> Value:
         """What an expression is on the rank."""

@@ -1,0 +1,104 @@
+"""Calls that do not fit, each from its own branch of one condition.
+
+    if rows.numel() <= limit:   # each rank asks its own data
+        gather(rows)            # calls all_gather
+    else:
+        dense(weight)           # calls all_reduce
+
+Neither side has left anything out: both came to a call in place of the other's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from distdoctor.analysis.communication.alignment import Alignment, Meeting
+from distdoctor.analysis.communication.branches import Given, Sides, program_of
+from distdoctor.analysis.communication.camps import camps
+from distdoctor.analysis.communication.mismatch import at_one_position
+from distdoctor.analysis.reasons import Divergence, pointers
+from distdoctor.analysis.source.conditions import Condition, Kind, conditions
+from distdoctor.analysis.source.variation import Nature, nature_of
+from distdoctor.model.events import Call, Place
+from distdoctor.model.findings import Certainty
+from distdoctor.model.run import Run, named
+
+
+def branched(run: Run, alignment: Alignment, fault: Meeting) -> Divergence | None:
+    """A mismatch of ranks that went by the two branches of one condition.
+
+    Args:
+        run: With the text of the source.
+        alignment: Of one group.
+        fault: Its first meeting that not all members made alike.
+    """
+    sides = camps(run, fault)
+    if (
+        len(sides) != 2
+        or not run.sources
+        or not _together_before(run, alignment, fault)
+    ):
+        return None
+    condition = _between(run, sides[0].call, sides[1].call)
+    if condition is None or nature_of(program_of(run), condition) is Nature.COMMON:
+        return None  # what all ranks count alike has not parted them
+    both = Sides(run, sides[0].ranks, sides[1].ranks)
+    if both.parts(condition, Given((condition.place,), 0)):
+        return None  # the rank decides, which tells more
+    told = at_one_position(run, fault)
+    few = sides[1].ranks
+    return replace(
+        told,
+        certainty=Certainty.LIKELY,
+        elsewhere=(
+            *pointers([condition.place], told.culprits or few, str(condition)),
+            *told.elsewhere,
+        ),
+        story=f"{told.story} They part at {condition.place}: `{condition}` lets "
+        f"{named(sides[0].ranks)} through, and each branch makes another call.",
+    )
+
+
+def _together_before(run: Run, alignment: Alignment, fault: Meeting) -> bool:
+    """Whether all came by one way to the call before, if there was one."""
+    at = int((alignment.ordinals < fault.ordinal).sum()) - 1
+    if at < 0:
+        return True
+    rows = list(alignment.meeting(run, at).rows.values())
+    ways = run.calls[["site", "callers"]][rows]
+    return len(set(ways.tolist())) == 1
+
+
+def _between(run: Run, call: Call, other: Call) -> Condition | None:
+    """The condition of which one branch leads to a call, and one to another.
+
+    It holds for the call; None if there is no such condition.
+    """
+    program = program_of(run)
+    for mine, theirs in zip(_way(call), _way(other), strict=False):
+        if mine == theirs:
+            continue
+        function = program.at(mine.file, mine.line)
+        if function is None or program.at(theirs.file, theirs.line) is not function:
+            return None
+        against = conditions(function, theirs.line)
+        for one in conditions(function, mine.line):
+            plain = one.kind is Kind.BRANCH and not one.opaque
+            if plain and any(_is_opposite(one, each) for each in against):
+                return one
+        return None
+    return None
+
+
+def _way(call: Call) -> tuple[Place, ...]:
+    return () if call.place is None else (*reversed(call.callers), call.place)
+
+
+def _is_opposite(one: Condition, other: Condition) -> bool:
+    return (
+        one.kind is other.kind
+        and one.place == other.place
+        and len(one.tests) == len(other.tests) == 1
+        and one.tests[0][0] is other.tests[0][0]
+        and one.tests[0][1] is not other.tests[0][1]
+    )

@@ -1,0 +1,102 @@
+"""Lines that a value comes along: by the one way there is, else by names."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from distdoctor.analysis.source.backward import Search
+from distdoctor.analysis.source.program import (
+    Function,
+    Program,
+    called,
+    calls_in,
+    own_nodes,
+)
+from distdoctor.analysis.source.spots import Scene, Spot
+from distdoctor.analysis.source.ways import Ways
+from distdoctor.model.events import Place
+
+_MOST = 4
+"""Lines of a way; more of them are no pointer."""
+
+_LONGEST = 24
+
+_DIVIDING = frozenset({"div", "div_", "true_divide", "divide", "true_divide_"})
+
+
+def trail(
+    program: Program, value: ast.expr, function: Function, rank: int, size: int
+) -> list[Place]:
+    """Lines along which a value comes to where it is used, without that line.
+
+    Args:
+        program: The user's files.
+        value: The expression, where it is used.
+        function: In which it stands.
+        rank: As which rank the source is read.
+        size: Number of ranks.
+
+    Returns:
+        The nearest first, and the one that it comes from at the end, where the way is
+        plain; else some to which the names lead.
+    """
+    way = Ways(program, rank, size).of(Spot(value, Scene(function)))
+    if way is not None:
+        lines = way.last(_LONGEST)[::-1]
+        return lines if len(lines) <= _MOST else [*lines[: _MOST - 1], lines[-1]]
+    search = Search(program, is_sought=_is_end)
+    search.add(value, function, value.lineno)
+    ends = search.places()
+    passed = dict.fromkeys([*search.gone(), *ends])
+    found = [
+        place
+        for place in passed
+        if (place.file, place.line) != (function.file, value.lineno)
+    ]
+    return found[:_MOST]
+
+
+def _is_end(value: ast.expr, _function: Function, _line: int) -> bool:
+    return isinstance(value, ast.Constant)
+
+
+def divisors(
+    program: Program, place: Place, rank: int, size: int
+) -> list[tuple[Place, list[Place]]]:
+    """What is divided by something at a line, or else in its function.
+
+    Args:
+        program: The user's files.
+        place: The line.
+        rank: As which rank the source is read.
+        size: Number of ranks.
+
+    Returns:
+        The lines that divide, each with those along which the divisor comes.
+    """
+    function = program.at(place.file, place.line)
+    if function is None:
+        return []
+    every = [*_divided_by(function)]
+    here = [one for one in every if one.lineno <= place.line <= (one.end_lineno or 0)]
+    return [
+        (
+            Place(function.file, one.lineno, function.name),
+            trail(program, one, function, rank, size),
+        )
+        for one in here or every
+    ]
+
+
+def _divided_by(function: Function) -> Iterator[ast.expr]:
+    for node in own_nodes(function.node):
+        match node:
+            case (
+                ast.BinOp(op=ast.Div(), right=value)
+                | ast.AugAssign(op=ast.Div(), value=value)
+            ):
+                yield value
+    for call in calls_in(function):
+        if called(call) in _DIVIDING and len(call.args) == 1:
+            yield call.args[0]
