@@ -72,6 +72,7 @@ from distdoctor.analysis.data.readers import (
     who_read,
 )
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.leading import with_callers
 from distdoctor.analysis.reasons import capital
 from distdoctor.model.events import Place
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
@@ -93,7 +94,7 @@ def examine(run: Run) -> Iterator[Finding]:
             exhibits=exhibits(fault),
             culprits=() if everyone else fault.has_it,
             locations=(
-                *(_asks(run, some) if fault.by_worker else ()),
+                *(with_callers(run, [*_asks(run, some)]) if fault.by_worker else ()),
                 *locations(run, some, (ITERATED, DATASET, LOADER, LOOP), fault.has_it),
             ),
             certainty=Certainty.PROVED if fault.sure else Certainty.LIKELY,

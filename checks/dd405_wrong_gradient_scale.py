@@ -145,10 +145,11 @@ from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital, s
 from distdoctor.analysis.source.chains import chains_to, next_callers
+from distdoctor.analysis.source.trails import divisors
 from distdoctor.analysis.steps.gradients import backward_lines, places, some, wrap_lines
 from distdoctor.analysis.steps.ratios import Ratio, summing_lines, wrong_ratios
 from distdoctor.analysis.steps.shrunk import Shrunk, shrunk
-from distdoctor.model.events import Event
+from distdoctor.model.events import Event, Place
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
 from distdoctor.model.observed.gradients import Gradients
 from distdoctor.model.run import Run, named
@@ -205,6 +206,15 @@ def _of_losses(found: Shrunk) -> Finding:
     )
 
 
+def _dividing(run: Run, ranks: tuple[int, ...], place: Place) -> Iterator[Location]:
+    """What the function that sums gradients divides by, and where that comes from."""
+    found = divisors(program_of(run), place, ranks[0], run.world_size)
+    for line, comes in found if len(found) == 1 else []:
+        yield Location(line, ranks, Role.CULPRIT, "divides, by something else")
+        for one in comes:
+            yield Location(one, ranks, Role.CULPRIT, "what it divides by")
+
+
 def _finding(run: Run, ratio: Ratio) -> Finding:
     ranks, last = ratio.chapter.ranks, ratio.looks[-1]
     holds = ratio.chapter.holds[0]
@@ -243,7 +253,7 @@ def _finding(run: Run, ratio: Ratio) -> Finding:
         for call in calls:
             if call.place is not None:
                 first = Location(call.place, ranks, Role.CULPRIT, "sums them")
-                lines.insert(0, first)
+                lines[:0] = [first, *_dividing(run, ranks, call.place)]
             if right and call.place is not None:
                 ways = next_callers(chains_to(program_of(run), call.place))
                 several = ways if 1 < len(ways) <= _MOST_WAYS else []

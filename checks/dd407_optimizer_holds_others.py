@@ -57,6 +57,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.leading import with_callers
 from distdoctor.analysis.reasons import pointers
 from distdoctor.analysis.steps.gradients import places, some
 from distdoctor.analysis.steps.optimizing import Missed, chosen_at, held, missed
@@ -64,6 +65,8 @@ from distdoctor.model.events import Event
 from distdoctor.model.findings import Certainty, Finding, Severity
 from distdoctor.model.observed.gradients import Holds
 from distdoctor.model.run import Run, named
+
+_LATE = "comes into the model late"
 
 CODE = "DD407"
 SEVERITY = Severity.ERROR
@@ -108,10 +111,13 @@ def _finding(run: Run, found: list[Missed]) -> Finding:
         message=message,
         exhibits=(one.event, *idle),
         culprits=() if everyone else ranks,
-        locations=(
-            *places([each.event for each in found], ranks, "comes into the model late"),
-            *(() if proved else pointers(chosen, ranks, "chooses what it holds")),
-            *places(idle or made, ranks, "makes the optimizer"),
+        locations=with_callers(
+            run,
+            [
+                *places([one.event for one in found], ranks, _LATE),
+                *(() if proved else pointers(chosen, ranks, "chooses what it holds")),
+                *places(idle or made, ranks, "makes the optimizer"),
+            ],
         ),
         certainty=Certainty.PROVED if proved else Certainty.LIKELY,
         severity=None if proved else Severity.WARNING,

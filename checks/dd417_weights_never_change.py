@@ -178,13 +178,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from distdoctor.analysis.evidence import ended_well, require_whole
-from distdoctor.analysis.reasons import capital, s
+from distdoctor.analysis.reasons import capital, pointers, s
 from distdoctor.analysis.replication.exchanged import exchanging_parameters
 from distdoctor.analysis.replication.replicas import replicas
 from distdoctor.analysis.steps.clearing import Emptied, emptied, only_drops
 from distdoctor.analysis.steps.courses import Course, courses, lines_of
 from distdoctor.analysis.steps.gradients import backward_lines, places, some
-from distdoctor.analysis.steps.makers import loss_lines
+from distdoctor.analysis.steps.makers import loss_lines, zeroed_at
 from distdoctor.analysis.steps.optimizing import (
     Stepless,
     Unchanged,
@@ -444,7 +444,9 @@ def _still(run: Run, found: list[Unchanged]) -> Finding:
     last = one.seen[-1]
     backward = backward_lines(run, ranks)
     # What makes gradients zero stands before the loss, or is it.
-    losses = loss_lines(run, backward, ranks) if found[0].zero else []
+    zero = found[0].zero
+    losses = loss_lines(run, backward, ranks) if zero else []
+    zeroed = pointers(zeroed_at(run) if zero else [], ranks, "sets to zero")
     return Finding(
         message=(
             f"{named(ranks).capitalize()}: none of the {len(one.holds.names)} "
@@ -456,6 +458,7 @@ def _still(run: Run, found: list[Unchanged]) -> Finding:
         culprits=() if set(ranks) == set(run.seen) else ranks,
         locations=(
             *places([one.holds], ranks, "makes the optimizer"),
+            *zeroed,
             *losses,
             *places([last], ranks, "steps"),
             *backward,

@@ -122,12 +122,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import ceil
 
+from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital
+from distdoctor.analysis.source.trails import divisors
 from distdoctor.analysis.steps.gradients import backward_lines, places
 from distdoctor.analysis.steps.windows import Fate, Remainder, remainders
 from distdoctor.model.events import Event
-from distdoctor.model.findings import Certainty, Finding, Severity
+from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
 from distdoctor.model.observed.gradients import Window
 from distdoctor.model.run import Run, named
 
@@ -147,6 +149,15 @@ def examine(run: Run) -> Iterator[Finding]:
     require_whole(run)
 
 
+def _divided_by(run: Run, ranks: tuple[int, ...]) -> Iterator[Location]:
+    """Where the number comes from by which each loss is divided."""
+    for backward in backward_lines(run, ranks):
+        found = divisors(program_of(run), backward.place, ranks[0], run.world_size)
+        for _, comes in found if len(found) == 1 else []:
+            for one in comes:
+                yield Location(one, ranks, Role.CULPRIT, "what each loss is divided by")
+
+
 def _finding(run: Run, found: Sequence[Remainder]) -> Finding:
     one, ranks = found[0], tuple(each.rank for each in found)
     windows: list[Event] = [each.windows[0] for each in found]
@@ -157,6 +168,7 @@ def _finding(run: Run, found: Sequence[Remainder]) -> Finding:
     dropped = one.fate is Fate.DROPPED
     lines = [
         *(steps if dropped else ends),  # beside it belongs a step for the rest
+        *(_divided_by(run, ranks) if one.fate is Fate.MISDIVIDED else ()),
         *(ends if dropped else steps),
         *backward_lines(run, ranks),
         *places(loops, ranks, "the loop"),

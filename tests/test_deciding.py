@@ -48,7 +48,7 @@ ALWAYS = """def train(model, window):
     [
         (IN_PLACE, 4, [3]),
         (BY_BRANCH, 7, [4]),
-        (BY_HELPERS, 6, [3, 4]),
+        (BY_HELPERS, 6, [3, 4, 9]),
         (ALWAYS, 2, []),
     ],
 )

@@ -94,6 +94,17 @@ def test_a_sampler_of_the_users_own_may_have_heard() -> None:
     assert speaking(UNHEARD, own + GUARDED) == []
 
 
+def test_torchs_sampler_behind_one_of_the_users_own_has_not_heard() -> None:
+    own = "class Batches:\n    def set_epoch(self, epoch): pass\n"
+    told = UNHEARD.replace("made=1", "made=1+2").replace(
+        "rank 0 |",
+        "rank 0 | made(number=2,role=sampler,kind=Batches)@t.py:6\n           |",
+    )
+    assert [line for line, _ in speaking(told, own + GUARDED)] == [5, 6]
+    alone = UNHEARD.replace("kind=DistributedSampler", "kind=Batches")
+    assert speaking(alone, own + GUARDED) == []
+
+
 SAME = """
     rank 0 | wrap=ddp:a
            | made(number=1,role=sampler,kind=DistributedSampler)@t.py:5

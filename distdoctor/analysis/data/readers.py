@@ -82,8 +82,12 @@ def shares_come_from(
             assert place is not None
             for name, position in names.items():
                 way = ways.argument(place, name, position, kind)
-                if way is not None and not _is_asked(way.end.node):
+                if way is None:
+                    continue
+                if not _is_asked(way.end.node):
                     found |= dict.fromkeys(way.last(_MOST_STEPS))
+                elif split != {run.world_size}:  # it was not that which was given
+                    found |= dict.fromkeys(way.others())
     lines = list(found) if len(found) <= _MOST_ORIGINS else []
     return tuple(Location(line, who, Role.CULPRIT, "comes from here") for line in lines)
 
@@ -112,7 +116,8 @@ def unheard(
 ) -> tuple[Location, ...]:
     """Lines that speak of `set_epoch`, where no epoch has come to the sampler.
 
-    A sampler with a `set_epoch` of the user's own may have heard it there, unseen.
+    A sampler with a `set_epoch` of the user's own may have heard it there, unseen; that
+    of torch, which it may go through, has not.
     """
     made = [each for one in passes for each in one.made]
     heard = any(each.role == SET_EPOCH for each in made)
@@ -121,7 +126,8 @@ def unheard(
         return ()
     program = program_of(run)
     own = {function.name.split(".")[-2:][0] for function in program.named("set_epoch")}
-    if own & {each.kind for each in made}:
+    kinds = {each.kind for each in made}
+    if own & kinds and _OF_TORCH not in kinds - own:
         return ()
     who = tuple(sorted(ranks)) or tuple(sorted({one.rank for one in passes}))
     remark = f"does not reach the sampler read at line {place.line}"
@@ -130,6 +136,8 @@ def unheard(
         for line in origins.speaking_of(program, "set_epoch")[:_MOST_ORIGINS]
     )
 
+
+_OF_TORCH = "DistributedSampler"
 
 _DRAWING = origins.ORDERING | origins.SEEDING
 

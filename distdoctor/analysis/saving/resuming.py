@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from distdoctor.analysis.leading import with_callers
 from distdoctor.analysis.reasons import capital
 from distdoctor.analysis.saving.files import short
 from distdoctor.analysis.saving.legs import Resume, resumes
@@ -48,10 +49,10 @@ def incomplete(run: Run) -> Iterator[Finding]:
             found.setdefault(key, []).append(one)
     everyone = {resume.rank for resume in resumes(run)}
     for several in found.values():
-        yield _finding(several, everyone)
+        yield _finding(run, several, everyone)
 
 
-def _finding(several: list[Forgotten], everyone: set[int]) -> Finding:
+def _finding(run: Run, several: list[Forgotten], everyone: set[int]) -> Finding:
     first = several[0]
     ranks = sorted({one.resume.rank for one in several})
     partly = len(ranks) < len(everyone)
@@ -66,9 +67,12 @@ def _finding(several: list[Forgotten], everyone: set[int]) -> Finding:
         message=f"{who}{story}.",
         exhibits=first.exhibits,
         culprits=tuple(ranks) if partly else (),
-        locations=tuple(
-            Location(place, tuple(ranks), role, remark)
-            for place, remark in seen.items()
+        locations=with_callers(
+            run,
+            [
+                Location(place, tuple(ranks), role, remark)
+                for place, remark in seen.items()
+            ],
         ),
         certainty=first.certainty,
         details={"state": first.what, "file": first.resume.source.file} | first.details,

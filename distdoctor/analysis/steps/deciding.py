@@ -13,12 +13,14 @@ from distdoctor.model.run import Run
 
 _TOLD = "no_sync"
 
+_MOST = 4  # lines
+
 
 def deciding(run: Run, place: Place) -> list[Place]:
     """The comparisons by which a line calls `no_sync`, or does not.
 
     From the tests around the call back to what makes them, through variables,
-    parameters, and functions of the user's.
+    parameters, and functions of the user's; and lines of other functions on the way.
 
     Args:
         run: With the text of the source.
@@ -34,7 +36,9 @@ def deciding(run: Run, place: Place) -> list[Place]:
             search.add(test, condition.function, test.lineno)
     for test in _choices(function, place.line):
         search.add(test, function, test.lineno)
-    return search.places()
+    found = search.places()
+    asked = [one for one in search.gone() if one.function != function.name]
+    return [*dict.fromkeys([*found, *asked])][:_MOST]
 
 
 def _choices(function: Function, line: int) -> list[ast.expr]:

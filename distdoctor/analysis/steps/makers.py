@@ -89,6 +89,39 @@ def saved_without(run: Run, part: str) -> list[Place]:
     return found[:_MOST_LINES]
 
 
+def zeroed_at(run: Run) -> list[Place]:
+    """Lines that set parameters to zero, in all files; none if there are many.
+
+    Factors of a product that are all zero have gradients of zero.
+
+    Args:
+        run: Whose source is read.
+    """
+    found = [
+        Place(file, node.lineno)
+        for file, text in run.sources.items()
+        for node in ast.walk(parsed(text))
+        if isinstance(node, ast.Call) and _sets_to_zero(node)
+    ]
+    return found if len(found) <= _MOST_LINES else []
+
+
+def _sets_to_zero(call: ast.Call) -> bool:
+    if "grad" in ast.unparse(call):
+        return False
+    match call:
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+            last = call.args[-1] if call.args else None
+            zero = isinstance(last, ast.Constant) and last.value == 0
+            made = isinstance(last, ast.Call) and _last(last.func) == "zeros"
+            return (
+                name in {"zeros_", "zero_"}
+                or (name in {"constant_", "fill_"} and zero)
+                or (name == "Parameter" and made)
+            )
+    return False
+
+
 class _Source:
     """All files of a run, as trees."""
 
