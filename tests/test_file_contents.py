@@ -1,5 +1,7 @@
 """What a saved object holds, by its form."""
 
+import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -101,6 +103,15 @@ def test_a_file_is_known_by_its_path(tmp_path: Path) -> None:
     with file.open("wb") as opened:
         assert file_of(opened) == str(file)
     assert not file_of(3)
+    handle, scratch = tempfile.mkstemp(dir=tmp_path)
+    with os.fdopen(handle, "wb") as opened:
+        assert file_of(opened) == scratch
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as source, os.fdopen(writing, "wb") as sink:
+        assert not file_of(source)
+        assert not file_of(sink)
+    with tempfile.TemporaryFile(dir=tmp_path) as nameless:
+        assert not file_of(nameless)
 
 
 def test_what_is_a_ranks_own_has_another_fingerprint() -> None:

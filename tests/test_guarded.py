@@ -4,7 +4,7 @@ from dataclasses import replace
 from inspect import cleandoc
 
 from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.analysis.reasons import Divergence, Why
+from distdoctor.analysis.reasons import Divergence, Why, finding
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Place
 from distdoctor.model.findings import Certainty
@@ -304,3 +304,21 @@ def test_unlike_calls_of_the_two_branches_of_a_test_of_data_are_no_skipped_ones(
         .replace("def exchange(rows)", "def exchange(step, rows=0)")
     )
     assert 2 not in lines(told(counted, drawing.format(gather, reduce)))
+
+
+def test_each_side_tells_its_way_to_its_call() -> None:
+    """From where the ways part, at most three lines of it."""
+    found = told(
+        "pass\n",
+        """
+        rank 0 | all_reduce(9)@t.py:1<t.py:3<t.py:9  all_reduce(1)@u.py:2<t.py:4<t.py:9!
+        rank 1 | all_reduce(9)@t.py:1<t.py:3<t.py:9  all_reduce(9)@t.py:1<t.py:3<t.py:9!
+        rank 2 | all_reduce(9)@t.py:1<t.py:3<t.py:9  all_reduce(9)@t.py:1<t.py:3<t.py:9!
+        """,
+    )
+    ways = [
+        (str(one.place), one.ranks)
+        for one in finding(found).locations
+        if one.remark == "on the way to its call"
+    ]
+    assert ways == [("t.py:4", (0,)), ("t.py:3", (1,))]

@@ -75,6 +75,22 @@ def test_a_root_is_followed_to_what_computes_it() -> None:
     assert not is_looped_root(program, place)
 
 
+def test_what_a_rank_stores_of_its_own_is_told_behind_what_computes() -> None:
+    program, place = read("""
+        class Scoreboard:
+            def share(self, value):
+                scores = gather(value)
+                scores[self.rank] = value
+                return scores
+            def leader(self, value):
+                return int(self.share(value).argmin())
+        def adopt(root):
+            broadcast(flat, src=root)  # call
+        adopt(board.leader(value))
+    """)
+    assert [one.line for one in numbered(program, place)] == [7, 4]
+
+
 def test_a_loop_through_the_roots_is_an_order() -> None:
     assert is_looped_root(
         *read("""

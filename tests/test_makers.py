@@ -1,6 +1,7 @@
 """Lines where a loss of backward, or the dictionary of a checkpoint, was made."""
 
 from dataclasses import replace
+from textwrap import dedent
 
 import pytest
 
@@ -8,6 +9,7 @@ from distdoctor.analysis.steps.makers import (
     losses_made,
     mean_loss_lines,
     saved_without,
+    zeroed_at,
 )
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Place
@@ -129,3 +131,15 @@ def test_a_loss_may_be_made_in_another_file() -> None:
 )
 def test_a_dictionary_that_lacks_a_part_is_found(source: str, lines: list[int]) -> None:
     assert [one.line for one in saved_without(run_of(source), "scal")] == lines
+
+
+def test_lines_that_set_parameters_to_zero() -> None:
+    source = """
+    nn.init.zeros_(low)
+    nn.init.constant_(bias, 0.1)
+    weight.grad.zero_()
+    self.up = nn.Parameter(torch.zeros(4))
+    weight.fill_(0)
+    """
+    run = replace(sketch("rank 0 | ."), sources={"t.py": dedent(source).lstrip()})
+    assert [place.line for place in zeroed_at(run)] == [1, 4, 5]

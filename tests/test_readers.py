@@ -145,6 +145,27 @@ def test_the_number_of_shares_is_told_where_it_is_not_that_of_the_readers() -> N
     assert [location.place.line for location in told] == [2]
 
 
+def test_what_is_kept_from_before_the_group_is_told_where_it_is_kept() -> None:
+    """The function would answer rightly, and its first answer is kept."""
+    source = """
+@cache
+def topology():
+    if is_initialized():
+        return Topology(get_rank(), get_world_size())
+    return Topology(0, 1)
+class Topology(NamedTuple):
+    rank: int
+    size: int
+sampler = DistributedSampler(data, topology().size, topology().rank)
+"""
+    drawing = SAME.replace("replicas=2", "replicas=1").replace("t.py:5", "t.py:10")
+    run = replace(sketch(drawing), sources={"t.py": source})
+    told = shares_come_from(run, [*passes(run, 0), *passes(run, 1)], [])
+    assert [location.place.line for location in told] == [2, 6]
+    right = replace(sketch(SAME.replace("t.py:5", "t.py:10")), sources=run.sources)
+    assert not shares_come_from(right, [*passes(right, 0), *passes(right, 1)], [])
+
+
 BY_WORKER = """
 rank 0 | wrap=ddp:a  read(contents=11-14+11-14,steps=3,iterable,workers=2)@t.py:9
 rank 1 | wrap=ddp:a  read(contents=21-24+21-24,steps=3,iterable,workers=2)@t.py:9

@@ -1,5 +1,7 @@
 """What resumed jobs lack, in shapes that the manuals do not show."""
 
+from dataclasses import replace
+
 import pytest
 
 from distdoctor.analysis.saving.loading import in_vain
@@ -83,3 +85,28 @@ def test_only_the_ranks_that_lack_a_part_are_named() -> None:
 )
 def test_a_load_is_in_vain_only_if_the_names_say_so(given: str, lost: int) -> None:
     assert len(list(in_vain(sketch(f"rank 0 | {given}")))) == lost
+
+
+def test_what_calls_the_helpers_that_restore_and_make_is_told() -> None:
+    """There the calls can be moved: the scheduler is made behind what restores."""
+    source = """
+def restore():
+    model.load_state_dict(kept)
+def configure():
+    return Schedule(optimizer)
+def session():
+    restore()
+    configure()
+session()
+"""
+    run = sketch("""
+        rank 0 | continued
+               | stored(file=c,parts=optimizer+scheduler,position=4,schedule=7)  barrier
+               | opened(file=c,parts=optimizer+scheduler,position=4,schedule=7)@t.py:3
+               | given(what=model,matched=4)  given(what=optimizer)@t.py:3
+               | scheduled(kind=StepLR,number=1)@t.py:5
+               | continued(filled,position=0,schedule=7,scheduler=1)
+    """)
+    (found,) = incomplete(replace(run, sources={"t.py": source}))
+    leading = [one.place.line for one in found.locations if one.remark == "leads there"]
+    assert leading == [7, 8]

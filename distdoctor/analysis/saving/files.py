@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePosixPath
 
+from distdoctor.analysis.leading import with_all_callers
 from distdoctor.analysis.reasons import capital
 from distdoctor.analysis.saving.order import is_ordered
 from distdoctor.model.events import Place
@@ -127,9 +128,12 @@ def _contest(
         ),
         exhibits=race,
         culprits=() if everyone else tuple(ranks),
-        locations=tuple(
-            Location(place, tuple(who), role, "writes the file")
-            for place, who in places.items()
+        locations=with_all_callers(
+            run,
+            [
+                Location(place, tuple(who), role, "writes the file")
+                for place, who in places.items()
+            ],
         ),
         details={"file": file},
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from distdoctor.analysis.leading import with_all_callers
 from distdoctor.analysis.reasons import capital
 from distdoctor.analysis.saving.files import Written, short, written
 from distdoctor.analysis.saving.order import is_ordered
@@ -96,9 +97,12 @@ def _told(run: Run, turn: dict[int, Written]) -> Finding:
         ),
         exhibits=tuple(one.stored for one in turn.values())[:_MOST_SHOWN],
         culprits=() if everyone else tuple(turn),
-        locations=tuple(
-            Location(place, tuple(who), Role.PARTY, remark)
-            for (place, remark), who in places.items()
+        locations=with_all_callers(
+            run,
+            [
+                Location(place, tuple(who), Role.PARTY, remark)
+                for (place, remark), who in places.items()
+            ],
         ),
         certainty=Certainty.LIKELY,
         severity=Severity.WARNING,

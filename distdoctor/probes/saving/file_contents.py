@@ -220,6 +220,10 @@ def file_of(target: Any) -> str:
     """The path behind what torch.save and torch.load take; "" if that is no file."""
     if not isinstance(target, (str, bytes, os.PathLike)):
         target = getattr(target, "name", None)
+    if isinstance(target, int):  # of `os.fdopen`, as behind `tempfile.mkstemp`
+        target = os.path.realpath(f"/proc/self/fd/{target}")
+        if not os.path.isfile(target):  # noqa: PTH113 - a pipe, or it has no name
+            return ""
     if not isinstance(target, (str, bytes, os.PathLike)):
         return ""
     file = os.path.realpath(os.fsdecode(target))
