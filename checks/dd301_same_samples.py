@@ -147,7 +147,8 @@ def examine(run: Run) -> Iterator[Finding]:
     for fault in faults(run, Why.SAME):
         some = fault.meeting.passes
         everyone = len(fault.sharing) == len(some)
-        ways = (SAMPLER, LOADER, LOOP) if some[0].read.replicas else (LOADER, LOOP)
+        own = (SAMPLER,) if some[0].read.replicas else ()
+        ways = (*own, LOADER, SAMPLER, LOOP)
         order = "in the same order" if fault.in_order else "each in its own order"
         sharded = any(one.how == "fsdp" for one in run.of(Wrapped, some[0].rank))
         if not fault.in_order and all(one.read.generated for one in some):

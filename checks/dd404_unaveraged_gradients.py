@@ -217,6 +217,7 @@ from distdoctor.analysis.steps.gradients import (
     wrap_lines,
 )
 from distdoctor.analysis.steps.left_out import left_out
+from distdoctor.analysis.steps.makers import loss_lines
 from distdoctor.analysis.steps.multiples import multiples
 from distdoctor.analysis.steps.ratios import summing_lines
 from distdoctor.model.events import Call
@@ -355,6 +356,7 @@ def _lines(run: Run, one: Apart, certainty: Certainty) -> list[Location]:
     ]
     if certainty is Certainty.PROVED:
         called = places(bare, ranks, "calls the model without its wrapper")
+        called += [] if bare else loss_lines(run, backward_lines(run, ranks), ranks)
         return [*called, *around, *wrap_lines(run, ranks), *made]
     if one.shared:
         calls = summing_lines(run, ranks)[:1]

@@ -139,13 +139,15 @@ Where a loss is divided by a count of all ranks, multiply it by the number of ra
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator
 
 from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital, s
+from distdoctor.analysis.reasons import capital, pointers, s
 from distdoctor.analysis.source.chains import chains_to, next_callers
-from distdoctor.analysis.source.trails import divisors
+from distdoctor.analysis.source.trails import divided_by, divisors
 from distdoctor.analysis.steps.gradients import backward_lines, places, some, wrap_lines
 from distdoctor.analysis.steps.ratios import Ratio, summing_lines, wrong_ratios
 from distdoctor.analysis.steps.shrunk import Shrunk, shrunk
@@ -215,6 +217,23 @@ def _dividing(run: Run, ranks: tuple[int, ...], place: Place) -> Iterator[Locati
             yield Location(one, ranks, Role.CULPRIT, "what it divides by")
 
 
+def _by_ranks(run: Run) -> list[Place]:
+    """Lines that divide by the number of ranks, by its name, where there are few."""
+    program = program_of(run)
+    found = [
+        Place(function.file, value.lineno, function.name)
+        for function in program.functions
+        for value in divided_by(function)
+        if _RANKS.search(ast.unparse(value))
+    ]
+    return found if len(found) <= _MOST_DIVIDING else []
+
+
+_RANKS = re.compile(r"world|get_world_size|n_?ranks|num_replicas|n_?gpus")
+
+_MOST_DIVIDING = 4
+
+
 def _finding(run: Run, ratio: Ratio) -> Finding:
     ranks, last = ratio.chapter.ranks, ratio.looks[-1]
     holds = ratio.chapter.holds[0]
@@ -261,6 +280,8 @@ def _finding(run: Run, ratio: Ratio) -> Finding:
                     Location(one, ranks, Role.CULPRIT, "one way there; not all divide")
                     for one in several
                 ]
+    else:
+        lines[:0] = pointers(_by_ranks(run), ranks, "divides by the number of ranks")
     return Finding(
         message=message,
         exhibits=tuple(exhibits),

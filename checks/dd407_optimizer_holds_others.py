@@ -27,6 +27,11 @@ The optimizer was made of a model that is not the one that is trained:
            | gradients(step=2,weights=7,prints=0,passes=1)
            | forgotten(names=b,step=8)  exit=0
 
+Its groups are generators that a log line has gone through, and it holds nothing:
+
+    rank 0 | holds(kind=AdamW)@t.py:5  gradients(step=1,passes=1)
+           | gradients(step=2,passes=1)  forgotten(names=b,step=4)  exit=0
+
 Well
 ----
 Another optimizer holds them, and was made later:
@@ -92,17 +97,20 @@ def _finding(run: Run, found: list[Missed]) -> Finding:
         f"{len(one.names)} parameters ({some(one.names)}) get gradients on "
         f"{named(ranks)}, and no optimizer holds them at step {one.event.step}"
     )
+    empty = [each.holds for each in held(run, one.event.rank) if not each.holds.names]
     if one.idle is not None:
         what = "that are in no model" if "?" in one.idle_names else "without a gradient"
         message += (
             f"; {one.idle.holds.kind or 'one'} holds {len(one.idle_names)} parameters "
             f"{what} instead"
         )
+    elif empty:
+        message += f"; {empty[0].kind} makes steps, and holds nothing at all"
     elif one.event.late:
         message += "; they came into the model when the optimizer was made already"
     else:
         message += ", unless they are to stay as they are"
-    proved = one.idle is not None or one.event.late
+    proved = one.idle is not None or one.event.late or bool(empty)
     holds = [each.holds for each in held(run, one.event.rank)]
     chosen = dict.fromkeys(place for each in holds for place in chosen_at(run, each))
     made: list[Event] = [*holds]
@@ -115,7 +123,11 @@ def _finding(run: Run, found: list[Missed]) -> Finding:
             run,
             [
                 *places([one.event for one in found], ranks, _LATE),
-                *(() if proved else pointers(chosen, ranks, "chooses what it holds")),
+                *(
+                    ()
+                    if proved and not empty
+                    else pointers(chosen, ranks, "chooses what it holds")
+                ),
                 *places(idle or made, ranks, "makes the optimizer"),
             ],
         ),

@@ -97,6 +97,7 @@ search's suggestion), broadcast: `dist.broadcast_object_list([settings], src=0)`
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.evidence import require_whole
@@ -111,9 +112,11 @@ from distdoctor.analysis.replication.hyperparameters import (
 )
 from distdoctor.analysis.source.origins import origins
 from distdoctor.analysis.steps.schedules import (
+    counting,
     given_metrics,
     unequally_asked,
     unequally_long,
+    unequally_made,
 )
 from distdoctor.model.events import Event, Place
 from distdoctor.model.findings import Finding, Location, Role, Severity
@@ -171,6 +174,22 @@ def _finding(run: Run, one: Differing) -> Finding:
         hints.append(f"{kind} was made for so many calls: {_values(lengths)}")
         exhibits += list(long.values())[:_MOST_SHOWN]
         locations = [*_making(run, long), *locations]
+    elif made_with := (
+        unequally_made(run, first.optimizer, one.ranks) if not asked else {}
+    ):
+        numbers = {
+            rank: ", ".join(map(str, told.numbers)) for rank, told in made_with.items()
+        }
+        kind = next(iter(made_with.values())).kind
+        hints.append(f"{kind} was made with these numbers: {_values(numbers)}")
+        exhibits += list(made_with.values())[:_MOST_SHOWN]
+        making = _making(run, made_with)
+        counts = [
+            replace(each, place=line, remark="counts, on each rank for itself")
+            for each in making
+            for line in counting(program_of(run), each.place)
+        ]
+        locations = [*making, *counts, *locations]
     elif asked:
         calls = {rank: str(told.calls) for rank, told in asked.items()}
         kind = next(iter(asked.values())).kind
@@ -255,7 +274,7 @@ def _making(run: Run, long: dict[int, Schedule]) -> list[Location]:
                 if rank not in its:
                     its.append(rank)
     return [
-        Location(place, tuple(who), Role.PARTY, "makes the schedule, of that length")
+        Location(place, tuple(who), Role.PARTY, "makes the schedule")
         for place, who in ranks.items()
     ]
 

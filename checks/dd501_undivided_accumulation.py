@@ -99,12 +99,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.reasons import capital, s
+from distdoctor.analysis.source.trails import multipliers
 from distdoctor.analysis.steps.gradients import backward_lines, places
 from distdoctor.analysis.steps.makers import loss_lines
 from distdoctor.analysis.steps.weighing import MUCH_LARGER, Undivided, undivided
-from distdoctor.model.findings import Certainty, Finding, Severity
+from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
 from distdoctor.model.observed.gradients import Weighed
 from distdoctor.model.run import Run, named
 
@@ -142,6 +144,7 @@ def _finding(run: Run, found: Sequence[Undivided]) -> Finding:
         exhibits=one.seen[:2],
         locations=(
             *backward,
+            *_weights(run, backward, ranks),
             *loss_lines(run, backward, ranks),
             *places(steps, ranks, "steps with the sum"),
         ),
@@ -155,3 +158,16 @@ def _finding(run: Run, found: Sequence[Undivided]) -> Finding:
             "adaptive": one.adaptive,
         },
     )
+
+
+def _weights(
+    run: Run, backward: Sequence[Location], ranks: tuple[int, ...]
+) -> list[Location]:
+    """Where the numbers come from that losses are multiplied by."""
+    program = program_of(run)
+    lines = dict.fromkeys(
+        line
+        for one in backward
+        for line in multipliers(program, one.place, ranks[0], run.world_size)
+    )
+    return [Location(one, ranks, Role.CULPRIT, "weighs the loss") for one in lines]

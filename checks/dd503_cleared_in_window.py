@@ -39,6 +39,23 @@ What clears keeps another time than the steps, as a callback at every third batc
            | cycle(step=3,words=clear+2:backward+drop+2:backward+step)@t.py:9
            | act(word=drop)@t.py:6  exit=0
 
+It clears after every sixth pass, and some windows of four lose half of theirs:
+
+    rank 0 | cycle(words=4:backward+step)@t.py:9
+           | cycle(step=2,words=clear+2:backward+drop+2:backward+step)@t.py:9
+           | cycle(step=3,words=clear+4:backward+drop+step)@t.py:9
+           | cycle(step=4,words=4:backward+step)@t.py:9
+           | cycle(step=5,words=clear+2:backward+drop+2:backward+step)@t.py:9
+           | cycle(step=6,words=clear+4:backward+drop+step)@t.py:9
+           | act(word=drop)@t.py:6  exit=0
+    rank 1 | cycle(words=4:backward+step)@t.py:9
+           | cycle(step=2,words=clear+2:backward+drop+2:backward+step)@t.py:9
+           | cycle(step=3,words=clear+4:backward+drop+step)@t.py:9
+           | cycle(step=4,words=4:backward+step)@t.py:9
+           | cycle(step=5,words=clear+2:backward+drop+2:backward+step)@t.py:9
+           | cycle(step=6,words=clear+4:backward+drop+step)@t.py:9
+           | act(word=drop)@t.py:6  exit=0
+
 Well
 ----
 An attack makes as many passes at each step, which it clears:
@@ -155,10 +172,11 @@ def examine(run: Run) -> Iterator[Finding]:
 def _lost(one: Course) -> Lost | None:
     found = lost(one)
     least = _LEAST_OF_ALL if found and found.cycles == one.steps else _LEAST
-    if found is None or found.cycles < least:
+    if found is None or (found.cycles < least and not found.every):
         return None
     much = _MUCH_AT_ALL if found.wanders else _MUCH
-    if found.cycles < _MOST_STEPS * one.steps or found.dropped < much * found.passes:
+    share = 0.0 if found.every else _MOST_STEPS
+    if found.cycles < share * one.steps or found.dropped < much * found.passes:
         return None
     known = found.batches or found.others or found.turns or found.wanders
     return found if known else None

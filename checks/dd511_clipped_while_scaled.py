@@ -95,10 +95,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital
+from distdoctor.analysis.reasons import capital, pointers
 from distdoctor.analysis.steps.gradients import backward_lines, places
 from distdoctor.analysis.steps.scaling import Clip, clips
+from distdoctor.model.events import Place
 from distdoctor.model.findings import Certainty, Finding, Severity
 from distdoctor.model.observed.protocol import Cycle
 from distdoctor.model.run import Run, named
@@ -132,6 +134,7 @@ def _finding(run: Run, found: Sequence[Clip]) -> Finding:
         exhibits=one.proof,
         locations=(
             *places(list(one.lines), ranks, "clips"),
+            *pointers(_unscaling(run), ranks, "unscales; it belongs before that"),
             *backward_lines(run, ranks),
             *steps,
         ),
@@ -143,3 +146,13 @@ def _finding(run: Run, found: Sequence[Clip]) -> Finding:
             "by hand": one.by_hand,
         },
     )
+
+
+def _unscaling(run: Run) -> list[Place]:
+    """Lines that call `unscale_`, where there are few."""
+    uses = program_of(run).calls.get("unscale_", [])
+    found = [Place(use.function.file, use.line, use.function.name) for use in uses]
+    return found if len(found) <= _MOST else []
+
+
+_MOST = 2

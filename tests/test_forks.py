@@ -175,13 +175,39 @@ EARLY_RETURN = """
 """
 
 
-@pytest.mark.parametrize(("alone", "why"), [(2, Why.SKIPPED), (0, Why.NUMEL)])
-def test_a_minority_that_left_early_skipped_the_call(alone: int, why: Why) -> None:
-    """Who is in the majority, or meets the others at that line, is not blamed by it."""
+@pytest.mark.parametrize("alone", [2, 0])
+def test_a_minority_left_early_or_made_the_call_by_itself(alone: int) -> None:
+    """Who is in the majority is not blamed."""
     here, there = "all_reduce(1)@t.py:2", "all_reduce(9)@t.py:8"
     if not alone:
         here, there = there, here
     calls = [there if rank == 2 else here for rank in range(3)]
     lines = [f"rank {n} | {call}..." for n, call in enumerate(calls[:2])]
     found = told(EARLY_RETURN, "\n".join([*lines, f"rank 2 | {calls[2]}!"]))
-    assert (found.why, found.culprits) == (why, (2,))
+    assert (found.why, found.culprits) == (Why.SKIPPED, (2,))
+    assert ("alone call" in found.story) == (alone == 0)
+
+
+def test_a_forward_pass_that_one_of_two_came_to_by_a_new_way_is_its_own() -> None:
+    """Both know the way of the training step; the other way only one has gone."""
+    source = """
+    def preview(run):
+        if run.folder is None:
+            return
+        model(noise)
+    def train():
+        backward(model(batch))
+    for step in range(9):
+        train()
+        preview(run)
+    """
+    step = "all_gather_into_tensor(4,by=fsdp)@t.py:6<t.py:8"
+    alone = "all_gather_into_tensor(9,by=fsdp)@t.py:4<t.py:9"
+    found = told(
+        source,
+        f"""
+        rank 0 | {step}  {alone}...
+        rank 1 | {step}  {step}!
+        """,
+    )
+    assert (found.why, found.culprits) == (Why.FORWARD, (0,))

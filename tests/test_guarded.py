@@ -322,3 +322,30 @@ def test_each_side_tells_its_way_to_its_call() -> None:
         if one.remark == "on the way to its call"
     ]
     assert ways == [("t.py:4", (0,)), ("t.py:3", (1,))]
+
+
+def test_a_line_that_looks_up_what_it_calls_is_told_with_its_key() -> None:
+    source = """
+    class Batch:
+        @property
+        def layout(self):
+            return "dense" if self.low == self.high else "ragged"
+    def dense(loss):
+        all_reduce(loss)
+    def ragged(loss):
+        all_gather(loss)
+    TABLE = {"dense": dense, "ragged": ragged}
+    for batch in batches:
+        TABLE[batch.layout](loss)
+    """
+    reduce, gather = "all_reduce(2)@t.py:6<t.py:11", "all_gather(2)@t.py:8<t.py:11"
+    drawing = f"""
+        rank 0 | {reduce}  {reduce}!
+        rank 1 | {reduce}  {gather}!
+        rank 2 | {reduce}  {reduce}!
+    """
+    found = told(source, drawing)
+    assert (found.why, found.culprits) == (Why.OPERATION, (1,))
+    assert lines(found)[:2] == [11, 4]
+    plain = source.replace("TABLE[batch.layout](loss)", "dense(loss), ragged(loss)")
+    assert 11 not in lines(told(plain, drawing))

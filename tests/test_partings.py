@@ -1,5 +1,7 @@
 """Replicas whose weights part: who they are, where they part, what explains it."""
 
+from dataclasses import replace
+
 import pytest
 
 from distdoctor.analysis.replication.partings import Cause, partings
@@ -428,3 +430,25 @@ def test_of_which_model_backward_gave_the_same_on_all_ranks_is_told_apart() -> N
 
     assert ranks(5, 5) == ()
     assert ranks(5, 6) == ((0, 1),)
+
+
+def test_noise_that_an_optimizer_of_the_users_adds_in_its_step_parts_replicas() -> None:
+    """What the step is begun with is the same on all ranks; torch's step is inside."""
+    source = """
+class Noisy(SGD):
+    def step(self):
+        self.grad.add_(randn_like(self.grad))
+        super().step()
+"""
+    drawn = (
+        "trained(names=w,numels=6,wrapped)  holds(names=w,sizes=6,kind=Noisy)@t.py:9  "
+        "weights(prints=1)  "
+        "gradients(step=1,prints=5)@t.py:7  weights(step=1,prints=1,gradients=5)  "
+        "gradients(step=2,prints=6)@t.py:7  weights(step=2,prints=2,gradients={0})  "
+        "gradients(step=3,prints=7)@t.py:7  weights(step=3,prints={0},gradients={0})"
+    )
+    run = of_two(drawn.format(8), drawn.format(9), "")
+    run = replace(run, sources={"t.py": source})
+    assert causes(run) == [Cause.STEP]
+    (finding,) = findings(run, Cause.STEP)
+    assert 4 in [one.place.line for one in finding.locations]

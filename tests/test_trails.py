@@ -7,7 +7,7 @@ import pytest
 from distdoctor.analysis.source.chains import led_by
 from distdoctor.analysis.source.givers import givers
 from distdoctor.analysis.source.program import Program
-from distdoctor.analysis.source.trails import divisors
+from distdoctor.analysis.source.trails import divisors, multipliers
 from distdoctor.model.events import Place
 
 
@@ -131,3 +131,22 @@ def test_what_gives_a_loop_its_items(head: str, lines: list[int]) -> None:
         2,
     )
     assert [place.line for place in found] == lines
+
+
+def test_what_a_loss_is_multiplied_by_is_followed_into_the_function_that_weighs() -> (
+    None
+):
+    found = multipliers(
+        *program("""
+        class Window:
+            def __init__(self, cfg):
+                self.weight = 1.0 / cfg.accumulate
+            def share(self, loss):
+                return loss * self.weight
+        window = Window(Config())
+        window.share(loss).backward()  # HERE
+        """),
+        0,
+        2,
+    )
+    assert 3 in [place.line for place in found]

@@ -23,7 +23,7 @@ from distdoctor.analysis.reasons import Divergence, Why
 from distdoctor.analysis.source.chains import call_between
 from distdoctor.analysis.source.conditions import Condition, Kind, conditions
 from distdoctor.analysis.source.ordered import gone_through
-from distdoctor.analysis.source.origins import made, numbered
+from distdoctor.analysis.source.origins import chosen_operation, made, numbered
 from distdoctor.analysis.source.program import (
     Function,
     Use,
@@ -119,6 +119,7 @@ def with_makers(run: Run, told: Divergence) -> Divergence:
 
 _FOUND_BY = {
     Why.ROOT: (numbered, "computed here"),
+    Why.REDUCE_OP: (chosen_operation, "chosen here"),
     Why.ORDER: (gone_through, "gives the order"),
     Why.CIRCLE: (gone_through, "gives the order"),
 }

@@ -5,19 +5,24 @@
     else:
         dense(weight)           # calls all_reduce
 
-Neither side has left anything out: both came to a call in place of the other's.
+Neither side left anything out: both came to a call in place of the other's. So it is
+where one line calls a function that it looks up: `REDUCERS[batch.layout](loss)`.
 """
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
+from itertools import pairwise
 
 from distdoctor.analysis.communication.alignment import Alignment, Meeting
 from distdoctor.analysis.communication.branches import Given, Sides, program_of
-from distdoctor.analysis.communication.camps import camps
+from distdoctor.analysis.communication.camps import camps, is_same, next_on_group
 from distdoctor.analysis.communication.mismatch import at_one_position
 from distdoctor.analysis.reasons import Divergence, pointers
 from distdoctor.analysis.source.conditions import Condition, Kind, conditions
+from distdoctor.analysis.source.program import calls_in, names_called
+from distdoctor.analysis.source.trails import trail
 from distdoctor.analysis.source.variation import Nature, nature_of
 from distdoctor.model.events import Call, Place
 from distdoctor.model.findings import Certainty
@@ -39,6 +44,13 @@ def branched(run: Run, alignment: Alignment, fault: Meeting) -> Divergence | Non
         or not _together_before(run, alignment, fault)
     ):
         return None
+    if any(
+        is_same(run, row, sides[0].row) for row in next_on_group(run, sides[1].rows)
+    ):
+        return None  # they make both calls, the other way round
+    looked_up = _looked_up(run, sides[0].call, sides[1].call)
+    if looked_up is not None:
+        return _by_a_table(run, fault, looked_up)
     condition = _between(run, sides[0].call, sides[1].call)
     if condition is None or nature_of(program_of(run), condition) is Nature.COMMON:
         return None  # what all ranks count alike has not parted them
@@ -56,6 +68,51 @@ def branched(run: Run, alignment: Alignment, fault: Meeting) -> Divergence | Non
         ),
         story=f"{told.story} They part at {condition.place}: `{condition}` lets "
         f"{named(sides[0].ranks)} through, and each branch makes another call.",
+    )
+
+
+def _looked_up(run: Run, call: Call, other: Call) -> Place | None:
+    """The line from which both came, and which names neither function that it calls."""
+    if call.layer or other.layer:
+        return None  # torch calls hooks and modules, and the line names none of them
+    program = program_of(run)
+    ways = list(zip(_way(call), _way(other), strict=False))
+    for (line, _), (mine, theirs) in pairwise(ways):
+        if mine == theirs:
+            continue
+        inner = [program.at(one.file, one.line) for one in (mine, theirs)]
+        function = program.at(line.file, line.line)
+        if None in inner or function is None or inner[0] is inner[1]:
+            return None
+        named_there = names_called(function, line.line)
+        names = {one.simple_name for one in inner if one is not None}
+        return None if names & named_there else line
+    return None
+
+
+def _by_a_table(run: Run, fault: Meeting, line: Place) -> Divergence:
+    told = at_one_position(run, fault)
+    program = program_of(run)
+    function = program.at(line.file, line.line)
+    keys = [
+        place
+        for call in ([] if function is None else calls_in(function))
+        if call.lineno <= line.line <= (call.end_lineno or 0)
+        and isinstance(call.func, ast.Subscript)
+        and function is not None
+        for place in trail(program, call.func.slice, function, 0, run.world_size)
+    ]
+    who = told.culprits or tuple(sorted(told.calls))
+    return replace(
+        told,
+        certainty=Certainty.LIKELY,
+        elsewhere=(
+            *pointers([line], who, "calls what it looks up"),
+            *pointers(keys, who, "by which it is looked up"),
+            *told.elsewhere,
+        ),
+        story=f"{told.story} All come from {line}, which calls another function on "
+        "each side.",
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from operator import attrgetter
 
 from distdoctor.analysis.communication.branches import choices, of_group, program_of
-from distdoctor.analysis.communication.guarded import GUARD
+from distdoctor.analysis.communication.guarded import GUARD, WRAPPED
 from distdoctor.analysis.reasons import (
     Divergence,
     Why,
@@ -26,6 +26,7 @@ from distdoctor.analysis.reasons import (
 from distdoctor.analysis.source.conditions import Condition, Kind
 from distdoctor.analysis.source.program import Program
 from distdoctor.analysis.source.variation import Nature, nature, nature_of
+from distdoctor.model.events import Call
 from distdoctor.model.findings import Certainty
 from distdoctor.model.run import Run, named
 
@@ -58,9 +59,15 @@ def forked(run: Run, told: Divergence) -> Divergence:
         return told  # both come to it in the same round: they part somewhere before
     call, other = told.calls[behind[0]], told.calls[others[0]]
     left = condition.kind is Kind.LEAVING
+    few = sorted(behind) == sorted(told.culprits)
+    wrapped = WRAPPED.get(call.layer) if not told.culprits else None
+    if left and (few or (wrapped and _is_new(run, call, other))):
+        left = False  # most have left: who has not, went on by itself
     culprits = tuple(others if left else behind)
     if told.culprits and sorted(culprits) != sorted(told.culprits):
         return told  # the fork would blame the majority
+    if wrapped and not left:
+        told = replace(told, why=Why.FORWARD)
     if left:
         at = replace(condition.place, line=condition.leaves_at)
         remark = f"leaves by {condition.leaves}"
@@ -72,8 +79,11 @@ def forked(run: Run, told: Divergence) -> Divergence:
     else:
         at = condition.place
         remark = str(condition)
+        does = f"call{s(behind)} {call.op}"
+        if told.why is Why.FORWARD and wrapped:
+            does = f"{wrapped[len(behind) > 1]} and call{s(behind)} {call.op}"
         story = (
-            f"{capital(named(behind))} alone call{s(behind)} {call.op} "
+            f"{capital(named(behind))} alone {does} "
             f"({where_of(told)}), behind `{condition}` at {condition.place}; "
             f"{named(others)} went on to {other.op}."
         )
@@ -82,7 +92,7 @@ def forked(run: Run, told: Divergence) -> Divergence:
         lines += pointers([at], culprits, remark)
     return replace(
         told,
-        why=Why.SKIPPED,
+        why=Why.FORWARD if told.why is Why.FORWARD else Why.SKIPPED,
         culprits=culprits,
         victims=of_group(sorted(told.calls), culprits),
         certainty=Certainty.LIKELY,
@@ -90,6 +100,18 @@ def forked(run: Run, told: Divergence) -> Divergence:
         story=story if told.culprits else f"{story} {_NO_MAJORITY}",
         details={**told.details, GUARD: str(condition)},
     )
+
+
+def _is_new(run: Run, call: Call, other: Call) -> bool:
+    """Whether one rank came by a way that the other never took, but took the other's."""
+    return _took(run, call.rank, other) and not _took(run, other.rank, call)
+
+
+def _took(run: Run, rank: int, call: Call) -> bool:
+    rows = run.rows_of(rank)
+    mine = run.calls[rows.start : rows.stop]
+    site, callers = run.sites.index(call.place), run.callers.index(call.callers)
+    return bool(((mine["site"] == site) & (mine["callers"] == callers)).any())
 
 
 def _counts_rounds(program: Program, condition: Condition) -> bool:

@@ -20,9 +20,14 @@ from distdoctor.analysis.communication.early import raced
 from distdoctor.analysis.remembered import remembered
 from distdoctor.analysis.replication.dimensions import are_shards
 from distdoctor.analysis.replication.moments import Moments, Numbers, moments, together
-from distdoctor.analysis.replication.replicas import averaging_gradients, sharing
+from distdoctor.analysis.replication.replicas import (
+    averaging_gradients,
+    optimizers_of,
+    sharing,
+)
 from distdoctor.analysis.steps.overflows import first_split, splits
 from distdoctor.analysis.steps.trust import trusted_apart
+from distdoctor.model.observed.gradients import Gradients
 from distdoctor.model.run import Run
 
 
@@ -119,6 +124,8 @@ def _partings(run: Run) -> Iterator[Parting]:
                 found = replace(found, cause=Cause.OVERFLOW, culprits=split.left_out)
             elif found.cause in {Cause.STATE, Cause.STEP} and _trusts(run, ranks):
                 found = replace(found, cause=Cause.TRUST)
+            elif found.cause is Cause.GRADIENTS and _entered_alike(run, part, found):
+                found = replace(found, cause=Cause.STEP)
             elif found.cause is not Cause.START and raced(run, ranks):
                 found = replace(found, cause=Cause.RACED)
             found_here.append(found)
@@ -137,6 +144,21 @@ def _along_the_mesh(run: Run, found: list[Parting]) -> list[Parting]:
     if not are_shards(run, [one.ranks for one in begun], prints):
         return found
     return [replace(one, cause=Cause.MESH) if one in begun else one for one in found]
+
+
+def _entered_alike(run: Run, seen: Mapping[int, Moments], found: Parting) -> bool:
+    """Whether all ranks gave the optimizer the same gradients, which it changed then.
+
+    So does one of the user's, which adds noise in its `step`, and calls torch's then.
+    """
+    looks: dict[int, list[tuple[int, ...]]] = {}
+    for rank, one in seen.items():
+        among = optimizers_of(run, rank, one)
+        for look in run.of(Gradients, rank):
+            if look.optimizer in among and look.step >= found.step:
+                looks.setdefault(look.step, []).append(look.prints)
+    whole = [of for of in looks.values() if len(of) == len(seen)]
+    return bool(whole) and all(len(set(of)) == 1 for of in whole)
 
 
 def _trusts(run: Run, ranks: tuple[int, ...]) -> bool:

@@ -216,14 +216,14 @@ def _compute_alike(run: Run, ranks: Sequence[int], seen: Mapping[int, Moments]) 
     """
     own = []
     for rank in ranks:
-        among = _optimizers_of(run, rank, seen[rank])
+        among = optimizers_of(run, rank, seen[rank])
         looks = [one for one in run.of(Gradients, rank) if one.optimizer in among]
         own.append({(one.optimizer, one.step): one.own for one in looks if one.own})
     common = set(own[0]).intersection(*own[1:])
     return bool(common) and all(len({one[key] for one in own}) == 1 for key in common)
 
 
-def _optimizers_of(run: Run, rank: int, seen: Moments) -> set[int]:
+def optimizers_of(run: Run, rank: int, seen: Moments) -> set[int]:
     """The optimizers that hold a model, by names, or else by the elements of each."""
     holds = run.of(Holds, rank)
     names, numels = set(seen.told.names), Counter(seen.told.numels)

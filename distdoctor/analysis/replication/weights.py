@@ -8,9 +8,11 @@ from itertools import chain
 from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.reasons import capital, has
 from distdoctor.analysis.replication.partings import Cause, Parting, partings
-from distdoctor.analysis.source.origins import guarded
+from distdoctor.analysis.source.origins import DRAWS, guarded
+from distdoctor.analysis.source.program import called, calls_in
 from distdoctor.model.events import Event, Observation, Place
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
+from distdoctor.model.observed.gradients import Holds
 from distdoctor.model.observed.randomness import Seeded
 from distdoctor.model.observed.weights import Weights
 from distdoctor.model.run import Run, named
@@ -167,8 +169,25 @@ def _locations(run: Run, parting: Parting) -> Iterator[Location]:
             yield from _grouped(_loads(parting, blamed, state=False), role, "loads it")
         yield from _grouped(steps, role, "makes steps; the change is between two")
     else:
+        draws = [(r, one) for r in blamed for one in _draws(run, r)]
+        yield from _grouped(draws, role, "draws in the optimizer's step")
         yield from _grouped(steps, role, "makes the step")
         yield from _grouped(_optimizers(parting, blamed), Role.PARTY, _MAKES)
+
+
+def _draws(run: Run, rank: int) -> list[Place]:
+    """Lines of an optimizer of the user's own that draw random numbers."""
+    kinds = {one.kind for one in run.of(Holds, rank)}
+    return [
+        Place(function.file, call.lineno, function.name)
+        for function in program_of(run).functions
+        if function.is_method and function.name.split(".")[-2] in kinds
+        for call in calls_in(function)
+        if called(call) in DRAWS
+    ][:_MOST_DRAWS]
+
+
+_MOST_DRAWS = 3
 
 
 _MAKES = "makes the optimizer"

@@ -124,6 +124,9 @@ class Search:
                 self._iterated(name, scope)
             if name in scope.parameters:
                 self._parameter(name, scope)
+            inner = [one for one in self._program.named(name) if one.outer is scope]
+            if inner and _is_name(user, name):
+                self._results(name)
             if self._program.binds(scope, name):
                 return
             scope = scope.outer
@@ -196,6 +199,13 @@ class Search:
                 self.add_argument(use.node, use.function, name, position)
 
     def _attribute(self, name: str) -> None:
+        for function in self._program.functions:
+            for node in own_nodes(function.node):
+                match node:
+                    case ast.Assign(
+                        targets=[ast.Subscript(value=ast.Attribute(attr=of))]
+                    ) if of == name:
+                        self.add(node.value, function, node.lineno)
         for use in (
             *self._program.stored.get(name, ()),
             *self._program.keywords.get(name, ()),
@@ -234,6 +244,11 @@ class Search:
             for node in own_nodes(function.node):
                 if isinstance(node, GIVING) and node.value is not None:
                     self.add(node.value, function, node.lineno)
+
+
+def _is_name(value: ast.expr, name: str) -> bool:
+    """Whether an expression is that name, and nothing is called by it."""
+    return isinstance(value, ast.Name) and value.id == name
 
 
 def _entries(node: ast.AST, name: str) -> Iterator[ast.expr]:

@@ -12,7 +12,7 @@ import ast
 from collections.abc import Iterator, Sequence, Set
 
 from distdoctor.analysis.source.backward import RANKS, Search
-from distdoctor.analysis.source.conditions import Condition, conditions
+from distdoctor.analysis.source.conditions import Condition, Kind, conditions
 from distdoctor.analysis.source.guards import guards
 from distdoctor.analysis.source.program import (
     Function,
@@ -29,6 +29,7 @@ DRAWS = frozenset(
     | {"triangular", "betavariate", "expovariate", "lognormal", "exponential"}
     | {"standard_normal", "rand", "randn", "randperm", "random_sample", "shuffle"}
     | {"uniform_", "normal_", "random_", "multinomial", "bernoulli", "token_hex"}
+    | {"randn_like", "rand_like", "randint_like"}
 )
 """Functions of `random`, numpy, torch and `secrets` that draw."""
 
@@ -156,6 +157,34 @@ def numbered(program: Program, place: Place) -> list[Place]:
                 search.add_argument(call, function, name, position)
         found |= dict.fromkeys(search.places())
     return [one for one in found if one.line != place.line]
+
+
+def chosen_operation(program: Program, place: Place) -> list[Place]:
+    """Lines that choose the reduce op of a communication call, by a test.
+
+    Args:
+        program: The user's files.
+        place: The line of the call.
+    """
+
+    def is_chosen(value: ast.expr, function: Function, line: int) -> bool:
+        tested = isinstance(value, ast.IfExp | ast.Compare)
+        return (
+            tested or bool(_tests(function, line)) or _may_differ(value, function, line)
+        )
+
+    function = program.at(place.file, place.line)
+    if function is None:
+        return []
+    search = Search(program, is_sought=is_chosen)
+    for call in _calls_at(function, place.line):
+        search.add_argument(call, function, "op", 1)
+    return [one for one in search.places() if one.line != place.line]
+
+
+def _tests(function: Function, line: int) -> list[Condition]:
+    """Branches around a line, and no loops."""
+    return [one for one in conditions(function, line) if one.kind is Kind.BRANCH]
 
 
 def is_looped_root(program: Program, place: Place) -> bool:

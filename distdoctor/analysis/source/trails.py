@@ -11,6 +11,7 @@ from distdoctor.analysis.source.program import (
     Program,
     called,
     calls_in,
+    names_called,
     own_nodes,
 )
 from distdoctor.analysis.source.spots import Scene, Spot
@@ -78,7 +79,7 @@ def divisors(
     function = program.at(place.file, place.line)
     if function is None:
         return []
-    every = [*_divided_by(function)]
+    every = [*divided_by(function)]
     here = [one for one in every if one.lineno <= place.line <= (one.end_lineno or 0)]
     return [
         (
@@ -89,7 +90,35 @@ def divisors(
     ]
 
 
-def _divided_by(function: Function) -> Iterator[ast.expr]:
+def multipliers(program: Program, place: Place, rank: int, size: int) -> list[Place]:
+    """Lines along which those numbers come that something is multiplied by at a line.
+
+    Or in what a function of the user's returns that is called there.
+
+    Args:
+        program: The user's files.
+        place: The line.
+        rank: As which rank the source is read.
+        size: Number of ranks.
+    """
+    function = program.at(place.file, place.line)
+    if function is None:
+        return []
+    found: dict[Place, None] = {}
+    called_there = names_called(function, place.line)
+    scopes = [one for name in sorted(called_there) for one in program.named(name)]
+    for scope in [function, *scopes]:
+        for node in own_nodes(scope.node):
+            match node:
+                case ast.BinOp(op=ast.Mult(), right=value) if (
+                    scope is not function or node.lineno == place.line
+                ):
+                    found |= dict.fromkeys(trail(program, value, scope, rank, size))
+    return list(found)[:_MOST]
+
+
+def divided_by(function: Function) -> Iterator[ast.expr]:
+    """What a function divides by: with `/`, `/=`, and methods of tensors."""
     for node in own_nodes(function.node):
         match node:
             case (

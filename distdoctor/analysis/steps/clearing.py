@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from operator import attrgetter
 
 from distdoctor.analysis.steps.courses import Course, passes_of
@@ -34,6 +35,7 @@ class Lost:
         wanders: All cycles are of as many passes, and lose now more of them, now fewer:
             what clears keeps another time than the steps. An inner loop, of an attack
             or a task, loses as many each time.
+        every: It clears after each so many passes, whatever the steps are; 0: not so.
     """
 
     passes: int
@@ -44,6 +46,7 @@ class Lost:
     others: bool
     turns: bool
     wanders: bool
+    every: int
 
 
 def lost(course: Course) -> Lost | None:
@@ -52,7 +55,7 @@ def lost(course: Course) -> Lost | None:
     Gradients that are changed behind the last pass by other means may hold what was
     kept of those before.
     """
-    passes = dropped = cycles = 0
+    passes = dropped = cycles = whole = 0
     typical: Cycle | None = None
     own = True
     sizes, left = set(), set()
@@ -64,7 +67,10 @@ def lost(course: Course) -> Lost | None:
         passes += here * count
         sizes.add(here)
         left.add(used)
-        if DROP not in said or not used or {CHANGED, TAKEN} & set(said):
+        if DROP not in said or {CHANGED, TAKEN} & set(said):
+            continue
+        if not used:
+            whole += here * count
             continue
         dropped += (here - used) * count
         cycles += count
@@ -75,7 +81,29 @@ def lost(course: Course) -> Lost | None:
         return None
     wanders = len(sizes) == 1 and len(left) > 1 and max(sizes) >= _LEAST_OF_A_WINDOW
     others, turns = typical.others, typical.turns
-    return Lost(passes, dropped, cycles, typical, own, others, turns, wanders)
+    every = _period(course) if wanders else 0
+    if every:
+        dropped += whole  # that a step is made with nothing is the same fault
+    return Lost(passes, dropped, cycles, typical, own, others, turns, wanders, every)
+
+
+def _period(course: Course) -> int:
+    """After how many passes gradients are cleared each time; 0: it is not regular."""
+    at, drops = 0, []
+    for cycle in course.cycles:
+        words = [word.partition("/")[0] for word in unpacked(cycle.words)]
+        for _ in range(min(1 + cycle.more, _MOST_REPEATED)):
+            for word in words:
+                at += word in {BACKWARD, SCALED}
+                if word == DROP:
+                    drops.append(at)
+    gaps = {b - a for a, b in pairwise(drops)}
+    return gaps.pop() if len(drops) >= _LEAST_DROPS and len(gaps) == 1 else 0
+
+
+_MOST_REPEATED = 64
+
+_LEAST_DROPS = 4
 
 
 _LEAST_OF_A_WINDOW = 3

@@ -6,15 +6,18 @@ there are optimizer steps, or epochs, and its rate came to its end after so many
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from distdoctor.analysis.data.passes import Pass, passes
+from distdoctor.analysis.source.backward import Search
+from distdoctor.analysis.source.program import Function, Program, called, calls_in
 from distdoctor.analysis.steps.restarts import part_in_epochs
 from distdoctor.analysis.steps.unsharded import divides_samples, steps_alone
-from distdoctor.model.events import Shortened
+from distdoctor.model.events import Place, Shortened
 from distdoctor.model.observed.checkpoints import Scheduled
 from distdoctor.model.observed.settings import Course, Schedule
 from distdoctor.model.run import Run
@@ -176,6 +179,48 @@ def unequally_long(
         if len(told) == len(ranks) and len(lengths) > 1:
             return told
     return {}
+
+
+def unequally_made(
+    run: Run, optimizer: int, ranks: Sequence[int]
+) -> dict[int, Schedule]:
+    """By rank, a scheduler of one optimizer whose functions hold unlike whole numbers.
+
+    Such as the number of steps that each rank counts for itself. Empty if none does.
+    """
+    by_number: dict[int, dict[int, Schedule]] = {}
+    for rank in ranks:
+        for one in schedulers(run, rank):
+            if one.optimizer == optimizer and one.numbers:
+                by_number.setdefault(one.scheduler, {})[rank] = one
+    for told in by_number.values():
+        if len(told) == len(ranks) and len({one.numbers for one in told.values()}) > 1:
+            return told
+    return {}
+
+
+def counting(program: Program, made: Place) -> list[Place]:
+    """Lines that count something, for the arguments of the call at a line.
+
+    Args:
+        program: The user's files.
+        made: The line that makes a scheduler.
+    """
+
+    def is_count(value: ast.expr, _function: Function, _line: int) -> bool:
+        return any(
+            isinstance(part, ast.Call) and called(part) == "len"
+            for part in ast.walk(value)
+        )
+
+    function = program.at(made.file, made.line)
+    search = Search(program, is_sought=is_count)
+    for call in [] if function is None else calls_in(function):
+        if call.lineno <= made.line <= (call.end_lineno or 0):
+            for value in [*call.args, *(one.value for one in call.keywords)]:
+                assert function is not None
+                search.add(value, function, value.lineno)
+    return search.places()
 
 
 def given_metrics(
