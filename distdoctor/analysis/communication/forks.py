@@ -103,7 +103,7 @@ def forked(run: Run, told: Divergence) -> Divergence:
 
 
 def _is_new(run: Run, call: Call, other: Call) -> bool:
-    """Whether one rank came by a way that the other never took, but took the other's."""
+    """Whether a rank came by a way that the other never took, and took the other one."""
     return _took(run, call.rank, other) and not _took(run, other.rank, call)
 
 
