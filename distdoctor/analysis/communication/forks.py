@@ -103,7 +103,7 @@ def forked(run: Run, told: Divergence) -> Divergence:
 
 
 def _is_new(run: Run, call: Call, other: Call) -> bool:
-    """Whether a rank came by a way that the other never took, and took the other one."""
+    """Whether a rank came by a way the other never took, and has gone that of both."""
     return _took(run, call.rank, other) and not _took(run, other.rank, call)
 
 
