@@ -6,7 +6,13 @@ import pytest
 
 from distdoctor.analysis.source.conditions import conditions
 from distdoctor.analysis.source.ordered import gone_through
-from distdoctor.analysis.source.origins import asked_for, is_looped_root, made, numbered
+from distdoctor.analysis.source.origins import (
+    asked_for,
+    chosen_operation,
+    is_looped_root,
+    made,
+    numbered,
+)
 from distdoctor.analysis.source.program import Program
 from distdoctor.model.events import Place
 
@@ -89,6 +95,22 @@ def test_what_a_rank_stores_of_its_own_is_told_behind_what_computes() -> None:
         adopt(board.leader(value))
     """)
     assert [one.line for one in numbered(program, place)] == [7, 4]
+
+
+def test_a_reduce_op_is_followed_to_the_test_that_chose_it() -> None:
+    program, place = read("""
+        class Usage:
+            def kind_of(self, name, counts):
+                if name not in self._kind:
+                    self._kind[name] = "max" if counts.max() <= 1 else "sum"
+                return self._kind[name]
+            def combine(self, name, counts):
+                op = {"max": MAX, "sum": SUM}[self.kind_of(name, counts)]
+                all_reduce(counts, op=op)  # call
+    """)
+    assert [one.line for one in chosen_operation(program, place)] == [4]
+    plain = read("all_reduce(counts, op=SUM)  # call")
+    assert not chosen_operation(*plain)
 
 
 def test_a_loop_through_the_roots_is_an_order() -> None:

@@ -199,15 +199,9 @@ class Search:
                 self.add_argument(use.node, use.function, name, position)
 
     def _attribute(self, name: str) -> None:
-        for function in self._program.functions:
-            for node in own_nodes(function.node):
-                match node:
-                    case ast.Assign(
-                        targets=[ast.Subscript(value=ast.Attribute(attr=of))]
-                    ) if of == name:
-                        self.add(node.value, function, node.lineno)
         for use in (
             *self._program.stored.get(name, ()),
+            *self._program.items.get(name, ()),
             *self._program.keywords.get(name, ()),
         ):
             self.add(use.node, use.function, use.line)

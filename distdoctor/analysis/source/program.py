@@ -59,6 +59,7 @@ class Program:
         functions: All functions and files.
         calls: Calls by the simple name of what is called.
         stored: Values by the attribute they are assigned to: `x.name = value`.
+        items: Values of items, by the attribute that has them: `x.name[key] = value`.
         keywords: Values by the keyword they are passed as: `call(name=value)`.
         assigned: Values by function and by the name of a variable.
         unpacked: Likewise, those that are one of several which a call gives at once.
@@ -72,6 +73,7 @@ class Program:
         self.functions: list[Function] = []
         self.calls: dict[str, list[Use]] = defaultdict(list)
         self.stored: dict[str, list[Use]] = defaultdict(list)
+        self.items: dict[str, list[Use]] = defaultdict(list)
         self.keywords: dict[str, list[Use]] = defaultdict(list)
         self.assigned: dict[tuple[Function, str], list[Use]] = defaultdict(list)
         self.unpacked: dict[tuple[Function, str], list[Use]] = defaultdict(list)
@@ -255,6 +257,8 @@ class Program:
                 self.assigned[scope, name].append(Use(function, value, target.lineno))
             case ast.Attribute(attr=name):
                 self.stored[name].append(Use(function, value, target.lineno))
+            case ast.Subscript(value=ast.Attribute(attr=name)):
+                self.items[name].append(Use(function, value, target.lineno))
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
                 values = value.elts if isinstance(value, ast.Tuple | ast.List) else ()
                 if len(values) == len(parts):
