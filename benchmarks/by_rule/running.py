@@ -206,7 +206,8 @@ class _Warm:
         self._number = 0
         self._ended: dict[int, int] = {}
         self._news = threading.Condition()
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listening = threading.Thread(target=self._listen, daemon=True)
+        self._listening.start()
 
     def run(
         self,
@@ -252,4 +253,7 @@ class _Warm:
             self._process.wait(5)
         self._process.kill()
         self._process.wait()
+        self._listening.join()  # it reads to the end, which the shutdown has made
+        self._answers.close()
+        self._control.close()
         shutil.rmtree(self._folder, ignore_errors=True)
