@@ -147,8 +147,9 @@ def examine(run: Run) -> Iterator[Finding]:
     for fault in faults(run, Why.SAME):
         some = fault.meeting.passes
         everyone = len(fault.sharing) == len(some)
-        own = (SAMPLER,) if some[0].read.replicas else ()
-        ways = (*own, LOADER, SAMPLER, LOOP)
+        shared_out = bool(some[0].read.replicas)
+        first = (SAMPLER, LOADER) if shared_out else (LOADER, SAMPLER)
+        ways = (*first, LOOP)
         order = "in the same order" if fault.in_order else "each in its own order"
         sharded = any(one.how == "fsdp" for one in run.of(Wrapped, some[0].rank))
         if not fault.in_order and all(one.read.generated for one in some):

@@ -212,7 +212,7 @@ def _dividing(run: Run, ranks: tuple[int, ...], place: Place) -> Iterator[Locati
     """What the function that sums gradients divides by, and where that comes from."""
     found = divisors(program_of(run), place, ranks[0], run.world_size)
     for line, comes in found if len(found) == 1 else []:
-        yield Location(line, ranks, Role.CULPRIT, "divides, by something else")
+        yield Location(line, ranks, Role.CULPRIT, "divides here")
         for one in comes:
             yield Location(one, ranks, Role.CULPRIT, "what it divides by")
 
@@ -232,6 +232,8 @@ def _by_ranks(run: Run) -> list[Place]:
 _RANKS = re.compile(r"world|get_world_size|n_?ranks|num_replicas|n_?gpus")
 
 _MOST_DIVIDING = 4
+
+_DIVIDES = "divides, going by the name, by the number of ranks"
 
 
 def _finding(run: Run, ratio: Ratio) -> Finding:
@@ -281,7 +283,7 @@ def _finding(run: Run, ratio: Ratio) -> Finding:
                     for one in several
                 ]
     else:
-        lines[:0] = pointers(_by_ranks(run), ranks, "divides by the number of ranks")
+        lines[:0] = pointers(_by_ranks(run), ranks, _DIVIDES)
     return Finding(
         message=message,
         exhibits=tuple(exhibits),

@@ -71,11 +71,12 @@ from distdoctor.model.findings import Certainty, Finding, Severity
 from distdoctor.model.observed.gradients import Holds
 from distdoctor.model.run import Run, named
 
-_LATE = "comes into the model late"
-
 CODE = "DD407"
 SEVERITY = Severity.ERROR
 NEEDS = (Holds,)
+
+_LATE = "comes into the model late"
+_CHOOSES = "chooses what it holds"
 
 
 def examine(run: Run) -> Iterator[Finding]:
@@ -97,7 +98,8 @@ def _finding(run: Run, found: list[Missed]) -> Finding:
         f"{len(one.names)} parameters ({some(one.names)}) get gradients on "
         f"{named(ranks)}, and no optimizer holds them at step {one.event.step}"
     )
-    empty = [each.holds for each in held(run, one.event.rank) if not each.holds.names]
+    every = held(run, one.event.rank)
+    empty = [each.holds for each in every if each.seen and not each.holds.names]
     if one.idle is not None:
         what = "that are in no model" if "?" in one.idle_names else "without a gradient"
         message += (
@@ -110,8 +112,8 @@ def _finding(run: Run, found: list[Missed]) -> Finding:
         message += "; they came into the model when the optimizer was made already"
     else:
         message += ", unless they are to stay as they are"
-    proved = one.idle is not None or one.event.late or bool(empty)
-    holds = [each.holds for each in held(run, one.event.rank)]
+    proved = one.idle is not None or one.event.late
+    holds = [each.holds for each in every]
     chosen = dict.fromkeys(place for each in holds for place in chosen_at(run, each))
     made: list[Event] = [*holds]
     idle: list[Event] = [] if one.idle is None else [one.idle.holds]
@@ -123,15 +125,11 @@ def _finding(run: Run, found: list[Missed]) -> Finding:
             run,
             [
                 *places([one.event for one in found], ranks, _LATE),
-                *(
-                    ()
-                    if proved and not empty
-                    else pointers(chosen, ranks, "chooses what it holds")
-                ),
+                *(() if proved else pointers(chosen, ranks, _CHOOSES)),
                 *places(idle or made, ranks, "makes the optimizer"),
             ],
         ),
         certainty=Certainty.PROVED if proved else Certainty.LIKELY,
-        severity=None if proved else Severity.WARNING,
+        severity=None if proved or empty else Severity.WARNING,
         details={"parameters": list(one.names)},
     )

@@ -185,7 +185,7 @@ def _finding(run: Run, one: Differing) -> Finding:
         exhibits += list(made_with.values())[:_MOST_SHOWN]
         making = _making(run, made_with)
         counts = [
-            replace(each, place=line, remark="counts, on each rank for itself")
+            replace(each, place=line, remark="counts for it")
             for each in making
             for line in counting(program_of(run), each.place)
         ]

@@ -95,14 +95,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from distdoctor.analysis.communication.branches import program_of
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital, pointers
+from distdoctor.analysis.reasons import capital
+from distdoctor.analysis.steps.courses import Course, lines_of
 from distdoctor.analysis.steps.gradients import backward_lines, places
 from distdoctor.analysis.steps.scaling import Clip, clips
-from distdoctor.model.events import Place
 from distdoctor.model.findings import Certainty, Finding, Severity
-from distdoctor.model.observed.protocol import Cycle
+from distdoctor.model.observed.protocol import UNSCALE, Act, Cycle
 from distdoctor.model.run import Run, named
 
 CODE = "DD511"
@@ -134,7 +133,7 @@ def _finding(run: Run, found: Sequence[Clip]) -> Finding:
         exhibits=one.proof,
         locations=(
             *places(list(one.lines), ranks, "clips"),
-            *pointers(_unscaling(run), ranks, "unscales; it belongs before that"),
+            *places(_unscaling(run, found), ranks, "unscales; clip behind it"),
             *backward_lines(run, ranks),
             *steps,
         ),
@@ -148,11 +147,10 @@ def _finding(run: Run, found: Sequence[Clip]) -> Finding:
     )
 
 
-def _unscaling(run: Run) -> list[Place]:
-    """Lines that call `unscale_`, where there are few."""
-    uses = program_of(run).calls.get("unscale_", [])
-    found = [Place(use.function.file, use.line, use.function.name) for use in uses]
-    return found if len(found) <= _MOST else []
-
-
-_MOST = 2
+def _unscaling(run: Run, found: Sequence[Clip]) -> list[Act]:
+    """What was seen to divide these optimizers' gradients by the scale."""
+    return [
+        act
+        for one in found
+        for act in lines_of(run, Course(one.rank, one.optimizer, []), UNSCALE)
+    ]

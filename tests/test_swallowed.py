@@ -10,7 +10,7 @@ from distdoctor.analysis.reasons import Divergence, Why
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Failure, Place
 from distdoctor.model.findings import Certainty
-from distdoctor.model.run import Frame
+from distdoctor.model.run import Frame, Run
 
 WAY_AROUND = """
 def train():
@@ -99,6 +99,18 @@ def test_where_something_else_may_explain_it_no_handler_is_blamed(source: str) -
     assert skipped(source) == (Why.SKIPPED, Certainty.PROVED)
 
 
+def caught_in(run: Run, function: str) -> Run:
+    """The run with rank 1's exception caught in a function, and all calls in `step`."""
+    failure = next(one for one in run.events(1) if isinstance(one, Failure))
+    caught = replace(failure, caught=Place("t.py", 5, function))
+    life = {
+        rank: [(at, caught if one is failure else one) for at, one in events]
+        for rank, events in run.life.items()
+    }
+    sites = [place and replace(place, function="step") for place in run.sites]
+    return replace(run, sites=sites, life=life)
+
+
 @pytest.mark.parametrize(
     ("function", "why"), [("step", Why.SWALLOWED), ("import_plots", Why.FINISHED)]
 )
@@ -111,14 +123,7 @@ def test_an_exception_counts_where_it_was_handled_on_the_way_to_the_call(
         rank 1 | all_reduce(4)@t.py:7  fail=OSError@d.py:3~  exit=0
         """
     )
-    failure = next(one for one in run.events(1) if isinstance(one, Failure))
-    caught = replace(failure, caught=Place("t.py", 5, function))
-    life = {
-        rank: [(at, caught if one is failure else one) for at, one in events]
-        for rank, events in run.life.items()
-    }
-    sites = [place and replace(place, function="step") for place in run.sites]
-    (divergence,) = divergences(replace(run, sites=sites, life=life))
+    (divergence,) = divergences(caught_in(run, function))
     assert divergence.why is why
 
 
@@ -372,12 +377,5 @@ def test_a_message_left_out_for_a_swallowed_exception_is_told_so(
         rank 1 | fail=OSError@d.py:3~  broadcast(4)@t.py:9...
         """
     )
-    failure = next(one for one in run.events(1) if isinstance(one, Failure))
-    caught = replace(failure, caught=Place("t.py", 5, function))
-    life = {
-        rank: [(at, caught if one is failure else one) for at, one in events]
-        for rank, events in run.life.items()
-    }
-    sites = [place and replace(place, function="step") for place in run.sites]
-    (divergence,) = divergences(replace(run, sites=sites, life=life))
+    (divergence,) = divergences(caught_in(run, function))
     assert (divergence.why, divergence.culprits) == (why, (1,))

@@ -92,16 +92,7 @@ def _looked_up(run: Run, call: Call, other: Call) -> Place | None:
 
 def _by_a_table(run: Run, fault: Meeting, line: Place) -> Divergence:
     told = at_one_position(run, fault)
-    program = program_of(run)
-    function = program.at(line.file, line.line)
-    keys = [
-        place
-        for call in ([] if function is None else calls_in(function))
-        if call.lineno <= line.line <= (call.end_lineno or 0)
-        and isinstance(call.func, ast.Subscript)
-        and function is not None
-        for place in trail(program, call.func.slice, function, 0, run.world_size)
-    ]
+    keys = _keys(run, line)
     who = told.culprits or tuple(sorted(told.calls))
     return replace(
         told,
@@ -114,6 +105,21 @@ def _by_a_table(run: Run, fault: Meeting, line: Place) -> Divergence:
         story=f"{told.story} All come from {line}, which calls another function on "
         "each side.",
     )
+
+
+def _keys(run: Run, line: Place) -> list[Place]:
+    """Lines along which the keys come by which a line looks up what it calls."""
+    program = program_of(run)
+    function = program.at(line.file, line.line)
+    if function is None:
+        return []
+    return [
+        place
+        for call in calls_in(function)
+        if call.lineno <= line.line <= (call.end_lineno or 0)
+        and isinstance(call.func, ast.Subscript)
+        for place in trail(program, call.func.slice, function, 0, run.world_size)
+    ]
 
 
 def _together_before(run: Run, alignment: Alignment, fault: Meeting) -> bool:

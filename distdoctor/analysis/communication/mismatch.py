@@ -56,19 +56,9 @@ _IS_ALL_TO_ALL = np.array(["all_to_all" in operation.name for operation in OPERA
 def mismatch(run: Run, meeting: Meeting) -> Divergence:
     """Explain a meeting at which ranks made different calls."""
     sides = camps(run, meeting)
-    tie = len(sides[0].ranks) == len(sides[1].ranks)
+    tie = _is_tie(sides)
     major, minor = sides[0], sides[1]
-    calls = calls_at(run, meeting)
-    base = Divergence(
-        why=Why.OPERATION,
-        group=meeting.group,
-        ordinal=meeting.ordinal,
-        calls=calls,
-        culprits=tuple(sorted(rank for side in sides[1:] for rank in side.ranks)),
-        victims=major.ranks,
-        story="",
-        details=_what_came_next(run, sides),
-    )
+    base = _unexplained(run, meeting, sides)
     if len(sides) == 2:
         if (died := _on_the_way_down(run, base, sides, tie)) is not None:
             return died
@@ -77,22 +67,28 @@ def mismatch(run: Run, meeting: Meeting) -> Divergence:
         base = replace(
             base,
             culprits=() if tie else minor.ranks,
-            victims=tuple(calls) if tie else major.ranks,
+            victims=tuple(base.calls) if tie else major.ranks,
         )
         if (sequence := _sequence(run, base, major, minor, tie)) is not None:
             return sequence
-    elif tie:
-        base = replace(base, culprits=(), victims=tuple(calls))
     return _arguments(base, sides, tie)
 
 
 def at_one_position(run: Run, meeting: Meeting) -> Divergence:
     """The same, where it is known that each side is at that position on purpose."""
     sides = camps(run, meeting)
-    tie = len(sides[0].ranks) == len(sides[1].ranks)
-    calls = calls_at(run, meeting)
+    return _arguments(_unexplained(run, meeting, sides), sides, _is_tie(sides))
+
+
+def _is_tie(sides: list[Camp]) -> bool:
+    return len(sides[0].ranks) == len(sides[1].ranks)
+
+
+def _unexplained(run: Run, meeting: Meeting, sides: list[Camp]) -> Divergence:
+    """Who made which call; all but the majority is blamed, if there is one."""
+    calls, tie = calls_at(run, meeting), _is_tie(sides)
     few = sorted(rank for side in sides[1:] for rank in side.ranks)
-    base = Divergence(
+    return Divergence(
         why=Why.OPERATION,
         group=meeting.group,
         ordinal=meeting.ordinal,
@@ -102,7 +98,6 @@ def at_one_position(run: Run, meeting: Meeting) -> Divergence:
         story="",
         details=_what_came_next(run, sides),
     )
-    return _arguments(base, sides, tie)
 
 
 def _what_came_next(run: Run, sides: list[Camp]) -> dict[str, object]:
@@ -249,6 +244,9 @@ def _sequence(
 
 def _skipped(run: Run, base: Divergence, major: Camp, minor: Camp) -> Divergence:
     place = major.call.place
+    went = f"went on to {minor.call.op}"
+    if minor.call.op == major.call.op:  # which of the two it is, the calls do not tell
+        went = f"is at {minor.call.place} instead, unless it made that call once more"
     here = () if place is None else (place,)
     around = loops.ways_around(run, place)
     return replace(
@@ -259,7 +257,7 @@ def _skipped(run: Run, base: Divergence, major: Camp, minor: Camp) -> Divergence
             *pointers(around, minor.ranks, "a way around it"),
         ),
         story=f"{capital(named(minor.ranks))} skipped {major.call.op} "
-        f"({where_of(base)}) and went on to {minor.call.op}; "
+        f"({where_of(base)}) and {went}; "
         f"{named(major.ranks)} {waits(major.ranks)} in it.",
     )
 

@@ -47,10 +47,9 @@ _MOST_ASKED = 32
 
 _CALLS_MISSING = {Why.SKIPPED, Why.UNEVEN, Why.FINISHED}
 
-_OUT_OF_STEP = _CALLS_MISSING | {
-    *(Why.OPERATION, Why.NUMEL, Why.DTYPE, Why.SPLITS),
-    Why.UNANSWERED,
-}
+_UNLIKE = {Why.OPERATION, Why.NUMEL, Why.DTYPE, Why.SPLITS}
+
+_OUT_OF_STEP = _CALLS_MISSING | _UNLIKE | {Why.UNANSWERED}
 
 
 def swallowed_exception(run: Run, divergence: Divergence) -> Divergence:

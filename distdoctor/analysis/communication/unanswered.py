@@ -265,19 +265,25 @@ _HABIT = 2  # times that something was done just so
 
 def _short_loop(run: Run, row: int, peer: int) -> tuple[Location, ...]:
     """The loop in which a rank did what it left out, and what gives it its items."""
+    last = _last_side(run, row, peer)
+    head = None if last is None else next(loops_around(run, last), None)
+    if head is None:
+        return ()
+    lines = givers(program_of(run), head, peer, run.world_size)
+    return (
+        *pointers([head], (peer,), "had fewer rounds than before"),
+        *pointers(lines, (peer,), "gives the loop its items"),
+    )
+
+
+def _last_side(run: Run, row: int, peer: int) -> Call | None:
+    """The last message of a peer's that would have been the other side of a call."""
     calls, mine = run.calls, run.calls[row]
     wanted = RECEIVE if mine["op"] == SEND else SEND
     for other in reversed(run.rows_of(peer)):
         if calls["op"][other] == wanted and peer_of(run, other) == mine["rank"]:
-            head = next(loops_around(run, run.call(other)), None)
-            if head is None:
-                return ()
-            lines = givers(program_of(run), head, peer, run.world_size)
-            return (
-                *pointers([head], (peer,), "had fewer rounds than before"),
-                *pointers(lines, (peer,), "gives the loop its items"),
-            )
-    return ()
+            return run.call(other)
+    return None
 
 
 def _what(run: Run, row: int) -> tuple[int, ...]:
@@ -291,22 +297,15 @@ def _is_message(run: Run, row: int) -> bool:
 
 def _last_message(run: Run, row: int, peer: int) -> tuple[Location, ...]:
     """Where the rank at fault last did what it left out, and ways past it."""
-    calls, mine = run.calls, run.calls[row]
-    wanted = RECEIVE if mine["op"] == SEND else SEND
-    for other in reversed(run.rows_of(peer)):
-        if calls["op"][other] != wanted or peer_of(run, other) != mine["rank"]:
-            continue
-        place = run.call(other).place
-        if place is None:
-            break
-        ended = _blocked_row(run, peer) is None
-        ways = (loops.ways_out if ended else loops.ways_around)(run, place)
-        remark = "the last time it did"
-        return (
-            *pointers(ways, (peer,), "a way past it"),
-            Location(place, (peer,), Role.CULPRIT, remark),
-        )
-    return ()
+    last = _last_side(run, row, peer)
+    if last is None or last.place is None:
+        return ()
+    ended = _blocked_row(run, peer) is None
+    ways = (loops.ways_out if ended else loops.ways_around)(run, last.place)
+    return (
+        *pointers(ways, (peer,), "a way past it"),
+        Location(last.place, (peer,), Role.CULPRIT, "the last time it did"),
+    )
 
 
 # --- after a job that ended well ---

@@ -55,7 +55,7 @@ def lost(course: Course) -> Lost | None:
     Gradients that are changed behind the last pass by other means may hold what was
     kept of those before.
     """
-    passes = dropped = cycles = whole = 0
+    passes = dropped = cycles = unused = 0
     typical: Cycle | None = None
     own = True
     sizes, left = set(), set()
@@ -70,7 +70,7 @@ def lost(course: Course) -> Lost | None:
         if DROP not in said or {CHANGED, TAKEN} & set(said):
             continue
         if not used:
-            whole += here * count
+            unused += here * count
             continue
         dropped += (here - used) * count
         cycles += count
@@ -83,7 +83,7 @@ def lost(course: Course) -> Lost | None:
     others, turns = typical.others, typical.turns
     every = _period(course) if wanders else 0
     if every:
-        dropped += whole  # that a step is made with nothing is the same fault
+        dropped += unused  # that a step is made with nothing is the same fault
     return Lost(passes, dropped, cycles, typical, own, others, turns, wanders, every)
 
 

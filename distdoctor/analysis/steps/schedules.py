@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 
 from distdoctor.analysis.data.passes import Pass, passes
 from distdoctor.analysis.source.backward import Search
@@ -169,16 +170,7 @@ def unequally_long(
 
     Empty if there is none, or a length is not known.
     """
-    by_number: dict[int, dict[int, Schedule]] = {}
-    for rank in ranks:
-        for one in schedulers(run, rank):
-            if one.optimizer == optimizer and one.length:
-                by_number.setdefault(one.scheduler, {})[rank] = one
-    for told in by_number.values():
-        lengths = {one.length for one in told.values()}
-        if len(told) == len(ranks) and len(lengths) > 1:
-            return told
-    return {}
+    return _unlike(run, optimizer, ranks, attrgetter("length"))
 
 
 def unequally_made(
@@ -188,13 +180,23 @@ def unequally_made(
 
     Such as the number of steps that each rank counts for itself. Empty if none does.
     """
+    return _unlike(run, optimizer, ranks, attrgetter("numbers"))
+
+
+def _unlike(
+    run: Run,
+    optimizer: int,
+    ranks: Sequence[int],
+    told_by: Callable[[Schedule], int | tuple[int, ...]],
+) -> dict[int, Schedule]:
+    """By rank, a scheduler that is not the same on all in something known of it."""
     by_number: dict[int, dict[int, Schedule]] = {}
     for rank in ranks:
         for one in schedulers(run, rank):
-            if one.optimizer == optimizer and one.numbers:
+            if one.optimizer == optimizer and told_by(one):
                 by_number.setdefault(one.scheduler, {})[rank] = one
     for told in by_number.values():
-        if len(told) == len(ranks) and len({one.numbers for one in told.values()}) > 1:
+        if len(told) == len(ranks) and len(set(map(told_by, told.values()))) > 1:
             return told
     return {}
 

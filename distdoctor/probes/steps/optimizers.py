@@ -75,7 +75,7 @@ class Optimizer:
         self.extra = self.fresh = self.finite = 0
         self.marks: dict[str, int] = {}
         self._optimizer = weakref.ref(optimizer)
-        self._held: tuple[int, ...] | None = None
+        self._held: tuple[int, ...] | None = None  # not looked at; () is told, too
         self._counts, self._news = (0, 0), 0
 
     @property
