@@ -21,7 +21,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from distdoctor.equivalence import (
-    Report,
+    PropertyReport,
     Step,
     Trainee,
     assert_accumulates,
@@ -93,12 +93,12 @@ def load(trainee: Trainee, saved: Any) -> None:
     trainee.optimizer.load_state_dict(saved[1])
 
 
-def resumes(step: Step, some: batches.Batches) -> Report:
+def resumes(step: Step, some: batches.Batches) -> PropertyReport:
     """Resuming, without dropout."""
     return assert_resumes(step, some, save=save, load=load, random=False)
 
 
-def compiles(step: Step, some: batches.Batches) -> Report:
+def compiles(step: Step, some: batches.Batches) -> PropertyReport:
     """Compiling without a compiler."""
     return assert_compiles(step, some, backend="aot_eager")
 
@@ -106,7 +106,7 @@ def compiles(step: Step, some: batches.Batches) -> Report:
 FEATURES = batches.labelled((16,), 8)
 STEP = Step(plain, adam, train_step)
 
-PROPERTIES: dict[str, Callable[[], Report]] = {
+PROPERTIES: dict[str, Callable[[], PropertyReport]] = {
     "accumulation": lambda: assert_accumulates(STEP, FEATURES),
     "mixed precision": lambda: assert_amp(Step(plain, adam, scaled_step), FEATURES),
     "checkpointing": lambda: assert_checkpointed(

@@ -20,10 +20,10 @@ import torch
 from figures import print_table
 from torch import nn
 
-from distdoctor.probes.fingerprints import prints
-from distdoctor.probes.fingerprints.sums import sums
+from distdoctor.probes.fingerprints import exact
+from distdoctor.probes.fingerprints.on_device import sums
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.replication import weights
+from distdoctor.probes.replicas import weight_fingerprints
 
 SMALL, WIDTH = 4000, 768
 STEPS = 40
@@ -49,7 +49,7 @@ def of_one(mib: int, rounds: int) -> list[list[str]]:
     took = best(
         {
             "plain read (sum)": large.sum,
-            "fingerprint": lambda: prints.of_tensor(large),
+            "fingerprint": lambda: exact.of_tensor(large),
             "fingerprint by torch's sums": lambda: sums([large]),
         },
         rounds,
@@ -64,11 +64,11 @@ def of_one(mib: int, rounds: int) -> list[list[str]]:
 def of_many(rounds: int) -> list[list[str]]:
     """Thousands of small tensors."""
     small = [torch.randn(WIDTH) for _ in range(SMALL)]
-    heads = prints.Heads(256)
+    heads = exact.Heads(256)
     took = best(
         {
             "plain read (sum)": lambda: [one.sum() for one in small],
-            "fingerprints": lambda: prints.of_tensors(small),
+            "fingerprints": lambda: exact.of_tensors(small),
             "fingerprints by torch's sums": lambda: sums(small),
             "first bytes of 16, as at each step": lambda: heads.print_of(small[:16]),
         },
@@ -97,7 +97,7 @@ def in_steps(layers: int, width: int, rounds: int) -> list[str]:
         RECORDER.writer = writer
 
     def first() -> None:
-        weights.forget()  # so that all the looks at the first steps are in
+        weight_fingerprints.forget()  # so that all the looks at the first steps are in
         train()
 
     took = best({"seen": train, "first": first, "unseen": unseen}, rounds)
@@ -129,7 +129,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         RECORDER.folder = Path(folder)
         RECORDER.open(0, 1)
-        weights.install()
+        weight_fingerprints.install()
         heads = (
             "model",
             "step ms",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from figures import print_table
 
-from distdoctor.journal import RECORD_BYTES, Kind
+from distdoctor.journal import RECORD_BYTES, RecordKind
 from distdoctor.journal.reader import JournalReader
 from distdoctor.journal.writer import JournalWriter
 
@@ -27,7 +27,7 @@ def main() -> None:
         for _ in range(ROUNDS):
             begun = time.process_time()
             for n in range(RECORDS):
-                put(Kind.RETURN, 1, n)
+                put(RecordKind.RETURN, 1, n)
             written.append((time.process_time() - begun) / RECORDS * 1e9)
         reader, read = JournalReader(writer.path), []
         for _ in range(ROUNDS):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from figures import print_table
 
-from distdoctor.journal import RECORD_BYTES, Kind, group_text
+from distdoctor.journal import RECORD_BYTES, RecordKind, group_text
 from distdoctor.journal.assembly import assemble
 from distdoctor.journal.folder import Manifest
 from distdoctor.journal.writer import JournalWriter
@@ -35,10 +35,10 @@ def write(folder: Path, rank: int, ranks: int) -> None:
     sites = [writer.intern(f"/job/train.py\n{line}\ntrain") for line in (10, 20, 30)]
     for n in range(1, CALLS + 1):
         site = sites[n % 3]
-        writer.put(Kind.ENTER, 1, n, n, group, alike, op, 0, 0, site, spec)
-        writer.put(Kind.RETURN, 1, n)
-        writer.put(Kind.WAIT, 1, n, n, group)
-        writer.put(Kind.WOKE, 1, n, n, group)
+        writer.put(RecordKind.ENTER, 1, n, n, group, alike, op, 0, 0, site, spec)
+        writer.put(RecordKind.RETURN, 1, n)
+        writer.put(RecordKind.WAIT, 1, n, n, group)
+        writer.put(RecordKind.WOKE, 1, n, n, group)
     writer.end()
 
 

@@ -30,7 +30,7 @@ from step_overhead import NEVER_TRIM
 from torch import nn
 
 from distdoctor.journal import DEVICE_VARIABLE
-from distdoctor.probes import stand_ins
+from distdoctor.probes import gpu_emulation
 from distdoctor.probes.recorder import RECORDER
 
 GOAL_PERCENT = 2.0  # of a step
@@ -75,7 +75,7 @@ def serve(pipe: Connection, device: str, folder: Path) -> None:
     if device != "cpu":
         RECORDER.folder = folder
         os.environ[DEVICE_VARIABLE] = "cpu"
-        stand_ins.install()
+        gpu_emulation.install()
     measured = works(device)
     while name := pipe.recv():
         work, times = measured[name]

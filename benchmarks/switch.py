@@ -9,9 +9,9 @@ from pathlib import Path
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from distdoctor.probes import life
-from distdoctor.probes.communication.collectives import Collectives
-from distdoctor.probes.communication.waits import watch_waits
+from distdoctor.probes import lifecycle
+from distdoctor.probes.collectives.interception import Collectives
+from distdoctor.probes.collectives.waits import watch_waits
 from distdoctor.probes.recorder import RECORDER
 
 
@@ -42,7 +42,7 @@ class Switch:
         wait = vars(dist.Work)["wait"]
         collectives = Collectives()
         library = watch_waits(collectives)
-        steps = register_optimizer_step_post_hook(lambda one, *_: life._step(one))
+        steps = register_optimizer_step_post_hook(lambda one, *_: lifecycle._step(one))
         try:
             yield
         finally:

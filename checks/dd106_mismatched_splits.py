@@ -48,9 +48,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.communication.divergence import findings
+from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import Why
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run
@@ -62,5 +62,5 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """All-to-alls and lists whose parts do not fit together."""
-    yield from findings(run, Why.SPLITS)
+    yield from findings(run, Cause.SPLITS)
     require_whole(run)

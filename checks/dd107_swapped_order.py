@@ -67,9 +67,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.communication.divergence import findings
+from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import Why
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run
@@ -81,5 +81,5 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """The meetings at which ranks make the same calls in another order."""
-    yield from findings(run, Why.ORDER)
+    yield from findings(run, Cause.ORDER)
     require_whole(run)

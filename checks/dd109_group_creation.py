@@ -61,9 +61,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.communication.divergence import findings
+from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import Why
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run
@@ -75,5 +75,5 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Groups that not all ranks created, or not in the same order."""
-    yield from findings(run, Why.GROUPS)
+    yield from findings(run, Cause.GROUPS)
     require_whole(run)

@@ -54,9 +54,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.communication.divergence import findings
+from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import Why
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run
@@ -68,5 +68,5 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Calls that name a rank outside of their group."""
-    yield from findings(run, Why.STRANGER)
+    yield from findings(run, Cause.STRANGER)
     require_whole(run)

@@ -88,9 +88,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.communication.divergence import findings
+from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import Why
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run
@@ -102,6 +102,6 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Messages with one side only; what merely stayed behind is a warning."""
-    yield from findings(run, Why.UNANSWERED)
-    yield from findings(run, Why.LEFT_OVER, severity=Severity.WARNING)
+    yield from findings(run, Cause.UNANSWERED)
+    yield from findings(run, Cause.LEFT_OVER, severity=Severity.WARNING)
     require_whole(run)

@@ -52,7 +52,7 @@ from dataclasses import dataclass
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.model.events import Place, Wrapped
 from distdoctor.model.findings import Finding, Location, Role, Severity
-from distdoctor.model.observed.weights import Registered
+from distdoctor.model.observations.replicas import Registered
 from distdoctor.model.run import Run, named
 
 CODE = "DD115"

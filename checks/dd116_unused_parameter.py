@@ -50,9 +50,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.communication.divergence import findings
+from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import Why
 from distdoctor.model.events import Wrapped
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run
@@ -64,5 +64,5 @@ NEEDS = (Wrapped,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Buckets that were never full, because of a parameter left out."""
-    yield from findings(run, Why.UNUSED)
+    yield from findings(run, Cause.UNUSED)
     require_whole(run)

@@ -128,10 +128,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.communication.divergence import findings
+from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import Why
-from distdoctor.analysis.replication import crossings
+from distdoctor.analysis.replicas import averaged_shards
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run
@@ -143,6 +143,6 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Ranks that use the group of another dimension: some of them, or all."""
-    yield from findings(run, Why.MESH)
-    yield from crossings.findings(run)
+    yield from findings(run, Cause.MESH)
+    yield from averaged_shards.findings(run)
     require_whole(run)

@@ -48,9 +48,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.communication.divergence import findings
+from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import Why
 from distdoctor.model.events import Busy, Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run
@@ -65,7 +65,7 @@ STUCK_AFTER_S = 20.0
 
 def examine(run: Run) -> Iterator[Finding]:
     """Ranks that were seen in one place for long while others waited for them."""
-    for finding in findings(run, Why.BUSY):
+    for finding in findings(run, Cause.BUSY):
         seen = [event for event in finding.exhibits if isinstance(event, Busy)]
         if seen and seen[0].seconds >= STUCK_AFTER_S:
             yield finding

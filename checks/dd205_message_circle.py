@@ -78,9 +78,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.communication.divergence import findings
+from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import Why
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run
@@ -92,6 +92,6 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Circles of ranks that wait for each other's messages, or would on NCCL."""
-    yield from findings(run, Why.MESSAGES)
-    yield from findings(run, Why.RENDEZVOUS, severity=Severity.WARNING)
+    yield from findings(run, Cause.MESSAGES)
+    yield from findings(run, Cause.RENDEZVOUS, severity=Severity.WARNING)
     require_whole(run)

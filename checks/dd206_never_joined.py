@@ -58,9 +58,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.communication.divergence import findings
+from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import Why
 from distdoctor.model.events import Started
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run
@@ -72,5 +72,5 @@ NEEDS = (Started,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Ranks that waited in vain for others to join."""
-    yield from findings(run, Why.JOINING)
+    yield from findings(run, Cause.JOINING)
     require_whole(run)

@@ -62,9 +62,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.communication.divergence import findings
+from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import Why
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run
@@ -76,5 +76,5 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Keys that were waited for in vain."""
-    yield from findings(run, Why.KEY)
+    yield from findings(run, Cause.KEY)
     require_whole(run)

@@ -64,9 +64,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.communication.lateness import late
+from distdoctor.analysis.causes import finding
+from distdoctor.analysis.collectives.stragglers import late
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import finding
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run

@@ -60,9 +60,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.communication.divergence import findings
+from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import Why
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run
@@ -74,5 +74,5 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Calls that a lock keeps from being made, out of callbacks, or in a child."""
-    yield from findings(run, Why.LOCK, Why.CALLBACK, Why.CHILD)
+    yield from findings(run, Cause.LOCK, Cause.CALLBACK, Cause.CHILD)
     require_whole(run)

@@ -111,9 +111,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from distdoctor.analysis.data.coverage import Why, faults
-from distdoctor.analysis.data.feeding import Feeding, same_batches
-from distdoctor.analysis.data.readers import (
+from distdoctor.analysis.causes import capital
+from distdoctor.analysis.data.coverage import CoverageCause, faults
+from distdoctor.analysis.data.fed_batches import Feeding, same_batches
+from distdoctor.analysis.data.reading_findings import (
     LOOP,
     class_of,
     details,
@@ -125,10 +126,9 @@ from distdoctor.analysis.data.readers import (
     who_read,
 )
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital
 from distdoctor.model.events import Wrapped
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
-from distdoctor.model.observed.data import LOADER, SAMPLER, Read
+from distdoctor.model.observations.data import LOADER, SAMPLER, Read
 from distdoctor.model.run import Run, named
 
 CODE = "DD301"
@@ -144,7 +144,7 @@ def examine(run: Run) -> Iterator[Finding]:
         by_line.setdefault((places, feeding.everyone), []).append(feeding)
     for several in by_line.values():
         yield _of_batches(run, several)
-    for fault in faults(run, Why.SAME):
+    for fault in faults(run, CoverageCause.SAME):
         some = fault.meeting.passes
         everyone = len(fault.sharing) == len(some)
         shared_out = bool(some[0].read.replicas)

@@ -110,8 +110,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.data.orders import Repeat, repeats
-from distdoctor.analysis.data.readers import (
+from distdoctor.analysis.causes import capital
+from distdoctor.analysis.data.reading_findings import (
     LOOP,
     class_of,
     drawn_by,
@@ -119,10 +119,10 @@ from distdoctor.analysis.data.readers import (
     may_shuffle,
     unheard,
 )
+from distdoctor.analysis.data.repeated_orders import Repeat, repeats
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital
 from distdoctor.model.findings import Certainty, Finding, Severity
-from distdoctor.model.observed.data import LOADER, SAMPLER, SET_EPOCH, SUBSET, Read
+from distdoctor.model.observations.data import LOADER, SAMPLER, SET_EPOCH, SUBSET, Read
 from distdoctor.model.run import Run, named
 
 CODE = "DD302"

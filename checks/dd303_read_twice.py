@@ -110,8 +110,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.data.coverage import Fault, Why, faults
-from distdoctor.analysis.data.readers import (
+from distdoctor.analysis.causes import capital
+from distdoctor.analysis.data.coverage import CoverageCause, CoverageFault, faults
+from distdoctor.analysis.data.reading_findings import (
     LOOP,
     class_of,
     details,
@@ -124,9 +125,8 @@ from distdoctor.analysis.data.readers import (
     who_read,
 )
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital
 from distdoctor.model.findings import Certainty, Finding, Severity
-from distdoctor.model.observed.data import LOADER, SAMPLER, SUBSET, Read
+from distdoctor.model.observations.data import LOADER, SAMPLER, SUBSET, Read
 from distdoctor.model.run import Run, named
 
 CODE = "DD303"
@@ -136,7 +136,7 @@ NEEDS = (Read,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Loops whose shares overlap, or leave much out."""
-    for fault in faults(run, Why.OVERLAP):
+    for fault in faults(run, CoverageCause.OVERLAP):
         some = fault.meeting.passes
         cut = (SUBSET, SAMPLER) if not some[0].read.replicas else (SAMPLER, SUBSET)
         ways = [*cut, "ordering", LOADER, "seeding", LOOP]
@@ -156,7 +156,7 @@ def examine(run: Run) -> Iterator[Finding]:
     require_whole(run)
 
 
-def _message(fault: Fault) -> str:
+def _message(fault: CoverageFault) -> str:
     some = fault.meeting.passes
     tally = fault.tally
     dataset = class_of(some[0])

@@ -55,8 +55,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.data.coverage import Fault, Why, faults
-from distdoctor.analysis.data.readers import (
+from distdoctor.analysis.causes import capital
+from distdoctor.analysis.data.coverage import CoverageCause, CoverageFault, faults
+from distdoctor.analysis.data.reading_findings import (
     LOOP,
     class_of,
     details,
@@ -65,11 +66,10 @@ from distdoctor.analysis.data.readers import (
     likewise,
     locations,
 )
-from distdoctor.analysis.data.splits import leaks
+from distdoctor.analysis.data.split_leaks import leaks
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital
 from distdoctor.model.findings import Certainty, Finding, Severity
-from distdoctor.model.observed.data import LOADER, SAMPLER, SUBSET, Read
+from distdoctor.model.observations.data import LOADER, SAMPLER, SUBSET, Read
 from distdoctor.model.run import Run, named
 
 CODE = "DD304"
@@ -92,12 +92,12 @@ def examine(run: Run) -> Iterator[Finding]:
             locations=locations(run, both, _WAYS, ()),
             details={"evaluated": leak.of, "leaked": leak.leaked},
         )
-    for fault in faults(run, Why.SPLIT):
+    for fault in faults(run, CoverageCause.SPLIT):
         yield _of_parts(run, fault)
     require_whole(run)
 
 
-def _of_parts(run: Run, fault: Fault) -> Finding:
+def _of_parts(run: Run, fault: CoverageFault) -> Finding:
     some = fault.meeting.passes
     return Finding(
         message=(

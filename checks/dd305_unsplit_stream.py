@@ -58,10 +58,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from distdoctor.analysis.communication.branches import program_of
-from distdoctor.analysis.data.coverage import Fault, Why, faults
-from distdoctor.analysis.data.passes import Pass
-from distdoctor.analysis.data.readers import (
+from distdoctor.analysis.causes import capital
+from distdoctor.analysis.data.coverage import CoverageCause, CoverageFault, faults
+from distdoctor.analysis.data.passes import LoaderPass
+from distdoctor.analysis.data.reading_findings import (
     LOOP,
     class_of,
     details,
@@ -71,12 +71,12 @@ from distdoctor.analysis.data.readers import (
     locations,
     who_read,
 )
+from distdoctor.analysis.divergence.parting_branches import program_of
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.leading import with_callers
-from distdoctor.analysis.reasons import capital
+from distdoctor.analysis.leading_lines import with_callers
 from distdoctor.model.events import Place
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
-from distdoctor.model.observed.data import DATASET, ITERATED, LOADER, Read
+from distdoctor.model.observations.data import DATASET, ITERATED, LOADER, Read
 from distdoctor.model.run import Run, named
 
 CODE = "DD305"
@@ -86,7 +86,7 @@ NEEDS = (Read,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Loops over streams that several ranks, or workers, go through."""
-    for fault in faults(run, Why.STREAM):
+    for fault in faults(run, CoverageCause.STREAM):
         some = fault.meeting.passes
         everyone = len(fault.sharing) == len(some)
         yield Finding(
@@ -103,7 +103,7 @@ def examine(run: Run) -> Iterator[Finding]:
     require_whole(run)
 
 
-def _asks(run: Run, some: Sequence[Pass]) -> Iterator[Location]:
+def _asks(run: Run, some: Sequence[LoaderPass]) -> Iterator[Location]:
     """Lines that ask which worker it is; the stream is not split by the answer."""
     uses = program_of(run).calls.get("get_worker_info", [])
     ranks = tuple(one.rank for one in some)
@@ -116,7 +116,7 @@ def _asks(run: Run, some: Sequence[Pass]) -> Iterator[Location]:
 _MOST_ASKING = 2  # with more of them a list says nothing
 
 
-def _message(fault: Fault) -> str:
+def _message(fault: CoverageFault) -> str:
     some = fault.meeting.passes
     workers = some[0].read.workers
     dataset = class_of(some[0])

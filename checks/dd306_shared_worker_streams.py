@@ -67,10 +67,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.data.streams import GLOBAL, Shared, shared_by_workers
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.rng.shared_streams import GLOBAL, Shared, shared_by_workers
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
-from distdoctor.model.observed.randomness import Drawn
+from distdoctor.model.observations.rng import Drawn
 from distdoctor.model.run import Run, named
 
 CODE = "DD306"

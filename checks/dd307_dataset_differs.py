@@ -91,9 +91,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.data.coverage import Fault, Why, faults
-from distdoctor.analysis.data.numbering import Renumbered, renumbered
-from distdoctor.analysis.data.readers import (
+from distdoctor.analysis.causes import capital
+from distdoctor.analysis.data.coverage import CoverageCause, CoverageFault, faults
+from distdoctor.analysis.data.reading_findings import (
     LOOP,
     class_of,
     details,
@@ -104,10 +104,10 @@ from distdoctor.analysis.data.readers import (
     locations,
     who_read,
 )
+from distdoctor.analysis.data.unequal_numbering import Renumbered, renumbered
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
-from distdoctor.model.observed.data import DATASET, LOADER, SAMPLER, Read
+from distdoctor.model.observations.data import DATASET, LOADER, SAMPLER, Read
 from distdoctor.model.run import Run, named
 
 CODE = "DD307"
@@ -117,7 +117,7 @@ NEEDS = (Read,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Loops over datasets that differ among ranks."""
-    for fault in faults(run, Why.DATASET):
+    for fault in faults(run, CoverageCause.DATASET):
         some = fault.meeting.passes
         # Where the lists hold the same, or in part, it is their order that differs.
         listed = fault.reordered or fault.tally.twice
@@ -180,7 +180,7 @@ def _renumbered(one: Renumbered) -> Finding:
 _MOST_EXHIBITS = 8
 
 
-def _message(fault: Fault) -> str:
+def _message(fault: CoverageFault) -> str:
     who = capital(named(fault.meeting.ranks))
     dataset = class_of(fault.meeting.passes[0])
     if fault.reordered:

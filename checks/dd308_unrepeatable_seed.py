@@ -77,14 +77,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from distdoctor.analysis.data.streams import never_seeded, unrepeatable_seeds, wish_of
+from distdoctor.analysis.causes import capital, s
+from distdoctor.analysis.comparison.repeated_runs import has_effect
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital, s
-from distdoctor.analysis.saving.repetition import has_effect
+from distdoctor.analysis.rng.shared_streams import (
+    never_seeded,
+    unrepeatable_seeds,
+    wish_of,
+)
 from distdoctor.model.events import Event, Place
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
-from distdoctor.model.observed.comparison import WHATS, Unrepeated
-from distdoctor.model.observed.randomness import Drawn, Seeded
+from distdoctor.model.observations.comparison import WHATS, Unrepeated
+from distdoctor.model.observations.rng import Drawn, Seeded
 from distdoctor.model.run import Run, named
 
 CODE = "DD308"

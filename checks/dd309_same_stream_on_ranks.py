@@ -59,12 +59,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.data.streams import SameNumbers, same_on_ranks, seed_of
+from distdoctor.analysis.causes import capital
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital
+from distdoctor.analysis.rng.shared_streams import SameNumbers, same_on_ranks, seed_of
 from distdoctor.model.events import Event, Place
 from distdoctor.model.findings import Finding, Location, Role, Severity
-from distdoctor.model.observed.randomness import Drawn
+from distdoctor.model.observations.rng import Drawn
 from distdoctor.model.run import Run, named
 
 CODE = "DD309"

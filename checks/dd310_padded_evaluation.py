@@ -76,11 +76,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.data.evaluations import padded
-from distdoctor.analysis.data.readers import LOOP, class_of, locations
+from distdoctor.analysis.data.reading_findings import LOOP, class_of, locations
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.metrics.padded_evaluations import padded
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
-from distdoctor.model.observed.data import LOADER, SAMPLER, Read
+from distdoctor.model.observations.data import LOADER, SAMPLER, Read
 from distdoctor.model.run import Run
 
 CODE = "DD310"

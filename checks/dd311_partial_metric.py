@@ -280,17 +280,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.data.fractions import Uneven, uneven
-from distdoctor.analysis.data.metrics import Averaged, averaged
-from distdoctor.analysis.data.own_counts import OwnCount, own_counts
-from distdoctor.analysis.data.parts import Partial, partial
-from distdoctor.analysis.data.readers import LOOP, class_of, locations
-from distdoctor.analysis.data.sums import Undivided, undivided
-from distdoctor.analysis.data.tallies import Coarse, Rounded, coarse, rounded
+from distdoctor.analysis.causes import capital, s
+from distdoctor.analysis.data.reading_findings import LOOP, class_of, locations
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital, s
+from distdoctor.analysis.metrics.averaged_averages import Averaged, averaged
+from distdoctor.analysis.metrics.coarse_sums import Coarse, Rounded, coarse, rounded
+from distdoctor.analysis.metrics.own_counts import OwnCount, own_counts
+from distdoctor.analysis.metrics.partial_results import Partial, partial
+from distdoctor.analysis.metrics.undivided_sums import UndividedSum, undivided
+from distdoctor.analysis.metrics.unequal_fractions import UnequalFractions, uneven
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
-from distdoctor.model.observed.data import LOADER, SAMPLER, Read
+from distdoctor.model.observations.data import LOADER, SAMPLER, Read
 from distdoctor.model.run import Run, named
 
 CODE = "DD311"
@@ -344,7 +344,7 @@ def _averaged(run: Run, one: Averaged) -> Finding:
     )
 
 
-def _uneven(one: Uneven) -> Finding:
+def _uneven(one: UnequalFractions) -> Finding:
     call, told = one.calls[0], one.told
     fractions = " and ".join(
         f"{each:,}ths" for each in sorted(set(one.counts))[:_SHOWN]
@@ -368,7 +368,7 @@ def _uneven(one: Uneven) -> Finding:
     )
 
 
-def _undivided(case: Undivided) -> Finding:
+def _undivided(case: UndividedSum) -> Finding:
     call, told, world = case.calls[0], case.told, len(case.calls)
     what = "average" if case.what == "loss" and case.as_average else case.what
     return Finding(
@@ -476,7 +476,7 @@ def _rounded(few: Rounded) -> Finding:
 
 
 def _lines(
-    one: Uneven | Undivided | OwnCount, does: str, tells: str
+    one: UnequalFractions | UndividedSum | OwnCount, does: str, tells: str
 ) -> tuple[Location, ...]:
     """Where the ranks' figures are brought together, and where the result is told."""
     call, told = one.calls[0], one.told

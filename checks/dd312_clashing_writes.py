@@ -73,12 +73,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from distdoctor.analysis.causes import capital
+from distdoctor.analysis.checkpoints.write_clashes import Clash, clashes
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital
-from distdoctor.analysis.saving.clashes import Clash, clashes
 from distdoctor.model.events import Event, Place
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
-from distdoctor.model.observed.written import Written
+from distdoctor.model.observations.written import Written
 from distdoctor.model.run import Run, named
 
 CODE = "DD312"

@@ -48,10 +48,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from distdoctor.analysis.causes import capital
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital
 from distdoctor.model.findings import Finding, Location, Role, Severity
-from distdoctor.model.observed.randomness import Flag
+from distdoctor.model.observations.rng import Flag
 from distdoctor.model.run import Run, named
 
 CODE = "DD313"

@@ -78,10 +78,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.replication.partings import Cause
-from distdoctor.analysis.replication.weights import findings
+from distdoctor.analysis.replicas.replica_divergence import DivergenceCause
+from distdoctor.analysis.replicas.replica_findings import findings
 from distdoctor.model.findings import Finding, Severity
-from distdoctor.model.observed.weights import Weights
+from distdoctor.model.observations.replicas import Weights
 from distdoctor.model.run import Run
 
 CODE = "DD401"
@@ -91,5 +91,5 @@ NEEDS = (Weights,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Replicas whose weights differ at the first step, and stay so."""
-    yield from findings(run, Cause.START)
+    yield from findings(run, DivergenceCause.START)
     require_whole(run)

@@ -66,10 +66,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.replication.partings import Cause
-from distdoctor.analysis.replication.weights import findings
+from distdoctor.analysis.replicas.replica_divergence import DivergenceCause
+from distdoctor.analysis.replicas.replica_findings import findings
 from distdoctor.model.findings import Finding, Severity
-from distdoctor.model.observed.weights import Weights
+from distdoctor.model.observations.replicas import Weights
 from distdoctor.model.run import Run
 
 CODE = "DD402"
@@ -77,11 +77,11 @@ SEVERITY = Severity.ERROR
 NEEDS = (Weights,)
 
 _CAUSES = (
-    Cause.OUTSIDE_ALL,
-    Cause.SKIPPED,
-    Cause.ADDED,
-    Cause.STEP,
-    Cause.UNSEEN,
+    DivergenceCause.OUTSIDE_ALL,
+    DivergenceCause.SKIPPED,
+    DivergenceCause.ADDED,
+    DivergenceCause.STEP,
+    DivergenceCause.UNSEEN,
 )
 
 

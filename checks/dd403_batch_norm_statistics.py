@@ -104,19 +104,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.communication.branches import program_of
+from distdoctor.analysis.causes import capital
+from distdoctor.analysis.divergence.parting_branches import program_of
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital
-from distdoctor.analysis.replication.buffers import (
+from distdoctor.analysis.replicas.buffer_divergence import (
     Evaluation,
     few_samples,
     unlike_evaluations,
 )
-from distdoctor.analysis.replication.exchanged import exchanging_parameters
-from distdoctor.analysis.source.chains import chains_to, next_callers
+from distdoctor.analysis.replicas.exchanged_parameters import exchanging_parameters
+from distdoctor.analysis.source.call_chains import chains_to, next_callers
 from distdoctor.model.events import Place, Wrapped
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
-from distdoctor.model.observed.weights import Evaluated, Normalised, Trained
+from distdoctor.model.observations.replicas import Evaluated, Normalised, Trained
 from distdoctor.model.run import Run, named
 
 CODE = "DD403"

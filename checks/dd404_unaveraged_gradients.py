@@ -203,26 +203,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.communication.branches import program_of
+from distdoctor.analysis.divergence.parting_branches import program_of
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.source.choosing import choosing
-from distdoctor.analysis.steps.combinations import combined_wrongly
-from distdoctor.analysis.steps.courses import bare_steps
-from distdoctor.analysis.steps.gradients import (
-    Apart,
+from distdoctor.analysis.gradients.gradient_combinations import combined_wrongly
+from distdoctor.analysis.gradients.gradient_ratios import summing_lines
+from distdoctor.analysis.gradients.left_out_parameters import left_out
+from distdoctor.analysis.gradients.multiplied_averages import multiples
+from distdoctor.analysis.gradients.used_gradients import (
+    UnequalGradients,
     apart,
     backward_lines,
     places,
     some,
     wrap_lines,
 )
-from distdoctor.analysis.steps.left_out import left_out
-from distdoctor.analysis.steps.makers import loss_lines
-from distdoctor.analysis.steps.multiples import multiples
-from distdoctor.analysis.steps.ratios import summing_lines
+from distdoctor.analysis.optimizer_step.making_lines import loss_lines
+from distdoctor.analysis.optimizer_step.step_cycles import bare_steps
+from distdoctor.analysis.source.argument_choices import choosing
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
-from distdoctor.model.observed.gradients import Bypassed, Gradients, Holds
+from distdoctor.model.observations.gradients import Bypassed, Gradients, Holds
 from distdoctor.model.run import Run, named
 
 CODE = "DD404"
@@ -247,7 +247,7 @@ def examine(run: Run) -> Iterator[Finding]:
     require_whole(run)
 
 
-def _unmade(one: Apart, positions: tuple[int, ...]) -> tuple[int, ...]:
+def _unmade(one: UnequalGradients, positions: tuple[int, ...]) -> tuple[int, ...]:
     """Those of parameters that nothing averages, as far as is known.
 
     Ranks may have averaged gradients, and multiplied them by numbers of their own.
@@ -258,7 +258,7 @@ def _unmade(one: Apart, positions: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(n for n in positions if n in found.others)
 
 
-def _is_reduced(run: Run, one: Apart) -> bool:
+def _is_reduced(run: Run, one: UnequalGradients) -> bool:
     """Whether something was averaged: then another cause makes gradients differ.
 
     What backward sums for the sake of another model, between two steps on this one, is
@@ -275,7 +275,7 @@ def _is_reduced(run: Run, one: Apart) -> bool:
     )
 
 
-def _is_one_model(one: Apart) -> bool:
+def _is_one_model(one: UnequalGradients) -> bool:
     """Whether the ranks are meant to train one model, as far as can be told.
 
     They are if they begin alike, step with the same settings, and share the data or
@@ -291,7 +291,7 @@ def _is_one_model(one: Apart) -> bool:
     return alike and any(each.moved or each.most for each in seen)
 
 
-def _is_module(one: Apart, positions: tuple[int, ...]) -> bool:
+def _is_module(one: UnequalGradients, positions: tuple[int, ...]) -> bool:
     """Whether whole modules are left out of an average that has all of the others.
 
     Such a module may be meant to be each rank's own, as heads of clients are.
@@ -306,7 +306,7 @@ def _is_module(one: Apart, positions: tuple[int, ...]) -> bool:
 
 
 def _finding(
-    run: Run, one: Apart, positions: tuple[int, ...], certainty: Certainty
+    run: Run, one: UnequalGradients, positions: tuple[int, ...], certainty: Certainty
 ) -> Finding:
     chapter, ranks = one.chapter, one.chapter.ranks
     names = [chapter.names[n] for n in positions]
@@ -345,7 +345,7 @@ def _finding(
     )
 
 
-def _lines(run: Run, one: Apart, certainty: Certainty) -> list[Location]:
+def _lines(run: Run, one: UnequalGradients, certainty: Certainty) -> list[Location]:
     ranks = one.chapter.ranks
     bare = [event for rank in ranks for event in run.of(Bypassed, rank)]
     holds: list[Holds] = list(one.chapter.holds)
@@ -365,7 +365,7 @@ def _lines(run: Run, one: Apart, certainty: Certainty) -> list[Location]:
     return [*made, *around]
 
 
-def _choosing(run: Run, one: Apart, calls: list[Call]) -> list[Location]:
+def _choosing(run: Run, one: UnequalGradients, calls: list[Call]) -> list[Location]:
     """Where the source chooses what is averaged by hand."""
     program = program_of(run)
     lines = [choosing(program, call.place) for call in calls if call.place is not None]

@@ -143,17 +143,26 @@ import ast
 import re
 from collections.abc import Iterator
 
-from distdoctor.analysis.communication.branches import program_of
+from distdoctor.analysis.causes import capital, pointers, s
+from distdoctor.analysis.divergence.parting_branches import program_of
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital, pointers, s
-from distdoctor.analysis.source.chains import chains_to, next_callers
-from distdoctor.analysis.source.trails import divided_by, divisors
-from distdoctor.analysis.steps.gradients import backward_lines, places, some, wrap_lines
-from distdoctor.analysis.steps.ratios import Ratio, summing_lines, wrong_ratios
-from distdoctor.analysis.steps.shrunk import Shrunk, shrunk
+from distdoctor.analysis.gradients.gradient_ratios import (
+    Ratio,
+    summing_lines,
+    wrong_ratios,
+)
+from distdoctor.analysis.gradients.shrunk_gradients import Shrunk, shrunk
+from distdoctor.analysis.gradients.used_gradients import (
+    backward_lines,
+    places,
+    some,
+    wrap_lines,
+)
+from distdoctor.analysis.source.call_chains import chains_to, next_callers
+from distdoctor.analysis.source.value_trails import divided_by, divisors
 from distdoctor.model.events import Event, Place
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
-from distdoctor.model.observed.gradients import Gradients
+from distdoctor.model.observations.gradients import Gradients
 from distdoctor.model.run import Run, named
 
 CODE = "DD405"

@@ -64,10 +64,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.steps.gradients import Apart, apart, places, some, wrap_lines
-from distdoctor.analysis.steps.lines import unfreezing
+from distdoctor.analysis.gradients.used_gradients import (
+    UnequalGradients,
+    apart,
+    places,
+    some,
+    wrap_lines,
+)
+from distdoctor.analysis.optimizer_step.step_lines import unfreezing
 from distdoctor.model.findings import Finding, Location, Role, Severity
-from distdoctor.model.observed.gradients import Added, Gradients
+from distdoctor.model.observations.gradients import Added, Gradients
 from distdoctor.model.run import Run, named
 
 CODE = "DD406"
@@ -83,7 +89,7 @@ def examine(run: Run) -> Iterator[Finding]:
     require_whole(run)
 
 
-def _finding(run: Run, one: Apart) -> Finding:
+def _finding(run: Run, one: UnequalGradients) -> Finding:
     ranks, last = one.chapter.ranks, one.looks[-1]
     names = [one.chapter.names[n] for n in one.late]
     added = [event for rank in ranks for event in run.of(Added, rank)]

@@ -61,14 +61,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from distdoctor.analysis.causes import pointers
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.leading import with_callers
-from distdoctor.analysis.reasons import pointers
-from distdoctor.analysis.steps.gradients import places, some
-from distdoctor.analysis.steps.optimizing import Missed, chosen_at, held, missed
+from distdoctor.analysis.gradients.used_gradients import places, some
+from distdoctor.analysis.leading_lines import with_callers
+from distdoctor.analysis.optimizer_step.held_parameters import (
+    Missed,
+    chosen_at,
+    held,
+    missed,
+)
 from distdoctor.model.events import Event
 from distdoctor.model.findings import Certainty, Finding, Severity
-from distdoctor.model.observed.gradients import Holds
+from distdoctor.model.observations.gradients import Holds
 from distdoctor.model.run import Run, named
 
 CODE = "DD407"

@@ -100,12 +100,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from distdoctor.analysis.checkpoints.checkpoint_files import contested
+from distdoctor.analysis.checkpoints.early_reads import early_reads
+from distdoctor.analysis.checkpoints.replaced_files import replaced
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.saving.early_reads import early_reads
-from distdoctor.analysis.saving.files import contested
-from distdoctor.analysis.saving.replacing import replaced
 from distdoctor.model.findings import Finding, Severity
-from distdoctor.model.observed.checkpoints import Stored
+from distdoctor.model.observations.checkpoints import Stored
 from distdoctor.model.run import Run
 
 CODE = "DD409"

@@ -82,12 +82,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from distdoctor.analysis.checkpoints.lost_loads import in_vain
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.replication.partings import Cause
-from distdoctor.analysis.replication.weights import findings
-from distdoctor.analysis.saving.loading import in_vain
+from distdoctor.analysis.replicas.replica_divergence import DivergenceCause
+from distdoctor.analysis.replicas.replica_findings import findings
 from distdoctor.model.findings import Finding, Severity
-from distdoctor.model.observed.checkpoints import Given
+from distdoctor.model.observations.checkpoints import Given
 from distdoctor.model.run import Run
 
 CODE = "DD410"
@@ -98,5 +98,5 @@ NEEDS = (Given,)
 def examine(run: Run) -> Iterator[Finding]:
     """Loads that changed nothing, and those of some ranks only."""
     yield from in_vain(run)
-    yield from findings(run, Cause.LOADED)
+    yield from findings(run, DivergenceCause.LOADED)
     require_whole(run)

@@ -142,11 +142,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from distdoctor.analysis.checkpoints.incomplete_resume import incomplete
+from distdoctor.analysis.comparison.resumed_runs import unequal
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.saving.resuming import incomplete
-from distdoctor.analysis.saving.resumption import unequal
 from distdoctor.model.findings import Finding, Severity
-from distdoctor.model.observed.checkpoints import Continued, Opened
+from distdoctor.model.observations.checkpoints import Continued, Opened
 from distdoctor.model.run import Run
 
 CODE = "DD411"

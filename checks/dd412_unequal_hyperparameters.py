@@ -99,10 +99,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from distdoctor.analysis.communication.branches import program_of
+from distdoctor.analysis.causes import capital
+from distdoctor.analysis.divergence.parting_branches import program_of
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital
-from distdoctor.analysis.replication.hyperparameters import (
+from distdoctor.analysis.learning_rate.schedules import (
+    counting,
+    given_metrics,
+    unequally_asked,
+    unequally_long,
+    unequally_made,
+)
+from distdoctor.analysis.optimizer_step.unequal_hyperparameters import (
     POSITIONS,
     Differing,
     differing,
@@ -110,18 +117,11 @@ from distdoctor.analysis.replication.hyperparameters import (
     unequal_arguments,
     unlike_ways,
 )
-from distdoctor.analysis.source.origins import origins
-from distdoctor.analysis.steps.schedules import (
-    counting,
-    given_metrics,
-    unequally_asked,
-    unequally_long,
-    unequally_made,
-)
+from distdoctor.analysis.source.rank_origins import origins
 from distdoctor.model.events import Event, Place
 from distdoctor.model.findings import Finding, Location, Role, Severity
-from distdoctor.model.observed.checkpoints import Scheduled
-from distdoctor.model.observed.settings import Hyperparameters, Schedule
+from distdoctor.model.observations.checkpoints import Scheduled
+from distdoctor.model.observations.learning_rate import Hyperparameters, Schedule
 from distdoctor.model.run import Run, named
 
 CODE = "DD412"

@@ -58,12 +58,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from distdoctor.analysis.causes import capital, s
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital, s
-from distdoctor.analysis.saving.retention import Growth, growths, retained
+from distdoctor.analysis.memory.growing_memory import Growth, growths, retained
 from distdoctor.model.events import Place
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
-from distdoctor.model.observed.memory import Memory, Retained, Summed
+from distdoctor.model.observations.memory import Memory, Retained, Summed
 from distdoctor.model.run import Run, named
 
 CODE = "DD413"

@@ -106,20 +106,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from distdoctor.analysis.communication.branches import program_of
+from distdoctor.analysis.causes import capital
+from distdoctor.analysis.divergence.parting_branches import program_of
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital
-from distdoctor.analysis.replication.copies import (
+from distdoctor.analysis.replicas.replica_divergence import DivergenceCause
+from distdoctor.analysis.replicas.replica_findings import findings
+from distdoctor.analysis.replicas.unlike_copies import (
     UnlikeCopies,
     unlike_copies,
     unlike_teachers,
 )
-from distdoctor.analysis.replication.partings import Cause
-from distdoctor.analysis.replication.weights import findings
-from distdoctor.analysis.source.origins import guarded
+from distdoctor.analysis.source.rank_origins import guarded
 from distdoctor.model.events import Event, Place
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
-from distdoctor.model.observed.weights import Weights
+from distdoctor.model.observations.replicas import Weights
 from distdoctor.model.run import Run, named
 
 CODE = "DD414"
@@ -130,7 +130,7 @@ NEEDS = (Weights,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Replicas that part because some ranks change weights outside of steps."""
-    yield from findings(run, Cause.OUTSIDE_SOME)
+    yield from findings(run, DivergenceCause.OUTSIDE_SOME)
     for one in (*unlike_copies(run), *unlike_teachers(run)):
         yield _finding(run, one)
     require_whole(run)

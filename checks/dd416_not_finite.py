@@ -61,14 +61,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from distdoctor.analysis.amp.low_precision_weights import explains
+from distdoctor.analysis.amp.spoiling_lines import OPERATIONS, computing
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.steps.gradients import backward_lines, places, some
-from distdoctor.analysis.steps.halves import explains
-from distdoctor.analysis.steps.optimizing import held
-from distdoctor.analysis.steps.spoiling import OPERATIONS, computing
+from distdoctor.analysis.gradients.used_gradients import backward_lines, places, some
+from distdoctor.analysis.optimizer_step.held_parameters import held
 from distdoctor.model.events import Event
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
-from distdoctor.model.observed.gradients import Holds, NotFinite
+from distdoctor.model.observations.gradients import Holds, NotFinite
 from distdoctor.model.run import Run, named
 
 CODE = "DD416"

@@ -177,15 +177,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from distdoctor.analysis.accumulation.cleared_gradients import (
+    Emptied,
+    emptied,
+    only_drops,
+)
+from distdoctor.analysis.causes import capital, pointers, s
 from distdoctor.analysis.evidence import ended_well, require_whole
-from distdoctor.analysis.reasons import capital, pointers, s
-from distdoctor.analysis.replication.exchanged import exchanging_parameters
-from distdoctor.analysis.replication.replicas import replicas
-from distdoctor.analysis.steps.clearing import Emptied, emptied, only_drops
-from distdoctor.analysis.steps.courses import Course, courses, lines_of
-from distdoctor.analysis.steps.gradients import backward_lines, places, some
-from distdoctor.analysis.steps.makers import loss_lines, zeroed_at
-from distdoctor.analysis.steps.optimizing import (
+from distdoctor.analysis.gradients.used_gradients import backward_lines, places, some
+from distdoctor.analysis.optimizer_step.held_parameters import (
     Stepless,
     Unchanged,
     calls_from_the_first_step,
@@ -194,11 +194,19 @@ from distdoctor.analysis.steps.optimizing import (
     stepless,
     unchanged,
 )
+from distdoctor.analysis.optimizer_step.making_lines import loss_lines, zeroed_at
+from distdoctor.analysis.optimizer_step.step_cycles import (
+    OptimizerHistory,
+    lines_of,
+    optimizer_histories,
+)
+from distdoctor.analysis.replicas.exchanged_parameters import exchanging_parameters
+from distdoctor.analysis.replicas.replica_sets import replicas
 from distdoctor.model.events import Observation, Shortened
 from distdoctor.model.findings import Certainty, Finding, Severity
-from distdoctor.model.observed.gradients import Gradients, Holds, Unstepped
-from distdoctor.model.observed.protocol import DROP
-from distdoctor.model.observed.scaling import EMPTY, Refused
+from distdoctor.model.observations.amp import EMPTY, Refused
+from distdoctor.model.observations.gradients import Gradients, Holds, Unstepped
+from distdoctor.model.observations.optimizer_step import DROP
 from distdoctor.model.run import Run, named
 
 CODE = "DD417"
@@ -233,8 +241,8 @@ def examine(run: Run) -> Iterator[Finding]:
     for lost in stepless(run):
         yield _one_of_several(lost)
     yield from _refused(run)
-    cleared: dict[int, list[tuple[Course, Emptied]]] = {}
-    for course in courses(run):
+    cleared: dict[int, list[tuple[OptimizerHistory, Emptied]]] = {}
+    for course in optimizer_histories(run):
         if (empty := _emptied(run, course)) is not None:
             cleared.setdefault(course.optimizer, []).append((course, empty))
     for told in cleared.values():
@@ -375,7 +383,7 @@ def _one_of_several(one: Stepless) -> Finding:
     )
 
 
-def _emptied(run: Run, course: Course) -> Emptied | None:
+def _emptied(run: Run, course: OptimizerHistory) -> Emptied | None:
     found = emptied(course)
     least = max(LEAST_EMPTY, MOST_STEPS * course.steps)
     if found is None or found.cycles < least:
@@ -388,7 +396,7 @@ def _emptied(run: Run, course: Course) -> Emptied | None:
     return None if any(norm for look in looks for norm in look.norms) else found
 
 
-def _empty(run: Run, told: list[tuple[Course, Emptied]]) -> Finding:
+def _empty(run: Run, told: list[tuple[OptimizerHistory, Emptied]]) -> Finding:
     (course, found), ranks = told[0], tuple(each.rank for each, _ in told)
     acts = [act for each, _ in told for act in lines_of(run, each, DROP)]
     return Finding(
@@ -420,7 +428,7 @@ def _refused(run: Run) -> Iterator[Finding]:
         acts = [
             act
             for rank in ranks
-            for act in lines_of(run, Course(rank, optimizer, []), DROP)
+            for act in lines_of(run, OptimizerHistory(rank, optimizer, []), DROP)
         ]
         yield Finding(
             message=(

@@ -121,17 +121,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from distdoctor.analysis.causes import capital
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital
-from distdoctor.analysis.steps.combinations import (
+from distdoctor.analysis.gradients.gradient_combinations import (
     Combination,
     carriers,
     combined_wrongly,
     is_choice,
 )
-from distdoctor.analysis.steps.gradients import backward_lines, places
+from distdoctor.analysis.gradients.used_gradients import backward_lines, places
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
-from distdoctor.model.observed.gradients import Gradients
+from distdoctor.model.observations.gradients import Gradients
 from distdoctor.model.run import Run, named
 
 CODE = "DD418"

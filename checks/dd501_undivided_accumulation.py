@@ -99,15 +99,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from distdoctor.analysis.communication.branches import program_of
+from distdoctor.analysis.accumulation.unequal_weights import (
+    MUCH_LARGER,
+    UndividedAccumulation,
+    undivided,
+)
+from distdoctor.analysis.causes import capital, s
+from distdoctor.analysis.divergence.parting_branches import program_of
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital, s
-from distdoctor.analysis.source.trails import multipliers
-from distdoctor.analysis.steps.gradients import backward_lines, places
-from distdoctor.analysis.steps.makers import loss_lines
-from distdoctor.analysis.steps.weighing import MUCH_LARGER, Undivided, undivided
+from distdoctor.analysis.gradients.used_gradients import backward_lines, places
+from distdoctor.analysis.optimizer_step.making_lines import loss_lines
+from distdoctor.analysis.source.value_trails import multipliers
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
-from distdoctor.model.observed.gradients import Weighed
+from distdoctor.model.observations.gradients import Weighed
 from distdoctor.model.run import Run, named
 
 CODE = "DD501"
@@ -122,7 +126,7 @@ def examine(run: Run) -> Iterator[Finding]:
     require_whole(run)
 
 
-def _finding(run: Run, found: Sequence[Undivided]) -> Finding:
+def _finding(run: Run, found: Sequence[UndividedAccumulation]) -> Finding:
     ranks = tuple(sorted({each.rank for each in found}))
     one = max(found, key=lambda each: each.times)
     what = "parts of a batch" if one.seen[0].parts else "batches"

@@ -122,15 +122,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import ceil
 
-from distdoctor.analysis.communication.branches import program_of
+from distdoctor.analysis.accumulation.dropped_remainders import (
+    Fate,
+    Remainder,
+    remainders,
+)
+from distdoctor.analysis.causes import capital
+from distdoctor.analysis.divergence.parting_branches import program_of
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital
-from distdoctor.analysis.source.trails import divisors
-from distdoctor.analysis.steps.gradients import backward_lines, places
-from distdoctor.analysis.steps.windows import Fate, Remainder, remainders
+from distdoctor.analysis.gradients.used_gradients import backward_lines, places
+from distdoctor.analysis.source.value_trails import divisors
 from distdoctor.model.events import Event
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
-from distdoctor.model.observed.gradients import Window
+from distdoctor.model.observations.gradients import Window
 from distdoctor.model.run import Run, named
 
 CODE = "DD502"

@@ -130,14 +130,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from distdoctor.analysis.accumulation.cleared_gradients import LostGradients, lost
+from distdoctor.analysis.causes import capital
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital
-from distdoctor.analysis.steps.clearing import Lost, lost
-from distdoctor.analysis.steps.courses import Course, lines_of, with_fault
-from distdoctor.analysis.steps.gradients import backward_lines, places
-from distdoctor.analysis.steps.protocol import Fault
+from distdoctor.analysis.gradients.used_gradients import backward_lines, places
+from distdoctor.analysis.optimizer_step.gradient_states import ProtocolFault
+from distdoctor.analysis.optimizer_step.step_cycles import (
+    OptimizerHistory,
+    lines_of,
+    with_fault,
+)
 from distdoctor.model.findings import Certainty, Finding, Severity
-from distdoctor.model.observed.protocol import DROP, Cycle
+from distdoctor.model.observations.optimizer_step import DROP, Cycle
 from distdoctor.model.run import Run, named
 
 CODE = "DD503"
@@ -162,14 +166,14 @@ _MUCH_AT_ALL = 0.2
 
 def examine(run: Run) -> Iterator[Finding]:
     """Optimizers that lose what most batches give."""
-    for found in with_fault(run, Fault.DROPPED):
+    for found in with_fault(run, ProtocolFault.DROPPED):
         told = [(one, of) for one in found if (of := _lost(one)) is not None]
         if told:
             yield _finding(run, told)
     require_whole(run)
 
 
-def _lost(one: Course) -> Lost | None:
+def _lost(one: OptimizerHistory) -> LostGradients | None:
     found = lost(one)
     least = _LEAST_OF_ALL if found and found.cycles == one.steps else _LEAST
     if found is None or (found.cycles < least and not found.every):
@@ -182,7 +186,7 @@ def _lost(one: Course) -> Lost | None:
     return found if known else None
 
 
-def _finding(run: Run, told: list[tuple[Course, Lost]]) -> Finding:
+def _finding(run: Run, told: list[tuple[OptimizerHistory, LostGradients]]) -> Finding:
     (one, found), ranks = told[0], tuple(each.rank for each, _ in told)
     acts = [act for each, _ in told for act in lines_of(run, each, DROP)]
     steps = [of.typical for _, of in told]

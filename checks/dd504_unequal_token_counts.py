@@ -119,21 +119,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital, s
-from distdoctor.analysis.steps.gradients import backward_lines, places
-from distdoctor.analysis.steps.makers import mean_loss_lines
-from distdoctor.analysis.steps.weighing import (
+from distdoctor.analysis.accumulation.unequal_weights import (
     MUCH,
     TWICE,
-    Uneven,
+    UnequalMeans,
     UnevenRanks,
     excess_of,
     uneven,
     uneven_ranks,
 )
+from distdoctor.analysis.causes import capital, s
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.gradients.used_gradients import backward_lines, places
+from distdoctor.analysis.optimizer_step.making_lines import mean_loss_lines
 from distdoctor.model.findings import Certainty, Finding, Severity
-from distdoctor.model.observed.gradients import Weighed
+from distdoctor.model.observations.gradients import Weighed
 from distdoctor.model.run import Run, named
 
 CODE = "DD504"
@@ -174,7 +174,7 @@ def _of_ranks(run: Run, found: UnevenRanks) -> Finding:
     )
 
 
-def _finding(run: Run, found: Sequence[Uneven]) -> Finding:
+def _finding(run: Run, found: Sequence[UnequalMeans]) -> Finding:
     ranks = tuple(sorted({each.rank for each in found}))
     one = max(found, key=lambda each: each.excess)
     worst = max(one.seen, key=excess_of)

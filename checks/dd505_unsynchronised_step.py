@@ -93,16 +93,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from distdoctor.analysis.accumulation.no_sync_lines import deciding
+from distdoctor.analysis.causes import capital
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital
-from distdoctor.analysis.steps.courses import Course, lines_of, passes_of
-from distdoctor.analysis.steps.deciding import deciding
-from distdoctor.analysis.steps.gradients import places, some
-from distdoctor.analysis.steps.kept_local import Kept, kept_by_some
-from distdoctor.analysis.steps.lines import assigning
-from distdoctor.analysis.steps.reduction import Unreduced, unreduced
+from distdoctor.analysis.gradients.ddp_averaging import UnaveragedGradients, unreduced
+from distdoctor.analysis.gradients.kept_local import KeptLocal, kept_by_some
+from distdoctor.analysis.gradients.used_gradients import places, some
+from distdoctor.analysis.optimizer_step.step_cycles import (
+    OptimizerHistory,
+    lines_of,
+    passes_of,
+)
+from distdoctor.analysis.optimizer_step.step_lines import assigning
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
-from distdoctor.model.observed.protocol import BACKWARD, SCALED, Cycle, Unsynced
+from distdoctor.model.observations.optimizer_step import (
+    BACKWARD,
+    SCALED,
+    Cycle,
+    Unsynced,
+)
 from distdoctor.model.run import Run, named
 
 CODE = "DD505"
@@ -126,7 +135,7 @@ def examine(run: Run) -> Iterator[Finding]:
     require_whole(run)
 
 
-def _finding(run: Run, found: Unreduced) -> Finding:
+def _finding(run: Run, found: UnaveragedGradients) -> Finding:
     one = found.courses[0]
     ranks = found.parting.ranks
     number = len(list(passes_of(found.cycles[0])))
@@ -151,7 +160,7 @@ def _finding(run: Run, found: Unreduced) -> Finding:
     )
 
 
-def _of_some(run: Run, kept: Kept) -> Finding:
+def _of_some(run: Run, kept: KeptLocal) -> Finding:
     steps, of = kept.steps
     have, their = ("has", "its") if len(kept.ranks) == 1 else ("have", "their")
     return Finding(
@@ -169,7 +178,7 @@ def _of_some(run: Run, kept: Kept) -> Finding:
     )
 
 
-def _lines(run: Run, found: Unreduced) -> list[Location]:
+def _lines(run: Run, found: UnaveragedGradients) -> list[Location]:
     ranks = found.parting.ranks
     return _lines_of(run, ranks, found.courses, found.cycles, told=found.told)
 
@@ -177,7 +186,7 @@ def _lines(run: Run, found: Unreduced) -> list[Location]:
 def _lines_of(
     run: Run,
     ranks: Sequence[int],
-    courses: Sequence[Course],
+    courses: Sequence[OptimizerHistory],
     cycles: Sequence[Cycle],
     told: bool = True,
 ) -> list[Location]:

@@ -79,13 +79,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from distdoctor.analysis.causes import capital
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital
-from distdoctor.analysis.steps.courses import lines_of
-from distdoctor.analysis.steps.gradients import places
-from distdoctor.analysis.steps.reduction import Repeated, repeated
+from distdoctor.analysis.gradients.ddp_averaging import Repeated, repeated
+from distdoctor.analysis.gradients.used_gradients import places
+from distdoctor.analysis.optimizer_step.step_cycles import lines_of
 from distdoctor.model.findings import Finding, Severity
-from distdoctor.model.observed.protocol import BACKWARD, SCALED, Cycle, Unsynced
+from distdoctor.model.observations.optimizer_step import (
+    BACKWARD,
+    SCALED,
+    Cycle,
+    Unsynced,
+)
 from distdoctor.model.run import Run, named
 
 CODE = "DD506"

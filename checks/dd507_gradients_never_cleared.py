@@ -88,14 +88,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from distdoctor.analysis.causes import capital
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital
-from distdoctor.analysis.steps.courses import Course, norms_of, with_fault
-from distdoctor.analysis.steps.gradients import backward_lines, places
-from distdoctor.analysis.steps.lines import clearing_in_vain
-from distdoctor.analysis.steps.protocol import Fault
+from distdoctor.analysis.gradients.used_gradients import backward_lines, places
+from distdoctor.analysis.optimizer_step.gradient_states import ProtocolFault
+from distdoctor.analysis.optimizer_step.step_cycles import (
+    OptimizerHistory,
+    norms_of,
+    with_fault,
+)
+from distdoctor.analysis.optimizer_step.step_lines import clearing_in_vain
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
-from distdoctor.model.observed.protocol import Cycle
+from distdoctor.model.observations.optimizer_step import Cycle
 from distdoctor.model.run import Run, named
 
 CODE = "DD507"
@@ -114,31 +118,33 @@ _ALL = 0.95
 
 def examine(run: Run) -> Iterator[Finding]:
     """Optimizers whose gradients are those of all steps so far."""
-    for found in with_fault(run, Fault.CARRIED):
+    for found in with_fault(run, ProtocolFault.CARRIED):
         told = [one for one in found if _is_told(one)]
         if told:
             yield _finding(run, told)
     require_whole(run)
 
 
-def _is_told(one: Course) -> bool:
-    carried = one.faults[Fault.CARRIED]
+def _is_told(one: OptimizerHistory) -> bool:
+    carried = one.faults[ProtocolFault.CARRIED]
     return carried >= _LEAST and carried >= _MOST_STEPS * _later(one)
 
 
-def _later(one: Course) -> int:
+def _later(one: OptimizerHistory) -> int:
     """Steps that could have found gradients of one before."""
     return max(1, one.steps - 1)
 
 
-def _finding(run: Run, found: list[Course]) -> Finding:
+def _finding(run: Run, found: list[OptimizerHistory]) -> Finding:
     one, ranks = found[0], tuple(each.rank for each in found)
-    cycle, carried = one.first[Fault.CARRIED], one.faults[Fault.CARRIED]
+    cycle, carried = one.first[ProtocolFault.CARRIED], one.faults[ProtocolFault.CARRIED]
     vain = [
         Location(place, ranks, Role.CULPRIT, "clears what are not the gradients")
         for place in clearing_in_vain(run)
     ]
-    steps = places([each.first[Fault.CARRIED] for each in found], ranks, "steps")
+    steps = places(
+        [each.first[ProtocolFault.CARRIED] for each in found], ranks, "steps"
+    )
     norms = norms_of(run, one)
     grown = ""
     if len(norms) > 1:

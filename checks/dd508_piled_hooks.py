@@ -44,12 +44,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from distdoctor.analysis.causes import capital, s
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital, s
-from distdoctor.analysis.steps.gradients import places
-from distdoctor.analysis.steps.hooks import gives, piled, registering
+from distdoctor.analysis.gradients.used_gradients import places
+from distdoctor.analysis.optimizer_step.growing_hooks import gives, piled, registering
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
-from distdoctor.model.observed.protocol import Cycle, Piled
+from distdoctor.model.observations.optimizer_step import Cycle, Piled
 from distdoctor.model.run import Run, named
 
 CODE = "DD508"

@@ -95,13 +95,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from distdoctor.analysis.amp.scaler_faults import ScaledClip, clips
+from distdoctor.analysis.causes import capital
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital
-from distdoctor.analysis.steps.courses import Course, lines_of
-from distdoctor.analysis.steps.gradients import backward_lines, places
-from distdoctor.analysis.steps.scaling import Clip, clips
+from distdoctor.analysis.gradients.used_gradients import backward_lines, places
+from distdoctor.analysis.optimizer_step.step_cycles import OptimizerHistory, lines_of
 from distdoctor.model.findings import Certainty, Finding, Severity
-from distdoctor.model.observed.protocol import UNSCALE, Act, Cycle
+from distdoctor.model.observations.optimizer_step import UNSCALE, Act, Cycle
 from distdoctor.model.run import Run, named
 
 CODE = "DD511"
@@ -116,7 +116,7 @@ def examine(run: Run) -> Iterator[Finding]:
     require_whole(run)
 
 
-def _finding(run: Run, found: Sequence[Clip]) -> Finding:
+def _finding(run: Run, found: Sequence[ScaledClip]) -> Finding:
     one, ranks = found[0], tuple(each.rank for each in found)
     size = "a norm" if one.how == "norm" else "values"
     before = ""
@@ -147,10 +147,10 @@ def _finding(run: Run, found: Sequence[Clip]) -> Finding:
     )
 
 
-def _unscaling(run: Run, found: Sequence[Clip]) -> list[Act]:
+def _unscaling(run: Run, found: Sequence[ScaledClip]) -> list[Act]:
     """What was seen to divide these optimizers' gradients by the scale."""
     return [
         act
         for one in found
-        for act in lines_of(run, Course(one.rank, one.optimizer, []), UNSCALE)
+        for act in lines_of(run, OptimizerHistory(one.rank, one.optimizer, []), UNSCALE)
     ]

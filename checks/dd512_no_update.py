@@ -79,21 +79,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital
-from distdoctor.analysis.steps.courses import Course, lines_of
-from distdoctor.analysis.steps.gradients import backward_lines, places
-from distdoctor.analysis.steps.protocol import Fault
-from distdoctor.analysis.steps.scaling import (
+from distdoctor.analysis.amp.scaler_faults import (
     EARLY_UPDATE,
     NO_UPDATE,
     faulty,
     reason,
     refusals,
 )
+from distdoctor.analysis.causes import capital
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.gradients.used_gradients import backward_lines, places
+from distdoctor.analysis.optimizer_step.gradient_states import ProtocolFault
+from distdoctor.analysis.optimizer_step.step_cycles import OptimizerHistory, lines_of
 from distdoctor.model.events import Event
 from distdoctor.model.findings import Certainty, Finding, Severity
-from distdoctor.model.observed.protocol import (
+from distdoctor.model.observations.amp import Refused, Scaling
+from distdoctor.model.observations.optimizer_step import (
     SCALED_STEP,
     SKIP,
     UNSCALE,
@@ -101,7 +102,6 @@ from distdoctor.model.observed.protocol import (
     Cycle,
     unpacked,
 )
-from distdoctor.model.observed.scaling import Refused, Scaling
 from distdoctor.model.run import Run, named
 
 CODE = "DD512"
@@ -114,7 +114,7 @@ def examine(run: Run) -> Iterator[Finding]:
     refused = refusals(run, NO_UPDATE, EARLY_UPDATE)
     for several in refused[:1]:
         yield _refused(run, several)
-    for found in faulty(run, Fault.NO_UPDATE).get(Fault.NO_UPDATE, ()):
+    for found in faulty(run, ProtocolFault.NO_UPDATE).get(ProtocolFault.NO_UPDATE, ()):
         if not refused:
             yield _late(run, found)
     require_whole(run)
@@ -137,7 +137,7 @@ def _refused(run: Run, several: Sequence[Refused]) -> Finding:
             f"{before} for the batch before, scaler.update was not called"
         )
     alone = len(ranks) < len(run.seen)
-    courses = [Course(each.rank, each.optimizer, []) for each in several[:1]]
+    courses = [OptimizerHistory(each.rank, each.optimizer, []) for each in several[:1]]
     steps = [
         act
         for course in courses
@@ -171,10 +171,10 @@ def _stepped(one: Refused) -> bool:
     return one.why == "stepped"
 
 
-def _late(run: Run, found: Sequence[Course]) -> Finding:
+def _late(run: Run, found: Sequence[OptimizerHistory]) -> Finding:
     course, ranks = found[0], tuple(each.rank for each in found)
-    cycle = course.first[Fault.NO_UPDATE]
-    count = course.faults[Fault.NO_UPDATE]
+    cycle = course.first[ProtocolFault.NO_UPDATE]
+    count = course.faults[ProtocolFault.NO_UPDATE]
     lines: list[Event] = [*lines_of(run, course, UPDATE), cycle]
     return Finding(
         message=f"{capital(named(ranks))} run backward again before scaler.update, in "

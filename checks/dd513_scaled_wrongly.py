@@ -100,12 +100,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital
-from distdoctor.analysis.steps.courses import Course, lines_of
-from distdoctor.analysis.steps.gradients import backward_lines, places
-from distdoctor.analysis.steps.protocol import Fault
-from distdoctor.analysis.steps.scaling import (
+from distdoctor.analysis.amp.scaler_faults import (
     ADDED,
     NO_SCALE,
     TWICE,
@@ -114,11 +109,16 @@ from distdoctor.analysis.steps.scaling import (
     reason,
     refusals,
 )
+from distdoctor.analysis.causes import capital
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.gradients.used_gradients import backward_lines, places
+from distdoctor.analysis.optimizer_step.gradient_states import ProtocolFault
+from distdoctor.analysis.optimizer_step.step_cycles import OptimizerHistory, lines_of
 from distdoctor.model.events import Event
 from distdoctor.model.findings import Certainty, Finding, Severity
-from distdoctor.model.observed.gradients import NotFinite
-from distdoctor.model.observed.protocol import BACKWARD, SCALED, UNSCALE
-from distdoctor.model.observed.scaling import Refused, ScaleRead, Scaling
+from distdoctor.model.observations.amp import Refused, ScaleRead, Scaling
+from distdoctor.model.observations.gradients import NotFinite
+from distdoctor.model.observations.optimizer_step import BACKWARD, SCALED, UNSCALE
 from distdoctor.model.run import Run, named
 
 CODE = "DD513"
@@ -126,8 +126,12 @@ SEVERITY = Severity.ERROR
 NEEDS = (Scaling,)
 
 _FAULTS = (
-    *(Fault.UNSCALED_TWICE, Fault.NEVER_SCALED, Fault.BY_PASSED),
-    *(Fault.ADDED_UNSCALED, Fault.MIXED, Fault.UNCHECKED),
+    *(
+        ProtocolFault.UNSCALED_TWICE,
+        ProtocolFault.NEVER_SCALED,
+        ProtocolFault.BY_PASSED,
+    ),
+    *(ProtocolFault.ADDED_UNSCALED, ProtocolFault.MIXED, ProtocolFault.UNCHECKED),
 )
 
 
@@ -149,21 +153,23 @@ def examine(run: Run) -> Iterator[Finding]:
     require_whole(run)
 
 
-def _is_clear(fault: Fault, course: Course) -> bool:
-    return fault is not Fault.BY_PASSED or is_by_passed(course.first[fault])
+def _is_clear(fault: ProtocolFault, course: OptimizerHistory) -> bool:
+    return fault is not ProtocolFault.BY_PASSED or is_by_passed(course.first[fault])
 
 
-def _finding(run: Run, fault: Fault, found: Sequence[Course]) -> Finding:
+def _finding(
+    run: Run, fault: ProtocolFault, found: Sequence[OptimizerHistory]
+) -> Finding:
     course, ranks = found[0], tuple(each.rank for each in found)
     cycle, count = course.first[fault], course.faults[fault]
     scale = max(one.scale for one in run.of(Scaling, course.rank))
     words, remark = _LINES[fault]
     acts: list[Event] = list(lines_of(run, course, *words))
     asked: list[Event] = []
-    if fault is Fault.UNSCALED_TWICE:
+    if fault is ProtocolFault.UNSCALED_TWICE:
         asked = list(run.of(ScaleRead, course.rank))
     spoilt = any(run.of(NotFinite, rank) for rank in ranks)
-    mild = fault is Fault.UNCHECKED and not spoilt
+    mild = fault is ProtocolFault.UNCHECKED and not spoilt
     often = f", in {count} of {course.steps} steps" if count < course.steps else ""
     last = "makes the step"
     lines = [
@@ -171,7 +177,7 @@ def _finding(run: Run, fault: Fault, found: Sequence[Course]) -> Finding:
         *places(acts, ranks, remark),
     ]
     step = places([cycle], ranks, last)
-    by_step = fault in {Fault.BY_PASSED, Fault.UNCHECKED}
+    by_step = fault in {ProtocolFault.BY_PASSED, ProtocolFault.UNCHECKED}
     lines = [*step, *lines] if by_step else [*lines, *step]
     return Finding(
         message=f"{capital(named(ranks))}: {_STORIES[fault](scale)}{often}",
@@ -189,43 +195,43 @@ def _finding(run: Run, fault: Fault, found: Sequence[Course]) -> Finding:
     )
 
 
-_STORIES: dict[Fault, Callable[[float], str]] = {
-    Fault.UNSCALED_TWICE: lambda scale: (
+_STORIES: dict[ProtocolFault, Callable[[float], str]] = {
+    ProtocolFault.UNSCALED_TWICE: lambda scale: (
         f"gradients are divided by the loss scale twice ({scale:g} at first): by the "
         "job, and again by the GradScaler, which does not know of that"
     ),
-    Fault.NEVER_SCALED: lambda scale: (
+    ProtocolFault.NEVER_SCALED: lambda scale: (
         "the GradScaler divides gradients by the loss scale "
         f"({scale:g} at first) that were never multiplied by it: backward runs on a "
         "loss that `scale` has not made"
     ),
-    Fault.BY_PASSED: lambda scale: (
+    ProtocolFault.BY_PASSED: lambda scale: (
         "the optimizer's own step is called, past the GradScaler, with gradients that "
         f"are still multiplied by the loss scale ({scale:g} at first)"
     ),
-    Fault.ADDED_UNSCALED: lambda scale: (
+    ProtocolFault.ADDED_UNSCALED: lambda scale: (
         "backward adds scaled gradients to those that `unscale_` has divided by the "
         f"loss scale ({scale:g} at first): the former count for that much more"
     ),
-    Fault.MIXED: lambda scale: (
+    ProtocolFault.MIXED: lambda scale: (
         "gradients of a loss that was scaled and of one that was not are added up, and "
         f"all are divided by the loss scale ({scale:g} at first): the latter count for "
         "next to nothing"
     ),
-    Fault.UNCHECKED: lambda _scale: (
+    ProtocolFault.UNCHECKED: lambda _scale: (
         "the optimizer's own step is called, past the GradScaler, with gradients that "
         "were unscaled: it is made although they may be Inf or NaN, unless the job "
         "looks for that itself"
     ),
 }
 
-_LINES: dict[Fault, tuple[tuple[str, ...], str]] = {
-    Fault.UNSCALED_TWICE: ((UNSCALE,), "divides by the scale"),
-    Fault.NEVER_SCALED: ((BACKWARD,), "backward of a loss that is not scaled"),
-    Fault.BY_PASSED: ((SCALED,), "backward of a scaled loss"),
-    Fault.ADDED_UNSCALED: ((UNSCALE,), "divides before all is added up"),
-    Fault.MIXED: ((BACKWARD,), "backward of a loss that is not scaled"),
-    Fault.UNCHECKED: ((UNSCALE,), "divides by the scale"),
+_LINES: dict[ProtocolFault, tuple[tuple[str, ...], str]] = {
+    ProtocolFault.UNSCALED_TWICE: ((UNSCALE,), "divides by the scale"),
+    ProtocolFault.NEVER_SCALED: ((BACKWARD,), "backward of a loss that is not scaled"),
+    ProtocolFault.BY_PASSED: ((SCALED,), "backward of a scaled loss"),
+    ProtocolFault.ADDED_UNSCALED: ((UNSCALE,), "divides before all is added up"),
+    ProtocolFault.MIXED: ((BACKWARD,), "backward of a loss that is not scaled"),
+    ProtocolFault.UNCHECKED: ((UNSCALE,), "divides by the scale"),
 }
 
 
@@ -233,7 +239,7 @@ def _refused(run: Run, several: Sequence[Refused]) -> Finding:
     one, ranks = several[0], tuple(each.rank for each in several)
     why = reason(one)
     who = named(ranks)
-    course = Course(one.rank, one.optimizer, [])
+    course = OptimizerHistory(one.rank, one.optimizer, [])
     acts: list[Event] = list(lines_of(run, course, UNSCALE))
     if why == NO_SCALE:
         story = (

@@ -106,13 +106,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from distdoctor.analysis.amp.overflow_splits import Split, splits
+from distdoctor.analysis.causes import capital
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital
-from distdoctor.analysis.replication.partings import Cause, partings
-from distdoctor.analysis.steps.gradients import backward_lines, places
-from distdoctor.analysis.steps.overflows import Split, splits
+from distdoctor.analysis.gradients.used_gradients import backward_lines, places
+from distdoctor.analysis.replicas.replica_divergence import (
+    DivergenceCause,
+    replica_divergences,
+)
 from distdoctor.model.findings import Certainty, Finding, Location, Severity
-from distdoctor.model.observed.scaling import Stride
+from distdoctor.model.observations.amp import Stride
 from distdoctor.model.run import Run, named
 
 CODE = "DD514"
@@ -122,7 +125,11 @@ NEEDS = (Stride,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Steps that some ranks of a set leave out, and others make."""
-    parted = {one.ranks for one in partings(run) if one.cause is Cause.OVERFLOW}
+    parted = {
+        one.ranks
+        for one in replica_divergences(run)
+        if one.cause is DivergenceCause.OVERFLOW
+    }
     for split in splits(run):
         # Replicas may have been made alike again; what nobody saw is not told.
         if split.sharded or split.ranks in parted:

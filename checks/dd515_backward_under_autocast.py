@@ -54,12 +54,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from distdoctor.analysis.causes import capital, s
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital, s
-from distdoctor.analysis.steps.gradients import places, some
+from distdoctor.analysis.gradients.used_gradients import places, some
 from distdoctor.model.findings import Certainty, Finding, Severity
-from distdoctor.model.observed.gradients import Backward
-from distdoctor.model.observed.precision import LoweredBackward, StaleCast
+from distdoctor.model.observations.gradients import Backward
+from distdoctor.model.observations.precision import LoweredBackward, StaleCast
 from distdoctor.model.run import Run, named
 
 CODE = "DD515"

@@ -108,12 +108,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from distdoctor.analysis.amp.low_precision_weights import (
+    LowPrecisionWeights,
+    Trouble,
+    halves,
+    still_in,
+)
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.steps.gradients import places, some
-from distdoctor.analysis.steps.halves import Halves, Trouble, halves, still_in
+from distdoctor.analysis.gradients.used_gradients import places, some
 from distdoctor.model.events import Event
 from distdoctor.model.findings import Certainty, Finding, Severity
-from distdoctor.model.observed.gradients import Holds
+from distdoctor.model.observations.gradients import Holds
 from distdoctor.model.run import Run, named
 
 CODE = "DD516"
@@ -123,7 +128,7 @@ NEEDS = (Holds,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Optimizers that step weights in half precision, each with all its ranks."""
-    found: dict[tuple[int, Trouble], list[Halves]] = {}
+    found: dict[tuple[int, Trouble], list[LowPrecisionWeights]] = {}
     for one in halves(run):
         found.setdefault((one.holds.optimizer, one.trouble), []).append(one)
     for alike in found.values():
@@ -131,7 +136,7 @@ def examine(run: Run) -> Iterator[Finding]:
     require_whole(run)
 
 
-def _finding(alike: Sequence[Halves]) -> Finding:
+def _finding(alike: Sequence[LowPrecisionWeights]) -> Finding:
     one, ranks = alike[0], tuple(sorted({each.rank for each in alike}))
     step = one.shown
     spoilt = [each.spoilt for each in alike if each.spoilt is not None]
@@ -159,7 +164,7 @@ def _finding(alike: Sequence[Halves]) -> Finding:
     )
 
 
-def _what(one: Halves) -> str:
+def _what(one: LowPrecisionWeights) -> str:
     step = one.shown
     faded = f"{one.share:.1%} of what it keeps is 0 at step {step.step}"
     if step.epsilon:

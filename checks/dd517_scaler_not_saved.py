@@ -77,18 +77,18 @@ import ast
 from collections.abc import Iterator
 from math import log2
 
-from distdoctor.analysis.communication.branches import program_of
+from distdoctor.analysis.checkpoints.checkpoint_files import short
+from distdoctor.analysis.checkpoints.restarts import Resume, resumes
+from distdoctor.analysis.divergence.parting_branches import program_of
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.saving.files import short
-from distdoctor.analysis.saving.legs import Resume, resumes
-from distdoctor.analysis.source.ways import Ways
-from distdoctor.analysis.steps.gradients import places
-from distdoctor.analysis.steps.makers import saved_without
+from distdoctor.analysis.gradients.used_gradients import places
+from distdoctor.analysis.optimizer_step.making_lines import saved_without
+from distdoctor.analysis.source.value_flow import ValueFlow
 from distdoctor.model.events import Event, Place
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
-from distdoctor.model.observed.checkpoints import Continued, Stored
-from distdoctor.model.observed.comparison import Unrestored
-from distdoctor.model.observed.scaling import Kept
+from distdoctor.model.observations.amp import Kept
+from distdoctor.model.observations.checkpoints import Continued, Stored
+from distdoctor.model.observations.comparison import Unrestored
 from distdoctor.model.run import Run
 
 CODE = "DD517"
@@ -185,7 +185,7 @@ def _made(run: Run, stored: Stored) -> list[Place]:
     place = stored.place
     if place is None:
         return []
-    ways = Ways(program_of(run), max(stored.rank, 0), run.world_size)
+    ways = ValueFlow(program_of(run), max(stored.rank, 0), run.world_size)
     way = ways.argument(place, "obj", 0, "save")
     if way is None or not _is_dictionary(way.end.node):
         return saved_without(run, "scal")

@@ -107,14 +107,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from distdoctor.analysis.causes import capital
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital
-from distdoctor.analysis.steps.clipping import Clipped, clipped_apart
-from distdoctor.analysis.steps.gradients import backward_lines, places
-from distdoctor.analysis.steps.sending import exchange_lines
+from distdoctor.analysis.gradients.local_changes import exchange_lines
+from distdoctor.analysis.gradients.local_clipping import Clipped, clipped_apart
+from distdoctor.analysis.gradients.used_gradients import backward_lines, places
 from distdoctor.model.events import Event
 from distdoctor.model.findings import Certainty, Finding, Severity
-from distdoctor.model.observed.gradients import Clip, Gradients
+from distdoctor.model.observations.gradients import Clip, Gradients
 from distdoctor.model.run import Run, named
 
 CODE = "DD521"

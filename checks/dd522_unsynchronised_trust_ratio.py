@@ -150,15 +150,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from distdoctor.analysis.causes import capital
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital
-from distdoctor.analysis.steps.gradients import backward_lines, places, some
-from distdoctor.analysis.steps.lines import norms_before, norms_called_before
-from distdoctor.analysis.steps.sending import exchange_lines
-from distdoctor.analysis.steps.trust import Trusted, trusted_apart
+from distdoctor.analysis.gradients.local_changes import exchange_lines
+from distdoctor.analysis.gradients.trust_ratios import Trusted, trusted_apart
+from distdoctor.analysis.gradients.used_gradients import backward_lines, places, some
+from distdoctor.analysis.optimizer_step.step_lines import (
+    norms_before,
+    norms_called_before,
+)
 from distdoctor.model.events import Place
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
-from distdoctor.model.observed.gradients import Gradients
+from distdoctor.model.observations.gradients import Gradients
 from distdoctor.model.run import Run, named
 
 CODE = "DD522"

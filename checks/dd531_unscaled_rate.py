@@ -94,13 +94,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from distdoctor.analysis.causes import capital
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital
-from distdoctor.analysis.steps.gradients import places
-from distdoctor.analysis.steps.rate_scaling import Unscaled, unscaled
-from distdoctor.analysis.steps.schedules import rates_told
+from distdoctor.analysis.gradients.used_gradients import places
+from distdoctor.analysis.learning_rate.rate_scaling import Unscaled, unscaled
+from distdoctor.analysis.learning_rate.schedules import rates_told
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
-from distdoctor.model.observed.settings import Course
+from distdoctor.model.observations.learning_rate import Course
 from distdoctor.model.run import Run, named
 
 CODE = "DD531"

@@ -150,28 +150,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from distdoctor.analysis.causes import capital
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital
-from distdoctor.analysis.steps.gradients import places
-from distdoctor.analysis.steps.restarts import making_part
-from distdoctor.analysis.steps.schedules import (
-    Fault,
+from distdoctor.analysis.gradients.used_gradients import places
+from distdoctor.analysis.learning_rate.schedules import (
     Misstep,
+    ScheduleFault,
     missteps,
     rates_told,
     whole_of,
 )
+from distdoctor.analysis.learning_rate.warm_restarts import making_part
 from distdoctor.model.findings import Certainty, Finding, Location, Severity
-from distdoctor.model.observed.checkpoints import Scheduled
-from distdoctor.model.observed.gradients import Gradients
-from distdoctor.model.observed.settings import Schedule
+from distdoctor.model.observations.checkpoints import Scheduled
+from distdoctor.model.observations.gradients import Gradients
+from distdoctor.model.observations.learning_rate import Schedule
 from distdoctor.model.run import Run, named
 
 CODE = "DD532"
 SEVERITY = Severity.ERROR
 NEEDS = (Schedule,)
 
-_SEEN = (Fault.EARLY, Fault.TWICE)
+_SEEN = (ScheduleFault.EARLY, ScheduleFault.TWICE)
 
 
 def examine(run: Run) -> Iterator[Finding]:
@@ -186,7 +186,7 @@ def _finding(run: Run, found: Sequence[Misstep]) -> Finding:
     told = one.told
     asked = [each.told for each in found]
     steps = [step for rank in ranks for step in run.of(Gradients, rank)[:1]]
-    whole = whole_of(run, told) if one.fault is Fault.TWICE else None
+    whole = whole_of(run, told) if one.fault is ScheduleFault.TWICE else None
     return Finding(
         message=f"{capital(named(ranks))} call{'s' * (len(ranks) == 1)} "
         f"{told.kind or 'a scheduler'}.step() "
@@ -223,7 +223,7 @@ def _making(run: Run, found: Sequence[Misstep]) -> list[Location]:
         event
         for rank in ranks
         for event in run.of(Scheduled, rank)
-        if event.kind == one.told.kind and one.fault is Fault.UNSHARDED
+        if event.kind == one.told.kind and one.fault is ScheduleFault.UNSHARDED
     ]
     return places(made, ranks, "makes it for the samples of all ranks")
 
@@ -239,20 +239,20 @@ def _twice(told: Schedule, whole: Schedule) -> str:
 
 def _what(one: Misstep) -> str:
     told = one.told
-    if one.fault is Fault.EARLY:
+    if one.fault is ScheduleFault.EARLY:
         return (
             "before the step that the rate is for, also the first time: the first rate "
             f"of the schedule, {told.begin:.4g}, is never used, and the optimizer "
             f"begins with {told.second:.4g}"
         )
     often = f"{told.calls:,} times in {told.steps:,} optimizer steps"
-    if one.fault is Fault.EPOCHS:
+    if one.fault is ScheduleFault.EPOCHS:
         return (
             f"once for each epoch, {often}, and it was made for {one.length:,} calls, "
             f"as many as there are steps: the schedule stands at "
             f"{told.calls / one.length:.1%} of its course when the job ends"
         )
-    if one.fault is Fault.UNSHARDED:
+    if one.fault is ScheduleFault.UNSHARDED:
         return (
             f"{one.fault}, {often}, and it was made for {one.length:,} calls, as many "
             "as there were steps if each rank read all samples: the schedule stands at "
@@ -269,7 +269,9 @@ def _what(one: Misstep) -> str:
             f"{one.length:,} calls, as it is made for epochs: the rate {then}"
         )
     for_what = (
-        f"{one.epochs} epochs" if one.fault is Fault.BATCHES else "optimizer steps"
+        f"{one.epochs} epochs"
+        if one.fault is ScheduleFault.BATCHES
+        else "optimizer steps"
     )
     behind = (
         "rises again" if told.turned else f"stays at {told.lowest:.4g} for all the rest"

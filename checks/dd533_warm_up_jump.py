@@ -74,14 +74,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from distdoctor.analysis.communication.branches import program_of
+from distdoctor.analysis.divergence.parting_branches import program_of
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.source.results import returned_at, returns_of
-from distdoctor.analysis.steps.gradients import places
-from distdoctor.analysis.steps.rates import MUCH, Jump, jumps
-from distdoctor.analysis.steps.schedules import rates_told
+from distdoctor.analysis.gradients.used_gradients import places
+from distdoctor.analysis.learning_rate.schedules import rates_told
+from distdoctor.analysis.learning_rate.warm_up_jumps import MUCH, Jump, jumps
+from distdoctor.analysis.source.result_lines import returned_at, returns_of
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
-from distdoctor.model.observed.settings import Climbed, RateSet
+from distdoctor.model.observations.learning_rate import Climbed, RateSet
 from distdoctor.model.run import Run, named
 
 CODE = "DD533"

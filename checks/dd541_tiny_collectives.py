@@ -70,12 +70,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.communication.small_calls import SmallCalls, small_calls
+from distdoctor.analysis.causes import capital
+from distdoctor.analysis.collectives.small_calls import SmallCalls, small_calls
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital
-from distdoctor.analysis.steps.gradients import places, wrap_lines
+from distdoctor.analysis.gradients.used_gradients import places, wrap_lines
 from distdoctor.model.findings import Certainty, Finding, Severity
-from distdoctor.model.observed.settings import Course
+from distdoctor.model.observations.learning_rate import Course
 from distdoctor.model.run import Run, named
 
 CODE = "DD541"

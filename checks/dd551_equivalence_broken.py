@@ -54,10 +54,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from distdoctor.analysis.causes import capital
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital
 from distdoctor.model.findings import Finding, Location, Role, Severity
-from distdoctor.model.observed.equivalence import (
+from distdoctor.model.observations.equivalence import (
     ACCUMULATION,
     CHECKPOINTING,
     COMPILING,

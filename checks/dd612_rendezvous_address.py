@@ -70,9 +70,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.communication.addresses import Misdirection, misdirections
+from distdoctor.analysis.causes import capital
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital
+from distdoctor.analysis.rendezvous.addresses import Misdirection, misdirections
 from distdoctor.model.events import Started
 from distdoctor.model.findings import Finding, Location, Role, Severity
 from distdoctor.model.run import Run, named

@@ -68,9 +68,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.communication.deaths import own_failure
+from distdoctor.analysis.causes import capital, failed
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital, failed
+from distdoctor.analysis.failures.deaths import own_failure
 from distdoctor.model.events import (
     Call,
     Ended,

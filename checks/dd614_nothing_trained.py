@@ -66,9 +66,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from distdoctor.analysis.causes import capital
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.reasons import capital
-from distdoctor.analysis.steps.untrained import untrained
+from distdoctor.analysis.optimizer_step.untrained import untrained
 from distdoctor.model.events import Started
 from distdoctor.model.findings import Finding, Location, Role, Severity
 from distdoctor.model.run import Run

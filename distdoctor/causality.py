@@ -4,7 +4,7 @@ A fault shows in several places: gradients that DDP was told not to average are 
 replicas that drift apart, and optimizer states that differ. Each of these is seen by a
 check of its own. What the user has to mend is the first of them; the others are told
 under it. The collectives' own diseases (DD1xx, DD2xx) are not in the table, since one
-explanation is chosen among them before a finding is made (`analysis.reasons`), but for
+explanation is chosen among them before a finding is made (`analysis.causes`), but for
 those that a fault of another kind brings about.
 """
 
@@ -75,12 +75,12 @@ _RANK_OF = {Severity.ERROR: 2, Severity.WARNING: 1, Severity.NOTE: 0}
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class RootFinding:
     """A finding, and those that follow from it."""
 
     sick: Sick
     finding: Finding
-    consequences: tuple[Told, ...] = ()
+    consequences: tuple[RootFinding, ...] = ()
 
     @property
     def severity(self) -> Severity:
@@ -88,7 +88,7 @@ class Told:
         return self.sick.severity_of(self.finding)
 
 
-def told(verdicts: Iterable[Verdict]) -> list[Told]:
+def told(verdicts: Iterable[Verdict]) -> list[RootFinding]:
     """The findings of all sick verdicts, each under its cause.
 
     Args:
@@ -100,7 +100,7 @@ def told(verdicts: Iterable[Verdict]) -> list[Told]:
         no milder: advice does not explain an error away.
     """
     found = [
-        Told(verdict, finding)
+        RootFinding(verdict, finding)
         for verdict in verdicts
         if isinstance(verdict, Sick)
         for finding in verdict.findings
@@ -111,14 +111,14 @@ def told(verdicts: Iterable[Verdict]) -> list[Told]:
     return [_with_consequences(found, cause, n) for n in roots]
 
 
-def flat(findings: Iterable[Told]) -> Iterator[Told]:
+def flat(findings: Iterable[RootFinding]) -> Iterator[RootFinding]:
     """Findings and all that follows from them, each cause before its consequences."""
     for one in findings:
         yield one
         yield from flat(one.consequences)
 
 
-def _cause(found: Sequence[Told], n: int) -> int | None:
+def _cause(found: Sequence[RootFinding], n: int) -> int | None:
     """Which of the findings explains another; None: it stands for itself."""
     effect = found[n]
     for code in CAUSES.get(effect.sick.code, ()):
@@ -128,7 +128,7 @@ def _cause(found: Sequence[Told], n: int) -> int | None:
     return None
 
 
-def _may_explain(cause: Told, effect: Told) -> bool:
+def _may_explain(cause: RootFinding, effect: RootFinding) -> bool:
     if _RANK_OF[cause.severity] < _RANK_OF[effect.severity]:
         return False
     if (effect.sick.code, cause.sick.code) in _AT_ONE_LINE:
@@ -149,9 +149,9 @@ def _ranks(finding: Finding) -> set[int]:
 
 
 def _with_consequences(
-    found: Sequence[Told], cause: Sequence[int | None], n: int
-) -> Told:
+    found: Sequence[RootFinding], cause: Sequence[int | None], n: int
+) -> RootFinding:
     following = tuple(
         _with_consequences(found, cause, m) for m, by in enumerate(cause) if by == n
     )
-    return Told(found[n].sick, found[n].finding, following)
+    return RootFinding(found[n].sick, found[n].finding, following)

@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from signal import Signals
 
-from distdoctor.analysis.communication.addresses import misdirections
-from distdoctor.analysis.communication.stalled import stalled, whereabouts
-from distdoctor.analysis.steps.untrained import untrained
+from distdoctor.analysis.deadlock.stalled import stalled, whereabouts
+from distdoctor.analysis.optimizer_step.untrained import untrained
+from distdoctor.analysis.rendezvous.addresses import misdirections
 from distdoctor.errors import MissingEvidence
 from distdoctor.model.declare import Check
 from distdoctor.model.events import (
@@ -32,9 +32,9 @@ from distdoctor.model.findings import (
     Verdict,
     Well,
 )
-from distdoctor.model.observed.comparison import RESUME, Compared
+from distdoctor.model.observations.comparison import RESUME, Compared
 from distdoctor.model.run import Run, named
-from distdoctor.model.shortening import Shortening, shortenings
+from distdoctor.model.shortened_epochs import Shortening, shortenings
 from distdoctor.model.substitutes import SUBSTITUTES
 
 _STANDSTILLS = {"deadlock", "refused", "stuck"}

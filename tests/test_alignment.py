@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distdoctor.analysis.communication.alignment import alignments
+from distdoctor.analysis.collectives.alignment import alignments
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import WORLD, Call, Event, State, Tensor
 from distdoctor.model.run import Run

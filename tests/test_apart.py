@@ -5,8 +5,8 @@ from textwrap import dedent
 
 import pytest
 
-from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.analysis.reasons import Divergence, Why
+from distdoctor.analysis.causes import Cause, Divergence
+from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.model.drawing import sketch
 from distdoctor.model.run import Run
 
@@ -64,7 +64,7 @@ USUAL = rounds(3, 4, f"{HARD}...")
 )
 def test_the_loop_that_was_left_is_told(rows: list[str], culprits: tuple[int]) -> None:
     found = told(rows)
-    assert (found.why, found.culprits) == (Why.SKIPPED, culprits)
+    assert (found.why, found.culprits) == (Cause.SKIPPED, culprits)
     assert lines(found)[0] == 4
     assert "Calls that look alike have met since" in found.story
 
@@ -72,7 +72,7 @@ def test_the_loop_that_was_left_is_told(rows: list[str], culprits: tuple[int]) -
 def test_one_more_round_is_told() -> None:
     others = rounds(3, 5, "barrier@t.py:12!")
     found = told([rounds(4, 4, f"{HARD}..."), others, others])
-    assert (found.why, found.culprits, lines(found)[0]) == (Why.UNEVEN, (0,), 4)
+    assert (found.why, found.culprits, lines(found)[0]) == (Cause.UNEVEN, (0,), 4)
 
 
 def test_of_two_the_head_of_the_loop_decides() -> None:
@@ -103,7 +103,7 @@ def test_a_branch_by_rank_before_it_shows_is_told() -> None:
         f"{usual}  {extra}  {usual}  {extra}...",
     ]
     found = told(rows, source)
-    assert (found.why, found.culprits) == (Why.SKIPPED, (1,))
+    assert (found.why, found.culprits) == (Cause.SKIPPED, (1,))
     assert lines(found)[0] == 6
 
 
@@ -123,7 +123,7 @@ def test_what_one_rank_left_out_in_no_loop_is_told_where_it_was() -> None:
     usual = "  ".join([*calls[:3], f"{calls[3]}..."])
     short = "  ".join([calls[0], *calls[2:], "barrier@t.py:9!"])
     found = told([usual, short, usual], source)
-    assert (found.why, found.culprits, lines(found)) == (Why.SKIPPED, (1,), [6])
+    assert (found.why, found.culprits, lines(found)) == (Cause.SKIPPED, (1,), [6])
 
 
 def test_branches_that_fit_each_other_are_no_parting() -> None:
@@ -179,5 +179,5 @@ def test_ranks_whose_calls_one_shadows_for_a_while_are_together_behind() -> None
     ]
     ends = ("all_reduce(1)@t.py:10!", "all_reduce(1:int8)@t.py:10!")
     found = told([f"{row}  {end}" for row, end in zip(rows, ends, strict=True)], source)
-    assert found.why is Why.DTYPE
+    assert found.why is Cause.DTYPE
     assert "look alike" not in found.story

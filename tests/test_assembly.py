@@ -11,21 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.analysis.communication.wait_for import standstill
+from distdoctor.analysis.deadlock.wait_for_graph import standstill
+from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.errors import JournalUnreadable, RecordUnreadable
 from distdoctor.journal import (
     EXITS_FILE,
     HEADER_BYTES,
     LOSSES_FILE,
-    Kind,
+    RecordKind,
     group_text,
     offset_of,
 )
 from distdoctor.journal import folder as record
 from distdoctor.journal.assembly import assemble, read_run
 from distdoctor.journal.folder import Manifest, StackFrame, StackSample
-from distdoctor.journal.looks import BUSY_LOOKS
+from distdoctor.journal.stack_samples import BUSY_LOOKS
 from distdoctor.journal.texts import parse_spec, relative
 from distdoctor.journal.writer import JournalWriter
 from distdoctor.model.drawing import draw, sketch
@@ -89,7 +89,7 @@ class Process:
         group: str = "",
         reduce_op: int = NO_REDUCE_OP,
         peer: int = -1,
-        kind: Kind = Kind.ENTER,
+        kind: RecordKind = RecordKind.ENTER,
         flags: int = 0,
         thread: int = ME,
         detail: int = 0,
@@ -124,7 +124,7 @@ class Process:
         )
         return self.calls
 
-    def then(self, *kinds: Kind, call: int = 0, thread: int = ME) -> None:
+    def then(self, *kinds: RecordKind, call: int = 0, thread: int = ME) -> None:
         """Note how a call, the last one if none is named, goes on."""
         for kind in kinds:
             self.writer.put(kind, thread, call or self.calls)
@@ -136,7 +136,7 @@ class Process:
     def remark(self, text: str, where: str = "") -> None:
         """Note a text as it is."""
         self.writer.put(
-            Kind.LIFE,
+            RecordKind.LIFE,
             ME,
             spec=self.writer.intern(text),
             site=self.writer.intern(where),
@@ -145,7 +145,7 @@ class Process:
     def batch(self, count: int, line: int = 5, ended: bool = False) -> None:
         """Note how many batches a loader gave."""
         self.writer.put(
-            Kind.BATCH,
+            RecordKind.BATCH,
             ME,
             ordinal=count,
             flags=int(ended),
@@ -218,9 +218,9 @@ def test_a_short_look_or_another_line_tells_of_no_lock(
     assert not locked(tmp_path, looks(0, count, *lines))
 
 
-@pytest.mark.parametrize("kind", [Kind.WAIT, Kind.HANDED])
+@pytest.mark.parametrize("kind", [RecordKind.WAIT, RecordKind.HANDED])
 def test_a_handle_is_unused_until_anything_is_done_with_it(
-    start: Callable[..., Process], tmp_path: Path, kind: Kind
+    start: Callable[..., Process], tmp_path: Path, kind: RecordKind
 ) -> None:
     process = start(0, 1)
     used = process.enter(flags=ASYNCHRONOUS | UNUSED)
@@ -239,7 +239,7 @@ def test_a_touched_tensor_is_told_with_the_line_of_its_call(
     call = process.enter(line=7)
     process.enter(line=8)
     where = process.writer.intern(site(9))
-    process.writer.put(Kind.TOUCHED, ME, call, flags=how, site=where)
+    process.writer.put(RecordKind.TOUCHED, ME, call, flags=how, site=where)
     (event,) = living(tmp_path).of(Touched, 0)
     lines = [place.line for place in (event.issued, event.place) if place]
     assert (lines, event.stepped) == ([7, 9], stepped)
@@ -249,16 +249,22 @@ def test_a_touched_tensor_is_told_with_the_line_of_its_call(
     ("kinds", "drawn"),
     [
         ((), "barrier@t.py:7...inside"),
-        ((Kind.RETURN,), "barrier@t.py:7...issued"),
-        ((Kind.RETURN, Kind.WAIT), "barrier@t.py:7..."),
-        ((Kind.RETURN, Kind.WAIT, Kind.WOKE), "barrier@t.py:7"),
-        ((Kind.RETURN, Kind.WAIT, Kind.WAIT_RAISE), "barrier@t.py:7^"),
-        ((Kind.RAISE,), "barrier@t.py:7^"),
-        ((Kind.RETURN, Kind.WOKE), "barrier@t.py:7"),
+        ((RecordKind.RETURN,), "barrier@t.py:7...issued"),
+        ((RecordKind.RETURN, RecordKind.WAIT), "barrier@t.py:7..."),
+        ((RecordKind.RETURN, RecordKind.WAIT, RecordKind.WOKE), "barrier@t.py:7"),
+        (
+            (RecordKind.RETURN, RecordKind.WAIT, RecordKind.WAIT_RAISE),
+            "barrier@t.py:7^",
+        ),
+        ((RecordKind.RAISE,), "barrier@t.py:7^"),
+        ((RecordKind.RETURN, RecordKind.WOKE), "barrier@t.py:7"),
     ],
 )
 def test_the_last_word_on_a_call_is_its_state(
-    start: Callable[..., Process], tmp_path: Path, kinds: tuple[Kind, ...], drawn: str
+    start: Callable[..., Process],
+    tmp_path: Path,
+    kinds: tuple[RecordKind, ...],
+    drawn: str,
 ) -> None:
     process = start(0, 1)
     process.enter()
@@ -270,15 +276,18 @@ def test_the_last_word_on_a_call_is_its_state(
     ("kinds", "state"),
     [
         ((), State.REFUSED),
-        ((Kind.REISSUE,), State.INSIDE),
-        ((Kind.REISSUE, Kind.RETURN, Kind.WAIT), State.WAITING),
+        ((RecordKind.REISSUE,), State.INSIDE),
+        ((RecordKind.REISSUE, RecordKind.RETURN, RecordKind.WAIT), State.WAITING),
     ],
 )
 def test_a_refused_call_stays_so_until_it_is_made_all_the_same(
-    start: Callable[..., Process], tmp_path: Path, kinds: tuple[Kind, ...], state: State
+    start: Callable[..., Process],
+    tmp_path: Path,
+    kinds: tuple[RecordKind, ...],
+    state: State,
 ) -> None:
     process = start(0, 2)
-    process.enter(kind=Kind.REFUSE)
+    process.enter(kind=RecordKind.REFUSE)
     process.then(*kinds)
     assert living(tmp_path).call(0).state is state
 
@@ -289,9 +298,9 @@ def test_calls_that_end_out_of_order_are_told_apart(
     process = start(0, 1)
     for line in (1, 2, 3):
         process.enter("all_reduce", "float32 4", line=line, flags=ASYNCHRONOUS)
-        process.then(Kind.RETURN)
-    process.then(Kind.WAIT, Kind.WOKE, call=3)
-    process.then(Kind.WAIT, call=1)
+        process.then(RecordKind.RETURN)
+    process.then(RecordKind.WAIT, RecordKind.WOKE, call=3)
+    process.then(RecordKind.WAIT, call=1)
     assert [living(tmp_path).call(row).state for row in range(3)] == [
         *(State.WAITING, State.ISSUED, State.DONE)
     ]
@@ -300,7 +309,7 @@ def test_calls_that_end_out_of_order_are_told_apart(
 def test_times_are_kept(start: Callable[..., Process], tmp_path: Path) -> None:
     process = start(0, 1)
     process.enter()
-    process.then(Kind.RETURN, Kind.WAIT, Kind.WOKE)
+    process.then(RecordKind.RETURN, RecordKind.WAIT, RecordKind.WOKE)
     (call,) = living(tmp_path).calls
     assert 0 < call["enter_ns"] <= call["wait_ns"] <= call["complete_ns"]
 
@@ -397,7 +406,7 @@ def test_a_call_without_user_code_has_no_place(
     start: Callable[..., Process], tmp_path: Path
 ) -> None:
     process = start(0, 1)
-    process.writer.put(Kind.ENTER, ME, 1, 1, process.writer.intern(process.world))
+    process.writer.put(RecordKind.ENTER, ME, 1, 1, process.writer.intern(process.world))
     assert living(tmp_path).call(0).place is None
 
 
@@ -407,7 +416,7 @@ def test_threads_but_the_first_are_numbered(
     process = start(0, 1)
     process.enter()
     process.enter(thread=ME + 1)
-    process.then(Kind.THREAD_END, thread=ME + 1)
+    process.then(RecordKind.THREAD_END, thread=ME + 1)
     run = living(tmp_path)
     assert [run.call(row).thread for row in run.rows_of(0)] == [0, ME + 1]
     assert run.of(ThreadEnded, 0) == [ThreadEnded(rank=0, thread=ME + 1)]
@@ -421,7 +430,7 @@ def in_backward(process: Process, count: int) -> int:
     numbers = []
     for _ in range(count):
         numbers.append(process.enter("all_reduce", "float32 9", flags=ASYNCHRONOUS))
-        process.then(Kind.RETURN)
+        process.then(RecordKind.RETURN)
     return numbers[0]
 
 
@@ -434,7 +443,7 @@ def test_what_backward_issued_is_complete_when_backward_is(
 ) -> None:
     process = start(0, 1)
     first = in_backward(process, 2)
-    process.then(Kind.BACKWARD_WAIT, Kind.BACKWARD_WOKE, call=first)
+    process.then(RecordKind.BACKWARD_WAIT, RecordKind.BACKWARD_WOKE, call=first)
     in_backward(process, 1)
     run = living(tmp_path)
     assert states(run) == [State.DONE, State.DONE, State.ISSUED]
@@ -446,9 +455,9 @@ def test_a_backward_that_waits_waits_for_all_it_issued(
 ) -> None:
     process = start(0, 1)
     process.enter("all_reduce", "float32 4", flags=ASYNCHRONOUS)
-    process.then(Kind.RETURN)
+    process.then(RecordKind.RETURN)
     first = in_backward(process, 2)
-    process.then(Kind.BACKWARD_WAIT, call=first)
+    process.then(RecordKind.BACKWARD_WAIT, call=first)
     assert states(living(tmp_path)) == [State.ISSUED, State.WAITING, State.WAITING]
 
 
@@ -458,9 +467,9 @@ def test_brackets_of_many_steps_are_matched(
     process = start(0, 1)
     for _ in range(3):
         first = in_backward(process, 2)
-        process.then(Kind.BACKWARD_WAIT, Kind.BACKWARD_WOKE, call=first)
+        process.then(RecordKind.BACKWARD_WAIT, RecordKind.BACKWARD_WOKE, call=first)
     first = in_backward(process, 1)
-    process.then(Kind.BACKWARD_WAIT, call=first)
+    process.then(RecordKind.BACKWARD_WAIT, call=first)
     assert states(living(tmp_path)) == [State.DONE] * 6 + [State.WAITING]
 
 
@@ -470,8 +479,8 @@ def test_what_was_waited_for_apart_is_not_touched_by_a_bracket(
     process = start(0, 1)
     first = in_backward(process, 1)
     process.enter("broadcast", "float32 4", peer=0)
-    process.then(Kind.RETURN, Kind.WAIT, Kind.WAIT_RAISE)
-    process.then(Kind.BACKWARD_WAIT, Kind.BACKWARD_WOKE, call=first)
+    process.then(RecordKind.RETURN, RecordKind.WAIT, RecordKind.WAIT_RAISE)
+    process.then(RecordKind.BACKWARD_WAIT, RecordKind.BACKWARD_WOKE, call=first)
     assert states(living(tmp_path)) == [State.DONE, State.RAISED]
 
 
@@ -516,7 +525,7 @@ def test_names_of_groups_stay_words_of_a_drawing(
 ) -> None:
     process = start(0, 2)
     process.enter(group=group_text("1", "mesh dp·tp\x1b[2J", 0, (0, 1)))
-    process.then(Kind.RETURN, Kind.WAIT)
+    process.then(RecordKind.RETURN, RecordKind.WAIT)
     run = living(tmp_path)
     assert sketch(draw(run)).groups == run.groups
 
@@ -552,7 +561,7 @@ def test_a_group_whose_text_was_lost_leads_no_analysis_astray(
     """Once the area for strings is full, every string is number 0."""
     process = start(0, 2)
     code = CODE_OF["broadcast"]
-    process.writer.put(Kind.ENTER, ME, 1, ordinal=1, group=0, op=code, peer=1)
+    process.writer.put(RecordKind.ENTER, ME, 1, ordinal=1, group=0, op=code, peer=1)
     process.writer.lose()
     run = living(tmp_path)
     assert standstill(run).waits == {}
@@ -623,7 +632,7 @@ def test_what_a_rank_did_while_it_was_ended_tells_nothing(
     process = start(0, 2)
     process.enter("barrier")
     stopped_ns = time.monotonic_ns()
-    process.then(Kind.RAISE)
+    process.then(RecordKind.RAISE)
     run = assemble(tmp_path, manifest_of(alive=alive, stopped_ns=stopped_ns))
     assert draw(run) == told
 
@@ -650,7 +659,7 @@ def test_a_life_is_told_in_its_order_among_the_calls(
     process = start(0, 1)
     process.note("wrap", site(4), how="ddp", parameters=["0.weight", "0.bias"])
     process.enter()
-    process.then(Kind.RETURN, Kind.WAIT, Kind.WOKE)
+    process.then(RecordKind.RETURN, RecordKind.WAIT, RecordKind.WOKE)
     process.note("leave", site(9))
     process.note("start", site(10), world_size=1)
     process.enter(line=11)
@@ -706,7 +715,7 @@ def test_every_end_of_a_loader_is_told_where_it_was(
     for _epoch in (1, 2):
         process.batch(1)
         process.enter()
-        process.then(Kind.RETURN, Kind.WAIT, Kind.WOKE)
+        process.then(RecordKind.RETURN, RecordKind.WAIT, RecordKind.WOKE)
         process.batch(1, ended=True)
     process.batch(1, line=20)
     run = living(tmp_path)
@@ -928,7 +937,7 @@ def test_records_that_fell_out_of_the_ring_make_a_rank_partial(
     process = start(0, 1)
     for _ in range(1000):
         process.enter()
-        process.then(Kind.RETURN)
+        process.then(RecordKind.RETURN)
     run = living(tmp_path)
     assert "its oldest" in run.partial[0]
     assert "fell out of its ring" in run.partial[0]
@@ -940,12 +949,12 @@ def test_an_end_without_its_beginning_is_passed_over(
 ) -> None:
     """What completes now may have been entered before the ring began."""
     process = start(0, 1)
-    process.then(Kind.WOKE, call=9)
-    process.then(Kind.BACKWARD_WAIT, Kind.BACKWARD_WOKE, call=8)
+    process.then(RecordKind.WOKE, call=9)
+    process.then(RecordKind.BACKWARD_WAIT, RecordKind.BACKWARD_WOKE, call=8)
     process.calls = 11
     process.enter()
-    process.then(Kind.WOKE, call=10)
-    process.then(Kind.BACKWARD_WAIT, call=40)
+    process.then(RecordKind.WOKE, call=10)
+    process.then(RecordKind.BACKWARD_WAIT, call=40)
     assert states(living(tmp_path)) == [State.INSIDE]
 
 
@@ -998,7 +1007,7 @@ def test_an_operation_of_a_later_release_is_no_reason_to_crash(
 ) -> None:
     process = start(0, 1)
     process.writer.put(
-        Kind.ENTER, ME, 1, 1, process.writer.intern(process.world), op=200
+        RecordKind.ENTER, ME, 1, 1, process.writer.intern(process.world), op=200
     )
     try:
         run = living(tmp_path)

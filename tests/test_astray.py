@@ -2,8 +2,8 @@
 
 import pytest
 
-from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.analysis.reasons import Divergence, Why
+from distdoctor.analysis.causes import Cause, Divergence
+from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.model.drawing import sketch
 
 
@@ -19,7 +19,7 @@ def test_who_alone_receives_from_the_next_one_has_the_wrong_peer() -> None:
         rank 2 | send(peer=3)@t:8&...issued  recv(peer=3)@t:9... .
         rank 3 | send(peer=0)@t:8&...issued  recv(peer=2)@t:9    recv(peer=2)@t:9...
     """)
-    assert (told.why, told.culprits) == (Why.UNANSWERED, (2,))
+    assert (told.why, told.culprits) == (Cause.UNANSWERED, (2,))
     assert "the one before" in told.story
 
 
@@ -30,7 +30,7 @@ def test_who_alone_sends_two_further_has_the_wrong_peer() -> None:
         rank 2 | send(peer=3)@t:8+&...issued  recv(peer=1)@t:8+    recv(peer=3)@t:9...
         rank 3 | send(peer=0)@t:8+...         recv(peer=2)@t:8+&...issued
     """)
-    assert (told.why, told.culprits) == (Why.UNANSWERED, (0,))
+    assert (told.why, told.culprits) == (Cause.UNANSWERED, (0,))
 
 
 def test_batches_in_which_no_two_sides_meet_are_no_fault_of_order() -> None:
@@ -39,7 +39,7 @@ def test_batches_in_which_no_two_sides_meet_are_no_fault_of_order() -> None:
         rank 1 | send(4,peer=2)@t:8+...  recv(4,peer=2)@t:8+&...issued
         rank 2 | send(4,peer=0)@t:8+...  recv(4,peer=0)@t:8+&...issued
     """)
-    assert (told.why, told.culprits) == (Why.UNANSWERED, ())
+    assert (told.why, told.culprits) == (Cause.UNANSWERED, ())
 
 
 def test_a_last_stage_that_sends_on_to_the_first_is_at_fault() -> None:
@@ -48,7 +48,7 @@ def test_a_last_stage_that_sends_on_to_the_first_is_at_fault() -> None:
         rank 1 | recv(4,peer=0)@t:7  send(4,peer=2)@t:8  recv(4,peer=2)@t:9...
         rank 2 | recv(4,peer=1)@t:7  send(4,peer=0)@t:8...
     """)
-    assert (told.why, told.culprits) == (Why.UNANSWERED, (2,))
+    assert (told.why, told.culprits) == (Cause.UNANSWERED, (2,))
 
 
 def test_one_that_never_sends_because_it_sent_to_another_is_at_fault() -> None:
@@ -58,7 +58,7 @@ def test_one_that_never_sends_because_it_sent_to_another_is_at_fault() -> None:
         rank 2 | send(4,peer=3)@t:8&...issued  barrier@t:9...
         rank 3 | send(4,peer=0)@t:8&...issued  barrier@t:9...
     """)
-    assert (told.why, told.culprits) == (Why.UNANSWERED, (2,))
+    assert (told.why, told.culprits) == (Cause.UNANSWERED, (2,))
     assert any("another peer" in location.remark for location in told.elsewhere)
 
 
@@ -91,4 +91,4 @@ def test_one_that_never_sends_because_it_sent_to_another_is_at_fault() -> None:
     ],
 )
 def test_right_peers_in_the_wrong_order_are_a_circle(drawing: str) -> None:
-    assert found(drawing).why is Why.MESSAGES
+    assert found(drawing).why is Cause.MESSAGES

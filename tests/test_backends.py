@@ -3,7 +3,7 @@
 import pytest
 import torch.distributed as dist
 
-from distdoctor.probes.communication.backends import backend_of
+from distdoctor.probes.groups.backends import backend_of
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distdoctor.probes.communication.board import Board, local_cells
+from distdoctor.probes.collectives.board import Board, local_cells
 
 DEADLINE_S = 180.0  # for two processes that wait for each other on a busy machine
 
@@ -151,7 +151,7 @@ def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 RACER = """
 import mmap, os, sys, threading
 from pathlib import Path
-from distdoctor.probes.communication.board import Board, local_cells
+from distdoctor.probes.collectives.board import Board, local_cells
 
 folder, me, rounds, signature = Path(sys.argv[1]), *map(int, sys.argv[2:])
 with (folder / "gate").open("r+b") as file:

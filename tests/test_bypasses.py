@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.steps import bypasses
+from distdoctor.probes.replicas import wrapper_bypass
 
 
 @pytest.fixture
@@ -17,44 +17,44 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     lines: list[str] = []
     monkeypatch.setattr(RECORDER, "observe", lambda _one, site: lines.append(site))
     sites = iter(f"t.py:{n}:f" for n in range(1, 99))
-    monkeypatch.setattr(bypasses, "call_site", lambda _depth: next(sites))
-    bypasses.turn()
+    monkeypatch.setattr(wrapper_bypass, "call_site", lambda _depth: next(sites))
+    wrapper_bypass.turn()
     yield lines
-    bypasses.turn()
+    wrapper_bypass.turn()
 
 
 def test_a_line_is_told_if_nothing_is_averaged_behind_it(told: list[str]) -> None:
     model = nn.Linear(2, 2)
     wrappers = [SimpleNamespace(module=model)]
-    bypasses.passed(wrappers, averaged=False)
+    wrapper_bypass.passed(wrappers, averaged=False)
     model(torch.ones(2))  # as a generator's step does, which is averaged
-    bypasses.passed(wrappers, averaged=True)
+    wrapper_bypass.passed(wrappers, averaged=True)
     assert told == []
     model(torch.ones(2))
-    bypasses.passed(wrappers, averaged=False)
+    wrapper_bypass.passed(wrappers, averaged=False)
     assert told == ["t.py:2:f"]
     model(torch.ones(2))
-    bypasses.passed(wrappers, averaged=False)
+    wrapper_bypass.passed(wrappers, averaged=False)
     assert told == ["t.py:2:f"]
 
 
 def test_frozen_models_and_evaluations_are_no_bypass(told: list[str]) -> None:
     model = nn.Linear(2, 2)
     wrappers = [SimpleNamespace(module=model)]
-    bypasses.passed(wrappers, averaged=False)
+    wrapper_bypass.passed(wrappers, averaged=False)
     model.requires_grad_(requires_grad=False)
     model(torch.ones(2))
     model.requires_grad_(requires_grad=True)
     with torch.no_grad():
         model(torch.ones(2))
-    bypasses.passed(wrappers, averaged=False)
+    wrapper_bypass.passed(wrappers, averaged=False)
     assert told == []
 
 
 def test_where_all_is_averaged_nobody_looks(told: list[str]) -> None:
     model = nn.Linear(2, 2)
-    bypasses.passed([SimpleNamespace(module=model)], averaged=True)
+    wrapper_bypass.passed([SimpleNamespace(module=model)], averaged=True)
     model(torch.ones(2))
-    bypasses.passed([SimpleNamespace(module=model)], averaged=False)
+    wrapper_bypass.passed([SimpleNamespace(module=model)], averaged=False)
     assert told == []
-    assert bypasses._search.handle is not None
+    assert wrapper_bypass._search.handle is not None

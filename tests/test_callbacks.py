@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.analysis.reasons import Divergence, Why
+from distdoctor.analysis.causes import Cause, Divergence
+from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Place
 from distdoctor.model.run import Frame, Run
@@ -38,12 +38,12 @@ def only(run: Run) -> Divergence:
 
 def test_a_finalizer_is_named() -> None:
     found = only(inside("Shard.__del__", "train"))
-    assert (found.why, found.culprits) == (Why.CALLBACK, (1,))
+    assert (found.why, found.culprits) == (Cause.CALLBACK, (1,))
     assert "Shard.__del__" in found.story
 
 
 def test_a_function_that_a_finalizer_calls_is_one_too() -> None:
-    assert only(inside("close", "__del__", "train")).why is Why.CALLBACK
+    assert only(inside("close", "__del__", "train")).why is Cause.CALLBACK
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_function_that_a_finalizer_calls_is_one_too() -> None:
 )
 def test_a_registered_function_is_named(source: str) -> None:
     found = only(inside("save", "on_signal", "train", source=source))
-    assert found.why is Why.CALLBACK
+    assert found.why is Cause.CALLBACK
     assert source.partition("(")[0] in found.story
 
 
@@ -72,7 +72,7 @@ def test_a_registered_function_is_named(source: str) -> None:
 )
 def test_a_function_that_is_called_plainly_is_not(source: str) -> None:
     found = only(inside("save", "on_signal", "train", source=source))
-    assert found.why is not Why.CALLBACK
+    assert found.why is not Cause.CALLBACK
 
 
 def test_a_finalizer_that_all_ranks_run_is_not_blamed() -> None:
@@ -83,4 +83,4 @@ def test_a_finalizer_that_all_ranks_run_is_not_blamed() -> None:
         """
     )
     sites = [place and replace(place, function="A.__del__") for place in run.sites]
-    assert only(replace(run, sites=sites)).why is Why.NUMEL
+    assert only(replace(run, sites=sites)).why is Cause.NUMEL

@@ -5,7 +5,7 @@ from inspect import cleandoc
 
 import pytest
 
-from distdoctor.analysis.communication.divergence import divergences
+from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.model.drawing import sketch
 
 CALLBACKS = cleandoc("""

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.analysis.reasons import Why
+from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.journal import CHILDREN_FILE
 from distdoctor.journal.folder import InChild, read_children
 from distdoctor.model.drawing import sketch
@@ -23,5 +23,5 @@ def test_a_call_in_a_child_is_the_cause_of_what_its_ranks_wait_for() -> None:
         rank 1 | all_reduce(4)@t:3  called_in_child(op=all_reduce)@data:9  busy=40@t:2
         """)
     )
-    assert (found.why, found.culprits, found.victims) == (Why.CHILD, (1,), (0,))
+    assert (found.why, found.culprits, found.victims) == (Cause.CHILD, (1,), (0,))
     assert "a process it forked" in found.story

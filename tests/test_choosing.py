@@ -4,7 +4,7 @@ from textwrap import dedent
 
 import pytest
 
-from distdoctor.analysis.source.choosing import choosing
+from distdoctor.analysis.source.argument_choices import choosing
 from distdoctor.analysis.source.program import Program
 from distdoctor.model.events import Place
 

@@ -5,7 +5,7 @@ from textwrap import dedent
 
 import pytest
 
-from distdoctor.analysis.steps.optimizing import chosen_at, held
+from distdoctor.analysis.optimizer_step.held_parameters import chosen_at, held
 from distdoctor.model.drawing import sketch
 
 GROUPS = """

@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from distdoctor.analysis.steps.combinations import Combination, combined_wrongly
+from distdoctor.analysis.gradients.gradient_combinations import (
+    Combination,
+    combined_wrongly,
+)
 from distdoctor.model.drawing import sketch
 from distdoctor.model.run import Run
 

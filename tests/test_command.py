@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from distdoctor.errors import LaunchRefused
-from distdoctor.launch import together
+from distdoctor.launch import multi_command
 from distdoctor.launch.command import (
     TORCHRUN,
     Launcher,
@@ -108,9 +108,9 @@ def test_a_script_that_is_told_its_rank_by_hand_gets_a_command_for_each(
     script = tmp_path / "train.py"
     script.write_text(source)
     command = command_for(script, ["--lr", "1"], 3, Launcher.AUTO, tmp_path)
-    assert command[:3] == [sys.executable, together.__file__, "rank"]
+    assert command[:3] == [sys.executable, multi_command.__file__, "rank"]
     assert rank_count(command, 2) == 3
-    for rank, words in enumerate(together.split(command[3:])):
+    for rank, words in enumerate(multi_command.split(command[3:])):
         assert words[-2:] == ["--lr", "1"]
         assert str(rank) in " ".join(words[:-2])
 
@@ -121,7 +121,7 @@ def test_each_rank_can_be_given_its_own_arguments(tmp_path: Path) -> None:
     own = ["--rank", "1", ":::", "--rank", "0"]
     command = command_for(script, own, 2, Launcher.AUTO, tmp_path)
     program = [sys.executable, str(script)]
-    assert together.split(command[3:]) == [
+    assert multi_command.split(command[3:]) == [
         [*program, "--rank", "1"],
         [*program, "--rank", "0"],
     ]
@@ -185,8 +185,8 @@ def test_a_given_command_gets_the_path_of_its_program() -> None:
 
 def test_commands_given_together_get_the_paths_of_their_programs() -> None:
     command = given_command(["sh", "a.sh", ":::", "RANK=1", "sh", "b.sh"])
-    assert command[:3] == [sys.executable, together.__file__, "command"]
-    first, second = together.split(command[3:])
+    assert command[:3] == [sys.executable, multi_command.__file__, "command"]
+    first, second = multi_command.split(command[3:])
     assert Path(first[0]).is_absolute()
     assert second[:2] == ["env", "RANK=1"]
     assert Path(second[2]).name == "sh"
@@ -271,7 +271,7 @@ def test_a_job_is_known_by_its_script(command: list[str], name: str) -> None:
         (["python", "-u", "-m", TORCHRUN, "train.py"], True),
         (["python", "train.py"], False),
         (["bash", "torchrun.sh"], False),
-        (["python", together.__file__, "command", "/env/bin/torchrun"], False),
+        (["python", multi_command.__file__, "command", "/env/bin/torchrun"], False),
         (["python", "train.py", "-a", "-b", "torchrun"], False),
     ],
 )

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from distdoctor.analysis.saving.repetition import repeated
-from distdoctor.analysis.saving.resumption import cut, resumed, unequal
+from distdoctor.analysis.comparison.repeated_runs import repeated
+from distdoctor.analysis.comparison.resumed_runs import cut, resumed, unequal
 from distdoctor.catalogue import every_check
 from distdoctor.errors import MissingEvidence
 from distdoctor.examination import conclude, examine
 from distdoctor.journal import KEEP_VARIABLE
 from distdoctor.journal.compared import as_comparison, with_comparison
-from distdoctor.launch.keeping import Kept
+from distdoctor.launch.file_restore import FileRestore
 from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Severity, Sick
 from distdoctor.model.run import Run
-from distdoctor.probes.saving import keeping
+from distdoctor.probes.comparison import file_backup
 
 DEADLINE_S = 600.0
 
@@ -253,7 +253,7 @@ def keep(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
     """Run a program that changes files, and have them put back."""
     keep = "from distdoctor.probes.saving import keeping; keeping.keep_files()"
     source = f"{keep}\n{program}"
-    with Kept(folder / "kept") as kept:
+    with FileRestore(folder / "kept") as kept:
         return subprocess.run(
             [sys.executable, "-c", textwrap.dedent(source)],
             cwd=folder / "work",
@@ -321,8 +321,8 @@ def test_what_cannot_be_kept_is_not_changed(tmp_path: Path, work: Path) -> None:
 
 def test_only_what_is_asked_for_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(KEEP_VARIABLE, raising=False)
-    keeping.keep_files()
-    assert not keeping.KEEPER.on
+    file_backup.keep_files()
+    assert not file_backup.KEEPER.on
 
 
 # --- the real command ---

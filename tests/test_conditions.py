@@ -8,18 +8,18 @@ import pytest
 import torch
 from torch import nn
 
-from distdoctor.analysis.replication.hyperparameters import differing
+from distdoctor.analysis.optimizer_step.unequal_hyperparameters import differing
 from distdoctor.catalogue import every_check
 from distdoctor.examination import verdict
 from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Finding, Severity, Sick
-from distdoctor.model.observed.memory import Retained, Summed
-from distdoctor.model.observed.settings import Hyperparameters
-from distdoctor.probes import settings_seen
-from distdoctor.probes.holders import holder_of
-from distdoctor.probes.memory_seen import KEY, Kept
+from distdoctor.model.observations.learning_rate import Hyperparameters
+from distdoctor.model.observations.memory import Retained, Summed
+from distdoctor.probes.environment import settings
+from distdoctor.probes.environment.settings import Optimizers
+from distdoctor.probes.memory.graph_holders import holder_of
+from distdoctor.probes.memory.memory_growth import KEY, MemoryGrowth
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.settings_seen import Optimizers
 
 
 def finding_of(code: str, drawing: str) -> Finding:
@@ -42,7 +42,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 # --- memory ---
 
 
-def losses_of(kept: Kept, steps: int, keep: Any) -> None:
+def losses_of(kept: MemoryGrowth, steps: int, keep: Any) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(steps):
@@ -57,7 +57,7 @@ def losses_of(kept: Kept, steps: int, keep: Any) -> None:
 
 def test_graphs_in_a_list_are_counted(told: list[Any]) -> None:
     curve: list[torch.Tensor] = []
-    losses_of(Kept(), 30, curve.append)
+    losses_of(MemoryGrowth(), 30, curve.append)
     retained = [one for one in told if isinstance(one, Retained)]
     assert retained
     assert retained[0].graphs >= 8
@@ -67,11 +67,15 @@ def test_graphs_in_a_list_are_counted(told: list[Any]) -> None:
 
 def test_numbers_and_detached_tensors_keep_nothing(told: list[Any]) -> None:
     numbers: list[Any] = []
-    losses_of(Kept(), 40, lambda loss: numbers.extend([loss.item(), loss.detach()]))
+    losses_of(
+        MemoryGrowth(), 40, lambda loss: numbers.extend([loss.item(), loss.detach()])
+    )
     assert not [one for one in told if isinstance(one, Retained)]
 
 
-def evaluated(kept: Kept, batches: int, *, later: bool, anew: bool = False) -> None:
+def evaluated(
+    kept: MemoryGrowth, batches: int, *, later: bool, anew: bool = False
+) -> None:
     model = nn.Linear(3, 1)
     total: Any = 0.0
     for number in range(batches):
@@ -86,18 +90,18 @@ def evaluated(kept: Kept, batches: int, *, later: bool, anew: bool = False) -> N
 
 
 def test_an_evaluation_that_adds_up_graphs_is_told(told: list[Any]) -> None:
-    evaluated(Kept(), 5, later=False)
+    evaluated(MemoryGrowth(), 5, later=False)
     (summed,) = [one for one in told if isinstance(one, Summed)]
     assert (summed.name, summed.batches) == ("total", 5)
     assert summed.graphs >= 5
 
 
 def test_what_is_no_evaluation_or_keeps_nothing_is_not_told(told: list[Any]) -> None:
-    evaluated(Kept(), 5, later=True)
-    evaluated(Kept(), 5, later=False, anew=True)
-    evaluated(Kept(), 3, later=False)
+    evaluated(MemoryGrowth(), 5, later=True)
+    evaluated(MemoryGrowth(), 5, later=False, anew=True)
+    evaluated(MemoryGrowth(), 3, later=False)
     with torch.no_grad():
-        evaluated(Kept(), 5, later=False)
+        evaluated(MemoryGrowth(), 5, later=False)
     assert not [one for one in told if isinstance(one, Summed)]
 
 
@@ -168,8 +172,8 @@ def test_a_rank_that_has_not_come_so_far_is_waited_for() -> None:
 
 
 def test_arguments_become_text_of_plain_values_only() -> None:
-    assert settings_seen._text([1, "a"]) == "[1, 'a']"
-    assert settings_seen._text(object()) == "<object>"
+    assert settings._text([1, "a"]) == "[1, 'a']"
+    assert settings._text(object()) == "<object>"
 
 
 # --- files ---
@@ -191,7 +195,7 @@ def test_one_result_that_keeps_the_graphs_of_its_step_grows_no_further(
     told: list[Any],
 ) -> None:
     """As of a first step that is compared with another way to compute it."""
-    kept, first = Kept(), []
+    kept, first = MemoryGrowth(), []
     model = nn.Linear(3, 1)
     for step in range(30):
         for _ in range(12 if not step else 1):

@@ -11,16 +11,16 @@ import pytest
 import torch
 from torch import nn
 
-from distdoctor.analysis.replication.copies import unlike_copies, unlike_teachers
+from distdoctor.analysis.replicas.unlike_copies import unlike_copies, unlike_teachers
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Observation
-from distdoctor.model.observed.weights import Changed, Copied
-from distdoctor.probes.fingerprints import prints
+from distdoctor.model.observations.replicas import Changed, Copied
+from distdoctor.probes.fingerprints import exact
+from distdoctor.probes.optimizer_step import backward_hooks
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.replication import copies
-from distdoctor.probes.replication import evaluations as evaluations_of_models
-from distdoctor.probes.replication.watched import Watched
-from distdoctor.probes.steps import backwards
+from distdoctor.probes.replicas import batch_norm_use as evaluations_of_models
+from distdoctor.probes.replicas import weight_averages
+from distdoctor.probes.replicas.watched_models import Watched
 
 USERS = """
 def update(mean, model):
@@ -42,7 +42,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Observation, st
         RECORDER, "observe", lambda event, site="": heard.append((event, site))
     )
     yield heard
-    copies.turn()
+    weight_averages.turn()
 
 
 def trained(mean: nn.Module, model: nn.Module, folder: Path, *, is_kept: bool) -> None:
@@ -51,15 +51,15 @@ def trained(mean: nn.Module, model: nn.Module, folder: Path, *, is_kept: bool) -
     exec(compile(USERS, str(folder / "t.py"), "exec"), names)
     watched = Watched(0, list(model.named_parameters()), "")
     for step in range(1, 6):
-        copies.stepping()
+        weight_averages.stepping()
         for parameter in model.parameters():
             parameter.grad = torch.ones_like(parameter)
             parameter.data.sub_(parameter.grad, alpha=0.1)
         watched.step = step
-        copies.stepped(watched, model)
+        weight_averages.stepped(watched, model)
         names["between"](mean, model, is_kept)
-    copies.stepping()
-    copies.turned(mean, False)
+    weight_averages.stepping()
+    weight_averages.turned(mean, False)
 
 
 @pytest.mark.skipif(sys.gettrace() is not None, reason="lines are traced already")
@@ -99,7 +99,7 @@ def known_copy() -> tuple[nn.Module, Watched]:
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     watched.step = 1
-    copies.stepped(watched, model)
+    weight_averages.stepped(watched, model)
     return mean, watched
 
 
@@ -115,8 +115,8 @@ def test_a_copy_that_is_in_no_mode_is_told_when_it_computes_without_gradients(
             mean(torch.ones(1, 3))
     (begun,) = evaluations(told)
     assert (begun.steps, begun.over, len(begun.prints)) == (5, False, 4)
-    copies.training()
-    copies.training()
+    weight_averages.training()
+    weight_averages.training()
     assert [event.over for event in evaluations(told)] == [False, True]
 
 
@@ -128,7 +128,7 @@ def test_a_teacher_that_computes_in_each_step_is_told_at_some(
         watched.step = step
         with torch.no_grad():
             teacher(torch.ones(1, 3))
-        copies.training()
+        weight_averages.training()
     begun = [event.steps for event in evaluations(told) if not event.over]
     assert begun == [2, 4, 8, 16, 32]
 
@@ -142,7 +142,7 @@ def test_a_frozen_teacher_needs_no_mode_to_be_told(
     for step in range(2, 5):
         watched.step = step
         teacher(torch.ones(1, 3))
-        copies.training()
+        weight_averages.training()
     begun = [event.steps for event in evaluations(told) if not event.over]
     assert begun == ([2, 4] if is_frozen else [])
 
@@ -194,10 +194,10 @@ def test_a_copy_in_a_mode_that_was_told_is_told_once(
 ) -> None:
     mean, watched = known_copy()
     watched.step = 5
-    copies.turned(mean, False)
+    weight_averages.turned(mean, False)
     with torch.no_grad():
         mean(torch.ones(1, 3))
-    copies.training()
+    weight_averages.training()
     assert len(evaluations(told)) == 1
 
 
@@ -239,7 +239,7 @@ def test_copies_that_one_rank_keeps_and_all_evaluate_are_told(
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The probe of evaluations, until the test is over."""
     monkeypatch.setattr(nn.Module, "train", nn.Module.train)
-    monkeypatch.setattr(backwards, "watch", lambda **_: None)
+    monkeypatch.setattr(backward_hooks, "watch", lambda **_: None)
     evaluations_of_models.install()
 
 
@@ -263,15 +263,15 @@ def test_a_model_that_is_made_for_one_evaluation_is_told_as_it_computes(
     average = copy.deepcopy(model.state_dict())
     for step in (1, 2):
         watched.step = step
-        copies.stepped(watched, model)
+        weight_averages.stepped(watched, model)
         average["weight"].add_(1.0)
         one = filled(average) if not others else nn.Linear(2, 3).eval()
-        copies.training()
+        weight_averages.training()
     model.eval()
     begun = [event for event in evaluations(told) if not event.over]
     assert [event.steps for event in begun] == ([] if others else [1, 2])
     if begun:
-        assert begun[-1].prints == prints.of_tensors(list(one.parameters()))
+        assert begun[-1].prints == exact.of_tensors(list(one.parameters()))
 
 
 @pytest.mark.parametrize("swapped", [True, False])
@@ -289,7 +289,7 @@ def test_a_model_with_other_weights_put_in_is_told_as_it_computes(
         model.weight.add_(1.0)
     watched.step = 1
     watched.after()
-    copies.stepped(watched, model)
+    weight_averages.stepped(watched, model)
     if swapped:
         model.load_state_dict(average)
     model.eval()
@@ -298,7 +298,7 @@ def test_a_model_with_other_weights_put_in_is_told_as_it_computes(
     begun = [event for event in evaluations(told) if not event.over]
     assert len(begun) == swapped
     assert all(
-        one.prints == prints.of_tensors(list(model.parameters())) for one in begun
+        one.prints == exact.of_tensors(list(model.parameters())) for one in begun
     )
 
 

@@ -5,8 +5,8 @@ from inspect import cleandoc
 
 import pytest
 
-from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.analysis.reasons import Divergence, Why
+from distdoctor.analysis.causes import Cause, Divergence
+from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Certainty
 
@@ -37,14 +37,14 @@ def told(source: str) -> Divergence:
 
 def test_where_each_goes_on_to_the_other_call_it_is_the_order() -> None:
     found = told(BOTH.format(first=LOW, second=HIGH))
-    assert (found.why, found.culprits) == (Why.ORDER, (1,))
+    assert (found.why, found.culprits) == (Cause.ORDER, (1,))
     assert found.certainty is Certainty.LIKELY
     assert "Rank 1 makes two calls in another order than ranks {0,2}" in found.story
 
 
 @pytest.mark.parametrize(("first", "second"), [("pass", "pass"), (LOW, "pass")])
 def test_where_one_makes_no_such_call_it_is_not(first: str, second: str) -> None:
-    assert told(BOTH.format(first=first, second=second)).why is Why.REDUCE_OP
+    assert told(BOTH.format(first=first, second=second)).why is Cause.REDUCE_OP
 
 
 ONE_BY_ONE = cleandoc("""
@@ -68,7 +68,7 @@ ALIKE = """
 def test_calls_that_look_alike_have_their_text(other: str, swapped: bool) -> None:
     source = ONE_BY_ONE.format(other=other)
     found = divergences(replace(sketch(ALIKE), sources={"t.py": source}))
-    assert [(one.why, one.culprits) for one in found] == [(Why.ORDER, (1,))] * swapped
+    assert [(one.why, one.culprits) for one in found] == [(Cause.ORDER, (1,))] * swapped
 
 
 def test_the_branch_in_front_of_two_helpers_decides_and_is_named() -> None:
@@ -90,5 +90,5 @@ def test_the_branch_in_front_of_two_helpers_decides_and_is_named() -> None:
     other = "all_reduce(4)@t.py:4<t.py:7<t.py:12  all_reduce(4)@t.py:2<t.py:8<t.py:12"
     run = sketch(f"rank 0 | {usual}\nrank 1 | {other}")
     (found,) = divergences(replace(run, sources={"t.py": source}))
-    assert (found.why, found.culprits) == (Why.ORDER, (1,))
+    assert (found.why, found.culprits) == (Cause.ORDER, (1,))
     assert [one.place.line for one in found.elsewhere] == [6]

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdoctor.analysis.steps.weighing import excess_of
+from distdoctor.analysis.accumulation.unequal_weights import excess_of
 from distdoctor.catalogue import every_check
 from distdoctor.examination import verdict
 from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Finding, Severity, Sick
-from distdoctor.model.observed.gradients import Weighed
+from distdoctor.model.observations.gradients import Weighed
 
 
 def found_by(*what: str) -> Finding | None:

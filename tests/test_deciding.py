@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from distdoctor.analysis.steps.deciding import deciding
+from distdoctor.analysis.accumulation.no_sync_lines import deciding
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Place
 

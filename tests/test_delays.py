@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from distdoctor.model.events import Observation
-from distdoctor.model.observed.scheduling import Delayed
-from distdoctor.probes import delays
+from distdoctor.model.observations.environment import Delayed
+from distdoctor.probes.environment import processor_delays
 from distdoctor.probes.recorder import RECORDER
 
 SCHEDSTAT = Path("/proc/self/schedstat")
@@ -25,7 +25,7 @@ def delay_of_burning(tell: Connection) -> None:
     end = os.times().user + BUSY_S
     while os.times().user < end:
         pass
-    tell.send(delays._delay_ns())
+    tell.send(processor_delays._delay_ns())
 
 
 def test_samples_are_spread_over_a_job_of_any_length(
@@ -33,10 +33,10 @@ def test_samples_are_spread_over_a_job_of_any_length(
 ) -> None:
     now = count(step=200_000_000)
     monkeypatch.setattr(time, "monotonic_ns", lambda: next(now))
-    monkeypatch.setattr(delays, "_delay_ns", lambda: 7_000_000)
+    monkeypatch.setattr(processor_delays, "_delay_ns", lambda: 7_000_000)
     told: list[Observation] = []
     monkeypatch.setattr(RECORDER, "observe", told.append)
-    seen = delays.Delays()
+    seen = processor_delays.Delays()
     seen.look()
     for _ in range(20_000):
         seen.stepped()

@@ -5,9 +5,9 @@ from inspect import cleandoc
 
 import pytest
 
-from distdoctor.analysis.communication.departures import departed
-from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.analysis.reasons import Divergence, Why
+from distdoctor.analysis.causes import Cause, Divergence
+from distdoctor.analysis.divergence.cascade import divergences
+from distdoctor.analysis.divergence.loop_departures import departed
 from distdoctor.model.drawing import sketch
 
 BUDGET = """
@@ -71,7 +71,7 @@ def words(divergence: Divergence) -> str:
 
 def test_a_loop_above_the_call_is_left_by_its_head() -> None:
     found = told(BUDGET)
-    assert (found.why, found.culprits) == (Why.FINISHED, (2,))
+    assert (found.why, found.culprits) == (Cause.FINISHED, (2,))
     assert [one.place.line for one in found.elsewhere][:3] == [13, 5, 8]
     assert words(found) == "the loop by `while not budget.exhausted` "
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.analysis.reasons import Why
+from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Failure
 from distdoctor.model.run import Run
@@ -41,7 +41,7 @@ def test_a_refused_device_is_told_on_all_ranks_and_on_some(message: str) -> None
         """
     )
     (divergence,) = divergences(saying(everyone, message))
-    assert (divergence.why, divergence.culprits) == (Why.DEVICE, ())
+    assert (divergence.why, divergence.culprits) == (Cause.DEVICE, ())
     one = sketch(
         """
         rank 0 | all_reduce(9)@t.py:5  barrier@t.py:6...
@@ -49,7 +49,7 @@ def test_a_refused_device_is_told_on_all_ranks_and_on_some(message: str) -> None
         """
     )
     (divergence,) = divergences(saying(one, message))
-    assert (divergence.why, divergence.culprits) == (Why.DEVICE, (1,))
+    assert (divergence.why, divergence.culprits) == (Cause.DEVICE, (1,))
 
 
 def test_another_error_is_not_about_devices() -> None:
@@ -69,4 +69,4 @@ def test_a_meta_tensor_elsewhere_is_not_blamed_for_another_fault() -> None:
         rank 1 | all_reduce(9)@t.py:5   all_reduce(9)@t.py:5...
         """
     )
-    assert Why.DEVICE not in {divergence.why for divergence in divergences(run)}
+    assert Cause.DEVICE not in {divergence.why for divergence in divergences(run)}

@@ -4,10 +4,13 @@ from textwrap import dedent
 
 import pytest
 
-from distdoctor.analysis.replication.crossings import findings
-from distdoctor.analysis.replication.partings import Cause, partings
-from distdoctor.analysis.source.origins import makers
+from distdoctor.analysis.replicas.averaged_shards import findings
+from distdoctor.analysis.replicas.replica_divergence import (
+    DivergenceCause,
+    replica_divergences,
+)
 from distdoctor.analysis.source.program import Program
+from distdoctor.analysis.source.rank_origins import makers
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Place
 from distdoctor.model.run import Run
@@ -36,30 +39,30 @@ def of_four(
     return sketch("\n".join(lines))
 
 
-def causes(run: Run) -> set[Cause]:
-    return {parting.cause for parting in partings(run)}
+def causes(run: Run) -> set[DivergenceCause]:
+    return {parting.cause for parting in replica_divergences(run)}
 
 
 @pytest.mark.parametrize("prints", ["1212", "1221"])
 def test_shards_that_are_averaged_with_each_other_are_told_once(prints: str) -> None:
     run = of_four(prints)
-    assert causes(run) == {Cause.MESH}
+    assert causes(run) == {DivergenceCause.MESH}
     (finding,) = findings(run)
     assert [place.place.line for place in finding.locations] == [9]
     assert not finding.culprits
 
 
 def test_replicas_that_were_seeded_apart_are_no_shards() -> None:
-    assert causes(of_four("1234")) == {Cause.START}
-    assert causes(of_four("1213")) == {Cause.START}
+    assert causes(of_four("1234")) == {DivergenceCause.START}
+    assert causes(of_four("1213")) == {DivergenceCause.START}
 
 
 def test_without_a_forward_pass_in_common_they_are_replicas_with_other_seeds() -> None:
-    assert causes(of_four("1212", forward="")) == {Cause.START}
+    assert causes(of_four("1212", forward="")) == {DivergenceCause.START}
 
 
 def test_what_all_ranks_average_is_no_dimension() -> None:
-    assert causes(of_four("1212", groups="aaaa")) == {Cause.START}
+    assert causes(of_four("1212", groups="aaaa")) == {DivergenceCause.START}
 
 
 def test_pairs_of_an_ensemble_are_well() -> None:
@@ -74,7 +77,7 @@ def test_a_rank_that_was_not_seen_may_be_another_shard() -> None:
         unseen={4: "the rank left no journal"},
         members={group.name: group.ranks for group in seen.groups},
     )
-    assert Cause.MESH not in causes(run)
+    assert DivergenceCause.MESH not in causes(run)
 
 
 def test_the_line_that_takes_the_group_is_found_by_the_source() -> None:

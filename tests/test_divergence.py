@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from distdoctor.analysis.communication.divergence import divergences, findings
-from distdoctor.analysis.reasons import Divergence, Why, finding
+from distdoctor.analysis.causes import Cause, Divergence, finding
+from distdoctor.analysis.divergence.cascade import divergences, findings
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import (
     WORLD,
@@ -108,12 +108,12 @@ def programs(choose: st.DrawFn, members: Members) -> list[Item]:
 
 
 ARGUMENTS = {
-    "size": Why.NUMEL,
-    "dtype": Why.DTYPE,
-    "reduce op": Why.REDUCE_OP,
-    "root": Why.ROOT,
+    "size": Cause.NUMEL,
+    "dtype": Cause.DTYPE,
+    "reduce op": Cause.REDUCE_OP,
+    "root": Cause.ROOT,
 }
-ENDS = {"raise": Why.DIED, "kill": Why.DIED, "leave": Why.FINISHED}
+ENDS = {"raise": Cause.DIED, "kill": Cause.DIED, "leave": Cause.FINISHED}
 SEQUENCES = ["operation", "skip", "add", "repeat", "swap"]  # told in several ways
 MUTATIONS = [*ARGUMENTS, *ENDS, *SEQUENCES]
 
@@ -307,7 +307,9 @@ def test_it_is_named_once_however_many_groups_are_concerned(
 @pytest.mark.parametrize(("how", "why"), [*ARGUMENTS.items(), *ENDS.items()])
 @unhurried
 @given(data=st.data())
-def test_a_fault_is_called_by_its_name(how: str, why: Why, data: st.DataObject) -> None:
+def test_a_fault_is_called_by_its_name(
+    how: str, why: Cause, data: st.DataObject
+) -> None:
     (found,) = divergences(data.draw(jobs(how)).run())
     assert found.why is why
 
@@ -338,7 +340,7 @@ def the_one(run: Run) -> Divergence:
     return found
 
 
-def explained(drawing: str) -> tuple[Why, tuple[int, ...]]:
+def explained(drawing: str) -> tuple[Cause, tuple[int, ...]]:
     found = the_one(sketch(drawing))
     return found.why, found.culprits
 
@@ -346,17 +348,17 @@ def explained(drawing: str) -> tuple[Why, tuple[int, ...]]:
 @pytest.mark.parametrize(
     ("zero", "one", "why"),
     [
-        ("all_reduce(4)@t.py:7", "all_reduce(5)@t.py:7", Why.NUMEL),
-        ("all_reduce(2x2)@t.py:7", "all_reduce(5)@t.py:7", Why.NUMEL),
-        ("all_reduce(4)@t.py:7", "all_reduce(4:int64)@t.py:7", Why.DTYPE),
-        ("all_reduce(4)@t.py:7", "all_reduce(4,op=max)@t.py:7", Why.REDUCE_OP),
-        ("broadcast(4)@t.py:7", "broadcast(4,root=1)@t.py:7", Why.ROOT),
-        ("all_gather(4+4)@t.py:7", "all_gather(8)@t.py:7", Why.SPLITS),
-        ("all_reduce(4)@t.py:7", "reduce(4)@t.py:7", Why.OPERATION),
-        ("all_reduce(4)@t.py:7", "barrier@t.py:9", Why.OPERATION),
+        ("all_reduce(4)@t.py:7", "all_reduce(5)@t.py:7", Cause.NUMEL),
+        ("all_reduce(2x2)@t.py:7", "all_reduce(5)@t.py:7", Cause.NUMEL),
+        ("all_reduce(4)@t.py:7", "all_reduce(4:int64)@t.py:7", Cause.DTYPE),
+        ("all_reduce(4)@t.py:7", "all_reduce(4,op=max)@t.py:7", Cause.REDUCE_OP),
+        ("broadcast(4)@t.py:7", "broadcast(4,root=1)@t.py:7", Cause.ROOT),
+        ("all_gather(4+4)@t.py:7", "all_gather(8)@t.py:7", Cause.SPLITS),
+        ("all_reduce(4)@t.py:7", "reduce(4)@t.py:7", Cause.OPERATION),
+        ("all_reduce(4)@t.py:7", "barrier@t.py:9", Cause.OPERATION),
     ],
 )
-def test_two_ranks_that_differ_are_both_shown(zero: str, one: str, why: Why) -> None:
+def test_two_ranks_that_differ_are_both_shown(zero: str, one: str, why: Cause) -> None:
     found = the_one(sketch(f"rank 0 | {zero}...\nrank 1 | {one}!"))
     assert (found.why, found.culprits) == (why, ())
     assert found.victims == (0, 1)
@@ -367,21 +369,21 @@ def test_of_two_ranks_the_one_that_does_something_new_strays() -> None:
     assert explained("""
         rank 0 | all_reduce(4)@t.py:7  barrier@save.py:3...
         rank 1 | all_reduce(4)@t.py:7  all_reduce(4)@t.py:7!
-    """) == (Why.SKIPPED, (0,))
+    """) == (Cause.SKIPPED, (0,))
 
 
 def test_of_two_ranks_that_do_both_something_new_none_is_named() -> None:
     assert explained("""
         rank 0 | all_reduce(4)@t.py:7  barrier@t.py:9...
         rank 1 | all_reduce(4)@t.py:7  all_reduce(4)@t.py:12!
-    """) == (Why.OPERATION, ())
+    """) == (Cause.OPERATION, ())
 
 
 def test_of_two_ranks_that_do_both_something_old_none_is_named() -> None:
     assert explained("""
         rank 0 | all_reduce(4)@t.py:7  barrier@t.py:9  all_reduce(4)@t.py:7...
         rank 1 | all_reduce(4)@t.py:7  barrier@t.py:9  barrier@t.py:9!
-    """) == (Why.OPERATION, ())
+    """) == (Cause.OPERATION, ())
 
 
 def test_three_ranks_that_all_differ_have_no_majority() -> None:
@@ -389,7 +391,7 @@ def test_three_ranks_that_all_differ_have_no_majority() -> None:
         rank 0 | all_reduce(4)@t.py:7...
         rank 1 | all_reduce(5)@t.py:7!
         rank 2 | all_reduce(6)@t.py:7!
-    """) == (Why.NUMEL, ())
+    """) == (Cause.NUMEL, ())
 
 
 def test_two_ranks_may_stray_each_in_its_own_way() -> None:
@@ -401,7 +403,7 @@ def test_two_ranks_may_stray_each_in_its_own_way() -> None:
             rank 3 | all_reduce(6)@t.py:7!
         """)
     )
-    assert (found.why, found.culprits) == (Why.NUMEL, (2, 3))
+    assert (found.why, found.culprits) == (Cause.NUMEL, (2, 3))
     assert found.victims == (0, 1)
     assert "rank 2 with 5; rank 3 with 6" in found.story
 
@@ -411,7 +413,7 @@ def test_the_majority_is_right_even_against_rank_0() -> None:
         rank 0 | all_reduce(4)@t.py:7...
         rank 1 | all_reduce(5)@t.py:7!
         rank 2 | all_reduce(5)@t.py:7!
-    """) == (Why.NUMEL, (0,))
+    """) == (Cause.NUMEL, (0,))
 
 
 def test_a_skipped_call_is_told_with_its_line() -> None:
@@ -422,7 +424,7 @@ def test_a_skipped_call_is_told_with_its_line() -> None:
             rank 2 | all_reduce(4)@t.py:7  barrier@t.py:9  barrier@t.py:9...
         """)
     )
-    assert (found.why, found.culprits) == (Why.SKIPPED, (2,))
+    assert (found.why, found.culprits) == (Cause.SKIPPED, (2,))
     assert (found.elsewhere[0].place, found.elsewhere[0].ranks) == (
         Place("t.py", 7),
         (2,),
@@ -438,7 +440,7 @@ def test_a_call_of_ones_own_is_told_as_such() -> None:
             rank 2 | all_reduce(4)@t.py:7  all_reduce(4)@t.py:7!
         """)
     )
-    assert (found.why, found.culprits) == (Why.SKIPPED, (0,))
+    assert (found.why, found.culprits) == (Cause.SKIPPED, (0,))
     assert found.story.startswith("Rank 0 alone calls barrier")
 
 
@@ -455,7 +457,7 @@ def test_the_same_calls_the_other_way_round_are_another_order() -> None:
             rank 2 | all_reduce(4)@t.py:3  all_reduce(8)@t.py:4
         """)
     )
-    assert (found.why, found.culprits) == (Why.ORDER, (1,))
+    assert (found.why, found.culprits) == (Cause.ORDER, (1,))
     assert found.certainty is Certainty.PROVED
 
 
@@ -476,7 +478,7 @@ def test_calls_of_one_size_in_another_order_are_likely_swapped() -> None:
             rank 2 | all_reduce(4)@t.py:3  all_reduce(4)@t.py:4  exit=0
         """)
     )
-    assert (found.why, found.culprits) == (Why.ORDER, (1,))
+    assert (found.why, found.culprits) == (Cause.ORDER, (1,))
     assert found.certainty is Certainty.LIKELY
 
 
@@ -496,7 +498,7 @@ def test_splits_that_do_not_fit_name_who_is_in_all_of_them() -> None:
             rank 2 | all_to_all_single(6,sent=2/2/2,received=2/2/2)
         """)
     )
-    assert (found.why, found.culprits) == (Why.SPLITS, (1,))
+    assert (found.why, found.culprits) == (Cause.SPLITS, (1,))
     assert "rank 1 sends 1 elements to rank 0, which expects 2" in found.story
     assert "1 more pairs disagree" in found.story
 
@@ -560,7 +562,7 @@ def test_a_loader_that_ended_early_explains_fewer_rounds() -> None:
             rank 1 | all_reduce(4)@t.py:7  batches=1@t.py:5     barrier@t.py:8!
         """)
     )
-    assert (found.why, found.culprits, found.victims) == (Why.UNEVEN, (1,), (0,))
+    assert (found.why, found.culprits, found.victims) == (Cause.UNEVEN, (1,), (0,))
     assert isinstance(found.cause, Batch)
     assert found.elsewhere[0].place == Place("t.py", 5)
     assert "had 1 batches" in found.story
@@ -572,7 +574,7 @@ def test_a_loader_that_ended_early_explains_a_rank_that_finished() -> None:
         rank 0 | all_reduce(4)@t.py:7  batches=2@t.py:5...  all_reduce(4)@t.py:7...
         rank 1 | all_reduce(4)@t.py:7  batches=1@t.py:5     exit=0
         rank 2 | all_reduce(4)@t.py:7  batches=2@t.py:5...  all_reduce(4)@t.py:7...
-    """) == (Why.UNEVEN, (1,))
+    """) == (Cause.UNEVEN, (1,))
 
 
 def test_with_as_many_batches_the_call_was_skipped_and_not_the_round() -> None:
@@ -580,7 +582,7 @@ def test_with_as_many_batches_the_call_was_skipped_and_not_the_round() -> None:
         rank 0 | all_reduce(4)@t.py:7  batches=2@t.py:5...  all_reduce(4)@t.py:7...
         rank 1 | all_reduce(4)@t.py:7  batches=2@t.py:5     barrier@t.py:8!
         rank 2 | all_reduce(4)@t.py:7  batches=2@t.py:5...  all_reduce(4)@t.py:7...
-    """) == (Why.SKIPPED, (1,))
+    """) == (Cause.SKIPPED, (1,))
 
 
 def test_a_stack_behind_the_loop_explains_fewer_rounds() -> None:
@@ -590,7 +592,7 @@ def test_a_stack_behind_the_loop_explains_fewer_rounds() -> None:
             {0: 7, 1: 8, 2: 7},
         )
     )
-    assert (found.why, found.culprits) == (Why.UNEVEN, (1,))
+    assert (found.why, found.culprits) == (Cause.UNEVEN, (1,))
     assert {location.place.line for location in found.elsewhere} >= {2, 4}
     assert "left the loop at t.py:2" in found.story
 
@@ -602,7 +604,7 @@ def test_a_rank_that_went_through_all_rounds_skipped_the_call() -> None:
         {0: 1, 1: 1, 2: 1},
     )
     found = the_one(run)
-    assert (found.why, found.culprits) == (Why.SKIPPED, (1,))
+    assert (found.why, found.culprits) == (Cause.SKIPPED, (1,))
     assert Place("t.py", 6, "") in {
         replace(location.place, function="") for location in found.elsewhere
     }
@@ -615,7 +617,7 @@ def test_a_stack_decides_between_two_ranks_that_do_what_both_did_before() -> Non
     """
     assert the_one(sketch(drawing)).culprits == ()
     found = the_one(with_stacks(drawing, {0: 7, 1: 8}))
-    assert (found.why, found.culprits) == (Why.UNEVEN, (1,))
+    assert (found.why, found.culprits) == (Cause.UNEVEN, (1,))
 
 
 # --- ranks that are gone --------------------------------------------------------------
@@ -629,7 +631,7 @@ def test_a_rank_that_finished_is_waited_for_in_vain() -> None:
             rank 2 | all_reduce(4)@t.py:7  all_reduce(4)@t.py:7...
         """)
     )
-    assert (found.why, found.culprits, found.victims) == (Why.FINISHED, (1,), (0, 2))
+    assert (found.why, found.culprits, found.victims) == (Cause.FINISHED, (1,), (0, 2))
     assert Place("t.py", 15) in {location.place for location in found.elsewhere}
     assert "which left the job at t.py:15 after 1 calls" in found.story
     assert found.story.endswith(" on it and will never come.")
@@ -644,7 +646,7 @@ def test_who_waited_until_the_call_gave_up_waits_no_more() -> None:
             rank 2 | all_reduce(4)@t.py:7  monitored_barrier@t.py:9^  leave  exit=0
         """)
     )
-    assert (found.why, found.culprits, found.victims) == (Why.FINISHED, (1,), (0, 2))
+    assert (found.why, found.culprits, found.victims) == (Cause.FINISHED, (1,), (0, 2))
     assert found.story.startswith("Ranks {0,2} waited in vain in monitored_barrier ")
     assert found.story.endswith(" after 1 calls on it and never came.")
 
@@ -654,7 +656,7 @@ def test_a_rank_that_waits_for_many_that_finished_is_the_one_that_strayed() -> N
         rank 0 | all_reduce(4)@t.py:7  barrier@t.py:12...
         rank 1 | all_reduce(4)@t.py:7  exit=0
         rank 2 | all_reduce(4)@t.py:7  exit=0
-    """) == (Why.SKIPPED, (0,))
+    """) == (Cause.SKIPPED, (0,))
 
 
 def test_a_rank_that_goes_once_more_around_than_all_others_strayed() -> None:
@@ -677,7 +679,7 @@ def test_a_rank_that_died_is_told_with_its_error() -> None:
             rank 1 | all_reduce(4)@t.py:7  fail=KeyError@t.py:6  exit=1
         """)
     )
-    assert (found.why, found.culprits, found.victims) == (Why.DIED, (1,), (0,))
+    assert (found.why, found.culprits, found.victims) == (Cause.DIED, (1,), (0,))
     assert found.story.startswith("Rank 1 raised KeyError at t.py:6")
     assert isinstance(found.cause, Failure)
 
@@ -689,7 +691,7 @@ def test_a_rank_that_was_killed_is_told_with_its_last_line() -> None:
             rank 1 | all_reduce(4)@t.py:7  exit=137!
         """)
     )
-    assert (found.why, found.culprits) == (Why.DIED, (1,))
+    assert (found.why, found.culprits) == (Cause.DIED, (1,))
     assert "killed by signal 9" in found.story
     assert found.elsewhere[0].place == Place("t.py", 7)
 
@@ -721,7 +723,7 @@ def test_who_loses_its_connection_is_a_victim() -> None:
     assert explained("""
         rank 0 | all_reduce(4)@t.py:7  all_reduce(4)@t.py:7^  fail=RuntimeError^  exit=1
         rank 1 | all_reduce(4)@t.py:7  fail=KeyError@t.py:6   exit=1
-    """) == (Why.DIED, (1,))
+    """) == (Cause.DIED, (1,))
 
 
 def test_who_was_ended_is_no_culprit() -> None:
@@ -736,7 +738,7 @@ def test_a_death_that_nobody_waited_for_yet_is_told() -> None:
     assert explained("""
         rank 0 | all_reduce(4)@t.py:7  exit=143!!
         rank 1 | all_reduce(4)@t.py:7  fail=KeyError@t.py:6  exit=1
-    """) == (Why.DIED, (1,))
+    """) == (Cause.DIED, (1,))
 
 
 def test_an_exception_on_its_way_up_explains_the_wrong_call() -> None:
@@ -748,7 +750,7 @@ def test_an_exception_on_its_way_up_explains_the_wrong_call() -> None:
         """.replace("fail=KeyError~@t.py:6", "fail=KeyError@t.py:6~")
         )
     )
-    assert (found.why, found.culprits) == (Why.DIED, (1,))
+    assert (found.why, found.culprits) == (Cause.DIED, (1,))
     assert "on its way up the exception led into barrier at t.py:20" in found.story
 
 
@@ -756,7 +758,7 @@ def test_an_exception_that_was_handled_explains_nothing() -> None:
     assert explained("""
         rank 0 | all_reduce(4)@t.py:7  all_reduce(4)@t.py:7...
         rank 1 | all_reduce(4)@t.py:7  fail=KeyError@t.py:6~  all_reduce(5)@t.py:7!
-    """) == (Why.NUMEL, ())
+    """) == (Cause.NUMEL, ())
 
 
 def test_one_death_is_one_finding_however_many_groups_wait() -> None:
@@ -766,7 +768,7 @@ def test_one_death_is_one_finding_however_many_groups_wait() -> None:
         rank 1 | barrier/dp@t.py:3...
         rank 2 | fail=KeyError@t.py:2  exit=1
         rank 3 | barrier@t.py:4...
-    """) == (Why.DIED, (2,))
+    """) == (Cause.DIED, (2,))
 
 
 def test_one_that_left_is_one_finding_however_many_groups_wait() -> None:
@@ -780,7 +782,7 @@ def test_one_that_left_is_one_finding_however_many_groups_wait() -> None:
             rank 4 | barrier@t.py:4...
         """)
     )
-    assert (found.why, found.culprits) == (Why.FINISHED, (2,))
+    assert (found.why, found.culprits) == (Cause.FINISHED, (2,))
     assert found.victims == (0, 1, 3, 4)
 
 
@@ -820,7 +822,7 @@ def test_groups_in_opposite_order_are_a_circle() -> None:
             rank 1 | barrier/b@t.py:4...
         """)
     )
-    assert (found.why, found.culprits) == (Why.CIRCLE, ())
+    assert (found.why, found.culprits) == (Cause.CIRCLE, ())
     assert "rank 0 waits in barrier on a for rank 1" in found.story
     assert {location.role for location in finding(found).locations} == {Role.PARTY}
 
@@ -829,7 +831,7 @@ def test_messages_that_cross_are_a_circle_of_messages() -> None:
     assert explained("""
         rank 0 | recv(4,peer=1)@t.py:3...
         rank 1 | recv(4,peer=0)@t.py:3...
-    """) == (Why.MESSAGES, ())
+    """) == (Cause.MESSAGES, ())
 
 
 def test_who_waits_behind_a_circle_is_its_victim() -> None:
@@ -858,7 +860,7 @@ def test_a_rank_in_its_own_code_that_others_wait_for_is_busy() -> None:
             rank 1 | busy=40@t.py:9
         """)
     )
-    assert (found.why, found.culprits, found.victims) == (Why.BUSY, (1,), (0,))
+    assert (found.why, found.culprits, found.victims) == (Cause.BUSY, (1,), (0,))
     assert found.certainty is Certainty.LIKELY
 
 
@@ -873,8 +875,8 @@ def test_a_busy_rank_that_nobody_waits_for_is_at_work() -> None:
 
 def test_findings_are_asked_for_by_their_explanation() -> None:
     run = sketch("rank 0 | all_reduce(4)...\nrank 1 | all_reduce(5)!")
-    assert len(list(findings(run, Why.NUMEL, Why.DTYPE))) == 1
-    assert list(findings(run, Why.DTYPE)) == []
+    assert len(list(findings(run, Cause.NUMEL, Cause.DTYPE))) == 1
+    assert list(findings(run, Cause.DTYPE)) == []
 
 
 def test_a_finding_puts_the_line_of_the_culprit_first() -> None:
@@ -917,7 +919,7 @@ def test_independent_faults_are_told_apart() -> None:
             rank 3 | all_reduce(4:int64)/b!
         """)
     )
-    assert [divergence.why for divergence in found] == [Why.NUMEL, Why.DTYPE]
+    assert [divergence.why for divergence in found] == [Cause.NUMEL, Cause.DTYPE]
 
 
 def test_divergences_are_worked_out_once() -> None:

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from distdoctor.analysis.data.coverage import Why, faults
-from distdoctor.analysis.data.splits import leaks
+from distdoctor.analysis.data.coverage import CoverageCause, faults
+from distdoctor.analysis.data.split_leaks import leaks
 from distdoctor.model.drawing import sketch
 
 DRAWING = """
@@ -14,17 +14,17 @@ DRAWING = """
 """
 
 
-def why(source: str, drawing: str = DRAWING) -> list[Why]:
+def why(source: str, drawing: str = DRAWING) -> list[CoverageCause]:
     run = replace(sketch(drawing), sources={"t.py": source})
-    return [one for one in Why if faults(run, one)]
+    return [one for one in CoverageCause if faults(run, one)]
 
 
 def test_shares_of_unlike_parts_overlap_because_of_the_split() -> None:
-    assert why("train, kept = random_split(data, [12, 8])\n") == [Why.SPLIT]
+    assert why("train, kept = random_split(data, [12, 8])\n") == [CoverageCause.SPLIT]
 
 
 def test_a_part_that_is_no_split_is_told_by_its_shares() -> None:
-    assert why("train = Subset(data, chosen)\n") == [Why.OVERLAP]
+    assert why("train = Subset(data, chosen)\n") == [CoverageCause.OVERLAP]
 
 
 def test_parts_that_no_sampler_divides_may_be_meant_so() -> None:
@@ -45,4 +45,4 @@ def test_a_leak_that_is_seen_is_told_once() -> None:
         sketch(leaking), sources={"t.py": "a, b = random_split(d, [12, 8])\n"}
     )
     assert leaks(run)
-    assert not faults(run, Why.SPLIT)
+    assert not faults(run, CoverageCause.SPLIT)

@@ -5,9 +5,9 @@ from textwrap import dedent
 
 import pytest
 
-from distdoctor.analysis.source.divisions import Divisions
+from distdoctor.analysis.gradients.shrunk_gradients import shrunk
+from distdoctor.analysis.source.loss_divisions import Divisions
 from distdoctor.analysis.source.program import Program
-from distdoctor.analysis.steps.shrunk import shrunk
 from distdoctor.catalogue import every_check
 from distdoctor.examination import examine
 from distdoctor.model.drawing import sketch

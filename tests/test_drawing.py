@@ -39,8 +39,8 @@ from distdoctor.model.events import (
     Wrapped,
 )
 from distdoctor.model.layers import LAYERS
-from distdoctor.model.observed import KINDS
-from distdoctor.model.observed.data import Read
+from distdoctor.model.observations import KINDS
+from distdoctor.model.observations.data import Read
 from distdoctor.model.operations import OPERATIONS, REDUCE_OPS, Operation
 from distdoctor.model.run import Run
 

@@ -2,15 +2,15 @@
 
 import pytest
 
-from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.analysis.communication.early import raced
-from distdoctor.analysis.reasons import Divergence, Why
+from distdoctor.analysis.causes import Cause, Divergence
+from distdoctor.analysis.collectives.early_use import raced
+from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Certainty, Role
 
 
 def early(drawing: str) -> list[Divergence]:
-    return [one for one in divergences(sketch(drawing)) if one.why is Why.EARLY]
+    return [one for one in divergences(sketch(drawing)) if one.why is Cause.EARLY]
 
 
 def test_the_line_of_the_call_and_of_the_wait_are_named() -> None:
@@ -83,7 +83,7 @@ def test_a_fault_that_explains_the_end_comes_first() -> None:
         rank 1 | all_reduce(4)@t.py:7&  touched=t.py:7@t.py:9  all_reduce(4)@t.py:7!
         """
     )
-    assert Why.EARLY not in {one.why for one in divergences(run)}
+    assert Cause.EARLY not in {one.why for one in divergences(run)}
 
 
 LEAVES = """

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from distdoctor.analysis.saving.early_reads import early_reads
+from distdoctor.analysis.checkpoints.early_reads import early_reads
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Event, Failure, Place
 from distdoctor.model.findings import Certainty, Finding
-from distdoctor.model.observed.checkpoints import Opened, Stored, Storing
+from distdoctor.model.observations.checkpoints import Opened, Stored, Storing
 from distdoctor.model.run import Run
 
 SAVE = Stored(rank=0, file="/c/best.pt", began_ns=5, ended_ns=9, place=Place("t.py", 3))

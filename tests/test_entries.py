@@ -4,7 +4,7 @@ from textwrap import dedent
 
 import pytest
 
-from distdoctor.analysis.source.entries import belongs_to
+from distdoctor.analysis.source.loop_entries import belongs_to
 from distdoctor.analysis.source.program import Program
 from distdoctor.model.events import Place
 

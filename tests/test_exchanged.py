@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from distdoctor.analysis.replication.exchanged import exchanging_parameters
+from distdoctor.analysis.replicas.exchanged_parameters import exchanging_parameters
 from distdoctor.model.drawing import sketch
 
 MERGE = """def merge(net):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from distdoctor.probes.communication.exchanges import is_within
+from distdoctor.probes.gradients.exchanges import is_within
 
 seen: list[bool] = []
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from distdoctor.analysis.communication.deaths import quitting, raised_exits
-from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.analysis.reasons import Why
+from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.divergence.cascade import divergences
+from distdoctor.analysis.failures.deaths import quitting, raised_exits
 from distdoctor.journal.assembly import assemble
 from distdoctor.journal.folder import Manifest
 from distdoctor.model.drawing import sketch
@@ -90,12 +90,14 @@ rank 1 | all_reduce(4)@t.py:7  quit={0}@t.py:12 {1} exit={2}
 @pytest.mark.parametrize(
     ("quit_", "then", "exit_", "why"),
     [
-        ("os._exit:1", "", 1, Why.DIED),
-        ("sys.exit:0", "", 0, Why.FINISHED),
-        ("sys.exit:3", "leave", 3, Why.FINISHED),  # it had taken its leave
+        ("os._exit:1", "", 1, Cause.DIED),
+        ("sys.exit:0", "", 0, Cause.FINISHED),
+        ("sys.exit:3", "leave", 3, Cause.FINISHED),  # it had taken its leave
     ],
 )
-def test_a_failing_exit_is_a_death(quit_: str, then: str, exit_: int, why: Why) -> None:
+def test_a_failing_exit_is_a_death(
+    quit_: str, then: str, exit_: int, why: Cause
+) -> None:
     (told,) = divergences(sketch(GOES.format(quit_, then, exit_)))
     assert (told.why, told.culprits) == (why, (1,))
 

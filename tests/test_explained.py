@@ -3,7 +3,7 @@
 import pytest
 from torch import nn
 
-from distdoctor.probes.replication import model_states
+from distdoctor.probes.replicas import state_matching
 
 NAMES = {"0.weight", "0.bias", "2.weight"}
 
@@ -24,16 +24,16 @@ def test_a_prefix_explains_all_names(
 ) -> None:
     lacked = {model + name for name in NAMES}
     strange = {state + name for name in NAMES}
-    assert model_states.explain(lacked, strange) == (prefix, lacking, len(NAMES))
+    assert state_matching.explain(lacked, strange) == (prefix, lacking, len(NAMES))
 
 
 def test_names_of_another_model_are_not_explained() -> None:
-    assert model_states.explain({"0.weight"}, {"head.scale"}) == ("", "", 0)
+    assert state_matching.explain({"0.weight"}, {"head.scale"}) == ("", "", 0)
 
 
 def test_a_model_that_gets_its_own_tensors_is_told_from_one_that_gets_others() -> None:
     model = nn.Linear(2, 2)
     copies = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    assert model_states.is_own(model, model.state_dict())
-    assert not model_states.is_own(model, copies)
-    assert not model_states.is_own(model, {})
+    assert state_matching.is_own(model, model.state_dict())
+    assert not state_matching.is_own(model, copies)
+    assert not state_matching.is_own(model, {})

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from real_runs import check
 
-from distdoctor.analysis.communication.divergence import divergences
+from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.catalogue import every_check
 from distdoctor.examination import conclude, examine
-from distdoctor.journal import OWNER_VARIABLE, SIZE_VARIABLE, Kind, group_text
+from distdoctor.journal import OWNER_VARIABLE, SIZE_VARIABLE, RecordKind, group_text
 from distdoctor.journal.assembly import assemble
 from distdoctor.journal.folder import Manifest
 from distdoctor.journal.reader import JournalReader
@@ -100,7 +100,7 @@ def test_a_rank_that_counted_a_call_too_few_is_read_as_unseen(tmp_path: Path) ->
         pen = JournalWriter(tmp_path, rank, 2, 64 * 1024)
         for n, op in enumerate(ops, start=1):
             number = pen.intern(group)
-            pen.put(Kind.ENTER, 1, n, n, number, CODE_OF[op] + 1, CODE_OF[op])
+            pen.put(RecordKind.ENTER, 1, n, n, number, CODE_OF[op] + 1, CODE_OF[op])
     manifest = Manifest(distdoctor="0.1.0", launch=[], directory="/job")
     assert divergences(assemble(tmp_path, manifest))
     pen.go_blind()

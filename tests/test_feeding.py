@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from distdoctor.analysis.data.feeding import same_batches
+from distdoctor.analysis.data.fed_batches import same_batches
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Observation
-from distdoctor.model.observed.data import Fed
-from distdoctor.probes.data import inputs
+from distdoctor.model.observations.data import Fed
+from distdoctor.probes.data import model_inputs
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.replication import models
+from distdoctor.probes.replicas import trained_models
 
 
 class Sum(nn.Module):
@@ -42,9 +42,9 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Fed, str]]:
 
 @pytest.fixture
 def model() -> Sum:
-    models.turn()
+    trained_models.turn()
     model = Sum()
-    models.wrapped(model, "ddp")
+    trained_models.wrapped(model, "ddp")
     return model
 
 
@@ -60,7 +60,7 @@ def test_the_first_call_behind_a_step_is_told_with_its_line(
 ) -> None:
     batch = torch.ones(3, 2)
     model(batch)
-    inputs.watch(2)
+    model_inputs.watch(2)
     nn.Linear(2, 2)(batch)  # no model that is trained
     line = inspect.currentframe().f_lineno + 1  # type: ignore[union-attr]
     model(batch)
@@ -74,7 +74,7 @@ def test_what_is_given_by_name_counts(told: list[tuple[Fed, str]], model: Sum) -
     batch, other = torch.ones(3, 2), torch.zeros(3, 2)
     seen = []
     for right in (batch, other, other):
-        inputs.watch(2)
+        model_inputs.watch(2)
         model(batch, right=right)
         seen.append(fed(told))
     assert seen[0] != seen[1] == seen[2] != 0
@@ -84,7 +84,7 @@ def test_what_is_given_by_name_counts(told: list[tuple[Fed, str]], model: Sum) -
 def test_what_is_not_training_is_not_told(
     told: list[tuple[Fed, str]], model: Sum, state: str
 ) -> None:
-    inputs.watch(2)
+    model_inputs.watch(2)
     model.train(state != "evaluating")
     with torch.set_grad_enabled(state == "evaluating"):
         model(torch.ones(3, 2))

@@ -12,7 +12,11 @@ from torch import nn
 from torch.optim import SGD, Adam
 from torch.optim.lr_scheduler import CosineAnnealingLR, SequentialLR, StepLR
 
-from distdoctor.probes.saving.file_contents import Contents, file_of, place_of
+from distdoctor.probes.checkpoints.checkpoint_contents import (
+    Contents,
+    file_of,
+    place_of,
+)
 
 
 def trained() -> tuple[nn.Module, Adam, StepLR]:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distdoctor.errors import RecordUnreadable
-from distdoctor.journal import EXITS_FILE, LOSSES_FILE, SUBSTITUTES_FILE, Kind
+from distdoctor.journal import EXITS_FILE, LOSSES_FILE, SUBSTITUTES_FILE, RecordKind
 from distdoctor.journal import folder as record
 from distdoctor.journal.folder import (
     MANIFEST,
@@ -120,7 +120,7 @@ def test_a_journal_is_cut_to_what_it_holds(written: int) -> None:
         writer = JournalWriter(Path(name), 0, 2, 32 * 1024)
         text = writer.intern("text")
         for call in range(written):
-            writer.put(Kind.ENTER, call=call)
+            writer.put(RecordKind.ENTER, call=call)
         before = JournalReader(writer.path)
         cut = written < before.header().capacity
         whole, size = before.last(), writer.path.stat().st_size

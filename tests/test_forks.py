@@ -5,8 +5,8 @@ from inspect import cleandoc
 
 import pytest
 
-from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.analysis.reasons import Divergence, Why
+from distdoctor.analysis.causes import Cause, Divergence
+from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Certainty
 
@@ -54,7 +54,7 @@ def test_a_condition_by_rank_singles_out_whose_argument_is_another(
     source: str, line: int
 ) -> None:
     found = sized(source)
-    assert (found.why, found.culprits) == (Why.NUMEL, (0,))
+    assert (found.why, found.culprits) == (Cause.NUMEL, (0,))
     assert found.certainty is Certainty.LIKELY
     assert found.elsewhere[0].place.line == line
 
@@ -89,7 +89,7 @@ def test_who_left_before_a_call_skipped_it() -> None:
         rank 1 | broadcast(9)@t.py:8!
         """,
     )
-    assert (found.why, found.culprits) == (Why.SKIPPED, (1,))
+    assert (found.why, found.culprits) == (Cause.SKIPPED, (1,))
     assert found.certainty is Certainty.LIKELY
     assert [line.place.line for line in found.elsewhere] == [2, 3]
 
@@ -106,7 +106,7 @@ def test_who_is_alone_in_a_branch_added_its_call() -> None:
         rank 1 | all_gather(9)@t.py:2...
         """,
     )
-    assert (found.why, found.culprits) == (Why.SKIPPED, (1,))
+    assert (found.why, found.culprits) == (Cause.SKIPPED, (1,))
 
 
 def test_a_test_of_what_all_count_alike_tells_nothing() -> None:
@@ -122,7 +122,7 @@ def test_a_test_of_what_all_count_alike_tells_nothing() -> None:
         rank 1 | all_gather(9)@t.py:3...
         """,
     )
-    assert (found.why, found.culprits) == (Why.OPERATION, ())
+    assert (found.why, found.culprits) == (Cause.OPERATION, ())
 
 
 def test_where_both_went_ways_of_their_own_nobody_is_named() -> None:
@@ -138,15 +138,15 @@ def test_where_both_went_ways_of_their_own_nobody_is_named() -> None:
         rank 1 | all_gather(9)@t.py:2...
         """,
     )
-    assert (found.why, found.culprits) == (Why.OPERATION, ())
+    assert (found.why, found.culprits) == (Cause.OPERATION, ())
 
 
 @pytest.mark.parametrize(
     ("head", "why"),
-    [("for step in range(9)", Why.OPERATION), ("for step in drawn()", Why.SKIPPED)],
+    [("for step in range(9)", Cause.OPERATION), ("for step in drawn()", Cause.SKIPPED)],
 )
 def test_who_comes_to_a_branch_by_the_round_alone_has_added_nothing(
-    head: str, why: Why
+    head: str, why: Cause
 ) -> None:
     found = told(
         f"""
@@ -184,7 +184,7 @@ def test_a_minority_left_early_or_made_the_call_by_itself(alone: int) -> None:
     calls = [there if rank == 2 else here for rank in range(3)]
     lines = [f"rank {n} | {call}..." for n, call in enumerate(calls[:2])]
     found = told(EARLY_RETURN, "\n".join([*lines, f"rank 2 | {calls[2]}!"]))
-    assert (found.why, found.culprits) == (Why.SKIPPED, (2,))
+    assert (found.why, found.culprits) == (Cause.SKIPPED, (2,))
     assert ("alone call" in found.story) == (alone == 0)
 
 
@@ -210,4 +210,4 @@ def test_a_forward_pass_that_one_of_two_came_to_by_a_new_way_is_its_own() -> Non
         rank 1 | {step}  {step}!
         """,
     )
-    assert (found.why, found.culprits) == (Why.FORWARD, (0,))
+    assert (found.why, found.culprits) == (Cause.FORWARD, (0,))

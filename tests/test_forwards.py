@@ -5,8 +5,8 @@ from inspect import cleandoc
 
 import pytest
 
-from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.analysis.reasons import Why
+from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Place
 from distdoctor.model.findings import Certainty
@@ -21,7 +21,7 @@ def test_the_first_stray_is_named_although_the_hang_is_elsewhere() -> None:
         """
     )
     (divergence,) = divergences(run)
-    assert (divergence.why, divergence.culprits) == (Why.FORWARD, (0,))
+    assert (divergence.why, divergence.culprits) == (Cause.FORWARD, (0,))
     assert [str(line.place) for line in divergence.elsewhere] == ["e.py:3"]
 
 
@@ -32,7 +32,7 @@ def test_a_users_own_call_is_skipped_or_added_and_no_forward() -> None:
         rank 1 | broadcast(8,by=ddp)@t.py:7  all_reduce(4,by=backward)@t.py:8...
         """
     )
-    assert Why.FORWARD not in {d.why for d in divergences(run)}
+    assert Cause.FORWARD not in {d.why for d in divergences(run)}
 
 
 def test_a_model_run_from_each_ranks_own_branch_is_no_stray() -> None:
@@ -42,7 +42,7 @@ def test_a_model_run_from_each_ranks_own_branch_is_no_stray() -> None:
         rank 1 | broadcast(8,by=ddp)@e.py:5  all_reduce(4)@t.py:9  all_reduce(4)@t.py:9!
         """
     )
-    assert [d.why for d in divergences(run)] != [Why.FORWARD]
+    assert [d.why for d in divergences(run)] != [Cause.FORWARD]
 
 
 def test_a_stray_that_was_made_up_for_is_not_blamed_for_what_comes_later() -> None:
@@ -52,7 +52,7 @@ def test_a_stray_that_was_made_up_for_is_not_blamed_for_what_comes_later() -> No
         rank 1 | broadcast(8,by=ddp)@t.py:7  broadcast(8)@t.py:7  all_reduce(4)@t.py:8!
         """
     )
-    assert Why.FORWARD not in {d.why for d in divergences(run)}
+    assert Cause.FORWARD not in {d.why for d in divergences(run)}
 
 
 @pytest.mark.parametrize("how", ["exit=0", "fail=KeyError  exit=1"])
@@ -65,7 +65,7 @@ def test_a_rank_that_left_early_is_missed_by_the_forward_of_the_rest(how: str) -
         """
     )
     (divergence,) = divergences(run)
-    assert divergence.why in {Why.FINISHED, Why.DIED}
+    assert divergence.why in {Cause.FINISHED, Cause.DIED}
     assert divergence.culprits == (2,)
 
 
@@ -87,7 +87,7 @@ def test_one_that_evaluates_alone_at_the_end_is_not_missed_by_its_loaders() -> N
     """)
     run = replace(run, sources={"e.py": source})
     (divergence,) = divergences(run)
-    assert (divergence.why, divergence.culprits) == (Why.FORWARD, (0,))
+    assert (divergence.why, divergence.culprits) == (Cause.FORWARD, (0,))
     assert [line.place.line for line in divergence.elsewhere] == [5, 6]
 
 
@@ -123,5 +123,5 @@ def test_who_left_the_loop_is_not_said_never_to_run_the_model_there() -> None:
         1: stack((8, "wrapped"), (11, "<module>")),
     }
     (found,) = divergences(replace(run, sources={"t.py": LEFT}, stacks=stacks))
-    assert (found.why, found.culprits) == (Why.SKIPPED, (1,))
+    assert (found.why, found.culprits) == (Cause.SKIPPED, (1,))
     assert found.certainty is Certainty.LIKELY

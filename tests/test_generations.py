@@ -7,7 +7,7 @@ import pytest
 
 from distdoctor.catalogue import every_check
 from distdoctor.examination import examine, together
-from distdoctor.journal import OFTEN, Kind, group_text, offset_of
+from distdoctor.journal import OFTEN, RecordKind, group_text, offset_of
 from distdoctor.journal.assembly import assemble
 from distdoctor.journal.folder import Manifest
 from distdoctor.journal.generations import generations
@@ -15,7 +15,7 @@ from distdoctor.journal.texts import Tables
 from distdoctor.journal.writer import JournalWriter
 from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Sick
-from distdoctor.probes.communication.board import Board, NoBoard, board_of
+from distdoctor.probes.collectives.board import Board, NoBoard, board_of
 
 NOBODY = 2**22 + 1  # above the largest number of a process
 
@@ -35,14 +35,14 @@ class Job:
             file.write(self.pid.to_bytes(4, "little"))
         note = '{"what": "started", "world_size": 1, "backend": "", "torch": "", '
         spec = writer.intern(note + '"device": ""}')
-        writer.put(Kind.LIFE, spec=spec)
+        writer.put(RecordKind.LIFE, spec=spec)
         return writer
 
     def start(self, size: int, first: int = 0) -> None:
         """Ranks that do their work and end, one of them a little before the others."""
         ranks = [(first + n) % size for n in range(size)]
         for writer in [self.begins(rank, size) for rank in ranks]:
-            writer.put(Kind.LIFE, spec=writer.intern('{"what": "leave"}'))
+            writer.put(RecordKind.LIFE, spec=writer.intern('{"what": "leave"}'))
             writer.end()
 
     def told(self) -> list[list[str]]:
@@ -83,7 +83,7 @@ def test_a_rank_started_anew_alone_joins_those_that_go_on(job: Job) -> None:
     first = job.begins(0, 2)
     job.begins(1, 2)
     job.begins(1, 2)
-    first.put(Kind.LIFE, spec=first.intern('{"what": "start", "world_size": 2}'))
+    first.put(RecordKind.LIFE, spec=first.intern('{"what": "start", "world_size": 2}'))
     assert job.told()[-1] == ["rank-0.0", "rank-1.1"]
 
 
@@ -155,7 +155,7 @@ def test_a_rank_that_left_is_not_of_a_smaller_job_that_goes_on(job: Job) -> None
     leaver = [job.begins(rank, 3) for rank in range(3)][2]
     for rank in range(2):
         job.begins(rank, 2)
-    leaver.put(Kind.LIFE, spec=leaver.intern('{"what": "leave"}'))
+    leaver.put(RecordKind.LIFE, spec=leaver.intern('{"what": "leave"}'))
     leaver.end()  # after the others have begun anew
     assert job.told() == [
         ["rank-0.0", "rank-1.0", "rank-2.0"],

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from distdoctor.analysis.steps.gradients import apart, chapters
-from distdoctor.analysis.steps.optimizing import missed
-from distdoctor.analysis.steps.ratios import wrong_ratios
+from distdoctor.analysis.gradients.gradient_ratios import wrong_ratios
+from distdoctor.analysis.gradients.used_gradients import apart, chapters
+from distdoctor.analysis.optimizer_step.held_parameters import missed
 from distdoctor.catalogue import every_check
 from distdoctor.examination import verdict
 from distdoctor.model.drawing import sketch

@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from distdoctor.launch.guard import Guard
-from distdoctor.launch.tree import ProcessTree
+from distdoctor.launch.orphan_guard import OrphanGuard
+from distdoctor.launch.process_tree import ProcessTree
 
 STUBBORN = (
     "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=1)"
@@ -27,7 +27,7 @@ def sleeper(text: str, **environment: str) -> subprocess.Popen[bytes]:
 
 def test_a_released_guard_harms_nobody(tmp_path: Path) -> None:
     job = sleeper("pass", GUARDED=str(tmp_path))
-    guard = Guard(f"GUARDED={tmp_path}".encode())
+    guard = OrphanGuard(f"GUARDED={tmp_path}".encode())
     guard.release()
     assert job.poll() is None
     job.kill()
@@ -41,7 +41,7 @@ def test_a_guard_left_alone_ends_the_job_and_nothing_else(tmp_path: Path) -> Non
     jobs[-1].stdout.readline()
     neighbour = sleeper("pass", GUARDED=f"{tmp_path}2")
     starter = (
-        "from distdoctor.launch.guard import Guard; import os, signal;"
+        "from distdoctor.launch.orphan_guard import Guard; import os, signal;"
         f"Guard(b'GUARDED={tmp_path}'); os.kill(os.getpid(), signal.SIGKILL)"
     )
     begun = time.monotonic()

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from inspect import cleandoc
 
-from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.analysis.reasons import Divergence, Why, finding
+from distdoctor.analysis.causes import Cause, Divergence, finding
+from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Place
 from distdoctor.model.findings import Certainty
@@ -57,7 +57,7 @@ def test_of_two_ranks_the_one_alone_behind_a_guard_is_the_culprit() -> None:
         rank 1 | all_reduce(9)@t.py:10  all_reduce(9)@t.py:10!
         """,
     )
-    assert (found.why, found.culprits, found.victims) == (Why.SKIPPED, (0,), (1,))
+    assert (found.why, found.culprits, found.victims) == (Cause.SKIPPED, (0,), (1,))
     assert found.certainty is Certainty.LIKELY
     assert lines(found) == [4, 5, 2]
     way = "module:13 → main:11 → report:5 if is_main() → "
@@ -74,7 +74,7 @@ def test_a_stray_call_is_found_where_it_first_met_another() -> None:
         rank 1 | all_reduce(1)@t.py:10  all_reduce(1)@t.py:10  barrier@t.py:12!
         """,
     )
-    assert (found.why, found.culprits, found.ordinal) == (Why.SKIPPED, (0,), 2)
+    assert (found.why, found.culprits, found.ordinal) == (Cause.SKIPPED, (0,), 2)
 
 
 def test_whom_a_guard_keeps_out_is_the_culprit_if_it_lets_most_through() -> None:
@@ -90,7 +90,7 @@ def test_whom_a_guard_keeps_out_is_the_culprit_if_it_lets_most_through() -> None
         rank 1 | barrier@t.py:2...
         """,
     )
-    assert (found.why, found.culprits) == (Why.SKIPPED, (0,))
+    assert (found.why, found.culprits) == (Cause.SKIPPED, (0,))
     assert "skipped barrier" in found.story
 
 
@@ -110,7 +110,7 @@ def test_with_a_majority_the_branch_is_named_all_the_same() -> None:
         rank 3 | all_reduce(9)@t.py:3...
         """,
     )
-    assert (found.why, found.culprits) == (Why.SKIPPED, (2,))
+    assert (found.why, found.culprits) == (Cause.SKIPPED, (2,))
     assert found.certainty is Certainty.PROVED
     assert lines(found) == [2, 3]
 
@@ -129,7 +129,7 @@ def test_who_ended_without_a_guarded_call_did_not_skip_it() -> None:
         rank 1 | all_reduce(9)@t.py:1  exit=0
         """,
     )
-    assert (found.why, found.culprits) == (Why.SKIPPED, (0,))
+    assert (found.why, found.culprits) == (Cause.SKIPPED, (0,))
     assert "finished without it" in found.story
 
 
@@ -147,7 +147,7 @@ def test_a_model_run_behind_a_guard_is_told_as_a_forward_pass() -> None:
         rank 1 | broadcast(8)@t.py:2  broadcast(8)@t.py:2         exit=0
         """,
     )
-    assert (found.why, found.culprits) == (Why.FORWARD, (0,))
+    assert (found.why, found.culprits) == (Cause.FORWARD, (0,))
     assert lines(found) == [3, 4]
 
 
@@ -210,7 +210,7 @@ def test_two_branches_of_one_test_with_different_calls_are_a_mismatch() -> None:
         rank 1 | all_reduce(9)@t.py:4!
         """,
     )
-    assert (found.why, found.culprits) == (Why.OPERATION, (0,))
+    assert (found.why, found.culprits) == (Cause.OPERATION, (0,))
     assert (found.certainty, lines(found)) == (Certainty.LIKELY, [1])
 
 
@@ -251,7 +251,7 @@ def test_a_round_before_that_ended_the_loop_for_one_rank_is_told() -> None:
         rank 1 | all_reduce(9)@t.py:3  barrier@t.py:6...
         """,
     )
-    assert (found.why, found.culprits) == (Why.SKIPPED, (1,))
+    assert (found.why, found.culprits) == (Cause.SKIPPED, (1,))
     assert lines(found)[:2] == [4, 5]
 
 
@@ -263,11 +263,11 @@ def test_who_left_a_loop_and_is_at_it_again_is_told_by_the_way_out() -> None:
         rank 2 | all_reduce(9)@t.py:3  all_reduce(4)@t.py:3!
     """
     found = told(BROKEN_OFF.format(leaves="break"), drawing)
-    assert (found.why, found.culprits) == (Why.SKIPPED, (1,))
+    assert (found.why, found.culprits) == (Cause.SKIPPED, (1,))
     assert found.certainty is Certainty.LIKELY
     assert lines(found)[:2] == [4, 5]
     for leaves in ("continue", "raise Odd", "count += 1"):
-        assert told(BROKEN_OFF.format(leaves=leaves), drawing).why is Why.NUMEL
+        assert told(BROKEN_OFF.format(leaves=leaves), drawing).why is Cause.NUMEL
 
 
 def test_unlike_calls_of_the_two_branches_of_a_test_of_data_are_no_skipped_ones() -> (
@@ -296,7 +296,7 @@ def test_unlike_calls_of_the_two_branches_of_a_test_of_data_are_no_skipped_ones(
         rank 2 | {0}  {0}!
     """
     found = told(source, drawing.format(gather, reduce))
-    assert (found.why, found.culprits, lines(found)) == (Why.OPERATION, (1,), [2])
+    assert (found.why, found.culprits, lines(found)) == (Cause.OPERATION, (1,), [2])
     assert found.certainty is Certainty.LIKELY
     counted = (
         source.replace("rows.numel() <= limit", "step % 2")
@@ -345,7 +345,7 @@ def test_a_line_that_looks_up_what_it_calls_is_told_with_its_key() -> None:
         rank 2 | {reduce}  {reduce}!
     """
     found = told(source, drawing)
-    assert (found.why, found.culprits) == (Why.OPERATION, (1,))
+    assert (found.why, found.culprits) == (Cause.OPERATION, (1,))
     assert lines(found)[:2] == [11, 4]
     plain = source.replace("TABLE[batch.layout](loss)", "dense(loss), ragged(loss)")
     assert 11 not in lines(told(plain, drawing))

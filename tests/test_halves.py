@@ -7,17 +7,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from distdoctor.analysis.steps.halves import Trouble, halves
+from distdoctor.analysis.amp.low_precision_weights import Trouble, halves
 from distdoctor.catalogue import every_check
 from distdoctor.examination import verdict
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Observation
 from distdoctor.model.findings import Severity, Sick
-from distdoctor.model.observed.precision import HalfStep
+from distdoctor.model.observations.precision import HalfStep
+from distdoctor.probes.amp import low_precision_steps as probe
+from distdoctor.probes.optimizer_step import optimizers
+from distdoctor.probes.optimizer_step.optimizers import Optimizer
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.steps import halves as probe
-from distdoctor.probes.steps import optimizers
-from distdoctor.probes.steps.optimizers import Optimizer
 
 FLOAT16, BFLOAT16 = torch.float16, torch.bfloat16
 

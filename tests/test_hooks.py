@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from distdoctor.analysis.steps.hooks import gives, registering
+from distdoctor.analysis.optimizer_step.growing_hooks import gives, registering
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Place
-from distdoctor.model.observed.protocol import Piled
+from distdoctor.model.observations.optimizer_step import Piled
+from distdoctor.probes.optimizer_step import optimizers, piled_hooks
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.replication import models
-from distdoctor.probes.steps import optimizers, piling
+from distdoctor.probes.replicas import trained_models
 
 
 @pytest.fixture
@@ -24,15 +24,15 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     observed: list[Any] = []
     monkeypatch.setattr(RECORDER, "observe", lambda one, _site="": observed.append(one))
     monkeypatch.setattr(RECORDER, "writer", object())
-    monkeypatch.setattr(models, "_models", [])
-    piling.turn()
+    monkeypatch.setattr(trained_models, "_models", [])
+    piled_hooks.turn()
     return observed
 
 
 def train(begin: Callable[[nn.Module], Callable[[], None] | None]) -> None:
     """Call something before each of five steps, and what it gives back behind it."""
     model = nn.Linear(2, 1)
-    models.wrapped(model, "ddp")
+    trained_models.wrapped(model, "ddp")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     known = optimizers.Optimizer(optimizer, 0, "")
     known.look()
@@ -40,7 +40,7 @@ def train(begin: Callable[[nn.Module], Callable[[], None] | None]) -> None:
         known.steps += 1
         end = begin(model)
         model(torch.ones(2)).sum().backward()
-        piling.looking(known)
+        piled_hooks.looking(known)
         if end is not None:
             end()
 

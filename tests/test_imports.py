@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from distdoctor.launch.imports import imported
+from distdoctor.launch.user_imports import imported
 
 
 def read(path: Path) -> str | None:

@@ -1,11 +1,11 @@
 """Several faults in one run: each once, the first first, and no consequences."""
 
-from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.analysis.reasons import Why, finding
+from distdoctor.analysis.causes import Cause, finding
+from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.model.drawing import sketch
 
 
-def faults(drawing: str) -> list[tuple[Why, str, tuple[int, ...]]]:
+def faults(drawing: str) -> list[tuple[Cause, str, tuple[int, ...]]]:
     return [
         (found.why, found.group.name if found.group else "", found.culprits)
         for found in divergences(sketch(drawing))
@@ -21,7 +21,7 @@ def test_what_a_stray_rank_does_next_is_a_consequence() -> None:
         rank 2 | all_reduce(5)/a@t.py:7&  all_reduce(6)/b@t.py:9...
         rank 3 | all_reduce(7)/b@t.py:9!
         rank 4 | all_reduce(7)/b@t.py:9!
-    """) == [(Why.NUMEL, "a", (2,))]
+    """) == [(Cause.NUMEL, "a", (2,))]
 
 
 def test_on_a_rank_the_earlier_fault_comes_first() -> None:
@@ -35,7 +35,7 @@ def test_on_a_rank_the_earlier_fault_comes_first() -> None:
         rank 3 | all_reduce(6)/b@t.py:9...
         rank 4 | all_reduce(7)/b@t.py:9!
     """
-    assert faults(drawing) == [(Why.NUMEL, "a", (0,)), (Why.NUMEL, "b", (4,))]
+    assert faults(drawing) == [(Cause.NUMEL, "a", (0,)), (Cause.NUMEL, "b", (4,))]
 
 
 def test_an_exception_of_its_own_is_no_consequence() -> None:
@@ -71,8 +71,8 @@ def two_circles(*lines: tuple[int, int]) -> str:
 def test_circles_that_touch_nothing_else_are_told_each_once() -> None:
     found = divergences(sketch(two_circles((7, 9), (17, 19))))
     assert [(fault.why, set(fault.calls)) for fault in found] == [
-        (Why.CIRCLE, {0, 1}),
-        (Why.CIRCLE, {2, 3}),
+        (Cause.CIRCLE, {0, 1}),
+        (Cause.CIRCLE, {2, 3}),
     ]
     assert all(not fault.victims for fault in found)
 

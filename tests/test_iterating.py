@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from distdoctor.probes.data.iterating import may_end_early
+from distdoctor.probes.data.early_ends import may_end_early
 
 
 class Loader:

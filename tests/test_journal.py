@@ -30,7 +30,7 @@ from distdoctor.journal import (
     RECORD_FIELDS,
     SIZE_VARIABLE,
     VERSION,
-    Kind,
+    RecordKind,
     group_text,
     journal_name,
     offset_of,
@@ -51,7 +51,7 @@ BITS = {"Q": 64, "I": 32, "B": 8}
 
 fields = st.fixed_dictionaries(
     {
-        "kind": st.sampled_from([int(kind) for kind in Kind]),
+        "kind": st.sampled_from([int(kind) for kind in RecordKind]),
         **{
             name: st.integers(-(1 << 31), (1 << 31) - 1)
             if code == "i"
@@ -84,7 +84,7 @@ def calls_in(records: Records) -> list[int]:
 
 def put_many(writer: JournalWriter, first: int, last: int) -> None:
     for call in range(first, last + 1):
-        writer.put(Kind.ENTER, call=call)
+        writer.put(RecordKind.ENTER, call=call)
 
 
 def slot_of(reader: JournalReader, number: int) -> int:
@@ -123,7 +123,7 @@ def zip_(read: Records) -> list[tuple[tuple[str, ...], Any]]:
 
 def test_what_is_left_out_has_its_usual_value(tmp_path: Path) -> None:
     writer = writer_in(tmp_path)
-    writer.put(Kind.THREAD_END)
+    writer.put(RecordKind.THREAD_END)
     (record,) = JournalReader(writer.path).last()
     assert {name: int(record[name]) for name in PUT_FIELDS} == dict.fromkeys(
         PUT_FIELDS, 0
@@ -145,7 +145,7 @@ def test_the_header_follows_the_process(tmp_path: Path) -> None:
     writer.step()
     writer.step()
     writer.lose()
-    writer.put(Kind.ENTER)
+    writer.put(RecordKind.ENTER)
     writer.end()
     header = reader.header()
     assert (header.rank, header.world_size) == (3, 8)
@@ -488,11 +488,11 @@ def test_a_thread_that_was_overtaken_hides_nothing(
         return clock()
 
     monkeypatch.setattr(time, "monotonic_ns", slow_clock)
-    slow = threading.Thread(target=lambda: writer.put(Kind.ENTER, call=1))
+    slow = threading.Thread(target=lambda: writer.put(RecordKind.ENTER, call=1))
     writer = writer_in(tmp_path)
     slow.start()
     assert held.wait(DEADLINE_S)
-    writer.put(Kind.WAIT, call=2)
+    writer.put(RecordKind.WAIT, call=2)
     reader = JournalReader(writer.path)
     assert calls_in(reader.poll()) == []
     go_on.set()
@@ -532,7 +532,7 @@ def test_threads_share_a_journal(tmp_path: Path) -> None:
 
     def write(thread: int) -> None:
         for call in range(1000):
-            writer.put(Kind.ENTER, thread, call)
+            writer.put(RecordKind.ENTER, thread, call)
 
     threads = [threading.Thread(target=write, args=(n,)) for n in range(4)]
     try:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from distdoctor.model.events import Observation
-from distdoctor.model.observed.memory import Summed
-from distdoctor.probes.memory_seen import KEPT
+from distdoctor.model.observations.memory import Summed
+from distdoctor.probes.memory.memory_growth import MEMORY_GROWTH
 from distdoctor.probes.recorder import RECORDER
 
 
@@ -19,20 +19,20 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Observation]]:
     monkeypatch.setattr(
         RECORDER, "observe", lambda event, _site="": heard.append(event)
     )
-    KEPT.forget()
+    MEMORY_GROWTH.forget()
     yield heard
-    KEPT.forget()
+    MEMORY_GROWTH.forget()
 
 
 def batches(number: int, least: int = 2) -> Iterator[Tensor]:
     """As a loader gives them, to a pass in which backward does not run."""
     for given in range(1, number + 1):
         if given == least:
-            KEPT.evaluating(1)
+            MEMORY_GROWTH.evaluating(1)
         elif given > least:
-            KEPT.going_on(1, given)
+            MEMORY_GROWTH.going_on(1, given)
         yield torch.randn(4, 3)
-    KEPT.evaluated(1, number)
+    MEMORY_GROWTH.evaluated(1, number)
 
 
 def evaluate(model: nn.Module, number: int, most: int) -> Tensor:
@@ -74,7 +74,7 @@ def test_graphs_of_an_evaluation_are_told(
     batches: int,
 ) -> None:
     by(nn.Linear(3, 1), number, most)
-    KEPT.tell()
+    MEMORY_GROWTH.tell()
     assert [one.batches for one in told if isinstance(one, Summed)] == (
         [batches] if batches else []
     )
@@ -85,6 +85,6 @@ def test_a_sum_that_backward_runs_on_is_meant(
     told: list[Observation], most: int
 ) -> None:
     total = evaluate(nn.Linear(3, 1), 40, most)
-    KEPT.backward([total / most])
-    KEPT.tell()
+    MEMORY_GROWTH.backward([total / most])
+    MEMORY_GROWTH.tell()
     assert not [one for one in told if isinstance(one, Summed)]

@@ -5,8 +5,8 @@ from textwrap import dedent
 
 import pytest
 
-from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.analysis.reasons import Divergence, Why
+from distdoctor.analysis.causes import Cause, Divergence
+from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Certainty
 
@@ -29,7 +29,7 @@ def only(drawing: str, source: str = "") -> Divergence:
     (divergence,) = divergences(
         replace(run, sources={"t.py": source} if source else {})
     )
-    assert divergence.why is Why.KEY
+    assert divergence.why is Cause.KEY
     assert divergence.certainty is Certainty.LIKELY
     return divergence
 

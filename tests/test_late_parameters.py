@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from distdoctor.probes.replication import additions
-from distdoctor.probes.steps import optimizers
+from distdoctor.probes.optimizer_step import optimizers
+from distdoctor.probes.replicas import late_parameters
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def made(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def late(model: nn.Sequential, at: int) -> bool:
-    return bool(additions.site_of(next(model[at].parameters())))
+    return bool(late_parameters.site_of(next(model[at].parameters())))
 
 
 def test_what_is_registered_behind_all_optimizers_is_late() -> None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from distdoctor.analysis.communication.lateness import late
+from distdoctor.analysis.collectives.stragglers import late
 from distdoctor.model.drawing import sketch
 from distdoctor.model.run import Run
 

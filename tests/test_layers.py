@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from distdoctor.model.layers import LAYER_SHIFT, LAYERS, layer_of
-from distdoctor.probes import sites
+from distdoctor.probes import call_sites
 
 TORCH = "/env/lib/python3.11/site-packages/torch"
 
@@ -35,14 +35,14 @@ def through(file: str, function: Callable[[], tuple[str, int]]) -> tuple[str, in
     ],
 )
 def test_a_call_knows_its_layer(file: str, layer: str) -> None:
-    site, number = through(f"{TORCH}/{file}", lambda: sites.layered_site(2))
+    site, number = through(f"{TORCH}/{file}", lambda: call_sites.layered_site(2))
     assert LAYERS[number] == layer
     assert "test_layers" in site
 
 
 def test_a_call_knows_who_led_there() -> None:
     def helper() -> tuple[str, str, int]:
-        return sites.layered_way(0)
+        return call_sites.layered_way(0)
 
     def user() -> tuple[str, str, int]:
         return helper()
@@ -56,7 +56,7 @@ def test_a_call_knows_who_led_there() -> None:
 
 def test_a_deep_recursion_keeps_a_bounded_way() -> None:
     def down(depth: int) -> str:
-        return down(depth - 1) if depth else sites.layered_way(0)[1]
+        return down(depth - 1) if depth else call_sites.layered_way(0)[1]
 
     ways = {down(depth) for depth in range(100)}
     assert max(way.count("\n") // 3 for way in ways) == 8
@@ -66,7 +66,7 @@ def test_the_layer_that_the_user_called_counts() -> None:
     hook = f"{TORCH}/distributed/fsdp/hooks.py"
     autograd = compile("inner()", f"{TORCH}/autograd/graph.py", "exec")
     inner = compile("found = layered_site(1)", hook, "exec")
-    names: dict[str, Any] = {"layered_site": sites.layered_site}
+    names: dict[str, Any] = {"layered_site": call_sites.layered_site}
     names["inner"] = partial(exec, inner, names)
     exec(autograd, names)
     assert LAYERS[names["found"][1]] == "backward"

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from distdoctor.analysis.steps.gradients import apart
-from distdoctor.analysis.steps.left_out import left_out
+from distdoctor.analysis.gradients.left_out_parameters import left_out
+from distdoctor.analysis.gradients.used_gradients import apart
 from distdoctor.model.drawing import sketch
 from distdoctor.model.run import Run
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distdoctor.probes.living import living
+from distdoctor.probes.live_objects import living
 
 
 class Sought:

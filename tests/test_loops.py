@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from distdoctor.analysis.communication.loops import (
+from distdoctor.analysis.divergence.loop_positions import (
     is_further,
     left,
     loops_around,

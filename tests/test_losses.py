@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
-from distdoctor.probes.steps.elements import saved
-from distdoctor.probes.steps.losses import factor_of, main_of, terms_of
-from distdoctor.probes.steps.spoiling import operation_in
+from distdoctor.probes.accumulation.loss_elements import saved
+from distdoctor.probes.accumulation.loss_terms import factor_of, main_of, terms_of
+from distdoctor.probes.amp.spoiling_operation import operation_in
 
 OUTPUT = torch.randn(4, 3, requires_grad=True)
 TARGET = torch.randn(4, 3)

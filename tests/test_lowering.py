@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from distdoctor.model.events import Observation
-from distdoctor.model.observed.precision import LoweredBackward, StaleCast
+from distdoctor.model.observations.precision import LoweredBackward, StaleCast
+from distdoctor.probes.amp.autocast_backward import Lowering
+from distdoctor.probes.optimizer_step import optimizers
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.steps import optimizers
-from distdoctor.probes.steps.lowering import Lowering
 
 
 class Job:

@@ -18,8 +18,8 @@ from distdoctor.launch import machine, machine_limits, machine_network
 from distdoctor.launch import machine_torch as of_torch
 from distdoctor.launch import machine_tracing as tracing
 from distdoctor.launch.stacks import find_py_spy
-from distdoctor.model.condition import Condition, State
-from distdoctor.report.machine import as_json, as_text, json_schema
+from distdoctor.model.machine_condition import MachineCondition, MachineState
+from distdoctor.report.machine_report import as_json, as_text, json_schema
 
 GOOD: Mapping[str, Any] = {
     "torch": "2.13.0+cpu",
@@ -41,15 +41,15 @@ UNLIMITED = resource.RLIM_INFINITY
 @pytest.mark.parametrize(
     ("changes", "state", "said"),
     [
-        ({}, State.OK, "2.13.0+cpu, built for the CPU alone"),
-        ({"torch": "2.9.1", "cuda": "12.8"}, State.OK, "built for CUDA 12.8"),
-        ({"rocm": "6.4"}, State.OK, "built for ROCm 6.4"),
-        ({"torch": "2.7.0"}, State.LIMITS, "2.7.0"),
-        ({"torch": "2.16.0a0"}, State.LIMITS, "2.16.0a0"),
+        ({}, MachineState.OK, "2.13.0+cpu, built for the CPU alone"),
+        ({"torch": "2.9.1", "cuda": "12.8"}, MachineState.OK, "built for CUDA 12.8"),
+        ({"rocm": "6.4"}, MachineState.OK, "built for ROCm 6.4"),
+        ({"torch": "2.7.0"}, MachineState.LIMITS, "2.7.0"),
+        ({"torch": "2.16.0a0"}, MachineState.LIMITS, "2.16.0a0"),
     ],
 )
 def test_torch_is_told_with_its_build(
-    changes: dict[str, str], state: State, said: str
+    changes: dict[str, str], state: MachineState, said: str
 ) -> None:
     found = of_torch.release({**GOOD, **changes}, "")
     assert (found.state, found.prevents) == (state, False)
@@ -85,7 +85,7 @@ def test_the_folder_we_are_in_is_no_part_of_torch(
 
 
 def test_gloo_that_is_missing_or_fails_prevents_a_check() -> None:
-    assert of_torch.gloo(GOOD).state is State.OK
+    assert of_torch.gloo(GOOD).state is MachineState.OK
     assert of_torch.gloo({"has_gloo": False}).prevents
     failed = of_torch.gloo({**GOOD, "gloo": "RuntimeError: no device"})
     assert failed.prevents
@@ -96,20 +96,20 @@ def test_nccl_and_horovod_may_be_absent() -> None:
     assert of_torch.nccl({**GOOD, "nccl": "2.27.5"}).found == "2.27.5"
     assert of_torch.horovod({"horovod": "0.28.1"}).found == "0.28.1"
     for absent in (of_torch.nccl(GOOD), of_torch.horovod(GOOD)):
-        assert (absent.state, absent.prevents) == (State.ABSENT, False)
+        assert (absent.state, absent.prevents) == (MachineState.ABSENT, False)
 
 
 def test_gpus_are_counted_and_named() -> None:
     seen = of_torch.gpus({**GOOD, "gpus": ["H100", "H100"]}, driver=True)
-    assert (seen.state, seen.found) == (State.OK, "2: H100")
+    assert (seen.state, seen.found) == (MachineState.OK, "2: H100")
     broken = of_torch.gpus({"gpu_error": "RuntimeError: driver"}, driver=True)
-    assert broken.state is State.LIMITS
+    assert broken.state is MachineState.LIMITS
 
 
 def test_gpus_that_torch_cannot_see_have_a_cure() -> None:
     assert not of_torch.gpus(GOOD, driver=False).cure
     hidden = of_torch.gpus(GOOD, driver=True)
-    assert hidden.state is State.ABSENT
+    assert hidden.state is MachineState.ABSENT
     assert "built for CUDA" in hidden.cure
 
 
@@ -118,7 +118,7 @@ def test_gpus_that_torch_cannot_see_have_a_cure() -> None:
 
 def test_ptrace_is_tried_and_not_guessed() -> None:
     py_spy = find_py_spy()
-    assert tracing.program(py_spy).state is State.OK
+    assert tracing.program(py_spy).state is MachineState.OK
     refusing = shutil.which("false")
     assert tracing.traced(refusing) is False
     assert tracing.traced(shutil.which("true")) is True
@@ -128,14 +128,14 @@ def test_ptrace_is_tried_and_not_guessed() -> None:
 @pytest.mark.parametrize(
     ("allowed", "yama", "state", "cure"),
     [
-        (True, "1", State.OK, ""),
-        (None, "", State.LIMITS, ""),
-        (False, "", State.LIMITS, "in a container: start it with"),
-        (False, "2", State.LIMITS, "sysctl kernel.yama.ptrace_scope=0; in a"),
+        (True, "1", MachineState.OK, ""),
+        (None, "", MachineState.LIMITS, ""),
+        (False, "", MachineState.LIMITS, "in a container: start it with"),
+        (False, "2", MachineState.LIMITS, "sysctl kernel.yama.ptrace_scope=0; in a"),
     ],
 )
 def test_a_refused_trace_has_a_cure(
-    allowed: bool | None, yama: str, state: State, cure: str
+    allowed: bool | None, yama: str, state: MachineState, cure: str
 ) -> None:
     found = tracing.permission(allowed, yama)
     assert found.state is state
@@ -168,32 +168,32 @@ def silent(_name: str) -> str:
 def test_a_host_name_without_an_address_is_told() -> None:
     assert machine_network.host_name("a", lambda _: "10.0.0.1").found == "a is 10.0.0.1"
     lost = machine_network.host_name("a", unknown)
-    assert (lost.state, lost.prevents) == (State.LIMITS, False)
+    assert (lost.state, lost.prevents) == (MachineState.LIMITS, False)
     assert lost.found == "a has no address (Name or service not known)"
     assert "/etc/hosts" in lost.cure
 
 
 def test_a_silent_name_server_is_not_waited_for() -> None:
     begun = time.monotonic()
-    assert machine_network.host_name("a", silent, 0.1).state is State.LIMITS
+    assert machine_network.host_name("a", silent, 0.1).state is MachineState.LIMITS
     assert time.monotonic() - begun < 4
 
 
 def test_a_loopback_without_ports_prevents_a_check() -> None:
-    assert machine_network.loopback().state is State.OK
+    assert machine_network.loopback().state is MachineState.OK
     assert machine_network.loopback("203.0.113.7").prevents  # kept for documentation
 
 
 @pytest.mark.parametrize(
     ("wanted", "state"),
-    [("", State.OK), ("lo", State.OK), ("lo,eth7", State.LIMITS)],
+    [("", MachineState.OK), ("lo", MachineState.OK), ("lo,eth7", MachineState.LIMITS)],
 )
 def test_the_interface_that_gloo_is_told_must_be_there(
-    wanted: str, state: State
+    wanted: str, state: MachineState
 ) -> None:
     found = machine_network.interface(wanted, ["lo", "eth0"])
     assert found.state is state
-    assert ("eth7" in found.found) == (state is State.LIMITS)
+    assert ("eth7" in found.found) == (state is MachineState.LIMITS)
 
 
 # --- limits and room ---
@@ -202,8 +202,8 @@ def test_the_interface_that_gloo_is_told_must_be_there(
 def test_a_missing_or_small_shared_memory_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert machine_limits.shared_memory(tmp_path / "none").state is State.ABSENT
-    for size, state in ((64 << 20, State.LIMITS), (8 << 30, State.OK)):
+    assert machine_limits.shared_memory(tmp_path / "none").state is MachineState.ABSENT
+    for size, state in ((64 << 20, MachineState.LIMITS), (8 << 30, MachineState.OK)):
         usage = shutil._ntuple_diskusage(size, 0, size)
         monkeypatch.setattr(shutil, "disk_usage", lambda _, usage=usage: usage)
         assert machine_limits.shared_memory(tmp_path).state is state
@@ -212,43 +212,43 @@ def test_a_missing_or_small_shared_memory_is_told(
 @pytest.mark.parametrize(
     ("limit", "state", "cure"),
     [
-        ((UNLIMITED, UNLIMITED), State.OK, ""),
-        ((65536, 65536), State.OK, ""),
-        ((1024, UNLIMITED), State.LIMITS, "ulimit -n 4096"),
-        ((1024, 8192), State.LIMITS, "ulimit -n 4096"),
-        ((1024, 2048), State.LIMITS, "ask for a higher hard limit"),
+        ((UNLIMITED, UNLIMITED), MachineState.OK, ""),
+        ((65536, 65536), MachineState.OK, ""),
+        ((1024, UNLIMITED), MachineState.LIMITS, "ulimit -n 4096"),
+        ((1024, 8192), MachineState.LIMITS, "ulimit -n 4096"),
+        ((1024, 2048), MachineState.LIMITS, "ask for a higher hard limit"),
     ],
 )
 def test_few_open_files_have_a_cure(
-    limit: tuple[int, int], state: State, cure: str
+    limit: tuple[int, int], state: MachineState, cure: str
 ) -> None:
     found = machine_limits.open_files(limit)
     assert (found.state, found.cure) == (state, cure)
 
 
 def test_few_processes_have_a_cure() -> None:
-    assert machine_limits.processes((4096, 4096)).state is State.OK
+    assert machine_limits.processes((4096, 4096)).state is MachineState.OK
     assert machine_limits.processes((512, UNLIMITED)).cure == "ulimit -u 2048"
 
 
 def test_locked_memory_matters_to_rdma_alone() -> None:
-    assert machine_limits.locked_memory((UNLIMITED, UNLIMITED)).state is State.OK
+    assert machine_limits.locked_memory((UNLIMITED, UNLIMITED)).state is MachineState.OK
     small = machine_limits.locked_memory((64 << 10, 64 << 10))
-    assert (small.state, small.found) == (State.LIMITS, "64 KiB")
+    assert (small.state, small.found) == (MachineState.LIMITS, "64 KiB")
 
 
 def test_a_launcher_is_looked_for_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert machine.launcher("sh").state is State.OK
+    assert machine.launcher("sh").state is MachineState.OK
     monkeypatch.setenv("PATH", "")
-    assert machine.launcher("sh").state is State.ABSENT
+    assert machine.launcher("sh").state is MachineState.ABSENT
 
 
 def test_one_core_and_little_memory_are_limits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert machine.memory(64 << 30).state is State.OK
-    assert machine.memory(1 << 30).state is State.LIMITS
-    for cores, state in (({3}, State.LIMITS), ({0, 1}, State.OK)):
+    assert machine.memory(64 << 30).state is MachineState.OK
+    assert machine.memory(1 << 30).state is MachineState.LIMITS
+    for cores, state in (({3}, MachineState.LIMITS), ({0, 1}, MachineState.OK)):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _, c=cores: c)
         assert machine.cores().state is state
 
@@ -259,18 +259,20 @@ def test_records_need_a_folder_with_room(
     deep = tmp_path / "not" / "yet" / "there"
     usage = shutil._ntuple_diskusage(100 << 30, 0, 100 << 30)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    assert machine.room(deep).state is State.OK
+    assert machine.room(deep).state is MachineState.OK
     usage = shutil._ntuple_diskusage(100 << 30, 0, 200 << 20)
     assert machine.room(deep).found.startswith("200 MiB free")
-    assert machine.room(deep).state is State.LIMITS
+    assert machine.room(deep).state is MachineState.LIMITS
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert "--record" in machine.room(deep).cure
 
 
 # --- the list ---
 
-OK = Condition("torch", State.OK, "2.13.0", needed=True)
-GONE = Condition("gloo", State.ABSENT, "no \x1b[31m", "so", "do this", needed=True)
+OK = MachineCondition("torch", MachineState.OK, "2.13.0", needed=True)
+GONE = MachineCondition(
+    "gloo", MachineState.ABSENT, "no \x1b[31m", "so", "do this", needed=True
+)
 
 
 def test_the_list_says_what_prevents_a_check() -> None:

@@ -5,15 +5,15 @@ from textwrap import dedent
 import pytest
 
 from distdoctor.analysis.source.conditions import conditions
-from distdoctor.analysis.source.ordered import gone_through
-from distdoctor.analysis.source.origins import (
+from distdoctor.analysis.source.program import Program
+from distdoctor.analysis.source.rank_choices import gone_through
+from distdoctor.analysis.source.rank_origins import (
     asked_for,
     chosen_operation,
     is_looped_root,
     made,
     numbered,
 )
-from distdoctor.analysis.source.program import Program
 from distdoctor.model.events import Place
 
 

@@ -5,7 +5,7 @@ from textwrap import dedent
 
 import pytest
 
-from distdoctor.analysis.steps.makers import (
+from distdoctor.analysis.optimizer_step.making_lines import (
     losses_made,
     mean_loss_lines,
     saved_without,

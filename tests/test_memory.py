@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.launch.memory import OutOfMemoryKills
+from distdoctor.analysis.divergence.cascade import divergences
+from distdoctor.launch.oom_kills import OutOfMemoryKills
 from distdoctor.model.drawing import sketch
 
 EVENTS = "low 0\nhigh 0\nmax 12\noom 1\noom_kill {}\noom_group_kill 0\n"

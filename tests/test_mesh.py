@@ -4,8 +4,8 @@ from inspect import cleandoc
 
 import pytest
 
-from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.analysis.reasons import Why
+from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Certainty
 
@@ -16,7 +16,7 @@ GROUPS = """
     group copy_b | 1 3"""
 
 
-def whys(ranks: str) -> set[Why]:
+def whys(ranks: str) -> set[Cause]:
     return {
         divergence.why
         for divergence in divergences(
@@ -33,7 +33,7 @@ def test_a_circle_of_a_confused_rank_is_no_matter_of_order() -> None:
     rank 2 | all_reduce(8)/shard_b@t.py:7  all_reduce(8)/copy_a@t.py:9...
     rank 3 | all_reduce(8)/shard_b@t.py:7  all_reduce(1)/shard_b@t.py:8...
         """
-    ) == {Why.MESH}
+    ) == {Cause.MESH}
 
 
 def test_a_helper_that_is_given_a_group_is_one_line_for_all_dimensions() -> None:
@@ -54,11 +54,11 @@ def test_another_fault_on_a_sound_mesh_is_not_its() -> None:
     rank 2 | all_reduce(8)/shard_b@t.py:7  all_reduce(8)/copy_a@t.py:9...
     rank 3 | all_reduce(8)/shard_b@t.py:7  all_reduce(8)/copy_b@t.py:9...
         """
-    ) == {Why.NUMEL}
+    ) == {Cause.NUMEL}
 
 
 def test_where_as_many_are_confused_as_are_not_nobody_is_called_so() -> None:
-    assert Why.MESH not in whys(
+    assert Cause.MESH not in whys(
         """
     rank 0 | all_reduce(8)/shard_a@t.py:7  all_reduce(8)/copy_a@t.py:9...
     rank 1 | all_reduce(8)/shard_a@t.py:7  all_reduce(8)/copy_b@t.py:9...
@@ -86,7 +86,7 @@ def test_a_dimension_by_parity_is_likely_where_both_are_used() -> None:
     )
     (found,) = divergences(run)
     assert (found.why, found.culprits, found.certainty) == (
-        Why.MESH,
+        Cause.MESH,
         (1, 3),
         Certainty.LIKELY,
     )
@@ -97,7 +97,7 @@ def test_a_helper_that_is_given_a_group_is_a_line_for_each_way_to_it() -> None:
         "t.py:5", "t.py:3<t.py:8"
     )
     (found,) = divergences(sketch(f"{cleandoc(GROUPS)}\n{cleandoc(drawn)}"))
-    assert (found.why, found.culprits) == (Why.MESH, (1, 3))
+    assert (found.why, found.culprits) == (Cause.MESH, (1, 3))
     assert [one.place.line for one in found.elsewhere] == [9]
 
 
@@ -110,7 +110,7 @@ def test_leaders_that_pass_on_what_the_rest_waits_for_are_not_confused() -> None
         line.format("shard_b", "copy_a") + passed.format(6, "shard_b"),
         line.format("shard_b", "shard_b"),
     ]
-    assert Why.MESH not in whys(
+    assert Cause.MESH not in whys(
         "\n".join(f"    rank {rank} | {each}" for rank, each in enumerate(drawn))
     )
 
@@ -119,7 +119,7 @@ def test_by_which_branch_ranks_come_to_a_helper_is_no_matter_of_dimensions() -> 
     drawn = by_parity("all_reduce(6)/{}@t.py:3").replace(
         "shard_a@t.py:3", "shard_a@t.py:3<t.py:8"
     )
-    assert Why.MESH not in whys(drawn)
+    assert Cause.MESH not in whys(drawn)
 
 
 @pytest.mark.parametrize("size", [8, 6])
@@ -139,4 +139,4 @@ def test_leaders_with_a_line_of_their_own_level_are_not_confused(size: int) -> N
         rank 7 | broadcast(8)/right@t.py:7
         """
     )
-    assert Why.MESH not in {divergence.why for divergence in divergences(run)}
+    assert Cause.MESH not in {divergence.why for divergence in divergences(run)}

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.analysis.communication.messages import messages, peer_of
-from distdoctor.analysis.communication.misfits import misfits
-from distdoctor.analysis.reasons import Why
+from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.divergence.cascade import divergences
+from distdoctor.analysis.p2p.messages import messages, peer_of
+from distdoctor.analysis.p2p.p2p_mismatch import p2p_mismatches
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Call, State, Tensor
 from distdoctor.model.findings import Certainty
@@ -110,7 +110,7 @@ def test_a_peer_is_counted_in_its_group() -> None:
 )
 def test_nothing_is_said_of_what_may_fit(drawing: str) -> None:
     lines = "\n".join(line.strip() for line in drawing.splitlines())
-    assert misfits(sketch(lines)) == []
+    assert p2p_mismatches(sketch(lines)) == []
 
 
 def test_of_three_the_one_who_differs_is_at_fault() -> None:
@@ -121,7 +121,7 @@ def test_of_three_the_one_who_differs_is_at_fault() -> None:
         rank 2 | recv(6,peer=0)@t.py:9
         """)
     )
-    assert (found.why, found.culprits, found.victims) == (Why.MISFIT, (2,), (0,))
+    assert (found.why, found.culprits, found.victims) == (Cause.MISFIT, (2,), (0,))
     assert found.certainty is Certainty.PROVED
 
 
@@ -132,12 +132,12 @@ def test_between_two_neither_is_at_fault_and_the_death_is_its_consequence() -> N
         rank 1 | recv(4,peer=0)@t.py:9...  exit=134!
         """)
     )
-    assert (found.why, found.culprits) == (Why.MISFIT, ())
+    assert (found.why, found.culprits) == (Cause.MISFIT, ())
     assert sorted(found.calls) == [0, 1]
 
 
 def test_same_bytes_of_another_dtype_may_be_meant() -> None:
-    (found,) = misfits(
+    (found,) = p2p_mismatches(
         sketch("""
         rank 0 | send(4,peer=1)
         rank 1 | recv(4:int32,peer=0)
@@ -153,11 +153,11 @@ def test_a_collective_fault_beside_a_misfit_is_told_too() -> None:
         rank 1 | recv(8,peer=0)  all_reduce(5)...
         """)
     )
-    assert [each.why for each in found] == [Why.MISFIT, Why.NUMEL]
+    assert [each.why for each in found] == [Cause.MISFIT, Cause.NUMEL]
 
 
 def test_one_finding_per_pair_of_lines() -> None:
-    found = misfits(
+    found = p2p_mismatches(
         sketch("""
         rank 0 | send(4,peer=1)@t.py:7  send(4,peer=1)@t.py:7
         rank 1 | recv(8,peer=0)@t.py:9  recv(8,peer=0)@t.py:9

@@ -13,17 +13,18 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset, dataloader
 
-from distdoctor.analysis.data.metrics import averaged
-from distdoctor.analysis.data.parts import partial
+from distdoctor.analysis.metrics.averaged_averages import averaged
+from distdoctor.analysis.metrics.partial_results import partial
 from distdoctor.journal.assembly import assemble
 from distdoctor.journal.folder import Manifest
 from distdoctor.journal.writer import JournalWriter
 from distdoctor.model.drawing import sketch
-from distdoctor.model.observed.metrics import Contributed, Reported
-from distdoctor.probes.data import births, metrics
+from distdoctor.model.observations.metrics import Contributed, Reported
+from distdoctor.probes.data import creation_sites
 from distdoctor.probes.data.loaders import watch_loaders
-from distdoctor.probes.data.metrics import METRICS
 from distdoctor.probes.data.samples import SAMPLES
+from distdoctor.probes.metrics import evaluations
+from distdoctor.probes.metrics.evaluations import METRICS
 from distdoctor.probes.recorder import RECORDER
 
 Told = list[Contributed | Reported]
@@ -40,9 +41,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(logging.Handler, "handle", logging.Handler.handle)
     SAMPLES.forget()
     METRICS.forget()
-    births.install()
+    creation_sites.install()
     watch_loaders(None)
-    metrics._watch_logging()
+    evaluations._watch_logging()
     yield tmp_path
     METRICS.forget()
 
@@ -53,7 +54,7 @@ class Output:
     def __init__(self) -> None:
         self.raw = io.BytesIO()
         self.stream = io.TextIOWrapper(self.raw, write_through=True)
-        metrics._watch_stream(self.stream)
+        evaluations._watch_stream(self.stream)
 
     def print(self, *words: object, end: str = "\n") -> None:
         """As users do, for whom it is the standard output."""

@@ -5,7 +5,7 @@ from collections import OrderedDict
 import torch
 from torch import nn
 
-from distdoctor.probes.replication.models import bare
+from distdoctor.probes.replicas.trained_models import bare
 
 
 class DistributedDataParallel(nn.Module):

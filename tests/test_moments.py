@@ -9,8 +9,8 @@ from torch import nn
 
 from distdoctor.probes import harmless
 from distdoctor.probes.harmless import paused
+from distdoctor.probes.optimizer_step.step_hooks import StepHooks
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.steps.moments import Moments
 
 
 class Job:
@@ -23,7 +23,7 @@ class Job:
         monkeypatch.setattr(
             harmless, "_on_loss", [lambda probe, _: self.lost.append(probe)]
         )
-        self.moments = Moments()
+        self.moments = StepHooks()
         for listeners in self.lists:
             listeners += [fails, self.hear]
         self.model = nn.Linear(2, 1)

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from distdoctor.analysis.steps.gradients import chapters
-from distdoctor.analysis.steps.lines import norms_called_before
-from distdoctor.analysis.steps.multiples import multiples
+from distdoctor.analysis.gradients.multiplied_averages import multiples
+from distdoctor.analysis.gradients.used_gradients import chapters
+from distdoctor.analysis.optimizer_step.step_lines import norms_called_before
 from distdoctor.catalogue import every_check
 from distdoctor.examination import verdict
 from distdoctor.model.drawing import sketch

@@ -10,7 +10,7 @@ from distdoctor.journal.assembly import assemble
 from distdoctor.journal.folder import Manifest
 from distdoctor.model.drawing import draw
 from distdoctor.model.events import Observation, Place
-from distdoctor.model.observed.data import Read
+from distdoctor.model.observations.data import Read
 from distdoctor.model.run import Run
 from distdoctor.probes.recorder import Recorder
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from distdoctor.analysis.source.program import Program
-from distdoctor.analysis.source.sets import makers_of
-from distdoctor.model.observed.data import Numbered
-from distdoctor.probes.data import numbering
+from distdoctor.analysis.source.unordered_sets import makers_of
+from distdoctor.model.observations.data import Numbered
+from distdoctor.probes.data import numbered_names
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.replication import models
+from distdoctor.probes.replicas import trained_models
 
 WORDS = [f"word{n}" for n in range(60)]
 
@@ -49,7 +49,7 @@ class Vocab:
 
 def looked(told: list[Numbered], **held: Any) -> list[Numbered]:
     """What is told where a function has these variables when it runs backward."""
-    looks = numbering.Numberings()
+    looks = numbered_names.Numberings()
     names: dict[str, Any] = {"looks": looks}
     text = f"def train({', '.join(held)}):\n    for _ in range(9): looks.begin(())\n"
     exec(compile(text, "/home/user/t.py", "exec"), names)
@@ -114,7 +114,7 @@ def test_a_shuffled_order_is_none(told: list[Numbered], seed: int) -> None:
 
 MEASURE = """
 import random
-from distdoctor.probes.data.numbering import _is_of_a_set
+from distdoctor.probes.data.numbered_names import _is_of_a_set
 draws = random.Random(7)
 for size in (24, 60, 500):
     for _ in range(10):
@@ -136,8 +136,8 @@ def test_a_dimension_of_that_size_is_known(
     told: list[Numbered], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = torch.nn.Embedding(60, 4)
-    known = models.Model(0, table, "")
-    monkeypatch.setattr(models, "_models", [known])
+    known = trained_models.Model(0, table, "")
+    monkeypatch.setattr(trained_models, "_models", [known])
     first, second = looked(told, first=Vocab(WORDS), second=Vocab(WORDS[:-1]))
     assert (first.fits, second.fits) == (True, False)
 

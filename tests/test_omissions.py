@@ -5,8 +5,8 @@ from inspect import cleandoc
 
 import pytest
 
-from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.analysis.reasons import Why
+from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.model.drawing import sketch
 
 DETECTOR = """
@@ -75,7 +75,7 @@ def lines(source: str, names: str = "box.weight+box.bias") -> list[int]:
         """
     )
     (found,) = divergences(replace(run, sources={"t.py": cleandoc(source)}))
-    assert (found.why, found.culprits) == (Why.UNUSED, (1,))
+    assert (found.why, found.culprits) == (Cause.UNUSED, (1,))
     told = [location.place.line for location in found.elsewhere]
     assert told[-1] == 99
     assert ("Most likely" in found.story) is (len(told) > 1)

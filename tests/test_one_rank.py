@@ -3,8 +3,8 @@
 from dataclasses import replace
 from inspect import cleandoc
 
-from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.analysis.reasons import Divergence, Why
+from distdoctor.analysis.causes import Cause, Divergence
+from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Certainty
 
@@ -30,7 +30,7 @@ def test_who_alone_is_kept_from_its_send_left_it_out() -> None:
         barrier()
         """,
     )
-    assert (found.why, found.culprits) == (Why.UNANSWERED, (0,))
+    assert (found.why, found.culprits) == (Cause.UNANSWERED, (0,))
     assert found.certainty is Certainty.LIKELY
 
 
@@ -53,7 +53,7 @@ def test_a_wait_for_anybody_is_no_proof_against_who_waits_elsewhere() -> None:
         barrier()
         """,
     )
-    assert (found.why, found.culprits) == (Why.UNANSWERED, (2,))
+    assert (found.why, found.culprits) == (Cause.UNANSWERED, (2,))
     assert found.elsewhere[0].place.line == 6
 
 
@@ -76,7 +76,7 @@ def test_a_tag_given_by_one_branch_for_one_rank_is_its_fault() -> None:
         barrier()
         """,
     )
-    assert (found.why, found.culprits) == (Why.MISFIT, (1,))
+    assert (found.why, found.culprits) == (Cause.MISFIT, (1,))
     assert found.elsewhere[0].place.line == 3
 
 
@@ -96,7 +96,7 @@ def test_two_of_three_whose_tags_differ_are_both_named() -> None:
         barrier()
         """,
     )
-    assert (found.why, found.culprits) == (Why.MISFIT, (0, 1))
+    assert (found.why, found.culprits) == (Cause.MISFIT, (0, 1))
 
 
 def test_a_ring_that_rank_0_begins_singles_out_nobody() -> None:
@@ -118,7 +118,7 @@ def test_a_ring_that_rank_0_begins_singles_out_nobody() -> None:
             send(x, after)
         """,
     )
-    assert (found.why, found.culprits) == (Why.MESSAGES, ())
+    assert (found.why, found.culprits) == (Cause.MESSAGES, ())
 
 
 def test_a_peer_that_one_rank_numbers_otherwise_is_its_fault() -> None:
@@ -137,7 +137,7 @@ def test_a_peer_that_one_rank_numbers_otherwise_is_its_fault() -> None:
         barrier()
         """,
     )
-    assert (found.why, found.culprits) == (Why.UNANSWERED, (2,))
+    assert (found.why, found.culprits) == (Cause.UNANSWERED, (2,))
     assert found.elsewhere[0].place.line == 5
 
 
@@ -156,7 +156,7 @@ def test_of_a_hub_and_one_that_it_serves_the_one_is_at_fault() -> None:
             send(rows, dst=0)
         """,
     )
-    assert (found.why, found.culprits) == (Why.MISFIT, (2,))
+    assert (found.why, found.culprits) == (Cause.MISFIT, (2,))
 
 
 def test_a_circle_in_one_branch_names_the_branch_and_what_it_asks_for() -> None:
@@ -177,7 +177,7 @@ def test_a_circle_in_one_branch_names_the_branch_and_what_it_asks_for() -> None:
                 recv(x, other)
         """,
     )
-    assert found.why is Why.MESSAGES
+    assert found.why is Cause.MESSAGES
     assert [line.place.line for line in found.elsewhere] == [4, 2]
 
 
@@ -189,7 +189,7 @@ def test_a_message_to_oneself_is_refused_and_told() -> None:
         """,
         "",
     )
-    assert (found.why, found.culprits) == (Why.STRANGER, (1,))
+    assert (found.why, found.culprits) == (Cause.STRANGER, (1,))
     assert "names itself" in found.story
 
 
@@ -208,7 +208,7 @@ def test_tags_that_fit_are_not_looked_at() -> None:
         barrier()
         """,
     )
-    assert (found.why, found.culprits) == (Why.MISFIT, ())
+    assert (found.why, found.culprits) == (Cause.MISFIT, ())
 
 
 def test_the_hub_has_a_peer_of_its_own_and_so_has_each_of_two() -> None:

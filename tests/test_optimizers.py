@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.optim import SGD
 
-from distdoctor.probes.steps import optimizers
+from distdoctor.probes.optimizer_step import optimizers
 
 
 class Small(SGD):

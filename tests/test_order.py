@@ -2,7 +2,7 @@
 
 import pytest
 
-from distdoctor.analysis.saving.order import is_ordered
+from distdoctor.analysis.collectives.happens_before import is_ordered
 from distdoctor.model.drawing import sketch
 
 

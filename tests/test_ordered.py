@@ -5,10 +5,10 @@ from inspect import cleandoc
 
 import pytest
 
-from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.analysis.reasons import Why
-from distdoctor.analysis.source.ordered import chosen_by_rank
+from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.analysis.source.program import Program
+from distdoctor.analysis.source.rank_choices import chosen_by_rank
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Place
 from distdoctor.model.run import Frame
@@ -65,6 +65,6 @@ def test_those_of_a_circle_learn_where_they_part() -> None:
 
     run = replace(run, sources={"t.py": PLANS}, stacks={0: stack(13), 1: stack(15)})
     (found,) = divergences(run)
-    assert found.why is Why.CIRCLE
+    assert found.why is Cause.CIRCLE
     told = {one.place.line: one.ranks for one in found.elsewhere}
     assert told == {6: (0, 1), 7: (0, 1), 13: (0,), 15: (1,)}

@@ -4,9 +4,9 @@ from textwrap import dedent
 
 import pytest
 
-from distdoctor.analysis.source.origins import guarded, origins
+from distdoctor.analysis.source.dealt_loops import shares
 from distdoctor.analysis.source.program import Program
-from distdoctor.analysis.source.sharding import shares
+from distdoctor.analysis.source.rank_origins import guarded, origins
 from distdoctor.model.events import Place
 
 

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdoctor.analysis.communication.outlook import outlook
+from distdoctor.analysis.deadlock.next_calls import next_calls
 from distdoctor.model.drawing import sketch
 from distdoctor.model.run import Run
 
 
 def told(run: Run, rank: int = 0) -> list[str]:
-    return [str(run.call(row)) for row in outlook(run, rank)]
+    return [str(run.call(row)) for row in next_calls(run, rank)]
 
 
 ROUND = "all_reduce(4)@t.py:3  broadcast(2,root=0)@t.py:4  barrier@t.py:5  "

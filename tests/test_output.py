@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from distdoctor.launch.supervisor import Progress, _Pumps
+from distdoctor.launch.supervisor import JobProgress, _Pumps
 
 DEADLINE_S = 60.0  # for a Python without torch on a busy machine
 
@@ -28,7 +28,7 @@ class Audience:
         if self.left < 0:
             raise self.error
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: JobProgress) -> None:
         """See nothing."""
 
 

@@ -5,8 +5,8 @@ from inspect import cleandoc
 
 import pytest
 
-from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.analysis.reasons import Divergence, Why
+from distdoctor.analysis.causes import Cause, Divergence
+from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Place
 from distdoctor.model.findings import Certainty
@@ -58,7 +58,7 @@ def told(source: str, stacks: dict[int, list[Frame]]) -> Divergence:
 
 def test_who_has_come_further_in_the_same_round_skipped_the_call() -> None:
     found = told(HELPER, {0: rare(1), 1: rare(1), 2: usual(1)})
-    assert (found.why, found.culprits, found.victims) == (Why.SKIPPED, (2,), (0, 1))
+    assert (found.why, found.culprits, found.victims) == (Cause.SKIPPED, (2,), (0, 1))
     assert found.certainty is Certainty.LIKELY
     assert {5, 7} <= {one.place.line for one in found.elsewhere}
     assert "rows.numel() == 0" in found.story
@@ -67,14 +67,14 @@ def test_who_has_come_further_in_the_same_round_skipped_the_call() -> None:
 @pytest.mark.parametrize("theirs", [0, 2, None])
 def test_in_another_round_nobody_knows_who_is_further(theirs: int | None) -> None:
     found = told(HELPER, {0: rare(1), 1: rare(1), 2: usual(theirs)})
-    assert found.why is not Why.SKIPPED
+    assert found.why is not Cause.SKIPPED
 
 
 def test_where_nothing_leads_around_the_call_it_was_not_skipped() -> None:
     source = HELPER.replace("rows.numel() == 0", "False")
     found = told(source, {0: rare(1), 1: rare(1), 2: usual(1)})
-    assert found.why is not Why.SKIPPED
+    assert found.why is not Cause.SKIPPED
 
 
 def test_without_stacks_it_is_what_the_calls_tell() -> None:
-    assert told(HELPER, {0: rare(1)}).why is not Why.SKIPPED
+    assert told(HELPER, {0: rare(1)}).why is not Cause.SKIPPED

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from distdoctor.analysis.data.own_counts import own_counts
+from distdoctor.analysis.metrics.own_counts import own_counts
 from distdoctor.model.drawing import sketch
 
 LOSSES = """

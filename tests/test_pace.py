@@ -7,30 +7,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distdoctor.probes.data.agreement import Begun
-from distdoctor.probes.data.pace import (
+from distdoctor.probes.data.shortening_pace import (
     FULL_SHARE,
     SURE_SHARE,
     TAIL,
-    Course,
-    Window,
+    PassProgress,
+    TimeBudget,
     left_out,
     next_gate,
 )
 
-COURSE = Course(given=8, skipped=0, ends=0, batch_s=0.1, period=1, trains=True)
+COURSE = PassProgress(given=8, skipped=0, ends=0, batch_s=0.1, period=1, trains=True)
 BOTH = {0: Begun(1000, 0), 1: Begun(1000, 0)}
 LATE = 0.9
 
 
 def test_the_window_knows_what_is_spent_and_what_is_left() -> None:
-    window = Window(0, 20_000_000_000, 120_000_000_000)
+    window = TimeBudget(0, 20_000_000_000, 120_000_000_000)
     assert window.spent(70_000_000_000) == 0.5
     assert window.left_s(20_000_000_000) == 90.0
     assert window.left_s(119_000_000_000) == 0.0
 
 
 def test_a_slow_start_foretells_a_slow_end() -> None:
-    window = Window(0, 60_000_000_000, 120_000_000_000)
+    window = TimeBudget(0, 60_000_000_000, 120_000_000_000)
     assert window.left_s(60_000_000_000) == 36.0
 
 

@@ -4,9 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from distdoctor.analysis.replication.partings import Cause, partings
-from distdoctor.analysis.replication.replicas import replicas
-from distdoctor.analysis.replication.weights import findings
+from distdoctor.analysis.replicas.replica_divergence import (
+    DivergenceCause,
+    replica_divergences,
+)
+from distdoctor.analysis.replicas.replica_findings import findings
+from distdoctor.analysis.replicas.replica_sets import replicas
 from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Severity
 from distdoctor.model.run import Run
@@ -20,8 +23,8 @@ def of_two(first: str, second: str, model: str = WRAPPED) -> Run:
     return sketch(f"rank 0 | {model}  {first}\nrank 1 | {model}  {second}")
 
 
-def causes(run: Run) -> list[Cause]:
-    return [parting.cause for parting in partings(run)]
+def causes(run: Run) -> list[DivergenceCause]:
+    return [parting.cause for parting in replica_divergences(run)]
 
 
 def test_ranks_that_step_with_one_gradient_are_replicas() -> None:
@@ -97,8 +100,12 @@ def test_other_gradients_are_left_to_others() -> None:
         "trail(before=1+2,gradients=5+6,after=2+3)",
         "trail(before=1+4,gradients=7+8,after=4+5)",
     )
-    assert causes(run) == [Cause.GRADIENTS]
-    assert not list(findings(run, Cause.STEP, Cause.UNSEEN, Cause.SKIPPED))
+    assert causes(run) == [DivergenceCause.GRADIENTS]
+    assert not list(
+        findings(
+            run, DivergenceCause.STEP, DivergenceCause.UNSEEN, DivergenceCause.SKIPPED
+        )
+    )
 
 
 def test_other_hyperparameters_are_left_to_others() -> None:
@@ -108,7 +115,7 @@ def test_other_hyperparameters_are_left_to_others() -> None:
         "weights(step=1,prints=1,gradients=5,settings=2)  "
         "trail(before=1,gradients=5,after=3)",
     )
-    assert causes(run) == [Cause.SETTINGS]
+    assert causes(run) == [DivergenceCause.SETTINGS]
 
 
 def test_the_changing_rank_is_blamed_among_two() -> None:
@@ -116,8 +123,8 @@ def test_the_changing_rank_is_blamed_among_two() -> None:
         "trail(before=1+9,gradients=5+6,after=2+3)",
         "trail(before=1+2,gradients=5+6,after=2+4)",
     )
-    (parting,) = partings(run)
-    assert (parting.cause, parting.culprits) == (Cause.OUTSIDE_SOME, (0,))
+    (parting,) = replica_divergences(run)
+    assert (parting.cause, parting.culprits) == (DivergenceCause.OUTSIDE_SOME, (0,))
     assert parting.step == 2
 
 
@@ -127,8 +134,8 @@ def test_the_minority_is_blamed_where_all_change() -> None:
         f"after=2+{3 + n})"
         for n in range(4)
     ]
-    (parting,) = partings(sketch("\n".join(ranks)))
-    assert (parting.cause, parting.culprits) == (Cause.OUTSIDE_ALL, (2,))
+    (parting,) = replica_divergences(sketch("\n".join(ranks)))
+    assert (parting.cause, parting.culprits) == (DivergenceCause.OUTSIDE_ALL, (2,))
 
 
 def test_a_tensor_that_no_trail_follows_is_found_later() -> None:
@@ -140,8 +147,8 @@ def test_a_tensor_that_no_trail_follows_is_found_later() -> None:
         f"{first}  weights(step=2,prints=3+9,gradients=7+8)  {trail}",
         model,
     )
-    (parting,) = partings(run)
-    assert (parting.cause, parting.names) == (Cause.UNSEEN, ("b",))
+    (parting,) = replica_divergences(run)
+    assert (parting.cause, parting.names) == (DivergenceCause.UNSEEN, ("b",))
 
 
 def test_what_averaging_mends_is_no_parting() -> None:
@@ -149,15 +156,15 @@ def test_what_averaging_mends_is_no_parting() -> None:
         "trail(before=1+9+4,gradients=5-7,after=2+3+5)",
         "trail(before=1+2+4,gradients=5-7,after=2+6+5)",
     )
-    assert not partings(run)
+    assert not replica_divergences(run)
 
 
 def test_parts_that_each_rank_steps_and_sends_are_no_parting() -> None:
     first = "trail(before=1+9,gradients=5+6,after=2+3)"
     second = "trail(before=1+9,gradients=5+6,after=4+7)"
-    assert not partings(of_two(first, second))
+    assert not replica_divergences(of_two(first, second))
     last = "trail(before=1,gradients=5,after={})"  # the job ends before it sends
-    assert not partings(of_two(last.format(2), last.format(3)))
+    assert not replica_divergences(of_two(last.format(2), last.format(3)))
 
 
 def test_differences_of_rounding_are_only_warned_of() -> None:
@@ -166,7 +173,8 @@ def test_differences_of_rounding_are_only_warned_of() -> None:
         "trail(before={0},gradients=5,after={0})"
     )
     (finding,) = findings(
-        of_two(drawing.format(2, "0.25"), drawing.format(3, "0.2500001")), Cause.START
+        of_two(drawing.format(2, "0.25"), drawing.format(3, "0.2500001")),
+        DivergenceCause.START,
     )
     assert finding.severity is Severity.WARNING
 
@@ -178,7 +186,7 @@ def test_the_largest_difference_is_told_with_its_parameter() -> None:
         "weights(step=1,prints=3+4,samples=0.0+0.6+0.1+1.0+0.0+0.0)",
         model,
     )
-    (finding,) = findings(run, Cause.START)
+    (finding,) = findings(run, DivergenceCause.START)
     assert "by up to 2 in the elements looked at (b)" in finding.message
 
 
@@ -189,7 +197,7 @@ def test_several_models_are_one_finding() -> None:
         for n in range(3)
     )
     run = sketch(f"rank 0 | {models.format(1)}\nrank 1 | {models.format(2)}")
-    (finding,) = findings(run, Cause.START)
+    (finding,) = findings(run, DivergenceCause.START)
     assert "2 more of the job's models likewise" in finding.message
 
 
@@ -202,7 +210,7 @@ def test_a_broadcast_that_left_some_parameters_out_is_located(
         "all_reduce(8)@t.py:7  weights(step=1,prints={{}}+{},gradients=8+9)@t.py:8"
     ).format
     first, second = drawing(1).format(0, 3), drawing(2).format(1, others)
-    (finding,) = findings(sketch(f"{first}\n{second}"), Cause.START)
+    (finding,) = findings(sketch(f"{first}\n{second}"), DivergenceCause.START)
     said = [one for one in finding.locations if "broadcasts" in one.remark]
     assert [one.place.line for one in said] == lines
 
@@ -214,7 +222,7 @@ def test_thousands_of_ranks_are_compared() -> None:
         "after=2+3)"
         for n in range(2000)
     ]
-    (parting,) = partings(sketch("\n".join(ranks)))
+    (parting,) = replica_divergences(sketch("\n".join(ranks)))
     assert parting.culprits == (odd,)
 
 
@@ -228,8 +236,8 @@ def test_a_step_that_one_rank_made_more_is_its_fault() -> None:
         )
         for n in range(3)
     ]
-    (parting,) = partings(sketch("\n".join(ranks)))
-    assert (parting.cause, parting.culprits) == (Cause.ADDED, (1,))
+    (parting,) = replica_divergences(sketch("\n".join(ranks)))
+    assert (parting.cause, parting.culprits) == (DivergenceCause.ADDED, (1,))
 
 
 def test_ranks_may_load_on_different_lines() -> None:
@@ -237,7 +245,7 @@ def test_ranks_may_load_on_different_lines() -> None:
         "loaded()@t.py:5  weights(step=1,prints=9,gradients=5)",
         "loaded()@t.py:7  weights(step=1,prints=9,gradients=5)",
     )
-    assert not partings(run)
+    assert not replica_divergences(run)
 
 
 def test_a_later_load_of_one_rank_is_told_though_all_loaded_before() -> None:
@@ -246,7 +254,7 @@ def test_a_later_load_of_one_rank_is_told_though_all_loaded_before() -> None:
         "trail(before=1+7,gradients=5+6,after=2+8)",
         "loaded()@t.py:5  trail(before=1+2,gradients=5+6,after=2+3)",
     )
-    (finding,) = findings(run, Cause.LOADED)
+    (finding,) = findings(run, DivergenceCause.LOADED)
     assert finding.culprits == (0,)
     assert [location.place.line for location in finding.locations] == [9]
 
@@ -257,7 +265,7 @@ def test_weights_put_back_before_the_next_step_were_not_changed() -> None:
         "trail(before=1+2,gradients=5+6,after=2+3)",
         "trail(before=1+2,gradients=5+6,after=2+3)",
     )
-    assert not partings(run)
+    assert not replica_divergences(run)
 
 
 def test_a_rank_that_catches_up_after_uneven_inputs_has_not_parted() -> None:
@@ -265,22 +273,22 @@ def test_a_rank_that_catches_up_after_uneven_inputs_has_not_parted() -> None:
         "trail(before=1-6,gradients=3-8,after=2-7)",
         "trail(before=1+2+5+6,gradients=3+4+7+8,after=2+3+6+7)",
     )
-    assert not partings(run)
+    assert not replica_divergences(run)
 
 
 def test_a_step_that_overtook_a_call_explains_why_replicas_part() -> None:
     step = "weights(step=1,prints=1,gradients=5)  "
     mine = step + "trail(before=1+2,gradients=5+6,after=2+3)"
     other = step + "trail(before=1+2,gradients=5+7,after=2+4)"
-    assert causes(of_two(mine, other)) == [Cause.GRADIENTS]
+    assert causes(of_two(mine, other)) == [DivergenceCause.GRADIENTS]
     overtaken = "stepped=t.py:7@t.py:9  " + other
-    assert causes(of_two(mine, overtaken)) == [Cause.RACED]
+    assert causes(of_two(mine, overtaken)) == [DivergenceCause.RACED]
 
 
 def test_a_start_is_no_race() -> None:
     first, second = "weights(prints=1)", "stepped=t.py:7@t.py:9  weights(prints=2)"
     run = of_two(first, second, "trained(names=w,numels=6,wrapped)")
-    assert causes(run) == [Cause.START]
+    assert causes(run) == [DivergenceCause.START]
 
 
 def of_experts(first: str, second: str) -> Run:
@@ -300,17 +308,17 @@ def experts(shared: int, own: int, grown: int, elements: int = 40) -> str:
 
 def test_a_shared_layer_that_differs_from_the_start_is_seen_beside_experts() -> None:
     run = of_experts(experts(1, 5, 2), experts(7, 6, 8))
-    (parting,) = partings(run)
-    assert (parting.cause, parting.names) == (Cause.START, ("s",))
+    (parting,) = replica_divergences(run)
+    assert (parting.cause, parting.names) == (DivergenceCause.START, ("s",))
 
 
 def test_experts_of_ranks_with_a_shared_layer_are_well() -> None:
-    assert not partings(of_experts(experts(1, 5, 2), experts(1, 6, 2)))
+    assert not replica_divergences(of_experts(experts(1, 5, 2), experts(1, 6, 2)))
 
 
 def test_a_shared_layer_that_drifts_is_seen_beside_experts() -> None:
-    (parting,) = partings(of_experts(experts(1, 5, 2), experts(1, 6, 8)))
-    assert (parting.cause, parting.step) == (Cause.UNSEEN, 2)
+    (parting,) = replica_divergences(of_experts(experts(1, 5, 2), experts(1, 6, 8)))
+    assert (parting.cause, parting.step) == (DivergenceCause.UNSEEN, 2)
 
 
 def test_who_changed_a_shared_layer_is_named() -> None:
@@ -318,19 +326,19 @@ def test_who_changed_a_shared_layer_is_named() -> None:
         "  all_reduce(40)  weights(step=2",
         "  changed(step=2,names=s)@t.py:11  all_reduce(40)  weights(step=2",
     )
-    (parting,) = partings(of_experts(experts(1, 5, 2), changed))
-    assert (parting.cause, parting.culprits) == (Cause.OUTSIDE_SOME, (1,))
+    (parting,) = replica_divergences(of_experts(experts(1, 5, 2), changed))
+    assert (parting.cause, parting.culprits) == (DivergenceCause.OUTSIDE_SOME, (1,))
 
 
 def test_equal_gradients_of_layers_that_nobody_sends_make_no_replicas() -> None:
-    assert not partings(of_experts(experts(1, 5, 2, 2), experts(7, 6, 8, 2)))
+    assert not replica_divergences(of_experts(experts(1, 5, 2, 2), experts(7, 6, 8, 2)))
 
 
 def test_layers_whose_gradients_each_rank_computes_alike_are_not_averaged() -> None:
     alike = "holds(names=s+e)  {}  gradients(step=2,probed=0+1,own=1.5+{})"
     first = alike.format(experts(1, 5, 2), 2.0)
     second = alike.format(experts(7, 6, 8), 3.0)
-    assert not partings(of_experts(first, second))
+    assert not replica_divergences(of_experts(first, second))
 
 
 def test_gradients_that_differ_when_weights_do_explain_it() -> None:
@@ -339,8 +347,8 @@ def test_gradients_that_differ_when_weights_do_explain_it() -> None:
     )
     late = of_two(steps.format(2, 5), steps.format(3, 6))
     drawn = of_two(steps.format(2, 5), steps.format(3, 5))
-    assert causes(late) == [Cause.GRADIENTS]
-    assert causes(drawn) == [Cause.UNSEEN]
+    assert causes(late) == [DivergenceCause.GRADIENTS]
+    assert causes(drawn) == [DivergenceCause.UNSEEN]
 
 
 def scaled(after: int, own: str, moved: str) -> str:
@@ -359,8 +367,10 @@ def test_trust_ratios_of_the_ranks_own_gradients_explain_a_step() -> None:
     one = scaled(2, "4.0+.5", ".06+.2") + later.format(2, 4)
     other = scaled(3, "6.0+.4", ".04+.25") + later.format(3, 5)
     alike = scaled(3, "4.0+.5", ".06+.2") + later.format(3, 5)
-    assert causes(sketch(f"rank 0 | {one}\nrank 1 | {other}")) == [Cause.TRUST]
-    assert causes(sketch(f"rank 0 | {one}\nrank 1 | {alike}")) == [Cause.STEP]
+    assert causes(sketch(f"rank 0 | {one}\nrank 1 | {other}")) == [
+        DivergenceCause.TRUST
+    ]
+    assert causes(sketch(f"rank 0 | {one}\nrank 1 | {alike}")) == [DivergenceCause.STEP]
 
 
 def blamed_for_state(first: str, later: str, step: int = 1) -> list[int]:
@@ -378,9 +388,9 @@ def blamed_for_state(first: str, later: str, step: int = 1) -> list[int]:
     )
     ranks = [rank.format(first, 8, 2, 2, 2), *2 * [rank.format(later, 0, 4, 4, 4)]]
     run = sketch("\n".join(f"rank {n} | {words}" for n, words in enumerate(ranks)))
-    (parting,) = partings(run)
-    assert parting.cause is Cause.STATE
-    (finding,) = findings(run, Cause.STATE)
+    (parting,) = replica_divergences(run)
+    assert parting.cause is DivergenceCause.STATE
+    (finding,) = findings(run, DivergenceCause.STATE)
     assert finding.culprits == parting.culprits
     return list(parting.culprits)
 
@@ -404,7 +414,9 @@ SEEDED = (
 def test_seeds_of_models_that_differ_are_located(other: int, lines: list[int]) -> None:
     """Where they are alike, something else made the models differ."""
     first, second = SEEDED.format(7, 1), SEEDED.format(other, 3)
-    (finding,) = findings(sketch(f"rank 0 | {first}\nrank 1 | {second}"), Cause.START)
+    (finding,) = findings(
+        sketch(f"rank 0 | {first}\nrank 1 | {second}"), DivergenceCause.START
+    )
     assert [one.place.line for one in finding.locations] == lines
 
 
@@ -449,6 +461,6 @@ class Noisy(SGD):
     )
     run = of_two(drawn.format(8), drawn.format(9), "")
     run = replace(run, sources={"t.py": source})
-    assert causes(run) == [Cause.STEP]
-    (finding,) = findings(run, Cause.STEP)
+    assert causes(run) == [DivergenceCause.STEP]
+    (finding,) = findings(run, DivergenceCause.STEP)
     assert 4 in [one.place.line for one in finding.locations]

@@ -11,9 +11,8 @@ import pytest
 from torch._C._distributed_c10d import TCPStore
 
 from distdoctor.journal import FOLDER_VARIABLE, PORTS_FOLDER, PORTS_VARIABLE
-from distdoctor.probes import settings
-from distdoctor.probes.communication import rendezvous
 from distdoctor.probes.recorder import RECORDER
+from distdoctor.probes.rendezvous import address_variables, own_ports
 
 AGENT = "TORCHELASTIC_USE_AGENT_STORE"
 
@@ -28,10 +27,10 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Notes:
     monkeypatch.setattr(
         RECORDER, "note", lambda _what, _site="", /, **more: written.append(more)
     )
-    monkeypatch.setattr(rendezvous, "_served", set())
-    monkeypatch.setattr(rendezvous, "_overridden", {})
-    monkeypatch.setattr(settings, "_given", {})
-    monkeypatch.setattr(settings, "_written", {})
+    monkeypatch.setattr(own_ports, "_served", set())
+    monkeypatch.setattr(own_ports, "_overridden", {})
+    monkeypatch.setattr(address_variables, "_given", {})
+    monkeypatch.setattr(address_variables, "_written", {})
     monkeypatch.setenv(PORTS_VARIABLE, "given")
     monkeypatch.setenv("MASTER_ADDR", "localhost")
     monkeypatch.setenv("MASTER_PORT", "12355")
@@ -40,7 +39,7 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Notes:
 
 
 def moved(host: str, port: int, **more: Any) -> tuple[str, int] | None:
-    found = rendezvous._moved({"host_name": host, "port": port, **more})
+    found = own_ports._moved({"host_name": host, "port": port, **more})
     return None if found is None else (found["host_name"], found["port"])
 
 
@@ -76,8 +75,8 @@ def test_a_port_that_stands_for_another_stands_for_itself(notes: Notes) -> None:
 def test_who_comes_second_takes_what_the_first_has_said(
     notes: Notes, tmp_path: Path
 ) -> None:
-    assert rendezvous._agree(5, 6) == 6
-    assert rendezvous._agree(5, 7) == 6
+    assert own_ports._agree(5, 6) == 6
+    assert own_ports._agree(5, 7) == 6
     assert [path.name for path in (tmp_path / PORTS_FOLDER).iterdir()] == ["5"]
     assert notes == []
 
@@ -91,7 +90,7 @@ def test_a_store_opens_and_is_found_at_the_private_port(
     notes: Notes, monkeypatch: pytest.MonkeyPatch, free_port: int
 ) -> None:
     monkeypatch.setattr(TCPStore, "__init__", TCPStore.__init__)
-    rendezvous.install()
+    own_ports.install()
     with socket.socket() as somebody:
         somebody.bind(("127.0.0.1", free_port))
         somebody.listen()
@@ -109,7 +108,7 @@ def test_without_leave_stores_stay_where_they_are(
 ) -> None:
     made = TCPStore.__init__
     monkeypatch.delenv(PORTS_VARIABLE)
-    rendezvous.install()
+    own_ports.install()
     assert TCPStore.__init__ is made
     assert notes == []
 
@@ -118,7 +117,7 @@ def test_without_leave_stores_stay_where_they_are(
 def test_a_port_in_use_is_noted_by_who_opens_it(
     notes: Notes, monkeypatch: pytest.MonkeyPatch, free_port: int, fault: str
 ) -> None:
-    monkeypatch.setattr(rendezvous, "_is_held_by_us", lambda _port: fault == "taken")
+    monkeypatch.setattr(own_ports, "_is_held_by_us", lambda _port: fault == "taken")
     with socket.socket() as somebody:
         somebody.bind(("127.0.0.1", free_port))
         somebody.listen()
@@ -148,9 +147,9 @@ def test_who_holds_a_port_is_known_by_its_environment(
     )
     assert holder.stdout is not None
     holder.stdout.readline()
-    assert rendezvous._is_held_by_us(free_port) is ours
+    assert own_ports._is_held_by_us(free_port) is ours
     holder.communicate(timeout=30)
-    assert not rendezvous._is_held_by_us(free_port)
+    assert not own_ports._is_held_by_us(free_port)
     assert notes == []
 
 
@@ -168,7 +167,7 @@ def test_who_holds_a_port_is_known_by_its_environment(
     ],
 )
 def test_an_address_is_known_to_be_here_or_not(host: str, here: bool) -> None:
-    assert rendezvous.is_here(host) is here
+    assert own_ports.is_here(host) is here
 
 
 # --- the launcher's address -----------------------------------------------------------
@@ -196,8 +195,10 @@ def test_under_a_launcher_its_address_counts(
 ) -> None:
     monkeypatch.setenv(AGENT, "True")
     names = ("MASTER_ADDR", "MASTER_PORT")
-    settings._given.update(zip(names, given.split(":"), strict=False) if given else ())
-    rendezvous.joining({"init_method": method})
+    address_variables._given.update(
+        zip(names, given.split(":"), strict=False) if given else ()
+    )
+    own_ports.joining({"init_method": method})
     assert [note["fault"] for note in notes] == ([fault] if fault else [])
     if fault:
         assert notes[0]["given"] == given
@@ -209,8 +210,8 @@ def test_without_a_launchers_store_rank_0_opens_one(
     notes: Notes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(AGENT, "False")
-    settings._given.update(MASTER_ADDR="localhost", MASTER_PORT="4711")
-    rendezvous.joining({})
+    address_variables._given.update(MASTER_ADDR="localhost", MASTER_PORT="4711")
+    own_ports.joining({})
     assert notes == []
 
 
@@ -221,8 +222,8 @@ def test_the_port_of_plain_torchrun_is_right_where_we_chose_another(
     monkeypatch.setenv(AGENT, "True")
     monkeypatch.setenv(PORTS_VARIABLE, chosen_by)
     monkeypatch.setenv("MASTER_PORT", "29500")
-    settings._given.update(MASTER_ADDR="localhost", MASTER_PORT="4711")
-    rendezvous.joining({})
+    address_variables._given.update(MASTER_ADDR="localhost", MASTER_PORT="4711")
+    own_ports.joining({})
     assert len(notes) == faults
     assert moved("localhost", 29500) == moved("localhost", 4711)
 
@@ -231,8 +232,8 @@ def test_a_store_of_the_ranks_own_needs_no_address(
     notes: Notes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(AGENT, "True")
-    settings._given.update(MASTER_ADDR="localhost", MASTER_PORT="4711")
-    rendezvous.joining({"store": object()})
+    address_variables._given.update(MASTER_ADDR="localhost", MASTER_PORT="4711")
+    own_ports.joining({"store": object()})
     assert notes == []
 
 
@@ -241,15 +242,15 @@ def test_who_writes_the_address_is_known(
 ) -> None:
     kind = type(os.environ)
     monkeypatch.setattr(kind, "__setitem__", kind.__setitem__)
-    settings.watch_settings()
-    assert settings.given_address() == "localhost:12355"
+    address_variables.watch_settings()
+    assert address_variables.given_address() == "localhost:12355"
     os.environ["MASTER_ADDR"] = "node0"
-    assert "test_ports.py" in settings.writer_of_address()
-    address_line = int(settings.writer_of_address().split("\n")[1])
+    assert "test_ports.py" in address_variables.writer_of_address()
+    address_line = int(address_variables.writer_of_address().split("\n")[1])
     os.environ["MASTER_PORT"] = "1"
-    assert int(settings.writer_of_address().split("\n")[1]) == address_line + 3
-    assert settings.present_address() == "node0:1"
-    assert settings.given_address() == "localhost:12355"
+    assert int(address_variables.writer_of_address().split("\n")[1]) == address_line + 3
+    assert address_variables.present_address() == "node0:1"
+    assert address_variables.given_address() == "localhost:12355"
     assert notes == []
 
 
@@ -264,6 +265,6 @@ def test_an_interface_that_is_not_here_is_loopback(
     notes: Notes, monkeypatch: pytest.MonkeyPatch, named: str, then: str
 ) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", named)
-    rendezvous.joining({})
+    own_ports.joining({})
     assert os.environ["GLOO_SOCKET_IFNAME"] == then
     assert [note["fault"] for note in notes] == ["interface"] * (named != then)

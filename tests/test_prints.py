@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from distdoctor.probes.fingerprints import prints
-from distdoctor.probes.fingerprints.sums import sums
+from distdoctor.probes.fingerprints import exact
+from distdoctor.probes.fingerprints.on_device import sums
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.bool)
 
@@ -24,8 +24,8 @@ def a_tensor(seed: int, size: int, dtype: torch.dtype) -> Tensor:
 def test_a_copy_has_the_same(seed: int, size: int, dtype: torch.dtype) -> None:
     tensor = a_tensor(seed, size, dtype)
     apart = torch.stack([tensor, tensor], dim=1)[:, 0]  # not contiguous
-    assert prints.of_tensor(tensor) == prints.of_tensor(tensor.clone())
-    assert prints.of_tensor(tensor) == prints.of_tensor(apart)
+    assert exact.of_tensor(tensor) == exact.of_tensor(tensor.clone())
+    assert exact.of_tensor(tensor) == exact.of_tensor(apart)
 
 
 @given(seeds, st.integers(1, 5000), st.data())
@@ -34,7 +34,7 @@ def test_any_bit_changes_it(seed: int, size: int, data: st.DataObject) -> None:
     other = tensor.clone()
     at, bit = data.draw(st.integers(0, size - 1)), data.draw(st.integers(0, 30))
     other.view(torch.int32)[at] ^= 1 << bit
-    assert prints.of_tensor(tensor) != prints.of_tensor(other)
+    assert exact.of_tensor(tensor) != exact.of_tensor(other)
 
 
 @given(seeds, st.integers(2, 5000), st.data())
@@ -44,50 +44,50 @@ def test_any_exchange_changes_it(seed: int, size: int, data: st.DataObject) -> N
     other = tensor.clone()
     other[i], other[j] = tensor[j], tensor[i]
     same = torch.equal(tensor, other)
-    assert (prints.of_tensor(tensor) == prints.of_tensor(other)) is same
+    assert (exact.of_tensor(tensor) == exact.of_tensor(other)) is same
 
 
 def test_equal_values_of_other_bits_are_told_apart() -> None:
-    assert prints.of_tensor(torch.tensor(0.0)) != prints.of_tensor(torch.tensor(-0.0))
+    assert exact.of_tensor(torch.tensor(0.0)) != exact.of_tensor(torch.tensor(-0.0))
 
 
 def test_of_nothing_there_is_one() -> None:
-    assert prints.of_tensor(torch.empty(0, 3)) == prints.EMPTY
+    assert exact.of_tensor(torch.empty(0, 3)) == exact.EMPTY
 
 
 def test_gradients_and_views_do_not_matter() -> None:
     weight = torch.nn.Parameter(torch.arange(12.0).reshape(3, 4))
-    assert prints.of_tensor(weight) == prints.of_tensor(torch.arange(12.0))
+    assert exact.of_tensor(weight) == exact.of_tensor(torch.arange(12.0))
     assert weight.grad_fn is None
 
 
 @given(seeds, st.integers(1, 9), st.sampled_from(DTYPES))
 def test_rows_are_those_of_the_parts(seed: int, size: int, dtype: torch.dtype) -> None:
     tensor = a_tensor(seed, 4 * size, dtype).reshape(4, size)
-    assert prints.of_rows(tensor) == prints.of_tensors(list(tensor))
+    assert exact.of_rows(tensor) == exact.of_tensors(list(tensor))
 
 
 def test_rows_may_be_single_numbers_or_empty() -> None:
     assert (
-        prints.of_rows(torch.tensor([3, 3, 4]))[0:2]
-        == (prints.of_tensor(torch.tensor(3)),) * 2
+        exact.of_rows(torch.tensor([3, 3, 4]))[0:2]
+        == (exact.of_tensor(torch.tensor(3)),) * 2
     )
-    assert prints.of_rows(torch.empty(0, 4)) == ()
+    assert exact.of_rows(torch.empty(0, 4)) == ()
 
 
 def test_a_seed_joins_the_parts_of_a_sample() -> None:
     x = torch.tensor([1])
-    assert prints.of_rows(x, seed=1) != prints.of_rows(x, seed=2)
+    assert exact.of_rows(x, seed=1) != exact.of_rows(x, seed=2)
 
 
 def test_a_tensor_without_memory_has_none() -> None:
     with pytest.raises((RuntimeError, NotImplementedError)):
-        prints.of_tensor(torch.empty(4, device="meta"))
+        exact.of_tensor(torch.empty(4, device="meta"))
 
 
 def test_heads_see_a_change_and_its_undoing() -> None:
     tensors = [torch.randn(300), torch.randn(2, 2)]
-    heads = prints.Heads(64)
+    heads = exact.Heads(64)
     first = heads.print_of(tensors)
     tensors[1][1, 1] += 1
     changed = heads.print_of(tensors)
@@ -135,4 +135,4 @@ def test_memory_that_was_given_back_is_not_read(size: int) -> None:
     tensor = torch.ones(size)
     tensor.untyped_storage().resize_(0)
     with pytest.raises(RuntimeError, match="given back"):
-        prints.of_tensor(tensor)
+        exact.of_tensor(tensor)

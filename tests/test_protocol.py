@@ -9,19 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from distdoctor.analysis.steps.courses import courses
-from distdoctor.analysis.steps.protocol import TABLE, Fault, State, follow, walk
+from distdoctor.analysis.optimizer_step.gradient_states import (
+    TABLE,
+    GradientState,
+    ProtocolFault,
+    follow,
+    walk,
+)
+from distdoctor.analysis.optimizer_step.step_cycles import optimizer_histories
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Observation
-from distdoctor.model.observed import protocol as words
-from distdoctor.model.observed.protocol import Act, Cycle, packed, unpacked
-from distdoctor.probes.communication.exchanges import EXCHANGES
+from distdoctor.model.observations import optimizer_step as words
+from distdoctor.model.observations.optimizer_step import Act, Cycle, packed, unpacked
 from distdoctor.probes.data.samples import SAMPLES
-from distdoctor.probes.fingerprints import readings
+from distdoctor.probes.fingerprints import sampled
+from distdoctor.probes.gradients.clip_hooks import Clipping
+from distdoctor.probes.gradients.exchanges import EXCHANGES
+from distdoctor.probes.optimizer_step import call_hooks, optimizers
+from distdoctor.probes.optimizer_step.step_protocol import Protocol
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.steps import acts, optimizers
-from distdoctor.probes.steps.clips import Clipping
-from distdoctor.probes.steps.protocol import Protocol
 
 INPUTS = torch.ones(4, 3)
 
@@ -118,7 +124,7 @@ class Job:
             if isinstance(one, Cycle) and one.optimizer == optimizer
         ]
 
-    def faults(self, optimizer: int = 0) -> set[Fault]:
+    def faults(self, optimizer: int = 0) -> set[ProtocolFault]:
         """What the table says to it."""
         self.protocol.flush()
         told = [one for one in self.told if isinstance(one, Cycle)]
@@ -128,7 +134,7 @@ class Job:
             if one.optimizer == optimizer
             for word in list(unpacked(one.words)) * (one.more + 1)
         ]
-        return set(walk(State.EMPTY, said)[1])
+        return set(walk(GradientState.EMPTY, said)[1])
 
 
 @pytest.fixture
@@ -168,7 +174,7 @@ def test_gradients_that_are_cleared_within_a_window_are_dropped(job: Job) -> Non
         job.step()
     usual = "3:backward.drop backward step"
     assert job.said() == [f"{usual} *1", f"clear {usual} *2"]
-    assert job.faults() == {Fault.DROPPED}
+    assert job.faults() == {ProtocolFault.DROPPED}
 
 
 def test_nothing_that_clears_is_seen_by_the_gradients(job: Job) -> None:
@@ -176,7 +182,7 @@ def test_nothing_that_clears_is_seen_by_the_gradients(job: Job) -> None:
         job.backward()
         job.step()
     assert job.said() == ["backward step *3"]
-    assert job.faults() == {Fault.CARRIED}
+    assert job.faults() == {ProtocolFault.CARRIED}
 
 
 @pytest.mark.parametrize("how", ["none", "zero", "data", "foreach", "stale"])
@@ -199,13 +205,13 @@ def test_what_clears_is_seen_whatever_it_is(job: Job, how: str) -> None:
             else:
                 torch._foreach_zero_(stale)
     assert job.said()[-1].startswith("backward" if how == "stale" else "clear backward")
-    assert job.faults() == ({Fault.CARRIED} if how == "stale" else set())
+    assert job.faults() == ({ProtocolFault.CARRIED} if how == "stale" else set())
 
 
 def test_gradients_that_cannot_be_read_are_not_said_to_be_zero(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readings, "is_capturing", lambda: True)
+    monkeypatch.setattr(sampled, "is_capturing", lambda: True)
     for _ in range(2):
         job.backward()
         for parameter in job.model.parameters():
@@ -312,7 +318,7 @@ def test_division_by_hand_is_seen_by_the_numbers(job: Job) -> None:
         parameter.grad.data.div_(4.0)
     job.scaled_step()
     assert job.said() == ["scaled divided scaled_step *1"]
-    assert job.faults() == {Fault.UNSCALED_TWICE}
+    assert job.faults() == {ProtocolFault.UNSCALED_TWICE}
 
 
 def test_what_changes_gradients_else_is_told(job: Job) -> None:
@@ -350,7 +356,7 @@ def test_a_pass_that_no_optimizer_uses_is_lost_by_all(job: Job) -> None:
             job.backward(job.loss(maker, job.model))
         job.step()
         job.step(of_maker)
-    assert job.faults() == job.faults(1) == {Fault.DROPPED}
+    assert job.faults() == job.faults(1) == {ProtocolFault.DROPPED}
 
 
 def test_schedulers_that_call_each_other_are_one(job: Job) -> None:
@@ -463,7 +469,7 @@ def test_a_method_is_told_with_what_it_was_given() -> None:
             return optimizer
 
     told: list[tuple[object, object]] = []
-    acts._around(Kind, "method", [], [lambda *given: told.append(given)])
+    call_hooks._around(Kind, "method", [], [lambda *given: told.append(given)])
     kind = Kind()
     assert kind.method(optimizer=1) == kind.method(1) == 1
     assert told == [(kind, 1)] * 2
@@ -487,10 +493,10 @@ def test_cycles_are_drawn_and_read() -> None:
 
 
 def test_every_target_is_a_state_of_the_table() -> None:
-    assert set(TABLE) == set(State)
+    assert set(TABLE) == set(GradientState)
     for row in TABLE.values():
         for target in row.values():
-            assert (target if isinstance(target, State) else target[1]) in TABLE
+            assert (target if isinstance(target, GradientState) else target[1]) in TABLE
 
 
 @pytest.mark.parametrize(
@@ -516,29 +522,38 @@ def test_every_target_is_a_state_of_the_table() -> None:
     ],
 )
 def test_healthy_orders_have_no_fault(cycle: str) -> None:
-    assert walk(State.EMPTY, cycle.split() * 3)[1] == []
+    assert walk(GradientState.EMPTY, cycle.split() * 3)[1] == []
 
 
 @pytest.mark.parametrize(
     ("cycle", "fault"),
     [
-        ("clear backward drop backward step", Fault.DROPPED),
-        ("backward step", Fault.CARRIED),
-        ("scaled clip unscale scaled_step update clear", Fault.CLIPPED_SCALED),
-        ("scaled clip scaled_step update clear", Fault.CLIPPED_SCALED),
-        ("scaled unscale unscale scaled_step update clear", Fault.UNSCALED_TWICE),
-        ("scaled divided unscale scaled_step update clear", Fault.UNSCALED_TWICE),
-        ("backward scaled_step update clear", Fault.NEVER_SCALED),
-        ("backward unscale clip scaled_step update clear", Fault.NEVER_SCALED),
-        ("scaled scaled_step clear", Fault.NO_UPDATE),
-        ("scaled unscale scaled scaled_step update clear", Fault.ADDED_UNSCALED),
-        ("scaled step clear update", Fault.BY_PASSED),
-        ("scaled unscale step clear update", Fault.UNCHECKED),
-        ("scaled backward scaled_step update clear", Fault.MIXED),
+        ("clear backward drop backward step", ProtocolFault.DROPPED),
+        ("backward step", ProtocolFault.CARRIED),
+        ("scaled clip unscale scaled_step update clear", ProtocolFault.CLIPPED_SCALED),
+        ("scaled clip scaled_step update clear", ProtocolFault.CLIPPED_SCALED),
+        (
+            "scaled unscale unscale scaled_step update clear",
+            ProtocolFault.UNSCALED_TWICE,
+        ),
+        (
+            "scaled divided unscale scaled_step update clear",
+            ProtocolFault.UNSCALED_TWICE,
+        ),
+        ("backward scaled_step update clear", ProtocolFault.NEVER_SCALED),
+        ("backward unscale clip scaled_step update clear", ProtocolFault.NEVER_SCALED),
+        ("scaled scaled_step clear", ProtocolFault.NO_UPDATE),
+        (
+            "scaled unscale scaled scaled_step update clear",
+            ProtocolFault.ADDED_UNSCALED,
+        ),
+        ("scaled step clear update", ProtocolFault.BY_PASSED),
+        ("scaled unscale step clear update", ProtocolFault.UNCHECKED),
+        ("scaled backward scaled_step update clear", ProtocolFault.MIXED),
     ],
 )
-def test_each_fault_is_found(cycle: str, fault: Fault) -> None:
-    assert fault in walk(State.EMPTY, cycle.split() * 3)[1]
+def test_each_fault_is_found(cycle: str, fault: ProtocolFault) -> None:
+    assert fault in walk(GradientState.EMPTY, cycle.split() * 3)[1]
 
 
 @st.composite
@@ -563,12 +578,14 @@ def windows(draw: st.DrawFn) -> list[str]:
 
 @given(st.lists(windows()))
 def test_windows_in_any_order_have_no_fault(found: list[list[str]]) -> None:
-    state, faults = walk(State.EMPTY, [word for said in found for word in said])
-    assert (state, faults) == (State.EMPTY, [])
+    state, faults = walk(GradientState.EMPTY, [word for said in found for word in said])
+    assert (state, faults) == (GradientState.EMPTY, [])
 
 
 def test_the_end_of_a_word_does_not_matter() -> None:
-    assert follow(State.EMPTY, "backward/bare") == follow(State.EMPTY, "backward")
+    assert follow(GradientState.EMPTY, "backward/bare") == follow(
+        GradientState.EMPTY, "backward"
+    )
 
 
 def test_cycles_that_are_alike_count() -> None:
@@ -577,6 +594,6 @@ def test_cycles_that_are_alike_count() -> None:
         " cycle(step=2,words=backward+step,more=7,optimizer=1)"
         " cycle(step=2,words=clear+backward+step,more=7)"
     )
-    first, second = courses(run)
+    first, second = optimizer_histories(run)
     assert (first.steps, first.faults) == (9, {})
-    assert (second.steps, second.faults) == (8, {Fault.CARRIED: 7})
+    assert (second.steps, second.faults) == (8, {ProtocolFault.CARRIED: 7})

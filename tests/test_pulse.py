@@ -5,14 +5,16 @@ from pathlib import Path
 import pytest
 
 from distdoctor.errors import JournalUnreadable
-from distdoctor.journal import HEADER_BYTES, Kind
+from distdoctor.journal import HEADER_BYTES, RecordKind
 from distdoctor.journal.writer import JournalWriter
-from distdoctor.launch import pulse as module
-from distdoctor.launch.pulse import Pulse, Rank
+from distdoctor.launch import progress as module
+from distdoctor.launch.progress import Progress, RankProgress
 
 
 def note(writer: JournalWriter, what: str) -> None:
-    writer.put(Kind.LIFE, 1, spec=writer.intern(f'{{"what": "{what}", "step": 3}}'))
+    writer.put(
+        RecordKind.LIFE, 1, spec=writer.intern(f'{{"what": "{what}", "step": 3}}')
+    )
 
 
 @pytest.mark.parametrize(
@@ -28,7 +30,7 @@ def note(writer: JournalWriter, what: str) -> None:
 def test_ranks_are_leaving_once_all_have_left_the_job(
     tmp_path: Path, lives: list[list[str]], leaving: int
 ) -> None:
-    pulse = Pulse(tmp_path)
+    pulse = Progress(tmp_path)
     for rank, life in enumerate(lives):
         writer = JournalWriter(tmp_path, rank, len(lives), 64 * 1024)
         for what in life:
@@ -46,11 +48,11 @@ def test_a_journal_that_is_finished_while_it_is_looked_at_is_no_damaged_one(
     whole = path.read_bytes()
     path.write_bytes(bytes(size))
 
-    def read_too_early(path: Path) -> Rank:
+    def read_too_early(path: Path) -> RankProgress:
         path.write_bytes(whole)
         raise JournalUnreadable("its header was not there yet")
 
-    pulse = Pulse(tmp_path)
+    pulse = Progress(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(module, "Rank", read_too_early)
         pulse.discover()
@@ -64,7 +66,7 @@ def test_a_damaged_journal_is_not_read_again_and_again(
 ) -> None:
     path = JournalWriter(tmp_path, 0, 1, 64 * 1024).path
     path.write_bytes(b"no journal" * 1000)
-    pulse = Pulse(tmp_path)
+    pulse = Progress(tmp_path)
     pulse.discover()
     looks: list[Path] = []
     monkeypatch.setattr(module, "Rank", looks.append)

@@ -2,14 +2,14 @@
 
 import pytest
 
-from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.analysis.reasons import Why
+from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.model.drawing import sketch
 from distdoctor.model.operations import IN_BACKWARD
 from distdoctor.model.run import Run
 
 
-def reasons(run: Run) -> set[Why]:
+def reasons(run: Run) -> set[Cause]:
     return {divergence.why for divergence in divergences(run)}
 
 
@@ -21,7 +21,7 @@ def test_a_call_that_a_rank_leaves_out_is_not_a_race() -> None:
         rank 1 | all_reduce(8)@t.py:7  all_reduce(8)@t.py:7!  all_reduce(1)@m.py:3...%2
         """
     )
-    assert Why.RACE not in reasons(run)
+    assert Cause.RACE not in reasons(run)
 
 
 def test_another_call_of_the_other_thread_is_not_a_race() -> None:
@@ -32,7 +32,7 @@ def test_another_call_of_the_other_thread_is_not_a_race() -> None:
         rank 1 | all_reduce(8)@t.py:7  all_reduce(2)@m.py:3!%2
         """
     )
-    assert reasons(run) == {Why.NUMEL}
+    assert reasons(run) == {Cause.NUMEL}
 
 
 def test_threads_that_follow_each_other_do_not_race() -> None:
@@ -43,7 +43,7 @@ def test_threads_that_follow_each_other_do_not_race() -> None:
         rank 1 | all_reduce(1)@m.py:3%5  over=5  all_reduce(6)@m.py:3!%6
         """
     )
-    assert reasons(run) == {Why.NUMEL}
+    assert reasons(run) == {Cause.NUMEL}
 
 
 def test_the_threads_of_autograd_do_not_race_with_the_one_that_waits() -> None:
@@ -56,7 +56,7 @@ def test_the_threads_of_autograd_do_not_race_with_the_one_that_waits() -> None:
         """
     )
     run.calls["flags"][run.calls["thread"] != 0] |= IN_BACKWARD
-    assert Why.RACE not in reasons(run)
+    assert Cause.RACE not in reasons(run)
 
 
 def test_a_line_that_both_threads_run_tells_nothing() -> None:
@@ -66,7 +66,7 @@ def test_a_line_that_both_threads_run_tells_nothing() -> None:
         rank 1 | all_reduce(8)@t.py:7  all_reduce(8)@t.py:7%2  barrier@t.py:11!
         """
     )
-    assert Why.RACE not in reasons(run)
+    assert Cause.RACE not in reasons(run)
 
 
 @pytest.mark.parametrize("thread", ["%2", "%3"])
@@ -78,7 +78,7 @@ def test_a_helper_that_both_threads_call_races(thread: str) -> None:
         rank 1 | all_reduce(1)@t.py:7!%5
         """
     )
-    assert reasons(run) == {Why.RACE}
+    assert reasons(run) == {Cause.RACE}
 
 
 def test_a_callback_that_is_overtaken_races_though_no_line_is_known() -> None:
@@ -89,4 +89,4 @@ def test_a_callback_that_is_overtaken_races_though_no_line_is_known() -> None:
         rank 1 | all_reduce(8)@t.py:7  all_reduce(4)@t.py:7!  all_reduce(2)...%3
         """
     )
-    assert reasons(run) == {Why.RACE}
+    assert reasons(run) == {Cause.RACE}

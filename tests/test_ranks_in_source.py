@@ -5,10 +5,10 @@ from textwrap import dedent
 
 import pytest
 
-from distdoctor.analysis.source.chains import chains_to
-from distdoctor.analysis.source.conditions import Kind, conditions
+from distdoctor.analysis.source.call_chains import chains_to
+from distdoctor.analysis.source.conditions import ConditionKind, conditions
 from distdoctor.analysis.source.program import Program
-from distdoctor.analysis.source.ranked import RankReader
+from distdoctor.analysis.source.rank_evaluation import RankReader
 from distdoctor.model.events import Place
 
 RANKS = 4
@@ -167,9 +167,9 @@ def test_a_way_to_leave_before_a_line_is_a_condition_of_it() -> None:
     )
     (function,) = Program({"t.py": text}).named("step")
     loop, leaving = conditions(function, line_of(text, "HERE"))
-    assert (loop.kind, loop.line) == (Kind.LOOP, 3)
+    assert (loop.kind, loop.line) == (ConditionKind.LOOP, 3)
     assert (leaving.kind, leaving.leaves, leaving.leaves_at) == (
-        Kind.LEAVING,
+        ConditionKind.LEAVING,
         "continue",
         6,
     )
@@ -189,7 +189,7 @@ def test_a_loop_inside_keeps_its_own_ways_to_leave() -> None:
     module = program.module_of("t.py")
     assert module is not None
     every = conditions(module, line_of(text, "HERE"))
-    assert [condition.kind for condition in every] == [Kind.LOOP]
+    assert [condition.kind for condition in every] == [ConditionKind.LOOP]
 
 
 def test_callers_make_a_chain() -> None:

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from distdoctor.analysis.steps.rate_scaling import unscaled
-from distdoctor.analysis.steps.recipes import recipes
+from distdoctor.analysis.learning_rate.rate_scaling import unscaled
+from distdoctor.analysis.learning_rate.recipes import recipes
 from distdoctor.model.drawing import sketch
 from distdoctor.model.run import Run
 

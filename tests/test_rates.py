@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer, lr_scheduler
 
-from distdoctor.analysis.steps.rates import Jump, jump_of
-from distdoctor.model.observed.settings import Climbed, RateSet
+from distdoctor.analysis.learning_rate.warm_up_jumps import Jump, jump_of
+from distdoctor.model.observations.learning_rate import Climbed, RateSet
+from distdoctor.probes.learning_rate.rising_rates import Rates
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.steps.rates import Rates
 
 STEPS = 60
 

@@ -8,13 +8,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from distdoctor.probes import harmless
-from distdoctor.probes.readable import (
+from distdoctor.probes.optimizer_step import backward_hooks
+from distdoctor.probes.readability import (
     all_have_values,
     has_values,
     is_transforming,
     steps_have_values,
 )
-from distdoctor.probes.steps import backwards
 
 X = torch.randn(3, 4)
 
@@ -80,12 +80,14 @@ def test_what_is_computed_has_values() -> None:
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
     seen: list[torch.Tensor] = []
-    monkeypatch.setattr(backwards, "_begins", [lambda args: seen.append(args[0][0])])
+    monkeypatch.setattr(
+        backward_hooks, "_begins", [lambda args: seen.append(args[0][0])]
+    )
     autograd: Any = torch.autograd
     monkeypatch.setattr(autograd, "_engine_run_backward", autograd._engine_run_backward)
     for name in ("_parts", "_ends"):
-        monkeypatch.setattr(backwards, name, [])
-    backwards._install()
+        monkeypatch.setattr(backward_hooks, name, [])
+    backward_hooks._install()
     return seen
 
 

@@ -4,14 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from distdoctor.analysis.data.orders import repeats
-from distdoctor.analysis.data.origins import LISTING, calls
 from distdoctor.analysis.data.passes import passes
-from distdoctor.analysis.data.readers import LOOP, locations, shares_come_from, unheard
+from distdoctor.analysis.data.reading_findings import (
+    LOOP,
+    locations,
+    shares_come_from,
+    unheard,
+)
+from distdoctor.analysis.data.repeated_orders import repeats
+from distdoctor.analysis.data.sample_origins import LISTING, calls
 from distdoctor.catalogue import every_check
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Place
-from distdoctor.model.observed.data import LOADER, SAMPLER, SUBSET
+from distdoctor.model.observations.data import LOADER, SAMPLER, SUBSET
 
 EPOCHS = """
     rank 0 | made(number=1,role=loader,kind=DataLoader)@t.py:7

@@ -14,9 +14,9 @@ from distdoctor.examination import verdict
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Observation
 from distdoctor.model.findings import Sick
-from distdoctor.model.observed.weights import Registered
+from distdoctor.model.observations.replicas import Registered
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.replication import registrations
+from distdoctor.probes.replicas import registrations
 
 USERS = """
 class Tasks(nn.Module):

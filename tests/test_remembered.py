@@ -1,6 +1,6 @@
 """Answers that are kept with a run."""
 
-from distdoctor.analysis.remembered import remembered
+from distdoctor.analysis.memoize import memoize
 from distdoctor.model.drawing import sketch
 from distdoctor.model.run import Run
 
@@ -8,7 +8,7 @@ from distdoctor.model.run import Run
 def test_a_run_is_asked_once_and_each_by_itself() -> None:
     asked: list[Run] = []
 
-    @remembered
+    @memoize
     def ranks(run: Run) -> list[int]:
         asked.append(run)
         return list(run.seen)

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.analysis.communication.rendezvous import standing
-from distdoctor.analysis.reasons import Why
+from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.divergence.cascade import divergences
+from distdoctor.analysis.p2p.blocking_sends import standing
 from distdoctor.catalogue import every_check
 from distdoctor.examination import conclude, examine
 from distdoctor.model.drawing import sketch
@@ -187,7 +187,7 @@ def test_asynchronous_calls_of_a_pair_take_turns() -> None:
         rank 1 | start=2  send(4,peer=0)@t:5&  recv(4,peer=0)@t:6  exit=0
     """)
     (found,) = divergences(run)
-    assert (found.why, found.culprits) == (Why.RENDEZVOUS, ())
+    assert (found.why, found.culprits) == (Cause.RENDEZVOUS, ())
     assert {call.op for call in found.calls.values()} == {"send"}
     assert conclude(run, examine(run, every_check())).verdict == "well"
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from distdoctor.probes.data.repeats import rounds_left
+from distdoctor.probes.data.rounds_left import rounds_left
 
 EPOCHS = 4
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from distdoctor.launch.restarts import restarts_left
+from distdoctor.launch.elastic_restarts import restarts_left
 
 ALLOWED, USED = "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RESTART_COUNT"
 

@@ -3,7 +3,7 @@
 from textwrap import dedent
 
 from distdoctor.analysis.source.program import Program
-from distdoctor.analysis.source.results import returned_at, returns_of
+from distdoctor.analysis.source.result_lines import returned_at, returns_of
 from distdoctor.model.events import Place
 
 SCHEDULE = """

@@ -5,13 +5,13 @@ from inspect import cleandoc
 
 import pytest
 
-from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.analysis.reasons import SOURCE, Divergence, Why
+from distdoctor.analysis.causes import SOURCE, Cause, Divergence
+from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.analysis.source.program import Program
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Place
 from distdoctor.model.findings import Certainty
-from distdoctor.model.observed.handles import step_text
+from distdoctor.model.observations.collectives import step_text
 
 
 def found(
@@ -55,7 +55,7 @@ def found(
             for site in run.sites
         ],
     )
-    return [one for one in divergences(run) if one.why is Why.EARLY]
+    return [one for one in divergences(run) if one.why is Cause.EARLY]
 
 
 def read_line(source: str, **ways: str) -> int:

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from distdoctor.analysis.saving.loading import in_vain
-from distdoctor.analysis.saving.resuming import incomplete
+from distdoctor.analysis.checkpoints.incomplete_resume import incomplete
+from distdoctor.analysis.checkpoints.lost_loads import in_vain
 from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Certainty
 

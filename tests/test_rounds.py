@@ -8,14 +8,14 @@ import torch
 from torch import nn
 from torch.amp import GradScaler
 
-from distdoctor.analysis.steps.overflows import splits
+from distdoctor.analysis.amp.overflow_splits import splits
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Observation
-from distdoctor.model.observed.scaling import Overflow, Stride
+from distdoctor.model.observations.amp import Overflow, Stride
+from distdoctor.probes.amp.skipped_steps import Rounds
+from distdoctor.probes.optimizer_step import optimizers
+from distdoctor.probes.optimizer_step.optimizers import Optimizer
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.steps import optimizers
-from distdoctor.probes.steps.optimizers import Optimizer
-from distdoctor.probes.steps.rounds import Rounds
 
 
 class Job:

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from distdoctor.analysis.replication.buffers import unlike_evaluations
-from distdoctor.analysis.source.buffers import Buffers
+from distdoctor.analysis.replicas.buffer_divergence import unlike_evaluations
+from distdoctor.analysis.source.buffer_reads import Buffers
 from distdoctor.analysis.source.program import Program
 from distdoctor.model.drawing import sketch
-from distdoctor.probes.replication import running
-from distdoctor.probes.replication.running import LAST_STEP, Running
+from distdoctor.probes.replicas import running_buffers
+from distdoctor.probes.replicas.running_buffers import LAST_STEP, Running
 
 
 class Layer(nn.Module):
@@ -48,9 +48,9 @@ class Layer(nn.Module):
 @pytest.fixture(autouse=True)
 def _forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     # Another test of this process may have compiled something.
-    monkeypatch.setattr(running, "compiles", lambda: False)
+    monkeypatch.setattr(running_buffers, "compiles", lambda: False)
     yield
-    running.forget()
+    running_buffers.forget()
 
 
 @pytest.mark.parametrize("is_met_early", [True, False])
@@ -66,7 +66,7 @@ def test_it_is_told_whose_forward_pass_changes_a_buffer(is_met_early: bool) -> N
         seen.stepped(step)
     assert {name for name, _ in seen.changed()} == {"1.mean", "1.var", "1.by_hand"}
     assert seen.own == {"1.mean", "1.var"}
-    assert not running._hooks
+    assert not running_buffers._hooks
 
 
 def test_what_ddp_was_told_to_leave_alone_is_left_alone() -> None:

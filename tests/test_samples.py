@@ -21,17 +21,17 @@ from torch.utils.data import (
     dataloader,
 )
 
-from distdoctor.analysis.data.passes import Pass, passes
+from distdoctor.analysis.data.passes import LoaderPass, passes
 from distdoctor.journal.assembly import assemble
 from distdoctor.journal.folder import Manifest
 from distdoctor.journal.writer import JournalWriter
-from distdoctor.model.observed.data import DATASET, LOADER, Held
+from distdoctor.model.observations.data import DATASET, LOADER, Held
 from distdoctor.model.run import Run
-from distdoctor.probes.data import births
-from distdoctor.probes.data.contents import held_by, of_samples, of_whole
+from distdoctor.probes.data import creation_sites
+from distdoctor.probes.data.epoch_shortening import LEFT_OUT
 from distdoctor.probes.data.loaders import watch_loaders
+from distdoctor.probes.data.sample_fingerprints import held_by, of_samples, of_whole
 from distdoctor.probes.data.samples import SAMPLES
-from distdoctor.probes.data.shortening import LEFT_OUT
 from distdoctor.probes.recorder import RECORDER
 
 Samples = Dataset[tuple[Tensor, ...]]
@@ -46,12 +46,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     iterator = dataloader._BaseDataLoaderIter
     monkeypatch.setattr(iterator, "__next__", iterator.__next__)
     SAMPLES.forget()
-    births.install()
+    creation_sites.install()
     watch_loaders(None)
     return tmp_path
 
 
-def seen(folder: Path) -> tuple[Run, list[Pass]]:
+def seen(folder: Path) -> tuple[Run, list[LoaderPass]]:
     SAMPLES.flush()
     run = assemble(folder, Manifest(distdoctor="", launch=[], directory="/"))
     assert not run.partial

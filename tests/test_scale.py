@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import pytest
 from generated import Mesh, Step, Tail, died, finished, generate
 
-from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.analysis.reasons import Divergence, Why, finding
+from distdoctor.analysis.causes import Cause, Divergence, finding
+from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.catalogue import every_check
 from distdoctor.examination import conclude, examine
 from distdoctor.journal.folder import Manifest
@@ -22,7 +22,7 @@ ON_MESH = [Step("dp", 10), Step("tp", 20), Step("pp", 30)]
 OTHER = [Step(WORLD, 10, "float16")]
 MESHES = [(2, 2, 2), (8, 4, 2), (16, 8, 8), (64, 8, 8)]
 
-Fault = tuple[Why, tuple[int, ...]]
+Fault = tuple[Cause, tuple[int, ...]]
 
 
 def on_world(ranks: int, tails: Mapping[int, Tail]) -> Run:
@@ -38,7 +38,7 @@ def faults(run: Run) -> list[Fault]:
 
 
 def circle_of(found: Divergence) -> set[int]:
-    assert found.why is Why.CIRCLE
+    assert found.why is Cause.CIRCLE
     return set(found.calls)
 
 
@@ -46,28 +46,28 @@ def circle_of(found: Divergence) -> set[int]:
 def test_one_rank_with_another_dtype(ranks: int) -> None:
     for culprit in {0, ranks // 3, ranks - 1}:
         run = on_world(ranks, {culprit: OTHER})
-        assert faults(run) == [(Why.DTYPE, (culprit,))]
+        assert faults(run) == [(Cause.DTYPE, (culprit,))]
         assert len(divergences(run)[0].victims) == ranks - 1
 
 
 def test_of_two_ranks_none_is_the_odd_one() -> None:
-    assert faults(on_world(2, {1: OTHER})) == [(Why.DTYPE, ())]
+    assert faults(on_world(2, {1: OTHER})) == [(Cause.DTYPE, ())]
 
 
 @pytest.mark.parametrize("ranks", [8, 800, 4096])
 def test_several_ranks_with_another_dtype(ranks: int) -> None:
     culprits = (1, ranks // 2, ranks - 1)
     run = on_world(ranks, dict.fromkeys(culprits, OTHER))
-    assert faults(run) == [(Why.DTYPE, culprits)]
+    assert faults(run) == [(Cause.DTYPE, culprits)]
 
 
 @pytest.mark.parametrize("ranks", [2, 64, 4096])
 def test_an_absent_rank(ranks: int) -> None:
     culprit = ranks // 2
     dead = on_world(ranks, {culprit: died(culprit, 12)})
-    assert faults(dead) == [(Why.DIED, (culprit,))]
+    assert faults(dead) == [(Cause.DIED, (culprit,))]
     left = on_world(ranks, {culprit: finished(culprit, 12)})
-    assert faults(left) == [(Why.FINISHED, (culprit,))]
+    assert faults(left) == [(Cause.FINISHED, (culprit,))]
 
 
 @pytest.mark.parametrize("sizes", MESHES)
@@ -78,7 +78,7 @@ def test_a_rank_absent_on_all_its_groups_is_one_fault(
     culprits = sorted({mesh.rank(dp=1, tp=1), mesh.rank(dp=1, pp=1)})
     run = generate(mesh, ON_MESH, CALLS, {r: died(r, 12) for r in culprits})
     found = faults(run)
-    assert {why for why, _ in found} == {Why.DIED}
+    assert {why for why, _ in found} == {Cause.DIED}
     assert sorted(rank for _, ranks in found for rank in ranks) == culprits
 
 
@@ -108,7 +108,7 @@ def test_one_wrong_line_is_one_fault_on_many_groups(
         for p in range(sizes[2])
     }
     run = generate(mesh, ON_MESH, CALLS, tails)
-    assert faults(run) == [(Why.DTYPE, tuple(sorted(tails)))]
+    assert faults(run) == [(Cause.DTYPE, tuple(sorted(tails)))]
     (found,) = divergences(run)
     assert f"The same {sizes[0] * sizes[2] - 1} more times" in found.story
     assert len(finding(found).exhibits) == len(finding(found).locations) == 2
@@ -129,7 +129,7 @@ def test_faults_that_do_not_touch_are_told_each_once(
     }
     found = faults(generate(mesh, ON_MESH, CALLS, tails))
     assert sorted(found) == sorted(
-        [(Why.DTYPE, (dtype,)), (Why.SKIPPED, (line,)), (Why.DIED, (dead,))]
+        [(Cause.DTYPE, (dtype,)), (Cause.SKIPPED, (line,)), (Cause.DIED, (dead,))]
     )
 
 
@@ -142,7 +142,7 @@ def test_a_circle_beside_a_mismatch_is_told_too() -> None:
     wrong = mesh.rank(half=0, dp=3)
     run = generate(mesh, steps, CALLS, {**mine, wrong: [Step("dp", 10, "float16")]})
     mismatch, circle = divergences(run)
-    assert (mismatch.why, mismatch.culprits) == (Why.DTYPE, (wrong,))
+    assert (mismatch.why, mismatch.culprits) == (Cause.DTYPE, (wrong,))
     assert circle_of(circle) == {
         *mine,
         mesh.rank(half=1),

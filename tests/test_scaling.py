@@ -10,24 +10,26 @@ import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
 
-from distdoctor.analysis.steps.scaling import clips, reason
+from distdoctor.analysis.amp.scaler_faults import clips, reason
 from distdoctor.catalogue import every_check
 from distdoctor.examination import verdict
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Observation
 from distdoctor.model.findings import Certainty, Finding, Severity, Sick
-from distdoctor.model.observed.scaling import (
+from distdoctor.model.observations.amp import (
     Handed,
     Limited,
     Overflow,
     Refused,
     Scaling,
 )
+from distdoctor.probes.accumulation import loss_terms
+from distdoctor.probes.amp import grad_scalers
+from distdoctor.probes.amp.scaled_gradients import Scalings, is_due, is_scaled
+from distdoctor.probes.amp.skipped_steps import Rounds
+from distdoctor.probes.gradients.clip_hooks import Clipping
+from distdoctor.probes.optimizer_step import optimizers, step_protocol
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.steps import losses, optimizers, protocol, scales
-from distdoctor.probes.steps.clips import Clipping
-from distdoctor.probes.steps.rounds import Rounds
-from distdoctor.probes.steps.scaling import Scalings, is_due, is_scaled
 
 
 class Job:
@@ -42,7 +44,7 @@ class Job:
         self.scaler = GradScaler("cpu", init_scale=64.0)
         self.words: list[str] = []
         said = [(self.optimizer, 0, self.words)]
-        monkeypatch.setattr(protocol.PROTOCOL, "said", lambda: said)
+        monkeypatch.setattr(step_protocol.PROTOCOL, "said", lambda: said)
         known = SimpleNamespace(number=0)
         monkeypatch.setattr(optimizers, "of", lambda *_: known)
 
@@ -206,7 +208,7 @@ def test_what_torch_says_is_understood(job: Job) -> None:
 )
 def test_a_loss_tells_what_it_was_multiplied_with(made: Any, found: bool) -> None:
     loss: Tensor = nn.Linear(2, 1)(torch.ones(1, 2)).pow(2).mean()
-    assert losses.is_multiplied(made(loss), {64.0}) is found
+    assert loss_terms.is_multiplied(made(loss), {64.0}) is found
 
 
 # --- whether the scale is saved ---
@@ -217,8 +219,8 @@ def used(monkeypatch: pytest.MonkeyPatch) -> GradScaler:
     scaler = GradScaler("cpu", init_scale=64.0)
     scaler.scale(torch.ones(()))
     scaler.update(16.0)
-    monkeypatch.setattr(scales, "_made", {scaler: 64.0})
-    monkeypatch.setattr(scales, "_told", [])
+    monkeypatch.setattr(grad_scalers, "_made", {scaler: 64.0})
+    monkeypatch.setattr(grad_scalers, "_told", [])
     return scaler
 
 
@@ -228,7 +230,7 @@ def used(monkeypatch: pytest.MonkeyPatch) -> GradScaler:
 )
 @pytest.mark.usefixtures("used")
 def test_a_number_that_is_the_scale_saves_it(saved: Any) -> None:
-    assert scales.running(saved) == {}
+    assert grad_scalers.running(saved) == {}
 
 
 @pytest.mark.parametrize(
@@ -237,7 +239,7 @@ def test_a_number_that_is_the_scale_saves_it(saved: Any) -> None:
 )
 @pytest.mark.usefixtures("used")
 def test_a_scale_that_is_not_saved_is_told(saved: Any) -> None:
-    assert scales.running(saved) == {"running_scale": 16.0, "first_scale": 64.0}
+    assert grad_scalers.running(saved) == {"running_scale": 16.0, "first_scale": 64.0}
 
 
 @pytest.mark.parametrize(("interval", "told"), [(2_000, True), (2**31 - 1, False)])
@@ -246,18 +248,18 @@ def test_a_scale_that_has_not_moved_is_told_if_it_ever_will(
 ) -> None:
     scaler = GradScaler("cpu", init_scale=64.0, growth_interval=interval)
     scaler.scale(torch.ones(()))
-    monkeypatch.setattr(scales, "_made", {scaler: 64.0})
-    monkeypatch.setattr(scales, "_told", [])
+    monkeypatch.setattr(grad_scalers, "_made", {scaler: 64.0})
+    monkeypatch.setattr(grad_scalers, "_told", [])
     fields = {"running_scale": 64.0, "first_scale": 64.0}
-    assert scales.running({}) == (fields if told else {})
+    assert grad_scalers.running({}) == (fields if told else {})
 
 
 def test_whoever_asks_for_the_state_saves_it(
     used: GradScaler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RECORDER, "observe", lambda *_: None)
-    scales._keep(GradScaler.state_dict, used)
-    assert scales.running({}) == {}
+    grad_scalers._keep(GradScaler.state_dict, used)
+    assert grad_scalers.running({}) == {}
 
 
 # --- what is made of it ---
@@ -460,8 +462,8 @@ def test_only_the_job_is_seen_to_ask_for_the_scale(
     asked: list[GradScaler] = []
     monkeypatch.setattr(GradScaler, "get_scale", asked.append)
     scaler = GradScaler("cpu", init_scale=64.0)
-    assert scales.scale_of(scaler) == 64.0
-    assert scales.scale_of(GradScaler("cpu", enabled=False)) == 1.0
+    assert grad_scalers.scale_of(scaler) == 64.0
+    assert grad_scalers.scale_of(GradScaler("cpu", enabled=False)) == 1.0
     known = SimpleNamespace(number=0)
     monkeypatch.setattr(optimizers, "of", lambda *_: known)
     told: list[Observation] = []

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.optim import Optimizer, lr_scheduler
 
-from distdoctor.analysis.steps.schedules import (
-    Fault,
+from distdoctor.analysis.learning_rate.schedules import (
     Misstep,
+    ScheduleFault,
     given_metrics,
     misstep,
     missteps,
@@ -28,15 +28,15 @@ from distdoctor.examination import verdict
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Place
 from distdoctor.model.findings import Sick
-from distdoctor.model.observed.checkpoints import Scheduled
-from distdoctor.model.observed.data import Read
-from distdoctor.model.observed.settings import Course, Schedule
+from distdoctor.model.observations.checkpoints import Scheduled
+from distdoctor.model.observations.data import Read
+from distdoctor.model.observations.learning_rate import Course, Schedule
 from distdoctor.model.run import Run
+from distdoctor.probes.accumulation.accumulation_windows import WINDOWS
+from distdoctor.probes.learning_rate import schedulers
+from distdoctor.probes.learning_rate.rising_rates import Rates
+from distdoctor.probes.learning_rate.schedulers import Schedules
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.steps import schedules
-from distdoctor.probes.steps.rates import Rates
-from distdoctor.probes.steps.schedules import Schedules
-from distdoctor.probes.steps.windows import WINDOWS
 from distdoctor.report.page import spelled
 
 pytestmark = pytest.mark.filterwarnings("ignore:Detected call of")
@@ -53,7 +53,7 @@ class Job:
             RECORDER, "observe", lambda one, _site="": self.told.append(one)
         )
         self.rates = Rates()
-        monkeypatch.setattr(schedules, "RATES", self.rates)
+        monkeypatch.setattr(schedulers, "RATES", self.rates)
         monkeypatch.setattr(WINDOWS, "attempts", 0)
         self.schedules = Schedules()
         self.rates.on_first.append(self.schedules.stepped)
@@ -90,7 +90,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Job:
     return Job(monkeypatch)
 
 
-def fault_of(told: Schedule) -> Fault | None:
+def fault_of(told: Schedule) -> ScheduleFault | None:
     found = misstep(Run.of_events({0: [told]}), told)
     return None if found is None else found.fault
 
@@ -158,7 +158,7 @@ def test_a_schedule_for_steps_is_not_for_micro_batches(name: str, job: Job) -> N
     job.train(MAKERS[name](job.optimizer, STEPS))
     told = job.schedule()
     assert (told.calls, told.steps) == (STEPS * WINDOW, STEPS)
-    assert fault_of(told) is Fault.MICRO_BATCHES
+    assert fault_of(told) is ScheduleFault.MICRO_BATCHES
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -251,7 +251,7 @@ def test_a_call_before_each_step_is_too_early(job: Job) -> None:
         job.ask(scheduler)
         job.step()
     told = job.schedule()
-    assert fault_of(told) is Fault.EARLY
+    assert fault_of(told) is ScheduleFault.EARLY
     assert told.begin == pytest.approx(0.1)
     assert told.second == pytest.approx(0.095)
 
@@ -300,14 +300,14 @@ def test_half_of_a_rate_behind_half_of_the_calls_is_no_error(job: Job) -> None:
 EPOCHS = "".join(f" read(number={n},steps=12)@t.py:5" for n in range(5))
 
 
-def faults(schedule: str, more: str = "") -> list[Fault]:
+def faults(schedule: str, more: str = "") -> list[ScheduleFault]:
     run = sketch(f"rank 0 | {more} schedule({schedule}){EPOCHS} exit=0")
     return [found[0].fault for found in missteps(run)]
 
 
 def test_a_length_in_epochs_is_not_for_batches() -> None:
     cosine = "length=5,calls=60,steps=60,highest=1,falls=5,end=5,turned"
-    assert faults(cosine) == [Fault.BATCHES]
+    assert faults(cosine) == [ScheduleFault.BATCHES]
     assert faults(cosine.replace("length=5", "length=8")) == []
     assert faults(cosine, "shortened=12/90") == []
     assert faults(cosine.replace("calls=60", "calls=5")) == []
@@ -315,7 +315,7 @@ def test_a_length_in_epochs_is_not_for_batches() -> None:
 
 def test_a_rate_that_is_nothing_behind_as_many_batches_as_epochs() -> None:
     line = "calls=60,steps=60,highest=1,lowest=0,falls=5,end=5"
-    assert faults(line) == [Fault.BATCHES]
+    assert faults(line) == [ScheduleFault.BATCHES]
     assert faults(line.replace("lowest=0,", "lowest=0.2,")) == []
     assert faults(line.replace("end=5", "end=9")) == []
 
@@ -326,9 +326,9 @@ def test_a_warm_up_as_long_as_there_are_epochs_is_well() -> None:
 
 def test_a_length_in_steps_is_not_for_epochs() -> None:
     cycle = "length=60,calls=5,steps=60,highest=1"
-    assert faults(cycle) == [Fault.EPOCHS]
+    assert faults(cycle) == [ScheduleFault.EPOCHS]
     assert faults(cycle.replace("length=60", "length=100")) == []
-    assert faults("numbers=6+60,calls=5,steps=60") == [Fault.EPOCHS]
+    assert faults("numbers=6+60,calls=5,steps=60") == [ScheduleFault.EPOCHS]
     assert faults(cycle, "shortened=12/90") == []
 
 
@@ -469,7 +469,7 @@ def test_parts_that_were_made_for_epochs_begin_anew_for_batches(
     make: Callable[[Optimizer], Any], source: str, grave: bool, job: Job
 ) -> None:
     (found,) = in_parts(job, make, spelled_out(source))
-    assert (found.fault, found.grave) == (Fault.BATCHES, grave)
+    assert (found.fault, found.grave) == (ScheduleFault.BATCHES, grave)
 
 
 @pytest.mark.parametrize(
@@ -547,7 +547,7 @@ def asked_besides(job: Job, order: str, rounds: int = STEPS) -> list[Misstep]:
 @pytest.mark.parametrize("order", ["sbc", "scb", "scbc"])
 def test_a_part_that_is_asked_besides_the_whole_is_told(order: str, job: Job) -> None:
     (found,) = asked_besides(job, order)
-    assert (found.fault, found.told.kind) == (Fault.TWICE, "CosineAnnealingLR")
+    assert (found.fault, found.told.kind) == (ScheduleFault.TWICE, "CosineAnnealingLR")
     assert STEPS - 1 <= found.told.twice <= STEPS
 
 
@@ -571,7 +571,9 @@ ALONE = "length=24,calls={n},steps={n},highest=.1"
 SHARE = "read(number={n},steps={steps},length=96,batch=8{more})@t.py:5"
 
 
-def of_shares(calls: int, steps: int, more: list[str], first: str = "") -> list[Fault]:
+def of_shares(
+    calls: int, steps: int, more: list[str], first: str = ""
+) -> list[ScheduleFault]:
     """What is found for two ranks and two epochs, of a schedule 24 calls long."""
     lines = [
         f"rank {rank} | {first} schedule({ALONE.format(n=calls)}) "
@@ -586,11 +588,11 @@ def test_epochs_that_were_shortened_do_not_hide_it() -> None:
     sampled = [",replicas=2"] * 2
     early = "shortened=3/6@t.py:5"
     assert of_shares(8, 4, [",replicas=2,unfinished"] * 2) == []
-    assert of_shares(6, 3, sampled, early) == [Fault.UNSHARDED]
+    assert of_shares(6, 3, sampled, early) == [ScheduleFault.UNSHARDED]
     assert of_shares(6, 3, [",replicas=4"] * 2, early) == []
 
 
 def test_a_part_that_the_job_took_of_the_dataset_is_a_share() -> None:
     parts = [",samples=0-47", ",samples=48-95"]
-    assert of_shares(12, 6, parts) == [Fault.UNSHARDED]
+    assert of_shares(12, 6, parts) == [ScheduleFault.UNSHARDED]
     assert of_shares(12, 6, [",samples=0-90", ",samples=0-90"]) == []

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch.utils.data import Subset, TensorDataset
 
-from distdoctor.probes.randomness import seeds
-from distdoctor.probes.randomness.generators import generators_of
-from distdoctor.probes.randomness.seeds import source_of
-from distdoctor.probes.randomness.states import moved, states
+from distdoctor.probes.rng import seeds
+from distdoctor.probes.rng.dataset_generators import generators_of
+from distdoctor.probes.rng.seeds import source_of
+from distdoctor.probes.rng.stream_states import moved, states
 
 NOW_NS = 1_760_000_123_456_789_012
 BEGUN_NS = NOW_NS - 20 * 10**9

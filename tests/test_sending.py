@@ -7,17 +7,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from distdoctor.analysis.steps.clipping import Clipped, clipped_apart
-from distdoctor.analysis.steps.trust import Trusted, trusted_apart
+from distdoctor.analysis.gradients.local_clipping import Clipped, clipped_apart
+from distdoctor.analysis.gradients.trust_ratios import Trusted, trusted_apart
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Observation
-from distdoctor.model.observed.gradients import Clip, Exchange, Sent
-from distdoctor.probes.communication.exchanges import EXCHANGES
-from distdoctor.probes.fingerprints.readings import print_of
+from distdoctor.model.observations.gradients import Clip, Exchange, Sent
+from distdoctor.probes.fingerprints.sampled import print_of
+from distdoctor.probes.gradients import clip_hooks, gradient_reduction
+from distdoctor.probes.gradients.clip_hooks import Clipping
+from distdoctor.probes.gradients.exchanges import EXCHANGES
+from distdoctor.probes.optimizer_step import optimizers
+from distdoctor.probes.optimizer_step.optimizers import Optimizer
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.steps import clips, optimizers, sending
-from distdoctor.probes.steps.clips import Clipping
-from distdoctor.probes.steps.optimizers import Optimizer
 
 # --- the hub around clipping ---
 
@@ -31,11 +32,11 @@ def test_who_watches_is_told_of_each_clip(monkeypatch: pytest.MonkeyPatch) -> No
         assert this.by_value is (this.norm is None)
         heard.append((len(this.parameters), this.bound, norm))
 
-    monkeypatch.setattr(clips, "_begins", [])
-    monkeypatch.setattr(clips, "_ends", [])
-    clips.watch(lambda this: begun.append(len(this.parameters)), ended)
-    by_norm = clips._telling(nn.utils.clip_grad_norm_, "max_norm")
-    by_value = clips._telling(nn.utils.clip_grad_value_, "clip_value")
+    monkeypatch.setattr(clip_hooks, "_begins", [])
+    monkeypatch.setattr(clip_hooks, "_ends", [])
+    clip_hooks.watch(lambda this: begun.append(len(this.parameters)), ended)
+    by_norm = clip_hooks._telling(nn.utils.clip_grad_norm_, "max_norm")
+    by_value = clip_hooks._telling(nn.utils.clip_grad_value_, "clip_value")
     parameter = nn.Parameter(torch.zeros(4))
     parameter.grad = torch.full((4,), 3.0)
     assert float(by_norm(parameter, 3.0)) == pytest.approx(6.0)
@@ -58,16 +59,16 @@ def test_a_clip_within_another_is_told_once_and_none_while_it_is_compiled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told: list[str] = []
-    monkeypatch.setattr(clips, "_begins", [])
-    monkeypatch.setattr(clips, "_ends", [])
-    clips.watch(lambda _: told.append("before"), lambda _: told.append("after"))
+    monkeypatch.setattr(clip_hooks, "_begins", [])
+    monkeypatch.setattr(clip_hooks, "_ends", [])
+    clip_hooks.watch(lambda _: told.append("before"), lambda _: told.append("after"))
 
     def clip(_parameters: object, max_norm: float) -> None:
         assert max_norm == 1.0
         told.append("clips")
 
-    inner = clips._telling(clip, "max_norm")
-    outer = clips._telling(inner, "max_norm")
+    inner = clip_hooks._telling(clip, "max_norm")
+    outer = clip_hooks._telling(inner, "max_norm")
     outer([], max_norm=1.0)
     assert told == ["before", "clips", "after"]
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
@@ -76,7 +77,7 @@ def test_a_clip_within_another_is_told_once_and_none_while_it_is_compiled(
 
 
 def test_a_wrong_call_raises_what_torch_raises() -> None:
-    clip = clips._telling(nn.utils.clip_grad_norm_, "max_norm")
+    clip = clip_hooks._telling(nn.utils.clip_grad_norm_, "max_norm")
     with pytest.raises(TypeError):
         clip([])
 
@@ -92,7 +93,7 @@ class Rank:
         monkeypatch.setattr(RECORDER, "observe", self.observe)
         monkeypatch.setattr(EXCHANGES, "looking", True)
         monkeypatch.setattr(EXCHANGES, "reduced", 0)
-        sending.turn()
+        gradient_reduction.turn()
         torch.manual_seed(2)
         self.model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.5)
@@ -119,24 +120,24 @@ class Rank:
         """On one batch."""
         self.model.zero_grad()
         self.model(torch.ones(3, 6)).square().sum().backward()
-        sending.passed(False, False)
+        gradient_reduction.passed(False, False)
 
     def clip(self, bound: float) -> float:
         """By torch's function."""
         norm = nn.utils.clip_grad_norm_(self.parameters, bound)
-        sending._clipped(Clipping(self.parameters, bound, False, norm))
+        gradient_reduction._clipped(Clipping(self.parameters, bound, False, norm))
         return float(norm)
 
     def send(self, *tensors: Tensor) -> None:
         """Make a collective."""
-        sending._sending(list(tensors))
+        gradient_reduction._sending(list(tensors))
 
     def step(self) -> Sent | None:
         """Step, and tell."""
         self.known.steps += 1
-        sending.looking(self.known)
+        gradient_reduction.looking(self.known)
         self.optimizer.step()
-        sending.stepped(self.optimizer, self.known)
+        gradient_reduction.stepped(self.optimizer, self.known)
         found = [one for one in self.told if isinstance(one, Sent)]
         return found[-1] if found else None
 
@@ -144,7 +145,7 @@ class Rank:
 @pytest.fixture
 def rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rank]:
     yield Rank(monkeypatch)
-    sending.turn()
+    gradient_reduction.turn()
 
 
 def test_gradients_that_are_sent_as_they_are(rank: Rank) -> None:
@@ -228,7 +229,7 @@ def test_a_metric_of_a_parameters_shape_does_not_hide_its_gradient(rank: Rank) -
 
 def test_what_a_wrapper_has_averaged_is_not_followed(rank: Rank) -> None:
     rank.backward()
-    sending.passed(True, False)
+    gradient_reduction.passed(True, False)
     rank.clip(0.5)
     for gradient in rank.gradients:
         rank.send(gradient)
@@ -237,10 +238,10 @@ def test_what_a_wrapper_has_averaged_is_not_followed(rank: Rank) -> None:
 
 def average_later(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
     """Backward runs once more, and a wrapper averages meanwhile."""
-    sending.begun(torch.ones(()), None)
+    gradient_reduction.begun(torch.ones(()), None)
     elements = sum(one.numel() for one in rank.parameters)
     monkeypatch.setattr(EXCHANGES, "reduced", elements)
-    sending.passed(True, False)
+    gradient_reduction.passed(True, False)
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])
@@ -269,7 +270,7 @@ def test_a_clip_between_the_batches_of_a_window_is_sent_later(
 class _Averaging(torch.optim.SGD):
     """Averages gradients itself, with a rank that has twice as large ones."""
 
-    sending = staticmethod(sending._sending)
+    sending = staticmethod(gradient_reduction._sending)
     clears = False
 
     def step(self, closure: Any = None) -> Any:

@@ -5,8 +5,8 @@ from textwrap import dedent
 
 import pytest
 
-from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.analysis.reasons import Divergence, Why
+from distdoctor.analysis.causes import Cause, Divergence
+from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Failure
 from distdoctor.model.findings import Certainty
@@ -61,7 +61,7 @@ def test_groups_that_not_all_create_alike(
     drawing: str, culprits: tuple[int, ...]
 ) -> None:
     divergence = only(drawing)
-    assert (divergence.why, divergence.culprits) == (Why.GROUPS, culprits)
+    assert (divergence.why, divergence.culprits) == (Cause.GROUPS, culprits)
     assert "new_group" in divergence.story or "group of" in divergence.story
 
 
@@ -69,7 +69,7 @@ def test_who_died_is_the_cause_and_not_the_group() -> None:
     divergence = only(
         "rank 0 | new_group(names=0)...inside\nrank 1 | fail=KeyError@t.py:3  exit=1"
     )
-    assert (divergence.why, divergence.culprits) == (Why.DIED, (1,))
+    assert (divergence.why, divergence.culprits) == (Cause.DIED, (1,))
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_ranks_that_do_not_join(
     drawing: str, culprits: tuple[int, ...], said: str
 ) -> None:
     divergence = only(drawing)
-    assert (divergence.why, divergence.culprits) == (Why.JOINING, culprits)
+    assert (divergence.why, divergence.culprits) == (Cause.JOINING, culprits)
     assert said in divergence.story
 
 
@@ -139,7 +139,7 @@ def test_world_sizes_that_differ() -> None:
         f"group small | 0 1\nrank 0 | {JOIN}/small...inside\n"
         f"rank 1 | {JOIN}/small...inside\nrank 2 | {JOIN}...inside\nnobody else"
     )
-    assert (divergence.why, divergence.culprits) == (Why.JOINING, (2,))
+    assert (divergence.why, divergence.culprits) == (Cause.JOINING, (2,))
     assert "ranks {0-1} 2; rank 2 3" in divergence.story
 
 
@@ -157,7 +157,7 @@ def test_a_missing_key_is_told_beside_those_that_are_there() -> None:
         "rank 0 | store_set(names=ready%2F0)  barrier...\n"
         "rank 1 | store_wait(names=ready_0)...inside\nnobody else"
     )
-    assert divergence.why is Why.KEY
+    assert divergence.why is Cause.KEY
     assert "'ready_0'" in divergence.story
     assert "'ready/0'" in divergence.story
     assert "rank 0 waits in barrier" in divergence.story
@@ -225,7 +225,7 @@ def test_of_two_halves_those_are_at_fault_whom_the_members_branch_keeps_out(
     divergence = by_source(
         f"rank 0 | {leads}\nrank 1 | {others}\nrank 2 | {leads}\nrank 3 | {others}"
     )
-    assert divergence.why is Why.GROUPS
+    assert divergence.why is Cause.GROUPS
     assert divergence.culprits == (1, 3)
     assert divergence.victims == (0, 2)
     assert divergence.certainty is Certainty.LIKELY
@@ -246,7 +246,7 @@ def test_of_two_ranks_one_strays_with_a_group_of_both() -> None:
     )
     source = "if get_rank() == 0:\n    new_group([0, 1])\nbarrier()\n"
     (divergence,) = divergences(replace(sketch(drawing), sources={"t.py": source}))
-    assert (divergence.why, divergence.culprits) == (Why.GROUPS, (0,))
+    assert (divergence.why, divergence.culprits) == (Cause.GROUPS, (0,))
     assert divergence.certainty is Certainty.LIKELY
     assert divergence.elsewhere[0].place.line == 1
 
@@ -256,7 +256,7 @@ def test_a_branch_that_makes_a_group_of_all_ranks_is_not_the_members() -> None:
     divergence = by_source(
         f"rank 0 | {makes}\nrank 1 | {waits}\nrank 2 | {makes}\nrank 3 | {waits}"
     )
-    assert (divergence.why, divergence.culprits) == (Why.GROUPS, ())
+    assert (divergence.why, divergence.culprits) == (Cause.GROUPS, ())
 
 
 def test_without_a_branch_two_halves_are_a_tie() -> None:
@@ -264,4 +264,4 @@ def test_without_a_branch_two_halves_are_a_tie() -> None:
     divergence = by_source(
         f"rank 0 | {makes}\nrank 1 | {waits}\nrank 2 | {makes}\nrank 3 | {waits}"
     )
-    assert (divergence.why, divergence.culprits) == (Why.GROUPS, ())
+    assert (divergence.why, divergence.culprits) == (Cause.GROUPS, ())

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from distdoctor.probes.steps.accounts import gradient_of, state_of
-from distdoctor.probes.steps.followed import Followed
+from distdoctor.probes.accumulation.backward_passes import gradient_of, state_of
+from distdoctor.probes.optimizer_step.followed_optimizer import Followed
 
 
 @pytest.fixture

@@ -22,13 +22,13 @@ from torch.utils.data import (
 from distdoctor.journal import BUDGET_VARIABLE
 from distdoctor.journal.reader import JournalReader
 from distdoctor.journal.writer import JournalWriter
-from distdoctor.probes.data import shortening as module
-from distdoctor.probes.data.loaders import watch_loaders
-from distdoctor.probes.data.shortening import (
-    Shortening,
+from distdoctor.probes.data import epoch_shortening as module
+from distdoctor.probes.data.epoch_shortening import (
+    EpochShortening,
     all_ranks_are_here,
     of_environment,
 )
+from distdoctor.probes.data.loaders import watch_loaders
 from distdoctor.probes.recorder import RECORDER
 
 SECOND = 1_000_000_000
@@ -74,7 +74,7 @@ class Job:
         self.now = 0
         self.met = 0
         self.world = 1
-        self.shortening = Shortening(
+        self.shortening = EpochShortening(
             0,
             budget_s * SECOND,
             lambda: self.world,

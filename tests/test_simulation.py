@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 import torch
 
-from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.cli.simulation import command_alone, ranks_to_play
+from distdoctor.analysis.divergence.cascade import divergences
+from distdoctor.cli.simulation_options import command_alone, ranks_to_play
 from distdoctor.errors import LaunchRefused
 from distdoctor.examination import conclude
 from distdoctor.journal import FOLDER_VARIABLE
 from distdoctor.journal.folder import Manifest, Simulated, Sure
 from distdoctor.journal.simulated import as_simulated
-from distdoctor.launch import simulation
-from distdoctor.launch.simulation import simulate, usual_ranks
-from distdoctor.launch.supervisor import Audience, Plan, Progress
+from distdoctor.launch import rank_simulation
+from distdoctor.launch.rank_simulation import simulate, usual_ranks
+from distdoctor.launch.supervisor import Audience, JobProgress, Plan
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Event, Failure, Started
 from distdoctor.model.run import Run
-from distdoctor.probes.communication.simulation import varied
+from distdoctor.probes.collectives.fake_backend import varied
 
 DEADLINE_S = 300.0
 
@@ -211,7 +211,7 @@ class Nobody:
     def output(self, stream: str, line: bytes) -> None:
         """A line."""
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: JobProgress) -> None:
         """How it stands."""
 
 
@@ -228,10 +228,10 @@ def test_every_rank_gets_a_share_of_the_time(
             distdoctor="0", launch=[], directory="", stopped="budget", alive=[7]
         )
 
-    monkeypatch.setattr(simulation, "supervise", all_of_it)
+    monkeypatch.setattr(rank_simulation, "supervise", all_of_it)
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     monkeypatch.setattr(
-        simulation, "assemble", lambda *_, **__: Run.of_events({0: [], 1: []})
+        rank_simulation, "assemble", lambda *_, **__: Run.of_events({0: [], 1: []})
     )
     plan = Plan(
         command=[], script="", directory=tmp_path, folder=tmp_path, ranks=0, budget_s=60

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import distdoctor
-from distdoctor.probes import sites
-from distdoctor.probes.sites import (
+from distdoctor.probes import call_sites
+from distdoctor.probes.call_sites import (
     call_site,
     error_site,
     is_peers_fault,
@@ -27,7 +27,7 @@ DEADLINE_S = 60.0  # for a Python without torch on a busy machine
 STDLIB = sysconfig.get_paths()["stdlib"]
 INSTALLED = f"{sysconfig.get_paths()['purelib']}/package/module.py"
 TORCH = f"{sysconfig.get_paths()['purelib']}/torch/distributed/distributed_c10d.py"
-OURS = str(Path(sites.__file__).with_name("boot.py"))
+OURS = str(Path(call_sites.__file__).with_name("boot.py"))
 
 
 def living_in(file: str) -> Callable[[Callable[..., Any]], Any]:
@@ -74,7 +74,7 @@ def test_a_file_of_the_job_is_the_users(file: str) -> None:
         "<frozen runpy>",
         "<eval_with_key>.3",
         OURS,
-        sites.__file__,
+        call_sites.__file__,
     ],
 )
 def test_a_file_of_python_or_torch_or_ours_is_not_the_users(file: str) -> None:
@@ -126,7 +126,7 @@ def test_each_line_has_its_own_text() -> None:
 
 def test_a_call_without_any_user_code_has_no_site() -> None:
     job = (
-        "from distdoctor.probes.sites import call_site\n"
+        "from distdoctor.probes.call_sites import call_site\n"
         "import distdoctor\n"
         "print(repr(call_site(1)))\n"
     )
@@ -149,7 +149,7 @@ def test_a_program_inside_an_installed_tree_is_the_users(tmp_path: Path) -> None
     program = tmp_path / "site-packages" / "examples" / "train.py"
     program.parent.mkdir(parents=True)
     program.write_text(
-        "from distdoctor.probes.sites import call_site\nprint(call_site(1))\n"
+        "from distdoctor.probes.call_sites import call_site\nprint(call_site(1))\n"
     )
     done = subprocess.run(
         [sys.executable, str(program)],

@@ -2,7 +2,7 @@
 
 import pytest
 
-from distdoctor.analysis.communication.small_calls import SmallCalls, small_calls
+from distdoctor.analysis.collectives.small_calls import SmallCalls, small_calls
 from distdoctor.model.drawing import sketch
 
 

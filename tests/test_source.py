@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from distdoctor.launch.allocation import is_scheduled, meeting_point, of_job, of_rank
-from distdoctor.launch.arguments import takes_rank, told
-from distdoctor.launch.source import Source, read_source
+from distdoctor.launch.launcher_arguments import takes_rank, told
+from distdoctor.launch.script_source import ScriptSource, read_source
 
 
-def of(text: str) -> Source:
-    return Source(ast.parse(text))
+def of(text: str) -> ScriptSource:
+    return ScriptSource(ast.parse(text))
 
 
 # --- reading --------------------------------------------------------------------------

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from distdoctor.analysis.steps.spoiling import computing
+from distdoctor.analysis.amp.spoiling_lines import computing
 from distdoctor.model.drawing import sketch
-from distdoctor.model.observed import gradients as words
-from distdoctor.probes.steps import infinities, spoiling
-from distdoctor.probes.steps.spoiling import operation_in
+from distdoctor.model.observations import gradients as words
+from distdoctor.probes.amp import non_finite_weights, spoiling_operation
+from distdoctor.probes.amp.spoiling_operation import operation_in
 
 
 def given() -> Tensor:
@@ -73,24 +73,24 @@ def test_hooks_that_pack_tensors_are_not_run() -> None:
 def test_no_graph_is_kept_and_it_is_looked_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    infinities.turn()
+    non_finite_weights.turn()
     looked: list[str] = []
 
     def look(loss: Tensor) -> str:
         looked.append(operation_in(loss))
         raise RuntimeError("a probe that fails")
 
-    monkeypatch.setattr(spoiling, "operation_in", look)
+    monkeypatch.setattr(spoiling_operation, "operation_in", look)
     for _ in range(2):
         loss = given().log().sum()
         alive = weakref.ref(loss)
-        assert infinities.backward(loss)
+        assert non_finite_weights.backward(loss)
         del loss
         gc.collect()
         assert alive() is None
-        infinities._search.loss = None
+        non_finite_weights._search.loss = None
     assert looked == [words.LOGARITHM_OF_NEGATIVE]
-    infinities.turn()
+    non_finite_weights.turn()
 
 
 SOURCE = """\

@@ -62,9 +62,9 @@ def told(body: Callable[[], object], device: str) -> str:
             torch.set_num_threads(1)
             warnings.simplefilter("ignore")
             os.environ[DEVICE_VARIABLE] = device
-            from distdoctor.probes import stand_ins
+            from distdoctor.probes import gpu_emulation
 
-            stand_ins.install()
+            gpu_emulation.install()
             text = f"={body()!r}"
         except BaseException:  # noqa: BLE001 - the parent raises it
             text = traceback.format_exc()
@@ -331,13 +331,13 @@ def test_pinned_memory_is_a_copy_that_says_so() -> None:
 
 @without_gpus
 def test_the_table_of_places_does_not_grow_for_ever() -> None:
-    from distdoctor.probes.stand_ins import places
+    from distdoctor.probes.gpu_emulation import tensor_devices
 
     kept = [torch.zeros(1) for _ in range(10)]
     for _ in range(20_000):
         torch.zeros(1)
-    assert len(places._known) < 5_000
-    assert {places.known_place(x) for x in kept} == {places.CPU}
+    assert len(tensor_devices._known) < 5_000
+    assert {tensor_devices.known_place(x) for x in kept} == {tensor_devices.CPU}
 
 
 # --- tensors of different devices ---
@@ -378,7 +378,7 @@ def test_a_batch_that_was_not_moved_meets_no_model_on_a_gpu() -> None:
 
 
 def test_only_forked_workers_are_known_to_send_what_is_on_the_cpu() -> None:
-    from distdoctor.probes.stand_ins.mixing import _are_forked
+    from distdoctor.probes.gpu_emulation.mixed_devices import _are_forked
 
     assert _are_forked([multiprocessing.get_context("fork").Process()])
     for workers in ([], [multiprocessing.get_context("spawn").Process()]):
@@ -761,7 +761,7 @@ def test_attention_falls_back_to_what_the_cpu_has() -> None:
 
 @without_gpus
 def test_the_kernels_of_sync_batch_norm_are_those_of_one_large_batch() -> None:
-    from distdoctor.probes.stand_ins import batch_norm as kernels
+    from distdoctor.probes.gpu_emulation import batch_norm as kernels
 
     torch.manual_seed(0)
     x = torch.randn(10, 3, 4, dtype=torch.float64)
@@ -885,7 +885,7 @@ def as_another_process(body: Callable[[], int | None]) -> int | None:
 
 
 def test_of_two_living_ranks_the_second_on_a_device_is_told(tmp_path: Path) -> None:
-    from distdoctor.probes.stand_ins.sharing import _first_of
+    from distdoctor.probes.gpu_emulation.shared_gpus import _first_of
 
     told(functools.partial(_two_on_a_device, tmp_path, _first_of), "")
 
@@ -919,7 +919,7 @@ def _zero_on_the_first(_folder: Path, told: str, _mine: int) -> int | None:
 
 
 def _meets(environment: dict[str, str], refused: bool) -> None:
-    from distdoctor.probes.stand_ins import sharing
+    from distdoctor.probes.gpu_emulation import shared_gpus
 
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     os.environ.update(environment)
@@ -930,21 +930,21 @@ def _meets(environment: dict[str, str], refused: bool) -> None:
     }
     for name, function in two_ranks.items():
         setattr(dist, name, function)
-    vars(sharing)["_first_of"] = _zero_on_the_first
+    vars(shared_gpus)["_first_of"] = _zero_on_the_first
 
     class Group:
         group_name = "0"
 
     unknown, known = torch.zeros(2) * 2, torch.zeros(2).cuda()
-    sharing.refuse_shared(Group, [unknown])
+    shared_gpus.refuse_shared(Group, [unknown])
     if refused:
         with pytest.raises(dist.DistBackendError, match="Duplicate GPU detected"):
-            sharing.refuse_shared(Group, [unknown, known])
+            shared_gpus.refuse_shared(Group, [unknown, known])
         Group.group_name = "1"
-        sharing.refuse_shared(Group, [torch.zeros(2, device="cuda:1")])
+        shared_gpus.refuse_shared(Group, [torch.zeros(2, device="cuda:1")])
         Group.group_name = "2"
-        sharing.excuse()  # as a mesh does, which chooses each rank's device
-    sharing.refuse_shared(Group, [known])
+        shared_gpus.excuse()  # as a mesh does, which chooses each rank's device
+    shared_gpus.refuse_shared(Group, [known])
 
 
 @without_gpus
@@ -982,9 +982,9 @@ def test_data_parallel_is_the_module_itself() -> None:
     ],
 )
 def test_a_backend_for_gpus_is_one_for_the_cpu(asked: Any, served: Any) -> None:
-    from distdoctor.probes.stand_ins import groups
+    from distdoctor.probes.gpu_emulation import nccl_groups
 
-    assert groups.served(asked) == served
+    assert nccl_groups.served(asked) == served
 
 
 # --- all of it ---
@@ -1076,11 +1076,11 @@ def test_all_kinds_that_are_noted_can_be_told() -> None:
 def test_gpus_that_are_there_are_used(
     asked: str, gpus: int, wanted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from distdoctor.probes import stand_ins
+    from distdoctor.probes import gpu_emulation
 
     monkeypatch.setenv(DEVICE_VARIABLE, asked)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    assert stand_ins._is_wanted() is wanted
+    assert gpu_emulation._is_wanted() is wanted
 
 
 COMPILED = """

@@ -2,7 +2,7 @@
 
 import pytest
 
-from distdoctor.analysis.communication.standing import standing
+from distdoctor.analysis.deadlock.standing_ranks import standing
 from distdoctor.model.drawing import sketch
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from distdoctor.analysis.steps.lines import assigning, clearing_in_vain
-from distdoctor.analysis.steps.reduction import unreduced
+from distdoctor.analysis.gradients.ddp_averaging import unreduced
+from distdoctor.analysis.optimizer_step.step_lines import assigning, clearing_in_vain
 from distdoctor.catalogue import every_check
 from distdoctor.examination import verdict
 from distdoctor.model.drawing import sketch

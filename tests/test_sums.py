@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch.nn.functional import mse_loss
 
-from distdoctor.analysis.data.fractions import Uneven, uneven
-from distdoctor.analysis.data.sums import Undivided, undivided
+from distdoctor.analysis.metrics.undivided_sums import UndividedSum, undivided
+from distdoctor.analysis.metrics.unequal_fractions import UnequalFractions, uneven
 from distdoctor.journal.assembly import assemble
 from distdoctor.journal.folder import Manifest
 from distdoctor.journal.writer import JournalWriter
 from distdoctor.model.drawing import sketch
-from distdoctor.model.observed.metrics import AddedUp, Shown
-from distdoctor.probes.data.figures import FIGURES
+from distdoctor.model.observations.metrics import AddedUp, Shown
+from distdoctor.probes.metrics.printed_figures import FIGURES
 from distdoctor.probes.recorder import RECORDER
 
 
@@ -124,7 +124,7 @@ def added(
     shown: str,
     op: str = "all_reduce(-)",
     losses: tuple[float, float] = (1.0, 1.5),
-) -> list[Undivided]:
+) -> list[UndividedSum]:
     """Two ranks with losses add up numbers, and rank 0 tells some."""
     lines = (
         f"rank {rank} | wrap=ddp:a  {op}@t.py:12  "
@@ -280,7 +280,7 @@ def gave(
     digits: int = 4,
     scale: float = 1.0,
     op: str = "all_reduce(-)",
-) -> list[Uneven]:
+) -> list[UnequalFractions]:
     """Ranks add up fractions of their shares, and rank 0 tells the average.
 
     Args:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from distdoctor.journal import LOSSES_FILE, Kind, group_text, offset_of
+from distdoctor.journal import LOSSES_FILE, RecordKind, group_text, offset_of
 from distdoctor.journal.folder import Manifest
 from distdoctor.journal.writer import JournalWriter
-from distdoctor.launch.vigil import Stop, Vigil
+from distdoctor.launch.watchdog import Stop, Watchdog
 from distdoctor.model.events import SETUP
 from distdoctor.model.operations import CODE_OF, NO_REDUCE_OP
 
@@ -35,15 +35,25 @@ def joins(folder: Path, rank: int, pid: int) -> None:
     code = CODE_OF["init_process_group"]
     site = writer.intern("/home/user/t.py\n3\n<module>")
     writer.put(
-        Kind.ENTER, pid, 1, 1, group, 0, code, NO_REDUCE_OP, 0, site, writer.intern("")
+        RecordKind.ENTER,
+        pid,
+        1,
+        1,
+        group,
+        0,
+        code,
+        NO_REDUCE_OP,
+        0,
+        site,
+        writer.intern(""),
     )
 
 
 @pytest.fixture
-def vigil(tmp_path: Path) -> Vigil:
+def vigil(tmp_path: Path) -> Watchdog:
     """Over a job whose rank 0 waits for rank 1 to join."""
     manifest = Manifest(distdoctor="0", launch=[], directory=str(tmp_path), ranks=2)
-    vigil = Vigil(tmp_path, manifest)
+    vigil = Watchdog(tmp_path, manifest)
     joins(tmp_path, 0, ME)
     vigil.census()
     while vigil.pulse.looks_without_news < 2:
@@ -52,7 +62,7 @@ def vigil(tmp_path: Path) -> Vigil:
     return vigil
 
 
-def proof(vigil: Vigil) -> str:
+def proof(vigil: Watchdog) -> str:
     """What is proved within as many looks as a standstill of this size needs."""
     for _ in range(100):
         vigil.update()
@@ -62,20 +72,22 @@ def proof(vigil: Vigil) -> str:
     return ""
 
 
-def test_a_rank_that_ended_is_waited_for_in_vain(vigil: Vigil, tmp_path: Path) -> None:
+def test_a_rank_that_ended_is_waited_for_in_vain(
+    vigil: Watchdog, tmp_path: Path
+) -> None:
     begins(tmp_path, 1, NOBODY)
     assert proof(vigil) == Stop.DEADLOCK
 
 
 def test_a_rank_that_came_after_the_last_look_has_not_ended(
-    vigil: Vigil, tmp_path: Path
+    vigil: Watchdog, tmp_path: Path
 ) -> None:
     begins(tmp_path, 1, ANOTHER)
     assert proof(vigil) == ""
 
 
 def test_a_rank_that_comes_during_the_proof_has_not_ended(
-    vigil: Vigil, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    vigil: Watchdog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     still = vigil.alive
 
@@ -89,7 +101,7 @@ def test_a_rank_that_comes_during_the_proof_has_not_ended(
     assert proof(vigil) == ""
 
 
-def test_probes_that_failed_are_remarked_on(vigil: Vigil, tmp_path: Path) -> None:
+def test_probes_that_failed_are_remarked_on(vigil: Watchdog, tmp_path: Path) -> None:
     losses = [{"pid": 5 + n, "rank": n, "why": "open: OSError(28)"} for n in (-1, 0, 1)]
     (tmp_path / LOSSES_FILE).write_text("\n".join(map(json.dumps, losses)))
     vigil.conclude()

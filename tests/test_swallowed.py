@@ -5,8 +5,8 @@ from inspect import cleandoc
 
 import pytest
 
-from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.analysis.reasons import Divergence, Why
+from distdoctor.analysis.causes import Cause, Divergence
+from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Failure, Place
 from distdoctor.model.findings import Certainty
@@ -69,7 +69,7 @@ RETURNS_BEFORE = RETURNED.replace("loss =", "if rank: return\n        loss =")
 RAISING = INSIDE.replace("print(error)", "raise")
 
 
-def skipped(source: str) -> tuple[Why, Certainty]:
+def skipped(source: str) -> tuple[Cause, Certainty]:
     """What a rank that went from the all_reduce's loop to the barrier did."""
     text = cleandoc(source)
     lines = text.splitlines()
@@ -91,12 +91,12 @@ def skipped(source: str) -> tuple[Why, Certainty]:
 
 @pytest.mark.parametrize("source", [WAY_AROUND, INSIDE, CALLED, RETURNED])
 def test_a_handler_is_the_only_way_around_a_call(source: str) -> None:
-    assert skipped(source) == (Why.SWALLOWED, Certainty.LIKELY)
+    assert skipped(source) == (Cause.SWALLOWED, Certainty.LIKELY)
 
 
 @pytest.mark.parametrize("source", [CONDITION, OTHER_WAY, RETURNS_BEFORE, RAISING])
 def test_where_something_else_may_explain_it_no_handler_is_blamed(source: str) -> None:
-    assert skipped(source) == (Why.SKIPPED, Certainty.PROVED)
+    assert skipped(source) == (Cause.SKIPPED, Certainty.PROVED)
 
 
 def caught_in(run: Run, function: str) -> Run:
@@ -112,10 +112,10 @@ def caught_in(run: Run, function: str) -> Run:
 
 
 @pytest.mark.parametrize(
-    ("function", "why"), [("step", Why.SWALLOWED), ("import_plots", Why.FINISHED)]
+    ("function", "why"), [("step", Cause.SWALLOWED), ("import_plots", Cause.FINISHED)]
 )
 def test_an_exception_counts_where_it_was_handled_on_the_way_to_the_call(
-    function: str, why: Why
+    function: str, why: Cause
 ) -> None:
     run = sketch(
         """
@@ -134,7 +134,7 @@ def test_an_exception_that_ended_the_rank_was_not_swallowed() -> None:
         rank 1 | all_reduce(4)@t.py:7  fail=OSError@d.py:3~  fail=OSError@d.py:3  exit=1
         """
     )
-    assert [divergence.why for divergence in divergences(run)] == [Why.DIED]
+    assert [divergence.why for divergence in divergences(run)] == [Cause.DIED]
 
 
 def test_a_rank_that_had_all_batches_and_made_fewer_calls_left_some_out() -> None:
@@ -147,7 +147,7 @@ def test_a_rank_that_had_all_batches_and_made_fewer_calls_left_some_out() -> Non
     )
     sites = [place and replace(place, function="train") for place in run.sites]
     (divergence,) = divergences(replace(run, sites=sites, sources={"t.py": text}))
-    assert (divergence.why, divergence.culprits) == (Why.SWALLOWED, (1,))
+    assert (divergence.why, divergence.culprits) == (Cause.SWALLOWED, (1,))
 
 
 def test_a_rank_that_had_fewer_batches_did_not() -> None:
@@ -160,7 +160,7 @@ def test_a_rank_that_had_fewer_batches_did_not() -> None:
     )
     sites = [place and replace(place, function="train") for place in run.sites]
     (divergence,) = divergences(replace(run, sites=sites, sources={"t.py": text}))
-    assert divergence.why is Why.UNEVEN
+    assert divergence.why is Cause.UNEVEN
 
 
 SKIPS_A_STEP = """
@@ -194,7 +194,7 @@ STEPS_BY_ITS_DATA = SKIPS_A_STEP.replace(
 )
 
 
-def is_early(source: str) -> tuple[Why, tuple[int, ...], list[int]]:
+def is_early(source: str) -> tuple[Cause, tuple[int, ...], list[int]]:
     """What rank 0 did, which is at the report while the others are in a step."""
     text = cleandoc(source)
     run = sketch(
@@ -212,13 +212,13 @@ def is_early(source: str) -> tuple[Why, tuple[int, ...], list[int]]:
 
 
 def test_who_is_past_the_call_of_the_others_in_their_round_left_one_out() -> None:
-    assert is_early(SKIPS_A_STEP) == (Why.SWALLOWED, (0,), [5, 4])
+    assert is_early(SKIPS_A_STEP) == (Cause.SWALLOWED, (0,), [5, 4])
 
 
 @pytest.mark.parametrize("source", [BY_ITS_LOSS, OF_SOME_RANKS, OF_TWO_KINDS])
 def test_what_not_all_come_to_in_a_round_tells_no_rounds(source: str) -> None:
     why, culprits, lines = is_early(source)
-    assert (why, culprits) == (Why.SKIPPED, (0,))
+    assert (why, culprits) == (Cause.SKIPPED, (0,))
     assert 5 not in lines
 
 
@@ -237,20 +237,20 @@ def test_a_wrapper_may_keep_ranks_from_a_call() -> None:
 
 @pytest.mark.parametrize("source", [NOT_SWALLOWED, STEPS_BY_ITS_DATA, LEFT_WITHIN])
 def test_a_call_left_out_by_other_ways_was_not_swallowed(source: str) -> None:
-    assert is_early(source)[:2] == (Why.SKIPPED, (0,))
+    assert is_early(source)[:2] == (Cause.SKIPPED, (0,))
 
 
 @pytest.mark.parametrize(
     ("loop", "why"),
     [
-        ("for n in range(40)", Why.SWALLOWED),
-        ("for n in range(parse_args().steps)", Why.SWALLOWED),
-        ("for n in read(urandom())", Why.FINISHED),
-        ("for n in range(len(read()))", Why.FINISHED),
-        ("while time() < 9", Why.FINISHED),
+        ("for n in range(40)", Cause.SWALLOWED),
+        ("for n in range(parse_args().steps)", Cause.SWALLOWED),
+        ("for n in read(urandom())", Cause.FINISHED),
+        ("for n in range(len(read()))", Cause.FINISHED),
+        ("while time() < 9", Cause.FINISHED),
     ],
 )
-def test_who_is_gone_after_common_rounds_left_a_call_out(loop: str, why: Why) -> None:
+def test_who_is_gone_after_common_rounds_left_a_call_out(loop: str, why: Cause) -> None:
     text = cleandoc(SKIPS_A_STEP).replace("for n in range(40)", loop)
     run = sketch(
         """
@@ -277,7 +277,7 @@ def test_of_a_loop_that_all_are_still_in_the_rounds_do_not_count() -> None:
     names = {4: "step", 17: "<module>"}
     sites = [site and replace(site, function=names[site.line]) for site in run.sites]
     (divergence,) = divergences(replace(run, sites=sites, sources={"t.py": text}))
-    assert (divergence.why, divergence.culprits) == (Why.SWALLOWED, (0,))
+    assert (divergence.why, divergence.culprits) == (Cause.SWALLOWED, (0,))
 
 
 TWO_PARTS = cleandoc("""
@@ -313,7 +313,7 @@ def parted(source: str) -> Divergence:
 
 def test_who_is_behind_a_loop_and_never_called_in_it_swallowed_something() -> None:
     found = parted(TWO_PARTS)
-    assert (found.why, found.culprits) == (Why.SWALLOWED, (0,))
+    assert (found.why, found.culprits) == (Cause.SWALLOWED, (0,))
     assert found.certainty is Certainty.LIKELY
     assert found.elsewhere[0].place.line == 6
 
@@ -321,28 +321,28 @@ def test_who_is_behind_a_loop_and_never_called_in_it_swallowed_something() -> No
 def test_without_a_handler_it_left_the_loop() -> None:
     source = TWO_PARTS.replace("continue", "raise")
     found = parted(source)
-    assert (found.why, found.culprits) == (Why.SKIPPED, (0,))
+    assert (found.why, found.culprits) == (Cause.SKIPPED, (0,))
     assert found.certainty is Certainty.LIKELY
 
 
 @pytest.mark.parametrize("rounds", ["rounds_of(rank)", "read()"])
 def test_a_loop_that_may_have_no_rounds_needs_no_handler(rounds: str) -> None:
     found = parted(TWO_PARTS.replace("range(9)", rounds))
-    assert (found.why, found.culprits) == (Why.SKIPPED, (0,))
+    assert (found.why, found.culprits) == (Cause.SKIPPED, (0,))
 
 
 def test_a_loop_that_is_not_for_all_is_its_own_ranks() -> None:
     found = parted(TWO_PARTS.replace("\ncritic()\n", "\nif data(): critic()\n"))
-    assert (found.why, found.culprits) == (Why.SKIPPED, (1,))
+    assert (found.why, found.culprits) == (Cause.SKIPPED, (1,))
 
 
 @pytest.mark.parametrize(
     ("line", "why", "culprits"),
-    [(4, Why.SWALLOWED, (1,)), (11, Why.SKIPPED, (0,))],
+    [(4, Cause.SWALLOWED, (1,)), (11, Cause.SKIPPED, (0,))],
     ids=["on the way", "behind it"],
 )
 def test_of_two_sides_who_caught_something_on_the_way_left_the_call_out(
-    line: int, why: Why, culprits: tuple[int, ...]
+    line: int, why: Cause, culprits: tuple[int, ...]
 ) -> None:
     """Without it the call that is new to one side would be blamed."""
     source = f"{cleandoc(WAY_AROUND)}\n    try:\n        save()\n    except ValueError:"
@@ -366,10 +366,10 @@ def test_of_two_sides_who_caught_something_on_the_way_left_the_call_out(
 
 
 @pytest.mark.parametrize(
-    ("function", "why"), [("step", Why.SWALLOWED), ("import_plots", Why.UNANSWERED)]
+    ("function", "why"), [("step", Cause.SWALLOWED), ("import_plots", Cause.UNANSWERED)]
 )
 def test_a_message_left_out_for_a_swallowed_exception_is_told_so(
-    function: str, why: Why
+    function: str, why: Cause
 ) -> None:
     run = sketch(
         """

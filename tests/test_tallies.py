@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from distdoctor.analysis.data.tallies import coarse
+from distdoctor.analysis.metrics.coarse_sums import coarse
 from distdoctor.model.drawing import sketch
-from distdoctor.model.observed.metrics import Tallied
-from distdoctor.probes.data.tallies import TALLIES
+from distdoctor.model.observations.metrics import Tallied
+from distdoctor.probes.metrics.half_precision_sums import TALLIES
 from distdoctor.probes.recorder import RECORDER
 
 Told = list[tuple[Tallied, str]]

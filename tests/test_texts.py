@@ -14,13 +14,13 @@ from distdoctor.journal import (
     parted,
 )
 from distdoctor.journal.folder import read_exits
-from distdoctor.journal.noted import read_note
 from distdoctor.journal.notes import NotesWriter
+from distdoctor.journal.notes_reader import read_note
 from distdoctor.journal.reader import JournalReader
 from distdoctor.journal.texts import Tables, groups_of
 from distdoctor.journal.writer import JournalWriter
-from distdoctor.model.observed.written import Written
-from distdoctor.probes.sites import text_of
+from distdoctor.model.observations.written import Written
+from distdoctor.probes.call_sites import text_of
 
 any_text = st.text(
     st.characters(codec=None) | st.sampled_from("\n\r\\\0\x1b\x85\u2028|;=,n\ud800")

@@ -5,9 +5,9 @@ from inspect import cleandoc
 
 import pytest
 
-from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.analysis.communication.ties import left_by_one_side
-from distdoctor.analysis.reasons import Divergence, Why
+from distdoctor.analysis.causes import Cause, Divergence
+from distdoctor.analysis.divergence.cascade import divergences
+from distdoctor.analysis.divergence.ties import left_by_one_side
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Place
 from distdoctor.model.findings import Certainty
@@ -96,7 +96,7 @@ def left(source: str, stacks: dict[int, list[Frame]]) -> Divergence:
     """What is told of a tie, where nothing but stacks and source is known."""
     run = sketch(CALLED_BOTH_WAYS)
     (tie,) = divergences(run)
-    assert (tie.why, tie.culprits) == (Why.OPERATION, ())
+    assert (tie.why, tie.culprits) == (Cause.OPERATION, ())
     return left_by_one_side(replace(run, sources={"t.py": source}, stacks=stacks), tie)
 
 
@@ -112,7 +112,7 @@ IN_THE_LOOP = [frame(3, "train"), frame(7, "<module>")]
 def test_who_is_behind_a_loop_has_left_it() -> None:
     stacks = {0: IN_THE_LOOP, 1: [frame(5, "save"), frame(8, "<module>")]}
     found = left(TWO_PARTS, stacks)
-    assert (found.why, found.culprits, found.victims) == (Why.SKIPPED, (1,), (0,))
+    assert (found.why, found.culprits, found.victims) == (Cause.SKIPPED, (1,), (0,))
     assert found.certainty is Certainty.LIKELY
     assert [one.place.line for one in found.elsewhere] == [2]
     broken = TWO_PARTS.replace("all_reduce(batch)", "all_reduce(batch); break")
@@ -168,10 +168,10 @@ MOST_SAVE = """
 
 
 @pytest.mark.parametrize(
-    ("theirs", "why"), [(1, Why.UNEVEN), (2, Why.SKIPPED), (None, Why.SKIPPED)]
+    ("theirs", "why"), [(1, Cause.UNEVEN), (2, Cause.SKIPPED), (None, Cause.SKIPPED)]
 )
 def test_who_has_one_more_round_did_not_skip_what_is_behind_the_loop(
-    theirs: int | None, why: Why
+    theirs: int | None, why: Cause
 ) -> None:
     saving = [frame(5, "save"), frame(8, "<module>", 1)]
     stacks = {
@@ -182,7 +182,7 @@ def test_who_has_one_more_round_did_not_skip_what_is_behind_the_loop(
     run = replace(sketch(MOST_SAVE), sources={"t.py": IN_EPOCHS}, stacks=stacks)
     (found,) = divergences(run)
     assert (found.why, found.culprits, found.victims) == (why, (2,), (0, 1))
-    if why is Why.UNEVEN:
+    if why is Cause.UNEVEN:
         assert "one more round of the loop at t.py:2" in found.story
 
 
@@ -217,7 +217,7 @@ def test_who_has_another_number_of_rounds_learns_where_its_items_come_from(
         stacks={rank: training if inside[rank] else saving for rank in range(3)},
     )
     (found,) = divergences(run)
-    assert (found.why, found.culprits) == (Why.UNEVEN, (alone,))
+    assert (found.why, found.culprits) == (Cause.UNEVEN, (alone,))
     (dealt,) = [one for one in found.elsewhere if "share" in one.remark]
     assert (dealt.place.line, dealt.ranks) == (7, (alone,))
 
@@ -253,9 +253,9 @@ def test_one_of_three_that_has_left_a_loop_is_told_so_and_not_by_its_size() -> N
         },
     )
     calls = {rank: run.call(run.rows_of(rank)[0]) for rank in range(3)}
-    unlike = Divergence(Why.NUMEL, run.groups[0], 1, calls, (1,), (0, 2), "")
+    unlike = Divergence(Cause.NUMEL, run.groups[0], 1, calls, (1,), (0, 2), "")
     found = left_by_one_side(run, unlike)
-    assert (found.why, found.culprits) == (Why.SKIPPED, (1,))
+    assert (found.why, found.culprits) == (Cause.SKIPPED, (1,))
     assert {2, 5} <= {line.place.line for line in found.elsewhere}
 
 
@@ -379,7 +379,7 @@ def test_ranks_that_their_own_data_let_out_are_told_by_the_jump() -> None:
     }
     run = replace(sketch(moved), sources={"t.py": source}, stacks=stacks)
     (found,) = divergences(run)
-    assert (found.why, found.culprits) == (Why.SKIPPED, (2,))
+    assert (found.why, found.culprits) == (Cause.SKIPPED, (2,))
     assert "left by `if loss < 0.1: break`" in found.story
 
 
@@ -394,6 +394,6 @@ def test_a_circle_may_be_the_end_of_a_loop_that_one_side_has_left() -> None:
     stacks = {0: IN_THE_LOOP, 1: [frame(5, "save"), frame(8, "<module>")]}
     run = sketch(CIRCLE)
     (found,) = divergences(replace(run, sources={"t.py": TWO_PARTS}, stacks=stacks))
-    assert (found.why, found.culprits) == (Why.SKIPPED, (1,))
+    assert (found.why, found.culprits) == (Cause.SKIPPED, (1,))
     (found,) = divergences(run)
-    assert (found.why, found.culprits) == (Why.CIRCLE, ())
+    assert (found.why, found.culprits) == (Cause.CIRCLE, ())

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from distdoctor.launch import together
+from distdoctor.launch import multi_command
 
 PYTHON = sys.executable
 
 
 def run_all(*commands: list[str]) -> subprocess.CompletedProcess[str]:
-    words = [word for command in commands for word in (together.BETWEEN, *command)]
+    words = [word for command in commands for word in (multi_command.BETWEEN, *command)]
     return subprocess.run(
-        [PYTHON, together.__file__, "rank", *words[1:]],
+        [PYTHON, multi_command.__file__, "rank", *words[1:]],
         capture_output=True,
         text=True,
         check=False,
@@ -34,16 +34,16 @@ def run_all(*commands: list[str]) -> subprocess.CompletedProcess[str]:
 def test_commands_stand_between_the_marks(
     words: str, commands: list[list[str]]
 ) -> None:
-    assert together.split(words.split()) == commands
+    assert multi_command.split(words.split()) == commands
 
 
 def test_variables_stand_before_a_program() -> None:
-    assert together.settings(["A=1", "B=x=y", "run", "C=2"]) == (
+    assert multi_command.settings(["A=1", "B=x=y", "run", "C=2"]) == (
         {"A": "1", "B": "x=y"},
         ["run", "C=2"],
     )
-    assert together.settings(["--lr=1"]) == ({}, ["--lr=1"])
-    assert together.settings(["A=1"]) == ({"A": "1"}, [])
+    assert multi_command.settings(["--lr=1"]) == ({}, ["--lr=1"])
+    assert multi_command.settings(["A=1"]) == ({"A": "1"}, [])
 
 
 def test_each_line_is_marked_with_its_command() -> None:

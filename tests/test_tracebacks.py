@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from distdoctor.probes import sites, tracebacks
+from distdoctor.probes import call_sites
+from distdoctor.probes.failures import tracebacks
 
 WALK = "_walk_tb_with_full_positions"
-OURS = str(Path(sites.__file__).with_name("boot.py"))
+OURS = str(Path(call_sites.__file__).with_name("boot.py"))
 
 
 def living_in(file: str, inner: Callable[[], Any]) -> Callable[[], Any]:

@@ -5,16 +5,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from distdoctor.probes import sites
-from distdoctor.probes.replication import tracing
+from distdoctor.probes import call_sites
+from distdoctor.probes.replicas import changing_lines
 
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Takes this file for the user's, and puts back what traced before."""
-    monkeypatch.setattr(tracing, "is_users", lambda file: file == __file__)
+    monkeypatch.setattr(changing_lines, "is_users", lambda file: file == __file__)
     # Another test may have compiled in this process; nothing does here.
-    monkeypatch.setattr(tracing, "compiles", lambda: False)
+    monkeypatch.setattr(changing_lines, "compiles", lambda: False)
     before = sys.gettrace()
     sys.settrace(None)
     yield []
@@ -28,19 +28,19 @@ def change(values: list[int]) -> None:
 
 def test_the_innermost_line_is_told_once(found: list[str]) -> None:
     values: list[int] = []
-    lines = tracing.Lines(lambda: len(values), found.append)
+    lines = changing_lines.Lines(lambda: len(values), found.append)
     assert lines.start(sys._getframe())
     assert not values
     change(values)
     change(values)
     lines.stop()
     first = change.__code__.co_firstlineno + 1
-    assert found == [sites.text_of(__file__, first, "change")]
+    assert found == [call_sites.text_of(__file__, first, "change")]
     assert sys.gettrace() is None
 
 
 def test_nothing_is_told_where_nothing_changes(found: list[str]) -> None:
-    lines = tracing.Lines(lambda: 0, found.append)
+    lines = changing_lines.Lines(lambda: 0, found.append)
     lines.start(sys._getframe())
     change([])
     lines.stop()
@@ -53,16 +53,16 @@ def test_a_debugger_is_left_alone(found: list[str]) -> None:
         return None
 
     sys.settrace(debugger)
-    assert not tracing.Lines(lambda: 0, found.append).start(sys._getframe())
+    assert not changing_lines.Lines(lambda: 0, found.append).start(sys._getframe())
     assert sys.gettrace() is debugger
 
 
 def test_it_gives_up_in_the_end(
     found: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tracing, "MOST_LINES", 5)
+    monkeypatch.setattr(changing_lines, "MOST_LINES", 5)
     values: list[int] = []
-    lines = tracing.Lines(lambda: len(values), found.append)
+    lines = changing_lines.Lines(lambda: len(values), found.append)
     lines.start(sys._getframe())
     for _ in range(10):
         pass

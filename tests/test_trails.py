@@ -4,10 +4,10 @@ from textwrap import dedent
 
 import pytest
 
-from distdoctor.analysis.source.chains import led_by
-from distdoctor.analysis.source.givers import givers
+from distdoctor.analysis.source.call_chains import led_by
+from distdoctor.analysis.source.loop_iterables import givers
 from distdoctor.analysis.source.program import Program
-from distdoctor.analysis.source.trails import divisors, multipliers
+from distdoctor.analysis.source.value_trails import divisors, multipliers
 from distdoctor.model.events import Place
 
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.analysis.reasons import Divergence, Why
+from distdoctor.analysis.causes import Cause, Divergence
+from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Observation
 from distdoctor.model.findings import Certainty
-from distdoctor.model.observed.turns import Turn
-from distdoctor.probes.communication.turns import TURNS
+from distdoctor.model.observations.divergence import Turn
+from distdoctor.probes.collectives.loop_names import TURNS
 from distdoctor.probes.recorder import RECORDER
 
 SOURCE = dedent("""
@@ -49,7 +49,7 @@ def told(*ranks: str, source: str = SOURCE, **options: str) -> list[Divergence]:
 
 def test_calls_for_different_names_are_paired() -> None:
     (found,) = told("..ab.ab", "..ab.ba")
-    assert (found.why, found.culprits, found.victims) == (Why.ORDER, (), (0, 1))
+    assert (found.why, found.culprits, found.victims) == (Cause.ORDER, (), (0, 1))
     assert found.certainty is Certainty.LIKELY
     assert found.ordinal == 6
     assert [location.place.line for location in found.elsewhere] == [3]

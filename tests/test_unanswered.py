@@ -5,15 +5,15 @@ from inspect import cleandoc
 
 import pytest
 
-from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.analysis.reasons import Divergence, Why
+from distdoctor.analysis.causes import Cause, Divergence
+from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.catalogue import every_check
 from distdoctor.examination import conclude, examine
 from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Certainty
 
 
-def told(drawing: str) -> tuple[Why, tuple[int, ...]]:
+def told(drawing: str) -> tuple[Cause, tuple[int, ...]]:
     (found,) = divergences(sketch(drawing))
     return found.why, found.culprits
 
@@ -26,7 +26,7 @@ def test_a_rank_that_did_less_than_its_like_is_at_fault() -> None:
         rank 2 | broadcast(4)@t:11...
         """)
     )
-    assert (found.why, found.culprits) == (Why.UNANSWERED, (2,))
+    assert (found.why, found.culprits) == (Cause.UNANSWERED, (2,))
     assert (found.victims, found.certainty) == ((0, 1), Certainty.PROVED)
 
 
@@ -35,14 +35,14 @@ def test_a_rank_that_waits_for_one_more_than_all_others_gave_is_at_fault() -> No
         rank 0 | recv(4,peer=1)@t:9  recv(4,peer=2)@t:9  recv(4,peer=1)@t:9...
         rank 1 | send(4,peer=0)@t:5  barrier@t:11...     .
         rank 2 | send(4,peer=0)@t:5  barrier@t:11...     .
-    """) == (Why.UNANSWERED, (0,))
+    """) == (Cause.UNANSWERED, (0,))
 
 
 def test_a_rank_that_leaves_its_habit_is_at_fault() -> None:
     assert told("""
         rank 0 | recv(peer=1)@t:5  barrier@t:6  recv(peer=1)@t:5  recv(peer=1)@t:7...
         rank 1 | send(peer=0)@t:9  barrier@t:6  send(peer=0)@t:9  barrier@t:6...
-    """) == (Why.UNANSWERED, (0,))
+    """) == (Cause.UNANSWERED, (0,))
 
 
 def test_between_two_the_one_that_went_elsewhere_may_be_at_fault() -> None:
@@ -52,7 +52,7 @@ def test_between_two_the_one_that_went_elsewhere_may_be_at_fault() -> None:
         rank 1 | barrier@t:9...
         """)
     )
-    assert (found.why, found.culprits) == (Why.UNANSWERED, (1,))
+    assert (found.why, found.culprits) == (Cause.UNANSWERED, (1,))
     assert found.certainty is Certainty.LIKELY
 
 
@@ -72,7 +72,7 @@ def test_a_rank_that_died_of_waiting_is_a_victim() -> None:
     assert told("""
         rank 0 | send(4,peer=1)  leave  exit=0
         rank 1 | recv(4,peer=0)  recv(4,peer=0)^  fail=RuntimeError^  exit=1
-    """) == (Why.UNANSWERED, (0,))
+    """) == (Cause.UNANSWERED, (0,))
 
 
 def test_a_rank_whose_handle_found_the_connection_closed_is_a_victim_too() -> None:
@@ -80,7 +80,7 @@ def test_a_rank_whose_handle_found_the_connection_closed_is_a_victim_too() -> No
         rank 0 | send(4,peer=1)&...issued  send(4,peer=1)&...issued  {how}  exit=1
         rank 1 | exit=0
     """
-    assert told(drawing.format(how="fail=RuntimeError^")) == (Why.UNANSWERED, (1,))
+    assert told(drawing.format(how="fail=RuntimeError^")) == (Cause.UNANSWERED, (1,))
     (found,) = divergences(sketch(drawing.format(how="fail=RuntimeError^")))
     assert "Rank 0 waited in vain in send for rank 1" in found.story
 
@@ -89,14 +89,14 @@ def test_a_death_goes_before_the_message_it_left_out() -> None:
     assert told("""
         rank 0 | fail=KeyError@t:3  exit=1
         rank 1 | recv(4,peer=0)@t:5...
-    """) == (Why.DIED, (0,))
+    """) == (Cause.DIED, (0,))
 
 
 def test_a_circle_of_messages_whose_ranks_all_keep_their_habit_is_an_order() -> None:
     assert told("""
         rank 0 | send(4,peer=1)@t:5...
         rank 1 | send(4,peer=0)@t:5...
-    """) == (Why.MESSAGES, ())
+    """) == (Cause.MESSAGES, ())
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_what_may_have_been_received_or_meant_is_not_left_over(drawing: str) -> 
 
 def test_a_job_cut_short_has_nothing_left_over() -> None:
     run = sketch("rank 0 | send(4,peer=1)&...issued  exit=0\nrank 1 | exit=0")
-    assert [each.why for each in divergences(run)] == [Why.LEFT_OVER]
+    assert [each.why for each in divergences(run)] == [Cause.LEFT_OVER]
     assert divergences(replace(run, stopped="steps")) == []
 
 
@@ -156,19 +156,19 @@ def of_stages(guard: str, third: str) -> Divergence:
 
 def test_a_stage_that_a_branch_keeps_from_all_is_told_by_it() -> None:
     found = of_stages("if rank == 2: return", "")
-    assert (found.why, found.culprits, found.victims) == (Why.SKIPPED, (2,), (0, 1))
+    assert (found.why, found.culprits, found.victims) == (Cause.SKIPPED, (2,), (0, 1))
     assert found.certainty is Certainty.LIKELY
     assert found.elsewhere[0].place.line == 4
 
 
 def test_a_branch_that_lets_others_out_as_well_explains_no_message() -> None:
-    assert of_stages("if rank > 0: return", "").why is Why.UNANSWERED
-    assert of_stages("if done: return", "").why is Why.UNANSWERED
+    assert of_stages("if rank > 0: return", "").why is Cause.UNANSWERED
+    assert of_stages("if done: return", "").why is Cause.UNANSWERED
 
 
 def test_a_stage_that_has_been_behind_the_branch_is_not_told_by_it() -> None:
     been = "all_reduce(1)/own@t.py:7<t.py:8"
-    assert of_stages("if rank == 2: return", been).why is Why.UNANSWERED
+    assert of_stages("if rank == 2: return", been).why is Cause.UNANSWERED
 
 
 def stages(*chunks: int) -> str:
@@ -188,5 +188,5 @@ def stages(*chunks: int) -> str:
 
 
 def test_a_stage_that_sends_fewer_than_in_all_steps_before_is_at_fault() -> None:
-    assert told(stages(4, 4, 3)) == (Why.UNANSWERED, (0,))
-    assert told(stages(4, 3)) == (Why.MESSAGES, ())  # once is no habit
+    assert told(stages(4, 4, 3)) == (Cause.UNANSWERED, (0,))
+    assert told(stages(4, 3)) == (Cause.MESSAGES, ())  # once is no habit

@@ -5,8 +5,8 @@ from inspect import cleandoc
 
 import pytest
 
-from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.analysis.reasons import Divergence, Why
+from distdoctor.analysis.causes import Cause, Divergence
+from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Certainty
 
@@ -36,7 +36,7 @@ def told(source: str, end: str = "leave@t.py:9  exit=0") -> Divergence:
 
 def test_who_has_finished_had_a_shorter_share() -> None:
     found = told(PACKED)
-    assert (found.why, found.culprits) == (Why.UNEVEN, (1,))
+    assert (found.why, found.culprits) == (Cause.UNEVEN, (1,))
     assert found.certainty is Certainty.LIKELY
     assert [one.place.line for one in found.elsewhere][:2] == [2, 6]
 
@@ -51,4 +51,4 @@ def test_who_has_finished_had_a_shorter_share() -> None:
     ids=["no shares", "it was asked for", "it failed"],
 )
 def test_another_end_is_told_as_it_was(source: str, end: str) -> None:
-    assert told(source, end).why is not Why.UNEVEN
+    assert told(source, end).why is not Cause.UNEVEN

@@ -5,7 +5,10 @@ from textwrap import dedent
 
 import pytest
 
-from distdoctor.analysis.replication.hyperparameters import differing, unlike_ways
+from distdoctor.analysis.optimizer_step.unequal_hyperparameters import (
+    differing,
+    unlike_ways,
+)
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Place
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from distdoctor.analysis.steps.untrained import untrained
+from distdoctor.analysis.optimizer_step.untrained import untrained
 from distdoctor.catalogue import every_check
 from distdoctor.examination import Conclusion, conclude, examine
 from distdoctor.model.drawing import sketch

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.analysis.reasons import Why
+from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Failure
 from distdoctor.model.run import Run
@@ -39,7 +39,7 @@ def test_a_refused_forward_is_told_by_what_led_to_it() -> None:
         """
     )
     (divergence,) = divergences(saying(run, REFUSAL))
-    assert divergence.why is Why.UNUSED
+    assert divergence.why is Cause.UNUSED
     assert divergence.culprits == (1,)
     assert "On rank 1 b, c got no gradient" in divergence.story
     assert [location.place.line for location in divergence.elsewhere] == [5, 4]
@@ -53,7 +53,7 @@ def test_all_ranks_may_leave_it_out() -> None:
         """
     )
     (divergence,) = divergences(saying(run, REFUSAL))
-    assert (divergence.why, divergence.culprits) == (Why.UNUSED, ())
+    assert (divergence.why, divergence.culprits) == (Cause.UNUSED, ())
     assert "began the next forward pass" in divergence.story
 
 
@@ -65,7 +65,7 @@ def test_all_ranks_may_leave_it_out_and_the_launcher_ends_the_slow_one() -> None
         """
     )
     (divergence,) = divergences(saying(run, REFUSAL))
-    assert (divergence.why, divergence.culprits) == (Why.UNUSED, ())
+    assert (divergence.why, divergence.culprits) == (Cause.UNUSED, ())
 
 
 def test_an_open_reducer_is_no_fault_where_ranks_part_ways_elsewhere() -> None:
@@ -75,7 +75,7 @@ def test_an_open_reducer_is_no_fault_where_ranks_part_ways_elsewhere() -> None:
         rank 1 | all_reduce(9)@t.py:1  unreduced=b@t.py:5  all_reduce(9)@t.py:1!
         """
     )
-    assert [d.why for d in divergences(run)] == [Why.SKIPPED]
+    assert [d.why for d in divergences(run)] == [Cause.SKIPPED]
 
 
 def test_another_runtime_error_stays_what_it_is() -> None:
@@ -85,7 +85,7 @@ def test_another_runtime_error_stays_what_it_is() -> None:
         rank 1 | fail=RuntimeError@t.py:4  exit=1
         """
     )
-    assert [d.why for d in divergences(saying(run, "no such file"))] == [Why.DIED]
+    assert [d.why for d in divergences(saying(run, "no such file"))] == [Cause.DIED]
 
 
 def test_a_gpus_autograd_thread_has_no_line() -> None:
@@ -95,4 +95,4 @@ def test_a_gpus_autograd_thread_has_no_line() -> None:
         rank 1 | unreduced=b@t.py:5  exit=0
         """
     )
-    assert [d.why for d in divergences(run)] == [Why.UNUSED]
+    assert [d.why for d in divergences(run)] == [Cause.UNUSED]

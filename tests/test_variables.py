@@ -8,7 +8,7 @@ import gc
 import sys
 import weakref
 
-from distdoctor.probes.variables import Names, variables
+from distdoctor.probes.frame_variables import Names, variables
 
 
 class Held:

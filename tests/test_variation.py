@@ -6,7 +6,7 @@ from inspect import cleandoc
 import pytest
 
 from distdoctor.analysis.source.program import Program
-from distdoctor.analysis.source.variation import Nature, nature
+from distdoctor.analysis.source.rank_variation import Nature, nature
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distdoctor.analysis.communication.divergence import divergences
-from distdoctor.analysis.communication.wait_for import gone, standstill
-from distdoctor.analysis.reasons import Why
+from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.deadlock.wait_for_graph import gone, standstill
+from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import WORLD, Call, Ended, Event, State, Tensor
 from distdoctor.model.run import Run
@@ -469,7 +469,7 @@ def test_two_roots_that_wait_for_each_other_on_two_groups_are_a_circle() -> None
         rank 1 | broadcast(4,root=1)/b@t:7...
         """)
     )
-    assert found.why is Why.CIRCLE
+    assert found.why is Cause.CIRCLE
 
 
 @pytest.mark.parametrize(

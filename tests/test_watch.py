@@ -8,14 +8,8 @@ from typing import cast
 import pytest
 
 from distdoctor.journal.folder import StackFrame, StackSample
-from distdoctor.launch.pulse import Rank
 from distdoctor.launch.stacks import StackTaker
-from distdoctor.launch.vigil import (
-    DEAD_AFTER_S,
-    LOOK_EVERY_S,
-    STUCK_AFTER_S,
-    _Watch,
-)
+from distdoctor.launch.watchdog import DEAD_AFTER_S, LOOK_EVERY_S, STUCK_AFTER_S, _Watch
 
 DRAW, MAIN = StackFrame("t.py", 20, "draw"), StackFrame("t.py", 56, "main")
 OTHER = StackFrame("t.py", 70, "save")
@@ -56,7 +50,7 @@ def is_stuck(looks: Sequence[Look], *, threads: bool) -> bool:
     watch = _Watch(cast("StackTaker", Taker(looks)))
     for n in range(len(looks)):
         now = n * (LOOK_EVERY_S + 0.01)
-        watch.look([cast("Rank", Silent())], now, 0.0, threads=threads)
+        watch.look([cast("RankProgress", Silent())], now, 0.0, threads=threads)
     return watch.is_stuck()
 
 

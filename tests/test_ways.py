@@ -5,7 +5,7 @@ from textwrap import dedent
 import pytest
 
 from distdoctor.analysis.source.program import Program
-from distdoctor.analysis.source.ways import Ways
+from distdoctor.analysis.source.value_flow import ValueFlow
 from distdoctor.model.events import Place
 
 
@@ -14,7 +14,7 @@ def lines(source: str, rank: int = 1, **files: str) -> list[int]:
     text = dedent(source).strip() + "\n"
     used = [n for n, one in enumerate(text.splitlines(), start=1) if "Sampler(" in one]
     texts = {"t.py": text} | {f"{name}.py": dedent(one) for name, one in files.items()}
-    ways = Ways(Program(texts), rank, 4)
+    ways = ValueFlow(Program(texts), rank, 4)
     way = ways.argument(Place("t.py", used[0]), "rank", 2, "Sampler")
     return [] if way is None else [place.line for place in way.last(2)]
 
@@ -235,7 +235,7 @@ def test_a_way_that_forks_again_and_again_is_given_up() -> None:
         "class A:\n    def f0(self, a):\n        self.v0 = a\n        return a\n"
         f"{methods}use(A().f13(A()).v3)\n"
     )
-    ways = Ways(Program({"t.py": source}), 0, 2)
+    ways = ValueFlow(Program({"t.py": source}), 0, 2)
     last = len(source.splitlines())
     assert ways.argument(Place("t.py", last, "<module>"), "x", 0, "use") is None
     assert ways.steps <= 1_001

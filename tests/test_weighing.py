@@ -9,17 +9,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
-from distdoctor.analysis.steps.weighing import undivided
+from distdoctor.analysis.accumulation.unequal_weights import undivided
 from distdoctor.catalogue import every_check
 from distdoctor.examination import verdict
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Observation
 from distdoctor.model.findings import Finding, Severity, Sick
-from distdoctor.model.observed.gradients import Weighed
+from distdoctor.model.observations.gradients import Weighed
+from distdoctor.probes.accumulation.microbatch_weighting import Weighing
 from distdoctor.probes.data.samples import SAMPLES
+from distdoctor.probes.optimizer_step import optimizers
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.steps import optimizers
-from distdoctor.probes.steps.weighing import Weighing
 
 PADDING = -100
 
@@ -226,7 +226,7 @@ def test_our_own_hooks_divide_nothing(job: Job) -> None:
     def look(gradient: Tensor) -> None:
         del gradient
 
-    look.__module__ = "distdoctor.probes.steps.gradients"
+    look.__module__ = "distdoctor.probes.gradients.gradient_samples"
     for parameter in job.model.parameters():
         parameter.register_hook(look)
     job.batch([0, 1, 1])

@@ -7,23 +7,23 @@ import pytest
 import torch
 from torch import nn
 
-from distdoctor.analysis.steps.windows import Fate, remainders
+from distdoctor.analysis.accumulation.dropped_remainders import Fate, remainders
 from distdoctor.catalogue import every_check
 from distdoctor.examination import verdict
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Observation
 from distdoctor.model.findings import Certainty, Finding, Severity, Sick
-from distdoctor.model.observed.gradients import (
+from distdoctor.model.observations.gradients import (
     CLEARED,
     LEFT,
     SKIPPED,
     STEPPED,
     Window,
 )
+from distdoctor.probes.accumulation.accumulation_windows import Windows
 from distdoctor.probes.data.samples import SAMPLES
+from distdoctor.probes.optimizer_step import optimizers
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.steps import optimizers
-from distdoctor.probes.steps.windows import Windows
 
 
 class Job:

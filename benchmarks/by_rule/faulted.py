@@ -79,9 +79,9 @@ def fault(
         base: The healthy program.
         edited: The change.
         codes: With blanks between them.
-        culprits: As in `Fault`.
+        culprits: As in `CoverageFault`.
         lines: Further right ones, of the faulty text.
-        severities: As in `Fault`.
+        severities: As in `CoverageFault`.
     """
     return Fault(
         operator=name,

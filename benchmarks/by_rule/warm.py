@@ -156,7 +156,7 @@ def _check(given: dict[str, Any]) -> None:
             os._exit(_as_torchrun(given["arguments"][1:]))
         sys.argv = ["distdoctor", *given["arguments"]]
         _plain_exit()
-        tree: Any = importlib.import_module("distdoctor.launch.tree")
+        tree: Any = importlib.import_module("distdoctor.launch.process_tree")
         tree.subprocess = _Subprocess()
         importlib.import_module("distdoctor.cli").main()
         status = 0
@@ -293,7 +293,7 @@ def _restore(environment: Mapping[str, str]) -> None:
 
 def _forget() -> None:
     """What forks know too much: notes of probes, and the state of numpy's generator."""
-    settings = importlib.import_module("distdoctor.probes.settings")
+    settings = importlib.import_module("distdoctor.probes.rendezvous.address_variables")
     with contextlib.suppress(AttributeError):
         settings._given.clear()
         names = [name for name in settings._NAMES if name in os.environ]

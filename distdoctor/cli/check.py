@@ -25,7 +25,7 @@ from distdoctor.cli.second_look import (
     look_again,
     may_look_again,
 )
-from distdoctor.cli.simulation import command_alone, ranks_to_play
+from distdoctor.cli.simulation_options import command_alone, ranks_to_play
 from distdoctor.errors import LaunchRefused
 from distdoctor.launch.command import Launcher
 from distdoctor.launch.gpus import require_gpus
@@ -243,8 +243,8 @@ def _run(
     screen: Screen,
 ) -> Manifest:
     """Run the job, in the way that was asked for."""
-    from distdoctor.launch.comparing import prove_resume, run_twice
-    from distdoctor.launch.simulation import simulate
+    from distdoctor.launch.rank_simulation import simulate
+    from distdoctor.launch.run_comparison import prove_resume, run_twice
     from distdoctor.launch.supervisor import supervise
 
     if played:
@@ -256,7 +256,7 @@ def _run(
 
 def _watched(run_it: Callable[[Screen], Manifest], divert: bool) -> int:
     """Run the job; 0, or the exit status that tells of an interruption."""
-    from distdoctor.launch.vigil import Stop
+    from distdoctor.launch.watchdog import Stop
 
     live = sys.stderr.isatty()
     with signals_interrupt() as received, Screen(divert, live) as screen:

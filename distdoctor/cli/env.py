@@ -30,13 +30,13 @@ def run(context: click.Context, form: str) -> None:
     torch is asked in a process of its own: that takes some seconds.
     """
     from distdoctor.launch.machine import conditions
-    from distdoctor.report import machine
+    from distdoctor.report import machine_report
 
     found = list(conditions(records()))
     if form == Format.JSON:
-        sys.stdout.write(machine.as_json(found, __version__))
+        sys.stdout.write(machine_report.as_json(found, __version__))
     else:
         terminal = sys.stdout.isatty()
         width = shutil.get_terminal_size((80, 24)).columns if terminal else 80
-        sys.stdout.write(machine.as_text(found, __version__, width, terminal))
+        sys.stdout.write(machine_report.as_text(found, __version__, width, terminal))
     context.exit(1 if any(condition.prevents for condition in found) else 0)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     from rich.status import Status
 
-    from distdoctor.launch.supervisor import Progress
+    from distdoctor.launch.supervisor import JobProgress
 
 
 class Screen:
@@ -71,7 +71,7 @@ class Screen:
         if self._status is not None:
             self._status.start()
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: JobProgress) -> None:
         """Update the live line."""
         if self._status is not None:
             self._status.update(

@@ -35,17 +35,17 @@ from distdoctor.equivalence.accumulation import assert_accumulates
 from distdoctor.equivalence.batches import Batches
 from distdoctor.equivalence.compilation import assert_compiles
 from distdoctor.equivalence.precision import assert_amp
+from distdoctor.equivalence.property_reports import PropertyReport
 from distdoctor.equivalence.ranks import assert_ranks
 from distdoctor.equivalence.recomputation import assert_checkpointed
 from distdoctor.equivalence.resumption import assert_resumes
 from distdoctor.equivalence.step import Step, Trainee, without_dropout
-from distdoctor.equivalence.telling import Report
 
 __all__ = [
     "Batches",
     "EquivalenceBroken",
     "NotEquivalentByNature",
-    "Report",
+    "PropertyReport",
     "Step",
     "StepUnusable",
     "Trainee",

@@ -17,7 +17,7 @@ from distdoctor.equivalence.comparing import (
     gradient_difference,
     reference,
 )
-from distdoctor.equivalence.factors import (
+from distdoctor.equivalence.gradient_factors import (
     alike,
     common_factor,
     flat,
@@ -25,13 +25,13 @@ from distdoctor.equivalence.factors import (
     told,
     weights_of,
 )
-from distdoctor.equivalence.nature import refuse, refuse_inseparable
-from distdoctor.equivalence.running import Runner, windows_of
+from distdoctor.equivalence.inseparable import refuse, refuse_inseparable
+from distdoctor.equivalence.property_reports import PropertyReport, broken
 from distdoctor.equivalence.searching import search, undisturbed
 from distdoctor.equivalence.step import Step, first_model
-from distdoctor.equivalence.telling import Report, broken
+from distdoctor.equivalence.step_runner import Runner, windows_of
 from distdoctor.errors import StepUnusable
-from distdoctor.model.observed.equivalence import ACCUMULATION
+from distdoctor.model.observations.equivalence import ACCUMULATION
 
 _CLAIM = "accumulation over micro-batches"
 _ROUNDING_SHARE = 1e-3
@@ -49,7 +49,7 @@ def assert_accumulates(
     examples: int = 12,
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
-) -> Report:
+) -> PropertyReport:
     """Fail unless micro-batches give the gradients that one batch of them all gives.
 
     What the optimizer is handed is compared with what it is handed by the same step
@@ -81,7 +81,7 @@ def assert_accumulates(
     least = least or (1 if step.loss else 2)
     with undisturbed():
         runner = Runner(step, first_model(step), device)
-        tried, report = _Accumulation(runner, dtype), Report(ACCUMULATION)
+        tried, report = _Accumulation(runner, dtype), PropertyReport(ACCUMULATION)
 
         def attempt(example: Example) -> Difference | None:
             found = tried.difference(example)

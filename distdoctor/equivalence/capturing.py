@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad
 
 from distdoctor.equivalence.step import Trainee
-from distdoctor.probes.sites import call_site
+from distdoctor.probes.call_sites import call_site
 
 Tensors = dict[str, Tensor | None]
 """By the name of a parameter; in float64, on the CPU, whole."""

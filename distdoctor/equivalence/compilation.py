@@ -14,13 +14,13 @@ from torch import nn
 
 from distdoctor.equivalence.batches import Batches, Example
 from distdoctor.equivalence.comparing import Difference
-from distdoctor.equivalence.factors import common_factor, told
-from distdoctor.equivalence.pairs import Pair
-from distdoctor.equivalence.running import Runner
+from distdoctor.equivalence.gradient_factors import common_factor, told
+from distdoctor.equivalence.model_pairs import Pair
+from distdoctor.equivalence.property_reports import PropertyReport, broken
 from distdoctor.equivalence.searching import search, undisturbed
 from distdoctor.equivalence.step import Step, first_model
-from distdoctor.equivalence.telling import Report, broken
-from distdoctor.model.observed.equivalence import COMPILING
+from distdoctor.equivalence.step_runner import Runner
+from distdoctor.model.observations.equivalence import COMPILING
 
 _SHARE = 1e-3  # of a bound: less than this in float64 came of rounding alone
 _COMPILERS = ("c++", "g++", "clang++")
@@ -35,7 +35,7 @@ def assert_compiles(
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
     **options: Any,
-) -> Report:
+) -> PropertyReport:
     """Fail unless `torch.compile` of the model leaves its gradients as they are.
 
     Args:
@@ -64,7 +64,7 @@ def assert_compiles(
 
     with undisturbed(), _own_cache(backend):
         runner = Runner(step, first_model(step), device)
-        pair, report = Pair(runner, runner, compiled), Report(COMPILING)
+        pair, report = Pair(runner, runner, compiled), PropertyReport(COMPILING)
 
         def attempt(example: Example) -> Difference | None:
             found = pair.difference(example, dtype)

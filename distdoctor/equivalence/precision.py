@@ -22,21 +22,21 @@ from distdoctor.equivalence.comparing import (
     gradient_difference,
     reference,
 )
-from distdoctor.equivalence.courses import Course, Seen, behaviour, courses
-from distdoctor.equivalence.factors import common_factor, near, reason, told
+from distdoctor.equivalence.gradient_factors import common_factor, near, reason, told
+from distdoctor.equivalence.property_reports import PropertyReport, broken
 from distdoctor.equivalence.rounding import unit_roundoff
-from distdoctor.equivalence.running import Runner, forget
-from distdoctor.equivalence.scaling import (
+from distdoctor.equivalence.scaler_model import (
     Expected,
     overflowing,
     scaler_of,
     scalers_word,
 )
+from distdoctor.equivalence.scaler_runs import ScalerRun, Seen, behaviour, scaler_runs
 from distdoctor.equivalence.searching import search, undisturbed
 from distdoctor.equivalence.step import Step, build, first_model
-from distdoctor.equivalence.telling import Report, broken
+from distdoctor.equivalence.step_runner import Runner, forget
 from distdoctor.errors import StepUnusable
-from distdoctor.model.observed.equivalence import PRECISION
+from distdoctor.model.observations.equivalence import PRECISION
 from distdoctor.probes.harmless import paused
 
 _TRIALS = 4
@@ -67,7 +67,7 @@ def assert_amp(
     examples: int = 8,
     dtype: torch.dtype | None = None,
     device: str = "cpu",
-) -> Report:
+) -> PropertyReport:
     """Fail unless a step in mixed precision is the step in full precision.
 
     The step holds its own `torch.autocast`, and is given a GradScaler if it has a
@@ -97,9 +97,9 @@ def assert_amp(
     __tracebackhide__ = True
     with undisturbed():
         runner = Runner(step, first_model(step), device)
-        tried, report = _Precision(runner, dtype), Report(PRECISION)
+        tried, report = _Precision(runner, dtype), PropertyReport(PRECISION)
 
-        def attempt(course: Course) -> Difference | None:
+        def attempt(course: ScalerRun) -> Difference | None:
             found = tried.difference(course).found
             if 1 < found.excess < _CLEAR:
                 found = tried.difference(course, _MANY_TRIALS).found
@@ -108,7 +108,7 @@ def assert_amp(
             report.add(found)
             return None
 
-        worst = search(courses(batches, step, most), attempt, examples)
+        worst = search(scaler_runs(batches, step, most), attempt, examples)
         if worst is not None:
             tried.fail(worst[0])
     return report.held()
@@ -118,7 +118,7 @@ class _Precision:
     def __init__(self, runner: Runner, dtype: torch.dtype | None) -> None:
         self._runner, self._dtype = runner, dtype
 
-    def difference(self, course: Course, trials: int = _TRIALS) -> _Worst:
+    def difference(self, course: ScalerRun, trials: int = _TRIALS) -> _Worst:
         """The worst of all steps of a course, in either precision."""
         seen = self._steps(course, low=True)
         low = self._low(seen)
@@ -131,7 +131,7 @@ class _Precision:
 
     def _worst(
         self,
-        course: Course,
+        course: ScalerRun,
         seen: Sequence[Seen],
         low: torch.dtype | None,
         trials: int,
@@ -147,7 +147,7 @@ class _Precision:
                 found.append(_Worst(apart, one, expected, close))
         return max(found, key=lambda one: one.found.excess)
 
-    def fail(self, course: Course) -> NoReturn:
+    def fail(self, course: ScalerRun) -> NoReturn:
         """Say why, of the smallest example."""
         __tracebackhide__ = True
         worst = self.difference(course)
@@ -170,7 +170,7 @@ class _Precision:
 
     # --- runs ---
 
-    def _steps(self, course: Course, *, low: bool) -> list[Seen]:
+    def _steps(self, course: ScalerRun, *, low: bool) -> list[Seen]:
         """Make the steps, each with the same weights and micro-batches.
 
         Args:
@@ -214,7 +214,7 @@ class _Precision:
         return seen
 
     def _reference(
-        self, course: Course, low: torch.dtype | None, trials: int
+        self, course: ScalerRun, low: torch.dtype | None, trials: int
     ) -> Reference:
         parts = course.example.micro_batches()
 
@@ -252,7 +252,7 @@ class _Precision:
 
     # --- reasons ---
 
-    def _reason(self, course: Course, worst: _Worst) -> tuple[str, float]:
+    def _reason(self, course: ScalerRun, worst: _Worst) -> tuple[str, float]:
         seen, expected, close = worst.seen, worst.expected.trial, worst.close
         factor = common_factor(
             seen.trial.gradients[0], expected.gradients[0], close=close

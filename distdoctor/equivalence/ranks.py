@@ -17,21 +17,21 @@ from distdoctor.equivalence.comparing import (
     reference,
     weight_difference,
 )
-from distdoctor.equivalence.factors import common_factor, reason, told
-from distdoctor.equivalence.nature import refuse
-from distdoctor.equivalence.running import Runner
-from distdoctor.equivalence.searching import search, undisturbed
-from distdoctor.equivalence.solitude import (
+from distdoctor.equivalence.gradient_factors import common_factor, reason, told
+from distdoctor.equivalence.inseparable import refuse
+from distdoctor.equivalence.lone_group import (
     alone,
     alone_group,
     rank_and_size,
     told_by_all,
     told_by_first,
 )
+from distdoctor.equivalence.property_reports import PropertyReport, broken
+from distdoctor.equivalence.searching import search, undisturbed
 from distdoctor.equivalence.step import Step, first_model
-from distdoctor.equivalence.telling import Report, broken
+from distdoctor.equivalence.step_runner import Runner
 from distdoctor.errors import StepUnusable
-from distdoctor.model.observed.equivalence import RANKS
+from distdoctor.model.observations.equivalence import RANKS
 
 _CLAIM = "a step made by several ranks"
 _SLACK = 16.0
@@ -47,7 +47,7 @@ def assert_ranks(
     examples: int = 6,
     communicated: torch.dtype | None = None,
     device: str = "cpu",
-) -> Report:
+) -> PropertyReport:
     """Fail unless ranks make the step that one rank makes with the batches of all.
 
     All ranks are to call it. Each runs the step on its own micro-batches, with the
@@ -80,7 +80,7 @@ def assert_ranks(
         start.load_state_dict(told_by_first(start.state_dict()))
         runner = Runner(step, start, device)
         tried = _Ranks(runner, rank, alone_group(), steps, communicated)
-        report = Report(RANKS)
+        report = PropertyReport(RANKS)
 
         errors: list[Exception] = []
 

@@ -12,13 +12,13 @@ from torch import nn
 from distdoctor.equivalence.batches import Batches, Example
 from distdoctor.equivalence.capturing import Tensors
 from distdoctor.equivalence.comparing import Difference
-from distdoctor.equivalence.factors import common_factor, told
-from distdoctor.equivalence.pairs import Pair, of_models
-from distdoctor.equivalence.running import Runner
+from distdoctor.equivalence.gradient_factors import common_factor, told
+from distdoctor.equivalence.model_pairs import Pair, of_models
+from distdoctor.equivalence.property_reports import PropertyReport, broken
 from distdoctor.equivalence.searching import search, undisturbed
 from distdoctor.equivalence.step import Step, first_model, without_dropout
-from distdoctor.equivalence.telling import Report, broken
-from distdoctor.model.observed.equivalence import CHECKPOINTING
+from distdoctor.equivalence.step_runner import Runner
+from distdoctor.model.observations.equivalence import CHECKPOINTING
 
 _NAMES = 3  # parameters that are named
 
@@ -31,7 +31,7 @@ def assert_checkpointed(
     most: int = 2,
     examples: int = 8,
     device: str = "cpu",
-) -> Report:
+) -> PropertyReport:
     """Fail unless recomputed activations give the gradients that kept ones give.
 
     Both start from the same weights and random state, so dropout must draw the same
@@ -55,7 +55,10 @@ def assert_checkpointed(
     __tracebackhide__ = True
     with undisturbed():
         runner = Runner(step, first_model(step), device)
-        pair, report = Pair(runner, of_models(runner, plain)), Report(CHECKPOINTING)
+        pair, report = (
+            Pair(runner, of_models(runner, plain)),
+            PropertyReport(CHECKPOINTING),
+        )
 
         def attempt(example: Example) -> Difference | None:
             found = pair.difference(example, torch.float64)

@@ -20,13 +20,13 @@ from distdoctor.equivalence.comparing import (
     gradient_difference,
     weight_difference,
 )
+from distdoctor.equivalence.property_reports import PropertyReport, broken
 from distdoctor.equivalence.rounding import gamma, unit_roundoff
-from distdoctor.equivalence.running import Runner, forget
-from distdoctor.equivalence.scaling import scaler_of
+from distdoctor.equivalence.scaler_model import scaler_of
 from distdoctor.equivalence.searching import search, undisturbed
 from distdoctor.equivalence.step import Step, Trainee, build, first_model
-from distdoctor.equivalence.telling import Report, broken
-from distdoctor.model.observed.equivalence import RESUMING
+from distdoctor.equivalence.step_runner import Runner, forget
+from distdoctor.model.observations.equivalence import RESUMING
 from distdoctor.probes.harmless import paused
 
 _ROUNDINGS = 4  # that are allowed: the same operations are done in the same order
@@ -45,7 +45,7 @@ def assert_resumes(
     examples: int = 4,
     random: bool = True,
     device: str = "cpu",
-) -> Report:
+) -> PropertyReport:
     """Fail unless a run that is resumed goes on as if it had not been interrupted.
 
     What `save` gives is written and read by `torch.save` and `torch.load`. It is loaded
@@ -75,7 +75,7 @@ def assert_resumes(
     with undisturbed():
         runner = Runner(step, first_model(step), device)
         tried = _Resumption(runner, save, load, before, random)
-        report, count = Report(RESUMING), before + after
+        report, count = PropertyReport(RESUMING), before + after
 
         def attempt(example: Example) -> Difference | None:
             found = tried.compare(example).found

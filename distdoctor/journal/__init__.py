@@ -86,7 +86,7 @@ DEFAULT_BYTES = 64 * 1024 * 1024
 STRINGS_BYTES = 4 * 1024 * 1024
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """What a record tells. Numbers are never used again."""
 
     ENTER = 1  # a call is about to be made

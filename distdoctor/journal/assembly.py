@@ -31,12 +31,12 @@ from distdoctor.journal.folder import (
     read_substitutes,
 )
 from distdoctor.journal.generations import generations
-from distdoctor.journal.looks import with_stacks
 from distdoctor.journal.reader import Header, JournalReader, Records
 from distdoctor.journal.simulated import as_simulated
+from distdoctor.journal.stack_samples import with_stacks
 from distdoctor.journal.texts import Tables, groups_of
 from distdoctor.model.events import Ended, Event, Failure
-from distdoctor.model.observed.processes import CalledInChild
+from distdoctor.model.observations.processes import CalledInChild
 from distdoctor.model.run import CALLS, Quiet, Run
 
 _SIGTERM_AS_SHELL = 143

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distdoctor.journal import Kind
+from distdoctor.journal import RecordKind
 from distdoctor.journal.histories import life_of
 from distdoctor.journal.reader import Header, JournalReader, Records
 from distdoctor.journal.texts import Tables
@@ -16,12 +16,12 @@ from distdoctor.model.operations import OPERATIONS, UNUSED
 from distdoctor.model.run import CALLS
 
 _STATE_AFTER = {
-    Kind.RETURN: State.ISSUED,
-    Kind.RAISE: State.RAISED,
-    Kind.WAIT: State.WAITING,
-    Kind.WOKE: State.DONE,
-    Kind.WAIT_RAISE: State.RAISED,
-    Kind.REISSUE: State.INSIDE,
+    RecordKind.RETURN: State.ISSUED,
+    RecordKind.RAISE: State.RAISED,
+    RecordKind.WAIT: State.WAITING,
+    RecordKind.WOKE: State.DONE,
+    RecordKind.WAIT_RAISE: State.RAISED,
+    RecordKind.REISSUE: State.INSIDE,
 }
 
 _COPIED = ("ordinal", "signature", "op", "reduce_op", "flags", "peer")
@@ -41,7 +41,7 @@ def take_apart(
 ) -> tuple[NDArray[Any], list[tuple[int, Event]]]:
     """The calls of one journal, and what it tells beside them, by calls made before."""
     kinds = records["kind"]
-    made = np.isin(kinds, (Kind.ENTER, Kind.REFUSE))
+    made = np.isin(kinds, (RecordKind.ENTER, RecordKind.REFUSE))
     entered = _understood(records[made], box)
     calls = np.zeros(len(entered), CALLS)
     for name in _COPIED:
@@ -53,7 +53,7 @@ def take_apart(
     calls["thread"] = np.where(entered["thread"] == header.pid, 0, entered["thread"])
     calls["enter_ns"] = entered["time_ns"]
     calls["state"] = np.where(
-        entered["kind"] == Kind.REFUSE, State.REFUSED, State.INSIDE
+        entered["kind"] == RecordKind.REFUSE, State.REFUSED, State.INSIDE
     )
     for column, number in (
         ("site", tables.site),
@@ -67,7 +67,7 @@ def take_apart(
         calls[column] = np.array(numbers, "<i4")[inverse] if numbers else 0
     _follow(calls, entered, records)
     issued = dict.fromkeys(
-        records["call"][records["kind"] == Kind.TOUCHED].tolist(), ""
+        records["call"][records["kind"] == RecordKind.TOUCHED].tolist(), ""
     )
     for call in issued:
         for site in entered["site"][entered["call"] == call]:
@@ -83,20 +83,20 @@ def _follow(calls: NDArray[Any], entered: Records, records: Records) -> None:
     lowest = int(entered["call"].min())
     row_of = np.full(int(entered["call"].max()) - lowest + 1, -1)
     row_of[entered["call"] - lowest] = np.arange(len(calls))
-    used = np.isin(records["kind"], (Kind.WAIT, Kind.HANDED))
+    used = np.isin(records["kind"], (RecordKind.WAIT, RecordKind.HANDED))
     calls["flags"][np.isin(entered["call"], records["call"][used])] &= ~UNUSED & 0xFF
     later = records[np.isin(records["kind"], list(_STATE_AFTER))]
     numbers = later["call"].astype(np.int64) - lowest
     known = (numbers >= 0) & (numbers < len(row_of))
     later, rows = later[known], row_of[numbers[known]]
     later, rows = later[rows >= 0], rows[rows >= 0]
-    states = np.zeros(max(Kind) + 1, np.uint8)
+    states = np.zeros(max(RecordKind) + 1, np.uint8)
     for kind, state in _STATE_AFTER.items():
         states[kind] = state
     calls["state"][rows] = states[later["kind"]]  # in order: the last one stays
     for kind, column in (
-        (Kind.WAIT, "wait_ns"),
-        (Kind.WOKE, "complete_ns"),
+        (RecordKind.WAIT, "wait_ns"),
+        (RecordKind.WOKE, "complete_ns"),
     ):
         of_kind = later["kind"] == kind
         calls[column][rows[of_kind]] = later["time_ns"][of_kind]
@@ -112,12 +112,12 @@ def _follow_backward(
     the number of the first call that was issued in that backward pass.
     """
     brackets = records[
-        np.isin(records["kind"], (Kind.BACKWARD_WAIT, Kind.BACKWARD_WOKE))
+        np.isin(records["kind"], (RecordKind.BACKWARD_WAIT, RecordKind.BACKWARD_WOKE))
     ]
     open_brackets: dict[int, int] = {}
     for record in brackets:
         thread, number = int(record["thread"]), int(record["call"]) - lowest
-        if record["kind"] == Kind.BACKWARD_WAIT:
+        if record["kind"] == RecordKind.BACKWARD_WAIT:
             open_brackets[thread] = number
             continue
         open_brackets.pop(thread, None)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from distdoctor.journal.folder import Comparison, Difference
+from distdoctor.journal.folder import Comparison, RunDifference
 from distdoctor.model.events import Event, Place
-from distdoctor.model.observed.comparison import (
+from distdoctor.model.observations.comparison import (
     RESUME,
     Compared,
     Unrepeated,
@@ -26,7 +26,7 @@ def as_comparison(
         begun=compared.begun,
         why=compared.why,
         differences=[
-            Difference(
+            RunDifference(
                 rank=one.rank,
                 step=one.step,
                 what=one.what,

@@ -43,7 +43,7 @@ from distdoctor.journal import (
     SUBSTITUTES_FILE,
     offset_of,
 )
-from distdoctor.model.observed.randomness import Drawn
+from distdoctor.model.observations.rng import Drawn
 
 SCHEMA = "distdoctor.record/1"
 
@@ -300,7 +300,7 @@ def read_children(folder: Path) -> list[InChild]:
     return told
 
 
-class Difference(msgspec.Struct, kw_only=True):
+class RunDifference(msgspec.Struct, kw_only=True):
     """How another run differed from this one in one thing; see `Unrepeated`."""
 
     rank: int
@@ -320,7 +320,7 @@ class Comparison(msgspec.Struct, kw_only=True):
     steps: int = 0
     begun: int = 0
     why: str = ""
-    differences: list[Difference] = []
+    differences: list[RunDifference] = []
 
 
 def read_comparison(folder: Path) -> Comparison | None:

@@ -23,7 +23,7 @@ from distdoctor.journal import (
     RECORD,
     RECORD_BYTES,
     RECORD_FIELDS,
-    Kind,
+    RecordKind,
 )
 from distdoctor.journal.reader import Header, JournalReader
 
@@ -140,7 +140,7 @@ def _has_joined(path: Path) -> bool:
     except JournalUnreadable:
         return False
     records = box.last()
-    told = records["spec"][records["kind"] == Kind.LIFE]
+    told = records["spec"][records["kind"] == RecordKind.LIFE]
     for number in np.unique(told).tolist():
         try:
             if json.loads(box.string(number))["what"] == "started":

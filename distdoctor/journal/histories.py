@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distdoctor.journal import TOUCHED_BY_STEP, Kind
-from distdoctor.journal.noted import read_note
+from distdoctor.journal import TOUCHED_BY_STEP, RecordKind
+from distdoctor.journal.notes_reader import read_note
 from distdoctor.journal.reader import JournalReader, Records
 from distdoctor.journal.texts import Tables
 from distdoctor.model.events import (
@@ -31,9 +31,15 @@ from distdoctor.model.events import (
     Unreduced,
     Wrapped,
 )
-from distdoctor.model.observed.handles import Awaited, step_of, step_text
+from distdoctor.model.observations.collectives import Awaited, step_of, step_text
 
-_TOLD = (Kind.LIFE, Kind.BATCH, Kind.THREAD_END, Kind.TOUCHED, Kind.NOTE)
+_TOLD = (
+    RecordKind.LIFE,
+    RecordKind.BATCH,
+    RecordKind.THREAD_END,
+    RecordKind.TOUCHED,
+    RecordKind.NOTE,
+)
 
 _DAMAGED = (ValueError, TypeError, KeyError, OverflowError, RecursionError)
 """What reading a note can end in whose text is not what we have written."""
@@ -61,15 +67,15 @@ def life_of(
     told = np.isin(records["kind"], _TOLD)
     for position in np.flatnonzero(told):
         record, calls = records[position], int(calls_so_far[position])
-        if record["kind"] == Kind.THREAD_END:
+        if record["kind"] == RecordKind.THREAD_END:
             ended = ThreadEnded(rank=rank, thread=int(record["thread"]))
             history.events.append((calls, ended))
             continue
-        if record["kind"] == Kind.BATCH:
+        if record["kind"] == RecordKind.BATCH:
             place = tables.place(box.string(int(record["site"])))
             history.batch(calls, record, place)
             continue
-        if record["kind"] == Kind.TOUCHED:
+        if record["kind"] == RecordKind.TOUCHED:
             touched = Touched(
                 rank=rank,
                 issued=tables.place(issued.get(int(record["call"]), "")),
@@ -79,7 +85,7 @@ def life_of(
             history.events.append((calls, touched))
             continue
         place = tables.place(box.string(int(record["site"])))
-        if record["kind"] == Kind.NOTE:
+        if record["kind"] == RecordKind.NOTE:
             history.note(calls, record, box, place)
             continue
         try:

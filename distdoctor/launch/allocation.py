@@ -11,7 +11,7 @@ import os
 import socket
 from collections.abc import Mapping
 
-from distdoctor.launch.source import LAUNCHER_VARIABLES, Source
+from distdoctor.launch.script_source import LAUNCHER_VARIABLES, ScriptSource
 
 _RANKS = frozenset(
     {
@@ -52,7 +52,7 @@ _REST = {
 _OF_SCHEDULERS = _RANKS | _SIZES | _REST.keys()
 
 
-def is_scheduled(source: Source) -> bool:
+def is_scheduled(source: ScriptSource) -> bool:
     """Whether a script must learn its rank from a scheduler.
 
     One that asks whether a scheduler is there can do without, if it also knows what a
@@ -63,7 +63,7 @@ def is_scheduled(source: Source) -> bool:
     return bool(source.demands & _RANKS) and not source.asks & _OF_SCHEDULERS
 
 
-def of_rank(source: Source, rank: int, world_size: int) -> dict[str, str]:
+def of_rank(source: ScriptSource, rank: int, world_size: int) -> dict[str, str]:
     """What the scheduler would tell a rank, of what the script reads."""
     told = dict.fromkeys(_RANKS, str(rank)) | dict.fromkeys(_SIZES, str(world_size))
     told |= _REST | _hosts(world_size)
@@ -73,7 +73,7 @@ def of_rank(source: Source, rank: int, world_size: int) -> dict[str, str]:
 
 
 def of_job(
-    source: Source, world_size: int, there: Mapping[str, str] = os.environ
+    source: ScriptSource, world_size: int, there: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
     """Variables that are the same for all ranks, that a script demands and lacks.
 
@@ -96,7 +96,7 @@ def of_job(
     return {name: value for name, value in told.items() if name in lacking}
 
 
-def meeting_point(source: Source) -> dict[str, str]:
+def meeting_point(source: ScriptSource) -> dict[str, str]:
     """Where ranks meet that no launcher tells it, and who do not say it themselves."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -13,10 +13,14 @@ from enum import StrEnum
 from pathlib import Path
 
 from distdoctor.errors import LaunchRefused
-from distdoctor.launch import together
+from distdoctor.launch import multi_command
 from distdoctor.launch.allocation import is_scheduled, meeting_point, of_rank
-from distdoctor.launch.arguments import gives_place, takes_rank, told
-from distdoctor.launch.source import LAUNCHER_VARIABLES, Source, read_source
+from distdoctor.launch.launcher_arguments import gives_place, takes_rank, told
+from distdoctor.launch.script_source import (
+    LAUNCHER_VARIABLES,
+    ScriptSource,
+    read_source,
+)
 
 _LOCAL_RANK = "${local_rank}"  # torchrun puts each rank's own in its place
 
@@ -52,8 +56,8 @@ def command_for(
         raise LaunchRefused(f"-n {ranks}: give the number of ranks, 1 or more")
     source = source_of(script)
     program = [sys.executable, str(script)]
-    if together.BETWEEN in arguments:
-        own = together.split(arguments)
+    if multi_command.BETWEEN in arguments:
+        own = multi_command.split(arguments)
         return _together("rank", [[*program, *part] for part in own])
     if launcher is Launcher.AUTO:
         launcher = _look_into(source, arguments)
@@ -69,7 +73,7 @@ def command_for(
     ]
 
 
-def source_of(script: Path) -> Source:
+def source_of(script: Path) -> ScriptSource:
     """What a script says of itself.
 
     Raises:
@@ -88,13 +92,13 @@ def given_command(command: Sequence[str]) -> list[str]:
     Raises:
         LaunchRefused: There is no such program.
     """
-    if together.BETWEEN in command:
-        return _together("command", [*map(_found, together.split(command))])
+    if multi_command.BETWEEN in command:
+        return _together("command", [*map(_found, multi_command.split(command))])
     return _found(command)
 
 
 def _found(command: Sequence[str]) -> list[str]:
-    variables, command = together.settings(command)
+    variables, command = multi_command.settings(command)
     if not command:
         raise LaunchRefused("there are only variables: give a program after them")
     if variables:
@@ -110,9 +114,9 @@ def _found(command: Sequence[str]) -> list[str]:
 
 def script_in(command: Sequence[str]) -> str:
     """The Python files a command runs, as the reader knows the job."""
-    commands = together.split(command)
+    commands = multi_command.split(command)
     words = (word for one in commands for word in one[1:] if word.endswith(".py"))
-    if together.BETWEEN not in command:
+    if multi_command.BETWEEN not in command:
         return next(words, Path(command[0]).name)
     return ", ".join(dict.fromkeys(words)) or f"{len(commands)} commands"
 
@@ -120,7 +124,7 @@ def script_in(command: Sequence[str]) -> str:
 def starts_torchrun(command: Sequence[str]) -> bool:
     """Whether a command is torchrun, by any of its names."""
     words = list(command[:4])
-    if together.__file__ in words:
+    if multi_command.__file__ in words:
         return False
     return TORCHRUN in words or any(Path(word).name == "torchrun" for word in words)
 
@@ -132,12 +136,12 @@ def rank_count(command: Sequence[str], asked: int) -> int:
         command: As `command_for` gives it.
         asked: How many it was asked for.
     """
-    if together.__file__ in command:
-        return command.count(together.BETWEEN) + 1
+    if multi_command.__file__ in command:
+        return command.count(multi_command.BETWEEN) + 1
     return asked if starts_torchrun(command) else 0
 
 
-def _look_into(source: Source, arguments: Sequence[str]) -> Launcher:
+def _look_into(source: ScriptSource, arguments: Sequence[str]) -> Launcher:
     """How a script wants to be started, by what it sets, reads and takes.
 
     One that both sets and asks plays a rank if it starts others, and otherwise only has
@@ -154,7 +158,7 @@ def _look_into(source: Source, arguments: Sequence[str]) -> Launcher:
 
 
 def _by_hand(
-    source: Source, program: list[str], arguments: Sequence[str], ranks: int
+    source: ScriptSource, program: list[str], arguments: Sequence[str], ranks: int
 ) -> list[str]:
     """One command per rank, each told who it is as a person or a scheduler would."""
     meeting = meeting_point(source)
@@ -169,5 +173,5 @@ def _by_hand(
 
 def _together(label: str, commands: Sequence[Sequence[str]]) -> list[str]:
     """The command that runs these at once."""
-    words = [word for command in commands for word in (together.BETWEEN, *command)]
-    return [sys.executable, together.__file__, label, *words[1:]]
+    words = [word for command in commands for word in (multi_command.BETWEEN, *command)]
+    return [sys.executable, multi_command.__file__, label, *words[1:]]

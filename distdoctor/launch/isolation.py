@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from distdoctor.launch.together import BETWEEN
+from distdoctor.launch.multi_command import BETWEEN
 
 _REMOTE = {"srun", "mpirun", "mpiexec", "horovodrun", "ssh", "pdsh", "ray", "jsrun"}
 

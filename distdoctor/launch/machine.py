@@ -18,7 +18,7 @@ from distdoctor.launch.machine_limits import limits
 from distdoctor.launch.machine_network import network
 from distdoctor.launch.machine_torch import DEADLINE_S, torch_conditions
 from distdoctor.launch.machine_tracing import tracing
-from distdoctor.model.condition import Condition, State
+from distdoctor.model.machine_condition import MachineCondition, MachineState
 
 LAUNCHERS = ("torchrun", "mpirun", "srun", "deepspeed", "accelerate", "horovodrun")
 
@@ -26,7 +26,9 @@ RANK_BYTES = 400 << 20
 """Memory of a rank with a small model. Source: measured, torch 2.13 on CPU: 305 MiB."""
 
 
-def conditions(records: Path, deadline_s: float = DEADLINE_S) -> Iterator[Condition]:
+def conditions(
+    records: Path, deadline_s: float = DEADLINE_S
+) -> Iterator[MachineCondition]:
     """All that is known of this machine, the most important first.
 
     Args:
@@ -43,23 +45,27 @@ def conditions(records: Path, deadline_s: float = DEADLINE_S) -> Iterator[Condit
     yield room(records)
 
 
-def launcher(name: str) -> Condition:
+def launcher(name: str) -> MachineCondition:
     """Whether a program that starts ranks is there."""
     path = shutil.which(name)
     if path is not None:
-        return Condition(name, State.OK, path)
-    return Condition(name, State.ABSENT, "not on PATH", "only jobs it starts need it")
+        return MachineCondition(name, MachineState.OK, path)
+    return MachineCondition(
+        name, MachineState.ABSENT, "not on PATH", "only jobs it starts need it"
+    )
 
 
-def cores() -> Condition:
+def cores() -> MachineCondition:
     """How many processors this process may use."""
     number = len(os.sched_getaffinity(0))
     if number > 1:
-        return Condition("cores", State.OK, str(number))
-    return Condition("cores", State.LIMITS, "1", "ranks take turns: all is slow")
+        return MachineCondition("cores", MachineState.OK, str(number))
+    return MachineCondition(
+        "cores", MachineState.LIMITS, "1", "ranks take turns: all is slow"
+    )
 
 
-def memory(available: int) -> Condition:
+def memory(available: int) -> MachineCondition:
     """Whether several ranks fit into memory.
 
     Args:
@@ -68,23 +74,25 @@ def memory(available: int) -> Condition:
     ranks = available // RANK_BYTES
     found = f"{available >> 20} MiB available"
     if ranks >= 4:
-        return Condition("memory", State.OK, f"{found}: {ranks} small ranks fit")
-    return Condition(
+        return MachineCondition(
+            "memory", MachineState.OK, f"{found}: {ranks} small ranks fit"
+        )
+    return MachineCondition(
         "memory",
-        State.LIMITS,
+        MachineState.LIMITS,
         found,
         f"room for some {ranks} ranks of {RANK_BYTES >> 20} MiB each",
         "end other programs, or check with fewer ranks (-n)",
     )
 
 
-def room(records: Path) -> Condition:
+def room(records: Path) -> MachineCondition:
     """Whether the records of a run have room."""
     there = next(path for path in (records, *records.parents) if path.is_dir())
     if not os.access(there, os.W_OK):
-        return Condition(
+        return MachineCondition(
             "records",
-            State.LIMITS,
+            MachineState.LIMITS,
             f"{there} is not writable",
             "a run has nowhere to be recorded",
             "give a folder with --record, or set XDG_CACHE_HOME",
@@ -93,10 +101,12 @@ def room(records: Path) -> Condition:
     ranks = max(0, free // DEFAULT_BYTES - 1)
     found = f"{free >> 20} MiB free at {there}"
     if ranks >= 8:
-        return Condition("records", State.OK, f"{found}: {ranks} ranks fit")
-    return Condition(
+        return MachineCondition(
+            "records", MachineState.OK, f"{found}: {ranks} ranks fit"
+        )
+    return MachineCondition(
         "records",
-        State.LIMITS,
+        MachineState.LIMITS,
         found,
         f"room for {ranks} ranks of {DEFAULT_BYTES >> 20} MiB each",
         "give another folder with --record, or make room",

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from distdoctor.model.condition import Condition, State
+from distdoctor.model.machine_condition import MachineCondition, MachineState
 
 SHARED_BYTES = 512 << 20
 """Below this, workers of data loaders may not find room for their batches.
@@ -27,7 +27,7 @@ PROCESSES = 2048
 Limits = tuple[int, int]  # soft, hard
 
 
-def limits() -> Iterator[Condition]:
+def limits() -> Iterator[MachineCondition]:
     """Shared memory, open files, processes, locked memory."""
     yield shared_memory(Path("/dev/shm"))  # noqa: S108 - where POSIX keeps it
     yield open_files(resource.getrlimit(resource.RLIMIT_NOFILE))
@@ -35,59 +35,63 @@ def limits() -> Iterator[Condition]:
     yield locked_memory(resource.getrlimit(resource.RLIMIT_MEMLOCK))
 
 
-def shared_memory(mount: Path) -> Condition:
+def shared_memory(mount: Path) -> MachineCondition:
     """Where workers of data loaders hand over their batches."""
     name = str(mount)
     try:
         size = shutil.disk_usage(mount)
     except OSError as error:
-        return Condition(
+        return MachineCondition(
             name,
-            State.ABSENT,
+            MachineState.ABSENT,
             f"{error.strerror}",
             "data loaders with workers fail",
             f"mount a tmpfs at {mount}, or use num_workers=0",
         )
     found = f"{size.total >> 20} MiB, {size.free >> 20} free"
     if size.free >= SHARED_BYTES:
-        return Condition(name, State.OK, found)
-    return Condition(
+        return MachineCondition(name, MachineState.OK, found)
+    return MachineCondition(
         name,
-        State.LIMITS,
+        MachineState.LIMITS,
         found,
         "workers of data loaders, and NCCL, die of a bus error when it is full",
         "start the container with --shm-size=8g (or --ipc=host), or remove old files",
     )
 
 
-def open_files(limit: Limits) -> Condition:
+def open_files(limit: Limits) -> MachineCondition:
     """How many files and sockets a process may have."""
     return _counted("open files", limit, OPEN_FILES, "-n", "sockets of many ranks")
 
 
-def processes(limit: Limits) -> Condition:
+def processes(limit: Limits) -> MachineCondition:
     """How many processes and threads the user may have."""
     what = "ranks, their threads and their workers"
     return _counted("processes", limit, PROCESSES, "-u", what)
 
 
-def _counted(name: str, limit: Limits, enough: int, flag: str, what: str) -> Condition:
+def _counted(
+    name: str, limit: Limits, enough: int, flag: str, what: str
+) -> MachineCondition:
     soft, hard = limit
     if soft == resource.RLIM_INFINITY or soft >= enough:
-        return Condition(name, State.OK, _told(soft))
+        return MachineCondition(name, MachineState.OK, _told(soft))
     more = hard == resource.RLIM_INFINITY or hard >= enough
     cure = f"ulimit {flag} {enough}" if more else "ask for a higher hard limit"
-    return Condition(name, State.LIMITS, f"{soft}", f"may be too few for {what}", cure)
+    return MachineCondition(
+        name, MachineState.LIMITS, f"{soft}", f"may be too few for {what}", cure
+    )
 
 
-def locked_memory(limit: Limits) -> Condition:
+def locked_memory(limit: Limits) -> MachineCondition:
     """How much memory may be locked, which RDMA needs."""
     soft, _ = limit
     if soft == resource.RLIM_INFINITY:
-        return Condition("locked memory", State.OK, "unlimited")
-    return Condition(
+        return MachineCondition("locked memory", MachineState.OK, "unlimited")
+    return MachineCondition(
         "locked memory",
-        State.LIMITS,
+        MachineState.LIMITS,
         f"{soft >> 10} KiB",
         "RDMA (InfiniBand, RoCE) fails; nothing else minds",
         "ulimit -l unlimited, if the cluster has RDMA",

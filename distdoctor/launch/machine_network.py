@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 
 import psutil
 
-from distdoctor.model.condition import Condition, State
+from distdoctor.model.machine_condition import MachineCondition, MachineState
 
 RESOLVE_S = 5.0
 """Longer than that, every rank waits at each start. A name server may take minutes."""
@@ -18,7 +18,7 @@ RESOLVE_S = 5.0
 _IN_HOSTS = "add the name to /etc/hosts, or set GLOO_SOCKET_IFNAME=lo"
 
 
-def network() -> Iterator[Condition]:
+def network() -> Iterator[MachineCondition]:
     """Name of the host, ports of the loopback, the interface for gloo."""
     name = socket.gethostname()
     yield host_name(name, _resolve)
@@ -29,7 +29,7 @@ def network() -> Iterator[Condition]:
 
 def host_name(
     name: str, resolve: Callable[[str], str], deadline_s: float = RESOLVE_S
-) -> Condition:
+) -> MachineCondition:
     """Whether the host's own name leads to an address; gloo asks for it.
 
     Args:
@@ -52,18 +52,22 @@ def host_name(
         address = answer.get(timeout=deadline_s)
     except queue.Empty:
         found = f"{name}: no answer in {deadline_s:.0f} s"
-        return Condition("host name", State.LIMITS, found, means, _IN_HOSTS)
+        return MachineCondition(
+            "host name", MachineState.LIMITS, found, means, _IN_HOSTS
+        )
     if isinstance(address, OSError):
         found = f"{name} has no address ({address.strerror or address})"
-        return Condition("host name", State.LIMITS, found, means, _IN_HOSTS)
-    return Condition("host name", State.OK, f"{name} is {address}")
+        return MachineCondition(
+            "host name", MachineState.LIMITS, found, means, _IN_HOSTS
+        )
+    return MachineCondition("host name", MachineState.OK, f"{name} is {address}")
 
 
 def _resolve(name: str) -> str:
     return str(socket.getaddrinfo(name, None)[0][4][0])
 
 
-def loopback(host: str = "127.0.0.1") -> Condition:
+def loopback(host: str = "127.0.0.1") -> MachineCondition:
     """Whether a port of the loopback can be opened and reached."""
     try:
         with socket.create_server((host, 0)) as server:
@@ -72,18 +76,20 @@ def loopback(host: str = "127.0.0.1") -> Condition:
             with socket.create_connection((host, port), RESOLVE_S):
                 server.accept()[0].close()
     except OSError as error:
-        return Condition(
+        return MachineCondition(
             "loopback",
-            State.ABSENT,
+            MachineState.ABSENT,
             f"{host}: {error.strerror or error}",
             "ranks of one machine cannot meet",
             "bring the interface lo up, and let processes open ports on it",
             needed=True,
         )
-    return Condition("loopback", State.OK, f"ports of {host} open", needed=True)
+    return MachineCondition(
+        "loopback", MachineState.OK, f"ports of {host} open", needed=True
+    )
 
 
-def interface(wanted: str, there: Collection[str]) -> Condition:
+def interface(wanted: str, there: Collection[str]) -> MachineCondition:
     """Which interface gloo uses.
 
     Args:
@@ -92,13 +98,17 @@ def interface(wanted: str, there: Collection[str]) -> Condition:
     """
     name = "gloo interface"
     if not wanted:
-        return Condition(name, State.OK, "that of the host name's address")
+        return MachineCondition(
+            name, MachineState.OK, "that of the host name's address"
+        )
     missing = [each for each in wanted.split(",") if each not in there]
     if not missing:
-        return Condition(name, State.OK, f"{wanted}, by GLOO_SOCKET_IFNAME")
-    return Condition(
+        return MachineCondition(
+            name, MachineState.OK, f"{wanted}, by GLOO_SOCKET_IFNAME"
+        )
+    return MachineCondition(
         name,
-        State.LIMITS,
+        MachineState.LIMITS,
         f"GLOO_SOCKET_IFNAME={wanted}, and {', '.join(missing)} is not here",
         "gloo fails at the start of every rank",
         f"unset it, or name one of {', '.join(sorted(there))}",

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from distdoctor.model.condition import Condition, State
+from distdoctor.model.machine_condition import MachineCondition, MachineState
 
 DEADLINE_S = 90.0
 """For torch to be imported and gloo to be tried; over 30 s were seen on a busy box."""
@@ -62,7 +62,7 @@ print("\\nFACTS" + json.dumps(facts), flush=True)
 """
 
 
-def torch_conditions(deadline_s: float) -> Iterator[Condition]:
+def torch_conditions(deadline_s: float) -> Iterator[MachineCondition]:
     """torch, its backends, the GPUs it sees, and Horovod beside it."""
     facts, why = ask_torch(deadline_s)
     yield release(facts, why)
@@ -95,12 +95,12 @@ def ask_torch(deadline_s: float, program: str = _ASK) -> tuple[dict[str, Any], s
     return {}, said[-1] if said else f"Python left with {done.returncode}"
 
 
-def release(facts: Mapping[str, Any], why: str) -> Condition:
+def release(facts: Mapping[str, Any], why: str) -> MachineCondition:
     """Which torch there is, and whether the probes know it."""
     if "torch" not in facts:
-        return Condition(
+        return MachineCondition(
             "torch",
-            State.ABSENT,
+            MachineState.ABSENT,
             why,
             f"nothing can be checked with {sys.executable}",
             "install torch into the environment that distdoctor runs in",
@@ -115,11 +115,11 @@ def release(facts: Mapping[str, Any], why: str) -> Condition:
     found = f"{version}, built {built}"
     number = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if TESTED[0] <= number <= TESTED[1]:
-        return Condition("torch", State.OK, found, needed=True)
+        return MachineCondition("torch", MachineState.OK, found, needed=True)
     first, last = (".".join(map(str, tested)) for tested in TESTED)
-    return Condition(
+    return MachineCondition(
         "torch",
-        State.LIMITS,
+        MachineState.LIMITS,
         found,
         f"distdoctor was tried with {first} to {last}: what it says may be wrong",
         f"use a release from {first} to {last}",
@@ -127,43 +127,45 @@ def release(facts: Mapping[str, Any], why: str) -> Condition:
     )
 
 
-def gloo(facts: Mapping[str, Any]) -> Condition:
+def gloo(facts: Mapping[str, Any]) -> MachineCondition:
     """Whether ranks can meet on the CPU; it was tried with one."""
     if not facts.get("has_gloo"):
-        return Condition(
+        return MachineCondition(
             "gloo",
-            State.ABSENT,
+            MachineState.ABSENT,
             "this torch was built without it",
             "ranks cannot meet on the CPU",
             "install a torch with torch.distributed, such as those of pytorch.org",
             needed=True,
         )
     if failure := facts["gloo"]:
-        return Condition(
+        return MachineCondition(
             "gloo",
-            State.ABSENT,
+            MachineState.ABSENT,
             failure,
             "ranks cannot meet on the CPU",
             "see the host name and the gloo interface below; GLOO_SOCKET_IFNAME=lo "
             "keeps it on this machine",
             needed=True,
         )
-    return Condition("gloo", State.OK, "a group of one rank met", needed=True)
+    return MachineCondition(
+        "gloo", MachineState.OK, "a group of one rank met", needed=True
+    )
 
 
-def nccl(facts: Mapping[str, Any]) -> Condition:
+def nccl(facts: Mapping[str, Any]) -> MachineCondition:
     """Whether torch has NCCL."""
     if facts.get("nccl"):
-        return Condition("NCCL", State.OK, str(facts["nccl"]))
-    return Condition(
+        return MachineCondition("NCCL", MachineState.OK, str(facts["nccl"]))
+    return MachineCondition(
         "NCCL",
-        State.ABSENT,
+        MachineState.ABSENT,
         "this torch was built without it",
         "what only NCCL does cannot be seen here",
     )
 
 
-def gpus(facts: Mapping[str, Any], *, driver: bool) -> Condition:
+def gpus(facts: Mapping[str, Any], *, driver: bool) -> MachineCondition:
     """The GPUs that torch can use.
 
     Args:
@@ -171,22 +173,26 @@ def gpus(facts: Mapping[str, Any], *, driver: bool) -> Condition:
         driver: The machine has NVIDIA's tools, and so most likely a GPU.
     """
     if failure := facts.get("gpu_error"):
-        return Condition("GPUs", State.LIMITS, failure, "torch cannot use them")
+        return MachineCondition(
+            "GPUs", MachineState.LIMITS, failure, "torch cannot use them"
+        )
     seen = list(facts.get("gpus", ()))
     if seen:
-        return Condition(
-            "GPUs", State.OK, f"{len(seen)}: {', '.join(sorted(set(seen)))}"
+        return MachineCondition(
+            "GPUs", MachineState.OK, f"{len(seen)}: {', '.join(sorted(set(seen)))}"
         )
     found, cure = "torch sees none", ""
     if driver:
         found += ", though nvidia-smi is here"
         cure = "install a torch built for CUDA, if there is a GPU"
-    return Condition("GPUs", State.ABSENT, found, "ranks run on the CPU", cure)
+    return MachineCondition(
+        "GPUs", MachineState.ABSENT, found, "ranks run on the CPU", cure
+    )
 
 
-def horovod(facts: Mapping[str, Any]) -> Condition:
+def horovod(facts: Mapping[str, Any]) -> MachineCondition:
     """Whether Horovod is installed."""
     if version := facts.get("horovod"):
-        return Condition("horovod", State.OK, str(version))
+        return MachineCondition("horovod", MachineState.OK, str(version))
     means = "jobs that import it cannot be checked here"
-    return Condition("horovod", State.ABSENT, "not installed", means)
+    return MachineCondition("horovod", MachineState.ABSENT, "not installed", means)

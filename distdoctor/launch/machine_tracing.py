@@ -8,26 +8,26 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from distdoctor.launch.stacks import find_py_spy
-from distdoctor.model.condition import Condition, State
+from distdoctor.model.machine_condition import MachineCondition, MachineState
 
 _DEADLINE_S = 10.0
 _WITHOUT = "stacks of ranks come by a signal, without local variables"
 _SLEEPER = "print(flush=True); import time; time.sleep(30)"
 
 
-def tracing() -> Iterator[Condition]:
+def tracing() -> Iterator[MachineCondition]:
     """py-spy, and what it was allowed to do with a process of our own."""
     py_spy = find_py_spy()
     yield program(py_spy)
     yield permission(traced(py_spy), scope(Path("/proc/sys/kernel/yama/ptrace_scope")))
 
 
-def program(py_spy: str | None) -> Condition:
+def program(py_spy: str | None) -> MachineCondition:
     """Whether py-spy is there."""
     if py_spy is not None:
-        return Condition("py-spy", State.OK, py_spy)
-    return Condition(
-        "py-spy", State.ABSENT, "not installed", _WITHOUT, "pip install py-spy"
+        return MachineCondition("py-spy", MachineState.OK, py_spy)
+    return MachineCondition(
+        "py-spy", MachineState.ABSENT, "not installed", _WITHOUT, "pip install py-spy"
     )
 
 
@@ -68,14 +68,20 @@ def scope(file: Path) -> str:
         return ""
 
 
-def permission(allowed: bool | None, yama: str) -> Condition:
+def permission(allowed: bool | None, yama: str) -> MachineCondition:
     """Whether the kernel lets processes be traced."""
     found = f"kernel.yama.ptrace_scope is {yama}" if yama else "no Yama"
     if allowed:
-        return Condition("ptrace", State.OK, f"a process was traced; {found}")
+        return MachineCondition(
+            "ptrace", MachineState.OK, f"a process was traced; {found}"
+        )
     if allowed is None:
-        return Condition("ptrace", State.LIMITS, f"not tried; {found}", _WITHOUT)
+        return MachineCondition(
+            "ptrace", MachineState.LIMITS, f"not tried; {found}", _WITHOUT
+        )
     cure = "in a container: start it with --cap-add=SYS_PTRACE"
     if yama not in {"", "0"}:
         cure = f"sysctl kernel.yama.ptrace_scope=0; {cure}"
-    return Condition("ptrace", State.LIMITS, f"refused; {found}", _WITHOUT, cure)
+    return MachineCondition(
+        "ptrace", MachineState.LIMITS, f"refused; {found}", _WITHOUT, cure
+    )

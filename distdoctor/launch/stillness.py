@@ -12,7 +12,7 @@ from contextlib import suppress
 import psutil
 
 from distdoctor.journal.folder import Still
-from distdoctor.launch.pulse import Pulse, Rank
+from distdoctor.launch.progress import Progress, RankProgress
 
 _CALM_S = 1.0  # of quiet, before the processor time of the ranks is first taken
 _IDLE_SHARE = 0.1  # of a core; who waits for a file or a store asks now and then
@@ -21,7 +21,7 @@ _IDLE_SHARE = 0.1  # of a core; who waits for a file or a store asks now and the
 class Stillness:
     """Watches the ranks of a pulse, several times a second; cheap while they move."""
 
-    def __init__(self, pulse: Pulse) -> None:
+    def __init__(self, pulse: Progress) -> None:
         self._pulse = pulse
         self._steps: tuple[int, ...] = ()
         self._since_ns = 0  # of the last thing that any rank did
@@ -58,14 +58,14 @@ class Stillness:
     def _quiet_s(self) -> float:
         return (time.monotonic_ns() - self._since_ns) / 1e9
 
-    def _is_idle(self, rank: Rank) -> bool:
+    def _is_idle(self, rank: RankProgress) -> bool:
         began_ns, before_s = self._cpu_s.get(rank.pid, (0, 0.0))
         if not began_ns:
             return False
         now_ns, used_s = self._used(rank)
         return used_s - before_s < _IDLE_SHARE * (now_ns - began_ns) / 1e9
 
-    def _used(self, rank: Rank) -> tuple[int, float]:
+    def _used(self, rank: RankProgress) -> tuple[int, float]:
         """The time, and the processor time of a rank and of what it started."""
         used_s = 0.0
         with suppress(psutil.Error):

@@ -30,10 +30,10 @@ from distdoctor.journal import (
 )
 from distdoctor.journal import folder as record
 from distdoctor.journal.folder import Manifest
-from distdoctor.launch.memory import OutOfMemoryKills
-from distdoctor.launch.muster import Muster, may_become_rank
-from distdoctor.launch.tree import ProcessTree
-from distdoctor.launch.vigil import Stop, Vigil
+from distdoctor.launch.oom_kills import OutOfMemoryKills
+from distdoctor.launch.process_tree import ProcessTree
+from distdoctor.launch.rank_arrival import RankArrival, may_become_rank
+from distdoctor.launch.watchdog import Stop, Watchdog
 from distdoctor.probes import NEEDLE
 
 POLL_S = 0.02  # shorter ones take the ranks' time where processors are few
@@ -53,7 +53,7 @@ _RANKS_MARK = re.compile(rb"^\[\w+\]: ?")
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class JobProgress:
     """How the job stands, for one live line."""
 
     seconds: float
@@ -68,7 +68,7 @@ class Audience(Protocol):
     def output(self, stream: str, line: bytes) -> None:
         """A line of the job's "stdout" or "stderr", as it is."""
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: JobProgress) -> None:
         """How it stands; several times a second."""
 
 
@@ -132,9 +132,9 @@ class _Supervisor:
             ranks=plan.ranks,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
         )
-        self.vigil = Vigil(plan.folder, self.manifest, alone=plan.alone)
+        self.vigil = Watchdog(plan.folder, self.manifest, alone=plan.alone)
         self.pulse = self.vigil.pulse
-        self.muster = Muster()
+        self.muster = RankArrival()
         self.kills = OutOfMemoryKills()
         self.begun = self.vigil.begun
 
@@ -231,7 +231,7 @@ class _Supervisor:
     def _tell(self, now: float) -> None:
         ranks = self.pulse.ranks.values()
         self.audience.progress(
-            Progress(
+            JobProgress(
                 seconds=now - self.begun,
                 ranks=len(ranks),
                 alive=len(self.pulse.living()),

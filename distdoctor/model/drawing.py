@@ -62,7 +62,7 @@ manual, in a test and in a report:
     busy=40@train.py:9      seen there for 40 s, moving nowhere
     read(samples=0-3+7,steps=2)@train.py:9    an observation: its kind in small letters,
                             its fields where they are not what they are by default;
-                            see distdoctor.model.observed
+                            see distdoctor.model.observations
     .                       nothing; keeps the columns in line
     ?                       alone on its line: the rank left no journal
 
@@ -111,7 +111,7 @@ from distdoctor.model.events import (
     Wrapped,
 )
 from distdoctor.model.layers import LAYERS
-from distdoctor.model.observed import words
+from distdoctor.model.observations import drawing_syntax
 from distdoctor.model.operations import CODE_OF, OPERATIONS, REDUCE_OPS, Operation
 from distdoctor.model.run import Run
 
@@ -262,8 +262,8 @@ def _event(rank: int, word: str, number: int, ordinals: dict[str, int]) -> Event
             return _LIFE[name](rank, match["value"] or "", mark, place)
         if name in CODE_OF and match["value"] is None:
             return _call(rank, match, place, ordinals)
-        if name in words.KINDS and match["value"] is None and not mark:
-            return words.read(name, match["tensors"] or "", rank, place)
+        if name in drawing_syntax.KINDS and match["value"] is None and not mark:
+            return drawing_syntax.read(name, match["tensors"] or "", rank, place)
     except (ValueError, KeyError):
         pass
     raise SketchError(number, word, "is no event; see distdoctor.model.drawing")
@@ -417,7 +417,7 @@ def _wrapped(value: str) -> dict[str, Any]:
     return {
         "how": how,
         "parameters": tuple(filter(None, names.split("+"))),
-        "ranks": words.runs(ranks),
+        "ranks": drawing_syntax.runs(ranks),
     }
 
 
@@ -464,7 +464,11 @@ def _word(event: Event, places: bool) -> str:
             sent = f">{given}" if given else ""
             return f"{fault}={address}{sent}{where}{'' if mended else '...'}"
         case Wrapped(how=how, parameters=parameters, ranks=ranks):
-            told = f"{how}:{'+'.join(parameters)}:{words.as_runs(ranks)}".rstrip(":")
+            told = (
+                f"{how}:{'+'.join(parameters)}:{drawing_syntax.as_runs(ranks)}".rstrip(
+                    ":"
+                )
+            )
             return f"wrap={told}{where}"
         case Misplaced(device=device):
             return f"misplaced={device}{where}"
@@ -494,7 +498,7 @@ def _word(event: Event, places: bool) -> str:
         case Busy(seconds=seconds):
             return f"busy={seconds:g}@{event.place}"
         case Observation():
-            return f"{words.write(event)}{where}"
+            return f"{drawing_syntax.write(event)}{where}"
 
 
 def _call_word(call: Call, where: str) -> str:

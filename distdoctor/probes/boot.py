@@ -17,14 +17,15 @@ from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
 from distdoctor.journal import OWNER_VARIABLE
-from distdoctor.probes import settings_seen, tracebacks
+from distdoctor.probes.call_sites import call_site, is_users
+from distdoctor.probes.comparison.file_backup import keep_files
+from distdoctor.probes.environment import settings
+from distdoctor.probes.failures import tracebacks
 from distdoctor.probes.harmless import harmless
-from distdoctor.probes.importing import AroundImports, Load
-from distdoctor.probes.randomness import seeds
+from distdoctor.probes.import_hooks import AroundImports, Load
 from distdoctor.probes.recorder import RECORDER, interpreter_ends
-from distdoctor.probes.saving.keeping import keep_files
-from distdoctor.probes.settings import watch_settings
-from distdoctor.probes.sites import call_site, is_users
+from distdoctor.probes.rendezvous.address_variables import watch_settings
+from distdoctor.probes.rng import seeds
 
 
 def start() -> None:
@@ -35,7 +36,7 @@ def start() -> None:
     keep_files()
     harmless(watch_settings)()
     harmless(seeds.watch)()
-    harmless(settings_seen.watch_arguments)()
+    harmless(settings.watch_arguments)()
     atexit.register(interpreter_ends)
     if "traceback" in sys.modules:
         harmless(tracebacks.watch_printing)(sys.modules["traceback"])
@@ -198,25 +199,25 @@ def _multiprocessing(module: ModuleType) -> None:
 
 
 def _torch(_module: ModuleType) -> None:
-    from distdoctor.probes import stand_ins
+    from distdoctor.probes import gpu_emulation
 
-    stand_ins.install()  # first: the other probes go around what it puts in place
-    from distdoctor.probes import life
+    gpu_emulation.install()  # first: the other probes go around what it puts in place
+    from distdoctor.probes import lifecycle
 
-    life.install()
+    lifecycle.install()
 
 
 def _fsdp(module: ModuleType) -> None:
-    from distdoctor.probes import life, stand_ins
+    from distdoctor.probes import gpu_emulation, lifecycle
 
-    stand_ins.watch_fsdp(module)
-    life.watch_fsdp(module)
+    gpu_emulation.watch_fsdp(module)
+    lifecycle.watch_fsdp(module)
 
 
 def _safetensors(module: ModuleType) -> None:
-    from distdoctor.probes.saving import checkpoints
+    from distdoctor.probes.checkpoints import checkpoint_io
 
-    checkpoints.watch_safetensors(module)
+    checkpoint_io.watch_safetensors(module)
 
 
 def _dynamo(rules: ModuleType) -> None:

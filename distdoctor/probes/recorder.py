@@ -22,10 +22,10 @@ from distdoctor.journal import (
     OWNER_VARIABLE,
     STACK_SIGNAL_FROM_LAST,
     SUBSTITUTES_FILE,
-    Kind,
+    RecordKind,
 )
 from distdoctor.journal.writer import JournalWriter
-from distdoctor.probes import harmless, sites
+from distdoctor.probes import call_sites, harmless
 
 if TYPE_CHECKING:
     from distdoctor.journal.notes import NotesWriter
@@ -47,7 +47,7 @@ class _Goodbye:
     def __del__(self) -> None:
         with suppress(Exception):
             if RECORDER.writer is not None:
-                RECORDER.writer.put(Kind.THREAD_END, self._thread)
+                RECORDER.writer.put(RecordKind.THREAD_END, self._thread)
 
 
 class Recorder:
@@ -199,7 +199,10 @@ class Recorder:
             return
         text = json.dumps({"what": what, **details})
         self.writer.put(
-            Kind.LIFE, self.thread(), spec=self.intern(text), site=self.intern(site)
+            RecordKind.LIFE,
+            self.thread(),
+            spec=self.intern(text),
+            site=self.intern(site),
         )
 
     def observe(self, observation: Observation, site: str = "") -> None:
@@ -222,7 +225,7 @@ class Recorder:
                 self._notes = NotesWriter(self.writer.path)
             begin, size = self._notes.add(observation)
         self.writer.put(
-            Kind.NOTE, self.thread(), signature=begin, ordinal=size, site=number
+            RecordKind.NOTE, self.thread(), signature=begin, ordinal=size, site=number
         )
 
     def failure(
@@ -254,17 +257,17 @@ class Recorder:
             "fail",
             error=type(error).__name__,
             message=str(error)[:500],
-            site=sites.error_site(traceback),
+            site=call_sites.error_site(traceback),
             fatal=fatal,
             caught=caught,
             spawned=self.spawned,
-            secondary=sites.is_peers_fault(error, traceback),
+            secondary=call_sites.is_peers_fault(error, traceback),
         )
 
     def exit_of(self, pid: int, status: int) -> None:
         """Write how a child of this process ended; negative: minus the signal."""
         note = {"pid": pid, "status": status, "by": os.getpid()}
-        self.append(EXITS_FILE, {**note, "site": sites.asking_site()})
+        self.append(EXITS_FILE, {**note, "site": call_sites.asking_site()})
 
     def substituted(self, kind: str) -> None:
         """Write, once, that something took the place of CUDA.

@@ -14,11 +14,11 @@ import pytest
 from distdoctor.pytest_plugin import fixtures
 
 if TYPE_CHECKING:
-    from distdoctor.pytest_plugin.lanes import Lanes
+    from distdoctor.pytest_plugin.scheduler import Scheduler
 
 pytest_plugins = ("distdoctor.pytest_plugin.scripts",)
 
-_LANES: pytest.StashKey[Lanes] = pytest.StashKey()
+_LANES: pytest.StashKey[Scheduler] = pytest.StashKey()
 
 _MARKERS = (
     "ranks(n, backend='gloo', device='cpu', timeout=None, lane='auto'): run the test "
@@ -68,7 +68,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make a test of each number of ranks, where a list of them is given."""
     if metafunc.definition.get_closest_marker("ranks") is None:
         return
-    from distdoctor.pytest_plugin.orders import PARAMETER, MarkerWrong, sizes_of
+    from distdoctor.pytest_plugin.rank_orders import PARAMETER, MarkerWrong, sizes_of
 
     try:
         sizes = sizes_of(metafunc.definition)
@@ -88,16 +88,16 @@ def pytest_runtest_protocol(
     if fixtures.is_rank(config) or item.get_closest_marker("ranks") is None:
         return None
     if _LANES not in config.stash:
-        from distdoctor.pytest_plugin.lanes import Lanes
+        from distdoctor.pytest_plugin.scheduler import Scheduler
 
-        config.stash[_LANES] = Lanes(config, _largest(item.session))
+        config.stash[_LANES] = Scheduler(config, _largest(item.session))
     config.stash[_LANES].run(item, nextitem)
     return True
 
 
 def _largest(session: pytest.Session) -> int:
     """The most ranks that a test of the session asks for."""
-    from distdoctor.pytest_plugin.orders import ranks_of
+    from distdoctor.pytest_plugin.rank_orders import ranks_of
 
     return max(map(ranks_of, session.items), default=1)
 

@@ -28,8 +28,8 @@ from distdoctor.journal import (
     SIZE_VARIABLE,
     SUPERVISOR_VARIABLE,
 )
-from distdoctor.launch.guard import Guard
-from distdoctor.launch.tree import is_alive, send_all
+from distdoctor.launch.orphan_guard import OrphanGuard
+from distdoctor.launch.process_tree import is_alive, send_all
 from distdoctor.probes import NEEDLE
 from distdoctor.pytest_plugin.wire import Wire
 
@@ -70,7 +70,7 @@ class Zygote:
         self.ended: dict[int, int] = {}
         self.gone = False
         self._capture = capture
-        self._guard = Guard(os.fsencode(f"{MARK_VARIABLE}={self.folder}"))
+        self._guard = OrphanGuard(os.fsencode(f"{MARK_VARIABLE}={self.folder}"))
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._forked: list[int] = []
         self._ready = False

@@ -13,7 +13,7 @@ from _pytest._code.code import (
     ReprTraceback,
 )
 
-from distdoctor.launch.vigil import Stop
+from distdoctor.launch.watchdog import Stop
 from distdoctor.model.run import named
 from distdoctor.pytest_plugin.outcome import Outcome
 from distdoctor.report.schema import FindingData

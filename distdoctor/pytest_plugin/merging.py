@@ -13,7 +13,7 @@ import pytest
 from _pytest._code.code import ExceptionRepr
 from _pytest.skipping import evaluate_xfail_marks
 
-from distdoctor.launch.vigil import Stop
+from distdoctor.launch.watchdog import Stop
 from distdoctor.model.run import named
 from distdoctor.pytest_plugin.headline import (
     concerned,
@@ -21,7 +21,7 @@ from distdoctor.pytest_plugin.headline import (
     representation,
     stacks,
 )
-from distdoctor.pytest_plugin.outcome import Outcome, Told
+from distdoctor.pytest_plugin.outcome import Outcome, PhaseReport
 from distdoctor.report.text import render
 
 _PHASES = ("setup", "call", "teardown")
@@ -74,9 +74,9 @@ def merge(item: pytest.Item, outcome: Outcome, timeout_s: float) -> list[Any]:
 
 def _by_phase(
     item: pytest.Item, outcome: Outcome
-) -> dict[tuple[str, str], dict[int, tuple[Any, Told]]]:
+) -> dict[tuple[str, str], dict[int, tuple[Any, PhaseReport]]]:
     """Reports by phase and rank; subtests are phases of their own."""
-    phases: dict[tuple[str, str], dict[int, tuple[Any, Told]]] = {}
+    phases: dict[tuple[str, str], dict[int, tuple[Any, PhaseReport]]] = {}
     for rank, reports in sorted(outcome.told.items()):
         for told in reports:
             report = item.config.hook.pytest_report_from_serializable(
@@ -95,7 +95,7 @@ def _blamed(outcome: Outcome) -> set[int]:
 
 
 def _is_follower(
-    report: Any, told: Mapping[int, tuple[Any, Told]], outcome: Outcome
+    report: Any, told: Mapping[int, tuple[Any, PhaseReport]], outcome: Outcome
 ) -> bool:
     """Whether all failures of a phase are due to a rank that told of none."""
     failed = [told for report, told in told.values() if report.outcome == "failed"]
@@ -108,7 +108,7 @@ def _is_follower(
 
 
 def _merged(
-    told: Mapping[int, tuple[Any, Told]],
+    told: Mapping[int, tuple[Any, PhaseReport]],
     outcome: Outcome,
     culprits: set[int],
 ) -> Any:

@@ -13,7 +13,7 @@ from distdoctor.report.schema import FindingData
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PhaseReport:
     """A phase's report as a rank gave it.
 
     Attributes:
@@ -52,7 +52,7 @@ class Outcome:
         seconds: How long it took.
     """
 
-    told: dict[int, list[Told]] = field(default_factory=dict)
+    told: dict[int, list[PhaseReport]] = field(default_factory=dict)
     refused: str = ""
     unable: str = ""
     lost: dict[int, str] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from distdoctor.pytest_plugin.forking import RanksNotStarted, Zygote
-from distdoctor.pytest_plugin.orders import Setup
+from distdoctor.pytest_plugin.rank_orders import Setup
 
 _READY_S = 120.0  # to load the user's conftest files
 _FINISH_S = 5.0  # for ranks that end by themselves

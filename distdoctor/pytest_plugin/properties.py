@@ -17,10 +17,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.errors import UnsatisfiedAssumption
 
-from distdoctor.launch.vigil import Stop
+from distdoctor.launch.watchdog import Stop
 from distdoctor.pytest_plugin.forking import RanksNotStarted
 from distdoctor.pytest_plugin.outcome import Outcome
-from distdoctor.pytest_plugin.play import Play
+from distdoctor.pytest_plugin.ranked_test import RankedTest
 
 _UNBEARABLE = (
     HealthCheck.too_slow,
@@ -48,7 +48,7 @@ class _FromRanks:
         return "..."
 
 
-class Property:
+class RankedProperty:
     """A test whose examples hypothesis draws.
 
     Args:
@@ -65,13 +65,13 @@ class Property:
     def __init__(
         self,
         item: pytest.Item,
-        begin: Callable[[], Play],
-        end: Callable[[Play], None],
+        begin: Callable[[], RankedTest],
+        end: Callable[[RankedTest], None],
         timeout_s: float,
     ) -> None:
         self._item, self._begin, self._end = item, begin, end
         self._until = time.monotonic() + timeout_s
-        self._play: Play | None = None
+        self._play: RankedTest | None = None
         self._failing = ""
         self.outcome = Outcome()
         self.falsifying = ""

@@ -23,8 +23,8 @@ from distdoctor.probes import NEEDLE
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.pytest_plugin.fixtures import SEAT, Seat
-from distdoctor.pytest_plugin.hearing import BY_EXAMPLES, Ear, Examples
-from distdoctor.pytest_plugin.orders import Order, Setup
+from distdoctor.pytest_plugin.rank_orders import Order, Setup
+from distdoctor.pytest_plugin.rank_plugin import BY_EXAMPLES, Examples, RankPlugin
 from distdoctor.pytest_plugin.wire import Wire
 
 _LOOPBACK = "127.0.0.1"
@@ -66,7 +66,7 @@ class _Rank:
         self._wire.send(("store", port))
         self._seat = Seat(self._ask)
         self._session = _session(setup, self._seat)
-        self._ear = Ear(wire, self._session.config, self._seat, setup.debug)
+        self._ear = RankPlugin(wire, self._session.config, self._seat, setup.debug)
         plugins = self._session.config.pluginmanager
         plugins.register(self._ear, "distdoctor-rank")
         plugins.register(Examples(wire, self._ear), "distdoctor-examples")

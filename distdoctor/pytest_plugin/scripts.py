@@ -102,10 +102,10 @@ class ScriptChecker:
         __tracebackhide__ = True
         # Only where a script is run: this module is imported by every pytest.
         from distdoctor.judging import judge
-        from distdoctor.launch.apart import supervise_apart
         from distdoctor.launch.command import Launcher
         from distdoctor.launch.gpus import require_gpus
         from distdoctor.launch.job import job_of, plan_of, require_space
+        from distdoctor.launch.subprocess_runner import supervise_in_subprocess
         from distdoctor.report import text
 
         if (script is None) == (command is None):
@@ -129,7 +129,7 @@ class ScriptChecker:
             shorten=not (full or steps),
         )
         with self._room(job, device) as environment:
-            output = supervise_apart(plan, own=job.own, environment=environment)
+            output = supervise_in_subprocess(plan, own=job.own, environment=environment)
         sys.stdout.write(output.stdout)
         sys.stderr.write(output.stderr)
         judgement = judge(folder)

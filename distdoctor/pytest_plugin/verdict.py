@@ -9,26 +9,26 @@ from contextlib import suppress
 from pathlib import Path
 
 from distdoctor.errors import DistdoctorError, JournalUnreadable
-from distdoctor.journal import EXITS_FILE, Kind
+from distdoctor.journal import EXITS_FILE, RecordKind
 from distdoctor.journal.assembly import assemble
 from distdoctor.journal.reader import JournalReader
 from distdoctor.judging import Judgement, judge, judge_run
-from distdoctor.launch.vigil import Vigil
+from distdoctor.launch.watchdog import Watchdog
 from distdoctor.pytest_plugin.outcome import Outcome
 from distdoctor.report.schema import FindingData
 
-_JOINING = {int(kind) for kind in (Kind.LIFE, Kind.ENTER, Kind.WOKE)}
+_JOINING = {int(kind) for kind in (RecordKind.LIFE, RecordKind.ENTER, RecordKind.WOKE)}
 _COMING_AND_GOING = {"start", "started", "leave"}
 
 
-def judge_now(vigil: Vigil) -> Judgement:
+def judge_now(vigil: Watchdog) -> Judgement:
     """Judge what was recorded so far, without stacks and sources: in milliseconds."""
     run = assemble(vigil.folder, vigil.manifest, stacks=False)
     return judge_run(run, vigil.manifest)
 
 
 def judge_test(
-    vigil: Vigil,
+    vigil: Watchdog,
     outcome: Outcome,
     exits: Mapping[int, int],
     ignore: frozenset[str],
@@ -95,8 +95,8 @@ def _is_uneventful(folder: Path) -> bool:
             reader = JournalReader(path)
             records = reader.last()
             kinds = set(records["kind"].tolist())
-            made = records["kind"] == Kind.ENTER
-            life = records["spec"][records["kind"] == Kind.LIFE].tolist()
+            made = records["kind"] == RecordKind.ENTER
+            life = records["spec"][records["kind"] == RecordKind.LIFE].tolist()
             notes = (json.loads(reader.string(number))["what"] for number in life)
             if (
                 kinds <= _JOINING

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distdoctor.analysis.communication.guarded import GUARD
-from distdoctor.analysis.communication.outlook import outlook
-from distdoctor.analysis.communication.standing import standing
-from distdoctor.analysis.reasons import SOURCE
-from distdoctor.analysis.saving.repetition import has_effect
-from distdoctor.causality import Told, told
+from distdoctor.analysis.causes import SOURCE
+from distdoctor.analysis.comparison.repeated_runs import has_effect
+from distdoctor.analysis.deadlock.next_calls import next_calls
+from distdoctor.analysis.deadlock.standing_ranks import standing
+from distdoctor.analysis.divergence.rank_guards import GUARD
+from distdoctor.causality import RootFinding, told
 from distdoctor.examination import Conclusion, Raised
 from distdoctor.journal.folder import Manifest
 from distdoctor.model.events import Busy, Ended, Started
@@ -22,7 +22,7 @@ from distdoctor.model.findings import (
     Verdict,
     Well,
 )
-from distdoctor.model.observed.comparison import Compared, Unrepeated, Unrestored
+from distdoctor.model.observations.comparison import Compared, Unrepeated, Unrestored
 from distdoctor.model.run import Run
 from distdoctor.model.substitutes import SUBSTITUTES
 from distdoctor.report.schema import (
@@ -100,7 +100,7 @@ def _raised(raised: Raised) -> RaisedData:
     )
 
 
-def _finding(told: Told, run: Run) -> FindingData:
+def _finding(told: RootFinding, run: Run) -> FindingData:
     sick, finding = told.sick, told.finding
     stacks = any(isinstance(event, Busy) for event in finding.exhibits)
     source = not finding.details.keys().isdisjoint({GUARD, SOURCE})
@@ -154,7 +154,7 @@ def _standing(finding: Finding, run: Run) -> dict[str, object]:
 def _outlook(finding: Finding, run: Run) -> dict[str, object]:
     """What ranks of a finding would have done next, where their past tells."""
     ranks = [*finding.culprits, *finding.victims][:_MOST_RANKS_TOLD]
-    following = {rank: outlook(run, rank) for rank in ranks}
+    following = {rank: next_calls(run, rank) for rank in ranks}
     told = {
         str(rank): [f"{run.call(row)} at {run.call(row).place}" for row in rows]
         for rank, rows in following.items()

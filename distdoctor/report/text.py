@@ -13,10 +13,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from distdoctor.analysis.communication.outlook import outlook
-from distdoctor.analysis.reasons import capital
+from distdoctor.analysis.causes import capital
+from distdoctor.analysis.deadlock.next_calls import next_calls
 from distdoctor.model.events import BLOCKED, State
-from distdoctor.model.observed.comparison import RESUME
+from distdoctor.model.observations.comparison import RESUME
 from distdoctor.model.run import Run, named, ranges
 from distdoctor.report.page import Page, plain
 from distdoctor.report.schema import (
@@ -249,7 +249,7 @@ def _rows(finding: FindingData, run: Run) -> Iterator[tuple[str, str, str, str]]
         rows, more = _last_calls(run, rank, index)
         alike = (run.calls[_TOLD][rows].tobytes(), more)
         if alike not in known:
-            known[alike] = _row(run, rows, outlook(run, rank, _FORETOLD), more)
+            known[alike] = _row(run, rows, next_calls(run, rank, _FORETOLD), more)
         folded.setdefault((*known[alike], rank in culprits), []).append(rank)
     for (calls, place, culprit), ranks in sorted(
         folded.items(), key=lambda item: min(item[1])

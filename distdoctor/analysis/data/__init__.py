@@ -1,1 +1,1 @@
-"""Who read which samples, in which order, and what was made of it."""
+"""Who read which samples, in which order."""

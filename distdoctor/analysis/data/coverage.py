@@ -19,19 +19,23 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from distdoctor.analysis.data.holdings import are_apart, are_reordered, share_of_others
-from distdoctor.analysis.data.origins import SPLITTING, calls
+from distdoctor.analysis.data.dataset_contents import (
+    are_apart,
+    are_reordered,
+    share_of_others,
+)
 from distdoctor.analysis.data.passes import (
     Key,
-    Meeting,
-    Pass,
+    LoaderPass,
+    LoopMeeting,
     by_loop,
     meetings,
     same_dataset,
     trains,
 )
-from distdoctor.analysis.data.splits import leaks
-from distdoctor.model.observed.data import SUBSET, Made
+from distdoctor.analysis.data.sample_origins import SPLITTING, calls
+from distdoctor.analysis.data.split_leaks import leaks
+from distdoctor.model.observations.data import SUBSET, Made
 from distdoctor.model.run import Run
 
 FEWEST = 4
@@ -50,7 +54,7 @@ as often as on two.
 _NEARLY_ALL = 0.9
 
 
-class Why(StrEnum):
+class CoverageCause(StrEnum):
     """What is wrong with who reads what."""
 
     SAME = "ranks read the same samples"
@@ -76,7 +80,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class CoverageFault:
     """One thing that is wrong with a loop over a loader.
 
     Args:
@@ -95,8 +99,8 @@ class Fault:
             the columns of a mesh whose rows share the work on their samples.
     """
 
-    why: Why
-    meeting: Meeting
+    why: CoverageCause
+    meeting: LoopMeeting
     epochs: tuple[int, int]
     sharing: tuple[int, ...]
     tally: Tally
@@ -115,16 +119,16 @@ class Fault:
         return tuple(sorted({*self.sharing, *others}))
 
 
-def faults(run: Run, why: Why) -> list[Fault]:
+def faults(run: Run, why: CoverageCause) -> list[CoverageFault]:
     """What is wrong in one way, in the order of the loops."""
     if "coverage" not in run.memory:
         run.memory["coverage"] = _of_one_loop(_faults(run))
     return [fault for fault in run.memory["coverage"] if fault.why is why]
 
 
-def _of_one_loop(found: Iterable[Fault]) -> list[Fault]:
+def _of_one_loop(found: Iterable[CoverageFault]) -> list[CoverageFault]:
     """The faults, those of one loop as one, whichever groups of ranks go through it."""
-    told: dict[tuple[object, ...], Fault] = {}
+    told: dict[tuple[object, ...], CoverageFault] = {}
     for fault in found:
         key = (
             *(fault.why, fault.meeting.key, fault.sure, fault.in_order),
@@ -140,12 +144,12 @@ def _of_one_loop(found: Iterable[Fault]) -> list[Fault]:
     return list(told.values())
 
 
-_OF_LEAKS = {Why.OVERLAP, Why.SPLIT, Why.DATASET}
+_OF_LEAKS = {CoverageCause.OVERLAP, CoverageCause.SPLIT, CoverageCause.DATASET}
 """What follows from splits that differ, where the leak itself is seen."""
 
 
-def _faults(run: Run) -> Iterator[Fault]:
-    loops: dict[tuple[Key, tuple[int, ...]], list[Meeting]] = {}
+def _faults(run: Run) -> Iterator[CoverageFault]:
+    loops: dict[tuple[Key, tuple[int, ...]], list[LoopMeeting]] = {}
     for meeting in meetings(run):
         if trains(meeting):
             loops.setdefault((meeting.key, meeting.ranks), []).append(meeting)
@@ -163,11 +167,11 @@ def _faults(run: Run) -> Iterator[Fault]:
                 break
 
 
-def _counted(fault: Fault, having: int, compared: int) -> Fault:
+def _counted(fault: CoverageFault, having: int, compared: int) -> CoverageFault:
     return replace(fault, epochs=(having, compared))
 
 
-def _judge(run: Run, meeting: Meeting) -> Fault | None:
+def _judge(run: Run, meeting: LoopMeeting) -> CoverageFault | None:
     """What is wrong with one pass of the ranks, if anything is."""
     streams = [one.read.iterable for one in meeting.passes]
     if all(streams):
@@ -179,23 +183,25 @@ def _judge(run: Run, meeting: Meeting) -> Fault | None:
     if all(alike) and all(len(one.samples) for one in meeting.passes):
         values: list[NDArray[np.generic]] = [one.samples for one in meeting.passes]
         return (
-            _same(Why.SAME, meeting, values, exact=True)
-            or _of_splits(run, _overlap(Why.OVERLAP, meeting, values, exact=True))
+            _same(CoverageCause.SAME, meeting, values, exact=True)
+            or _of_splits(
+                run, _overlap(CoverageCause.OVERLAP, meeting, values, exact=True)
+            )
             or _split_by_others(run, meeting)
         )
     by_content = _by_content(meeting)
     if by_content is not None:
-        same = _same(Why.SAME, meeting, by_content, exact=False)
+        same = _same(CoverageCause.SAME, meeting, by_content, exact=False)
         if same is not None:
             return same
     if False in alike:
         return _different(run, meeting, by_content)
     if by_content is not None:
-        return _overlap(Why.DATASET, meeting, by_content, exact=False)
+        return _overlap(CoverageCause.DATASET, meeting, by_content, exact=False)
     return None
 
 
-def _of_splits(run: Run, fault: Fault | None) -> Fault | None:
+def _of_splits(run: Run, fault: CoverageFault | None) -> CoverageFault | None:
     """The same fault, as one of the parts that a sampler divides among the ranks.
 
     Each takes its own share of the positions: samples that are read twice are then at
@@ -206,7 +212,11 @@ def _of_splits(run: Run, fault: Fault | None) -> Fault | None:
     passes = fault.meeting.passes
     shared = all(one.read.replicas == len(passes) for one in passes)
     divided = all(any(_splits(run, made) for made in one.made) for one in passes)
-    return replace(fault, why=Why.SPLIT, sure=False) if shared and divided else fault
+    return (
+        replace(fault, why=CoverageCause.SPLIT, sure=False)
+        if shared and divided
+        else fault
+    )
 
 
 def _splits(run: Run, made: Made) -> bool:
@@ -216,7 +226,7 @@ def _splits(run: Run, made: Made) -> bool:
     return any(line.line == made.place.line for line in lines)
 
 
-def _by_content(meeting: Meeting) -> list[NDArray[np.generic]] | None:
+def _by_content(meeting: LoopMeeting) -> list[NDArray[np.generic]] | None:
     """Contents by rank; None if not all of a rank's samples have one."""
     found: list[NDArray[np.generic]] = []
     for one in meeting.passes:
@@ -232,8 +242,11 @@ def _by_content(meeting: Meeting) -> list[NDArray[np.generic]] | None:
 
 
 def _same(
-    why: Why, meeting: Meeting, values: Sequence[NDArray[np.generic]], exact: bool
-) -> Fault | None:
+    why: CoverageCause,
+    meeting: LoopMeeting,
+    values: Sequence[NDArray[np.generic]],
+    exact: bool,
+) -> CoverageFault | None:
     """Ranks that read the same samples: in the same order, or all of them all."""
     shortest = min(map(len, values))
     groups: dict[bytes, list[int]] = {}
@@ -244,13 +257,15 @@ def _same(
         shared = [ranks for ranks in groups.values() if len(ranks) > 1]
         if shared:
             sharing = tuple(rank for ranks in shared for rank in ranks)
-            return Fault(why, meeting, (1, 1), sharing, _tally(meeting, values, exact))
+            return CoverageFault(
+                why, meeting, (1, 1), sharing, _tally(meeting, values, exact)
+            )
     sets = [np.unique(value) for value in values]
     each_all = all(np.array_equal(sets[0], one) for one in sets[1:])
     once = all(len(one) == len(value) for one, value in zip(sets, values, strict=True))
     if meeting.whole and each_all and once and len(sets[0]) >= FEWEST and telling:
         tally = _tally(meeting, values, exact)
-        return Fault(
+        return CoverageFault(
             why, meeting, (1, 1), meeting.ranks, tally, sure=False, in_order=False
         )
     return None
@@ -267,7 +282,7 @@ def _tells_apart(values: Sequence[NDArray[np.generic]], exact: bool) -> bool:
 
 
 def _tally(
-    meeting: Meeting, values: Sequence[NDArray[np.generic]], exact: bool
+    meeting: LoopMeeting, values: Sequence[NDArray[np.generic]], exact: bool
 ) -> Tally:
     once = [np.unique(value) for value in values]
     _, times = np.unique(np.concatenate(once), return_counts=True)
@@ -280,8 +295,11 @@ def _tally(
 
 
 def _overlap(
-    why: Why, meeting: Meeting, values: Sequence[NDArray[np.generic]], exact: bool
-) -> Fault | None:
+    why: CoverageCause,
+    meeting: LoopMeeting,
+    values: Sequence[NDArray[np.generic]],
+    exact: bool,
+) -> CoverageFault | None:
     """Samples that several ranks read in one epoch, beyond what fills last batches."""
     if not meeting.whole:
         return None
@@ -307,18 +325,26 @@ def _overlap(
         return None
     tally = _tally(meeting, values, exact)
     if not exact:
-        chance = _chance(heads) if why is Why.STREAM else 0.0
+        chance = _chance(heads) if why is CoverageCause.STREAM else 0.0
         if share <= CHANCE * repeats + TWICE_SHARE or chance > _LIKELY:
             return None
-        return Fault(why, meeting, (1, 1), meeting.ranks, tally, chance < _CERTAIN)
+        return CoverageFault(
+            why, meeting, (1, 1), meeting.ranks, tally, chance < _CERTAIN
+        )
     if all(map(_is_nearly_all, meeting.passes)):
-        return Fault(
-            Why.SAME, meeting, (1, 1), meeting.ranks, tally, sure=False, in_order=False
+        return CoverageFault(
+            CoverageCause.SAME,
+            meeting,
+            (1, 1),
+            meeting.ranks,
+            tally,
+            sure=False,
+            in_order=False,
         )
     split = all(one.read.replicas for one in meeting.passes)
     if not split and _are_draws(meeting):
         return None
-    return Fault(why, meeting, (1, 1), meeting.ranks, tally, sure=split)
+    return CoverageFault(why, meeting, (1, 1), meeting.ranks, tally, sure=split)
 
 
 def _chance(values: Sequence[NDArray[np.generic]]) -> float:
@@ -347,14 +373,14 @@ def _chance(values: Sequence[NDArray[np.generic]]) -> float:
 _LIKELY, _CERTAIN = 1e-2, 1e-6
 
 
-def _is_nearly_all(one: Pass) -> bool:
+def _is_nearly_all(one: LoaderPass) -> bool:
     """Whether a pass goes through the whole dataset, but for a last batch."""
     length, read = one.read.length, len(one.samples)
     whole = 0 <= length - read < one.batch and read % one.batch == 0
     return whole and not one.read.replicas and 2 * read > length + 1
 
 
-def _are_draws(meeting: Meeting) -> bool:
+def _are_draws(meeting: LoopMeeting) -> bool:
     """Whether each rank may have drawn some of the samples at random, for itself.
 
     They are no parts of a whole by their number, and have as many in common as random
@@ -378,7 +404,7 @@ def _are_draws(meeting: Meeting) -> bool:
 _SIGMAS = 3.0
 
 
-def _split_by_others(run: Run, meeting: Meeting) -> Fault | None:
+def _split_by_others(run: Run, meeting: LoopMeeting) -> CoverageFault | None:
     """A sampler splits among more than there are, and nobody reads the rest."""
     split = {one.read.replicas for one in meeting.passes}
     if len(split) != 1 or not meeting.whole:
@@ -393,23 +419,25 @@ def _split_by_others(run: Run, meeting: Meeting) -> Fault | None:
     missed = tally.never - allowed
     if among <= len(meeting.ranks) or missed <= 0 or sum(tally.read) < FEWEST:
         return None
-    return Fault(Why.OVERLAP, meeting, (1, 1), meeting.ranks, tally, split_by=among)
+    return CoverageFault(
+        CoverageCause.OVERLAP, meeting, (1, 1), meeting.ranks, tally, split_by=among
+    )
 
 
 # --- datasets that differ --------------------------------------------------------
 
 
 def _different(
-    run: Run, meeting: Meeting, contents: Sequence[NDArray[np.generic]] | None
-) -> Fault | None:
+    run: Run, meeting: LoopMeeting, contents: Sequence[NDArray[np.generic]] | None
+) -> CoverageFault | None:
     """Ranks whose datasets differ, though they are split as if they were one."""
     all_of_it = Tally(tuple(len(np.unique(one.samples)) for one in meeting.passes), 0)
     apart = are_apart(meeting)
     reordered = apart and are_reordered(run, meeting)
     others = share_of_others(run, meeting)
     if apart and (reordered or others):
-        return Fault(
-            Why.DATASET,
+        return CoverageFault(
+            CoverageCause.DATASET,
             meeting,
             (1, 1),
             meeting.ranks,
@@ -419,27 +447,27 @@ def _different(
         )
     if contents is None:
         return None
-    return _overlap(Why.DATASET, meeting, contents, exact=False)
+    return _overlap(CoverageCause.DATASET, meeting, contents, exact=False)
 
 
 # --- streams ---------------------------------------------------------------------
 
 
-def _of_stream(meeting: Meeting) -> Fault | None:
+def _of_stream(meeting: LoopMeeting) -> CoverageFault | None:
     """Ranks, or the workers of a rank, that go through the same stream."""
     contents: list[NDArray[np.generic]] = [
         one.contents[one.contents != 0] for one in meeting.passes
     ]
     by_worker = all(map(_read_by_each_worker, meeting.passes))
     first = [_first_times(value) for value in contents] if by_worker else contents
-    shared = _same(Why.STREAM, meeting, first, exact=False)
-    shared = shared or _overlap(Why.STREAM, meeting, first, exact=False)
+    shared = _same(CoverageCause.STREAM, meeting, first, exact=False)
+    shared = shared or _overlap(CoverageCause.STREAM, meeting, first, exact=False)
     if shared is not None:
         return replace(shared, by_worker=by_worker)
     if by_worker:
         tally = Tally(tuple(len(one) for one in first), 0)
-        return Fault(
-            Why.STREAM,
+        return CoverageFault(
+            CoverageCause.STREAM,
             meeting,
             (1, 1),
             meeting.ranks,
@@ -457,7 +485,7 @@ def _first_times(value: NDArray[np.generic]) -> NDArray[np.generic]:
     return found
 
 
-def _read_by_each_worker(one: Pass) -> bool:
+def _read_by_each_worker(one: LoaderPass) -> bool:
     """Whether nearly each content came just as often as there are workers."""
     if one.read.workers < 2:
         return False

@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from distdoctor.analysis.remembered import remembered
-from distdoctor.analysis.replication.sharing import data_parallel
+from distdoctor.analysis.memoize import memoize
+from distdoctor.analysis.replicas.data_parallel import data_parallel
 from distdoctor.model.events import Place
-from distdoctor.model.observed.data import ITERATED, SET_EPOCH, Held, Made, Read
+from distdoctor.model.observations.data import ITERATED, SET_EPOCH, Held, Made, Read
 from distdoctor.model.run import Run
 
 MOST_TURNS = 64
@@ -23,7 +23,7 @@ Key: TypeAlias = tuple[Place | None, tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pass:
+class LoaderPass:
     """One pass of one rank.
 
     Args:
@@ -70,12 +70,12 @@ class Pass:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Meeting:
+class LoopMeeting:
     """The same pass of the same loop on ranks that train one model together."""
 
     key: Key
     turn: int  # of the passes of the loop, from 0
-    passes: tuple[Pass, ...]  # by rank, ascending
+    passes: tuple[LoaderPass, ...]  # by rank, ascending
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -88,15 +88,15 @@ class Meeting:
         return all(one.whole for one in self.passes)
 
 
-def passes(run: Run, rank: int) -> list[Pass]:
+def passes(run: Run, rank: int) -> list[LoaderPass]:
     """The passes of a rank, in the order in which they began."""
-    known: dict[int, list[Pass]] = run.memory.setdefault("passes", {})
+    known: dict[int, list[LoaderPass]] = run.memory.setdefault("passes", {})
     if rank not in known:
         known[rank] = _passes(run, rank)
     return known[rank]
 
 
-def _passes(run: Run, rank: int) -> list[Pass]:
+def _passes(run: Run, rank: int) -> list[LoaderPass]:
     parts: dict[int, list[tuple[int, Read]]] = {}
     made: dict[int, Made] = {}
     for at, event in run.life.get(rank, ()):
@@ -107,14 +107,14 @@ def _passes(run: Run, rank: int) -> list[Pass]:
     return [_joined(told, made) for _, told in sorted(parts.items())]
 
 
-def _joined(told: Sequence[tuple[int, Read]], made: dict[int, Made]) -> Pass:
+def _joined(told: Sequence[tuple[int, Read]], made: dict[int, Made]) -> LoaderPass:
     reads = [read for _, read in told]
     last = reads[-1]
     indexed = not last.iterable and all(
         read.samples or not read.contents for read in reads
     )
     lost = last.shortened or last.capped
-    return Pass(
+    return LoaderPass(
         read=last,
         parts=len(reads),
         samples=_array([read.samples for read in reads] if indexed else [], np.int64),
@@ -134,24 +134,24 @@ def _array(parts: Sequence[tuple[int, ...]], dtype: Any) -> NDArray[Any]:
     return np.array([value for part in parts for value in part], dtype)
 
 
-def by_loop(run: Run, rank: int) -> dict[Key, list[Pass]]:
+def by_loop(run: Run, rank: int) -> dict[Key, list[LoaderPass]]:
     """A rank's passes by their loops; those that trained apart from others."""
-    loops: dict[Key, list[Pass]] = {}
+    loops: dict[Key, list[LoaderPass]] = {}
     for one in passes(run, rank):
         place, made = one.key
         loops.setdefault((place, (bool(one.steps), *made)), []).append(one)
     return loops
 
 
-@remembered
-def meetings(run: Run) -> list[Meeting]:
+@memoize
+def meetings(run: Run) -> list[LoopMeeting]:
     """Passes that ranks which train one model made alike."""
     return [
         meeting for ranks in data_parallel(run) for meeting in _meetings(run, ranks)
     ]
 
 
-def _meetings(run: Run, ranks: Sequence[int]) -> list[Meeting]:
+def _meetings(run: Run, ranks: Sequence[int]) -> list[LoopMeeting]:
     loops = {rank: by_loop(run, rank) for rank in ranks if rank not in run.unseen}
     keys = dict.fromkeys(key for each in loops.values() for key in each)
     found = []
@@ -164,16 +164,16 @@ def _meetings(run: Run, ranks: Sequence[int]) -> list[Meeting]:
                 if len(each.get(key, ())) > turn
             )
             if len(met) > 1:
-                found.append(Meeting(key, turn, met))
+                found.append(LoopMeeting(key, turn, met))
     return found
 
 
-def trains(meeting: Meeting) -> bool:
+def trains(meeting: LoopMeeting) -> bool:
     """Whether all ranks trained on what they read."""
     return all(one.steps for one in meeting.passes)
 
 
-def evaluates(meeting: Meeting) -> bool:
+def evaluates(meeting: LoopMeeting) -> bool:
     """Whether no rank trained on what it read."""
     return not any(one.steps for one in meeting.passes)
 
@@ -181,7 +181,7 @@ def evaluates(meeting: Meeting) -> bool:
 # --- datasets --------------------------------------------------------------------
 
 
-def held(run: Run, one: Pass) -> Held | None:
+def held(run: Run, one: LoaderPass) -> Held | None:
     """What the dataset at the bottom of a pass holds."""
     key = f"held by {one.rank}"
     if key not in run.memory:
@@ -190,7 +190,7 @@ def held(run: Run, one: Pass) -> Held | None:
     return found
 
 
-def same_dataset(run: Run, one: Pass, other: Pass) -> bool | None:
+def same_dataset(run: Run, one: LoaderPass, other: LoaderPass) -> bool | None:
     """Whether two ranks' datasets have the same sample at each index.
 
     Returns:
@@ -205,7 +205,7 @@ def same_dataset(run: Run, one: Pass, other: Pass) -> bool | None:
     return True if _alike_at_indices(run, one, other) else None
 
 
-def _alike_at_indices(run: Run, one: Pass, other: Pass) -> bool:
+def _alike_at_indices(run: Run, one: LoaderPass, other: LoaderPass) -> bool:
     """Whether indices that both ranks read had the same contents on both."""
     here, there = _contents_at(run, one), _contents_at(run, other)
     _, at_here, at_there = np.intersect1d(here[0], there[0], return_indices=True)
@@ -218,7 +218,9 @@ def _alike_at_indices(run: Run, one: Pass, other: Pass) -> bool:
 _NEARLY_ALL = 0.9
 
 
-def _contents_at(run: Run, one: Pass) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+def _contents_at(
+    run: Run, one: LoaderPass
+) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
     """Indices that a rank ever read of a dataset, each once, and their contents."""
     key = f"contents of {one.read.dataset} on {one.rank}"
     if key not in run.memory:

@@ -11,8 +11,8 @@ import ast
 from distdoctor.analysis.source.classes import Class, Classes, is_decorated, is_own
 from distdoctor.analysis.source.namespaces import is_changed, of_made
 from distdoctor.analysis.source.program import MODULE, Program, Use, called, own_nodes
-from distdoctor.analysis.source.reading import Reading
-from distdoctor.analysis.source.spots import (
+from distdoctor.analysis.source.search_effort import SourceReading
+from distdoctor.analysis.source.value_spots import (
     End,
     Scene,
     Spot,
@@ -34,7 +34,7 @@ class Attributes:
     """
 
     def __init__(
-        self, program: Program, classes: Classes, reading: Reading, end: End
+        self, program: Program, classes: Classes, reading: SourceReading, end: End
     ) -> None:
         self._program = program
         self._classes = classes

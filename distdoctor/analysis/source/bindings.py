@@ -13,8 +13,8 @@ from distdoctor.analysis.source.program import (
     Use,
     all_parameters,
 )
-from distdoctor.analysis.source.reading import Reading
-from distdoctor.analysis.source.spots import (
+from distdoctor.analysis.source.search_effort import SourceReading
+from distdoctor.analysis.source.value_spots import (
     End,
     Scene,
     Spot,
@@ -36,7 +36,7 @@ class Bindings:
     """
 
     def __init__(
-        self, program: Program, classes: Classes, reading: Reading, end: End
+        self, program: Program, classes: Classes, reading: SourceReading, end: End
     ) -> None:
         self._program = program
         self._classes = classes

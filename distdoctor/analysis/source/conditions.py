@@ -17,7 +17,7 @@ from distdoctor.analysis.source.program import Function, called
 from distdoctor.model.events import Place
 
 
-class Kind(StrEnum):
+class ConditionKind(StrEnum):
     """What makes a condition."""
 
     BRANCH = "branch"
@@ -41,7 +41,7 @@ class Condition:
         leaves_at: Its line.
     """
 
-    kind: Kind
+    kind: ConditionKind
     function: Function
     line: int
     tests: tuple[tuple[ast.expr, bool], ...] = ()
@@ -56,15 +56,17 @@ class Condition:
         return Place(self.function.file, self.line, self.function.name)
 
     def __str__(self) -> str:
-        if self.kind is Kind.HANDLER:
+        if self.kind is ConditionKind.HANDLER:
             return "except"
         if not self.tests:
-            return "loop" if self.kind is Kind.LOOP else self.leaves or "branch"
+            return (
+                "loop" if self.kind is ConditionKind.LOOP else self.leaves or "branch"
+            )
         words = " and ".join(
             ast.unparse(test) if holds else f"not ({ast.unparse(test)})"
             for test, holds in self.tests
         )
-        word = "while" if self.kind is Kind.LOOP else "if"
+        word = "while" if self.kind is ConditionKind.LOOP else "if"
         leaving = f": {self.leaves}" if self.leaves else ""
         return f"{word} {words[:_LONGEST]}{leaving}"
 
@@ -132,19 +134,27 @@ def _of(function: Function, statement: ast.stmt, line: int) -> Iterator[Conditio
     match statement:
         case ast.If(test=test):
             tests = ((test, part == "body"),)
-            yield Condition(Kind.BRANCH, function, statement.lineno, tests)
+            yield Condition(ConditionKind.BRANCH, function, statement.lineno, tests)
         case ast.While(test=test) if part == "body":
             tests = ((test, True),)
-            yield Condition(Kind.LOOP, function, statement.lineno, tests, opaque=True)
+            yield Condition(
+                ConditionKind.LOOP, function, statement.lineno, tests, opaque=True
+            )
         case ast.For() | ast.AsyncFor() if part == "body":
-            yield Condition(Kind.LOOP, function, statement.lineno, opaque=True)
+            yield Condition(ConditionKind.LOOP, function, statement.lineno, opaque=True)
         case ast.Match(subject=subject):
             yield Condition(
-                Kind.BRANCH, function, subject.lineno, ((subject, True),), opaque=True
+                ConditionKind.BRANCH,
+                function,
+                subject.lineno,
+                ((subject, True),),
+                opaque=True,
             )
         case ast.Try() if part == "handlers":
             handler = next(h for h in statement.handlers if h.body is block)
-            yield Condition(Kind.HANDLER, function, handler.lineno, opaque=True)
+            yield Condition(
+                ConditionKind.HANDLER, function, handler.lineno, opaque=True
+            )
     if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
         yield from _inside(function, block, line)
 
@@ -172,14 +182,16 @@ def _in_expression(
                 first, second = _has_call(body, line), _has_call(orelse, line)
                 if first != second:
                     yield Condition(
-                        Kind.BRANCH, function, test.lineno, ((test, first),)
+                        ConditionKind.BRANCH, function, test.lineno, ((test, first),)
                     )
             case ast.BoolOp(values=[first_value, *rest], op=op):
                 if not _has_call(first_value, line) and any(
                     _has_call(value, line) for value in rest
                 ):
                     tests = ((first_value, isinstance(op, ast.And)),)
-                    yield Condition(Kind.BRANCH, function, first_value.lineno, tests)
+                    yield Condition(
+                        ConditionKind.BRANCH, function, first_value.lineno, tests
+                    )
 
 
 def _has_call(node: ast.AST, line: int) -> bool:
@@ -207,7 +219,7 @@ def leaving(function: Function, statement: ast.stmt) -> Iterator[Condition]:
         )
         opaque = any(not isinstance(part, ast.If) for part, _ in path)
         yield Condition(
-            Kind.LEAVING,
+            ConditionKind.LEAVING,
             function,
             path[0][0].lineno if not tests else tests[-1][0].lineno,
             tests,

@@ -10,8 +10,8 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from distdoctor.analysis.source.chains import chains_to
-from distdoctor.analysis.source.conditions import Condition, Kind, conditions
+from distdoctor.analysis.source.call_chains import chains_to
+from distdoctor.analysis.source.conditions import Condition, ConditionKind, conditions
 from distdoctor.analysis.source.program import (
     Function,
     Program,
@@ -71,7 +71,9 @@ def _within(
     makers = program.named(name)
     if not makers and name in _FIRST_ALONE:
         test = ast.parse("get_rank() == 0", mode="eval").body
-        held = Condition(Kind.BRANCH, function, decorator.lineno, ((test, True),))
+        held = Condition(
+            ConditionKind.BRANCH, function, decorator.lineno, ((test, True),)
+        )
         yield (held,)
     for inner in program.functions:
         given = _given_around(inner, makers)

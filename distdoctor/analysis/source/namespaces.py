@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 
 from distdoctor.analysis.source.program import Program, called
-from distdoctor.analysis.source.spots import Scene, Spot, attribute_of, item_of
+from distdoctor.analysis.source.value_spots import Scene, Spot, attribute_of, item_of
 
 _PARSES = frozenset({"parse_args", "parse_known_args"})
 

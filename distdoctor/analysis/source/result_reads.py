@@ -11,15 +11,7 @@ import ast
 from collections.abc import Sequence
 
 from distdoctor.analysis.source.blocks import Block, around
-from distdoctor.analysis.source.inflight import (
-    Found,
-    Lost,
-    Returned,
-    Settings,
-    Walk,
-    is_elsewhere,
-)
-from distdoctor.analysis.source.issuing import (
+from distdoctor.analysis.source.issued_work import (
     aliases,
     is_bound_inside,
     issues,
@@ -27,7 +19,15 @@ from distdoctor.analysis.source.issuing import (
     viewed,
 )
 from distdoctor.analysis.source.program import Function, Program, called, own_nodes
-from distdoctor.analysis.source.usage import Held, parts_of, path_of
+from distdoctor.analysis.source.tensor_flow import (
+    Found,
+    LostTrack,
+    Returned,
+    Settings,
+    Walk,
+    is_elsewhere,
+)
+from distdoctor.analysis.source.tensor_usage import Held, parts_of, path_of
 from distdoctor.model.events import Place
 
 
@@ -70,7 +70,7 @@ def read_early(
             frame.follow(call, result, held, begins=begins)
         except Found as found:
             return found.place
-        except Lost:
+        except LostTrack:
             return None
         except Returned as returned:
             result = returned.held
@@ -150,21 +150,21 @@ class _Frame:
         walk.reaching = (call,)
         blocks = around(self.function.node.body, call)
         if not blocks:
-            raise Lost
+            raise LostTrack
         statement = blocks[-1][2][blocks[-1][3]]
         first, last = statement.lineno, statement.end_lineno or statement.lineno
         on_line = first <= self._waits_at <= last and self._line != self._waits_at
         if on_line and _is_simple(statement):
-            raise Lost
+            raise LostTrack
         usage = walk.usage
         if begins:
             held = output(call)
             if not held or is_bound_inside(statement, held):
-                raise Lost
+                raise LostTrack
             for path in [*held]:
                 held |= dict.fromkeys(aliases(blocks[-1], path), held[path])
             if not _is_simple(statement):
-                raise Lost
+                raise LostTrack
             usage.held.update(held)
             try:
                 with usage.unsure():  # in which order, nobody looks
@@ -198,7 +198,7 @@ class _Frame:
                     one.lineno <= self._waits_at <= (one.end_lineno or one.lineno)
                     for one in heads
                 ):
-                    raise Lost  # by its exit
+                    raise LostTrack  # by its exit
             case ast.Try() if part == "body":
                 walk.block([*owner.orelse, *owner.finalbody])
             case ast.Try() if part in {"orelse", "finalbody"}:
@@ -212,10 +212,10 @@ class _Frame:
                     or self._settings.awaiting.may(owner, walk.reaching)
                     or any(isinstance(one, leaves) for one in parts_of(owner))
                 ):
-                    raise Lost
+                    raise LostTrack
                 walk.block(owner.orelse)
             case _:
-                raise Lost
+                raise LostTrack
 
     def handed_back(self, outer: ast.Call) -> dict[str, Held]:
         """What the caller has of the names of this function, by the caller's names."""

@@ -8,16 +8,16 @@ from typing import Any
 
 from torch.utils.data import DataLoader, dataloader
 
-from distdoctor.journal import Kind
+from distdoctor.journal import RecordKind
 from distdoctor.probes.boot import seen
+from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.data import samples
-from distdoctor.probes.data.shortening import Shortening
+from distdoctor.probes.data.epoch_shortening import EpochShortening
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.sites import call_site
 
 
-def watch_loaders(shortening: Shortening | None) -> None:
+def watch_loaders(shortening: EpochShortening | None) -> None:
     """Note where each DataLoader's iterator stands, and when it ends.
 
     Args:
@@ -67,7 +67,7 @@ def _nothing(_iterator: Any) -> None:
     pass
 
 
-def _watch_lengths(shortening: Shortening) -> None:
+def _watch_lengths(shortening: EpochShortening) -> None:
     """Tell whose iterator is whose, and let `len` say what a loader will give."""
     made_iterator, made_length = DataLoader.__iter__, DataLoader.__len__
     of_loader = harmless(shortening.of_loader)
@@ -93,7 +93,7 @@ def _watch_lengths(shortening: Shortening) -> None:
 def _batch(iterator: Any, ended: bool) -> None:
     if RECORDER.writer is not None:
         RECORDER.writer.put(
-            Kind.BATCH,
+            RecordKind.BATCH,
             RECORDER.thread(),
             ordinal=iterator._num_yielded,
             flags=int(ended),

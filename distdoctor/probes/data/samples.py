@@ -18,17 +18,22 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, DistributedSampler, dataloader
 
-from distdoctor.model.observed.data import SET_EPOCH, Made
-from distdoctor.probes.data import births
-from distdoctor.probes.data.figures import FIGURES
-from distdoctor.probes.data.metrics import METRICS
-from distdoctor.probes.data.passes import Allowance, Numbers, Reading, Source
-from distdoctor.probes.data.shortening import LEFT_OUT
-from distdoctor.probes.data.tallies import TALLIES
+from distdoctor.model.observations.data import SET_EPOCH, Made
+from distdoctor.probes.call_sites import call_site
+from distdoctor.probes.data import creation_sites
+from distdoctor.probes.data.epoch_shortening import LEFT_OUT
+from distdoctor.probes.data.loader_passes import (
+    Allowance,
+    LoaderSource,
+    Numbers,
+    PassReading,
+)
 from distdoctor.probes.harmless import harmless
-from distdoctor.probes.memory_seen import KEPT
+from distdoctor.probes.memory.memory_growth import MEMORY_GROWTH
+from distdoctor.probes.metrics.evaluations import METRICS
+from distdoctor.probes.metrics.half_precision_sums import TALLIES
+from distdoctor.probes.metrics.printed_figures import FIGURES
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.sites import call_site
 
 MOST_PASSES = 5_000
 """Passes that a process tells; a loop may make a loader for every step."""
@@ -47,16 +52,16 @@ class Samples:
     def forget(self) -> None:
         """The process begins to play in another run."""
         self._datasets, self._optimizers = Numbers(), Numbers()
-        self._sources: weakref.WeakKeyDictionary[Any, Source]
+        self._sources: weakref.WeakKeyDictionary[Any, LoaderSource]
         self._sources = weakref.WeakKeyDictionary()
         self._epochs: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._made: dict[tuple[str, str, str], int] = {}
         self._held: set[int] = set()
-        self._open: list[Reading] = []
-        self._fresh: list[Reading] = []
+        self._open: list[PassReading] = []
+        self._fresh: list[PassReading] = []
         self._allowance = Allowance()
         self._passes = self._resumed = self._loaders = 0
-        self.latest: Reading | None = None  # that gave a batch to train on
+        self.latest: PassReading | None = None  # that gave a batch to train on
 
     # --- what happens ---
 
@@ -65,7 +70,7 @@ class Samples:
         source = self._sources.get(loader)
         if source is None:
             self._loaders += 1
-            source = Source(loader, self._loaders, self._datasets)
+            source = LoaderSource(loader, self._loaders, self._datasets)
             self._sources[loader] = source
         setattr(iterator, _SOURCE, source)
         reading = iterator.__dict__.get(_READING)
@@ -97,9 +102,9 @@ class Samples:
         if reading.backwards == METRICS.backwards:
             if reading.given == _SECOND:
                 TALLIES.begin()
-                KEPT.evaluating(reading.part.number)
+                MEMORY_GROWTH.evaluating(reading.part.number)
             elif reading.given > _SECOND:
-                KEPT.going_on(reading.part.number, reading.given)
+                MEMORY_GROWTH.going_on(reading.part.number, reading.given)
             TALLIES.look()
         if told_now:
             RECORDER.observe(reading.tell(unfinished=True), reading.site)
@@ -123,7 +128,7 @@ class Samples:
             TALLIES.look(last=True)
             TALLIES.begin()
             METRICS.evaluated(reading.part.number)
-            KEPT.evaluated(reading.part.number, reading.given)
+            MEMORY_GROWTH.evaluated(reading.part.number, reading.given)
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer made a step."""
@@ -152,15 +157,15 @@ class Samples:
 
     # --- a pass ---
 
-    def _reading(self, iterator: Any) -> Reading:
-        reading: Reading | None = iterator.__dict__.get(_READING)
+    def _reading(self, iterator: Any) -> PassReading:
+        reading: PassReading | None = iterator.__dict__.get(_READING)
         if reading is None:
-            reading = Reading(iterator, self._allowance)
+            reading = PassReading(iterator, self._allowance)
             reading.source = iterator.__dict__.get(_SOURCE)
             setattr(iterator, _READING, reading)
         return reading
 
-    def _is_told(self, reading: Reading) -> bool:
+    def _is_told(self, reading: PassReading) -> bool:
         """Whether a pass is one to tell; the first time, tell that it begins."""
         if reading.begun or reading.silent:
             return not reading.silent
@@ -188,13 +193,13 @@ class Samples:
         RECORDER.observe(replace(reading.part, unfinished=True), reading.site)
         return True
 
-    def _leave(self, reading: Reading | None) -> None:
+    def _leave(self, reading: PassReading | None) -> None:
         if reading is not None and reading.begun and not reading.over:
             self._open.remove(reading)
             RECORDER.observe(reading.tell(unfinished=True), reading.site)
             reading.silent = True
 
-    def _numbers(self, source: Source) -> tuple[int, ...]:
+    def _numbers(self, source: LoaderSource) -> tuple[int, ...]:
         """Of the lines that made what a pass reads by."""
         known = list(source.births)
         for sampler in (one() for one in source.samplers):
@@ -219,7 +224,7 @@ SAMPLES = Samples()
 
 def install() -> None:
     """Right after `import torch`: what happens before passes can be told."""
-    births.install()
+    creation_sites.install()
     told = SAMPLES.told_epoch
     _replace(DistributedSampler, "set_epoch", lambda made: _telling(made, told))
     _replace(Optimizer, "load_state_dict", _loading)

@@ -1,0 +1,1 @@
+"""Gradient accumulation: what each micro-batch weighs, and what is cleared."""

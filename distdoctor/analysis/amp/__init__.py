@@ -1,0 +1,1 @@
+"""Mixed precision: gradient scaling, overflows, weights in half precision."""

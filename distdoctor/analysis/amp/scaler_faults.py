@@ -1,0 +1,245 @@
+"""What becomes of gradients that a GradScaler has scaled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isclose, log10
+
+from distdoctor.analysis.optimizer_step.gradient_states import ProtocolFault
+from distdoctor.analysis.optimizer_step.step_cycles import (
+    OptimizerHistory,
+    lines_of,
+    optimizer_histories,
+)
+from distdoctor.model.events import Event
+from distdoctor.model.observations.amp import (
+    EARLY,
+    STEPPED,
+    UNSCALED,
+    UNUSED,
+    Handed,
+    Limited,
+    Refused,
+    Scaling,
+)
+from distdoctor.model.observations.optimizer_step import (
+    BACKWARD,
+    CHANGED,
+    CLEAR,
+    CLIP,
+    DROP,
+    EXCHANGE,
+    SCALED,
+    STEP,
+    UNSCALE,
+    Cycle,
+    unpacked,
+)
+from distdoctor.model.run import Run
+
+_LEAST = 2
+"""Cycles with a fault, without which half of all must have it."""
+
+_DIGITS = 4
+"""Of a threshold that somebody has chosen."""
+
+_ALIKE = 1e-3
+_LEAST_ALIKE = 3
+"""Times that clipped gradients have one size."""
+
+
+def is_scaling(run: Run, rank: int) -> bool:
+    """Whether a GradScaler of a rank multiplies losses by something else than 1."""
+    return any(one.scale != 1.0 for one in run.of(Scaling, rank))
+
+
+def faulty(
+    run: Run, *faults: ProtocolFault
+) -> dict[ProtocolFault, list[list[OptimizerHistory]]]:
+    """By fault and optimizer, the ranks on which it is no exception."""
+    found: dict[ProtocolFault, dict[int, list[OptimizerHistory]]] = {}
+    for course in optimizer_histories(run):
+        if not is_scaling(run, course.rank):
+            continue
+        for fault in faults:
+            count = course.faults.get(fault, 0)
+            if count >= _LEAST or (count and 2 * count >= course.steps):
+                ranks = found.setdefault(fault, {}).setdefault(course.optimizer, [])
+                ranks.append(course)
+    return {fault: list(several.values()) for fault, several in found.items()}
+
+
+def last_words(cycle: Cycle) -> list[str]:
+    """What was done to the gradients of its step, from the last scaled loss on."""
+    said = [word.partition("/")[0] for word in unpacked(cycle.words)]
+    at = max((n for n, word in enumerate(said) if word == SCALED), default=-1)
+    return said[at + 1 :]
+
+
+# --- clipped while scaled ---
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledClip:
+    """Gradients of an optimizer that one rank clips while they are scaled.
+
+    Attributes:
+        how: "norm" or "value".
+        limit: The threshold.
+        found: Size of gradients before; 0.0: not known.
+        lines: Those that clip.
+        proof: What tells it.
+        by_hand: It was done by the job itself.
+    """
+
+    rank: int
+    optimizer: int
+    how: str
+    limit: float
+    found: float
+    scale: float
+    lines: tuple[Event, ...]
+    proof: tuple[Event, ...]
+    by_hand: bool = False
+
+
+def clips(run: Run) -> list[list[ScaledClip]]:
+    """Clips of scaled gradients; by optimizer, those of each rank."""
+    found: dict[tuple[int, bool], list[ScaledClip]] = {}
+    for rank in run.seen:
+        for clip in (*_by_function(run, rank), *_by_hand(run, rank)):
+            key = clip.optimizer, clip.by_hand
+            if all(one.rank != rank for one in found.get(key, [])):
+                found.setdefault(key, []).append(clip)
+    return list(found.values())
+
+
+def _by_function(run: Run, rank: int) -> Iterator[ScaledClip]:
+    mine = {one.optimizer: one for one in optimizer_histories(run) if one.rank == rank}
+    for told in run.of(Limited, rank):
+        course = mine.get(told.optimizer)
+        if course is None or not _is_chosen(told.limit, told.scale):
+            continue
+        if told.found <= told.limit or told.scale == 1.0:
+            continue
+        cycle = course.first.get(ProtocolFault.CLIPPED_SCALED)
+        if cycle is None or _are_given(cycle):
+            continue
+        lines: tuple[Event, ...] = tuple(lines_of(run, course, CLIP)) or (told,)
+        yield ScaledClip(
+            rank,
+            told.optimizer,
+            told.how,
+            told.limit,
+            told.found,
+            told.scale,
+            lines,
+            (told, cycle),
+        )
+
+
+def _are_given(cycle: Cycle) -> bool:
+    """Whether the job may have divided gradients itself, before it clips them."""
+    said = last_words(cycle)
+    before = said[: said.index(CLIP)] if CLIP in said else said
+    return CHANGED in before and EXCHANGE not in before
+
+
+def _is_chosen(limit: float, scale: float) -> bool:
+    """Whether somebody means unscaled gradients by a threshold.
+
+    Those for scaled ones are made by a multiplication with the scale: 32768 is 0.5
+    times 65536, and has more digits than that.
+    """
+    if not limit or not scale or limit >= scale:
+        return False
+    digits = _digits(limit)
+    return digits <= _DIGITS and digits <= _digits(limit / scale)
+
+
+def _digits(number: float) -> int:
+    """Decimal digits that tell a number."""
+    text = f"{number:.12e}".partition("e")[0].replace(".", "").strip("-0")
+    return max(1, len(text))
+
+
+def _by_hand(run: Run, rank: int) -> Iterator[ScaledClip]:
+    """Gradients that were changed, and then have one size at all times."""
+    told: dict[int, list[Handed]] = {}
+    for one in run.of(Handed, rank):
+        told.setdefault(one.optimizer, []).append(one)
+    for optimizer, several in told.items():
+        if len(several) < _LEAST_ALIKE:
+            continue
+        for how in ("norm", "largest"):
+            sizes = [getattr(one, how) for one in several]
+            limit = _rounded(max(sizes))
+            clipped = [n for n in sizes if isclose(n, max(sizes), rel_tol=_ALIKE)]
+            scales = {one.scale for one in several}
+            if len(clipped) < _LEAST_ALIKE or 2 * len(clipped) < len(sizes):
+                continue
+            if scales == {1.0} or not all(_is_chosen(limit, one) for one in scales):
+                continue
+            yield ScaledClip(
+                rank,
+                optimizer,
+                "norm" if how == "norm" else "value",
+                limit,
+                0.0,
+                several[-1].scale,
+                tuple(several[:1]),
+                tuple(several[:_LEAST_ALIKE]),
+                by_hand=True,
+            )
+            break
+
+
+def _rounded(number: float) -> float:
+    """To three digits."""
+    if number <= 0.0:
+        return 0.0
+    return round(number, 2 - int(log10(number) // 1))
+
+
+# --- out of turn ---
+
+
+def refusals(run: Run, *whys: str) -> list[list[Refused]]:
+    """What GradScalers refused, by the reason and optimizer; of each rank the first."""
+    found: dict[tuple[str, int], dict[int, Refused]] = {}
+    for rank in run.seen:
+        for one in run.of(Refused, rank):
+            why = reason(one)
+            if why in whys:
+                found.setdefault((why, one.optimizer), {}).setdefault(rank, one)
+    return [list(several.values()) for several in found.values()]
+
+
+NO_UPDATE, EARLY_UPDATE = "no update", "early update"
+TWICE, ADDED, NO_SCALE = "twice", "added", "no scale"
+"""What a GradScaler refuses."""
+
+
+def reason(refused: Refused) -> str:
+    """What was done out of turn; "": something else."""
+    said = [word.partition("/")[0] for word in unpacked(refused.words)]
+    if refused.why == STEPPED:
+        return NO_UPDATE
+    if refused.why == UNUSED:
+        return NO_SCALE if refused.method != "update" else ""
+    if refused.why == EARLY:
+        return EARLY_UPDATE if SCALED in said else ""
+    places = [n for n, word in enumerate(said) if word == UNSCALE]
+    if refused.why != UNSCALED or len(places) < 2:
+        return ""
+    between = said[places[-2] + 1 : places[-1]]
+    if not {SCALED, BACKWARD} & set(between):
+        return TWICE
+    return NO_UPDATE if {CLEAR, DROP} & set(between) else ADDED
+
+
+def is_by_passed(cycle: Cycle) -> bool:
+    """Whether a step was made with what is still scaled, as far as it was seen."""
+    said = last_words(cycle)
+    return said[-1:] == [STEP] and CHANGED not in said

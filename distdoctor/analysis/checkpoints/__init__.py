@@ -1,0 +1,1 @@
+"""What was saved, who wrote it, and what of it came back."""

@@ -1,0 +1,1 @@
+"""Which collectives met which, and what of their arguments does not fit."""

@@ -1,0 +1,145 @@
+"""Lines up the collectives that should have met each other.
+
+Collectives on one group match by order of issue: the n-th call of each member is one
+operation. That rule is all the alignment uses; it reads no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distdoctor.analysis.collectives.call_sequences import Sequences, sequences
+from distdoctor.analysis.memoize import memoize
+from distdoctor.model.operations import NOT_SEEN
+from distdoctor.model.run import Group, Rows, Run
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """The n-th call of each member of a group that made one.
+
+    Attributes:
+        group: The group.
+        ordinal: n, from 1.
+        rows: By rank, the position of its call in `Run.calls`.
+        absent: Members that did not make it, ascending.
+    """
+
+    group: Group
+    ordinal: int
+    rows: dict[int, int]
+    absent: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """The collectives of one group.
+
+    Attributes:
+        group: The group.
+        rows: Positions in `Run.calls`, ordered by rank.
+        at: For each of them, which of the meetings it is at, from 0.
+        ordinals: The distinct ordinals that can be compared, ascending: the meetings.
+        first: A row of each meeting, of a call that was seen whole if one was.
+        counts: How many members made it.
+        equal: Whether those who made it made the same, as far as seen.
+    """
+
+    group: Group
+    rows: Rows
+    at: Rows
+    ordinals: NDArray[np.int64]
+    first: Rows
+    counts: Rows
+    equal: NDArray[np.bool_]
+
+    def meeting(self, run: Run, n: int) -> Meeting:
+        """The n-th comparable meeting, from 0."""
+        return self._meeting(run, n, self.rows[self.at == n])
+
+    def meetings(self, run: Run, chosen: Rows) -> Iterator[Meeting]:
+        """Many of them."""
+        rows = self.rows[np.argsort(self.at, kind="stable")]
+        ends = np.cumsum(self.counts)
+        for n in chosen.tolist():
+            yield self._meeting(run, n, rows[ends[n] - self.counts[n] : ends[n]])
+
+    def first_fault(self, run: Run) -> Meeting | None:
+        """The first meeting that not all members made, or not alike, if any."""
+        members = sum(rank not in run.unseen for rank in self.group.ranks)
+        faulty = np.flatnonzero(~self.equal | (self.counts < members))
+        return self.meeting(run, int(faulty[0])) if len(faulty) else None
+
+    def varies(self, column: NDArray[Any]) -> NDArray[np.bool_]:
+        """By meeting, whether a column of `Run.calls` differs among the members."""
+        return _varies(column[self.rows], self.at, column[self.first])
+
+    def _meeting(self, run: Run, n: int, rows: Rows) -> Meeting:
+        ranks = run.calls["rank"][rows].tolist()
+        by_rank = dict(zip(ranks, rows.tolist(), strict=True))
+        absent = tuple(rank for rank in self.group.ranks if rank not in by_rank)
+        return Meeting(self.group, int(self.ordinals[n]), by_rank, absent)
+
+
+@memoize
+def alignments(run: Run) -> list[Alignment]:
+    """One per group of two or more members that was used, in order of the groups."""
+    return list(_align(run))
+
+
+def _align(run: Run) -> Iterator[Alignment]:
+    found = sequences(run)
+    for number, part in found.by_group():
+        if len(run.groups[number].ranks) > 1:
+            yield _align_group(run.calls, run.groups[number], found, part)
+
+
+def _align_group(
+    calls: NDArray[Any], group: Group, found: Sequences, part: slice
+) -> Alignment:
+    starts = found.starts[part]
+    mine = slice(starts[0], found.starts[part.stop])
+    rows, ordinals = found.rows[mine], found.ordinals[mine]
+    # Below this ordinal some member's records have fallen out of its ring.
+    lowest = int(ordinals[starts - starts[0]].max())
+    if ordinals.min() < lowest:
+        rows = rows[ordinals >= lowest]
+        ordinals = ordinals[ordinals >= lowest]
+    distinct, at = _numbered(ordinals, lowest)
+    first = np.zeros(len(distinct), np.intp)
+    first[at] = rows
+    signatures, told = calls["signature"], (rows, at)
+    unread = signatures[rows] == NOT_SEEN
+    if unread.any():
+        told = rows[~unread], at[~unread]
+        first[told[1]] = told[0]
+    equal = ~_varies(signatures[told[0]], told[1], signatures[first])
+    counts = np.bincount(at, minlength=len(distinct))
+    return Alignment(group, rows, at, distinct, first, counts, equal)
+
+
+def _numbered(ordinals: NDArray[np.int64], lowest: int) -> tuple[Rows, Rows]:
+    """The distinct ordinals, and for each ordinal its place among them."""
+    at = ordinals - lowest
+    span = int(at.max(initial=-1)) + 1
+    if span > 2 * len(at):  # most are missing
+        distinct, at = np.unique(ordinals, return_inverse=True)
+        return distinct, at
+    there = np.bincount(at, minlength=span) > 0
+    if not there.all():
+        at = (np.cumsum(there) - 1)[at]
+    return lowest + np.flatnonzero(there), at
+
+
+def _varies(
+    values: NDArray[Any], at: Rows, expected: NDArray[Any]
+) -> NDArray[np.bool_]:
+    """By meeting, whether a value is not the one expected there."""
+    found = np.zeros(len(expected), np.bool_)
+    found[at[values != expected[at]]] = True
+    return found

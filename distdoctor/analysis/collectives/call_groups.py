@@ -1,0 +1,75 @@
+"""The camps at a meeting: ranks that made the same call, and what they knew before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from distdoctor.analysis.collectives.alignment import Meeting
+from distdoctor.model.events import (
+    Call,
+)
+from distdoctor.model.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class CallGroup:
+    """Ranks that made the same call at a meeting, and that call on one of them."""
+
+    ranks: tuple[int, ...]
+    rank: int
+    row: int
+    call: Call
+    rows: tuple[int, ...]  # of all of them
+
+
+def calls_at(run: Run, meeting: Meeting) -> dict[int, Call]:
+    """The calls of a meeting, by rank."""
+    return {rank: run.call(row) for rank, row in meeting.rows.items()}
+
+
+def call_groups(run: Run, meeting: Meeting) -> list[CallGroup]:
+    """The camps at a meeting, largest first."""
+    by_call: dict[int, list[int]] = {}
+    for rank, row in meeting.rows.items():
+        by_call.setdefault(int(run.calls["signature"][row]), []).append(rank)
+    sides = [
+        CallGroup(tuple(ranks), ranks[0], rows[0], run.call(rows[0]), rows)
+        for ranks in map(sorted, by_call.values())
+        for rows in [tuple(meeting.rows[rank] for rank in ranks)]
+    ]
+    return sorted(sides, key=lambda side: (-len(side.ranks), side.rank))
+
+
+def knows(run: Run, rank: int, before_row: int, other_row: int) -> bool:
+    """Whether a rank had made such a call, from that line, before."""
+    calls = run.calls
+    start = run.rows_of(rank).start
+    past, other = calls[start:before_row], calls[other_row]
+    same = (past["site"] == other["site"]) & (past["op"] == other["op"])
+    return bool((same & (past["group"] == other["group"])).any())
+
+
+def knows_exactly(run: Run, rank: int, before_row: int, other_row: int) -> bool:
+    """Whether it had made just that call, with the same arguments, before."""
+    calls = run.calls
+    past = calls[run.rows_of(rank).start : before_row]
+    other = calls[other_row]
+    same = (past["site"] == other["site"]) & (past["signature"] == other["signature"])
+    return bool((same & (past["group"] == other["group"])).any())
+
+
+def next_on_group(run: Run, rows: Iterable[int]) -> Iterator[int]:
+    """The next collectives on the same group of the ranks that went on."""
+    calls = run.calls
+    for row in rows:
+        later = calls[row + 1 : run.rows_of(int(calls["rank"][row])).stop]
+        same = (later["group"] == calls["group"][row]) & (later["ordinal"] > 0)
+        if same.any():
+            yield row + 1 + int(same.argmax())
+
+
+def is_same(run: Run, row: int, other: int) -> bool:
+    """Whether two calls could have met and come from one line."""
+    a, b = run.calls[row], run.calls[other]
+    return bool(a["signature"] == b["signature"] and a["site"] == b["site"])

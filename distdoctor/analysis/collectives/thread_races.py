@@ -1,0 +1,162 @@
+"""Threads of one rank that issue on one group in whatever order they come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distdoctor.analysis.causes import Cause, Divergence, capital, s, where
+from distdoctor.analysis.collectives.alignment import Alignment, Meeting
+from distdoctor.analysis.collectives.call_groups import calls_at
+from distdoctor.model.findings import Certainty
+from distdoctor.model.operations import IN_BACKWARD
+from distdoctor.model.run import Rows, Run, named
+
+_MAIN = 0
+
+
+def race(run: Run, alignment: Alignment) -> Divergence | None:
+    """The first meeting to which ranks came by different threads, in no fixed order.
+
+    Each thread makes its own calls in the same order everywhere, and only their
+    interleaving differs. Threads of autograd work while the thread that called backward
+    waits for them, so they count as that one.
+    """
+    threads = _threads(run, alignment.rows)
+    if not threads.any() or run.partial:
+        return None
+    for meeting in _disagreements(run, alignment):
+        for a, b in combinations(meeting.rows, 2):
+            if _raced(run, alignment, threads, (meeting.rows[a], meeting.rows[b])):
+                return _told(run, meeting, threads, alignment.rows)
+    return None
+
+
+def _threads(run: Run, rows: Rows) -> NDArray[np.int32]:
+    """Which thread made each call; `_MAIN` also for those of a backward pass."""
+    calls = run.calls
+    threads: NDArray[np.int32] = calls["thread"][rows].copy()
+    threads[calls["flags"][rows] & IN_BACKWARD > 0] = _MAIN
+    return threads
+
+
+def _disagreements(run: Run, alignment: Alignment) -> Iterator[Meeting]:
+    """Meetings of calls that differ, or of like calls from different lines."""
+    chosen = np.flatnonzero(alignment.varies(run.calls["site"]) | ~alignment.equal)
+    unequal = np.flatnonzero(~alignment.equal[chosen])
+    # What follows the first unequal one is out of step.
+    end = unequal[0] + 1 if len(unequal) else len(chosen)
+    yield from alignment.meetings(run, chosen[:end])
+
+
+def _raced(
+    run: Run, alignment: Alignment, threads: NDArray[np.int32], met: tuple[int, int]
+) -> bool:
+    """Whether two calls that met belong to two threads that run side by side."""
+    a, b = (run.calls[row] for row in met)
+    one_line = _may_be_one_line(a["site"], b["site"])
+    if one_line and a["signature"] == b["signature"]:
+        return False
+    here, there = (_of_rank(run, alignment, threads, row) for row in met)
+    if one_line:
+        return _is_overtaken(run, here, met) or _is_overtaken(run, there, met[::-1])
+    owners = _owners(run, here), _owners(run, there)
+    both = [one for one in owners if {a["site"], b["site"]} <= one.keys()]
+    # A line that two threads run, or one thread that runs both lines, tells nothing.
+    if not both or any(one[a["site"]] & one[b["site"]] for one in both):
+        return False
+    return _each_in_order(run, here, there)
+
+
+def _may_be_one_line(a: int, b: int) -> bool:
+    """Whether two calls came from one line, as far as their lines are known.
+
+    A future's callback runs in the thread that adds it or, if the future is not
+    complete yet, in one of torch's: there no line of the user's is on the stack.
+    """
+    return a == b or not a or not b
+
+
+_Part = tuple[Rows, NDArray[np.int32]]  # one rank's calls on the group, their threads
+
+
+def _of_rank(
+    run: Run, alignment: Alignment, threads: NDArray[np.int32], row: int
+) -> _Part:
+    mine = run.calls["rank"][alignment.rows] == run.calls["rank"][row]
+    rows, threads = alignment.rows[mine], threads[mine]
+    order = np.argsort(run.calls["ordinal"][rows])
+    return rows[order], threads[order]
+
+
+def _owners(run: Run, part: _Part) -> dict[int, set[int]]:
+    """By line, the threads that called from it."""
+    owners: dict[int, set[int]] = {}
+    for row, thread in zip(*part, strict=True):
+        owners.setdefault(int(run.calls["site"][row]), set()).add(int(thread))
+    return owners
+
+
+def _is_overtaken(run: Run, part: _Part, met: tuple[int, int]) -> bool:
+    """Whether a rank's other thread made, later, the call that its peer made now."""
+    calls, (mine, theirs) = run.calls, met
+    rows, threads = part
+    own = threads[rows == mine]
+    later = (calls["ordinal"][rows] > calls["ordinal"][mine]) & (threads != own)
+    site = calls["site"][theirs]
+    later &= (calls["site"][rows] == site) | (calls["site"][rows] == 0) | (site == 0)
+    return bool(
+        (later & (calls["signature"][rows] == calls["signature"][theirs])).any()
+    )
+
+
+def _each_in_order(run: Run, here: _Part, there: _Part) -> bool:
+    """Whether the main threads, and the others, made calls from the same lines in turn.
+
+    Where they did not, a call was left out, and no race is needed to explain it.
+    """
+
+    def lines(part: _Part, *, main: bool) -> list[int]:
+        rows, threads = part
+        return list(run.calls["site"][rows[(threads == _MAIN) == main]])
+
+    for main in (True, False):
+        a, b = lines(here, main=main), lines(there, main=main)
+        others = {*here[1], *there[1]} - {_MAIN}
+        one_each = all(len({*part[1]} - {_MAIN}) <= 1 for part in (here, there))
+        if (main or (others and one_each)) and any(
+            x != y for x, y in zip(a, b, strict=False)
+        ):
+            return False
+    return True
+
+
+def _told(
+    run: Run, meeting: Meeting, threads: NDArray[np.int32], rows: Rows
+) -> Divergence:
+    calls = calls_at(run, meeting)
+    thread_of = dict(zip(rows.tolist(), threads.tolist(), strict=True))
+    by_call: dict[str, list[int]] = {}
+    for rank, row in meeting.rows.items():
+        who = "the main thread" if thread_of[row] == _MAIN else "another thread"
+        by_call.setdefault(f"{calls[rank]} at {calls[rank].place} by {who}", [])
+        by_call[f"{calls[rank]} at {calls[rank].place} by {who}"].append(rank)
+    said = "; ".join(
+        f"{named(ranks)} make{s(ranks)} {call}" for call, ranks in by_call.items()
+    )
+    alike = len({run.calls["signature"][row] for row in meeting.rows.values()}) == 1
+    return Divergence(
+        why=Cause.RACE,
+        group=meeting.group,
+        ordinal=meeting.ordinal,
+        calls=calls,
+        culprits=(),
+        victims=tuple(calls),
+        certainty=Certainty.LIKELY,
+        story=f"{capital(where(meeting.group, meeting.ordinal))} is the call of "
+        f"different threads: {said}; nothing orders the threads"
+        + (", and as the calls are alike, no error tells." if alike else "."),
+    )

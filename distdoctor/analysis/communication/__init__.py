@@ -1,1 +1,0 @@
-"""Who met whom, who waits for whom, and why."""

@@ -1,0 +1,1 @@
+"""Two runs of a job beside each other."""

@@ -1,0 +1,58 @@
+"""Whether ranks that train one model give it the same batches, read in any way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from distdoctor.analysis.replicas.data_parallel import data_parallel
+from distdoctor.model.observations.data import Fed, Read
+from distdoctor.model.run import Run
+
+LEAST_STEPS = 2
+"""Steps at which the inputs must have been looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feeding:
+    """Ranks that gave their models the same inputs at every step that was looked at.
+
+    Attributes:
+        ranks: All that train the model together.
+        sharing: Those that have the same inputs.
+        steps: That were looked at.
+        fed: What the first of them was seen to do.
+    """
+
+    ranks: tuple[int, ...]
+    sharing: tuple[int, ...]
+    steps: tuple[int, ...]
+    fed: tuple[Fed, ...]
+
+    @property
+    def everyone(self) -> bool:
+        """Whether all that train the model together have the same inputs."""
+        return len(self.sharing) == len(self.ranks)
+
+
+def same_batches(run: Run) -> Iterator[Feeding]:
+    """Where ranks train on the same batches, and no DataLoader tells of them.
+
+    A batch that is the same at each step is one to try a model with, and is left alone.
+    """
+    for ranks in data_parallel(run):
+        if not run.has_seen(ranks):
+            continue
+        if any(read.steps for rank in ranks for read in run.of(Read, rank)):
+            continue
+        told = {rank: {one.step: one for one in run.of(Fed, rank)} for rank in ranks}
+        steps = sorted(set.intersection(*(set(one) for one in told.values())))
+        by_inputs: dict[tuple[int, ...], list[int]] = {}
+        for rank, fed in told.items():
+            inputs = tuple(fed[step].inputs for step in steps)
+            by_inputs.setdefault(inputs, []).append(rank)
+        for inputs, sharing in by_inputs.items():
+            changing = len(set(inputs)) > 1 and 0 not in inputs
+            if len(sharing) > 1 and changing and len(steps) >= LEAST_STEPS:
+                first = tuple(told[sharing[0]][step] for step in steps)
+                yield Feeding(ranks, tuple(sharing), tuple(steps), first)

@@ -1,0 +1,240 @@
+"""Ranks that wait for each other, or for one that does not come."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence, Set
+
+import numpy as np
+
+from distdoctor.analysis.causes import Cause, Divergence, at, capital, s
+from distdoctor.analysis.deadlock.wait_for_graph import Wait, gone, held_up, standstill
+from distdoctor.analysis.divergence.independence import alike
+from distdoctor.analysis.divergence.parting_branches import chains, program_of
+from distdoctor.analysis.divergence.ways_out import loops_of
+from distdoctor.analysis.p2p.unanswered_messages import one_sided
+from distdoctor.analysis.p2p.wrong_peers import wrong_peer
+from distdoctor.analysis.source.conditions import ConditionKind, conditions
+from distdoctor.analysis.source.rank_choices import chosen_by_rank
+from distdoctor.analysis.source.rank_origins import asked_for
+from distdoctor.analysis.source.rank_variation import Nature, changes, nature, nature_of
+from distdoctor.model.events import (
+    Busy,
+    Call,
+    Place,
+    State,
+)
+from distdoctor.model.findings import Certainty, Location, Role
+from distdoctor.model.operations import OPERATIONS
+from distdoctor.model.run import Run, named
+
+
+def circle(run: Run, found: Sequence[Divergence]) -> list[Divergence]:
+    """The circles of ranks that wait for each other, and not for a fault found."""
+    explained: set[int] = set()
+    for fault in found:
+        explained |= {*fault.calls, *fault.culprits, *fault.victims}
+    if explained.issuperset(run.seen):
+        return []
+    waits = standstill(run).waits
+    if found:
+        explained = held_up(waits, explained | gone(run))
+    circles = []
+    while first := _first_circle(waits, explained):
+        stuck = held_up(waits, {wait.rank for wait in first}) - explained
+        explained |= stuck
+        circles.append(_told(run, first, stuck))
+    return alike(circles)
+
+
+def _told(run: Run, circle: list[Wait], stuck: set[int]) -> Divergence:
+    """A circle, and who is stuck because of it."""
+    calls = {wait.rank: run.call(wait.row) for wait in circle}
+    victims = tuple(sorted(stuck - set(calls)))
+    messages = all(
+        OPERATIONS[run.calls["op"][wait.row]].is_point_to_point for wait in circle
+    )
+    fault = wrong_peer(run, circle, victims) if messages else None
+    if (fault := fault or one_sided(run, circle, victims)) is not None:
+        return fault
+    steps = "; ".join(
+        f"rank {wait.rank} waits in {calls[wait.rank].op} on "
+        f"{calls[wait.rank].group} for {named(wait.missing)}"
+        for wait in circle
+    )
+    return Divergence(
+        why=Cause.MESSAGES if messages else Cause.CIRCLE,
+        group=None,
+        ordinal=0,
+        calls=calls,
+        culprits=(),
+        victims=victims,
+        elsewhere=_chosen(run, calls),
+        story=f"{capital(named(calls))} wait in a circle: {steps}.",
+    )
+
+
+def _chosen(run: Run, calls: Mapping[int, Call]) -> tuple[Location, ...]:
+    """Where those of the circle that stand on different lines part, and why.
+
+    Their calls may stand in one helper: their callers' lines are what differs.
+    """
+    ranks: dict[Place, list[int]] = {}
+    made: dict[Place, list[int]] = {}
+    if len(calls) > _LARGEST or not run.sources:
+        return ()
+    stacks = {
+        rank: [frame.place for frame in run.stacks.get(rank, ())]
+        for rank in sorted(calls)
+    }
+    for rank, stack in stacks.items():
+        others = [stacks[other] for other in stacks if other != rank]
+        elsewhere = {place for other in others for place in other}
+        parted = [
+            place
+            for place in stack
+            if any(_is_elsewhere(place, other) for other in elsewhere)
+        ]
+        if parted:
+            ranks.setdefault(parted[-1], []).append(rank)
+            for place in chosen_by_rank(program_of(run), parted[-1]):
+                made.setdefault(place, []).append(rank)
+    if len(ranks) < 2:
+        return _one_branch(run, calls)
+    role = Role.PARTY
+    return (
+        *(Location(place, tuple(who), role, _BY_RANK) for place, who in made.items()),
+        *(Location(place, tuple(who), role, _CAME) for place, who in ranks.items()),
+    )
+
+
+def _one_branch(run: Run, calls: Mapping[int, Call]) -> tuple[Location, ...]:
+    """The branch by which all of the circle came to one line, as was not meant."""
+    places = {call.place for call in calls.values()}
+    place = places.pop()
+    program = program_of(run)
+    function = None if place is None else program.at(place.file, place.line)
+    if places or place is None or function is None:
+        return ()
+    chosen = [
+        condition
+        for condition in conditions(function, place.line)
+        if condition.kind is ConditionKind.BRANCH
+        and nature_of(program, condition) is Nature.LOCAL
+    ]
+    lines = {one.place: _ALL_CAME for one in chosen}
+    for condition in chosen:
+        for made in asked_for(program, condition):
+            lines.setdefault(made, "makes what is asked there")
+    if not lines:
+        lines = dict(_order_of_its_own(run, next(iter(calls.values()))))
+    who = tuple(sorted(calls))
+    return tuple(Location(at, who, Role.PARTY, text) for at, text in lines.items())
+
+
+def _order_of_its_own(run: Run, call: Call) -> Iterator[tuple[Place, str]]:
+    """The loop through which each rank goes in an order of its own, as to its peers."""
+    program = program_of(run)
+    for chain in chains(run, call)[:1]:
+        for place in reversed(chain):
+            function = program.at(place.file, place.line)
+            for loop in [] if function is None else loops_of(function, place.line):
+                assert function is not None
+                if isinstance(loop, ast.While):
+                    continue
+                if nature(program, loop.iter, function) is Nature.LOCAL:
+                    yield Place(function.file, loop.lineno, function.name), _OWN_ORDER
+                    for made in changes(program, loop.iter, function):
+                        yield made, "makes that order"
+                    return
+
+
+_OWN_ORDER = "each rank goes through these in an order of its own"
+
+_ALL_CAME = "all came here by one branch"
+
+_LARGEST = 64  # ranks of a circle whose stacks are compared, each with each
+
+_BY_RANK = "chosen by the rank; it decides what comes first"
+
+_CAME = "these ranks came here first"
+
+
+def _is_elsewhere(place: Place, other: Place) -> bool:
+    same = (place.file, place.function) == (other.file, other.function)
+    return same and place.line != other.line
+
+
+def busy(run: Run) -> Iterator[Divergence]:
+    """A rank that keeps others waiting and moves nowhere in its own code."""
+    for rank in run.seen:
+        busy = run.of(Busy, rank)
+        if not busy:
+            continue
+        waiting = {
+            int(row_rank): int(row)
+            for row in np.flatnonzero(run.calls["state"] == State.WAITING)
+            for row_rank in [run.calls["rank"][row]]
+        }
+        if not waiting or rank in waiting:
+            continue
+        calls = {other: run.call(row) for other, row in waiting.items()}
+        seen = busy[-1]
+        function = seen.place.function or "its own code"
+        doing = "working" if seen.cpu > 0.5 else "waiting for something"
+        yield Divergence(
+            why=Cause.BUSY,
+            group=None,
+            ordinal=0,
+            calls=calls,
+            culprits=(rank,),
+            victims=tuple(sorted(waiting)),
+            cause=seen,
+            certainty=Certainty.LIKELY,
+            elsewhere=(
+                *at(seen, (rank,), f"{doing}, in {seen.looks} of {seen.looks} looks"),
+                *_stack(run, rank),
+            ),
+            story=f"Rank {rank} has been in {function} "
+            f"({seen.place}) for {seen.seconds:.0f} s, {doing}, while "
+            f"{named(waiting)} wait{s(waiting)} for it in "
+            f"{next(iter(calls.values())).op}; a very long computation would look "
+            "the same.",
+        )
+
+
+def _stack(run: Run, rank: int) -> tuple[Location, ...]:
+    frames = run.stacks.get(rank, ())[1:3]
+    return tuple(
+        Location(frame.place, (rank,), Role.CULPRIT, "called from here")
+        for frame in frames
+    )
+
+
+def _first_circle(
+    waits: dict[int, tuple[Wait, ...]], explained: Set[int]
+) -> list[Wait]:
+    """A short way around, if stuck ranks wait for each other; empty if none does.
+
+    Ranks whose waiting is explained already are left out.
+    """
+    stuck = waits.keys() - explained
+    ends: set[int] = set()  # from here no way leads around
+    for start in sorted(stuck):
+        path: dict[int, Wait] = {}
+        rank = start
+        while True:
+            path[rank] = wait = waits[rank][0]
+            among = (wait.missing & stuck) - ends - {rank}
+            if around := among & path.keys():
+                ranks = list(path)
+                return [path[other] for other in ranks[ranks.index(min(around)) :]]
+            if among:
+                rank = min(among)
+                continue
+            ends.add(rank)
+            del path[rank]
+            if not path:
+                break
+            rank = next(reversed(path))
+    return []

@@ -1,0 +1,89 @@
+"""A run that was ended while no rank moved: it may have hung, and nothing proves it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from distdoctor.analysis.deadlock.standing_ranks import standing
+from distdoctor.analysis.deadlock.wait_for_graph import gone
+from distdoctor.model.events import BLOCKED
+from distdoctor.model.run import Frame, Run, named
+
+STOOD_S = 5.0
+"""Of quiet in which every rank stood in communication and used no processor."""
+
+IDLE_S = 8.0
+"""Of quiet in which no rank used the processor, wherever it was."""
+
+WORKED_S = 10.0
+"""Of quiet while ranks waited for one that was at work; and thrice any before it.
+
+A rank that saves or evaluates keeps the others waiting, too: all three are our choice,
+and none makes more than an "unknown".
+"""
+
+_TIMES_LONGER = 3.0
+_MOST_PLACES = 4
+
+
+def stalled(run: Run) -> str:
+    """That nothing moved when the run was ended, and where the ranks stood; or "".
+
+    Args:
+        run: The run.
+    """
+    quiet = run.quiet
+    living = sorted(set(run.seen) - gone(run))
+    if quiet is None or not living:
+        return ""
+    blocked = _blocked(run, living)
+    idle = quiet.idle >= set(living)
+    if not (
+        (idle and quiet.seconds >= (STOOD_S if len(blocked) == len(living) else IDLE_S))
+        or (
+            blocked
+            and quiet.seconds >= max(WORKED_S, _TIMES_LONGER * quiet.longest_before)
+        )
+    ):
+        return ""
+    places = list(_places(run, living, blocked))
+    more = len(places) - _MOST_PLACES
+    told = "; ".join(places[:_MOST_PLACES]) + f"; and {more} more" * (more > 0)
+    return f"for the last {quiet.seconds:.0f} s no rank had moved: {told}"
+
+
+def whereabouts(run: Run) -> str:
+    """Where processes stood that never became ranks; "" if they were not looked at."""
+    at: dict[str, int] = {}
+    for number, stack in sorted(run.stacks.items()):
+        if number < 0 and stack:
+            where = _line(stack)
+            at[where] = at.get(where, 0) + 1
+    told = [f"{where} ({n} processes)" if n > 1 else where for where, n in at.items()]
+    return "; ".join(told[:_MOST_PLACES])
+
+
+def _blocked(run: Run, living: list[int]) -> set[int]:
+    ranks = run.calls["rank"][run.with_state(*BLOCKED)]
+    return set(np.unique(ranks).tolist()) & set(living)
+
+
+def _places(run: Run, living: list[int], blocked: set[int]) -> Iterator[str]:
+    for one in standing(run, blocked):
+        at = f" at {one.call.place}" if one.call.place else ""
+        yield f"{named(one.ranks)} in {one.call.op}{at}"
+    elsewhere: dict[str, list[int]] = {}
+    for rank in living:
+        if rank not in blocked:
+            elsewhere.setdefault(_line(run.stacks.get(rank, ())), []).append(rank)
+    for where, ranks in elsewhere.items():
+        yield f"{named(ranks)} {where}"
+
+
+def _line(stack: Sequence[Frame]) -> str:
+    if not stack:
+        return "in no line of yours"
+    place = stack[0].place
+    return f"in {place.function or 'its own code'} at {place}"

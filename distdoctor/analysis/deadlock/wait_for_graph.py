@@ -1,0 +1,340 @@
+"""Who waits for whom, and who will wait for ever.
+
+A pending collective waits for all members of its group to make the matching call
+(AND); a receive waits for its peer, a receive from any source for one of several (OR);
+a rank that ended never arrives. Ranks that can go on are released until nothing
+changes; what remains can never move, provably, and without any timeout.
+
+Source: deadlock detection by reduction of the AND/OR wait-for graph, as for MPI in
+Hilbrich et al., "MPI Runtime Error Detection with MUST" (2013).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distdoctor.analysis.collectives.call_sequences import sequences
+from distdoctor.analysis.memoize import memoize
+from distdoctor.model.events import BLOCKED, Ended, Left, Started, State, ThreadEnded
+from distdoctor.model.operations import CODE_OF, OPERATIONS, Waits
+from distdoctor.model.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A blocked thread's call and the ranks it needs."""
+
+    rank: int
+    row: int  # in Run.calls
+    missing: frozenset[int]  # ranks that have not done their part
+    any_of: bool = False  # one of them is enough
+
+
+@dataclass(frozen=True, slots=True)
+class Standstill:
+    """What can never move again.
+
+    Attributes:
+        waits: By stuck rank, the waits of its threads; a refused call needs nobody.
+        gone: Ranks that ended or left.
+        by_send: Whether it rests on a call that has all it needs (a send, the root's
+            part of a broadcast), with which a backend may merely be slow.
+    """
+
+    waits: dict[int, tuple[Wait, ...]]
+    gone: frozenset[int]
+    by_send: bool = False
+
+
+@memoize
+def standstill(run: Run) -> Standstill:
+    """The ranks that can never move again, worked out once per run."""
+    return _reduce(run)
+
+
+@memoize
+def gone(run: Run) -> frozenset[int]:
+    """Ranks that will make no further call: ended, or left without joining again."""
+    return _gone(run)
+
+
+def _gone(run: Run) -> frozenset[int]:
+    ended = set()
+    for rank in run.seen:
+        over = False
+        for _, event in run.life.get(rank, ()):
+            if isinstance(event, Ended | Left):
+                over = True
+            elif isinstance(event, Started):
+                over = False
+        if over:
+            ended.add(rank)
+    return frozenset(ended)
+
+
+def _reduce(run: Run) -> Standstill:
+    ended = gone(run)
+    waits, moving = _waits(run, ended)
+    if not run.closed:
+        moving |= set(run.unseen)
+    _release(waits, moving)
+    by_send = any(_may_end(run, wait) for t in waits.values() for wait in t)
+    return Standstill({r: tuple(w) for r, w in waits.items()}, ended, by_send)
+
+
+def _may_end(run: Run, wait: Wait) -> bool:
+    """Whether the backend alone might still end the call: it has all that it needs."""
+    operation = OPERATIONS[run.calls["op"][wait.row]]
+    return operation.waits is Waits.RECEIVER or (operation.is_rooted and wait.any_of)
+
+
+def _release(waits: dict[int, list[Wait]], moving: set[int]) -> None:
+    """Take away the waits that end because ranks can move, until nothing changes.
+
+    Waits for the same ranks are looked at once: a whole group waits for one rank.
+    """
+    waiting: dict[tuple[frozenset[int], bool], list[int]] = {}
+    for rank, threads in waits.items():
+        for wait in threads:
+            waiting.setdefault((wait.missing, wait.any_of), []).append(rank)
+    by_member: dict[int, list[tuple[frozenset[int], bool]]] = {}
+    for key in waiting:
+        for member in key[0]:
+            by_member.setdefault(member, []).append(key)
+    short_of = {key: 1 if key[1] else len(key[0]) for key in waiting}
+    fresh = list(moving)
+    while fresh:
+        for key in by_member.get(fresh.pop(), ()):
+            short_of[key] -= 1
+            if short_of[key] == 0:
+                fresh += [rank for rank in waiting[key] if waits.pop(rank, None)]
+
+
+def held_up(waits: Mapping[int, Sequence[Wait]], by: Iterable[int]) -> set[int]:
+    """Ranks that wait for one of these, themselves or through others, and these."""
+    waiting: dict[frozenset[int], list[int]] = {}
+    for rank, threads in waits.items():
+        for wait in threads:
+            waiting.setdefault(wait.missing, []).append(rank)
+    by_member: dict[int, list[frozenset[int]]] = {}
+    for missing in waiting:
+        for member in missing:
+            by_member.setdefault(member, []).append(missing)
+    found = set(by)
+    fresh = list(found)
+    while fresh:
+        for missing in by_member.pop(fresh.pop(), ()):
+            new = set(waiting.pop(missing, ())) - found
+            found |= new
+            fresh += new
+    return found
+
+
+def _waits(run: Run, ended: frozenset[int]) -> tuple[dict[int, list[Wait]], set[int]]:
+    """Waits of the ranks all of whose threads are blocked, and the ranks that can move.
+
+    A refused call is a wait for the rank itself: nothing releases it.
+    """
+    blocked = run.with_state(*BLOCKED)
+    by_rank: dict[int, list[int]] = {}
+    ranks = run.calls["rank"][blocked].tolist()
+    for rank, row in zip(ranks, blocked.tolist(), strict=True):
+        by_rank.setdefault(rank, []).append(row)
+    threads_of = _threads(run)
+    needs = _Needs(run)
+    waits: dict[int, list[Wait]] = {}
+    moving: set[int] = set()
+    for rank in run.seen:
+        if rank in ended:
+            continue
+        rows = by_rank.get(rank, [])
+        if not rows or _has_free_thread(run, rank, rows, threads_of.get(rank, {0})):
+            moving.add(rank)
+            continue
+        threads = [needs.of(rank, row) for row in rows]
+        if any(wait is None for wait in threads):
+            moving.add(rank)
+        else:
+            waits[rank] = [wait for wait in threads if wait is not None]
+    return waits, moving
+
+
+def _threads(run: Run) -> dict[int, set[int]]:
+    """By rank, the threads of those that have more than one.
+
+    The first thread counts even if it never communicated: it may yet.
+    """
+    others = np.flatnonzero(run.calls["thread"])
+    part = run.calls[["rank", "thread"]][others]
+    threads: dict[int, set[int]] = {}
+    for rank, thread in np.unique(part).tolist():
+        threads.setdefault(rank, {0}).add(thread)
+    return threads
+
+
+def _has_free_thread(run: Run, rank: int, rows: list[int], threads: set[int]) -> bool:
+    over = {event.thread for event in run.of(ThreadEnded, rank)}
+    return bool(threads - over - {int(run.calls["thread"][row]) for row in rows})
+
+
+class _Needs:
+    """Whom a blocked call waits for."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._meetings: dict[tuple[int, int], frozenset[int]] = {}
+        self._issued = _issued(run)
+        self._channels: _Channels | None = None
+
+    def of(self, rank: int, row: int) -> Wait | None:
+        """The wait; None if nothing keeps the call from completing."""
+        record = self._run.calls[row]
+        if record["state"] == State.REFUSED:
+            return Wait(rank, row, frozenset({rank}))
+        operation = OPERATIONS[record["op"]]
+        if operation.waits is Waits.SETTER:
+            return self._for_key(rank, row, record)
+        if operation.is_point_to_point:
+            if self._channels is None:
+                self._channels = _Channels(self._run)
+            return self._channels.wait(rank, row, record)
+        group = self._run.groups[record["group"]]
+        if operation.is_rooted and not 0 <= record["peer"] < len(group.ranks):
+            return None  # a root that is not in the group: whom it needs is not known
+        absent = self._absent(int(record["group"]), int(record["ordinal"]))
+        missing = absent - {rank} if rank in absent else absent  # one set for many
+        if operation.is_rooted:
+            return self._with_root(rank, row, missing)
+        if not missing and operation.sets_up and self._run.closed:
+            missing = frozenset({rank})  # all came, and they do not find each other
+        return Wait(rank, row, missing) if missing else None
+
+    def _with_root(self, rank: int, row: int, missing: frozenset[int]) -> Wait | None:
+        """A wait in a call with a root; most backends pass data on along a tree.
+
+        Who only gives needs nobody by rights. If it is seen to wait all the same, it
+        waits for one of those that have not come: which, only the backend knows.
+        """
+        record = self._run.calls[row]
+        root = self._run.groups[record["group"]].ranks[record["peer"]]
+        from_root = OPERATIONS[record["op"]].waits is Waits.ROOT
+        if not missing:
+            return None
+        if rank == root and not from_root:
+            return Wait(rank, row, missing)
+        if from_root and root in missing:
+            return Wait(rank, row, frozenset({root}))
+        through = {root} if from_root and rank != root else set()
+        return Wait(rank, row, missing | through, any_of=True)
+
+    def _for_key(self, rank: int, row: int, record: Any) -> Wait | None:
+        """A wait for a key: any rank may set it, and so may a process without rank."""
+        if not self._run.closed or is_set(self._run, row):
+            return None
+        others = set(self._run.groups[record["group"]].ranks) - {rank}
+        return Wait(rank, row, frozenset(others), any_of=True)
+
+    def _absent(self, group: int, ordinal: int) -> frozenset[int]:
+        key = (group, ordinal)
+        if key not in self._meetings:
+            self._meetings[key] = frozenset(
+                rank
+                for rank in self._run.groups[group].ranks
+                if self._issued.get((group, rank), 0) < ordinal
+            )
+        return self._meetings[key]
+
+
+def is_set(run: Run, row: int) -> bool:
+    """Whether the keys that a call waits for were set by a rank."""
+    if "keys" not in run.memory:
+        sets = run.with_op(CODE_OF["store_set"])
+        run.memory["keys"] = {
+            name
+            for spec in np.unique(run.calls["spec"][sets])
+            for name in run.specs[spec].names
+        }
+    keys: set[str] = run.memory["keys"]
+    return set(run.specs[run.calls["spec"][row]].names) <= keys
+
+
+def _issued(run: Run) -> dict[tuple[int, int], int]:
+    """By group and rank, the last ordinal that was really issued."""
+    found = sequences(run)
+    if not len(found.rows):
+        return {}
+    refused = (run.calls["state"] == State.REFUSED)[found.rows]
+    ordinals = np.where(refused, 0, found.ordinals) if refused.any() else found.ordinals
+    last = np.maximum.reduceat(ordinals, found.starts[:-1])
+    keys = zip(found.groups.tolist(), found.ranks.tolist(), strict=True)
+    return dict(zip(keys, last.tolist(), strict=True))
+
+
+class _Channels:
+    """Counts sends and receives between pairs of ranks."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._sent: Counter[tuple[Any, ...]] = Counter()
+        self._posted: Counter[tuple[Any, ...]] = Counter()
+        self._nth: dict[int, int] = {}
+        inbox: Counter[tuple[Any, ...]] = Counter()
+        taken: Counter[tuple[Any, ...]] = Counter()
+        self._anybody: set[tuple[Any, ...]] = set()
+        for row, record, rank in _point_to_point(run):
+            key, waits = self._key(record, rank), OPERATIONS[record["op"]].waits
+            box = (key[0], key[2], key[3])
+            if waits is Waits.RECEIVER:
+                self._sent[key] += 1
+                self._nth[row] = self._sent[key]
+                inbox[box] += 1
+                continue
+            if waits is Waits.ANY_SENDER:
+                # It may have taken, or take, any message: who got which is not known.
+                self._anybody.add(box)
+            else:
+                self._posted[key] += 1
+                self._nth[row] = self._posted[key]
+            taken[box] += record["state"] == State.DONE
+        self._waiting = inbox - taken
+
+    def _key(self, record: Any, rank: int) -> tuple[Any, ...]:
+        """Channel of a call: group, sender, receiver, tag."""
+        ranks = self._run.groups[record["group"]].ranks
+        known = 0 <= record["peer"] < len(ranks)
+        peer = ranks[record["peer"]] if known else None
+        group, tag = int(record["group"]), int(record["tag"])
+        if OPERATIONS[record["op"]].waits is Waits.RECEIVER:
+            return group, rank, peer, tag
+        return group, peer, rank, tag
+
+    def wait(self, rank: int, row: int, record: Any) -> Wait | None:
+        key = self._key(record, rank)
+        box = (key[0], key[2], key[3])
+        if record["peer"] >= 0 and None in key:
+            return Wait(rank, row, frozenset({rank}))  # a peer that is not in the group
+        match OPERATIONS[record["op"]].waits:
+            case Waits.SENDER:
+                if self._sent[key] >= self._nth[row]:
+                    return None
+                return Wait(rank, row, frozenset({key[1]}))
+            case Waits.ANY_SENDER:
+                if self._waiting[box]:
+                    return None
+                others = set(self._run.groups[record["group"]].ranks) - {rank}
+                return Wait(rank, row, frozenset(others), any_of=True)
+        if self._posted[key] >= self._nth[row] or box in self._anybody:
+            return None
+        return Wait(rank, row, frozenset({key[2]}))
+
+
+def _point_to_point(run: Run) -> Iterator[tuple[int, Any, int]]:
+    codes = [n for n, op in enumerate(OPERATIONS) if op.is_point_to_point]
+    for row in run.with_op(*codes):
+        record = run.calls[row]
+        yield int(row), record, int(record["rank"])

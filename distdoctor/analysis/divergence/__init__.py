@@ -1,0 +1,1 @@
+"""Where the ranks' ways through the program part, and why."""

@@ -1,0 +1,116 @@
+"""Whether one rank went through fewer rounds of a loop than another.
+
+Three kinds of evidence, best first: the DataLoader that ended, the forward passes made
+(nodes of the autograd graph), the loop that a stack is no longer in.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distdoctor.analysis.causes import LEFT_LOOP, at, capital, has, pointers, s
+from distdoctor.analysis.collectives.call_groups import CallGroup
+from distdoctor.analysis.divergence import loop_positions
+from distdoctor.analysis.divergence.passing import came_past
+from distdoctor.analysis.divergence.uneven_loops import dealt_out
+from distdoctor.model.events import (
+    Batch,
+)
+from distdoctor.model.run import Run, named
+
+
+def fewer_rounds(
+    run: Run, major: CallGroup, minor: CallGroup
+) -> dict[str, object] | None:
+    """Evidence that one camp went through fewer rounds of a loop than the other."""
+    batches = _ended_loader(run, minor.rank, minor.row)
+    if batches is not None:
+        others = [
+            event
+            for event in run.of(Batch, major.rank)
+            if event.place == batches.place and not event.ended
+        ]
+        if others and others[-1].count > batches.count:
+            return {
+                "cause": batches,
+                "elsewhere": at(batches, minor.ranks, "its loader ended here"),
+                "story": f"{capital(named(minor.ranks))} had {batches.count} "
+                f"batches from the loader at {batches.place}; "
+                f"{named(major.ranks)} {has(major.ranks)} begun batch "
+                f"{others[-1].count} and wait{s(major.ranks)} in "
+                f"{major.call.op} for a partner that is at {minor.call.op}.",
+            }
+        if others:
+            return None  # as many batches: it skipped the call, not the round
+    if _kept_pace(run, major, minor):
+        return None
+    loop = loop_positions.left(run, major.rank, minor.rank)
+    if loop is None or loop[1]:
+        return None
+    place = loop[0].place
+    return {
+        "elsewhere": (
+            *pointers(
+                loop_positions.ways_out(run, place),
+                minor.ranks,
+                "a way out of the loop",
+            ),
+            *pointers([place], minor.ranks, LEFT_LOOP),
+            *dealt_out(run, place, minor.ranks),
+        ),
+        "story": f"{capital(named(minor.ranks))} left the loop at {place} and "
+        f"{'are' if len(minor.ranks) > 1 else 'is'} at {minor.call.op} "
+        f"({minor.call.place}); {named(major.ranks)} "
+        f"{'are' if len(major.ranks) > 1 else 'is'} still in it and "
+        f"wait{s(major.ranks)} in {major.call.op}.",
+    }
+
+
+def passed_over(run: Run, major: CallGroup, minor: CallGroup) -> bool:
+    """Whether a camp is past the other's call with no fewer rounds made."""
+    if loop_positions.is_further(run, major.rank, minor.rank) or came_past(
+        run, major.call, minor.call
+    ):
+        return True
+    loop = loop_positions.left(run, major.rank, minor.rank)
+    return loop is not None and (loop[1] or _kept_pace(run, major, minor))
+
+
+def _kept_pace(run: Run, major: CallGroup, minor: CallGroup) -> bool:
+    """Whether a camp made as many forward passes as the other up to here.
+
+    Then it went through the round and left out its calls. Counted in nodes of the
+    autograd graph: half a round's worth is the margin.
+    """
+    theirs, mine = _nodes(run, major.row), _nodes(run, minor.row)
+    if theirs is None or mine is None:
+        return False
+    round_nodes = _nodes_of_a_round(run, major)
+    return round_nodes > 0 and theirs - mine < round_nodes / 2
+
+
+def _nodes(run: Run, row: int) -> int | None:
+    """Autograd nodes made between a rank's first call and this one."""
+    calls = run.calls
+    first = run.rows_of(int(calls["rank"][row])).start
+    if calls["thread"][first] != calls["thread"][row]:
+        return None
+    return int(calls["nodes"][row]) - int(calls["nodes"][first])
+
+
+def _nodes_of_a_round(run: Run, side: CallGroup) -> int:
+    """What a forward pass adds, typically: the median of all increases."""
+    nodes = run.calls["nodes"][run.rows_of(side.rank).start : side.row + 1]
+    added = np.diff(nodes)
+    return int(np.median(added[added > 0])) if (added > 0).any() else 0
+
+
+def _ended_loader(run: Run, rank: int, row: int) -> Batch | None:
+    """The loader that ended between a rank's last call and the one at `row`."""
+    position = row - run.rows_of(rank).start
+    ended = [
+        event
+        for at, event in run.life.get(rank, ())
+        if isinstance(event, Batch) and event.ended and at == position
+    ]
+    return ended[-1] if ended else None

@@ -1,0 +1,98 @@
+"""Calls made by functions that nobody calls: finalizers and signal handlers."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import replace
+
+from distdoctor.analysis.causes import Cause, Divergence, capital, s, waits, where_of
+from distdoctor.analysis.memoize import memoize
+from distdoctor.model.events import Call
+from distdoctor.model.run import Run, named
+
+_REGISTERS = {"signal": 1, "finalize": 1, "ref": 1, "register": 0}
+"""Functions that take a callback, and its position among their arguments:
+`signal.signal`, `weakref.finalize`, `weakref.ref`, `atexit.register`."""
+
+_MODULES = frozenset({"signal", "weakref", "atexit"})
+
+
+def called_back(run: Run, divergence: Divergence) -> Divergence:
+    """The divergence, blamed on a callback if one made the call of only some ranks."""
+    calls = divergence.calls
+    how = {rank: _callback(run, rank, call) for rank, call in calls.items()}
+    ranks = tuple(sorted(rank for rank in calls if how[rank]))
+    others = tuple(sorted(rank for rank in calls if not how[rank]))
+    if not ranks or not others:
+        return divergence
+    call = calls[ranks[0]]
+    return replace(
+        divergence,
+        why=Cause.CALLBACK,
+        culprits=ranks,
+        victims=others,
+        story=f"{capital(named(ranks))} call{s(ranks)} {call.op} "
+        f"({where_of(divergence)}) from {how[ranks[0]]}, which runs when it happens "
+        f"to; {named(others)} {waits(others)} in {calls[others[0]].op}.",
+    )
+
+
+def _callback(run: Run, rank: int, call: Call) -> str:
+    """The callback that a call was made from, in words; "" if from none."""
+    if call.place is None:
+        return ""
+    functions = [call.place.function]
+    stack = run.stacks.get(rank, ())
+    if stack and stack[0].place.line == call.place.line:  # it still stands there
+        functions += [frame.place.function for frame in stack]
+    for function in functions:
+        if function.rpartition(".")[2] == "__del__":
+            return f"the finalizer {function}"
+    handlers = _handlers(run)
+    for function in functions:
+        if (how := handlers.get(function.rpartition(".")[2])) is not None:
+            return f"{function}, registered with {how}"
+    return ""
+
+
+@memoize
+def _handlers(run: Run) -> dict[str, str]:
+    """Functions that the sources register as callbacks and never call themselves."""
+    registered: dict[str, str] = {}
+    called: set[str] = set()
+    for source in run.sources.values():
+        for node in _calls(source):
+            called.add(_name(node.func))
+            registered |= dict(_registered(node))
+    return {name: how for name, how in registered.items() if name not in called}
+
+
+def _calls(source: str) -> Iterator[ast.Call]:
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield node
+
+
+def _registered(node: ast.Call) -> Iterator[tuple[str, str]]:
+    function = node.func
+    if not isinstance(function, ast.Attribute) or function.attr not in _REGISTERS:
+        return
+    if _name(function.value) not in _MODULES:
+        return
+    position = _REGISTERS[function.attr]
+    if len(node.args) > position:
+        callback = _name(node.args[position])
+        if callback:
+            yield callback, f"{_name(function.value)}.{function.attr}"
+
+
+def _name(node: ast.expr) -> str:
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+    return ""

@@ -1,0 +1,71 @@
+"""Calls that look alike, of which one side makes a later one than the other.
+
+A helper that all collectives go through has one line for all of them. Which call of the
+user's it serves, the stacks tell: who stands further on, in the same round of the same
+loops, has passed by the call in which the others stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from distdoctor.analysis.causes import (
+    SKIPPED_HERE,
+    Cause,
+    Divergence,
+    capital,
+    pointers,
+    sides,
+    waits,
+    where_of,
+)
+from distdoctor.analysis.divergence.loop_departures import ways_around
+from distdoctor.analysis.divergence.progress_order import is_behind
+from distdoctor.analysis.divergence.rank_guards import GUARD
+from distdoctor.model.events import Place
+from distdoctor.model.findings import Certainty
+from distdoctor.model.run import Run, named
+
+_UNLIKE = {Cause.ORDER, Cause.NUMEL, Cause.DTYPE}
+
+_MOST = 3  # with more ways a list says nothing
+
+
+def overtaken(run: Run, told: Divergence) -> Divergence:
+    """Calls of one line in another order, told as a call that one side skipped."""
+    places = {call.place for call in told.calls.values()}
+    if told.why not in _UNLIKE or len(places) != 1 or GUARD in told.details:
+        return told
+    asked = [*sides(told, str).values()]
+    if len(asked) != 2 or not run.sources or {*told.calls} - {*run.stacks}:
+        return told
+    for here, ahead in (asked, asked[::-1]):
+        mine, theirs = run.stacks[here[0]], run.stacks[ahead[0]]
+        if not is_behind(run, mine, theirs):
+            continue
+        way = _way_in([f.place for f in mine], [f.place for f in theirs])
+        around = [one for place in way for one in ways_around(run, place)]
+        if not 0 < len(around) <= _MOST:
+            return told
+        call, other = told.calls[here[0]], told.calls[ahead[0]]
+        return replace(
+            told,
+            why=Cause.SKIPPED,
+            culprits=tuple(ahead),
+            victims=tuple(here),
+            certainty=Certainty.LIKELY,
+            elsewhere=pointers(way[:1], ahead, SKIPPED_HERE),
+            story=f"{capital(named(ahead))} skipped {call} ({where_of(told)}) and "
+            f"went on to {other}; {named(here)} {waits(here)} in it.",
+        )
+    return told
+
+
+def _way_in(mine: Sequence[Place], theirs: Sequence[Place]) -> list[Place]:
+    """Lines of the first stack from where the two part, innermost first.
+
+    The helper's own lines, which both stand in, are left out.
+    """
+    shared = {*theirs}
+    return [place for place in mine if place not in shared]

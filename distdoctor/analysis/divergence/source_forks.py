@@ -1,0 +1,154 @@
+"""Calls at two lines, told by a fork of the source that does not depend on the rank.
+
+Where just one of two calls lies behind a condition, ranks parted there: whoever is in
+the branch, or has left by the `return`, `continue` or `break`, did what the plain way
+through the program does not. Their data decided; so this is likely, no more.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from operator import attrgetter
+
+from distdoctor.analysis.causes import (
+    Cause,
+    Divergence,
+    capital,
+    pointers,
+    s,
+    sides,
+    waits,
+    where_of,
+)
+from distdoctor.analysis.divergence.parting_branches import (
+    choices,
+    of_group,
+    program_of,
+)
+from distdoctor.analysis.divergence.rank_guards import GUARD, WRAPPED
+from distdoctor.analysis.source.conditions import Condition, ConditionKind
+from distdoctor.analysis.source.program import Program
+from distdoctor.analysis.source.rank_variation import Nature, nature, nature_of
+from distdoctor.model.events import Call
+from distdoctor.model.findings import Certainty
+from distdoctor.model.run import Run, named
+
+_UNDECIDED = {Cause.OPERATION, Cause.NUMEL, Cause.DTYPE}
+
+_NO_MAJORITY = (
+    "With no majority, the source decides: the other way to read it is that the others "
+    "left out or added theirs."
+)
+
+
+def forked(run: Run, told: Divergence) -> Divergence:
+    """The same divergence, as a call skipped or added, where a fork tells which."""
+    if GUARD in told.details:
+        return told
+    if told.why is Cause.SKIPPED and told.culprits:
+        return _with_its_fork(run, told)
+    if told.why not in _UNDECIDED:
+        return told
+    found = sides(told, attrgetter("place"))
+    if len(found) != 2 or None in found or not run.sources:
+        return told
+    first, second = found.values()
+    mine, theirs = choices(run, told.calls[first[0]], told.calls[second[0]])
+    if bool(mine) == bool(theirs):
+        return told  # both, or neither, went a way of their own
+    behind, others = (first, second) if mine else (second, first)
+    condition = (mine or theirs)[-1]
+    if _counts_rounds(program_of(run), condition):
+        return told  # both come to it in the same round: they part somewhere before
+    call, other = told.calls[behind[0]], told.calls[others[0]]
+    left = condition.kind is ConditionKind.LEAVING
+    few = sorted(behind) == sorted(told.culprits)
+    wrapped = WRAPPED.get(call.layer) if not told.culprits else None
+    if left and (few or (wrapped and _is_new(run, call, other))):
+        left = False  # most have left: who has not, went on by itself
+    culprits = tuple(others if left else behind)
+    if told.culprits and sorted(culprits) != sorted(told.culprits):
+        return told  # the fork would blame the majority
+    if wrapped and not left:
+        told = replace(told, why=Cause.FORWARD)
+    if left:
+        at = replace(condition.place, line=condition.leaves_at)
+        remark = f"leaves by {condition.leaves}"
+        story = (
+            f"{capital(named(others))} skipped {call.op} ({where_of(told)}) and went "
+            f"on to {other.op}, most likely by `{condition}` at {condition.place}; "
+            f"{named(behind)} {waits(behind)} in it."
+        )
+    else:
+        at = condition.place
+        remark = str(condition)
+        does = f"call{s(behind)} {call.op}"
+        if told.why is Cause.FORWARD and wrapped:
+            does = f"{wrapped[len(behind) > 1]} and call{s(behind)} {call.op}"
+        story = (
+            f"{capital(named(behind))} alone {does} "
+            f"({where_of(told)}), behind `{condition}` at {condition.place}; "
+            f"{named(others)} went on to {other.op}."
+        )
+    lines = pointers([condition.place], culprits, str(condition))
+    if left and condition.leaves_at != condition.line:
+        lines += pointers([at], culprits, remark)
+    return replace(
+        told,
+        why=Cause.FORWARD if told.why is Cause.FORWARD else Cause.SKIPPED,
+        culprits=culprits,
+        victims=of_group(sorted(told.calls), culprits),
+        certainty=Certainty.LIKELY,
+        elsewhere=(*lines, *told.elsewhere),
+        story=story if told.culprits else f"{story} {_NO_MAJORITY}",
+        details={**told.details, GUARD: str(condition)},
+    )
+
+
+def _is_new(run: Run, call: Call, other: Call) -> bool:
+    """Whether a rank came by a way the other never took, and has gone that of both."""
+    return _took(run, call.rank, other) and not _took(run, other.rank, call)
+
+
+def _took(run: Run, rank: int, call: Call) -> bool:
+    rows = run.rows_of(rank)
+    mine = run.calls[rows.start : rows.stop]
+    site, callers = run.sites.index(call.place), run.callers.index(call.callers)
+    return bool(((mine["site"] == site) & (mine["callers"] == callers)).any())
+
+
+def _counts_rounds(program: Program, condition: Condition) -> bool:
+    """Whether a condition is one of the round, which all ranks come to alike."""
+    function = condition.function
+    return nature_of(program, condition) <= Nature.OPEN and any(
+        isinstance(part, ast.Name)
+        and program.is_looped(function, part.id)
+        and nature(program, part, function) is Nature.COMMON
+        for test, _ in condition.tests
+        for part in ast.walk(test)
+    )
+
+
+def _with_its_fork(run: Run, told: Divergence) -> Divergence:
+    """A call skipped or added, with the condition that only its rank's way has."""
+    ranks = [rank for rank in told.culprits if rank in told.calls]
+    others = [rank for rank in told.calls if rank not in told.culprits]
+    if not ranks or not others or not run.sources:
+        return told
+    mine, theirs = choices(run, told.calls[ranks[0]], told.calls[others[0]])
+    if bool(mine) == bool(theirs):
+        return told
+    condition = (mine or theirs)[-1]
+    if nature_of(program_of(run), condition) is Nature.COMMON:
+        return told  # a setting, a count of rounds: it lets all through, or none
+    known = {location.place for location in told.elsewhere}
+    lines = pointers([condition.place], told.culprits, str(condition))
+    return replace(
+        told,
+        elsewhere=(
+            *(line for line in lines if line.place not in known),
+            *told.elsewhere,
+        ),
+        story=f"{told.story} The ways part at `{condition}` ({condition.place}).",
+    )

@@ -1,0 +1,197 @@
+"""Two calls that ranks make in opposite order.
+
+Those that look alike pair up wrongly, and nothing fails. At the first that meets
+another one, the ranks are stopped, and nobody has come to the second. Where each side's
+block of the source goes on to what the other side is at, both were meant to make both.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distdoctor.analysis.causes import (
+    Cause,
+    Divergence,
+    capital,
+    pointers,
+    s,
+    sides,
+    where_of,
+)
+from distdoctor.analysis.collectives.alignment import Alignment, Meeting
+from distdoctor.analysis.collectives.call_groups import calls_at
+from distdoctor.analysis.divergence.parting_branches import parting, program_of
+from distdoctor.analysis.source.program import Function, own_nodes
+from distdoctor.model.events import Call, Place
+from distdoctor.model.findings import Certainty, Location
+from distdoctor.model.operations import OPERATIONS
+from distdoctor.model.run import Run, named
+
+_UNLIKE = {
+    Cause.OPERATION,
+    Cause.NUMEL,
+    Cause.DTYPE,
+    Cause.REDUCE_OP,
+    Cause.ROOT,
+    Cause.SPLITS,
+}
+
+
+def crossed(run: Run, told: Divergence) -> Divergence:
+    """Calls that do not match, told as calls in another order where they are that."""
+    found = sides(told, attrgetter("place")) if told.why in _UNLIKE else {}
+    if len(found) != 2 or None in found or not run.sources:
+        return told
+    (here, there), (first, second) = found, found.values()
+    assert isinstance(here, Place)
+    assert isinstance(there, Place)
+    program = program_of(run)
+    functions = [program.at(place.file, place.line) for place in (here, there)]
+    if functions[0] is None or functions[0] is not functions[1]:
+        return told
+    mine, theirs = (_from(functions[0], place.line) for place in (here, there))
+    if not mine or not theirs or mine[0] not in theirs[1:] or theirs[0] not in mine[1:]:
+        return told
+    few = told.culprits or tuple(first)
+    others = second if sorted(few) == sorted(first) else first
+    return replace(
+        told,
+        why=Cause.ORDER,
+        certainty=Certainty.LIKELY,
+        story=f"{capital(named(few))} make{s(few)} two calls in another order than "
+        f"{named(others)}: at {where_of(told)} it is {told.calls[first[0]]} ({here}) "
+        f"on {named(first)} and {told.calls[second[0]]} ({there}) on {named(second)}, "
+        "and the source has each of them follow there on the other's.",
+    )
+
+
+def unseen_swaps(run: Run, alignment: Alignment) -> Iterator[Divergence]:
+    """Two calls that look alike, made in opposite order: they pair up wrongly."""
+    calls, group = run.calls, alignment.group
+    full = (alignment.counts == len(group.ranks)) & alignment.equal
+    if not full.any():
+        return
+    differ = alignment.varies(calls["site"])
+    for n in np.flatnonzero(differ[:-1] & differ[1:] & full[:-1] & full[1:]):
+        first = alignment.meeting(run, int(n))
+        second = alignment.meeting(run, int(n) + 1)
+        if not OPERATIONS[calls["op"][next(iter(first.rows.values()))]].payload:
+            continue
+        here = calls_at(run, first)
+        swapped, what = _by_lines(first, second, calls), "from the same two lines as"
+        decided = 2 * len(swapped) != len(here)
+        if not swapped:
+            swapped = _crossed_in_text(run, here, calls_at(run, second))
+            what, decided = "of the same text as", True
+        if swapped:
+            others = sorted(set(first.rows) - set(swapped))
+            branch = _branch(run, here, swapped, others)
+            if branch is not None and branch[1] and not decided:
+                swapped, decided = branch[1], True
+                others = sorted(set(first.rows) - set(swapped))
+            yield Divergence(
+                why=Cause.ORDER,
+                group=group,
+                ordinal=first.ordinal,
+                calls=here,
+                culprits=swapped if decided else (),
+                victims=tuple(others),
+                certainty=Certainty.LIKELY,
+                elsewhere=() if branch is None else branch[0],
+                story=f"{capital(named(swapped))} make{s(swapped)} calls "
+                f"{first.ordinal} and {second.ordinal} on {group.name} {what} "
+                f"{named(others)}, in the opposite order; they are of one size, so "
+                "tensors that do not belong together were combined without an error.",
+            )
+            return
+
+
+def _branch(
+    run: Run, here: dict[int, Call], some: Sequence[int], others: Sequence[int]
+) -> tuple[tuple[Location, ...], tuple[int, ...]] | None:
+    """Where the source sends two sides into orders of their own.
+
+    Returns:
+        The line of the test, and the side that it is for, if it singles one out.
+    """
+    for inside, outside in ((some, others), (others, some)):
+        found = parting(run, here[inside[0]], inside, outside)
+        if found is not None and found.singles_out:
+            lines = pointers([found.condition.place], inside, str(found.condition))
+            return lines, tuple(inside)
+    return None
+
+
+def _by_lines(first: Meeting, second: Meeting, calls: NDArray[Any]) -> tuple[int, ...]:
+    """Ranks that visit two lines in the opposite order of the majority."""
+    orders: dict[tuple[int, int], list[int]] = {}
+    for rank, row in first.rows.items():
+        pair = (int(calls["site"][row]), int(calls["site"][second.rows[rank]]))
+        orders.setdefault(pair, []).append(rank)
+    if len(orders) != 2:
+        return ()
+    (a, ranks_a), (b, ranks_b) = orders.items()
+    if a != b[::-1] or 0 in a:  # a line that is not known may be the other one
+        return ()
+    return tuple(ranks_b if len(ranks_b) <= len(ranks_a) else ranks_a)
+
+
+def _crossed_in_text(
+    run: Run, first: Mapping[int, Call], second: Mapping[int, Call]
+) -> tuple[int, ...]:
+    """Ranks behind a branch by rank, whose two calls are the others' in opposite order.
+
+    Args:
+        run: Holds the sources.
+        first: By rank, its call at some meeting.
+        second: Likewise at the next.
+
+    Returns:
+        Empty if not, or if no branch of the source is for one side alone.
+    """
+    orders: dict[tuple[str, str], list[int]] = {}
+    for rank in first:
+        pair = tuple(_text(run, one.get(rank)) for one in (first, second))
+        orders.setdefault((pair[0], pair[1]), []).append(rank)
+    if len(orders) != 2:
+        return ()
+    ((a, b), mine), ((c, d), theirs) = orders.items()
+    if a == b or (a, b) != (d, c) or "" in {a, b}:
+        return ()
+    for inside, outside in ((mine, theirs), (theirs, mine)):
+        found = parting(run, first[inside[0]], inside, outside)
+        if found is not None and (found.singles_out or len(inside) < len(outside)):
+            return tuple(inside)
+    return ()
+
+
+def _text(run: Run, call: Call | None) -> str:
+    """The statement that makes a call; empty if it is not known."""
+    place = None if call is None else call.place
+    function = None if place is None else program_of(run).at(place.file, place.line)
+    if place is None or function is None:
+        return ""
+    return next(iter(_from(function, place.line)), "")
+
+
+def _from(function: Function, line: int) -> Sequence[str]:
+    """The texts of the statement at a line and of those behind it in its block."""
+    blocks = [
+        block
+        for node in (function.node, *own_nodes(function.node))
+        for name in ("body", "orelse", "finalbody")
+        if isinstance(block := getattr(node, name, None), list)
+    ]
+    for block in blocks:
+        for n, statement in enumerate(block):
+            simple = not hasattr(statement, "body")
+            if simple and statement.lineno <= line <= (statement.end_lineno or line):
+                return [ast.unparse(one) for one in block[n:]]
+    return ()

@@ -1,0 +1,106 @@
+"""Whether ranks part ways because a tensor lay on a device that cannot communicate."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from distdoctor.analysis.causes import Cause, Divergence, at, capital, failed, where_of
+from distdoctor.model.events import Failure, Misplaced
+from distdoctor.model.run import Run, named
+
+_REFUSAL = re.compile(
+    r"No backend type associated with device type (?P<a>\w+)"
+    r"|Tensors must be (?P<b>CUDA) and dense"
+    r"|ProcessGroup\w+::\w+: unsupported device type (?P<c>\w+)"
+    r"|[Nn]o backend for the parent process group or its backend does not support"
+    r"|invalid tensor type or device"
+)
+"""Texts with which torch refuses a tensor's device.
+
+Source: torch 2.13, ProcessGroup.hpp, ProcessGroupNCCL.cpp and ProcessGroupGloo.cpp.
+"""
+
+
+def wrong_device(run: Run, found: list[Divergence]) -> list[Divergence]:
+    """The divergences, with those that a tensor's device explains told so."""
+    refused = {
+        rank: failure
+        for rank in run.seen
+        for failure in run.of(Failure, rank)
+        if failure.fatal and _REFUSAL.search(failure.message)
+    }
+    if refused:
+        return _refused(run, found, refused)
+    misplaced = {
+        rank: events[0] for rank in run.seen if (events := run.of(Misplaced, rank))
+    }
+    if not misplaced or len(misplaced) == len(run.seen):
+        return found  # all alike: they try out what fits
+    return [_nothing_moved(run, divergence, misplaced) for divergence in found]
+
+
+def _refused(
+    run: Run, found: list[Divergence], refused: dict[int, Failure]
+) -> list[Divergence]:
+    ranks = tuple(sorted(refused))
+    base = next(
+        (d for d in found if d.why is Cause.DIED and set(d.culprits) & refused.keys()),
+        Divergence(Cause.DEVICE, None, 0, {}, ranks, (), ""),
+    )
+    everyone = len(ranks) == len(run.seen)
+    others = tuple(rank for rank in run.seen if rank not in refused)
+    first = refused[ranks[0]]
+    told = Divergence(
+        why=Cause.DEVICE,
+        group=base.group,
+        ordinal=base.ordinal,
+        calls=base.calls,
+        culprits=() if everyone else ranks,
+        victims=ranks if everyone else others,
+        cause=first,
+        elsewhere=at(first, ranks, "its backend has no way to move this tensor"),
+        story=f"{failed(ranks, first)}.",
+    )
+    rest = [d for d in found if d is not base and not set(d.culprits) & set(ranks)]
+    return [told, *rest]
+
+
+def _nothing_moved(
+    run: Run, divergence: Divergence, misplaced: dict[int, Misplaced]
+) -> Divergence:
+    ranks = tuple(sorted(misplaced))
+    if divergence.group is None or not set(ranks) <= set(divergence.group.ranks):
+        return divergence
+    first: Misplaced = misplaced[ranks[0]]
+    others = tuple(rank for rank in divergence.group.ranks if rank not in ranks)
+    if not others or not _left_out(run, first, others):
+        return divergence
+    return Divergence(
+        why=Cause.DEVICE,
+        group=divergence.group,
+        ordinal=divergence.ordinal,
+        calls=divergence.calls,
+        culprits=ranks,
+        victims=others,
+        cause=first,
+        elsewhere=at(first, ranks, f"this tensor is on {first.device}"),
+        story=f"{capital(named(ranks))} called {first.op or 'a collective'} on a "
+        f"tensor on the device {first.device}, which moves nothing and raises "
+        "nothing; from then on "
+        f"{'they are' if len(ranks) > 1 else 'it is'} a call ahead of {named(others)} "
+        f"({where_of(divergence)}).",
+    )
+
+
+def _left_out(run: Run, misplaced: Misplaced, others: tuple[int, ...]) -> bool:
+    """Whether the others made calls from that line which this rank did not make."""
+
+    def made(rank: int) -> int:
+        rows = run.rows_of(rank)
+        part = run.calls[rows.start : rows.stop]
+        sites = {n for n, place in enumerate(run.sites) if place == misplaced.place}
+        return int(np.isin(part["site"], list(sites)).sum())
+
+    return max(map(made, others)) > made(misplaced.rank)

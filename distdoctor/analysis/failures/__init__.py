@@ -1,0 +1,1 @@
+"""Exceptions and deaths: whose fault they are, and who swallowed them."""

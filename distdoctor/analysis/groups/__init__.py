@@ -1,0 +1,1 @@
+"""Process groups and meshes: who is in them, and who only thinks so."""

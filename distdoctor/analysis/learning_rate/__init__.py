@@ -1,0 +1,1 @@
+"""Learning rates: warm-up, schedules, scaling with the global batch."""

@@ -1,0 +1,1 @@
+"""What ranks make of their evaluations, each and together."""

@@ -1,0 +1,1 @@
+"""What optimizers hold, and what happens from one step to the next."""

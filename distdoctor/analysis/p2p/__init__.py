@@ -1,0 +1,1 @@
+"""Sends and receives: which met which, and which never will."""

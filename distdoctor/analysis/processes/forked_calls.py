@@ -1,0 +1,51 @@
+"""Communication by processes that a rank has forked, such as a loader's workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.analysis.causes import Cause, Divergence, capital
+from distdoctor.model.events import BLOCKED, Place
+from distdoctor.model.findings import Location, Role
+from distdoctor.model.observations.processes import CalledInChild
+from distdoctor.model.run import Run, named
+
+
+def in_children(run: Run) -> Iterator[Divergence]:
+    """The first such call of each rank: nobody is there whom it could meet."""
+    first = {
+        rank: called[0] for rank in run.seen if (called := run.of(CalledInChild, rank))
+    }
+    if not first:
+        return
+    one = next(iter(first.values()))
+    whose = "a worker of its DataLoader" if one.worker >= 0 else "a process it forked"
+    at = f" at {one.place}" if one.place else ""
+    stuck = {
+        int(run.calls["rank"][row]): run.call(int(row))
+        for row in run.with_state(*BLOCKED)
+    }
+    yield Divergence(
+        why=Cause.CHILD,
+        group=None,
+        ordinal=0,
+        calls=stuck,
+        culprits=tuple(first),
+        victims=tuple(rank for rank in run.seen if rank not in first),
+        cause=one,
+        elsewhere=tuple(
+            Location(place, ranks, Role.CULPRIT, f"{one.op} in {whose}")
+            for place, ranks in _lines(first).items()
+        ),
+        story=f"{capital(named(first))}: {whose} calls {one.op}{at}. It is no rank: a "
+        "fork takes the group's connections along, and not the threads that serve "
+        "them.",
+    )
+
+
+def _lines(first: dict[int, CalledInChild]) -> dict[Place, tuple[int, ...]]:
+    lines: dict[Place, tuple[int, ...]] = {}
+    for rank, one in first.items():
+        if one.place is not None:
+            lines[one.place] = (*lines.get(one.place, ()), rank)
+    return lines

@@ -1,0 +1,53 @@
+"""Which ranks read data of their own, of those that train one model together.
+
+Ranks that exchange activations while a model computes share the work of one replica, as
+tensor, context and expert parallelism do: they may well read the same samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from distdoctor.analysis.memoize import memoize
+from distdoctor.analysis.replicas.replica_sets import replicas
+from distdoctor.model.observations.gradients import Within
+from distdoctor.model.run import Run
+
+
+@memoize
+def data_parallel(run: Run) -> tuple[tuple[int, ...], ...]:
+    """Sets of ranks, each of at least two, that each read a part of the data.
+
+    Of ranks that share the work of a replica, each set has one.
+    """
+    found: dict[tuple[int, ...], None] = {}
+    for ranks in replicas(run):
+        for one in _apart(run, ranks):
+            found.setdefault(one)
+    return tuple(sorted(found))
+
+
+def _apart(run: Run, ranks: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Sets of ranks that have nothing to do with each other's forward passes."""
+    teams = {rank: {rank} for rank in ranks}
+    for group in at_work(run, ranks):
+        team = set().union(*(teams[rank] for rank in group))
+        teams.update(dict.fromkeys(team, team))
+    # Ranks at the same place of their teams, as in a mesh, may have the same share.
+    for place in range(min(map(len, teams.values()))):
+        firsts = {sorted(team)[place] for team in teams.values()}
+        if len(firsts) > 1:
+            yield tuple(sorted(firsts))
+
+
+def at_work(run: Run, ranks: Sequence[int]) -> set[tuple[int, ...]]:
+    """Of those ranks, such as exchanged something within a forward pass."""
+    members = {group.name: group.ranks for group in run.groups}
+    found = set()
+    for rank in ranks:
+        rows = run.rows_of(rank)
+        for at, event in run.life.get(rank, ()):
+            if isinstance(event, Within) and 0 < at <= len(rows):
+                group = members.get(run.call(rows[at - 1]).group, ())
+                found.add(tuple(sorted(set(group) & set(ranks))))
+    return {group for group in found if len(group) > 1}

@@ -1,0 +1,207 @@
+"""Copies of a model that ranks use together, and that are not the same on them.
+
+They evaluate them and join the results, or train by what they compute, as by a teacher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from distdoctor.analysis.divergence.parting_branches import program_of
+from distdoctor.analysis.replicas.compared_evaluations import Begun, combined, compared
+from distdoctor.analysis.replicas.replica_sets import replicas
+from distdoctor.analysis.replicas.weight_history import weight_history
+from distdoctor.analysis.source.singled_ranks import by_guards
+from distdoctor.model.events import Call
+from distdoctor.model.observations.gradients import Gradients
+from distdoctor.model.observations.replicas import Changed, Copied, Weights
+from distdoctor.model.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class UnlikeCopies:
+    """Ranks used copies that differ, and combined what came of it.
+
+    Attributes:
+        ranks: All of them.
+        begun: By rank, when its copy was put into evaluation mode, or used.
+        names: Parameters that differ.
+        combined: By rank, the call that combined the results; empty if they were
+            trained by.
+        culprits: Ranks that alone changed their copy, or alone did not.
+        changes: By rank, a line that changes the copy.
+        moved: Ranks that did.
+    """
+
+    ranks: tuple[int, ...]
+    begun: Mapping[int, Copied]
+    names: tuple[str, ...]
+    combined: Mapping[int, Call]
+    culprits: tuple[int, ...]
+    changes: Mapping[int, Changed]
+    moved: tuple[int, ...]
+
+
+def unlike_copies(run: Run) -> Iterator[UnlikeCopies]:
+    """Copies that some ranks keep up to date, and all evaluate; each once."""
+    lines = set()
+    for one in compared(run, _begun, _compare):
+        # A copy that is made for each evaluation is another one each time.
+        begun = one.begun[one.ranks[0]]
+        if (begun.model, begun.place) not in lines:
+            lines.add((begun.model, begun.place))
+            yield one
+
+
+def _begun(run: Run, rank: int) -> dict[tuple[int, int], Begun[Copied]]:
+    """A rank's evaluations by the number of the copy, and in their order."""
+    found: dict[tuple[int, int], Begun[Copied]] = {}
+    counts: dict[int, int] = {}
+    for calls, event in run.life.get(rank, ()):
+        if isinstance(event, Weights | Gradients):  # training goes on
+            for key, (at, first, end) in found.items():
+                found[key] = at, first, min(end, calls)
+        if not isinstance(event, Copied):
+            continue
+        last = event.copy, counts.get(event.copy, 0)
+        if last in found:
+            begun, first, end = found[last]
+            found[last] = begun, first, min(end, calls)
+        if not event.over:
+            counts[event.copy] = last[1] + 1
+            key = event.copy, last[1] + 1
+            found[key] = event, calls, len(run.rows_of(rank))
+    return found
+
+
+def _compare(run: Run, begun: Mapping[int, Begun[Copied]]) -> UnlikeCopies | None:
+    found = _unlike(run, {rank: one[0] for rank, one in begun.items()})
+    if found is None:
+        return None
+    calls = combined(run, begun)
+    return replace(found, combined=calls) if len(calls) == len(begun) else None
+
+
+def _unlike(run: Run, events: Mapping[int, Copied]) -> UnlikeCopies | None:
+    """Copies of one model, as they were used once, that only some ranks had changed."""
+    told = list(events.values())
+    if len({(one.model, one.names, one.steps) for one in told}) > 1:
+        return None
+    moved = tuple(rank for rank, one in events.items() if one.moved)
+    if not 0 < len(moved) < len(events):
+        moved = _advanced(run, events)
+    if not 0 < len(moved) < len(events):
+        return None
+    common = _alike(run, told[0].model, tuple(events))
+    names = tuple(
+        name
+        for name, *numbers in zip(
+            told[0].names, *(one.prints for one in told), strict=False
+        )
+        if len(set(numbers)) > 1 and name in common
+    )
+    if not names:
+        return None
+    changes = {
+        rank: change
+        for rank in moved
+        for change in run.of(Changed, rank)
+        if change.model == events[rank].copy
+    }
+    culprits = _culprits(run, tuple(events), moved, changes)
+    return UnlikeCopies(tuple(events), events, names, {}, culprits, changes, moved)
+
+
+def _culprits(
+    run: Run,
+    ranks: tuple[int, ...],
+    moved: tuple[int, ...],
+    changes: Mapping[int, Changed],
+) -> tuple[int, ...]:
+    """The fewer; of as many, those that the source gives a way of their own."""
+    others = tuple(rank for rank in ranks if rank not in moved)
+    if len(moved) != len(others):
+        return min(moved, others, key=len)
+    for change in changes.values():
+        if change.place is not None:
+            single = by_guards(program_of(run), change.place)
+            if single & set(others) and not single & set(moved):
+                return others
+    return moved
+
+
+def _advanced(run: Run, events: Mapping[int, Copied]) -> tuple[int, ...]:
+    """Ranks that do not use the weights that the model was trained from, in a copy.
+
+    It may be filled on each rank, from a moving average that only some keep up to date.
+    """
+    by_rank = weight_history(run).get(next(iter(events.values())).model, {})
+    found = []
+    for rank, one in events.items():
+        model = by_rank.get(rank)
+        start = model.weights.get(0) if model else None
+        if model is None or start is None:
+            return ()
+        first = dict(zip(model.told.names, start.prints, strict=False))
+        if any(
+            first.get(name) != now
+            for name, now in zip(one.names, one.prints, strict=False)
+        ):
+            found.append(rank)
+    return tuple(found)
+
+
+def unlike_teachers(run: Run) -> Iterator[UnlikeCopies]:
+    """Copies that all ranks train by, and that only some keep up to date; each once.
+
+    In each step they compute something, of which backward follows. What is computed in
+    each step is told behind steps 1, 2, 4, 8 and so on; evaluations lie evenly apart.
+    """
+    for ranks in () if run.simulated else replicas(run):
+        uses = {rank: _uses(run, rank) for rank in ranks}
+        for copy in sorted(set.intersection(*map(set, uses.values()))):
+            by_rank = {rank: told[copy] for rank, told in uses.items()}
+            steps = set.intersection(*map(set, by_rank.values()))
+            if len(steps) < _LEAST_USES or not all(
+                map(_in_each_step, by_rank.values())
+            ):
+                continue
+            last = {rank: one[max(steps)] for rank, one in by_rank.items()}
+            found = _unlike(run, last)
+            if found is not None and len({one.place for one in last.values()}) == 1:
+                yield found
+
+
+_LEAST_USES = 3
+"""Steps behind which a copy was used by all: three powers of two lie unevenly."""
+
+
+def _uses(run: Run, rank: int) -> dict[int, dict[int, Copied]]:
+    """Of each copy, by the steps done before, how it was when it began to compute."""
+    found: dict[int, dict[int, Copied]] = {}
+    for event in run.of(Copied, rank):
+        if not event.over:
+            found.setdefault(event.copy, {})[event.steps] = event
+    return found
+
+
+def _in_each_step(told: Mapping[int, Copied]) -> bool:
+    return all(step & (step - 1) == 0 for step in told)
+
+
+def _alike(run: Run, model: int, ranks: tuple[int, ...]) -> set[str]:
+    """Parameters of a model that were the same on all ranks when last looked at."""
+    by_rank = weight_history(run).get(model, {})
+    seen = [by_rank[rank] for rank in ranks if rank in by_rank]
+    if len(seen) < len(ranks) or len({one.alike for one in seen}) > 1:
+        return set()
+    steps = set.intersection(*(set(one.weights) for one in seen))
+    if not steps:
+        return set()
+    tables = [one.weights[max(steps)].prints for one in seen]
+    return {
+        name
+        for name, *numbers in zip(seen[0].told.names, *tables, strict=False)
+        if len(set(numbers)) == 1
+    }

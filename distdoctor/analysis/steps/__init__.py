@@ -1,1 +1,0 @@
-"""What training steps are made of, and whether they give what they should."""

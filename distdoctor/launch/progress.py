@@ -1,0 +1,256 @@
+"""Feels the pulse of the ranks: cheap, at every look, and never a verdict.
+
+It only says when a proof is worth the work: every rank that lives is blocked, nothing
+moves, and somebody waits for a call that has not been made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from distdoctor.errors import JournalUnreadable
+from distdoctor.journal import RecordKind, members_of
+from distdoctor.journal.reader import JournalReader
+from distdoctor.launch.process_tree import lives
+from distdoctor.model.events import SETUP, STORE
+
+_SETTING_UP = (SETUP + "\n", STORE + "\n")
+
+_BLOCKING = frozenset(
+    {
+        int(RecordKind.WAIT),
+        int(RecordKind.BACKWARD_WAIT),
+        int(RecordKind.REFUSE),
+        int(RecordKind.ENTER),
+    }
+)
+
+
+@dataclass(slots=True)
+class _Thread:
+    """Where a thread stands: the kind of its last record and what it waits for."""
+
+    kind: int = 0
+    group: str = ""
+    ordinal: int = 0
+    issued: list[tuple[str, int]] = field(default_factory=list)  # since its last wait
+
+
+class RankProgress:
+    """One rank's process, seen through its journal.
+
+    Attributes:
+        started_ns: When its journal was begun, on the monotonic clock.
+        moved_ns: Time of its last record.
+        ended_ns: When its end was noticed; 0 while it lives.
+        refused: Whether a call of it was refused.
+        left: Whether it has left the job, and not joined again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.reader = JournalReader(path)
+        header = self.reader.header()
+        self.pid, self.rank = header.pid, header.rank
+        self.moved_ns = self.started_ns = header.started_ns
+        self.ended_ns = 0
+        self.refused = False
+        self.left = False
+        self.last_call = ""
+        self._threads: dict[int, _Thread] = {}
+        self._issued: dict[str, int] = {}
+
+    def update(self) -> bool:
+        """Read what is new; whether there was anything."""
+        records = self.reader.poll()
+        if not len(records):
+            return False
+        self.moved_ns = int(records["time_ns"].max())
+        columns = (
+            records[name].tolist()
+            for name in ("kind", "thread", "group", "ordinal", "spec")
+        )
+        for kind, number, group, ordinal, spec in zip(*columns, strict=True):
+            thread = self._threads.setdefault(number, _Thread())
+            if kind == RecordKind.THREAD_END:
+                del self._threads[number]
+                continue
+            thread.kind = kind
+            if kind == RecordKind.LIFE:
+                what = self.reader.string(spec)
+                self.left = '"what": "leave"' in what or (
+                    self.left and '"what": "start' not in what
+                )
+            if kind in {RecordKind.ENTER, RecordKind.REFUSE, RecordKind.WAIT}:
+                thread.group, thread.ordinal = self.reader.string(group), ordinal
+            if kind == RecordKind.ENTER and ordinal:
+                self._issued[thread.group] = ordinal
+                thread.issued.append((thread.group, ordinal))
+                del thread.issued[:-256]
+            elif kind == RecordKind.REFUSE:
+                self.refused = True
+            elif kind == RecordKind.BACKWARD_WOKE:
+                thread.issued.clear()
+        return True
+
+    def is_blocked(self) -> bool:
+        """Whether all threads that communicate are inside a call or a wait."""
+        return bool(self._threads) and all(
+            thread.kind in _BLOCKING for thread in self._threads.values()
+        )
+
+    def has_issued(self, group: str) -> int:
+        """The last ordinal it issued on a group."""
+        return self._issued.get(group, 0)
+
+    def sets_up(self) -> bool:
+        """Whether one of its threads meets others through the store."""
+        return any(
+            thread.kind in _BLOCKING and thread.group.startswith(_SETTING_UP)
+            for thread in self._threads.values()
+        )
+
+    def waits(self) -> list[tuple[str, int]]:
+        """Group and ordinal of what its threads wait for; ordinal 0: point-to-point."""
+        waits: list[tuple[str, int]] = []
+        for thread in self._threads.values():
+            if thread.kind == RecordKind.BACKWARD_WAIT:
+                waits += thread.issued or [("", 0)]
+            elif thread.kind in _BLOCKING:
+                waits.append((thread.group, thread.ordinal))
+        return waits
+
+
+def _is_dead(rank: RankProgress) -> bool:
+    return not lives(rank.pid)
+
+
+class Progress:
+    """All ranks of a job.
+
+    Attributes:
+        ranks: Their processes by journal; a restarted rank has several.
+        quiet_since_ns: Monotonic time of the last record, or end, of any rank.
+
+    Args:
+        folder: The record folder.
+        over: Whether a rank has ended; none given: if its process has.
+    """
+
+    def __init__(
+        self, folder: Path, over: Callable[[RankProgress], bool] | None = None
+    ) -> None:
+        self._folder = folder
+        self._over = over or _is_dead
+        self.ranks: dict[Path, RankProgress] = {}
+        self.unreadable: set[Path] = set()
+        self.looks_without_news = 0
+
+    def discover(self) -> None:
+        """Find journals that are new."""
+        for path in self._folder.glob("rank-*.journal"):
+            if path in self.ranks or path in self.unreadable:
+                continue
+            # Asked before it is read, for it may be finished in between.
+            if self._is_young(path):
+                continue
+            try:
+                self.ranks[path] = RankProgress(path)
+            except JournalUnreadable:
+                self.unreadable.add(path)
+
+    @staticmethod
+    def _is_young(path: Path) -> bool:
+        """Whether a journal is in the making: no size yet, or no header."""
+        with path.open("rb") as file:
+            return not any(file.read(8))
+
+    def update(self) -> bool:
+        """Look at every rank once; whether anything moved or ended."""
+        moved = [rank.update() for rank in self.ranks.values() if not rank.ended_ns]
+        self.looks_without_news = 0 if any(moved) else self.looks_without_news + 1
+        return any(moved)
+
+    def bury(self, now_ns: int) -> bool:
+        """Notice ranks that ended; whether there was one."""
+        ended = [
+            rank
+            for rank in self.ranks.values()
+            if not rank.ended_ns and (self._over(rank) or self._plays_anew(rank))
+        ]
+        for rank in ended:
+            rank.update()
+            rank.ended_ns = now_ns
+        if ended:
+            self.looks_without_news = 0
+        return bool(ended)
+
+    def _plays_anew(self, rank: RankProgress) -> bool:
+        """Whether its process has closed this journal, and begun another one."""
+        return any(
+            other.pid == rank.pid and other.started_ns > rank.started_ns
+            for other in self.ranks.values()
+        ) and bool(rank.reader.header().ended)
+
+    def living(self) -> list[RankProgress]:
+        """Ranks that have not ended."""
+        return [rank for rank in self.ranks.values() if not rank.ended_ns]
+
+    def heads(self) -> tuple[int, ...]:
+        """How much each rank has written; equal twice means nothing moved between."""
+        return tuple(rank.reader.head() for rank in self.ranks.values())
+
+    def last_event_ns(self) -> int:
+        """Time of the last record or end."""
+        return max(
+            (max(rank.moved_ns, rank.ended_ns) for rank in self.ranks.values()),
+            default=0,
+        )
+
+    def is_suspicious(self) -> bool:
+        """Whether all that live are blocked, and somebody, it seems, in vain."""
+        living = self.living()
+        return (
+            bool(living)
+            and all(rank.is_blocked() for rank in living)
+            and any(self._in_vain(rank) for rank in living)
+        )
+
+    def _in_vain(self, rank: RankProgress) -> bool:
+        if rank.refused:
+            return True
+        for group, ordinal in rank.waits():
+            if not ordinal:
+                return True
+            members = len(members_of(group))
+            arrived = sum(
+                other.has_issued(group) >= ordinal for other in self.ranks.values()
+            )
+            if arrived < members:
+                return True
+        return False
+
+    def leaving(self) -> list[RankProgress]:
+        """All ranks that live, if they have left the job and have only to end."""
+        living = self.living()
+        return living if all(rank.left for rank in living) else []
+
+    def entangled(self) -> list[RankProgress]:
+        """All ranks, if in each some thread waits in vain and another is free."""
+        living = self.living()
+        if any(rank.is_blocked() or not self._in_vain(rank) for rank in living):
+            return []
+        return living
+
+    def laggards(self) -> list[RankProgress]:
+        """Ranks that are not blocked while all others are, and somebody is."""
+        living = self.living()
+        free = [rank for rank in living if not rank.is_blocked()]
+        if len(free) == len(living):
+            # Threads: some of each rank's are blocked, and who is not holds them up.
+            free = [rank for rank in living if not self._in_vain(rank)]
+        if len(free) == len(living) or not free:
+            return []
+        blocked = [rank for rank in living if rank not in free]
+        return free if any(self._in_vain(rank) for rank in blocked) else []

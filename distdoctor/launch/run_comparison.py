@@ -1,0 +1,155 @@
+"""Runs a job several times and compares the runs, step by step and bit for bit.
+
+Each run finds the files that the first found: what a run changes is put back before the
+next, unless that is to go on from it, and in the end (see `keeping`).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+
+from distdoctor.analysis.comparison.repeated_runs import repeated
+from distdoctor.analysis.comparison.resumed_runs import cut, resumed
+from distdoctor.analysis.comparison.traces import steps_of
+from distdoctor.errors import JournalUnreadable, MissingEvidence
+from distdoctor.journal import COMPARISON_FILE, PAUSE_VARIABLE, TRACE_VARIABLE
+from distdoctor.journal import folder as record
+from distdoctor.journal.assembly import assemble
+from distdoctor.journal.compared import as_comparison
+from distdoctor.journal.folder import Manifest
+from distdoctor.launch.file_restore import FileRestore
+from distdoctor.launch.supervisor import Audience, Plan, supervise
+from distdoctor.launch.watchdog import Stop
+from distdoctor.model.observations.comparison import (
+    RESUME,
+    TWICE,
+    Compared,
+    Unrepeated,
+    Unrestored,
+)
+from distdoctor.model.run import Run
+
+_Found = tuple[Compared, Sequence[Unrepeated | Unrestored]]
+
+_WHOLE = {"", Stop.BUDGET, Stop.STEPS}
+"""Ends of a run that can be compared with another."""
+
+
+def run_twice(plan: Plan, audience: Audience) -> Manifest:
+    """Run a job two times, and learn where the second run differed.
+
+    Args:
+        plan: Of each run.
+        audience: Hears both.
+
+    Returns:
+        How the first ended; also written into the record folder, beside what came of
+        the comparison.
+    """
+    return _Series(plan, TWICE, audience).run(None)
+
+
+def prove_resume(plan: Plan, again: Plan, audience: Audience) -> Manifest:
+    """Run a job whole, once more with an interruption, and what resumes it.
+
+    Args:
+        plan: Of the job.
+        again: Of the command that resumes.
+        audience: Hears all three.
+
+    Returns:
+        As `run_twice`.
+    """
+    return _Series(plan, RESUME, audience).run(again)
+
+
+class _Series:
+    """Several runs; the first is the one that is judged."""
+
+    def __init__(self, plan: Plan, how: str, audience: Audience) -> None:
+        self._kept = FileRestore(plan.folder / "kept")
+        self._audience = audience
+        self._how = how
+        self._plan = self._watched(plan)
+
+    def run(self, again: Plan | None) -> Manifest:
+        with self._kept:
+            manifest = supervise(self._plan, self._audience)
+            if manifest.stopped != Stop.INTERRUPTED:
+                try:
+                    self._compare(manifest, again)
+                except KeyboardInterrupt:
+                    manifest.stopped = Stop.INTERRUPTED
+        if failed := self._kept.failed:
+            manifest.remarks.append(
+                f"not put back as it was: {', '.join(failed)}; what was there lies in "
+                f"{self._kept.folder}"
+            )
+        record.write(self._plan.folder, record.MANIFEST, manifest)
+        return manifest
+
+    def _watched(self, plan: Plan) -> Plan:
+        """With all that is computed written down, and no file lost."""
+        more = {TRACE_VARIABLE: "1", **self._kept.environment}
+        return replace(plan, shorten=False, environment=plan.environment | more)
+
+    def _compare(self, manifest: Manifest, again: Plan | None) -> None:
+        folder = self._plan.folder
+        try:
+            whole = assemble(folder, manifest)
+            if manifest.stopped not in _WHOLE or manifest.exit_code:
+                raise MissingEvidence("the first run of the job failed by itself")
+            self._kept.put_back()
+            if again is None:
+                found: _Found = repeated(whole, self._other(self._plan, "second"))
+            else:
+                found = self._resume(whole, self._watched(again))
+        except (MissingEvidence, JournalUnreadable) as error:
+            found = Compared(rank=0, how=self._how, why=str(error)), ()
+        record.write(folder, COMPARISON_FILE, as_comparison(*found))
+
+    def _resume(self, whole: Run, again: Plan) -> _Found:
+        pause = cut(whole)
+        # A rank that stands still counts one step more than it made.
+        stopped = replace(
+            self._plan,
+            steps=pause + 1,
+            environment=self._plan.environment | {PAUSE_VARIABLE: str(pause)},
+        )
+        interrupted = self._other(stopped, "interrupted")
+        left = min(steps_of(whole, rank) for rank in whole.seen)
+        further = self._other(replace(again, steps=left), "resumed")
+        return resumed(whole, interrupted, further)
+
+    def _other(self, plan: Plan, name: str) -> Run:
+        """Make another run.
+
+        Raises:
+            MissingEvidence: It failed, and made no step.
+            KeyboardInterrupt: It was interrupted from outside.
+        """
+        folder = self._plan.folder / name
+        folder.mkdir(mode=0o700)
+        try:
+            manifest = supervise(replace(plan, folder=folder), self._audience)
+            if manifest.stopped == Stop.INTERRUPTED:
+                raise KeyboardInterrupt
+            run = assemble(folder, manifest)
+            _require_steps(run, manifest, name)
+            return run
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _require_steps(run: Run, manifest: Manifest, name: str) -> None:
+    if manifest.stopped in _WHOLE and not manifest.exit_code:
+        return
+    if any(steps_of(run, rank) for rank in run.seen):
+        return
+    how = f"left with exit code {manifest.exit_code}"
+    if manifest.exit_code is None:
+        how = f"was ended ({manifest.stopped})"
+    said = f"; it last said: {manifest.last_words}" if manifest.last_words else ""
+    raise MissingEvidence(f"the {name} job {how} before its first step{said}")

@@ -1,0 +1,348 @@
+"""Watches over ranks by their journals alone: whether some can never go on.
+
+It adds no communication and asks the ranks nothing. It tells when it is proved that
+ranks wait for ever, when a call was refused, and when a rank that others wait for has
+moved nowhere for long; whoever started the ranks ends them then.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from distdoctor.analysis.deadlock.wait_for_graph import standstill
+from distdoctor.journal import folder as record
+from distdoctor.journal.assembly import assemble
+from distdoctor.journal.folder import NO_RANK, Manifest, StackSample
+from distdoctor.launch.elastic_restarts import restarts_left
+from distdoctor.launch.progress import Progress, RankProgress
+from distdoctor.launch.stacks import StackTaker
+from distdoctor.launch.stillness import Stillness
+from distdoctor.launch.user_imports import imported
+from distdoctor.model.run import Run, named
+
+PATIENT_S = 0.5  # what only gives, as a send, may be slow to be taken
+RESTART_S = 35.0  # for a launcher to start all anew; torchrun gives ranks 30 to end
+REFUSED_S = 10.0  # for the rest of a group to arrive at a refused call
+
+LOOK_AFTER_S = 8.0  # of silence before a laggard's stack is looked at
+LOOK_EVERY_S = 2.0
+DEAD_AFTER_S = 15.0  # of a held interpreter lock, once a rank has left the job
+IDLE_S = 0.5  # of processor time meanwhile
+STUCK_AFTER_S = 30.0  # of the same stack before a laggard is called stuck
+
+_LARGEST_SOURCE = 400_000
+_MOST_IMPORTED = 64  # files of the user's, beside those that calls and stacks name
+
+
+class Stop:
+    """Why distdoctor ends a job; the words stand in the record and the report."""
+
+    DEADLOCK = "deadlock"
+    REFUSED = "refused"
+    STUCK = "stuck"
+    BUDGET = "budget"
+    STEPS = "steps"
+    INTERRUPTED = "interrupted"
+    TIMEOUT = "timeout"
+    FAILED = "failed"
+
+
+class Watchdog:
+    """The watch over one run.
+
+    Attributes:
+        folder: The record folder.
+        manifest: What is told of the run; `alive`, `stopped` and the like are set here.
+        pulse: The ranks.
+        begun: When the run began, monotonic time in seconds.
+        rejected: How much each rank had written when a proof last failed.
+
+    Args:
+        folder: The record folder.
+        manifest: Of the run.
+        alone: Each rank plays without the others, and waits for nobody.
+        over: Whether a rank that moves no more has ended; none: if its process has.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        manifest: Manifest,
+        *,
+        alone: bool = False,
+        over: Callable[[RankProgress], bool] | None = None,
+    ) -> None:
+        self.folder, self.manifest = folder, manifest
+        self.pulse = Progress(folder, over)
+        self.begun = time.monotonic()
+        self.rejected: tuple[int, ...] = ()
+        self._alone = alone
+        self._stillness = Stillness(self.pulse)
+        self._stacks = StackTaker(folder)
+        self._watch = _Watch(self._stacks)
+        self._samples: list[StackSample] = []
+        self._again_s = 0.0  # of quiet, before the same heads are looked at again
+
+    def update(self) -> None:
+        """Read what the ranks have written; cheap."""
+        self.pulse.update()
+
+    def census(self) -> None:
+        """Notice ranks that came and ranks that ended; costs more."""
+        self.pulse.discover()
+        self.pulse.bury(time.monotonic_ns())
+        self._stillness.look()
+
+    def proved(self) -> str:
+        """A reason to stop, if it is now certain that some ranks can never go on."""
+        pulse = self.pulse
+        if self._alone or pulse.looks_without_news < 2 or not pulse.is_suspicious():
+            return ""
+        heads = pulse.heads()
+        quiet_s = (time.monotonic_ns() - pulse.last_event_ns()) / 1e9
+        if heads == self.rejected and quiet_s < self._again_s:
+            return ""
+        self.manifest.alive = self.alive()
+        heads = pulse.heads()
+        living = {rank.rank for rank in pulse.living()}
+        still = standstill(assemble(self.folder, self.manifest, stacks=False))
+        stuck = set(still.waits) & living
+        surely = stuck == living and not still.by_send
+        pulse.discover()  # a rank that came meanwhile was taken for one that has ended
+        if not stuck or pulse.heads() != heads or not (surely or quiet_s >= PATIENT_S):
+            # Once more when all has been quiet for a while, and then not again.
+            self.rejected = heads
+            self._again_s = PATIENT_S if quiet_s < PATIENT_S else math.inf
+            return ""
+        if still.gone and quiet_s < RESTART_S and restarts_left(self.manifest.alive):
+            self.rejected, self._again_s = heads, RESTART_S
+            return ""
+        self.manifest.proof_ms = round(
+            (time.monotonic_ns() - pulse.last_event_ns()) / 1e6, 2
+        )
+        refused = any(rank.refused for rank in pulse.living())
+        return Stop.REFUSED if refused else Stop.DEADLOCK
+
+    def alive(self) -> list[int]:
+        """Processes of the ranks that live now, those that just began included."""
+        self.pulse.discover()
+        self.pulse.bury(time.monotonic_ns())
+        return [rank.pid for rank in self.pulse.living()]
+
+    def stuck(self, now: float) -> str:
+        """A reason to stop, if ranks have long kept others waiting and moved nowhere.
+
+        Args:
+            now: Monotonic time in seconds.
+        """
+        refused = [rank for rank in self.pulse.living() if rank.refused]
+        if refused:
+            waited = time.monotonic_ns() - min(rank.moved_ns for rank in refused)
+            if waited > REFUSED_S * 1e9:
+                return Stop.REFUSED
+        entangled = self.pulse.entangled()
+        leaving = self.pulse.leaving()
+        who = entangled or leaving or self.pulse.laggards()
+        self._watch.look(who, now, self.begun, threads=bool(entangled))
+        if leaving:
+            return Stop.STUCK if self._watch.is_dead() else ""
+        return Stop.STUCK if self._watch.is_stuck(len(entangled)) else ""
+
+    # --- when it is over ---
+
+    def stop(self, reason: str) -> None:
+        """Note why the job is ended, if it is, and who lives now."""
+        self.manifest.stopped = reason
+        if reason:
+            self.manifest.stopped_ns = time.monotonic_ns()
+            self.manifest.still = self._stillness.now()
+        self.manifest.alive = self.alive()
+
+    def look(self, others: Sequence[int] = ()) -> None:
+        """Take the stacks of all ranks that live, before they are ended.
+
+        Args:
+            others: Processes that never became ranks; looked at if there are no ranks.
+        """
+        living = self.pulse.living()
+        self._samples = list(self._watch.samples())
+        if not self.manifest.stopped:
+            return
+        who = [(rank.rank, rank.pid) for rank in living]
+        if not self.pulse.ranks:
+            who = [(NO_RANK - n, pid) for n, pid in enumerate(others)]
+        if who:
+            seconds = time.monotonic() - self.begun
+            self._samples += self._stacks.take(who, seconds)
+
+    def stacks(self) -> list[StackSample]:
+        """The last stack of each rank whose stack was taken, by rank."""
+        last = {sample.rank: sample for sample in self._samples}
+        return [last[rank] for rank in sorted(last)]
+
+    def conclude(self) -> None:
+        """Write down how the run ended; nothing of it may run any more."""
+        manifest, folder = self.manifest, self.folder
+        manifest.seconds = round(time.monotonic() - self.begun, 2)
+        if self._stacks.remark and self._samples:
+            manifest.remarks.append(self._stacks.remark)
+        manifest.remarks.extend(_failures(folder))
+        record.clear(folder)
+        record.shrink(folder)
+        record.write(folder, record.MANIFEST, manifest)
+        record.write(folder, record.STACKS, self._samples)
+        run = assemble(folder, manifest, stacks=False)
+        sources = dict(_sources(run, self._samples, Path(manifest.directory)))
+        record.write(folder, record.SOURCES, sources)
+
+
+class _Watch:
+    """Looks at ranks that keep others waiting, to tell the slow from the stuck."""
+
+    def __init__(self, stacks: StackTaker) -> None:
+        self._stacks = stacks
+        self._by_pid: dict[int, list[StackSample]] = {}
+        self._traffic: dict[int, int] = {}
+        self._next = 0.0
+
+    def look(
+        self, laggards: list[RankProgress], now: float, begun: float, *, threads: bool
+    ) -> None:
+        """Look at each rank that has been silent for long, now and then.
+
+        Args:
+            laggards: Whom others wait for.
+            now: Monotonic time, seconds.
+            begun: When the run began.
+            threads: Any thread of them may be the one; else it is the main thread.
+        """
+        silent = [
+            rank
+            for rank in laggards
+            if time.monotonic_ns() - rank.moved_ns > LOOK_AFTER_S * 1e9
+        ]
+        for pid in set(self._by_pid) - {rank.pid for rank in silent}:
+            del self._by_pid[pid]
+        if not silent or now < self._next:
+            return
+        self._next = now + LOOK_EVERY_S
+        who = [(rank.rank, rank.pid) for rank in silent]
+        for sample in self._stacks.take(who, time.monotonic() - begun):
+            earlier = self._by_pid.setdefault(sample.pid, [])
+            if earlier and not _alike(earlier[-1], sample, threads=threads):
+                earlier.clear()
+            if self._reads_or_writes(sample.pid):
+                earlier.clear()
+            earlier.append(sample)
+
+    def _reads_or_writes(self, pid: int) -> bool:
+        """Whether the process moved data since the last look: then it is at work."""
+        try:
+            counters = psutil.Process(pid).io_counters()
+        except (psutil.Error, AttributeError):
+            return False
+        traffic = counters.read_chars + counters.write_chars
+        moved = traffic - self._traffic.get(pid, 0)
+        self._traffic[pid] = traffic
+        return bool(moved > _IDLE_BYTES)
+
+    def is_stuck(self, at_least: int = 1) -> bool:
+        """Whether so many have not moved for so long that waiting is pointless."""
+        stuck = sum(
+            taken[-1].seconds - taken[0].seconds >= STUCK_AFTER_S
+            for taken in self._by_pid.values()
+            if taken
+        )
+        return stuck >= max(1, at_least)
+
+    def is_dead(self) -> bool:
+        """Whether one has long held the interpreter's lock and done nothing with it.
+
+        Whoever sleeps, waits for a file or for the network has let go of the lock.
+        """
+        return any(
+            taken[-1].seconds - taken[0].seconds >= DEAD_AFTER_S
+            and all(sample.holds_gil for sample in taken)
+            and (taken[-1].cpu_seconds or 0) - (taken[0].cpu_seconds or 0) < IDLE_S
+            for taken in self._by_pid.values()
+            if taken
+        )
+
+    def samples(self) -> Iterator[StackSample]:
+        """All looks at ranks that still keep others waiting."""
+        for taken in self._by_pid.values():
+            yield from taken
+
+
+_IDLE_BYTES = 64 * 1024  # between two looks: a heartbeat file, a line of log
+
+
+def _alike(a: StackSample, b: StackSample, *, threads: bool) -> bool:
+    """Whether two looks met the same functions.
+
+    Which threads stand in the user's own code changes while one of them is at work.
+    """
+
+    def functions(sample: StackSample) -> list[list[tuple[str, str]]]:
+        standing = sample.standing if threads else []
+        return [
+            [(frame.file, frame.function) for frame in frames]
+            for frames in (sample.frames, *standing)
+        ]
+
+    return functions(a) == functions(b)
+
+
+def _sources(
+    run: Run, samples: list[StackSample], directory: Path
+) -> Iterator[tuple[str, str]]:
+    """Texts of the user's files that the record names, by the name in `Place.file`.
+
+    And of those that these import.
+    """
+    names = {place.file for place in run.sites if place is not None}
+    names.update(place.file for above in run.callers for place in above)
+    for rank in run.life:
+        for _, event in run.life[rank]:
+            place = getattr(event, "place", None)
+            if place is not None:
+                names.add(place.file)
+    names.update(one.place.file for one in run.outside if one.place is not None)
+    prefix = str(directory).rstrip("/") + "/"
+    for sample in samples:
+        for frames in (sample.frames, *sample.standing):
+            names.update(frame.file.removeprefix(prefix) for frame in frames)
+    texts = {name: _text(directory / name) for name in sorted(names)}
+    found = {name: text for name, text in texts.items() if text is not None}
+    yield from found.items()
+    # A helper that only tells who is rank 0 is in no stack and at no call.
+    files = [directory / name for name in found]
+    for path, text in imported(files, directory, _text, _MOST_IMPORTED):
+        yield str(path).removeprefix(prefix), text
+
+
+def _text(path: Path) -> str | None:
+    """The text of a file, if it is one that can be read, and not too large."""
+    with suppress(OSError):
+        if path.is_file() and path.stat().st_size <= _LARGEST_SOURCE:
+            return path.read_text(errors="replace")
+    return None
+
+
+def _failures(folder: Path) -> Iterator[str]:
+    """What went wrong inside the probes of ranks; the job has not felt it."""
+    ranks: dict[str, list[int]] = {}
+    for rank, why in record.read_losses(folder).items():
+        if rank >= 0:
+            ranks.setdefault(why, []).append(rank)
+    for why, failed in ranks.items():
+        yield (
+            f"A probe of {named(failed)} failed ({why}), and less was seen for that: "
+            "no space, or a fault of distdoctor, to be reported with this text."
+        )

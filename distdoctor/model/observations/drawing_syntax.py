@@ -1,0 +1,124 @@
+"""Observations as words of a drawing: `read(samples=0-3+7,steps=2)`.
+
+The name is that of the kind in small letters, its parts joined by "_". Fields that
+have their default are not written. A truth value is false by default, and its name
+alone says that it is true; several numbers or texts are joined by "+", and numbers that
+count up by one are written `first-last`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import Field, fields
+from typing import Any
+from urllib.parse import quote, unquote
+
+from distdoctor.model.events import Observation, Place
+from distdoctor.model.observations import KINDS as _KINDS
+
+_NAMES = {
+    kind: re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower() for kind in _KINDS
+}
+
+KINDS = {name: kind for kind, name in _NAMES.items()}
+"""Kinds of observation by the name that they have in drawings."""
+
+_RUN = re.compile(r"(-?\d+)(?:-(\d+))?")
+_LONG = 3  # numbers that are worth writing as a run
+
+
+def read(name: str, options: str, rank: int, place: Place | None) -> Observation:
+    """The observation that a word tells.
+
+    Raises:
+        KeyError: It has no such field.
+        ValueError: A field's value is not of its type.
+    """
+    kind = KINDS[name]
+    known = {field.name: field for field in _told(kind)}
+    values: dict[str, Any] = {}
+    for option in filter(None, options.split(",")):
+        key, equals, text = option.partition("=")
+        field_type = str(known[key].type)
+        if bool(equals) is (field_type == "bool"):
+            raise ValueError(option)
+        values[key] = _READERS[field_type](text) if equals else True
+    return kind(rank=rank, place=place, **values)
+
+
+def write(observation: Observation) -> str:
+    """The word for an observation."""
+    options = []
+    for field in _told(type(observation)):
+        value = getattr(observation, field.name)
+        if value == field.default:
+            continue
+        flag = isinstance(value, bool)
+        options.append(field.name if flag else f"{field.name}={_text(value)}")
+    told = f"({','.join(options)})" if options else ""
+    return _NAMES[type(observation)] + told
+
+
+def _told(kind: type[Observation]) -> list[Field[Any]]:
+    return [field for field in fields(kind) if field.name not in {"rank", "place"}]
+
+
+def runs(text: str) -> tuple[int, ...]:
+    """Numbers from the form that `as_runs` gives them.
+
+    Raises:
+        ValueError: They do not have it.
+    """
+    numbers: list[int] = []
+    for part in filter(None, text.split("+")):
+        run = _RUN.fullmatch(part)
+        if run is None:
+            raise ValueError(text)
+        first = int(run[1])
+        numbers += range(first, int(run[2] or first) + 1)
+    return tuple(numbers)
+
+
+def _several(read_one: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
+    return lambda text: tuple(map(read_one, text.split("+"))) if text else ()
+
+
+_READERS: dict[str, Callable[[str], Any]] = {
+    "int": int,
+    "float": float,
+    "str": unquote,
+    "tuple[int, ...]": runs,
+    "tuple[float, ...]": _several(float),
+    "tuple[str, ...]": _several(unquote),
+}
+"""By the annotation of a field."""
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        if value and all(isinstance(one, int) for one in value):
+            return as_runs(value)
+        return "+".join(map(_text, value))
+    if isinstance(value, str):
+        return quote(value, safe="/.:")
+    return repr(value).replace("e+", "e")
+
+
+def as_runs(numbers: tuple[int, ...]) -> str:
+    """Numbers, those that count up by one as `first-last`.
+
+    >>> as_runs((0, 1, 2, 3, 7, 7, 8))
+    '0-3+7+7+8'
+    """
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][-1] + 1 and found[-1][0] >= 0:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    parts: list[str] = []
+    for run in found:
+        long = len(run) >= _LONG
+        parts += [f"{run[0]}-{run[-1]}"] if long else map(str, run)
+    return "+".join(parts)

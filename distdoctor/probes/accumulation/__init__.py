@@ -1,0 +1,1 @@
+"""On what, and with which weights, a step's gradients are accumulated."""

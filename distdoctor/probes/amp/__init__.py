@@ -1,0 +1,1 @@
+"""Mixed precision: autocast, gradient scaling, weights in half precision."""

@@ -1,0 +1,184 @@
+"""Sees in which rounds optimizers make steps, and which a GradScaler leaves out.
+
+A GradScaler that leaves out a step calls no hook of the optimizer. Steps that come
+evenly are told together, when that ends.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from distdoctor.model.observations.amp import Overflow, Stride
+from distdoctor.probes.amp import non_finite_weights
+from distdoctor.probes.amp.grad_scalers import scale_of
+from distdoctor.probes.call_sites import call_site
+from distdoctor.probes.harmless import harmless
+from distdoctor.probes.optimizer_step import call_hooks, optimizers
+from distdoctor.probes.optimizer_step.call_hooks import CALL_HOOKS
+from distdoctor.probes.recorder import RECORDER
+
+_MOST = 2_000
+"""Notes of each sort; windows by their tokens make a note of nearly each step."""
+
+
+class _Course:
+    """Steps of one optimizer.
+
+    Attributes:
+        first: Round of the first step that is not told yet; 0: there is none.
+        last: Round of the last step.
+        made: Steps in all.
+    """
+
+    __slots__ = ("count", "every", "first", "kind", "last", "made", "number", "site")
+
+    def __init__(self, number: int, kind: str) -> None:
+        self.number, self.kind, self.site = number, kind, ""
+        self.first = self.last = self.every = self.count = self.made = 0
+
+
+class Rounds:
+    """The rounds of this process."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """This process plays in another run from now on."""
+        self.now = 0
+        self.stepped = self._before = 0  # steps of any optimizer
+        self._courses: WeakKeyDictionary[Any, _Course] = WeakKeyDictionary()
+        self._all: list[_Course] = []  # also of optimizers that are gone
+        self._strides = self._overflows = 0
+        self._pending: tuple[Overflow, str] | None = None
+
+    # --- what happens ---
+
+    def begun(self, loss: Tensor, _given: Any) -> None:
+        """Backward is about to run, perhaps on a loss that is not finite."""
+        if non_finite_weights.backward(loss):
+            self.infinite(call_site(4))
+
+    def infinite(self, site: str) -> None:
+        """It is not."""
+        self._settle()
+        self._pending = Overflow(rank=-1, round=self.now + 1, loss=True), site
+
+    def passed(self, _reduced: bool, local: bool) -> None:
+        """Backward has run; its gradients are averaged, unless they are `local`."""
+        self.now += not local
+
+    def count(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        """Some optimizer is about to make a step, be it one that nobody looks at."""
+        self.stepped += 1
+
+    def stepping(
+        self, optimizer: Any, known: optimizers.Optimizer, _closure: bool
+    ) -> None:
+        """An optimizer is about to make a step."""
+        course = self._courses.get(optimizer)
+        if course is None:
+            course = _Course(known.number, type(optimizer).__name__)
+            self._courses[optimizer] = course
+            if len(self._all) < _MOST:
+                self._all.append(course)
+        if self._pending is not None:
+            if self._pending[0].round >= self.now:
+                self._pending = None
+            else:
+                self._settle()
+        now, course.made = self.now, course.made + 1
+        if course.count and now == course.last:
+            return  # a second step with the gradients of one round
+        if course.count == 1:
+            course.every = now - course.last
+        if not course.count or now - course.last != course.every:
+            self._tell(course)
+            course.first, course.count, course.every = now, 1, 1
+            course.site = call_site(4)
+        else:
+            course.count += 1
+        course.last = now
+
+    def trying(self, _scaler: Any, _optimizer: Any) -> None:
+        """A GradScaler is asked for a step."""
+        self._before = self.stepped
+
+    def tried(self, scaler: Any, optimizer: Any) -> None:
+        """It made the step, or left it out."""
+        if not scaler.is_enabled() or (known := optimizers.of(optimizer)) is None:
+            return
+        if self.stepped != self._before and not _left_out_inside(scaler, optimizer):
+            return
+        if self._overflows >= _MOST:
+            return
+        self._overflows += 1
+        self._pending = None
+        RECORDER.observe(
+            Overflow(
+                rank=-1,
+                optimizer=known.number,
+                round=self.now,
+                scale=scale_of(scaler),
+            ),
+            call_site(3),
+        )
+
+    def flush(self) -> None:
+        """The process ends."""
+        self._settle()
+        for course in self._all:
+            self._tell(course)
+
+    # --- notes ---
+
+    def _settle(self) -> None:
+        """Nobody stepped after that loss."""
+        pending, self._pending = self._pending, None
+        if pending is not None and self._overflows < _MOST:
+            self._overflows += 1
+            RECORDER.observe(*pending)
+
+    def _tell(self, course: _Course) -> None:
+        if not course.count or self._strides >= _MOST:
+            return
+        self._strides += 1
+        told = Stride(
+            rank=-1,
+            optimizer=course.number,
+            kind=course.kind,
+            first=course.first,
+            every=course.every,
+            count=course.count,
+            until=self.now,
+        )
+        course.count = 0
+        RECORDER.observe(told, course.site)
+
+
+def _left_out_inside(scaler: Any, optimizer: Any) -> bool:
+    """Whether an optimizer that looks for Inf itself has left its step out.
+
+    Those of torch with `fused` do. On a GPU the answer would have to be waited for.
+    """
+    if not getattr(optimizer, "_step_supports_amp_scaling", False):
+        return False
+    found = scaler._found_inf_per_device(optimizer).values()
+    return any(
+        isinstance(one, Tensor) and one.is_cpu and one.item() > 0 for one in found
+    )
+
+
+ROUNDS = Rounds()
+
+
+def install() -> None:
+    """At the first `init_process_group`."""
+    call_hooks.tell(CALL_HOOKS.trying, ROUNDS.trying)
+    call_hooks.tell(CALL_HOOKS.tried, ROUNDS.tried)
+    register_optimizer_step_pre_hook(ROUNDS.count)
+    RECORDER.on_end.append(harmless(ROUNDS.flush))

@@ -1,0 +1,1 @@
+"""Collectives and messages, as they go through torch's dispatcher."""

@@ -1,0 +1,461 @@
+"""Sees every communication operation that goes through torch's dispatcher.
+
+The dispatcher asks the key `BackendSelect` before the backends, and the `c10d`
+operators leave that slot empty. A kernel there sees each call, whoever makes it
+(Python, the reducer of DistributedDataParallel, FSDP2, DTensor, functional collectives,
+batched point-to-point, compiled code, any thread), and passes it on with the key
+removed. What does not pass here: methods of a backend object, RPC.
+
+Source: measured with torch 2.8 to 2.15; nothing in stock torch fills the slot.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.library import Library
+
+from distdoctor.journal import (
+    CHILDREN_FILE,
+    NODES_MODULO,
+    OFTEN,
+    RecordKind,
+    group_text,
+)
+from distdoctor.model.layers import LAYER_SHIFT
+from distdoctor.model.operations import (
+    ASYNCHRONOUS,
+    BATCHED,
+    FAILING,
+    IN_BACKWARD,
+    NO_REDUCE_OP,
+    NOT_SEEN,
+    OPERATIONS,
+    UNUSED,
+    Operation,
+)
+from distdoctor.probes.call_sites import call_site, layered_way
+from distdoctor.probes.collectives import reduce_ops
+from distdoctor.probes.collectives.board import Board, NoBoard, board_of
+from distdoctor.probes.collectives.loop_names import TURNS
+from distdoctor.probes.collectives.parking import park
+from distdoctor.probes.collectives.tensor_specs import (
+    Key,
+    describe,
+    floating_elements,
+    reader_of,
+)
+from distdoctor.probes.collectives.work_handles import (
+    READ_BY,
+    Handles,
+    is_users_own,
+    watchable,
+)
+from distdoctor.probes.gradients.exchanges import EXCHANGES
+from distdoctor.probes.groups.backends import backend_of
+from distdoctor.probes.harmless import harmless, lost
+from distdoctor.probes.metrics.evaluations import METRICS
+from distdoctor.probes.metrics.printed_figures import FIGURES
+from distdoctor.probes.metrics.small_values import MOST_VALUES
+from distdoctor.probes.recorder import RECORDER, blinded
+
+_BACKEND_SELECT = torch._C.DispatchKey.BackendSelect
+_META = torch._C.DispatchKey.Meta
+
+# A member of an Enum costs a lookup of 0.1 µs each time.
+_ENTER, _REFUSE = int(RecordKind.ENTER), int(RecordKind.REFUSE)
+_RETURN, _WAIT, _WOKE = (
+    int(RecordKind.RETURN),
+    int(RecordKind.WAIT),
+    int(RecordKind.WOKE),
+)
+
+_is_completed = dist.Work.is_completed  # before anybody replaces it
+
+_UNREAD = (NOT_SEEN, 0, 0)  # signature, text and elements of a call
+
+_MOST_SPECS = 65_536
+_MOST_WORKS = 1024
+_MOST_UNPOLLED = 16
+_MOST_IN_VAIN = 100
+
+
+class _Group:
+    """One process group, as this process uses it."""
+
+    __slots__ = ("board", "number", "ordinal", "polled")
+
+    def __init__(self, number: int, board: Board | NoBoard, polled: bool) -> None:
+        self.number = number  # of its text in the journal
+        self.ordinal = 0  # collectives so far
+        self.board = board
+        # To ask NCCL whether a call is complete breaks the capture of a CUDA graph.
+        self.polled = polled
+
+
+class PendingCall:
+    """A call whose end is not known yet."""
+
+    __slots__ = ("asynchronous", "call", "group", "ordinal", "polled", "watched")
+
+    def __init__(self, call: int, group: _Group, ordinal: int, flags: int) -> None:
+        self.call = call
+        # What it reads, if a line of the user's own is given a handle for it.
+        self.watched: tuple[torch.Tensor, ...] | None = None
+        self.group = group.number
+        self.ordinal = ordinal
+        self.asynchronous = bool(flags & ASYNCHRONOUS)
+        self.polled = group.polled
+
+
+class Collectives:
+    """The kernels and what they remember; one per process.
+
+    Attributes:
+        inside: What threads have issued within a function that waits for all of it.
+        works: Work objects and their calls, by the identity of the Work: it is held so
+            that pybind hands the user this very object.
+        by_pointer: Calls by the address of their result, for functional collectives.
+        handles: What the user was given to wait for.
+    """
+
+    def __init__(self) -> None:
+        self.works: OrderedDict[int, tuple[Any, PendingCall]] = OrderedDict()
+        self.inside: dict[int, list[PendingCall]] = {}
+        self.by_pointer: OrderedDict[int, PendingCall] = OrderedDict()
+        self.handles = Handles()
+        self._groups: dict[str, _Group | None] = {}
+        self._seen: dict[tuple[str, tuple[int, ...]], int] = {}
+        self._specs: dict[Key, tuple[int, int, int]] = {}
+        self._tasks: dict[int, int] = {}  # thread -> autograd task with a bracket
+        self._failing = 0
+        self._in_vain = 0
+        # Dropping this object takes the kernels away.
+        self._library = Library("c10d", "IMPL")
+        for code, operation in enumerate(OPERATIONS):
+            op = getattr(torch.ops.c10d, operation.c10d or "none", None)
+            if op is not None:
+                kernel = self._kernel(code, operation, op.default)
+                self._library.impl(
+                    operation.c10d, kernel, "BackendSelect", with_keyset=True
+                )
+
+    def close(self) -> None:
+        """Take the kernels away."""
+        self._library._destroy()
+
+    def forget_groups(self) -> None:
+        """Group names are about to be used again; old Work objects may go."""
+        self._groups.clear()
+        self._specs.clear()  # their numbers are of a journal that may be another now
+        self.works.clear()
+        self.by_pointer.clear()
+        self.handles.forget()
+
+    def turn(self) -> None:
+        """Another run begins: no group was ever seen in it."""
+        self.forget_groups()
+        self._seen.clear()
+        self._tasks.clear()
+        self._failing = self._in_vain = 0
+        TURNS.forget()
+
+    def met(self) -> int:
+        """How many collectives this process has done on the world."""
+        world = dist.group.WORLD
+        group = None if world is None else self._groups.get(world.group_name)
+        return 0 if group is None else group.ordinal
+
+    def _kernel(self, code: int, operation: Operation, op: Any) -> Callable[..., Any]:
+        enter, left, raised = (
+            self._entering(code, operation, op),
+            self._left,
+            self._raised,
+        )
+        # `redispatch` without its frame of Python, where torch has it by that name.
+        handle = getattr(op, "_handle", None)
+        redispatch = getattr(handle, "redispatch_boxed", op.redispatch)
+
+        # The guards are written out: as calls they cost as much as the work.
+        def kernel(keyset: Any, *args: Any) -> Any:
+            below = keyset.remove(_BACKEND_SELECT)
+            if keyset.has(_META):  # a tensor without memory: no call is made
+                self._without_memory(operation, args)
+                return redispatch(below, *args)
+            try:
+                pending = enter(args)
+            except Exception as error:  # noqa: BLE001 - the job must not feel the probe
+                self._go_blind(error)
+                pending = None
+            if pending is None:
+                return redispatch(below, *args)
+            try:
+                out = redispatch(below, *args)
+            except BaseException:
+                raised(pending)
+                raise
+            try:
+                left(pending, out)
+            except Exception as error:  # noqa: BLE001
+                lost("left", error)
+            return out
+
+        return kernel
+
+    def _go_blind(self, error: BaseException) -> None:
+        """Make nothing of any further call: which of the others' it meets is lost."""
+        blinded("entering", error)
+        for name in list(self._groups):
+            self._groups[name] = None
+
+    @harmless
+    def _without_memory(self, operation: Operation, args: tuple[Any, ...]) -> None:
+        """Note a call on real meta tensors; a tracer's fake ones mean no call."""
+        tensors = torch.utils._pytree.tree_leaves(args)
+        kinds = {type(leaf) for leaf in tensors if isinstance(leaf, torch.Tensor)}
+        if (
+            kinds <= {torch.Tensor, torch.nn.Parameter}
+            and self._in_vain < _MOST_IN_VAIN
+        ):
+            self._in_vain += 1
+            RECORDER.note("misplaced", call_site(4), device="meta", op=operation.name)
+
+    def _in_child(self, operation: Operation, group: Any) -> None:
+        """Note the first call of a process that a rank has forked."""
+        parent, RECORDER.child_of = RECORDER.child_of, 0
+        if group.size() < 2:
+            return
+        worker = torch.utils.data.get_worker_info()
+        note: dict[str, object] = {"by": parent, "pid": os.getpid()}
+        note |= {"op": operation.name, "site": call_site(4)}
+        note["worker"] = -1 if worker is None else worker.id
+        RECORDER.append(CHILDREN_FILE, note)
+
+    def _entering(
+        self, code: int, operation: Operation, op: Any
+    ) -> Callable[[tuple[Any, ...]], PendingCall | None]:
+        """The function that notes that a call of this operator is about to be made."""
+        at = {argument.name: n for n, argument in enumerate(op._schema.arguments)}
+        at_group, at_reduce = at["process_group"], at.get("reduce_op")
+        at_root, at_tag = at.get("root_rank"), at.get("tag")
+        at_peer = at.get("src", at.get("dst"))
+        at_async = at.get("async_op")
+        at_read = next((at[name] for name in READ_BY if name in at), at_group)
+        read = reader_of(operation.c10d, at)
+        point_to_point = operation.is_point_to_point
+        batching = RECORDER.batching if point_to_point else None
+        unbox = dist.ProcessGroup.unbox
+        groups, specs, recorder = self._groups, self._specs, RECORDER
+        task_id = torch._C._current_graph_task_id
+        nodes = torch._C._autograd._get_sequence_nr
+
+        def entering(args: tuple[Any, ...]) -> PendingCall | None:
+            writer = recorder.writer
+            if writer is None:
+                if recorder.child_of:
+                    self._in_child(operation, unbox(args[at_group]))
+                return None
+            unboxed = unbox(args[at_group])
+            name = unboxed.group_name
+            try:
+                group = groups[name]
+            except KeyError:
+                group = groups[name] = self._meet(unboxed, name)
+            if group is None:
+                return None
+            # What cannot be read of a call is left out; the call itself is counted.
+            spec, reduce_op, peer = _UNREAD, NO_REDUCE_OP, -1
+            text, layer, site, flags, task = "", 0, 0, 0, -1
+            thread = recorder.thread()
+            try:
+                if at_reduce is not None:
+                    reduce_op = reduce_ops.read(args[at_reduce])
+                if at_root is not None:
+                    peer = args[at_root]
+                elif at_peer is not None:
+                    peer = args[at_peer]
+                key = (code, reduce_op, peer, read(args))
+                known = specs.get(key)
+                spec = self._spec(key, point_to_point) if known is None else known
+                # A trailing argument equal to its default is not passed: it is True.
+                if at_async is not None and (at_async >= len(args) or args[at_async]):
+                    flags |= ASYNCHRONOUS
+                elif batching and thread in batching:
+                    flags |= BATCHED
+                task = task_id()
+                if task != -1:
+                    flags |= IN_BACKWARD
+                text, way, layer = layered_way(2)
+                flags |= layer << LAYER_SHIFT
+                site = recorder.intern(way)
+                if (flags & ASYNCHRONOUS or point_to_point) and is_users_own(
+                    2, point_to_point=point_to_point
+                ):
+                    flags |= UNUSED
+                error = sys.exception()
+                if error is not None and not isinstance(error, StopIteration):
+                    flags |= FAILING
+                    self._failing_with(error)
+            except Exception as failed:  # noqa: BLE001 - the job must not feel the probe
+                lost("entering", failed)
+            kind, ordinal = _ENTER, 0
+            with recorder.lock:
+                recorder.calls = call = recorder.calls + 1
+                if not point_to_point:
+                    group.ordinal = ordinal = group.ordinal + 1
+                    group.board.write(ordinal, spec[0])
+            if ordinal and not group.board.agrees(ordinal, spec[0]):
+                kind = _REFUSE
+            writer.put(
+                kind,
+                thread,
+                call,
+                ordinal,
+                group.number,
+                spec[0],
+                code,
+                reduce_op,
+                flags,
+                site,
+                spec[1],
+                peer,
+                args[at_tag] if at_tag is not None else nodes() % NODES_MODULO,
+            )
+            if kind == _REFUSE:
+                park()
+                writer.put(RecordKind.REISSUE, thread, call, ordinal, group.number)
+            pending = PendingCall(call, group, ordinal, flags)
+            try:
+                if task != -1 and self._tasks.get(thread) != task:
+                    self._bracket(thread, task, call)
+                if spec[2]:
+                    EXCHANGES.count(spec[2], args[at_read], layer, task != -1)
+                if METRICS.passes and not layer and operation.payload:
+                    METRICS.contribute(spec[2], args[at_read], text)
+                if at_reduce is not None and not layer and 0 < spec[2] <= MOST_VALUES:
+                    FIGURES.summed(spec[2], args[at_read], text)
+                if ordinal and not layer and task == -1 and TURNS.are_open(text):
+                    TURNS.look(text, ordinal)
+                if flags & UNUSED:
+                    pending.watched = watchable(args[at_read], group.polled)
+            except Exception as failed:  # noqa: BLE001
+                lost("counting", failed)
+            return pending
+
+        return entering
+
+    # --- after the call ---
+
+    def _left(self, pending: PendingCall, out: Any) -> None:
+        writer = RECORDER.writer
+        if writer is None:
+            return
+        thread = RECORDER.thread()
+        writer.put(_RETURN, thread, pending.call)
+        boxed = out[-1] if isinstance(out, tuple) else out
+        if boxed is None:  # monitored_barrier has done all its waiting
+            writer.put(_WOKE, thread, pending.call, pending.ordinal, pending.group)
+            return
+        issued = self.inside.get(thread)
+        if issued is not None:
+            issued.append(pending)
+            writer.put(_WAIT, thread, pending.call, pending.ordinal, pending.group)
+            return
+        work = dist.Work.unbox(boxed)
+        works = self.works
+        most = _MOST_WORKS if pending.polled else _MOST_UNPOLLED
+        while works:
+            # A Work keeps its tensors alive: let the finished ones go.
+            oldest, (held, _) = next(iter(works.items()))
+            if len(works) < most and not (pending.polled and _is_completed(held)):
+                break
+            works.pop(oldest, None)
+        works[id(work)] = (work, pending)
+        if pending.watched is not None:
+            self.handles.hold(work, pending, thread)
+        if pending.asynchronous and isinstance(out, tuple):
+            self._remember_result(pending, out[0])
+
+    @harmless
+    def _raised(self, pending: PendingCall) -> None:
+        if RECORDER.writer is not None:
+            RECORDER.writer.put(RecordKind.RAISE, RECORDER.thread(), pending.call)
+
+    def _remember_result(self, pending: PendingCall, result: Any) -> None:
+        while isinstance(result, list) and result:
+            result = result[0]
+        if isinstance(result, torch.Tensor) and result.layout is torch.strided:
+            self.by_pointer[result.data_ptr()] = pending
+            if len(self.by_pointer) > _MOST_WORKS:
+                self.by_pointer.popitem(last=False)
+
+    # --- what is worked out once ---
+
+    def _meet(self, group: Any, name: str) -> _Group | None:
+        """What to remember of a group; None if its calls are not to be written."""
+        if group.size() < 2 or RECORDER.blind:
+            return None
+        try:
+            ranks = tuple(dist.get_process_group_ranks(group))
+            polled = backend_of(group) == "gloo"
+        except (KeyError, RuntimeError, ValueError):
+            ranks = tuple(range(group.size()))  # not (yet) known to torch's Python side
+            polled = False
+        generation = self._seen.get((name, ranks), 0)
+        self._seen[name, ranks] = generation + 1
+        assert RECORDER.writer is not None
+        generation += OFTEN * RECORDER.writer.incarnation
+        text = group_text(name, getattr(group, "group_desc", ""), generation, ranks)
+        # Without the description, which members of a mixed-up mesh differ in.
+        shared = group_text(name, "", generation, ranks)
+        number = RECORDER.number_of_group(text)
+        me = group.rank(), dist.get_rank(), dist.get_world_size()
+        board = board_of(RECORDER.folder, shared, group.size(), *me)
+        return _Group(number, board, polled)
+
+    def _spec(self, key: Key, point_to_point: bool) -> tuple[int, int, int]:
+        """Signature, number of the text, and floating-point elements of a call."""
+        code, reduce_op, peer, tensors = key
+        if len(self._specs) >= _MOST_SPECS:
+            self._specs.clear()
+        root = -1 if point_to_point else peer
+        number, text = describe(code, reduce_op, root, tensors)
+        elements = floating_elements(tensors)
+        spec = self._specs[key] = (number, RECORDER.intern(text), elements)
+        return spec
+
+    def _failing_with(self, error: BaseException) -> None:
+        if id(error) != self._failing:
+            self._failing = id(error)
+            RECORDER.failure(error, error.__traceback__, fatal=False)
+
+    # --- waiting inside backward ---
+
+    def _bracket(self, thread: int, task: int, call: int) -> None:
+        """Note when autograd is done and the reducer starts, and ends, its wait.
+
+        The reducer waits in C++, in a callback it queues after ours; a callback that
+        is queued by ours runs after the reducer's. (Measured: torch 2.8 to 2.15.)
+        """
+        queue = torch.autograd.Variable._execution_engine.queue_callback
+        self._tasks[thread] = task
+
+        @harmless
+        def before() -> None:
+            if RECORDER.writer is not None:
+                RECORDER.writer.put(RecordKind.BACKWARD_WAIT, thread, call)
+                queue(after)
+
+        @harmless
+        def after() -> None:
+            self._tasks.pop(thread, None)
+            if RECORDER.writer is not None:
+                RECORDER.writer.put(RecordKind.BACKWARD_WOKE, thread, call)
+
+        queue(before)

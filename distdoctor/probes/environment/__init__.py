@@ -1,0 +1,1 @@
+"""Under which conditions a rank trains: settings, and time on a processor."""

@@ -1,0 +1,75 @@
+"""Sees how long the rank was ready to run, and the machine had no processor for it.
+
+Ranks share the machine on which they are tried with one another and with all else; how
+late that makes them says nothing about the job.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from distdoctor.model.observations.environment import Delayed
+from distdoctor.probes.harmless import harmless
+from distdoctor.probes.recorder import RECORDER
+
+_FILE = Path("/proc/self/schedstat")
+
+_MOST = 512  # samples; when there are more, every second one is left out
+
+_SPACING_NS = 100_000_000  # between two samples, at first
+
+
+class Delays:
+    """Samples since the rank joined."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """This process plays in another run from now on."""
+        self._samples: list[tuple[int, int]] = []
+        self._spacing_ns = _SPACING_NS
+        self._next_ns = 0
+
+    def stepped(self) -> None:
+        """An optimizer made a step."""
+        if self._samples and time.monotonic_ns() >= self._next_ns:
+            self.look()
+
+    @harmless
+    def look(self) -> None:
+        """Take a sample."""
+        now_ns = time.monotonic_ns()
+        self._samples.append((now_ns // 1_000_000, _delay_ns() // 1_000_000))
+        if len(self._samples) > _MOST:
+            del self._samples[1::2]
+            span_ms = self._samples[-1][0] - self._samples[0][0]
+            self._spacing_ns = span_ms * 1_000_000 // len(self._samples)
+        self._next_ns = now_ns + self._spacing_ns
+
+    def tell(self) -> None:
+        """At the end, and at moments before it."""
+        self.look()
+        at_ms, delay_ms = zip(*self._samples, strict=True)
+        RECORDER.observe(Delayed(rank=-1, at_ms=at_ms, delay_ms=delay_ms))
+
+
+DELAYS = Delays()
+
+
+def watch() -> None:
+    """When the rank joins."""
+    if _FILE.exists():  # Linux
+        DELAYS.look()
+        RECORDER.on_end.append(DELAYS.tell)
+        RECORDER.on_turn.append(DELAYS.forget)
+
+
+def _delay_ns() -> int:
+    """How long the main thread has waited for a processor.
+
+    Source: the kernel's Documentation/scheduler/sched-stats.rst, /proc/<pid>/schedstat.
+    """
+    with _FILE.open() as file:
+        return int(file.read().split()[1])

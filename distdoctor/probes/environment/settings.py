@@ -1,0 +1,213 @@
+"""Sees the settings of a rank: its arguments, its optimizers', switches of torch."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from distdoctor.probes.call_sites import call_site
+from distdoctor.probes.harmless import harmless
+from distdoctor.probes.import_hooks import AroundImports
+from distdoctor.probes.recorder import RECORDER
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import ModuleType
+
+    from distdoctor.model.events import Observation
+    from distdoctor.probes.import_hooks import Load
+
+_MOST_ARGUMENTS = 300
+_MOST_GROUPS = 64
+_LONGEST = 80  # characters of a value
+
+_SCALARS = (bool, int, float, str, type(None))
+
+_early: list[tuple[Observation, str]] = []
+
+_MOST_EARLY = 64
+
+# --- arguments ---
+
+
+def watch_arguments() -> None:
+    """Before the program's first line: see what argparse reads."""
+    if (module := sys.modules.get("argparse")) is not None:
+        _argparse(module)
+    else:
+        AroundImports({"argparse": _after_loading})
+
+
+def _after_loading(load: Load, module: ModuleType) -> None:
+    load(module)
+    harmless(_argparse)(module)
+
+
+def _argparse(module: Any) -> None:
+    kind = module.ArgumentParser
+    made = kind.parse_known_args
+
+    @functools.wraps(made)
+    def parse_known_args(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = made(self, *args, **kwargs)
+        _read(result)
+        return result
+
+    kind.parse_known_args = parse_known_args
+
+
+@harmless
+def _read(result: Any) -> None:
+    if not (site := call_site(2)):
+        return  # a library reads its own
+    from distdoctor.model.observations.learning_rate import Arguments
+
+    read = getattr(result[0], "__dict__", {})  # a namespace may be the user's own
+    items = sorted(read.items())[:_MOST_ARGUMENTS]
+    names = tuple(name for name, _ in items)
+    values = tuple(_text(value) for _, value in items)
+    _note(Arguments(rank=-1, names=names, values=values), site)
+
+
+def _text(value: object) -> str:
+    """A value as text; of what is no plain value, only its type."""
+    if isinstance(value, _SCALARS):
+        return repr(value)[:_LONGEST]
+    if isinstance(value, (list, tuple)) and all(isinstance(v, _SCALARS) for v in value):
+        return repr(value)[:_LONGEST]
+    return f"<{type(value).__name__}>"
+
+
+def _note(observation: Observation, site: str) -> None:
+    if RECORDER.writer is not None:
+        RECORDER.observe(observation, site)
+    elif len(_early) < _MOST_EARLY:
+        _early.append((observation, site))
+
+
+def tell_early() -> None:
+    """Write what came before the process had a rank."""
+    early, _early[:] = list(_early), []
+    for told in early:
+        _note(*told)
+
+
+# --- switches of torch ---
+
+
+def watch_flags(torch: Any) -> None:
+    """Right after `import torch`: see who sets what decides about repeatability."""
+    kind = vars(type(torch.backends.cudnn))
+    for name in ("benchmark", "deterministic"):
+        prop = kind[name]
+        prop.setter = _noting(prop.setter, f"cudnn.{name}")
+    made = torch.use_deterministic_algorithms
+    torch.use_deterministic_algorithms = _noting(made, "deterministic")
+
+
+def _noting(made: Any, name: str) -> Any:
+    @functools.wraps(made)
+    def setter(value: Any, *args: Any, **kwargs: Any) -> Any:
+        result = made(value, *args, **kwargs)
+        _set(name, value)
+        return result
+
+    return setter
+
+
+@harmless
+def _set(name: str, value: object) -> None:
+    if site := call_site(2):
+        from distdoctor.model.observations.rng import Flag
+
+        _note(Flag(rank=-1, name=name, on=bool(value)), site)
+
+
+# --- optimizers ---
+
+_SPARSER = 8
+"""The next step that is told lies a part of this on; a setting that changes between two
+is told late, and a pre-flight is short."""
+
+
+class Optimizers:
+    """What the rank's optimizers step with, at some of their steps.
+
+    Steps that are told lie the farther apart the later they are, and are the same on
+    all ranks.
+    """
+
+    def __init__(self) -> None:
+        self._models: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.forget()
+
+    def forget(self) -> None:
+        """This process plays in another run from now on."""
+        self._seen: weakref.WeakKeyDictionary[Any, list[int]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._count = 0
+        self._models.clear()
+
+    def wrapped(self, model: Any) -> None:
+        """Ranks train this model together."""
+        self._models.add(model)
+
+    def stepped(self, optimizer: Any) -> None:
+        """An optimizer made a step."""
+        known = self._seen.get(optimizer)
+        if known is None:
+            known = self._seen[optimizer] = [self._count, 0, 1]
+            self._count += 1
+        known[1] += 1
+        if known[1] == known[2]:
+            known[2] += 1 + known[1] // _SPARSER
+            self._tell(optimizer, known[0], known[1])
+
+    @harmless
+    def _tell(self, optimizer: Any, number: int, step: int) -> None:
+        from distdoctor.model.observations.learning_rate import Hyperparameters
+
+        names, values = [], []
+        for at, group in enumerate(optimizer.param_groups[:_MOST_GROUPS]):
+            for name, value in sorted(_scalars(group).items()):
+                names.append(f"{at}.{name}")
+                values.append(value)
+        told = Hyperparameters(
+            rank=-1,
+            optimizer=number,
+            kind=type(optimizer).__name__,
+            step=step,
+            names=tuple(names),
+            values=tuple(values),
+            shared=self._is_shared(optimizer),
+        )
+        RECORDER.observe(told, call_site(3))
+
+    def _is_shared(self, optimizer: Any) -> bool:
+        shared = {id(p) for model in self._models for p in model.parameters()}
+        return any(
+            id(parameter) in shared
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        )
+
+
+def _scalars(group: Mapping[str, Any]) -> dict[str, str]:
+    """Settings of a group that are told; tensors on a GPU are not waited for."""
+    told = {}
+    for name, value in group.items():
+        if name == "params" or not isinstance(name, str):
+            continue
+        if hasattr(value, "is_cuda"):
+            if value.device.type != "cpu" or value.numel() != 1:
+                continue
+            value = value.item()
+        if isinstance(value, (*_SCALARS, list, tuple)):
+            told[name] = _text(value)
+    return told
+
+
+OPTIMIZERS = Optimizers()

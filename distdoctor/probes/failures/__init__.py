@@ -1,0 +1,1 @@
+"""Exceptions of the job: which it handles, and how they are shown."""

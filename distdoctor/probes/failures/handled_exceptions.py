@@ -1,0 +1,45 @@
+"""Sees exceptions that the job's own code handles, and goes on.
+
+Python has no hook for that before `sys.monitoring` of 3.12, and a trace function would
+cost far too much. It is seen where the handler has a look at it, see `catching`, and
+where it does something that a probe sees: it writes a line, or logs.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from distdoctor.probes.call_sites import is_users, text_of
+from distdoctor.probes.harmless import harmless
+
+_MOST_TOLD = 50  # of a process
+
+_PART_OF_ITERATING = (StopIteration, StopAsyncIteration)
+
+_told: set[tuple[type, str]] = set()
+"""Kinds and lines; not the exceptions, which hold all that their frames hold."""
+
+
+def notice() -> None:
+    """Note the exception that is being handled, if there is one; hot."""
+    error = sys.exc_info()[1]
+    if error is not None and len(_told) < _MOST_TOLD:
+        _notice(error)
+
+
+@harmless
+def _notice(error: BaseException) -> None:
+    from distdoctor.probes.recorder import RECORDER
+
+    kind, caught = type(error), error.__traceback__
+    if RECORDER.writer is None or caught is None:
+        return
+    if not issubclass(kind, Exception) or issubclass(kind, _PART_OF_ITERATING):
+        return
+    code = caught.tb_frame.f_code
+    if not is_users(code.co_filename):
+        return  # who handles it is a library
+    line = text_of(code.co_filename, caught.tb_lineno, code.co_qualname)
+    if (kind, line) not in _told:
+        _told.add((kind, line))
+        RECORDER.failure(error, caught, fatal=False, caught=line)

@@ -1,0 +1,236 @@
+"""Fingerprints of tensors: 64 bits that change with any bit, and with any order.
+
+On the CPU XXH3 is used, which reads about as fast as memory gives. Where the job's
+environment lacks it, BLAKE2b of Python's own takes its place for little data and sums
+in torch for much. On another device the sums are made there, and nobody waits for
+them. Fingerprints of different ways are never equal, and must not be compared; they
+tell equal bits, not equal values: 0.0 and -0.0 differ.
+
+Source: https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md, XXH3 64 bits;
+RFC 7693.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from hashlib import blake2b
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from distdoctor.probes.fingerprints.on_device import sums
+
+
+def _slow_hash(data: Any, seed: int = 0) -> int:
+    key = seed.to_bytes(8, "little")
+    return int.from_bytes(blake2b(data, digest_size=8, key=key).digest(), "little")
+
+
+_hash: Callable[..., int] = _slow_hash
+with suppress(ImportError):
+    from xxhash import xxh3_64_intdigest
+
+    _hash = xxh3_64_intdigest
+
+EMPTY = _hash(b"")
+"""Of what has no bytes."""
+
+_COPIED = 4096  # bytes up to which a copy costs less than a view
+
+_MUCH = 65_536  # bytes from which on sums in torch are faster than BLAKE2b
+
+_MOST_VIEWS = 4096
+
+
+def of_tensor(tensor: Tensor) -> int:
+    """Of a tensor's elements, in order; of its dtype and shape nothing is told.
+
+    Args:
+        tensor: With memory; of a dense layout, or it is made dense.
+
+    Raises:
+        RuntimeError, NotImplementedError: It has none: a meta or fake tensor, or one
+            whose memory was given back.
+    """
+    if not tensor.is_cpu:
+        return pending([tensor]).result()[0]
+    plain = type(tensor) in _PLAIN and tensor.layout is torch.strided
+    if plain and tensor.is_contiguous() and 0 < tensor.nbytes <= _COPIED:
+        return _hash(ctypes.string_at(_address(tensor), tensor.nbytes))
+    data = bytes_of(tensor)
+    if not len(data):
+        return EMPTY
+    if _hash is _slow_hash and len(data) >= _MUCH:
+        return int(sums([_dense(tensor)]).item()) & _MASK
+    return _hash(data)
+
+
+_PLAIN = {Tensor, torch.nn.Parameter}
+
+_MASK = 2**64 - 1
+
+
+def of_tensors(tensors: Sequence[Tensor]) -> tuple[int, ...]:
+    """Of each of several tensors."""
+    return pending(tensors).result()
+
+
+def of_rows(tensor: Tensor, seed: int = 0) -> tuple[int, ...]:
+    """Of each part of a tensor along its first dimension.
+
+    Args:
+        tensor: With at least one dimension.
+        seed: Of the hash; that of an earlier part of the same sample joins them.
+    """
+    data = bytes_of(tensor)
+    count = tensor.shape[0]
+    size = len(data) // count if count else 0
+    return tuple(
+        _hash(data[at : at + size], seed) for at in range(0, size * count, size or 1)
+    )
+
+
+def of_bytes(data: bytes | memoryview[Any]) -> int:
+    """Of some bytes, of `bytes_of` a tensor for instance."""
+    return _hash(data)
+
+
+def of_value(value: object) -> int:
+    """Of a small value of Python's, by the text that `repr` gives."""
+    return _hash(repr(value).encode("utf-8", "replace"))
+
+
+def joined(numbers: Sequence[int]) -> int:
+    """One fingerprint of several, in their order."""
+    return _hash(b"".join(number.to_bytes(8, "little") for number in numbers))
+
+
+def bytes_of(tensor: Tensor) -> memoryview[Any]:
+    """A tensor's elements as bytes, copied only if they lie apart or elsewhere."""
+    with torch.no_grad():
+        flat = _dense(tensor).detach().cpu().contiguous().reshape(-1)
+        if flat.stride(0) != 1:  # a single element may have any
+            flat = flat.clone(memory_format=torch.contiguous_format)
+        return _view(flat)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """Of a DTensor, the part that is here; another tensor itself."""
+    part = getattr(tensor, "_local_tensor", tensor)
+    return part if isinstance(part, Tensor) else tensor
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    if tensor.layout is torch.strided:
+        return tensor
+    return tensor.coalesce().values() if tensor.is_sparse else tensor.to_dense()
+
+
+def _view(flat: Tensor) -> memoryview[Any]:
+    """A contiguous tensor's memory, without numpy, which need not be there."""
+    size = flat.numel() * flat.element_size()
+    view = _memory(_address(flat) if size else 0, size)
+    vars(view.obj)["tensor"] = flat  # lives as long as the view
+    return view
+
+
+def _address(tensor: Tensor) -> int:
+    """Where the elements of a tensor with some begin.
+
+    Raises:
+        RuntimeError: Its memory was given back, as FSDP does with gathered parameters.
+    """
+    address = tensor.data_ptr()
+    if not address:
+        raise RuntimeError("the tensor's memory was given back")
+    return address
+
+
+def _memory(address: int, size: int) -> memoryview[Any]:
+    buffer = (ctypes.c_ubyte * size).from_address(address)
+    return memoryview(buffer).cast("B")
+
+
+class Heads:
+    """The first bytes of some tensors on the CPU, to be looked at again and again.
+
+    That is far cheaper than to read all of them, and sees what changes whole tensors.
+
+    Args:
+        size: Bytes of each tensor.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._views: dict[tuple[int, int], memoryview[Any]] = {}
+
+    def print_of(self, tensors: Sequence[Tensor | None]) -> int:
+        """One fingerprint of them all; those that are None, or empty, have no part.
+
+        Args:
+            tensors: On the CPU and strided; the same in number each time.
+        """
+        views, parts = self._views, []
+        for place, tensor in enumerate(tensors):
+            if tensor is None:
+                continue
+            address = tensor.data_ptr()
+            # Memory may be given back and taken again; what is read is always the
+            # tensor's of now.
+            view = views.get((place, address))
+            if view is None:
+                if not address:
+                    continue
+                view = self._see(place, address, tensor)
+            parts.append(view)
+        return _hash(b"".join(parts))
+
+    def _see(self, place: int, address: int, tensor: Tensor) -> memoryview[Any]:
+        if len(self._views) >= _MOST_VIEWS:
+            self._views.clear()
+        view = _memory(address, min(self._size, tensor.nbytes))
+        self._views[place, address] = view
+        return view
+
+
+# --- without waiting for a device ---
+
+
+class PendingFingerprint:
+    """Fingerprints that a device may still be working on."""
+
+    def __init__(self, here: list[int], copied: Tensor | None, event: Any) -> None:
+        self._here, self._copied, self._event = here, copied, event
+
+    def ready(self) -> bool:
+        """Whether `result` gives them without waiting."""
+        return self._event is None or bool(self._event.query())
+
+    def result(self) -> tuple[int, ...]:
+        """The fingerprints; waits if need be."""
+        if self._copied is None:
+            return tuple(self._here)
+        if self._event is not None:
+            self._event.synchronize()
+        there = iter(self._copied.tolist())
+        return tuple(next(there) & _MASK if n < 0 else n for n in self._here)
+
+
+def pending(tensors: Sequence[Tensor]) -> PendingFingerprint:
+    """Begin the fingerprints of several tensors; on a GPU nobody waits for them."""
+    away = [tensor for tensor in tensors if not tensor.is_cpu]
+    here = [of_tensor(tensor) if tensor.is_cpu else -1 for tensor in tensors]
+    if not away:
+        return PendingFingerprint(here, None, None)
+    with torch.no_grad():
+        made = sums([_dense(tensor) for tensor in away])
+        if not made.is_cuda:
+            return PendingFingerprint(here, made.cpu(), None)
+        copied = torch.empty(made.shape, dtype=torch.int64, pin_memory=True)
+        copied.copy_(made, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record()
+    return PendingFingerprint(here, copied, event)

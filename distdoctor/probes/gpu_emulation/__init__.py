@@ -1,0 +1,73 @@
+"""Lets jobs that are written for GPUs run on the CPU, unchanged.
+
+Right after `import torch`, where a device of CUDA is asked for, the CPU takes its
+place, in all threads. The user's code is told what it would be told on a machine with a
+GPU for each rank; torch itself is told the truth. Each kind of substitution is noted
+once, and the report says what it hides.
+
+Functions are replaced rather than caught by a mode of torch, because such modes hold
+for one thread only and make each operation dearer.
+"""
+
+from __future__ import annotations
+
+import os
+from types import ModuleType
+
+import torch
+
+from distdoctor.journal import DEVICE_VARIABLE
+from distdoctor.probes.harmless import harmless
+
+_installed: list[bool] = []
+
+
+@harmless
+def install() -> None:
+    """Put everything in place, where the job is to run on the CPU."""
+    if not _is_wanted() or _installed:
+        return
+    _installed.append(True)
+    from distdoctor.probes.gpu_emulation import (
+        arithmetic,
+        attention,
+        autocast,
+        batch_norm,
+        constructors,
+        cuda_module,
+        cuda_streams,
+        mixed_devices,
+        nccl_groups,
+        nccl_refusals,
+        tensor_moves,
+    )
+
+    for part in (
+        cuda_module,
+        cuda_streams,
+        tensor_moves,
+        constructors,
+        autocast,
+        attention,
+        batch_norm,
+        nccl_groups,
+        nccl_refusals,
+        mixed_devices,
+        arithmetic,
+    ):
+        harmless(part.install)()
+
+
+def watch_fsdp(module: ModuleType) -> None:
+    """Right after `import torch.distributed.fsdp`."""
+    if _installed:
+        from distdoctor.probes.gpu_emulation import nccl_groups
+
+        harmless(nccl_groups.watch_fsdp)(module)
+
+
+def _is_wanted() -> bool:
+    asked = os.environ.get(DEVICE_VARIABLE, "")
+    if asked == "auto":  # neither question wakes a driver up
+        return torch.cuda.device_count() == 0 and not torch.xpu.is_available()
+    return asked == "cpu"

@@ -1,0 +1,1 @@
+"""Learning rates and the schedulers that set them."""

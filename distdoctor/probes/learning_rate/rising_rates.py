@@ -1,0 +1,258 @@
+"""Sees how learning rates rise, and what comes behind the rise."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import math
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from distdoctor.journal import parted
+from distdoctor.model.observations.learning_rate import Climbed, Course, RateSet
+from distdoctor.probes.call_sites import call_site, is_users, text_of
+from distdoctor.probes.harmless import harmless
+from distdoctor.probes.optimizer_step.call_hooks import CALL_HOOKS
+from distdoctor.probes.recorder import RECORDER
+
+_RISES = 3  # changes upwards in a row that are a warm-up
+
+_BEFORE, _AFTER = 6, 4  # values that are told: up to the highest, and behind it
+
+_MOST_CLIMBS = 16  # of one optimizer; a schedule with restarts makes many
+
+_MOST_OPTIMIZERS = 64
+
+_MOST_CALLS = 3  # of a scheduler whose lines are asked for; the first is its making's
+
+_MOST_LINES = 3  # that set a rate
+
+_MOST_VALUES = 128  # of a course; then every other is forgotten
+
+
+class _Course:
+    """The learning rate of one optimizer's first group; its changes only."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.step = self.climbs = 0
+        self.rate: Any = None
+        self.site = ""  # of the step, when the rate was seen to rise
+        self.values: list[tuple[int, float]] = []  # and at which step each came
+        self.rises = 0  # of the changes in `values`, up to the highest
+        self.falling = False
+        self.sampled: list[float] = []  # every `stride` steps, from the first on
+        self.stride, self.next = 1, 1  # the step whose rate is kept next
+        self.highest = 0.0
+        self.told: Course | None = None
+
+    def sample(self) -> None:
+        """Keep the rate of this step."""
+        self.sampled.append(float(self.rate))
+        if len(self.sampled) == _MOST_VALUES:
+            del self.sampled[1::2]
+            self.stride *= 2
+        self.next = 1 + len(self.sampled) * self.stride
+
+    def told_whole(self) -> Course | None:
+        """All steps so far; None if nothing came since this was asked last."""
+        rate = self.rate
+        if not isinstance(rate, int | float):
+            return None
+        if not self.sampled or not math.isfinite(sum(self.sampled) + rate):
+            return None
+        course = Course(
+            rank=-1,
+            optimizer=self.number,
+            steps=self.step,
+            stride=self.stride,
+            rates=tuple(self.sampled),
+            highest=self.highest,
+            last=float(rate),
+        )
+        if course == self.told:
+            return None
+        self.told = course
+        return course
+
+    def forget(self) -> None:
+        """What comes is not to be compared with what was."""
+        self.values, self.rises, self.falling = [], 0, False
+
+    def changed(self, rate: float) -> Climbed | None:
+        """The rate has another value; a climb, if all of it is known."""
+        rises = bool(self.values) and rate > self.values[-1][1]
+        told = None
+        if self.values and not rises:
+            self.falling = self.rises >= _RISES
+        elif self.falling:  # it rises again
+            told = self.climbed()
+        if not rises and not self.falling:
+            self.forget()
+        self.values.append((self.step, rate))
+        self.rises += rises
+        top = self.values.index(max(self.values, key=lambda value: value[1]))
+        if self.falling and len(self.values) - 1 - top >= _AFTER:
+            return self.climbed()
+        if not self.falling:
+            del self.values[:-_BEFORE]
+        return told
+
+    def climbed(self) -> Climbed | None:
+        """What is known of a climb; the next one begins with its last value."""
+        values, rises = self.values, self.rises
+        self.values, self.rises, self.falling = values[-1:], 0, False
+        if rises < _RISES or self.climbs >= _MOST_CLIMBS:
+            return None
+        self.climbs += 1
+        return Climbed(
+            rank=-1,
+            optimizer=self.number,
+            steps=tuple(step for step, _ in values),
+            rates=tuple(rate for _, rate in values),
+            until=self.step,
+        )
+
+
+class Rates:
+    """Learning rates of this process."""
+
+    def __init__(self) -> None:
+        self.on_first: list[Callable[[Any], object]] = []  # told of each optimizer
+        self.forget()
+
+    def forget(self) -> None:
+        """This process plays in another run from now on."""
+        self._courses: weakref.WeakKeyDictionary[Any, _Course]
+        self._courses = weakref.WeakKeyDictionary()
+        self._kept: list[_Course] = []  # of optimizers that may be gone at the end
+        self._setters: weakref.WeakKeyDictionary[Any, tuple[str, Any]]
+        self._setters = weakref.WeakKeyDictionary()
+        self._calls: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+    def stepped(self, optimizer: Any) -> None:
+        """An optimizer made a step."""
+        course = self._courses.get(optimizer)
+        if course is None:
+            if len(self._kept) >= _MOST_OPTIMIZERS:
+                return
+            course = self._courses[optimizer] = _Course(len(self._kept))
+            self._kept.append(course)
+            for tell in self.on_first:
+                tell(optimizer)
+        course.step += 1
+        rate = optimizer.param_groups[0].get("lr")
+        if rate is not course.rate:
+            course.rate = rate
+            self._changed(optimizer, course, rate)
+        if course.step == course.next:
+            self._sample(course)
+
+    @harmless
+    def _sample(self, course: _Course) -> None:
+        if isinstance(course.rate, int | float):
+            course.sample()
+        else:
+            course.next = 0  # never again: a tensor is changed in place
+
+    @harmless
+    def _changed(self, optimizer: Any, course: _Course, rate: Any) -> None:
+        if hasattr(rate, "is_cuda"):  # a tensor is changed in place
+            return
+        if course.values and course.values[-1][1] == rate:
+            return
+        course.highest = max(course.highest, float(rate))
+        told = course.changed(float(rate))
+        if course.rises == _RISES and not course.falling and not course.site:
+            course.site = call_site(4)
+            self._tell_setters(optimizer, course)
+        if told is not None:
+            RECORDER.observe(told, course.site)
+
+    def shortened(self) -> None:
+        """Loaders are shorter from now on, and rates computed by their length jump."""
+        for course in self._courses.values():
+            course.forget()
+
+    def flush(self) -> None:
+        """The process ends: tell of climbs behind which little came, and of all."""
+        for course in self._kept:
+            told = course.climbed()
+            if told is not None:
+                RECORDER.observe(told, course.site)
+            whole = course.told_whole()
+            if whole is not None:
+                RECORDER.observe(whole)
+
+    def course_of(self, optimizer: Any) -> _Course | None:
+        """What is known of an optimizer; None if it made no step."""
+        return self._courses.get(optimizer)
+
+    @property
+    def any_steps(self) -> bool:
+        """Whether any optimizer made a step."""
+        return bool(self._kept)
+
+    # --- who sets it ---
+
+    def scheduled(self, scheduler: Any) -> None:
+        """A scheduler was asked for its next rate."""
+        calls = self._calls.get(scheduler, 0)
+        optimizer = getattr(scheduler, "optimizer", None)
+        if calls <= _MOST_CALLS and optimizer is not None:
+            self._calls[scheduler] = calls + 1
+            self._setters[optimizer] = call_site(2), weakref.ref(scheduler)
+        for tell in CALL_HOOKS.scheduled:
+            tell(optimizer)
+
+    def _tell_setters(self, optimizer: Any, course: _Course) -> None:
+        site, scheduler = self._setters.get(optimizer, ("", None))
+        if scheduler is not None:
+            told = [*_formulas(scheduler()), site]
+        else:
+            told = list(_assigning(course.site))
+        for line in told[:_MOST_LINES]:
+            if line:
+                told_of = RateSet(rank=-1, optimizer=course.number)
+                RECORDER.observe(told_of, line)
+
+
+RATES = Rates()
+
+
+def watch() -> None:
+    """When the process has become a rank: its rates from then on."""
+    RECORDER.on_turn.append(RATES.forget)
+    RECORDER.on_end.append(harmless(RATES.flush))
+
+
+def _formulas(scheduler: Any) -> Iterator[str]:
+    """Where the user's functions begin that a scheduler computes rates by."""
+    functions = [*getattr(scheduler, "lr_lambdas", ())]
+    functions.append(getattr(type(scheduler), "get_lr", None))  # of a user's subclass
+    for function in functions:
+        while isinstance(function, functools.partial):
+            function = function.func
+        code = getattr(function, "__code__", None)
+        if code is None:  # an object that is called
+            code = getattr(vars(type(function)).get("__call__"), "__code__", None)
+        if code is not None and is_users(code.co_filename):
+            yield text_of(code.co_filename, code.co_firstlineno, code.co_qualname)
+
+
+def _assigning(site: str) -> Iterator[str]:
+    """Lines of the file that makes the step which put a rate into a group."""
+    file = parted(site)[0]
+    if not file.endswith(".py"):
+        return
+    tree = ast.parse(Path(file).read_bytes())
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Assign | ast.AugAssign):
+            continue
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        for target in targets:
+            key = target.slice if isinstance(target, ast.Subscript) else None
+            if isinstance(key, ast.Constant) and key.value == "lr":
+                yield f"{file}\n{node.lineno}\n"

@@ -1,0 +1,1 @@
+"""What a rank keeps from step to step."""

@@ -1,0 +1,1 @@
+"""What ranks make of their evaluations, and what they write of it."""

@@ -1,0 +1,1 @@
+"""Optimizers: what they hold, and what happens from step to step."""

@@ -1,0 +1,118 @@
+"""Tells of backward passes and of optimizers' steps, in one place for all who look.
+
+What all want to know of a moment is asked for once. A probe that fails takes the event
+from no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from distdoctor.probes.fingerprints import sampled
+from distdoctor.probes.gradients.exchanges import EXCHANGES
+from distdoctor.probes.harmless import harmless, tell_each
+from distdoctor.probes.metrics.evaluations import METRICS
+from distdoctor.probes.optimizer_step import backward_hooks, optimizers
+from distdoctor.probes.readability import steps_have_values
+from distdoctor.probes.recorder import RECORDER
+
+Listener = Callable[..., Any]
+
+
+class StepHooks:
+    """Who is told of what, one after another; none of them needs to be harmless.
+
+    Attributes:
+        begun: Backward is about to run on a loss of one element. They get the loss, and
+            the gradient that was given for it or None.
+        passed: Backward has run. They get whether a wrapper has averaged something
+            meanwhile, and whether the pass was not to be averaged.
+        stepping: An optimizer is about to make a step. They get the optimizer, what is
+            known of it, with this step among its `steps`, and whether there is a
+            closure, in which backward may run.
+        looking: The gradients of this step were looked at, and no closure may change
+            them. They get what is known of the optimizer.
+        stepped: It made the step. They get the optimizer, and what is known of it.
+    """
+
+    def __init__(self) -> None:
+        self.begun: list[Listener] = []
+        self.passed: list[Listener] = []
+        self.stepping: list[Listener] = []
+        self.looking: list[Listener] = []
+        self.stepped: list[Listener] = []
+        self._reduced = 0  # `EXCHANGES.reduced` when the last pass began
+
+    # --- backward ---
+
+    @harmless
+    def begin(self, args: tuple[Any, ...]) -> None:
+        """The engine is about to be called."""
+        METRICS.train()
+        self._reduced = EXCHANGES.reduced
+        if RECORDER.writer is None or not args or len(args[0]) != 1:
+            return
+        loss = args[0][0]
+        if isinstance(loss, Tensor) and loss.numel() == 1:
+            given = args[1][0] if len(args) > 1 and args[1] else None
+            tell_each(self.begun, loss, given)
+
+    @harmless
+    def end(self) -> None:
+        """The engine has returned."""
+        if RECORDER.writer is not None:
+            reduced = EXCHANGES.reduced > self._reduced
+            local = any(map(_is_local, optimizers.wrappers()))
+            tell_each(self.passed, reduced, local)
+
+    # --- steps ---
+
+    @harmless
+    def before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """A step begins."""
+        known = optimizers.of(optimizer)
+        if RECORDER.writer is None or known is None or not _is_real(optimizer):
+            return
+        known.steps += 1
+        closure = len(args) > 1 or bool(kwargs)  # the first is the optimizer itself
+        tell_each(self.stepping, optimizer, known, closure)
+
+    @harmless
+    def after(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        """A step ends."""
+        known = optimizers.of(optimizer)
+        if RECORDER.writer is not None and known and _is_real(optimizer):
+            tell_each(self.stepped, optimizer, known)
+
+
+STEP_HOOKS = StepHooks()
+
+
+def watch() -> None:
+    """At the first `init_process_group`."""
+    register_optimizer_step_pre_hook(STEP_HOOKS.before)
+    register_optimizer_step_post_hook(STEP_HOOKS.after)
+    backward_hooks.watch(begin=STEP_HOOKS.begin, end=STEP_HOOKS.end)
+
+
+def _is_real(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a step computes anything now, on weights that have values."""
+    return not sampled.is_capturing() and steps_have_values(optimizer)
+
+
+def _is_local(ddp: Any) -> bool:
+    """Whether a wrapper is inside `no_sync`, or was so in its last forward pass.
+
+    Source: forward notes the latter for its next call (torch 2.8 to 2.13,
+    torch/nn/parallel/distributed.py), and does so without gradients, too.
+    """
+    sync = ddp.require_backward_grad_sync
+    return not (sync and getattr(ddp, "require_forward_param_sync", True))

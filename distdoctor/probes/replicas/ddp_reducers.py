@@ -1,0 +1,107 @@
+"""Sees whether DistributedDataParallel got all gradients it waits for.
+
+A parameter that played no part in the loss gets none; then its bucket is never sent,
+and backward ends without an error. The reducer knows, and says so when asked.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from distdoctor.probes.call_sites import call_site
+from distdoctor.probes.harmless import harmless
+from distdoctor.probes.recorder import RECORDER
+
+_MOST_NAMES = 100
+
+_INDICES = re.compile(r"did not receive grad for rank \d+:((?: \d+)+)")
+
+_MOST_NOTES = 1000  # a job that calls backward twice for one forward needs many
+
+
+class _Model:
+    """A wrapped model: its number, its parameters' names, whether some are missing."""
+
+    __slots__ = ("names", "number", "open")
+
+    def __init__(self, number: int, names: tuple[str, ...]) -> None:
+        self.number = number
+        self.names = names  # by index in the reducer
+        self.open = False
+
+
+_models: WeakKeyDictionary[torch.nn.Module, _Model] = WeakKeyDictionary()
+_notes = 0
+
+
+@harmless
+def watch(ddp: Any) -> None:
+    """Ask this model's reducer after each backward pass from now on."""
+    if not hasattr(ddp.reducer, "_check_reducer_finalized"):
+        return
+    ignored = getattr(ddp, "parameters_to_ignore", ())
+    names = tuple(
+        name
+        for name, parameter in ddp.module.named_parameters()
+        if parameter.requires_grad and name not in ignored
+    )
+    _models[ddp] = _Model(len(_models), names)
+
+
+def install() -> None:
+    """Look at the reducers whenever a backward pass has ended without an error."""
+    autograd: Any = torch.autograd
+    made = autograd._engine_run_backward
+
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        result = made(*args, **kwargs)
+        if _models:
+            _look()
+        return result
+
+    autograd._engine_run_backward = run_backward
+
+
+@harmless
+def _look() -> None:
+    if torch._C._current_graph_task_id() != -1:
+        return  # a backward pass inside another one: recomputed activations
+    for ddp, model in list(_models.items()):
+        missing = _missing(ddp)
+        if missing is not None or model.open:
+            _tell(model, missing)
+
+
+def _missing(ddp: Any) -> str | None:
+    """What the reducer says is missing; None if it has all it waits for.
+
+    Source: `Reducer::check_finalized` takes its lock and reads a flag; it is there for
+    this question (torch 2.8 to 2.13, torch/csrc/distributed/c10d/reducer.cpp).
+    """
+    try:
+        ddp.reducer._check_reducer_finalized()
+    except RuntimeError as error:
+        return str(error)
+    return None
+
+
+def _tell(model: _Model, missing: str | None) -> None:
+    global _notes
+    if missing is None:
+        model.open = False
+        RECORDER.note("reduced", model=model.number)
+        return
+    _notes += 1
+    if _notes > _MOST_NOTES:
+        return
+    model.open = True
+    found = _INDICES.search(missing)
+    numbers = [int(number) for number in found[1].split()] if found else []
+    names = [model.names[n] for n in numbers if n < len(model.names)]
+    RECORDER.note(
+        "unreduced", call_site(4), model=model.number, parameters=names[:_MOST_NAMES]
+    )

@@ -1,0 +1,70 @@
+"""Remembers which lines of the user's put parameters and modules into which module.
+
+DistributedDataParallel goes by the order in which that was done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from weakref import WeakKeyDictionary
+
+from torch import nn
+from torch.nn.modules.module import (
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
+
+from distdoctor.model.observations.replicas import Registered
+from distdoctor.probes.call_sites import call_site
+from distdoctor.probes.harmless import harmless
+from distdoctor.probes.recorder import RECORDER
+
+_MOST = 20_000  # names that are remembered
+
+_lines: WeakKeyDictionary[nn.Module, dict[str, str]] = WeakKeyDictionary()
+_remembered = 0
+
+
+def install() -> None:
+    """Right after `import torch`."""
+    register_module_module_registration_hook(_registered)
+    register_module_parameter_registration_hook(_registered)
+
+
+@harmless
+def _registered(parent: nn.Module, name: str, child: object) -> None:
+    global _remembered
+    if child is None or _remembered >= _MOST:
+        return
+    site = call_site(3)
+    if site:
+        _remembered += 1
+        _lines.setdefault(parent, {})[name] = site
+
+
+def tell(model: nn.Module, parameters: Iterable[str]) -> None:
+    """Tell the lines by which these parameters, and what they are in, came in."""
+    by_site: dict[str, list[str]] = {}
+    for path, site in _on_the_way(model, parameters):
+        by_site.setdefault(site, []).append(path)
+    for site, paths in by_site.items():
+        RECORDER.observe(Registered(rank=-1, names=tuple(paths)), site)
+
+
+def _on_the_way(
+    model: nn.Module, parameters: Iterable[str]
+) -> Iterator[tuple[str, str]]:
+    """Each part of the parameters' names, `a`, `a.b`, `a.b.weight`, with its line."""
+    known: set[str] = set()
+    for parameter in parameters:
+        module: nn.Module | None = model
+        path = ""
+        for name in parameter.split("."):
+            if module is None:
+                break
+            path = f"{path}.{name}" if path else name
+            site = _lines.get(module, {}).get(name, "")
+            if site and path not in known:
+                yield path, site
+            known.add(path)
+            module = module._modules.get(name)

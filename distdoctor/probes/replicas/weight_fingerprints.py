@@ -1,0 +1,216 @@
+"""Sees what models weigh: when they are wrapped, and around optimizers' steps.
+
+Fingerprints are cheap ones at each step, and of everything at steps that become rarer,
+the same on all ranks. Nothing is sent: the ranks are compared where all journals are.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from distdoctor.model.observations.replicas import Loaded, Optimised
+from distdoctor.probes.call_sites import call_site
+from distdoctor.probes.harmless import harmless
+from distdoctor.probes.readability import steps_have_values
+from distdoctor.probes.recorder import RECORDER
+from distdoctor.probes.replicas import (
+    batch_norm_use,
+    module_origins,
+    registrations,
+    trained_models,
+    weight_averages,
+)
+from distdoctor.probes.replicas.watched_models import Watched, is_whole
+
+_LOOSE = 1000
+"""Numbers from here on are for tensors that are part of no module."""
+
+_MOST_OPTIMIZERS = 64  # in some jobs each round makes its own
+
+_watched: dict[int, Watched] = {}
+_by_optimizer: WeakKeyDictionary[Optimizer, tuple[int, list[Watched]]] = (
+    WeakKeyDictionary()
+)
+_inside: list[tuple[int, FrameType]] = []
+"""Optimizers that are in a step, by their identity, and the frame that called."""
+
+
+def install() -> None:
+    """Right after `import torch`."""
+    module_origins.install()
+    registrations.install()
+    module_origins.watch_loading(_loading)
+    batch_norm_use.install()
+    register_optimizer_step_pre_hook(_before)
+    register_optimizer_step_post_hook(_after)
+    RECORDER.on_turn.append(forget)
+    RECORDER.on_end.append(tell_all)
+
+
+def forget() -> None:
+    """Another run begins."""
+    trained_models.turn()
+    batch_norm_use.forget()
+    weight_averages.turn()
+    _watched.clear()
+    _by_optimizer.clear()
+    _inside.clear()
+
+
+def tell_all() -> None:
+    """Write down what is not yet: the journal is about to end."""
+    for watched in _watched.values():
+        watched.tell_all()
+    batch_norm_use.end()
+
+
+@harmless
+def wrapped(ddp: Any, ranks: tuple[int, ...]) -> None:
+    """A model was wrapped in DistributedDataParallel, which made all ranks' alike.
+
+    Args:
+        ddp: The wrapper.
+        ranks: That share it; none: all.
+    """
+    if RECORDER.writer is None:
+        return
+    model = trained_models.wrapped(ddp, "ddp")
+    ignored = set(getattr(ddp, "parameters_to_ignore", ()))
+    inside = model.module
+    assert inside is not None
+    parameters = [
+        (name, one)
+        for name, one in inside.named_parameters()
+        if is_whole(one) and name not in ignored
+    ]
+    site = module_origins.site_of(inside) or call_site(3)
+    watched = Watched(model.number, parameters, site, ranks, wrapped=True)
+    _watched[model.number] = watched
+    _by_optimizer.clear()  # one that was made before trains this from now on
+    watched.wrapped(call_site(3))
+    batch_norm_use.know(watched, inside, ddp)
+
+
+@harmless
+def _loading(module: nn.Module, site: str) -> None:
+    """A model is loaded that is known already."""
+    bare = trained_models.bare(module)
+    for model in trained_models.models() if _watched else ():
+        watched = _watched.get(model.number)
+        if watched is not None and model.module is bare and watched.is_worth_telling():
+            told = Loaded(rank=-1, model=model.number, steps=watched.step)
+            RECORDER.observe(told, site)
+
+
+# --- steps ---
+
+
+def _before(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+    if RECORDER.writer is not None and steps_have_values(optimizer):
+        _stepping(optimizer)
+
+
+def _after(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+    if RECORDER.writer is not None and steps_have_values(optimizer):
+        _stepped(optimizer)
+
+
+@harmless
+def _stepping(optimizer: Optimizer) -> None:
+    frame = sys._getframe(3)
+    while _inside and not _is_running(_inside[-1][1], frame):
+        _inside.pop()  # its step ended by an exception
+    _inside.append((id(optimizer), frame))
+    if len(_inside) > 1:
+        return  # it is a part of another one, and has parts of tensors
+    weight_averages.stepping()
+    loaded = module_origins.loading_site_of(optimizer)
+    for watched in _of(optimizer):
+        if loaded:
+            told = Loaded(rank=-1, model=watched.number, steps=watched.step, state=True)
+            RECORDER.observe(told, loaded)
+        watched.before(optimizer)
+
+
+@harmless
+def _stepped(optimizer: Optimizer) -> None:
+    if not _inside or _inside[-1][0] != id(optimizer):
+        return
+    _inside.pop()
+    if not _inside:
+        for watched in _of(optimizer):
+            watched.after()
+            weight_averages.stepped(watched, trained_models.numbered(watched.number))
+            batch_norm_use.stepped(watched)
+
+
+def _is_running(frame: FrameType, now: FrameType | None) -> bool:
+    while now is not None:
+        if now is frame:
+            return True
+        now = now.f_back
+    return False
+
+
+def _of(optimizer: Optimizer) -> list[Watched]:
+    """The models that an optimizer trains."""
+    count = sum(len(group["params"]) for group in optimizer.param_groups)
+    known = _by_optimizer.get(optimizer)
+    if known is not None and known[0] == count:
+        return known[1]
+    found = _find(optimizer) if len(_by_optimizer) < _MOST_OPTIMIZERS else []
+    _by_optimizer[optimizer] = count, found
+    site = module_origins.site_of_optimizer(optimizer)
+    if known is None:
+        for watched in found:
+            told = Optimised(
+                rank=-1, model=watched.number, kind=type(optimizer).__name__
+            )
+            RECORDER.observe(told, site)
+    return found
+
+
+def _find(optimizer: Optimizer) -> list[Watched]:
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    found = []
+    loose = {id(one): one for one in parameters}
+    for model in trained_models.holding(parameters):
+        module = model.module
+        if module is None:
+            continue
+        for number in model.named():
+            loose.pop(number, None)
+        watched = _watched.get(model.number)
+        if watched is None:
+            watched = _watch(model.number, module)
+        found.append(watched)
+    if loose:
+        number = _LOOSE + len(_by_optimizer)
+        named = [(f"parameter {n}", one) for n, one in enumerate(loose.values())]
+        site = module_origins.site_of_optimizer(optimizer)
+        _watched[number] = Watched(number, _whole(named), site)
+        found.append(_watched[number])
+    return found
+
+
+def _watch(number: int, module: nn.Module) -> Watched:
+    parameters = _whole(list(module.named_parameters()))
+    watched = Watched(number, parameters, module_origins.site_of(module))
+    _watched[number] = watched
+    batch_norm_use.know(watched, module, None)
+    return watched
+
+
+def _whole(named: Sequence[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
+    return [(name, one) for name, one in named if is_whole(one)]

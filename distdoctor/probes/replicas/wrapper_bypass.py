@@ -1,0 +1,103 @@
+"""Finds the line that calls a wrapped model and leaves its wrapper out.
+
+A hook for every forward pass costs; this one is there only after a backward pass in
+which a wrapper sent nothing, and only until it has seen a line or a few passes. What
+calls the bare model may be right in doing so, as a generator's step calls the critic:
+the line is told if the next backward pass is one that averages nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from distdoctor.model.observations.gradients import Bypassed
+from distdoctor.probes.call_sites import call_site
+from distdoctor.probes.harmless import harmless
+from distdoctor.probes.recorder import RECORDER
+
+_MOST_TRIES = 6  # windows in which it is looked for
+
+_MOST_CALLS = 1000  # of modules, in each of them
+
+_FORWARD = torch.nn.parallel.DistributedDataParallel.forward.__code__
+
+
+class _Search:
+    def __init__(self) -> None:
+        self.tries = 0
+        self.handle: Any = None
+        self.calls = 0
+        self.bare: set[int] = set()
+        self.line = ""  # that called a bare model since the last backward pass
+
+
+_search = _Search()
+
+
+def passed(wrappers: list[Any], averaged: bool) -> None:
+    """Backward has run: look at the next forward passes if that is of use.
+
+    Args:
+        wrappers: Those that are alive.
+        averaged: Something was averaged meanwhile, or was not to be.
+    """
+    search = _search
+    line, search.line = search.line, ""
+    if line and not averaged:
+        RECORDER.observe(Bypassed(rank=-1), line)
+        search.tries = _MOST_TRIES
+    elif line or not averaged:
+        _watch(wrappers)
+
+
+def _watch(wrappers: list[Any]) -> None:
+    search = _search
+    search.bare = {id(ddp.module) for ddp in wrappers}
+    if search.handle is None and search.tries < _MOST_TRIES:
+        search.tries += 1
+        search.calls = 0
+        search.handle = register_module_forward_pre_hook(_called)
+
+
+@harmless
+def _called(module: torch.nn.Module, _args: Any) -> None:
+    search = _search
+    search.calls += 1
+    found = id(module) in search.bare and _trains(module) and not _inside()
+    if found:
+        search.line = call_site(3)
+    if (found or search.calls >= _MOST_CALLS) and search.handle is not None:
+        search.handle.remove()
+        search.handle = None
+
+
+def _trains(module: torch.nn.Module) -> bool:
+    """Whether backward may give gradients to some of its parameters."""
+    return torch.is_grad_enabled() and any(
+        parameter.requires_grad for parameter in module.parameters()
+    )
+
+
+def _inside() -> bool:
+    """Whether the wrapper's own forward is what called."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is _FORWARD:
+            return True
+        above = frame.f_back
+        if above is None:
+            return False
+        frame = above
+    return False
+
+
+def turn() -> None:
+    """Forget all: the process begins to play in another run."""
+    global _search
+    if _search.handle is not None:
+        _search.handle.remove()
+    _search = _Search()

@@ -1,0 +1,197 @@
+"""Sees what is drawn from random streams while batches are made and used.
+
+States are read around the first few batches of each pass over a DataLoader, in the
+rank's own process; `workers` does so in those of the loader.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import weakref
+from typing import Any
+
+from torch.utils.data import IterableDataset, dataloader
+
+from distdoctor.model.observations.rng import Drawn
+from distdoctor.probes.call_sites import call_site
+from distdoctor.probes.harmless import harmless
+from distdoctor.probes.recorder import RECORDER
+from distdoctor.probes.rng.dataset_generators import generators_of
+from distdoctor.probes.rng.stream_states import States, moved, states
+from distdoctor.probes.rng.worker_draws import LOADER_VARIABLE
+
+_LOOKS = 4
+"""Batches of a pass that are looked at; a stream that is used is used for most."""
+
+_MOST_PASSES = 2_000
+"""Passes of a process that are written down."""
+
+_MARK = "distdoctor_drawn"
+
+
+class _Pass:
+    """What was seen of a pass over a loader."""
+
+    def __init__(self, loader: Any, number: int, epoch: int) -> None:
+        self.number, self.epoch = number, epoch
+        self.iterable = isinstance(loader.dataset, IterableDataset)
+        self.alone = loader.num_workers == 0  # samples are made in this process
+        self.generators: dict[str, Any] = {}
+        if self.alone:
+            self.generators = generators_of(loader.dataset, loader.collate_fn)
+        self.looks = 0
+        self.trained = False
+        self.begins: States = {}
+        self.after: States = {}  # when the last batch was given
+        self.drawn: States = {}  # when its indices were
+        self.loading: set[str] = set()
+        self.between: set[str] = set()
+        self.site = ""
+
+    @harmless
+    def asked(self) -> None:
+        """The next batch is wanted: what was drawn since the last is the user's."""
+        os.environ.pop(LOADER_VARIABLE, None)
+        if self.looks:
+            self.between |= moved(self.after, states(self.generators))
+
+    @harmless
+    def indices_drawn(self) -> None:
+        """The sampler has said which samples."""
+        if self.alone and 0 < self.looks < _LOOKS:
+            self.drawn = states(self.generators)
+
+    @harmless
+    def given(self) -> None:
+        """The batch is there."""
+        now = states(self.generators)
+        if not self.looks:
+            self.begins, self.site = now, call_site(3)
+        elif self.drawn:
+            self.loading |= moved(self.drawn, now)
+        self.after, self.drawn = now, {}
+        self.looks += 1
+
+
+class Passes:
+    """All passes of this process.
+
+    Attributes:
+        begun: How many were begun in which an optimizer made a step.
+    """
+
+    def __init__(self) -> None:
+        self._open: list[_Pass] = []
+        self.forget()
+
+    def forget(self) -> None:
+        """This process plays in another run from now on."""
+        self.begun = self._told = self._known = 0
+        self._loaders: weakref.WeakKeyDictionary[Any, list[int]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._open.clear()
+
+    @harmless
+    def begin(self, iterator: Any, loader: Any) -> None:
+        """An iterator is made, or used anew; its workers are started after this."""
+        if RECORDER.writer is None or self._told >= _MOST_PASSES:
+            return
+        if loader not in self._loaders:
+            self._loaders[loader] = [self._known, 0]
+            self._known += 1
+        number, epoch = self._loaders[loader]
+        self._loaders[loader][1] += 1
+        for one in [one for one in self._open if one.number == number]:
+            self.tell(one)
+        one = _Pass(loader, number, epoch)
+        iterator.__dict__[_MARK] = one
+        self._open.append(one)
+        os.environ[LOADER_VARIABLE] = f"{number}-{epoch}"
+
+    def stepped(self) -> None:
+        """An optimizer made a step."""
+        for one in [*self._open]:
+            if not one.trained:
+                one.trained = True
+                self.begun += 1
+            if one.looks >= _LOOKS:
+                self.tell(one)  # now, as the job may be ended within the pass
+
+    @harmless
+    def tell(self, one: _Pass) -> None:
+        """Write what was seen of a pass, once."""
+        if one not in self._open:
+            return
+        self._open.remove(one)
+        self._told += 1
+        if one.looks:
+            drawn = Drawn(
+                rank=-1,
+                loader=one.number,
+                epoch=one.epoch,
+                iterable=one.iterable,
+                trained=one.trained,
+                streams=tuple(one.begins),
+                begins=tuple(one.begins.values()),
+                loading=tuple(sorted(one.loading)),
+                between=tuple(sorted(one.between)),
+            )
+            RECORDER.observe(drawn, one.site)
+
+    @harmless
+    def tell_all(self) -> None:
+        """At the end of the process."""
+        for one in [*self._open]:
+            self.tell(one)
+
+
+PASSES = Passes()
+
+
+def watch_passes() -> None:
+    """When the rank joins: see passes over DataLoaders."""
+    iterator: Any = dataloader._BaseDataLoaderIter
+    begun, again = iterator.__init__, iterator._reset
+    made, drawn = iterator.__next__, iterator._next_index
+
+    @functools.wraps(begun)
+    def begin(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+        PASSES.begin(self, loader)
+        begun(self, loader, *args, **kwargs)
+
+    @functools.wraps(again)
+    def reset(self: Any, loader: Any, first_iter: bool = False) -> None:
+        if not first_iter:
+            PASSES.begin(self, loader)
+        again(self, loader, first_iter)
+
+    @functools.wraps(made)
+    def advance(self: Any) -> Any:
+        one: _Pass | None = self.__dict__.get(_MARK)
+        if one is None:
+            return made(self)
+        look = one.looks < _LOOKS
+        if look:
+            one.asked()
+        try:
+            batch = made(self)
+        except StopIteration:
+            PASSES.tell(one)
+            raise
+        if look:
+            one.given()
+        return batch
+
+    @functools.wraps(drawn)
+    def next_index(self: Any) -> Any:
+        indices = drawn(self)
+        if (one := self.__dict__.get(_MARK)) is not None:
+            one.indices_drawn()
+        return indices
+
+    iterator.__init__, iterator._reset = begin, reset
+    iterator.__next__, iterator._next_index = advance, next_index
+    RECORDER.on_end.append(PASSES.tell_all)
+    RECORDER.on_turn.append(PASSES.forget)

@@ -1,1 +1,0 @@
-"""What a job writes and reads again: checkpoints, and what they give back."""

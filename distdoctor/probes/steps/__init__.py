@@ -1,1 +1,0 @@
-"""Training steps: backward, accumulation, scaling, clipping, optimizers."""

@@ -1,0 +1,114 @@
+"""What a machine can do: as a list for people, and as data, `distdoctor.env/1`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from rich.table import Table
+from rich.text import Text
+
+from distdoctor.journal.folder import as_text as with_escapes
+from distdoctor.model.machine_condition import MachineCondition, MachineState
+from distdoctor.report.page import Page, plain
+
+SCHEMA = "distdoctor.env/1"
+
+_STYLES = {
+    MachineState.OK: "green",
+    MachineState.LIMITS: "yellow",
+    MachineState.ABSENT: "dim",
+}
+
+
+class ConditionData(msgspec.Struct, kw_only=True):
+    """One thing that jobs, or distdoctor, use of the machine."""
+
+    name: str
+    state: str  # ok | limits | absent
+    found: str  # what was seen
+    means: str  # what follows; may be empty
+    cure: str  # may be empty
+    needed: bool  # without it, no job can be checked here
+
+
+class Machine(msgspec.Struct, kw_only=True):
+    """All of it. Fields may be added, and none is ever renamed or removed."""
+
+    schema: str = SCHEMA
+    distdoctor: str
+    usable: bool  # nothing that every check needs is absent
+    conditions: list[ConditionData]
+
+
+def json_schema() -> dict[str, Any]:
+    """The schema as JSON Schema (draft 2020-12)."""
+    return msgspec.json.schema(Machine)
+
+
+def as_json(conditions: Sequence[MachineCondition], version: str) -> str:
+    """The list for machines, with a new line at its end.
+
+    Args:
+        conditions: What was found.
+        version: Of distdoctor.
+    """
+    machine = Machine(
+        distdoctor=version,
+        usable=not any(condition.prevents for condition in conditions),
+        conditions=[
+            ConditionData(
+                name=condition.name,
+                state=str(condition.state),
+                found=condition.found,
+                means=condition.means,
+                cure=condition.cure,
+                needed=condition.needed,
+            )
+            for condition in conditions
+        ],
+    )
+    data = msgspec.json.encode(with_escapes(msgspec.to_builtins(machine)))
+    return msgspec.json.format(data, indent=2).decode() + "\n"
+
+
+def as_text(
+    conditions: Sequence[MachineCondition], version: str, width: int, colour: bool
+) -> str:
+    """The list for people: a line each, what it means, and the cure.
+
+    Args:
+        conditions: What was found.
+        version: Of distdoctor.
+        width: Columns.
+        colour: Whether to use terminal colours.
+    """
+    page = Page(max(60, min(width, 120)), colour)
+    release = ".".join(version.split(".")[:2])
+    page.print(Text(f"distdoctor {release} · this machine", "bold"), end="\n\n")
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for condition in conditions:
+        style = "bold red" if condition.prevents else _STYLES[condition.state]
+        said = condition.found
+        if condition.means:
+            said += f": {condition.means}"
+        table.add_row(
+            Text(str(condition.state), style), condition.name, Text(plain(said))
+        )
+        if condition.cure:
+            table.add_row("", "", Text(f"cure: {plain(condition.cure)}", "green"))
+    page.print(table)
+    page.print()
+    page.print(_sum(conditions), soft_wrap=True)
+    return page.text()
+
+
+def _sum(conditions: Sequence[MachineCondition]) -> Text:
+    preventing = [c.name for c in conditions if c.prevents]
+    if preventing:
+        return Text(f"no job can be checked here without {', '.join(preventing)}")
+    return Text("a script can be checked here: distdoctor check train.py")
