@@ -78,7 +78,7 @@ from distdoctor.analysis.checkpoints.write_clashes import Clash, clashes
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.model.events import Event, Place
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
-from distdoctor.model.observations.written import Written
+from distdoctor.model.observations.checkpoints import Written
 from distdoctor.model.run import Run, named
 
 CODE = "DD312"

@@ -121,7 +121,8 @@ from distdoctor.analysis.source.rank_origins import origins
 from distdoctor.model.events import Event, Place
 from distdoctor.model.findings import Finding, Location, Role, Severity
 from distdoctor.model.observations.checkpoints import Scheduled
-from distdoctor.model.observations.learning_rate import Hyperparameters, Schedule
+from distdoctor.model.observations.environment import Hyperparameters
+from distdoctor.model.observations.learning_rate import Schedule
 from distdoctor.model.run import Run, named
 
 CODE = "DD412"

@@ -58,8 +58,8 @@ from distdoctor.analysis.causes import capital, s
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.gradients.used_gradients import places, some
 from distdoctor.model.findings import Certainty, Finding, Severity
+from distdoctor.model.observations.amp import LoweredBackward, StaleCast
 from distdoctor.model.observations.gradients import Backward
-from distdoctor.model.observations.precision import LoweredBackward, StaleCast
 from distdoctor.model.run import Run, named
 
 CODE = "DD515"

@@ -21,7 +21,7 @@ The base rate belongs to 16 samples, and four ranks read 16 each:
     rank 0 | wrap=ddp:w  arguments(names=base_batch+base_lr,values=16+0.02)@t.py:3
            | hyperparameters(shared,kind=SGD,names=0.lr,values=0.02)@t.py:9
            | read(batch=16,steps=15)@t.py:7
-           | course(steps=15,rates=.02,highest=.02,last=.02)  exit=0
+           | rate_course(steps=15,rates=.02,highest=.02,last=.02)  exit=0
     rank 1 | wrap=ddp:w  read(batch=16,steps=15)@t.py:7  exit=0
     rank 2 | wrap=ddp:w  read(batch=16,steps=15)@t.py:7  exit=0
     rank 3 | wrap=ddp:w  read(batch=16,steps=15)@t.py:7  exit=0
@@ -32,7 +32,7 @@ Four batches are accumulated by each of two ranks:
            | hyperparameters(shared,kind=SGD,names=0.lr,values=0.1)@t.py:9
            | window(reads=0,batches=4,factor=0.25,more=9)@t.py:9
            | read(batch=32,steps=10)@t.py:7
-           | course(steps=10,rates=.1,highest=.1,last=.1)  exit=0
+           | rate_course(steps=10,rates=.1,highest=.1,last=.1)  exit=0
     rank 1 | wrap=ddp:w  window(reads=0,batches=4,factor=0.25,more=9)@t.py:9
            | read(batch=32,steps=10)@t.py:7  exit=0
 
@@ -43,7 +43,7 @@ The rate was scaled:
     rank 0 | wrap=ddp:w  arguments(names=base_batch+base_lr,values=16+0.02)@t.py:3
            | hyperparameters(shared,kind=SGD,names=0.lr,values=0.04)@t.py:9
            | read(batch=16,steps=15)@t.py:7
-           | course(steps=15,rates=.04,highest=.04,last=.04)  exit=0
+           | rate_course(steps=15,rates=.04,highest=.04,last=.04)  exit=0
     rank 1 | wrap=ddp:w  read(batch=16,steps=15)@t.py:7  exit=0
 
 A warm-up leads to the scaled rate:
@@ -51,7 +51,7 @@ A warm-up leads to the scaled rate:
     rank 0 | wrap=ddp:w  arguments(names=base_batch+base_lr,values=16+0.02)@t.py:3
            | hyperparameters(shared,kind=SGD,names=0.lr,values=0.02)@t.py:9
            | read(batch=16,steps=3)@t.py:7
-           | course(steps=3,rates=.02+.04+.04,highest=.04,last=.04)
+           | rate_course(steps=3,rates=.02+.04+.04,highest=.04,last=.04)
            | exit=0
     rank 1 | wrap=ddp:w  read(batch=16,steps=3)@t.py:7  exit=0
 
@@ -60,7 +60,7 @@ The ranks share the batch of the recipe:
     rank 0 | wrap=ddp:w  arguments(names=base_batch+base_lr,values=16+0.02)@t.py:3
            | hyperparameters(shared,kind=SGD,names=0.lr,values=0.02)@t.py:9
            | read(batch=8,steps=15)@t.py:7
-           | course(steps=15,rates=.02,highest=.02,last=.02)  exit=0
+           | rate_course(steps=15,rates=.02,highest=.02,last=.02)  exit=0
     rank 1 | wrap=ddp:w  read(batch=8,steps=15)@t.py:7  exit=0
 
 Nothing says which batch the rate belongs to:
@@ -68,7 +68,7 @@ Nothing says which batch the rate belongs to:
     rank 0 | wrap=ddp:w  arguments(names=batch_size+lr,values=16+0.02)@t.py:3
            | hyperparameters(shared,kind=SGD,names=0.lr,values=0.02)@t.py:9
            | read(batch=16,steps=15)@t.py:7
-           | course(steps=15,rates=.02,highest=.02,last=.02)  exit=0
+           | rate_course(steps=15,rates=.02,highest=.02,last=.02)  exit=0
     rank 1 | wrap=ddp:w  read(batch=16,steps=15)@t.py:7  exit=0
 
 Unknown
@@ -76,7 +76,7 @@ Unknown
 Without the journal of a rank, nobody knows how large the global batch is:
 
     rank 0 | wrap=ddp:w  arguments(names=base_batch+base_lr,values=16+0.02)@t.py:3
-           | course(steps=15,rates=.02,highest=.02,last=.02)
+           | rate_course(steps=15,rates=.02,highest=.02,last=.02)
            | read(batch=16,steps=15)@t.py:7  exit=0
     rank 1 | ?
 
@@ -100,12 +100,12 @@ from distdoctor.analysis.gradients.used_gradients import places
 from distdoctor.analysis.learning_rate.rate_scaling import Unscaled, unscaled
 from distdoctor.analysis.learning_rate.schedules import rates_told
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
-from distdoctor.model.observations.learning_rate import Course
+from distdoctor.model.observations.learning_rate import RateCourse
 from distdoctor.model.run import Run, named
 
 CODE = "DD531"
 SEVERITY = Severity.NOTE
-NEEDS = (Course,)
+NEEDS = (RateCourse,)
 
 
 def examine(run: Run) -> Iterator[Finding]:

@@ -22,7 +22,7 @@ Sick
 ----
 The schedule is 48 long, as there are 48 optimizer steps, and was asked for 192 times:
 
-    rank 0 | course(steps=48,stride=16,rates=.01+.003+0,highest=.01)
+    rank 0 | rate_course(steps=48,stride=16,rates=.01+.003+0,highest=.01)
            | schedule(calls=192,steps=48,highest=.01,falls=44,end=48)@t.py:9
            | exit=0
     rank 1 | schedule(calls=192,steps=48,highest=.01,falls=44,end=48)@t.py:9

@@ -18,48 +18,48 @@ Sick
 ----
 Behind the warm-up, the curve begins higher by three times the slope, and falls:
 
-    rank 0 | climbed(steps=3-10,rates=.02+.025+.03+.035+.05+.0497+.0488+.0473,until=10)
+    rank 0 | rate_rise(steps=3-10,rates=.02+.025+.03+.035+.05+.0497+.049+.047,until=10)
            | exit=0
-    rank 1 | climbed(steps=3-10,rates=.02+.025+.03+.035+.05+.0497+.0488+.0473,until=10)
+    rank 1 | rate_rise(steps=3-10,rates=.02+.025+.03+.035+.05+.0497+.049+.047,until=10)
            | exit=0
 
 It drops to a third:
 
-    rank 0 | climbed(steps=3-9,rates=.2+.4+.6+.8+.27+.26+.25,until=9)@t.py:9  exit=0
-    rank 1 | climbed(steps=3-9,rates=.2+.4+.6+.8+.27+.26+.25,until=9)@t.py:9  exit=0
+    rank 0 | rate_rise(steps=3-9,rates=.2+.4+.6+.8+.27+.26+.25,until=9)@t.py:9  exit=0
+    rank 1 | rate_rise(steps=3-9,rates=.2+.4+.6+.8+.27+.26+.25,until=9)@t.py:9  exit=0
 
 It stays where it drops to:
 
-    rank 0 | climbed(steps=3-7,rates=.2+.4+.6+.8+.1,until=90)@t.py:9  exit=0
-    rank 1 | climbed(steps=3-7,rates=.2+.4+.6+.8+.1,until=90)@t.py:9  exit=0
+    rank 0 | rate_rise(steps=3-7,rates=.2+.4+.6+.8+.1,until=90)@t.py:9  exit=0
+    rank 1 | rate_rise(steps=3-7,rates=.2+.4+.6+.8+.1,until=90)@t.py:9  exit=0
 
 Well
 ----
 A line up, and a cosine down:
 
-    rank 0 | climbed(steps=3-9,rates=.2+.4+.6+.8+.79+.78+.76,until=9)  exit=0
-    rank 1 | climbed(steps=3-9,rates=.2+.4+.6+.8+.79+.78+.76,until=9)  exit=0
+    rank 0 | rate_rise(steps=3-9,rates=.2+.4+.6+.8+.79+.78+.76,until=9)  exit=0
+    rank 1 | rate_rise(steps=3-9,rates=.2+.4+.6+.8+.79+.78+.76,until=9)  exit=0
 
 The highest rate is kept for a while, and then divided by ten:
 
-    rank 0 | climbed(steps=3-6+40+80,rates=.2+.4+.6+.8+.08+.008,until=90)  exit=0
-    rank 1 | climbed(steps=3-6+40+80,rates=.2+.4+.6+.8+.08+.008,until=90)  exit=0
+    rank 0 | rate_rise(steps=3-6+40+80,rates=.2+.4+.6+.8+.08+.008,until=90)  exit=0
+    rank 1 | rate_rise(steps=3-6+40+80,rates=.2+.4+.6+.8+.08+.008,until=90)  exit=0
 
 It grows by a factor:
 
-    rank 0 | climbed(steps=1-7,rates=.001+.01+.1+1.0+.9+.8+.7,until=7)  exit=0
-    rank 1 | climbed(steps=1-7,rates=.001+.01+.1+1.0+.9+.8+.7,until=7)  exit=0
+    rank 0 | rate_rise(steps=1-7,rates=.001+.01+.1+1.0+.9+.8+.7,until=7)  exit=0
+    rank 1 | rate_rise(steps=1-7,rates=.001+.01+.1+1.0+.9+.8+.7,until=7)  exit=0
 
 It falls as fast as it has risen, and rises again:
 
-    rank 0 | climbed(steps=3-9,rates=.2+.4+.6+.8+.6+.4+.2,until=9)  exit=0
-    rank 1 | climbed(steps=3-9,rates=.2+.4+.6+.8+.6+.4+.2,until=9)  exit=0
+    rank 0 | rate_rise(steps=3-9,rates=.2+.4+.6+.8+.6+.4+.2,until=9)  exit=0
+    rank 1 | rate_rise(steps=3-9,rates=.2+.4+.6+.8+.6+.4+.2,until=9)  exit=0
 
 Unknown
 -------
 A rank without a journal may have another schedule:
 
-    rank 0 | climbed(steps=3-9,rates=.2+.4+.6+.8+.79+.78+.76,until=9)  exit=0
+    rank 0 | rate_rise(steps=3-9,rates=.2+.4+.6+.8+.79+.78+.76,until=9)  exit=0
     rank 1 | ?
 
 Remedy
@@ -81,12 +81,15 @@ from distdoctor.analysis.learning_rate.schedules import rates_told
 from distdoctor.analysis.learning_rate.warm_up_jumps import MUCH, Jump, jumps
 from distdoctor.analysis.source.result_lines import returned_at, returns_of
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
-from distdoctor.model.observations.learning_rate import Climbed, RateSet
+from distdoctor.model.observations.learning_rate import (
+    RateRise,
+    RateSet,
+)
 from distdoctor.model.run import Run, named
 
 CODE = "DD533"
 SEVERITY = Severity.ERROR
-NEEDS = (Climbed,)
+NEEDS = (RateRise,)
 
 
 def examine(run: Run) -> Iterator[Finding]:

@@ -17,45 +17,45 @@ Sick
 ----
 Thirty parameters are averaged one by one, in each of six steps:
 
-    rank 0 | course(steps=6)  all_reduce(256)@t.py:7+1ms*180  exit=0
-    rank 1 | course(steps=6)  all_reduce(256)@t.py:7+1ms*180  exit=0
+    rank 0 | rate_course(steps=6)  all_reduce(256)@t.py:7+1ms*180  exit=0
+    rank 1 | rate_course(steps=6)  all_reduce(256)@t.py:7+1ms*180  exit=0
 
 DDP has twenty buckets for a small model:
 
-    rank 0 | wrap=ddp:w  course(steps=6)
+    rank 0 | wrap=ddp:w  rate_course(steps=6)
            | all_reduce(400,by=backward)@t.py:9&+1ms*120  exit=0
-    rank 1 | wrap=ddp:w  course(steps=6)
+    rank 1 | wrap=ddp:w  rate_course(steps=6)
            | all_reduce(400,by=backward)@t.py:9&+1ms*120  exit=0
 
 Well
 ----
 A model of six parameters is averaged by hand:
 
-    rank 0 | course(steps=6)  all_reduce(256)@t.py:7+1ms*36  exit=0
-    rank 1 | course(steps=6)  all_reduce(256)@t.py:7+1ms*36  exit=0
+    rank 0 | rate_course(steps=6)  all_reduce(256)@t.py:7+1ms*36  exit=0
+    rank 1 | rate_course(steps=6)  all_reduce(256)@t.py:7+1ms*36  exit=0
 
 What is sent is large:
 
-    rank 0 | course(steps=6)  all_reduce(40000)@t.py:7+1ms*180  exit=0
-    rank 1 | course(steps=6)  all_reduce(40000)@t.py:7+1ms*180  exit=0
+    rank 0 | rate_course(steps=6)  all_reduce(40000)@t.py:7+1ms*180  exit=0
+    rank 1 | rate_course(steps=6)  all_reduce(40000)@t.py:7+1ms*180  exit=0
 
 DDP has one bucket, and gradients of twenty batches are accumulated:
 
-    rank 0 | wrap=ddp:w  course(steps=6)  window(reads=0,batches=20,more=5)
+    rank 0 | wrap=ddp:w  rate_course(steps=6)  window(reads=0,batches=20,more=5)
            | all_reduce(400,by=backward)@t.py:9&+1ms*120  exit=0
-    rank 1 | wrap=ddp:w  course(steps=6)  window(reads=0,batches=20,more=5)
+    rank 1 | wrap=ddp:w  rate_course(steps=6)  window(reads=0,batches=20,more=5)
            | all_reduce(400,by=backward)@t.py:9&+1ms*120  exit=0
 
 They are issued without waiting for each:
 
-    rank 0 | course(steps=6)  all_reduce(256)@t.py:7&+1ms*180  exit=0
-    rank 1 | course(steps=6)  all_reduce(256)@t.py:7&+1ms*180  exit=0
+    rank 0 | rate_course(steps=6)  all_reduce(256)@t.py:7&+1ms*180  exit=0
+    rank 1 | rate_course(steps=6)  all_reduce(256)@t.py:7&+1ms*180  exit=0
 
 Unknown
 -------
 A rank without a journal may do so:
 
-    rank 0 | course(steps=6)  all_reduce(256)@t.py:7+1ms*36  exit=0
+    rank 0 | rate_course(steps=6)  all_reduce(256)@t.py:7+1ms*36  exit=0
     rank 1 | ?
 
 Remedy
@@ -75,12 +75,12 @@ from distdoctor.analysis.collectives.small_calls import SmallCalls, small_calls
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.gradients.used_gradients import places, wrap_lines
 from distdoctor.model.findings import Certainty, Finding, Severity
-from distdoctor.model.observations.learning_rate import Course
+from distdoctor.model.observations.learning_rate import RateCourse
 from distdoctor.model.run import Run, named
 
 CODE = "DD541"
 SEVERITY = Severity.NOTE
-NEEDS = (Course,)
+NEEDS = (RateCourse,)
 
 
 def examine(run: Run) -> Iterator[Finding]:

@@ -251,7 +251,9 @@ def test_random_state_that_dropout_depends_on_is_an_error() -> None:
 
 def keep(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
     """Run a program that changes files, and have them put back."""
-    keep = "from distdoctor.probes.saving import keeping; keeping.keep_files()"
+    keep = (
+        "from distdoctor.probes.comparison import file_backup; file_backup.keep_files()"
+    )
     source = f"{keep}\n{program}"
     with FileRestore(folder / "kept") as kept:
         return subprocess.run(

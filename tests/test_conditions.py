@@ -13,7 +13,7 @@ from distdoctor.catalogue import every_check
 from distdoctor.examination import verdict
 from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Finding, Severity, Sick
-from distdoctor.model.observations.learning_rate import Hyperparameters
+from distdoctor.model.observations.environment import Hyperparameters
 from distdoctor.model.observations.memory import Retained, Summed
 from distdoctor.probes.environment import settings
 from distdoctor.probes.environment.settings import Optimizers

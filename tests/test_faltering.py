@@ -189,8 +189,8 @@ if os.environ.get("RANK") == "1":
     boot._INSTALLERS["torch"] = late
 """
 
-COLLECTIVES = "from distdoctor.probes.communication import collectives as place"
-SETUP = "from distdoctor.probes.communication import setup as place"
+COLLECTIVES = "from distdoctor.probes.collectives import interception as place"
+SETUP = "from distdoctor.probes.rendezvous import setup_calls as place"
 
 PLACES = [
     (COLLECTIVES, "layered_way", 3),

@@ -41,8 +41,8 @@ def test_a_guard_left_alone_ends_the_job_and_nothing_else(tmp_path: Path) -> Non
     jobs[-1].stdout.readline()
     neighbour = sleeper("pass", GUARDED=f"{tmp_path}2")
     starter = (
-        "from distdoctor.launch.orphan_guard import Guard; import os, signal;"
-        f"Guard(b'GUARDED={tmp_path}'); os.kill(os.getpid(), signal.SIGKILL)"
+        "from distdoctor.launch.orphan_guard import OrphanGuard; import os, signal;"
+        f"OrphanGuard(b'GUARDED={tmp_path}'); os.kill(os.getpid(), signal.SIGKILL)"
     )
     begun = time.monotonic()
     subprocess.run([sys.executable, "-c", starter], check=False)

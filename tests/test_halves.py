@@ -13,7 +13,7 @@ from distdoctor.examination import verdict
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Observation
 from distdoctor.model.findings import Severity, Sick
-from distdoctor.model.observations.precision import HalfStep
+from distdoctor.model.observations.amp import HalfStep
 from distdoctor.probes.amp import low_precision_steps as probe
 from distdoctor.probes.optimizer_step import optimizers
 from distdoctor.probes.optimizer_step.optimizers import Optimizer

@@ -110,13 +110,13 @@ def test_the_probes_load_without_any_other_package() -> None:
     program = (
         "import sys\n"
         f"for name in {ours!r}: sys.modules[name] = None\n"
-        "from distdoctor.probes import boot, recorder, sites\n"
-        "from distdoctor.probes.communication import board\n"
+        "from distdoctor.probes import boot, call_sites, recorder\n"
+        "from distdoctor.probes.collectives import board\n"
         "from distdoctor.model import operations\n"
         "assert 'torch' not in sys.modules\n"
         "import torch\n"
-        "from distdoctor.probes import life\n"
-        "from distdoctor.probes.fingerprints import prints\n"
+        "from distdoctor.probes import lifecycle\n"
+        "from distdoctor.probes.fingerprints import exact\n"
         "from distdoctor.journal import notes\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from distdoctor.model.events import Observation
-from distdoctor.model.observations.precision import LoweredBackward, StaleCast
+from distdoctor.model.observations.amp import LoweredBackward, StaleCast
 from distdoctor.probes.amp.autocast_backward import Lowering
 from distdoctor.probes.optimizer_step import optimizers
 from distdoctor.probes.recorder import RECORDER

@@ -69,7 +69,7 @@ def test_a_damaged_journal_is_not_read_again_and_again(
     pulse = Progress(tmp_path)
     pulse.discover()
     looks: list[Path] = []
-    monkeypatch.setattr(module, "Rank", looks.append)
+    monkeypatch.setattr(module, "RankProgress", looks.append)
     pulse.discover()
     assert not pulse.living()
     assert not looks

@@ -10,7 +10,7 @@ from distdoctor.model.drawing import sketch
 from distdoctor.model.run import Run
 
 RATE = "hyperparameters(shared,kind={kind},names=0.lr,values={rate})@t.py:9"
-COURSE = "course(steps=15,rates={rate},highest={rate},last={rate})"
+COURSE = "rate_course(steps=15,rates={rate},highest={rate},last={rate})"
 READ = "read(batch=16,steps=15)@t.py:7"
 
 
@@ -141,7 +141,7 @@ def test_what_is_not_known_to_be_unscaled_is_left_alone(more: str) -> None:
 def test_a_warm_up_that_is_not_over_is_left_alone() -> None:
     run = run_of(RECIPE)
     rising = sketch(
-        "rank 0 | wrap=ddp:w  course(steps=2,rates=.01+.02,highest=.02,last=.02)  "
+        "rank 0 | wrap=ddp:w  rate_course(steps=2,rates=.01+.02,highest=.02,last=.02)  "
         + f"{RATE} {READ} exit=0\n".format(kind="SGD", rate=0.02)
         + f"rank 1 | wrap=ddp:w {READ} exit=0"
     )

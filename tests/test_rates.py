@@ -11,7 +11,10 @@ from torch import nn
 from torch.optim import Optimizer, lr_scheduler
 
 from distdoctor.analysis.learning_rate.warm_up_jumps import Jump, jump_of
-from distdoctor.model.observations.learning_rate import Climbed, RateSet
+from distdoctor.model.observations.learning_rate import (
+    RateRise,
+    RateSet,
+)
 from distdoctor.probes.learning_rate.rising_rates import Rates
 from distdoctor.probes.recorder import RECORDER
 
@@ -33,7 +36,7 @@ def optimizer() -> Optimizer:
 
 
 def jumps(told: list[Any]) -> list[Jump]:
-    climbs = [one for one, _ in told if isinstance(one, Climbed)]
+    climbs = [one for one, _ in told if isinstance(one, RateRise)]
     return [jump for climb in climbs if (jump := jump_of(climb)) is not None]
 
 
@@ -167,7 +170,7 @@ def test_a_milestone_that_comes_before_the_warm_up_ends_is_a_jump(
 
 def test_much_is_never_told(told: list[Any]) -> None:
     follow(lambda step: (step % 10 + 1) / 10, steps=2_000)
-    climbs = [one for one, _ in told if isinstance(one, Climbed)]
+    climbs = [one for one, _ in told if isinstance(one, RateRise)]
     assert 0 < len(climbs) <= 16
     assert all(len(one.rates) <= 12 for one in climbs)
 

@@ -30,7 +30,7 @@ from distdoctor.model.events import Place
 from distdoctor.model.findings import Sick
 from distdoctor.model.observations.checkpoints import Scheduled
 from distdoctor.model.observations.data import Read
-from distdoctor.model.observations.learning_rate import Course, Schedule
+from distdoctor.model.observations.learning_rate import RateCourse, Schedule
 from distdoctor.model.run import Run
 from distdoctor.probes.accumulation.accumulation_windows import WINDOWS
 from distdoctor.probes.learning_rate import schedulers
@@ -386,7 +386,7 @@ def test_a_long_course_is_told_in_few_values(job: Job) -> None:
     scheduler = lr_scheduler.CosineAnnealingLR(job.optimizer, 5_000)
     job.train(scheduler, window=1, steps=5_000)
     job.schedule()
-    (course,) = [one for one in job.told if isinstance(one, Course)]
+    (course,) = [one for one in job.told if isinstance(one, RateCourse)]
     assert (course.steps, len(course.rates) <= 128) == (5_000, True)
     assert course.rates[0] == course.highest == pytest.approx(0.1)
     for n, rate in enumerate(course.rates):
@@ -395,7 +395,9 @@ def test_a_long_course_is_told_in_few_values(job: Job) -> None:
 
 
 def test_a_course_is_drawn_with_its_figures() -> None:
-    run = sketch("rank 0 | course(steps=9,stride=4,rates=.1+.2+0.0,highest=.2) exit=0")
+    run = sketch(
+        "rank 0 | rate_course(steps=9,stride=4,rates=.1+.2+0.0,highest=.2) exit=0"
+    )
     assert rates_told(run, 0, 0)["picture"] == [
         "learning rate |▅█▁|",
         "steps 1 to 9: first 0.1, highest 0.2, last 0",
@@ -405,8 +407,8 @@ def test_a_course_is_drawn_with_its_figures() -> None:
 
 def test_a_jump_of_the_rate_is_drawn() -> None:
     (check,) = [one for one in every_check() if one.code == "DD533"]
-    climb = "climbed(steps=3-9,rates=.2+.4+.6+.8+.27+.26+.25,until=9)@t.py:9"
-    course = "course(steps=9,stride=2,rates=.2+.2+.6+.27+.25,highest=.8,last=.25)"
+    climb = "rate_rise(steps=3-9,rates=.2+.4+.6+.8+.27+.26+.25,until=9)@t.py:9"
+    course = "rate_course(steps=9,stride=2,rates=.2+.2+.6+.27+.25,highest=.8,last=.25)"
     sick = verdict(sketch(f"rank 0 | {climb} {course} exit=0"), check)
     assert isinstance(sick, Sick)
     assert sick.findings[0].details["picture"] == [

@@ -7,7 +7,7 @@ from distdoctor.model.drawing import sketch
 
 
 def found(words: str, wrapped: str = "") -> list[SmallCalls]:
-    rank = f"{wrapped} course(steps=6) {words} exit=0"
+    rank = f"{wrapped} rate_course(steps=6) {words} exit=0"
     return small_calls(sketch(f"rank 0 | {rank}\nrank 1 | {rank}"))
 
 
@@ -55,5 +55,5 @@ def test_half_precision_is_half_as_long() -> None:
 
 
 def test_a_few_steps_tell_nothing() -> None:
-    run = sketch("rank 0 | course(steps=2) all_reduce(64)@t.py:7+1ms*200 exit=0")
+    run = sketch("rank 0 | rate_course(steps=2) all_reduce(64)@t.py:7+1ms*200 exit=0")
     assert small_calls(run) == []

@@ -1054,7 +1054,7 @@ def test_products_of_autocast_are_rounded_as_on_the_cpu(dtype: torch.dtype) -> N
 
 
 def test_all_kinds_that_are_noted_can_be_told() -> None:
-    package = Path(__file__).parent.parent / "distdoctor" / "probes" / "stand_ins"
+    package = Path(__file__).parent.parent / "distdoctor" / "probes" / "gpu_emulation"
     text = "".join(path.read_text() for path in package.glob("*.py"))
     for kind in SUBSTITUTES:
         assert f'substituted("{kind}")' in text

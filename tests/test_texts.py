@@ -19,7 +19,7 @@ from distdoctor.journal.notes_reader import read_note
 from distdoctor.journal.reader import JournalReader
 from distdoctor.journal.texts import Tables, groups_of
 from distdoctor.journal.writer import JournalWriter
-from distdoctor.model.observations.written import Written
+from distdoctor.model.observations.checkpoints import Written
 from distdoctor.probes.call_sites import text_of
 
 any_text = st.text(

@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 
 from distdoctor.journal.folder import StackFrame, StackSample
+from distdoctor.launch.progress import RankProgress
 from distdoctor.launch.stacks import StackTaker
 from distdoctor.launch.watchdog import DEAD_AFTER_S, LOOK_EVERY_S, STUCK_AFTER_S, _Watch
 

@@ -11,7 +11,7 @@ losses.jsonl         what went wrong inside the probes
 stacks.json          stacks of the ranks (`StackSample`)
 sources.json         text of the user's files that the journals name
 boards/, stacks/     used by the probes while the job runs
-loaders.K.log        likewise, and removed at its end; see `probes.agreement`
+loaders.K.log        likewise, and removed at its end; see `probes.data.agreement`
 ports/               ports of this machine that stand for those of the script
 values/, again/      used while ranks are simulated one by one
 kept/, second/, interrupted/, resumed/     used while runs are compared

@@ -1,4 +1,4 @@
-"""Puts files back that the runs of a job have changed; see `probes.keeping`."""
+"""Puts files back that the runs of a job have changed; see `file_backup`."""
 
 from __future__ import annotations
 

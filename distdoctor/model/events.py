@@ -286,7 +286,7 @@ class Busy:
 class Observation:
     """What a rank was seen to do with data, weights, random state and files.
 
-    Its kinds are in `distdoctor.model.observations`. Their fields are numbers, texts, truth
+    Its kinds are in `model.observations`. Their fields are numbers, texts, truth
     values, or tuples of one of these, and have defaults: so each of them can be written
     down, read back and drawn without a line of code of its own. A truth value's default
     is False.

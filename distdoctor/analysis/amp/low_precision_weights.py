@@ -12,8 +12,8 @@ from enum import StrEnum
 
 from distdoctor.analysis.memoize import memoize
 from distdoctor.analysis.optimizer_step.held_parameters import held
+from distdoctor.model.observations.amp import HalfStep
 from distdoctor.model.observations.gradients import Holds, NotFinite
-from distdoctor.model.observations.precision import HalfStep
 from distdoctor.model.run import Run
 
 NEARLY_ALL, MOST = 0.9, 0.5

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distdoctor.model.events import SETUP, WORLD
-from distdoctor.model.observations.written import ReadBack, Written
+from distdoctor.model.observations.checkpoints import ReadBack, Written
 from distdoctor.model.run import Run
 
 

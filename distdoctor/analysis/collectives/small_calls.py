@@ -13,7 +13,7 @@ from distdoctor.analysis.memoize import memoize
 from distdoctor.model.events import Call, Place, Tensor, Wrapped
 from distdoctor.model.layers import LAYER_MASK, LAYER_SHIFT, LAYERS
 from distdoctor.model.observations.gradients import Gradients, Window
-from distdoctor.model.observations.learning_rate import Course
+from distdoctor.model.observations.learning_rate import RateCourse
 from distdoctor.model.operations import ASYNCHRONOUS, CODE_OF
 from distdoctor.model.run import Run
 
@@ -80,7 +80,7 @@ def _joined(alike: Sequence[SmallCalls]) -> SmallCalls:
 
 
 def _of_rank(run: Run, rank: int) -> Iterator[SmallCalls]:
-    steps = max((one.steps for one in run.of(Course, rank)), default=0)
+    steps = max((one.steps for one in run.of(RateCourse, rank)), default=0)
     if steps < FEWEST_STEPS:
         return
     mine = run.rows_of(rank)

@@ -3,8 +3,8 @@
 The calls come from one line and are of one size, so nothing fails: what one rank has
 under one name is put together with what another has under another. Whether it matters
 depends on whether what is put together belongs to the name; the source tells that (see
-`analysis.source.loop_entries`). Ranks may well work through tasks in orders of their own,
-and average their gradients after each.
+`analysis.source.loop_entries`). Ranks may well work through tasks in orders of their
+own, and average their gradients after each.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Of which ranks' gradients the gradients were made that ranks stepped with.
 
 What backward gave on each rank, and what its optimizer used, are told as a linear
-function of a few gradients (see `model.observations.gradients`). The function of a sum is
-the sum of the functions, so that a sum over some of the ranks is recognised, whatever
-constant it was divided by, and whatever way the gradients went.
+function of a few gradients (see `model.observations.gradients`). The function of a sum
+is the sum of the functions, so that a sum over some of the ranks is recognised,
+whatever constant it was divided by, and whatever way the gradients went.
 """
 
 from __future__ import annotations

@@ -16,8 +16,9 @@ from distdoctor.analysis.learning_rate.recipes import Recipe, recipes
 from distdoctor.analysis.learning_rate.schedules import course_of
 from distdoctor.analysis.replicas.replica_sets import replicas
 from distdoctor.model.events import Observation
+from distdoctor.model.observations.environment import Hyperparameters
 from distdoctor.model.observations.gradients import STEPPED, Gradients, Holds, Window
-from distdoctor.model.observations.learning_rate import Course, Hyperparameters
+from distdoctor.model.observations.learning_rate import RateCourse
 from distdoctor.model.run import Run
 
 LEAST = 1.5
@@ -105,7 +106,7 @@ def _of(
     run: Run,
     ranks: tuple[int, ...],
     first: Hyperparameters,
-    course: Course,
+    course: RateCourse,
     batch: GlobalBatch,
     rate: float,
 ) -> Unscaled | None:
@@ -138,7 +139,7 @@ def _of(
     )
 
 
-def _rate(first: Hyperparameters, course: Course) -> float:
+def _rate(first: Hyperparameters, course: RateCourse) -> float:
     """The highest rate that the optimizer was made with, or came to."""
     told = [
         float(value)
@@ -156,7 +157,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _still_rises(course: Course) -> bool:
+def _still_rises(course: RateCourse) -> bool:
     """Whether the job ended before the highest rate was seen."""
     rates = [*course.rates, course.last]
     rises = [later > earlier for earlier, later in pairwise(rates) if later != earlier]

@@ -23,7 +23,7 @@ from distdoctor.analysis.source.program import Function, Program, called, calls_
 from distdoctor.analysis.source.value_search import ValueSearch
 from distdoctor.model.events import Place, Shortened
 from distdoctor.model.observations.checkpoints import Scheduled
-from distdoctor.model.observations.learning_rate import Course, Schedule
+from distdoctor.model.observations.learning_rate import RateCourse, Schedule
 from distdoctor.model.run import Run
 
 _LEAST_STEPS = 6
@@ -244,9 +244,9 @@ def given_metrics(
     return told if len(told) == len(ranks) else {}
 
 
-def course_of(run: Run, rank: int, optimizer: int) -> Course | None:
+def course_of(run: Run, rank: int, optimizer: int) -> RateCourse | None:
     """The rates of an optimizer; its number is as in `Schedule`."""
-    told = [one for one in run.of(Course, rank) if one.optimizer == optimizer]
+    told = [one for one in run.of(RateCourse, rank) if one.optimizer == optimizer]
     return told[-1] if told else None
 
 
@@ -421,7 +421,7 @@ def rates_told(run: Run, rank: int, optimizer: int) -> dict[str, object]:
     }
 
 
-def _drawn(course: Course) -> Iterator[str]:
+def _drawn(course: RateCourse) -> Iterator[str]:
     rates = list(course.rates)
     if (course.steps - 1) % course.stride:
         rates.append(course.last)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from distdoctor.model.events import Place
-from distdoctor.model.observations.learning_rate import Arguments
+from distdoctor.model.observations.environment import Arguments
 from distdoctor.model.run import Run
 
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")

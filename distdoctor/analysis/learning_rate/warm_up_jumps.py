@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from distdoctor.model.observations.learning_rate import Climbed
+from distdoctor.model.observations.learning_rate import RateRise
 from distdoctor.model.run import Run
 
 SLOPES = 2.5
@@ -46,7 +46,7 @@ class Jump:
         decays: The rate fell from there on; otherwise it stayed.
     """
 
-    climb: Climbed
+    climb: RateRise
     step: int
     before: float
     after: float
@@ -65,7 +65,7 @@ def jumps(run: Run) -> Iterator[tuple[tuple[int, ...], Jump]]:
     found: dict[tuple[int, int], dict[int, Jump]] = {}
     for rank in run.seen:
         known: set[int] = set()
-        for climb in run.of(Climbed, rank):
+        for climb in run.of(RateRise, rank):
             jump = jump_of(climb)
             if jump is not None and climb.optimizer not in known:
                 known.add(climb.optimizer)
@@ -75,7 +75,7 @@ def jumps(run: Run) -> Iterator[tuple[tuple[int, ...], Jump]]:
         yield tuple(by_rank), next(iter(by_rank.values()))
 
 
-def jump_of(climb: Climbed) -> Jump | None:
+def jump_of(climb: RateRise) -> Jump | None:
     """The jump at the end of a rise, if there is one."""
     if not climb.rates:
         return None
@@ -87,7 +87,7 @@ def jump_of(climb: Climbed) -> Jump | None:
     return None
 
 
-def _jump(climb: Climbed, last: int) -> Jump | None:
+def _jump(climb: RateRise, last: int) -> Jump | None:
     rates, steps = climb.rates, (*climb.steps, climb.until + 1)
     before = [after - earlier for earlier, after in pairwise(rates[: last + 1])]
     if len(before) < _FEWEST or last + 1 >= len(rates) or rates[0] < 0.0:

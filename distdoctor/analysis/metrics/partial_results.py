@@ -22,9 +22,8 @@ from distdoctor.analysis.metrics.averaged_averages import (
 )
 from distdoctor.analysis.replicas.data_parallel import data_parallel
 from distdoctor.model.events import Observation, Place
-from distdoctor.model.observations.checkpoints import Stored
+from distdoctor.model.observations.checkpoints import Stored, Written
 from distdoctor.model.observations.metrics import Reported
-from distdoctor.model.observations.written import Written
 from distdoctor.model.run import Run
 
 

@@ -1,7 +1,7 @@
 """What may follow what, of all that happens to the gradients of an optimizer.
 
 `TABLE` is the one place that says so. It is walked through for each optimizer of each
-rank, from cycle to cycle; see `distdoctor.model.observations.optimizer_step` for the words.
+rank, from cycle to cycle; see `model.observations.optimizer_step` for the words.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from distdoctor.analysis.replicas.replica_sets import replicas
 from distdoctor.analysis.source.singled_ranks import by_argument
 from distdoctor.analysis.source.value_flow import ValueFlow
 from distdoctor.model.events import Place
+from distdoctor.model.observations.environment import Arguments, Hyperparameters
 from distdoctor.model.observations.gradients import Holds
-from distdoctor.model.observations.learning_rate import Arguments, Hyperparameters
 from distdoctor.model.run import Run
 
 UNSET = "not set"

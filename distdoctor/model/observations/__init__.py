@@ -21,12 +21,11 @@ from distdoctor.model.observations import (
     memory,
     metrics,
     optimizer_step,
-    precision,
     processes,
     replicas,
     rng,
-    written,
 )
+from distdoctor.model.observations.learning_rate import RateCourse, RateRise
 
 KINDS: tuple[type[Observation], ...] = (
     *checkpoints.KINDS,
@@ -37,7 +36,6 @@ KINDS: tuple[type[Observation], ...] = (
     *collectives.KINDS,
     *memory.KINDS,
     *metrics.KINDS,
-    *precision.KINDS,
     *processes.KINDS,
     *optimizer_step.KINDS,
     *rng.KINDS,
@@ -46,9 +44,11 @@ KINDS: tuple[type[Observation], ...] = (
     *learning_rate.KINDS,
     *divergence.KINDS,
     *replicas.KINDS,
-    *written.KINDS,
 )
 """All of them."""
 
-BY_NAME = {kind.__name__: kind for kind in KINDS}
+FORMER_NAMES = {"Climbed": RateRise, "Course": RateCourse}
+"""Kinds by names that they had in earlier releases, whose records are still read."""
+
+BY_NAME = {kind.__name__: kind for kind in KINDS} | FORMER_NAMES
 """Kinds by the name they have in notes."""

@@ -131,4 +131,33 @@ class Reached(Observation):
     rng: int = 0  # fingerprint of torch's random state
 
 
-KINDS = (Stored, Storing, Moved, Opened, Given, Scheduled, Shuffled, Continued, Reached)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written(Observation):
+    """A file was opened for writing, and what was in it was thrown away."""
+
+    path: str = ""
+    times: int = 1  # from that line, so far
+    locked: bool = False  # the process took a lock on some file before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadBack(Observation):
+    """A file was read that some rank of this job may have written."""
+
+    path: str = ""
+    waited: bool = False  # the process slept or took a lock before, perhaps for it
+
+
+KINDS = (
+    Stored,
+    Storing,
+    Moved,
+    Opened,
+    Given,
+    Scheduled,
+    Shuffled,
+    Continued,
+    Reached,
+    Written,
+    ReadBack,
+)

@@ -1,4 +1,4 @@
-"""How the machine let a rank run."""
+"""Under which conditions a rank trained: its settings, and time on a processor."""
 
 from __future__ import annotations
 
@@ -15,4 +15,24 @@ class Delayed(Observation):
     delay_ms: tuple[int, ...] = ()  # at each of these moments
 
 
-KINDS = (Delayed,)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments(Observation):
+    """A command line was read by argparse."""
+
+    names: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()  # as `repr` tells them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hyperparameters(Observation):
+    """An optimizer made a step with these settings."""
+
+    optimizer: int = 0  # number among the rank's, in order of their first steps
+    kind: str = ""  # name of its class
+    step: int = 1  # number of the step among this optimizer's
+    names: tuple[str, ...] = ()  # group and name, such as "0.lr"
+    values: tuple[str, ...] = ()  # as `repr` tells them
+    shared: bool = False  # it steps parameters of a model that ranks train together
+
+
+KINDS = (Delayed, Arguments, Hyperparameters)

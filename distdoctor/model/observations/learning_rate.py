@@ -1,4 +1,4 @@
-"""Which settings a rank trained with."""
+"""Learning rates of a rank's optimizers, and the schedulers that set them."""
 
 from __future__ import annotations
 
@@ -8,27 +8,7 @@ from distdoctor.model.events import Observation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arguments(Observation):
-    """A command line was read by argparse."""
-
-    names: tuple[str, ...] = ()
-    values: tuple[str, ...] = ()  # as `repr` tells them
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hyperparameters(Observation):
-    """An optimizer made a step with these settings."""
-
-    optimizer: int = 0  # number among the rank's, in order of their first steps
-    kind: str = ""  # name of its class
-    step: int = 1  # number of the step among this optimizer's
-    names: tuple[str, ...] = ()  # group and name, such as "0.lr"
-    values: tuple[str, ...] = ()  # as `repr` tells them
-    shared: bool = False  # it steps parameters of a model that ranks train together
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Climbed(Observation):
+class RateRise(Observation):
     """The learning rate of an optimizer's first group rose several times in a row.
 
     Told are the last values of the rise, the highest of all, and a few behind it; the
@@ -48,18 +28,18 @@ class RateSet(Observation):
     It computes the rate, asks a scheduler for the next one, or puts it into a group.
     """
 
-    optimizer: int = 0  # as in `Climbed`
+    optimizer: int = 0  # as in `RateRise`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course(Observation):
+class RateCourse(Observation):
     """The learning rate of an optimizer's first group, from its first step to its last.
 
     It may be told several times; the last tells all. A rate that is kept in a tensor is
     not seen.
     """
 
-    optimizer: int = 0  # as in `Climbed`
+    optimizer: int = 0  # as in `RateRise`
     steps: int = 0  # that it made
     stride: int = 1  # steps from one value to the next
     rates: tuple[float, ...] = ()  # at the steps 1, 1 + stride and so on
@@ -76,7 +56,7 @@ class Schedule(Observation):
     """
 
     scheduler: int = 0  # number among the rank's, in order of first use
-    optimizer: int = 0  # as in `Climbed`; -1: it made no step
+    optimizer: int = 0  # as in `RateRise`; -1: it made no step
     kind: str = ""  # name of its class
     length: int = 0  # calls after which its course ends, as it was made; 0: not known
     numbers: tuple[int, ...] = ()  # whole numbers that its functions were made with
@@ -99,4 +79,4 @@ class Schedule(Observation):
     twice: int = 0  # optimizer steps behind which both are asked, and it sets a rate
 
 
-KINDS = (Arguments, Hyperparameters, Climbed, RateSet, Course, Schedule)
+KINDS = (RateRise, RateSet, RateCourse, Schedule)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distdoctor.model.observations.precision import LoweredBackward, StaleCast
+from distdoctor.model.observations.amp import LoweredBackward, StaleCast
 from distdoctor.probes.call_sites import OWN, call_site, frame_above, is_users
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.optimizer_step import backward_hooks, optimizers

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distdoctor.model.observations.precision import HalfStep
+from distdoctor.model.observations.amp import HalfStep
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.optimizer_step import optimizers
 from distdoctor.probes.optimizer_step.optimizers import HALVES, Optimizer

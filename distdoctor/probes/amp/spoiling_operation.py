@@ -28,7 +28,7 @@ _MASKING = ("WhereBackward0", "NanToNumBackward0")
 
 
 def operation_in(loss: Tensor) -> str:
-    """A word of `model.observations.gradients` for the operation; "": it is not known."""
+    """A word of `observations.gradients` for the operation; "": it is not known."""
     nodes: dict[Any, None] = {}
     waiting = [loss.grad_fn]
     while waiting and len(nodes) < _MOST_NODES:

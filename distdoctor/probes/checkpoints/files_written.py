@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any
 
-from distdoctor.model.observations.written import ReadBack, Written
+from distdoctor.model.observations.checkpoints import ReadBack, Written
 from distdoctor.probes.call_sites import frame_above, is_users, text_of
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER

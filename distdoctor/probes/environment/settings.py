@@ -62,7 +62,7 @@ def _argparse(module: Any) -> None:
 def _read(result: Any) -> None:
     if not (site := call_site(2)):
         return  # a library reads its own
-    from distdoctor.model.observations.learning_rate import Arguments
+    from distdoctor.model.observations.environment import Arguments
 
     read = getattr(result[0], "__dict__", {})  # a namespace may be the user's own
     items = sorted(read.items())[:_MOST_ARGUMENTS]
@@ -168,7 +168,7 @@ class Optimizers:
 
     @harmless
     def _tell(self, optimizer: Any, number: int, step: int) -> None:
-        from distdoctor.model.observations.learning_rate import Hyperparameters
+        from distdoctor.model.observations.environment import Hyperparameters
 
         names, values = [], []
         for at, group in enumerate(optimizer.param_groups[:_MOST_GROUPS]):

@@ -11,7 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from distdoctor.journal import parted
-from distdoctor.model.observations.learning_rate import Climbed, Course, RateSet
+from distdoctor.model.observations.learning_rate import (
+    RateCourse,
+    RateRise,
+    RateSet,
+)
 from distdoctor.probes.call_sites import call_site, is_users, text_of
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.optimizer_step.call_hooks import CALL_HOOKS
@@ -46,7 +50,7 @@ class _Course:
         self.sampled: list[float] = []  # every `stride` steps, from the first on
         self.stride, self.next = 1, 1  # the step whose rate is kept next
         self.highest = 0.0
-        self.told: Course | None = None
+        self.told: RateCourse | None = None
 
     def sample(self) -> None:
         """Keep the rate of this step."""
@@ -56,14 +60,14 @@ class _Course:
             self.stride *= 2
         self.next = 1 + len(self.sampled) * self.stride
 
-    def told_whole(self) -> Course | None:
+    def told_whole(self) -> RateCourse | None:
         """All steps so far; None if nothing came since this was asked last."""
         rate = self.rate
         if not isinstance(rate, int | float):
             return None
         if not self.sampled or not math.isfinite(sum(self.sampled) + rate):
             return None
-        course = Course(
+        course = RateCourse(
             rank=-1,
             optimizer=self.number,
             steps=self.step,
@@ -81,33 +85,33 @@ class _Course:
         """What comes is not to be compared with what was."""
         self.values, self.rises, self.falling = [], 0, False
 
-    def changed(self, rate: float) -> Climbed | None:
+    def changed(self, rate: float) -> RateRise | None:
         """The rate has another value; a climb, if all of it is known."""
         rises = bool(self.values) and rate > self.values[-1][1]
         told = None
         if self.values and not rises:
             self.falling = self.rises >= _RISES
         elif self.falling:  # it rises again
-            told = self.climbed()
+            told = self.rise()
         if not rises and not self.falling:
             self.forget()
         self.values.append((self.step, rate))
         self.rises += rises
         top = self.values.index(max(self.values, key=lambda value: value[1]))
         if self.falling and len(self.values) - 1 - top >= _AFTER:
-            return self.climbed()
+            return self.rise()
         if not self.falling:
             del self.values[:-_BEFORE]
         return told
 
-    def climbed(self) -> Climbed | None:
+    def rise(self) -> RateRise | None:
         """What is known of a climb; the next one begins with its last value."""
         values, rises = self.values, self.rises
         self.values, self.rises, self.falling = values[-1:], 0, False
         if rises < _RISES or self.climbs >= _MOST_CLIMBS:
             return None
         self.climbs += 1
-        return Climbed(
+        return RateRise(
             rank=-1,
             optimizer=self.number,
             steps=tuple(step for step, _ in values),
@@ -179,7 +183,7 @@ class Rates:
     def flush(self) -> None:
         """The process ends: tell of climbs behind which little came, and of all."""
         for course in self._kept:
-            told = course.climbed()
+            told = course.rise()
             if told is not None:
                 RECORDER.observe(told, course.site)
             whole = course.told_whole()
