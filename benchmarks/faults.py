@@ -39,7 +39,7 @@ from by_rule.programs import Program, programs_in
 from by_rule.running import Runner
 
 ROOT = Path(__file__).parent.parent
-OURS = (ROOT / "reference_jobs", ROOT / "tests" / "near_misses")
+OURS = (ROOT / "reference_jobs", ROOT / "fixtures" / "near_misses")
 
 
 def main() -> None:

@@ -41,7 +41,7 @@ from typing import Any
 import psutil
 from figures import print_table
 
-PATIENTS = Path(__file__).parent.parent / "fixtures"
+PATIENTS = Path(__file__).parent.parent / "fixtures" / "patients"
 FORKED = Path(__file__).with_name("forked.py")
 
 SLOW = {"DD204", "DD206", "DD207", "DD213"}  # they are watched for long, on purpose

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from figures import print_table
 
-PATIENTS = Path(__file__).parent.parent / "fixtures"
+PATIENTS = Path(__file__).parent.parent / "fixtures" / "patients"
 
 
 def proof_ms(patient: Path, folder: Path) -> float | None:

@@ -68,7 +68,7 @@ def test_a_listener_that_fails_leaves_the_others_their_event(job: Job) -> None:
 
 def test_the_one_that_failed_is_named_each_time_with_its_module(job: Job) -> None:
     job.train()
-    assert job.lost == ["test_moments.fails"] * 4
+    assert job.lost == ["test_step_hooks.fails"] * 4
 
 
 def test_nobody_is_told_while_probes_sleep(job: Job) -> None:

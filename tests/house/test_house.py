@@ -12,7 +12,7 @@ import pytest
 
 from distdoctor.model.manual import HEADINGS, Manual
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 
 MUST_STAND_AT_THE_TOP = {"distdoctor", "checks", "fixtures", "reference_jobs", "tests"}
 MUST_STAND_AT_THE_TOP |= {"pyproject.toml", "README.md"}
@@ -154,10 +154,10 @@ def test_a_check_is_named_for_its_disease(source: Path) -> None:
 
 @each((ROOT / "checks").glob("dd*.py"))
 def test_a_check_has_its_patient(source: Path) -> None:
-    assert (ROOT / "fixtures" / source.name).exists()
+    assert (ROOT / "fixtures" / "patients" / source.name).exists()
 
 
-@each((ROOT / "fixtures").glob("*.py"))
+@each((ROOT / "fixtures" / "patients").glob("*.py"))
 def test_a_patient_has_its_check(source: Path) -> None:
     assert (ROOT / "checks" / source.name).exists()
 

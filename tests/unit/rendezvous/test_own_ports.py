@@ -245,7 +245,7 @@ def test_who_writes_the_address_is_known(
     address_variables.watch_settings()
     assert address_variables.given_address() == "localhost:12355"
     os.environ["MASTER_ADDR"] = "node0"
-    assert "test_ports.py" in address_variables.writer_of_address()
+    assert "test_own_ports.py" in address_variables.writer_of_address()
     address_line = int(address_variables.writer_of_address().split("\n")[1])
     os.environ["MASTER_PORT"] = "1"
     assert int(address_variables.writer_of_address().split("\n")[1]) == address_line + 3

@@ -54,7 +54,7 @@ def test_a_journal_that_is_finished_while_it_is_looked_at_is_no_damaged_one(
 
     pulse = Progress(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(module, "Rank", read_too_early)
+        patch.setattr(module, "RankProgress", read_too_early)
         pulse.discover()
     path.write_bytes(whole)
     pulse.discover()

@@ -12,7 +12,7 @@ from typing import Any
 
 from by_rule.running import Order, Runner
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 
 DEADLINE_S = 600.0  # importing torch on a busy machine took over 30
 

@@ -34,7 +34,7 @@ def expected(doctor: Check, patient: Path) -> tuple[int, str]:
 
 @pytest.mark.parametrize("doctor", every_check(), ids=lambda check: check.code)
 def test_a_sick_patient_is_diagnosed(doctor: Check, tmp_path: Path) -> None:
-    patient = ROOT / "fixtures" / f"{doctor.name}.py"
+    patient = ROOT / "fixtures" / "patients" / f"{doctor.name}.py"
     ranks = str(constant(patient, "RANKS"))
     status, report, said = check(tmp_path, str(patient), "-n", ranks, "--", "sick")
     assert (status, report["verdict"]) == expected(doctor, patient), said
@@ -47,7 +47,7 @@ def test_a_sick_patient_is_diagnosed(doctor: Check, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("doctor", every_check(), ids=lambda check: check.code)
 def test_its_healthy_twin_is_well(doctor: Check, tmp_path: Path) -> None:
-    patient = ROOT / "fixtures" / f"{doctor.name}.py"
+    patient = ROOT / "fixtures" / "patients" / f"{doctor.name}.py"
     ranks = str(constant(patient, "RANKS"))
     status, report, said = check(tmp_path, str(patient), "-n", ranks, "--", "well")
     verdict, findings = report["verdict"], findings_of(report)
@@ -72,7 +72,7 @@ def test_a_patient_on_nccl(
     doctor: Check, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1")
-    original = ROOT / "fixtures" / f"{doctor.name}.py"
+    original = ROOT / "fixtures" / "patients" / f"{doctor.name}.py"
     patient = tmp_path / original.name
     on_gloo = 'dist.init_process_group("gloo")'
     on_nccl = 'torch.set_default_device("cuda"); dist.init_process_group("nccl")'
@@ -119,7 +119,7 @@ def test_a_reference_job_is_well(job: str, options: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     "script",
-    sorted((ROOT / "tests" / "near_misses").glob("*.py")),
+    sorted((ROOT / "fixtures" / "near_misses").glob("*.py")),
     ids=lambda p: p.stem,
 )
 def test_a_near_miss_is_well(script: Path, forked: Runner, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from real_runs import (
     named_lines,
 )
 
-LISTINGS = sorted((ROOT / "tests" / "listings").glob("*.py"))
+LISTINGS = sorted((ROOT / "fixtures" / "textbook").glob("*.py"))
 
 FAULTY = [script for script in LISTINGS if constant(script, "FINDINGS")]
 

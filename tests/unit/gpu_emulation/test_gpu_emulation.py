@@ -34,6 +34,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
+import distdoctor
 from distdoctor.errors import NoStandIn
 from distdoctor.journal import DEVICE_VARIABLE, FOLDER_VARIABLE, RANKS_VARIABLE
 from distdoctor.journal.folder import read_substitutes
@@ -1054,7 +1055,7 @@ def test_products_of_autocast_are_rounded_as_on_the_cpu(dtype: torch.dtype) -> N
 
 
 def test_all_kinds_that_are_noted_can_be_told() -> None:
-    package = Path(__file__).parent.parent / "distdoctor" / "probes" / "gpu_emulation"
+    package = Path(distdoctor.__file__).parent / "probes" / "gpu_emulation"
     text = "".join(path.read_text() for path in package.glob("*.py"))
     for kind in SUBSTITUTES:
         assert f'substituted("{kind}")' in text

@@ -35,7 +35,7 @@ def test_nobody_may_trace_there() -> None:
 
 
 def test_the_way_to_a_call_is_told_all_the_same(tmp_path: Path) -> None:
-    script = ROOT / "tests" / "parted" / "helper_below_guard.py"
+    script = ROOT / "fixtures" / "parted" / "helper_below_guard.py"
     status, report, said = check(tmp_path, str(script), through=THROUGH)
     assert status == 1, said
     (finding,) = report["findings"]

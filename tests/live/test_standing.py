@@ -7,7 +7,7 @@ from real_runs import ROOT, check, constant
 
 pytestmark = pytest.mark.live
 
-PATIENTS = sorted((ROOT / "tests" / "standing").glob("*.py"))
+PATIENTS = sorted((ROOT / "fixtures" / "standing").glob("*.py"))
 EXIT = {"sick": 1, "unknown": 4}
 
 

@@ -7,7 +7,7 @@ from real_runs import ROOT, check, constant, culprit_lines, named_lines
 
 pytestmark = pytest.mark.live
 
-PATIENTS = sorted((ROOT / "tests" / "parted").glob("*.py"))
+PATIENTS = sorted((ROOT / "fixtures" / "parted").glob("*.py"))
 
 
 @pytest.mark.parametrize("script", PATIENTS, ids=lambda path: path.stem)

@@ -12,7 +12,7 @@ import pytest
 
 from distdoctor.catalogue import manuals
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 

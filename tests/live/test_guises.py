@@ -23,7 +23,7 @@ from real_runs import (
 
 pytestmark = pytest.mark.live
 
-GUISES = sorted((ROOT / "tests" / "guises").glob("*.py"))
+GUISES = sorted((ROOT / "fixtures" / "guises").glob("*.py"))
 ENDS = {"sick": 1, "well": 0, "unknown": 4}
 
 
