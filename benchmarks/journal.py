@@ -11,7 +11,7 @@ from pathlib import Path
 
 from figures import print_table
 
-from distdoctor.journal import RECORD_BYTES, RecordKind
+from distdoctor.journal.format import RECORD_BYTES, RecordKind
 from distdoctor.journal.reader import JournalReader
 from distdoctor.journal.writer import JournalWriter
 

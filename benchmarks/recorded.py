@@ -14,9 +14,10 @@ from pathlib import Path
 
 from figures import print_table
 
-from distdoctor.journal import RECORD_BYTES, RecordKind, group_text
 from distdoctor.journal.assembly import assemble
 from distdoctor.journal.folder import Manifest
+from distdoctor.journal.format import RECORD_BYTES, RecordKind
+from distdoctor.journal.packed_texts import group_text
 from distdoctor.journal.writer import JournalWriter
 from distdoctor.model.operations import CODE_OF, signature
 

@@ -29,7 +29,7 @@ from figures import print_table, quartiles, uncertainty
 from step_overhead import NEVER_TRIM
 from torch import nn
 
-from distdoctor.journal import DEVICE_VARIABLE
+from distdoctor.journal.environment import DEVICE_VARIABLE
 from distdoctor.probes import gpu_emulation
 from distdoctor.probes.recorder import RECORDER
 

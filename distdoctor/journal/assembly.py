@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.errors import JournalUnreadable
-from distdoctor.journal import STACKS_AS_SHELL, members_of
 from distdoctor.journal.calls import take_apart
 from distdoctor.journal.compared import with_comparison
+from distdoctor.journal.environment import STACKS_AS_SHELL
 from distdoctor.journal.folder import (
     Exit,
     InChild,
@@ -31,6 +31,7 @@ from distdoctor.journal.folder import (
     read_substitutes,
 )
 from distdoctor.journal.generations import generations
+from distdoctor.journal.packed_texts import members_of
 from distdoctor.journal.reader import Header, JournalReader, Records
 from distdoctor.journal.simulated import as_simulated
 from distdoctor.journal.stack_samples import with_stacks

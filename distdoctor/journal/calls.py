@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distdoctor.journal import RecordKind
+from distdoctor.journal.format import RecordKind
 from distdoctor.journal.histories import life_of
 from distdoctor.journal.reader import Header, JournalReader, Records
 from distdoctor.journal.texts import Tables

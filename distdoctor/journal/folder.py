@@ -29,19 +29,21 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from distdoctor.errors import RecordUnreadable
-from distdoctor.journal import (
-    CHILDREN_FILE,
-    COMPARISON_FILE,
-    EXITS_FILE,
+from distdoctor.journal.format import (
     HEADER,
     HEADER_BYTES,
     HEADER_FIELDS,
-    LOSSES_FILE,
     MAGIC,
     RECORD_BYTES,
+    offset_of,
+)
+from distdoctor.journal.layout import (
+    CHILDREN_FILE,
+    COMPARISON_FILE,
+    EXITS_FILE,
+    LOSSES_FILE,
     STREAMS_FILE,
     SUBSTITUTES_FILE,
-    offset_of,
 )
 from distdoctor.model.observations.rng import Drawn
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from distdoctor.errors import JournalUnreadable
-from distdoctor.journal import (
+from distdoctor.journal.format import (
     HEADER,
     HEADER_BYTES,
     RECORD,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distdoctor.journal import TOUCHED_BY_STEP, RecordKind
+from distdoctor.journal.format import TOUCHED_BY_STEP, RecordKind
 from distdoctor.journal.notes_reader import read_note
 from distdoctor.journal.reader import JournalReader, Records
 from distdoctor.journal.texts import Tables

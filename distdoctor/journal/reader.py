@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.errors import JournalUnreadable
-from distdoctor.journal import (
+from distdoctor.journal.format import (
     HEADER,
     HEADER_BYTES,
     HEADER_FIELDS,

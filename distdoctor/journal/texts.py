@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from distdoctor.journal import OFTEN, members_of, parted
+from distdoctor.journal.packed_texts import OFTEN, members_of, parted
 from distdoctor.model.events import SETUP, STORE, WORLD, Place, Tensor
 from distdoctor.model.run import Group, Spec
 

@@ -10,19 +10,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from distdoctor.journal import (
+from distdoctor.journal.environment import SIZE_VARIABLE
+from distdoctor.journal.format import (
     DEFAULT_BYTES,
     HEADER,
     HEADER_BYTES,
     MAGIC,
     RECORD,
     RECORD_BYTES,
-    SIZE_VARIABLE,
     STRINGS_BYTES,
     VERSION,
-    journal_name,
     offset_of,
 )
+from distdoctor.journal.layout import journal_name
 
 _U32 = struct.Struct("<I")
 _I32 = struct.Struct("<i")

@@ -10,7 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from distdoctor.journal import KEEP_VARIABLE, KEPT_FILE
+from distdoctor.journal.environment import KEEP_VARIABLE
+from distdoctor.journal.layout import KEPT_FILE
 from distdoctor.probes.comparison.file_backup import name_of
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distdoctor.errors import LaunchRefused
-from distdoctor.journal import DEFAULT_BYTES, PORTS_VARIABLE
+from distdoctor.journal.environment import PORTS_VARIABLE
+from distdoctor.journal.format import DEFAULT_BYTES
 from distdoctor.launch.allocation import of_job
 from distdoctor.launch.command import (
     Launcher,

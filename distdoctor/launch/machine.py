@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from distdoctor.journal import DEFAULT_BYTES
+from distdoctor.journal.format import DEFAULT_BYTES
 from distdoctor.launch.machine_limits import limits
 from distdoctor.launch.machine_network import network
 from distdoctor.launch.machine_torch import DEADLINE_S, torch_conditions

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from distdoctor.errors import LaunchRefused
-from distdoctor.journal import FOLDER_VARIABLE
+from distdoctor.journal.environment import FOLDER_VARIABLE
 from distdoctor.launch.orphan_guard import OrphanGuard
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h

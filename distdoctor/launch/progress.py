@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from distdoctor.errors import JournalUnreadable
-from distdoctor.journal import RecordKind, members_of
+from distdoctor.journal.format import RecordKind
+from distdoctor.journal.packed_texts import members_of
 from distdoctor.journal.reader import JournalReader
 from distdoctor.launch.process_tree import lives
 from distdoctor.model.events import SETUP, STORE

@@ -17,10 +17,11 @@ from pathlib import Path
 
 from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.errors import JournalUnreadable
-from distdoctor.journal import SIMULATION_VARIABLE, VALUES_FOLDER
 from distdoctor.journal import folder as record
 from distdoctor.journal.assembly import assemble
+from distdoctor.journal.environment import SIMULATION_VARIABLE
 from distdoctor.journal.folder import Manifest, Simulated, Sure
+from distdoctor.journal.layout import VALUES_FOLDER
 from distdoctor.launch.supervisor import Audience, JobProgress, Plan, supervise
 from distdoctor.launch.watchdog import Stop
 from distdoctor.model.events import Ended

@@ -14,11 +14,12 @@ from distdoctor.analysis.comparison.repeated_runs import repeated
 from distdoctor.analysis.comparison.resumed_runs import cut, resumed
 from distdoctor.analysis.comparison.traces import steps_of
 from distdoctor.errors import JournalUnreadable, MissingEvidence
-from distdoctor.journal import COMPARISON_FILE, PAUSE_VARIABLE, TRACE_VARIABLE
 from distdoctor.journal import folder as record
 from distdoctor.journal.assembly import assemble
 from distdoctor.journal.compared import as_comparison
+from distdoctor.journal.environment import PAUSE_VARIABLE, TRACE_VARIABLE
 from distdoctor.journal.folder import Manifest
+from distdoctor.journal.layout import COMPARISON_FILE
 from distdoctor.launch.file_restore import FileRestore
 from distdoctor.launch.supervisor import Audience, Plan, supervise
 from distdoctor.launch.watchdog import Stop

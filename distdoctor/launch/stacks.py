@@ -24,7 +24,7 @@ from typing import Any
 
 import psutil
 
-from distdoctor.journal import STACK_SIGNAL_FROM_LAST
+from distdoctor.journal.environment import STACK_SIGNAL_FROM_LAST
 from distdoctor.journal.folder import StackFrame, StackSample
 
 _DEADLINE_S = 5.0  # measured: 0.06 to 0.11 s a rank; a busy machine is slower

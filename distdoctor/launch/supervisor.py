@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import IO, Protocol
 
 import distdoctor
-from distdoctor.journal import (
+from distdoctor.journal import folder as record
+from distdoctor.journal.environment import (
     BUDGET_VARIABLE,
-    DEFAULT_BYTES,
     DEVICE_VARIABLE,
     FOLDER_VARIABLE,
     OWNER_VARIABLE,
@@ -28,8 +28,8 @@ from distdoctor.journal import (
     SIZE_VARIABLE,
     SUPERVISOR_VARIABLE,
 )
-from distdoctor.journal import folder as record
 from distdoctor.journal.folder import Manifest
+from distdoctor.journal.format import DEFAULT_BYTES
 from distdoctor.launch.oom_kills import OutOfMemoryKills
 from distdoctor.launch.process_tree import ProcessTree
 from distdoctor.launch.rank_arrival import RankArrival, may_become_rank

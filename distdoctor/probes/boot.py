@@ -16,7 +16,7 @@ from collections.abc import Callable
 from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
-from distdoctor.journal import OWNER_VARIABLE
+from distdoctor.journal.environment import OWNER_VARIABLE
 from distdoctor.probes.call_sites import call_site, is_users
 from distdoctor.probes.comparison.file_backup import keep_files
 from distdoctor.probes.environment import settings

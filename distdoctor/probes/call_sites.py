@@ -9,7 +9,7 @@ import sysconfig
 from collections.abc import Iterator
 from types import CodeType, FrameType, TracebackType
 
-from distdoctor.journal import joined, parted
+from distdoctor.journal.packed_texts import joined, parted
 from distdoctor.model.layers import LAYERS
 from distdoctor.probes.frame_variables import Names
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from distdoctor.journal import TRACE_VARIABLE
+from distdoctor.journal.environment import TRACE_VARIABLE
 from distdoctor.probes.checkpoints import files_written
 from distdoctor.probes.comparison import computed_values
 from distdoctor.probes.environment import processor_delays, settings

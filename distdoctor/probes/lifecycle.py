@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from distdoctor.journal import SIMULATION_VARIABLE
+from distdoctor.journal.environment import SIMULATION_VARIABLE
 from distdoctor.probes import conditions_registry
 from distdoctor.probes.boot import reporting
 from distdoctor.probes.call_sites import call_site

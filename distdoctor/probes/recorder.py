@@ -15,15 +15,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
-from distdoctor.journal import (
-    EXITS_FILE,
+from distdoctor.journal.environment import (
     FOLDER_VARIABLE,
-    LOSSES_FILE,
     OWNER_VARIABLE,
     STACK_SIGNAL_FROM_LAST,
-    SUBSTITUTES_FILE,
-    RecordKind,
 )
+from distdoctor.journal.format import RecordKind
+from distdoctor.journal.layout import EXITS_FILE, LOSSES_FILE, SUBSTITUTES_FILE
 from distdoctor.journal.writer import JournalWriter
 from distdoctor.probes import call_sites, harmless
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from distdoctor.journal import (
+from distdoctor.journal.environment import (
     BUDGET_VARIABLE,
     DEVICE_VARIABLE,
     FOLDER_VARIABLE,

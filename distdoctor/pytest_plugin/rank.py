@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from distdoctor.journal import FOLDER_VARIABLE
+from distdoctor.journal.environment import FOLDER_VARIABLE
 from distdoctor.probes import NEEDLE
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER

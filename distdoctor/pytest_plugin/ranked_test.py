@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 import distdoctor
-from distdoctor.journal import offset_of
 from distdoctor.journal.folder import Manifest
+from distdoctor.journal.format import offset_of
 from distdoctor.journal.texts import relative
 from distdoctor.launch.process_tree import lives
 from distdoctor.launch.progress import Progress, RankProgress

@@ -9,8 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from distdoctor.errors import DistdoctorError, JournalUnreadable
-from distdoctor.journal import EXITS_FILE, RecordKind
 from distdoctor.journal.assembly import assemble
+from distdoctor.journal.format import RecordKind
+from distdoctor.journal.layout import EXITS_FILE
 from distdoctor.journal.reader import JournalReader
 from distdoctor.judging import Judgement, judge, judge_run
 from distdoctor.launch.watchdog import Watchdog

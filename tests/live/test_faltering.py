@@ -12,9 +12,11 @@ from real_runs import check
 from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.catalogue import every_check
 from distdoctor.examination import conclude, examine
-from distdoctor.journal import OWNER_VARIABLE, SIZE_VARIABLE, RecordKind, group_text
 from distdoctor.journal.assembly import assemble
+from distdoctor.journal.environment import OWNER_VARIABLE, SIZE_VARIABLE
 from distdoctor.journal.folder import Manifest
+from distdoctor.journal.format import RecordKind
+from distdoctor.journal.packed_texts import group_text
 from distdoctor.journal.reader import JournalReader
 from distdoctor.journal.writer import JournalWriter
 from distdoctor.model.drawing import sketch

@@ -21,7 +21,7 @@ from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 
-from distdoctor.journal import offset_of
+from distdoctor.journal.format import offset_of
 from distdoctor.probes.harmless import lost
 
 _LARGEST_BYTES = 1 << 20

@@ -29,7 +29,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 
-from distdoctor.journal import SIMULATION_VARIABLE, VALUES_FOLDER
+from distdoctor.journal.environment import SIMULATION_VARIABLE
+from distdoctor.journal.layout import VALUES_FOLDER
 from distdoctor.model.layers import LAYERS
 from distdoctor.model.operations import REDUCE_OPS, Operation
 from distdoctor.probes.call_sites import layered_site

@@ -21,13 +21,9 @@ import torch
 import torch.distributed as dist
 from torch.library import Library
 
-from distdoctor.journal import (
-    CHILDREN_FILE,
-    NODES_MODULO,
-    OFTEN,
-    RecordKind,
-    group_text,
-)
+from distdoctor.journal.format import NODES_MODULO, RecordKind
+from distdoctor.journal.layout import CHILDREN_FILE
+from distdoctor.journal.packed_texts import OFTEN, group_text
 from distdoctor.model.layers import LAYER_SHIFT
 from distdoctor.model.operations import (
     ASYNCHRONOUS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from distdoctor.journal import SUPERVISOR_VARIABLE
+from distdoctor.journal.environment import SUPERVISOR_VARIABLE
 
 _LONGEST_PARK_S = 600.0
 

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.library import Library
 
-from distdoctor.journal import RecordKind
+from distdoctor.journal.format import RecordKind
 from distdoctor.probes.collectives.interception import Collectives, PendingCall
 from distdoctor.probes.collectives.work_handles import watch_uses
 from distdoctor.probes.harmless import harmless, lost

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed import c10d_logger, distributed_c10d
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from distdoctor.journal import TOUCHED_BY_LINE, TOUCHED_BY_STEP, RecordKind
+from distdoctor.journal.format import TOUCHED_BY_LINE, TOUCHED_BY_STEP, RecordKind
 from distdoctor.model.observations.collectives import Awaited
 from distdoctor.probes import patching
 from distdoctor.probes.call_sites import call_site, frame_above, is_users

@@ -21,7 +21,7 @@ from torch.nn.modules.module import (
 )
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from distdoctor.journal import PAUSE_VARIABLE
+from distdoctor.journal.environment import PAUSE_VARIABLE
 from distdoctor.model.observations.comparison import Traced
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.checkpoints import restored_state

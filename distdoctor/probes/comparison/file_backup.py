@@ -21,7 +21,8 @@ from contextlib import suppress
 from hashlib import blake2b
 from typing import Any
 
-from distdoctor.journal import FOLDER_VARIABLE, KEEP_VARIABLE, KEPT_FILE
+from distdoctor.journal.environment import FOLDER_VARIABLE, KEEP_VARIABLE
+from distdoctor.journal.layout import KEPT_FILE
 
 _ELSEWHERE = ("/dev/", "/proc/", "/sys/")  # no files
 

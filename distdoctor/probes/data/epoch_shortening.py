@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from distdoctor.journal import BUDGET_VARIABLE
+from distdoctor.journal.environment import BUDGET_VARIABLE
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.data.agreement import Agreement, Begun
 from distdoctor.probes.data.early_ends import may_end_early

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, dataloader
 
-from distdoctor.journal import RecordKind
+from distdoctor.journal.format import RecordKind
 from distdoctor.probes.boot import seen
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.data import samples

@@ -16,7 +16,7 @@ from types import ModuleType
 
 import torch
 
-from distdoctor.journal import DEVICE_VARIABLE
+from distdoctor.journal.environment import DEVICE_VARIABLE
 from distdoctor.probes.harmless import harmless
 
 _installed: list[bool] = []

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from distdoctor.journal import RANKS_VARIABLE
+from distdoctor.journal.environment import RANKS_VARIABLE
 from distdoctor.probes.gpu_emulation.replacement import put_everywhere
 from distdoctor.probes.gpu_emulation.tensor_devices import (
     asked_by_user,

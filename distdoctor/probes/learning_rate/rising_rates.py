@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from distdoctor.journal import parted
+from distdoctor.journal.packed_texts import parted
 from distdoctor.model.observations.learning_rate import (
     RateCourse,
     RateRise,

@@ -21,7 +21,8 @@ from typing import Any
 
 from torch._C._distributed_c10d import TCPStore
 
-from distdoctor.journal import FOLDER_VARIABLE, PORTS_FOLDER, PORTS_VARIABLE
+from distdoctor.journal.environment import FOLDER_VARIABLE, PORTS_VARIABLE
+from distdoctor.journal.layout import PORTS_FOLDER
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER

@@ -17,7 +17,8 @@ from typing import Any
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
-from distdoctor.journal import OFTEN, RecordKind, group_text
+from distdoctor.journal.format import RecordKind
+from distdoctor.journal.packed_texts import OFTEN, group_text
 from distdoctor.journal.writer import JournalWriter
 from distdoctor.model.events import SETUP, STORE
 from distdoctor.model.operations import (

@@ -17,7 +17,7 @@ from typing import Any
 from torch.utils.data import _DatasetKind
 from torch.utils.data._utils import worker as torchs
 
-from distdoctor.journal import STREAMS_FILE
+from distdoctor.journal.layout import STREAMS_FILE
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.rng import seeds

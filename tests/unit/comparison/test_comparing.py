@@ -16,8 +16,8 @@ from distdoctor.analysis.comparison.resumed_runs import cut, resumed, unequal
 from distdoctor.catalogue import every_check
 from distdoctor.errors import MissingEvidence
 from distdoctor.examination import conclude, examine
-from distdoctor.journal import KEEP_VARIABLE
 from distdoctor.journal.compared import as_comparison, with_comparison
+from distdoctor.journal.environment import KEEP_VARIABLE
 from distdoctor.launch.file_restore import FileRestore
 from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Severity, Sick

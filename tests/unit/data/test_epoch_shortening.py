@@ -19,7 +19,7 @@ from torch.utils.data import (
     dataloader,
 )
 
-from distdoctor.journal import BUDGET_VARIABLE
+from distdoctor.journal.environment import BUDGET_VARIABLE
 from distdoctor.journal.reader import JournalReader
 from distdoctor.journal.writer import JournalWriter
 from distdoctor.probes.data import epoch_shortening as module

@@ -36,7 +36,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import distdoctor
 from distdoctor.errors import NoStandIn
-from distdoctor.journal import DEVICE_VARIABLE, FOLDER_VARIABLE, RANKS_VARIABLE
+from distdoctor.journal.environment import (
+    DEVICE_VARIABLE,
+    FOLDER_VARIABLE,
+    RANKS_VARIABLE,
+)
 from distdoctor.journal.folder import read_substitutes
 from distdoctor.model.substitutes import SUBSTITUTES
 from distdoctor.probes import NEEDLE

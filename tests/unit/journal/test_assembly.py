@@ -14,17 +14,12 @@ import pytest
 from distdoctor.analysis.deadlock.wait_for_graph import standstill
 from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.errors import JournalUnreadable, RecordUnreadable
-from distdoctor.journal import (
-    EXITS_FILE,
-    HEADER_BYTES,
-    LOSSES_FILE,
-    RecordKind,
-    group_text,
-    offset_of,
-)
 from distdoctor.journal import folder as record
 from distdoctor.journal.assembly import assemble, read_run
 from distdoctor.journal.folder import Manifest, StackFrame, StackSample
+from distdoctor.journal.format import HEADER_BYTES, RecordKind, offset_of
+from distdoctor.journal.layout import EXITS_FILE, LOSSES_FILE
+from distdoctor.journal.packed_texts import group_text
 from distdoctor.journal.stack_samples import BUSY_LOOKS
 from distdoctor.journal.texts import parse_spec, relative
 from distdoctor.journal.writer import JournalWriter

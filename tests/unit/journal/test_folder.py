@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distdoctor.errors import RecordUnreadable
-from distdoctor.journal import EXITS_FILE, LOSSES_FILE, SUBSTITUTES_FILE, RecordKind
 from distdoctor.journal import folder as record
 from distdoctor.journal.folder import (
     MANIFEST,
@@ -27,6 +26,8 @@ from distdoctor.journal.folder import (
     read_stacks,
     read_substitutes,
 )
+from distdoctor.journal.format import RecordKind
+from distdoctor.journal.layout import EXITS_FILE, LOSSES_FILE, SUBSTITUTES_FILE
 from distdoctor.journal.reader import JournalReader
 from distdoctor.journal.writer import JournalWriter
 

@@ -7,10 +7,11 @@ import pytest
 
 from distdoctor.catalogue import every_check
 from distdoctor.examination import examine, together
-from distdoctor.journal import OFTEN, RecordKind, group_text, offset_of
 from distdoctor.journal.assembly import assemble
 from distdoctor.journal.folder import Manifest
+from distdoctor.journal.format import RecordKind, offset_of
 from distdoctor.journal.generations import generations
+from distdoctor.journal.packed_texts import OFTEN, group_text
 from distdoctor.journal.texts import Tables
 from distdoctor.journal.writer import JournalWriter
 from distdoctor.model.drawing import sketch

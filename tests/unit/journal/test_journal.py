@@ -19,7 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from distdoctor.errors import JournalUnreadable
-from distdoctor.journal import (
+from distdoctor.journal.environment import SIZE_VARIABLE
+from distdoctor.journal.format import (
     DEFAULT_BYTES,
     HEADER,
     HEADER_BYTES,
@@ -28,13 +29,12 @@ from distdoctor.journal import (
     RECORD,
     RECORD_BYTES,
     RECORD_FIELDS,
-    SIZE_VARIABLE,
     VERSION,
     RecordKind,
-    group_text,
-    journal_name,
     offset_of,
 )
+from distdoctor.journal.layout import journal_name
+from distdoctor.journal.packed_texts import group_text
 from distdoctor.journal.reader import JournalReader, Records
 from distdoctor.journal.writer import JournalWriter
 

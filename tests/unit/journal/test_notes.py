@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from distdoctor.journal import OWNER_VARIABLE, SIZE_VARIABLE, notes
+from distdoctor.journal import notes
 from distdoctor.journal.assembly import assemble
+from distdoctor.journal.environment import OWNER_VARIABLE, SIZE_VARIABLE
 from distdoctor.journal.folder import Manifest
 from distdoctor.model.drawing import draw
 from distdoctor.model.events import Observation, Place

@@ -6,16 +6,11 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdoctor.journal import (
-    EXITS_FILE,
-    group_text,
-    joined,
-    members_of,
-    parted,
-)
 from distdoctor.journal.folder import read_exits
+from distdoctor.journal.layout import EXITS_FILE
 from distdoctor.journal.notes import NotesWriter
 from distdoctor.journal.notes_reader import read_note
+from distdoctor.journal.packed_texts import group_text, joined, members_of, parted
 from distdoctor.journal.reader import JournalReader
 from distdoctor.journal.texts import Tables, groups_of
 from distdoctor.journal.writer import JournalWriter

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from distdoctor.errors import JournalUnreadable
-from distdoctor.journal import HEADER_BYTES, RecordKind
+from distdoctor.journal.format import HEADER_BYTES, RecordKind
 from distdoctor.journal.writer import JournalWriter
 from distdoctor.launch import progress as module
 from distdoctor.launch.progress import Progress, RankProgress

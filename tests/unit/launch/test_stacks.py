@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from distdoctor.journal import FOLDER_VARIABLE, STACK_SIGNAL_FROM_LAST
+from distdoctor.journal.environment import FOLDER_VARIABLE, STACK_SIGNAL_FROM_LAST
 from distdoctor.journal.folder import StackFrame, StackSample
 from distdoctor.launch.stacks import (
     StackTaker,

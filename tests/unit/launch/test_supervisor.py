@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from distdoctor.journal import LOSSES_FILE, RecordKind, group_text, offset_of
 from distdoctor.journal.folder import Manifest
+from distdoctor.journal.format import RecordKind, offset_of
+from distdoctor.journal.layout import LOSSES_FILE
+from distdoctor.journal.packed_texts import group_text
 from distdoctor.journal.writer import JournalWriter
 from distdoctor.launch.watchdog import Stop, Watchdog
 from distdoctor.model.events import SETUP

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from distdoctor.analysis.causes import Cause
 from distdoctor.analysis.divergence.cascade import divergences
-from distdoctor.journal import CHILDREN_FILE
 from distdoctor.journal.folder import InChild, read_children
+from distdoctor.journal.layout import CHILDREN_FILE
 from distdoctor.model.drawing import sketch
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from distdoctor.journal import EXITS_FILE, offset_of
 from distdoctor.journal.assembly import assemble
 from distdoctor.journal.folder import Manifest
+from distdoctor.journal.format import offset_of
+from distdoctor.journal.layout import EXITS_FILE
 from distdoctor.journal.writer import JournalWriter
 from distdoctor.model.events import BadAddress, Ended, Failure, Place
 from distdoctor.model.run import Run

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from torch._C._distributed_c10d import TCPStore
 
-from distdoctor.journal import FOLDER_VARIABLE, PORTS_FOLDER, PORTS_VARIABLE
+from distdoctor.journal.environment import FOLDER_VARIABLE, PORTS_VARIABLE
+from distdoctor.journal.layout import PORTS_FOLDER
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.rendezvous import address_variables, own_ports
 

@@ -1,0 +1,61 @@
+"""What distdoctor and the processes of a job tell each other: variables, a signal."""
+
+from __future__ import annotations
+
+import signal
+
+FOLDER_VARIABLE = "DISTDOCTOR_RUN"
+"""Environment variable that names the record folder; without it, no probe starts."""
+
+SIZE_VARIABLE = "DISTDOCTOR_JOURNAL_BYTES"
+"""Environment variable with the size of a journal."""
+
+SUPERVISOR_VARIABLE = "DISTDOCTOR_SUPERVISOR"
+"""Environment variable with the supervisor's process number."""
+
+BUDGET_VARIABLE = "DISTDOCTOR_BUDGET_NS"
+"""Environment variable with begin and end of the budget, as `begin-end`.
+
+They are times of the monotonic clock. It is set where passes over loaders may be
+shortened to keep to them.
+"""
+
+OWNER_VARIABLE = "DISTDOCTOR_OWNER"
+"""Environment variable with the process that plays the rank named in RANK."""
+
+PORTS_VARIABLE = "DISTDOCTOR_PORTS"
+"""Environment variable of a job on one machine, whose ranks may meet at other ports.
+
+"own": distdoctor chose how to start it; "given": the user did.
+"""
+
+SIMULATION_VARIABLE = "DISTDOCTOR_SIMULATE"
+"""Environment variable of a process that plays a rank of a job without the others.
+
+"common": ranks of a group get the same values for what all of them would receive;
+"varied": other values, to see which calls change with them.
+"""
+
+DEVICE_VARIABLE = "DISTDOCTOR_DEVICE"
+"""What stands in for GPUs: "cpu", or "auto": the CPU where there are none."""
+
+RANKS_VARIABLE = "DISTDOCTOR_RANKS"
+"""How many GPUs a script is to find that starts its own ranks."""
+
+TRACE_VARIABLE = "DISTDOCTOR_TRACE"
+"""Set where two runs are to be compared: fingerprints are written at each step."""
+
+PAUSE_VARIABLE = "DISTDOCTOR_PAUSE"
+"""After so many steps of optimizers a rank goes no further, until it is ended.
+
+It counts one step more then, to tell that it stands.
+"""
+
+KEEP_VARIABLE = "DISTDOCTOR_KEEP"
+"""Folder for copies of the files that the job is about to change; see `keeping`."""
+
+STACK_SIGNAL_FROM_LAST = 2
+"""Offset below SIGRTMAX of the signal that makes a rank write its stacks."""
+
+STACKS_AS_SHELL = 128 + signal.SIGRTMAX - STACK_SIGNAL_FROM_LAST
+"""Exit status, as a shell tells it, of a process that this signal has ended."""

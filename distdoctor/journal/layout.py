@@ -1,0 +1,36 @@
+"""Where things lie in a record folder: names of its files and folders."""
+
+from __future__ import annotations
+
+PORTS_FOLDER = "ports"
+"""Folder, in that of the record, of the ports that stand for those of the script."""
+
+VALUES_FOLDER = "values"
+"""Folder, in that of the record, of what simulated ranks agreed on."""
+
+EXITS_FILE = "exits.jsonl"
+"""Ends of processes as their parents saw them: lines of JSON, `pid` and `status`."""
+
+SUBSTITUTES_FILE = "substitutes.jsonl"
+"""What took the place of CUDA in each process: lines of JSON, `pid` and `kind`."""
+
+KEPT_FILE = "kept.jsonl"
+"""In that folder, what was there before: lines of JSON, `path`, `was` and `link`."""
+
+COMPARISON_FILE = "comparison.json"
+"""How another run of the job differed from this one."""
+
+STREAMS_FILE = "streams.jsonl"
+"""What loaders' workers drew: lines of JSON, `by`, `pid`, `site` and `drawn`."""
+
+CHILDREN_FILE = "children.jsonl"
+"""Calls in forked processes: lines of JSON, `by`, `pid`, `site`, `op`, `worker`."""
+
+LOSSES_FILE = "losses.jsonl"
+"""First error of a probe in each process: a line of JSON each, `pid`, `rank`, `why`."""
+
+
+def journal_name(rank: int, incarnation: int) -> str:
+    """Name of the journal of the n-th process (from 0) that plays a rank, or none."""
+    player = "unranked" if rank < 0 else f"rank-{rank}"
+    return f"{player}.{incarnation}.journal"

@@ -1,0 +1,79 @@
+"""Several texts, or the ranks of a group, as one string of a journal."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+_MOST_MEMBERS = 1 << 20  # a damaged text may name any number
+
+OFTEN = 1000
+"""So often, at most, one process sees a group of the same name and ranks."""
+
+
+def group_text(
+    name: str, description: str, generation: int, ranks: tuple[int, ...]
+) -> str:
+    """A group as one string: what torch calls it, which ranks are in it, in order.
+
+    Args:
+        name: torch's name; equal on all members.
+        description: torch's description; may be empty.
+        generation: How often this process has seen such a group before, and `OFTEN`
+            for each process that played its rank before it.
+        ranks: Global ranks by group rank.
+    """
+    return joined(name, description, str(generation), _as_text(ranks))
+
+
+def joined(*parts: str) -> str:
+    """Texts as one, for `parted`: each on a line, whatever characters are in it."""
+    return "\n".join(_SPECIAL.sub(_escaped, part) for part in parts)
+
+
+def parted(text: str) -> list[str]:
+    """The texts that `joined` made one of."""
+    return [_ESCAPE.sub(_unescaped, part) for part in text.split("\n")]
+
+
+_SPECIAL = re.compile(r"[\\\n\ud800-\udfff]")
+"""What would end a line, and what UTF-8 cannot tell: names of files may hold it."""
+
+_ESCAPE = re.compile(r"\\(?:(n|\\)|u(d[89a-f][0-9a-f]{2}))")
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return {"\n": r"\n", "\\": r"\\"}.get(match[0]) or f"\\u{ord(match[0]):04x}"
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    if match[2]:
+        return chr(int(match[2], 16))
+    return "\n" if match[1] == "n" else "\\"
+
+
+def _as_text(ranks: tuple[int, ...]) -> str:
+    """Ranks in their order, runs of them as `first-last`: 16,384 must fit a string."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+@lru_cache(maxsize=65_536)
+def members_of(group: str) -> tuple[int, ...]:
+    """Global ranks by group rank, from a group's text.
+
+    >>> members_of(group_text("0", "", 0, (0, 1, 2, 7)))
+    (0, 1, 2, 7)
+    """
+    members: list[int] = []
+    for part in filter(None, group.split("\n")[3:4]):
+        for run in filter(None, part.split(",")):
+            first, _, last = run.partition("-")
+            end = int(last or first) + 1
+            members += range(int(first), min(end, int(first) + _MOST_MEMBERS))
+    return tuple(members)
