@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent.parent
 MUST_STAND_AT_THE_TOP = {"distdoctor", "checks", "fixtures", "reference_jobs", "tests"}
 MUST_STAND_AT_THE_TOP |= {"pyproject.toml", "README.md"}
 MAY_STAND_AT_THE_TOP = {"benchmarks", "docs", ".ci", ".gitignore"}
-MAY_STAND_AT_THE_TOP |= {"CHANGELOG.md", "LICENSE"}
+MAY_STAND_AT_THE_TOP |= {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE"}
 LEFT_BY_TOOLS = re.compile(
     r"\.git|\.venv|\.benchmarks|\..*_cache|\.hypothesis|build|dist|\S+egg-info"
 )
