@@ -24,14 +24,14 @@ from distdoctor.journal.format import (
     offset_of,
 )
 
-RECORD_TYPE = np.dtype([(name, f"<{code}") for name, code in RECORD_FIELDS])
+_FIELDS = [(name, f"<{code}") for name, code in RECORD_FIELDS]
+
+RECORD_TYPE = np.dtype(_FIELDS)
 """A record as the reader sees it; the writer packs the same bytes with `struct`."""
 
 _OTHERS = {
-    name: np.dtype(
-        [(other.get(field, field), f"<{code}") for field, code in RECORD_FIELDS]
-    )
-    for name, other in FIELDS_OF_OTHERS.items()
+    name: np.dtype([(others.get(field, field), code) for field, code in _FIELDS])
+    for name, others in FIELDS_OF_OTHERS.items()
 }
 
 MESSAGE_TYPE, NOTE_TYPE, BATCH_TYPE = (
