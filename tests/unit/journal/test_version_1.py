@@ -62,7 +62,7 @@ def test_an_event_of_version_1_is_that_of_the_present(text: str, event: object) 
 def test_a_failure_of_version_1_told_its_lines_itself() -> None:
     text = (
         '{"what": "fail", "error": "KeyError", "message": "", "fatal": false, '
-        '"site": "a.py\n3\nf", "caught": "a.py\n9\nmain", '
+        '"site": "a.py\\n3\\nf", "caught": "a.py\\n9\\nmain", '
         '"spawned": -1, "secondary": false}'
     )
     caught = Place("a.py", 9, "main")
