@@ -20,6 +20,7 @@ import torch
 from figures import print_table
 from torch import nn
 
+from distdoctor.probes import registry
 from distdoctor.probes.fingerprints import exact
 from distdoctor.probes.fingerprints.on_device import sums
 from distdoctor.probes.recorder import RECORDER
@@ -97,7 +98,7 @@ def in_steps(layers: int, width: int, rounds: int) -> list[str]:
         RECORDER.writer = writer
 
     def first() -> None:
-        weight_fingerprints.forget()  # so that all the looks at the first steps are in
+        registry.reset()  # so that all the looks at the first steps are in
         train()
 
     took = best({"seen": train, "first": first, "unseen": unseen}, rounds)

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from distdoctor.probes import lifecycle
 from distdoctor.probes.collectives.interception import Collectives
-from distdoctor.probes.collectives.waits import watch_waits
+from distdoctor.probes.collectives.waits import _watch_waits
+from distdoctor.probes.optimizer_step import steps_done
 from distdoctor.probes.recorder import RECORDER
 
 
@@ -41,8 +41,8 @@ class Switch:
         RECORDER.folder.mkdir(exist_ok=True)
         wait = vars(dist.Work)["wait"]
         collectives = Collectives()
-        library = watch_waits(collectives)
-        steps = register_optimizer_step_post_hook(lambda one, *_: lifecycle._step(one))
+        library = _watch_waits(collectives)
+        steps = register_optimizer_step_post_hook(lambda one, *_: steps_done._step(one))
         try:
             yield
         finally:

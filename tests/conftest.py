@@ -9,9 +9,18 @@ import pytest
 from by_rule.running import Runner
 from hypothesis import settings
 
+from distdoctor.probes import registry
+
 # How long an example takes is the machine's affair.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
+
+
+@pytest.fixture(autouse=True)
+def probes_as_new() -> Iterator[None]:
+    """What probes learnt in a test, they forget: they are of the whole process."""
+    yield
+    registry.reset()
 
 
 @pytest.fixture

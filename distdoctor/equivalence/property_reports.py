@@ -46,7 +46,7 @@ class PropertyReport:
 
     def held(self) -> PropertyReport:
         """All were as they are to be: write that down, and give this."""
-        _write(Property(rank=-1, name=self.name, held=True), "")
+        _write(Property(name=self.name, held=True), "")
         return self
 
 
@@ -91,7 +91,6 @@ def broken(
         lines.append(f"  step defined at {where}")
     excess = found.excess
     fact = Property(
-        rank=-1,
         name=name,
         example=example,
         parameter=found.name,

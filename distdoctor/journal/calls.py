@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from distdoctor.journal.format import RecordKind
 from distdoctor.journal.histories import life_of
-from distdoctor.journal.reader import Header, JournalReader, Records
+from distdoctor.journal.reader import MESSAGE_TYPE, Header, JournalReader, Records
 from distdoctor.journal.texts import Tables
 from distdoctor.model.events import Event, State
 from distdoctor.model.operations import OPERATIONS, UNUSED
@@ -48,8 +48,8 @@ def take_apart(
         calls[name] = entered[name]
     calls["rank"] = header.rank
     collective = entered["ordinal"] > 0
-    calls["nodes"] = np.where(collective, entered["detail"], 0)
-    calls["tag"] = np.where(collective, 0, entered["detail"])
+    calls["nodes"] = np.where(collective, entered["nodes"], 0)
+    calls["tag"] = np.where(collective, 0, entered.view(MESSAGE_TYPE)["tag"])
     calls["thread"] = np.where(entered["thread"] == header.pid, 0, entered["thread"])
     calls["enter_ns"] = entered["time_ns"]
     calls["state"] = np.where(

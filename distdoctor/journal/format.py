@@ -27,7 +27,10 @@ from enum import IntEnum
 
 MAGIC = 0x31_4C_4E_4A_54_53_49_44  # "DISTJNL1"
 
-VERSION = 1
+VERSION = 2
+
+VERSIONS_READ = (1, 2)
+"""Version 1 told of a rank's life in another form; see `version_1`."""
 
 HEADER_BYTES = 4096
 
@@ -53,7 +56,7 @@ HEADER_FIELDS = (
 RECORD_FIELDS = (
     ("commit", "Q"),  # record number + 1; 0: being written
     ("time_ns", "Q"),  # monotonic clock
-    ("ordinal", "Q"),  # 1-based among this rank's collectives on the group
+    ("ordinal", "Q"),  # 1-based among this rank's collectives on the group; 0: P2P
     ("signature", "Q"),  # distdoctor.model.operations.signature; 0: not seen
     ("kind", "B"),  # Kind
     ("op", "B"),  # position in distdoctor.model.operations.OPERATIONS
@@ -65,11 +68,19 @@ RECORD_FIELDS = (
     ("site", "I"),  # string: file, line and function; of calls, those of callers too
     ("spec", "I"),  # string: see spec_text; for life, JSON
     ("peer", "i"),  # group rank of root or peer; -1: none
-    ("detail", "i"),  # point-to-point: the tag; collectives: see NODES_MODULO
+    ("nodes", "i"),  # of the autograd graph, see NODES_MODULO
 )
+"""Of a record that tells of a collective; those of other kinds have other names."""
+
+FIELDS_OF_OTHERS = {
+    "message": {"nodes": "tag"},
+    "note": {"ordinal": "size", "signature": "begin"},  # in the file of notes, in bytes
+    "batch": {"ordinal": "count", "flags": "ended"},
+}
+"""Names that fields have in records of messages, of `NOTE` and of `BATCH`."""
 
 NODES_MODULO = 1 << 31
-"""A collective's `detail` is how many nodes of the autograd graph its thread had made.
+"""`nodes` is how many nodes of the autograd graph the thread had made before the call.
 
 Two calls with more nodes between them have a forward pass between them. The count is
 kept modulo this number.
@@ -99,12 +110,12 @@ class RecordKind(IntEnum):
     BACKWARD_WAIT = 8  # autograd is done; a wait for what was issued in it may follow
     BACKWARD_WOKE = 9  # and is over
     THREAD_END = 10
-    LIFE = 11  # anything else; `spec` is JSON with a "what"
+    LIFE = 11  # anything else; `spec` is an event, see `event_text`
     REISSUE = 12  # refused, and made all the same, because nobody watches any more
-    BATCH = 13  # a DataLoader gave its `ordinal`-th batch, or (flags 1) ended after it
+    BATCH = 13  # a DataLoader gave its `count`-th batch, or `ended` after it
     HANDED = 20  # its handle was used in another way than to wait
     TOUCHED = 21  # it was not waited for, and (flags) what happened to its tensors
-    NOTE = 22  # an observation: `signature` and `ordinal` are its begin and its size
+    NOTE = 22  # an observation, which lies in the file of notes
 
 
 TOUCHED_BY_LINE, TOUCHED_BY_STEP = 1, 2

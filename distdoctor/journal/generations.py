@@ -8,7 +8,6 @@ next, and who has not come yet to that one may come.
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
@@ -25,7 +24,9 @@ from distdoctor.journal.format import (
     RECORD_FIELDS,
     RecordKind,
 )
+from distdoctor.journal.notes_reader import read_life
 from distdoctor.journal.reader import Header, JournalReader
+from distdoctor.model.events import Started
 
 _TIME = [name for name, _ in RECORD_FIELDS].index("time_ns")
 
@@ -143,8 +144,9 @@ def _has_joined(path: Path) -> bool:
     told = records["spec"][records["kind"] == RecordKind.LIFE]
     for number in np.unique(told).tolist():
         try:
-            if json.loads(box.string(number))["what"] == "started":
+            event, _ = read_life(box.string(number))
+            if isinstance(event, Started) and event.joined:
                 return True
-        except (ValueError, KeyError, TypeError):
+        except ValueError:
             continue
     return False

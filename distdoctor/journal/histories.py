@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.journal.format import TOUCHED_BY_STEP, RecordKind
-from distdoctor.journal.notes_reader import read_note
-from distdoctor.journal.reader import JournalReader, Records
+from distdoctor.journal.notes_reader import read_life, read_note
+from distdoctor.journal.reader import BATCH_TYPE, NOTE_TYPE, JournalReader, Records
 from distdoctor.journal.texts import Tables
 from distdoctor.model.events import (
     ADDRESS_FAULTS,
@@ -20,16 +19,12 @@ from distdoctor.model.events import (
     Batch,
     Event,
     Failure,
-    Left,
-    Misplaced,
     Place,
-    Quit,
-    Shortened,
+    Reduced,
     Started,
     ThreadEnded,
     Touched,
     Unreduced,
-    Wrapped,
 )
 from distdoctor.model.observations.collectives import Awaited, step_of, step_text
 
@@ -40,9 +35,6 @@ _TOLD = (
     RecordKind.TOUCHED,
     RecordKind.NOTE,
 )
-
-_DAMAGED = (ValueError, TypeError, KeyError, OverflowError, RecursionError)
-"""What reading a note can end in whose text is not what we have written."""
 
 
 def life_of(
@@ -64,6 +56,7 @@ def life_of(
         issued: Lines, by the numbers of calls whose tensors were touched too early.
     """
     history = _History(rank, tables)
+    batches, notes = records.view(BATCH_TYPE), records.view(NOTE_TYPE)
     told = np.isin(records["kind"], _TOLD)
     for position in np.flatnonzero(told):
         record, calls = records[position], int(calls_so_far[position])
@@ -73,7 +66,7 @@ def life_of(
             continue
         if record["kind"] == RecordKind.BATCH:
             place = tables.place(box.string(int(record["site"])))
-            history.batch(calls, record, place)
+            history.batch(calls, batches[position], place)
             continue
         if record["kind"] == RecordKind.TOUCHED:
             touched = Touched(
@@ -86,11 +79,11 @@ def life_of(
             continue
         place = tables.place(box.string(int(record["site"])))
         if record["kind"] == RecordKind.NOTE:
-            history.note(calls, record, box, place)
+            history.note(calls, notes[position], box, place)
             continue
         try:
-            history.add(calls, json.loads(box.string(int(record["spec"]))), place)
-        except _DAMAGED:
+            history.add(calls, box.string(int(record["spec"])), place)
+        except ValueError:
             box.torn += 1
     history.close(int(calls_so_far[-1]) if len(calls_so_far) else 0)
     return history.events
@@ -103,92 +96,51 @@ class _History:
     rank: int
     tables: Tables
     events: list[tuple[int, Event]] = field(default_factory=list)
-    _open: dict[object, int] = field(default_factory=dict)
+    _start: int | None = None
     _loaders: dict[Place | None, Event] = field(default_factory=dict)
     _unreduced: dict[object, tuple[int, Event]] = field(default_factory=dict)
 
-    def add(self, position: int, note: dict[str, Any], place: Place | None) -> None:
-        rank, what = self.rank, note["what"]
-        match what:
-            case "start":
-                size = int(note["world_size"])
-                start = Started(rank=rank, world_size=size, joined=False, place=place)
-                self._begin("start", position, start)
-            case "started":
-                self._complete(
-                    "start",
-                    joined=True,
-                    world_size=int(note["world_size"]),
-                    backend=str(note["backend"]),
-                    torch=str(note["torch"]),
-                    device=str(note["device"]),
-                )
-            case "address":
-                fault = str(note["fault"])
-                bad = BadAddress(
-                    rank=rank,
-                    fault=fault,
-                    address=str(note["address"]),
-                    given=str(note["given"]),
-                    mended=bool(note["mended"]),
-                    place=place,
-                )
-                if fault in ADDRESS_FAULTS:  # else of a later release
-                    self.events.append((position, bad))
-            case "wrap":
-                names = tuple(map(str, note["parameters"]))
-                wrap = Wrapped(
-                    rank=rank,
-                    how=note["how"],
-                    parameters=names,
-                    ranks=tuple(map(int, note.get("ranks", ()))),
-                    place=place,
-                )
-                self.events.append((position, wrap))
-            case "unreduced":
-                names = tuple(map(str, note["parameters"]))
-                self._unreduced[note["model"]] = (
-                    position,
-                    Unreduced(rank=rank, parameters=names, place=place),
-                )
-            case "reduced":
-                self._unreduced.pop(note["model"], None)
-            case "misplaced":
-                device, op = str(note["device"]), str(note["op"])
-                misplaced = Misplaced(rank=rank, device=device, op=op, place=place)
-                self.events.append((position, misplaced))
-            case "shortened":
-                length = int(note["length"])
-                shortened = Shortened(
-                    rank=rank,
-                    kept=int(note["kept"]),
-                    length=length if length >= 0 else None,
-                    place=place,
-                )
-                self.events.append((position, shortened))
-            case "fail":
-                self.events.append((position, self._failure(note)))
-            case "leave":
-                self.events.append((position, Left(rank=rank, place=place)))
-            case "quit":
-                how, status = str(note["how"]), int(note["status"])
-                asked = Quit(rank=rank, how=how, status=status, place=place)
-                self.events.append((position, asked))
+    def add(self, position: int, text: str, place: Place | None) -> None:
+        """Add what a text of the journal tells.
 
-    def _begin(self, key: object, position: int, event: Event) -> None:
-        self._open[key] = len(self.events)
-        self.events.append((position, event))
+        Raises:
+            ValueError: It tells no event.
+        """
+        event, site = read_life(text)
+        if event is None:  # of a later release
+            return
+        place = self.tables.place(site) if site else place
+        event = replace(event, rank=self.rank, place=place)
+        match event:
+            case Started(joined=True):
+                self._complete_start(event)
+            case Started():
+                self._start = len(self.events)
+                self.events.append((position, event))
+            case Unreduced():
+                self._unreduced[event.model] = (position, replace(event, model=0))
+            case Reduced():
+                self._unreduced.pop(event.model, None)
+            case BadAddress() if event.fault not in ADDRESS_FAULTS:
+                pass  # of a later release
+            case Failure(caught=Place() as caught):
+                known = replace(event, caught=self.tables.named(caught))
+                self.events.append((position, known))
+            case _:
+                self.events.append((position, event))
 
-    def _complete(self, key: object, **changes: Any) -> None:
-        if (index := self._open.pop(key, None)) is not None:
-            position, event = self.events[index]
-            self.events[index] = (position, replace(event, **changes))
+    def _complete_start(self, joined: Started) -> None:
+        """What is known once a rank has joined belongs to where it began to."""
+        if self._start is not None:
+            position, begun = self.events[self._start]
+            self.events[self._start] = (position, replace(joined, place=begun.place))
+            self._start = None
 
     def note(
         self, position: int, record: Any, box: JournalReader, place: Place | None
     ) -> None:
         """Add what a note tells."""
-        begin, size = int(record["signature"]), int(record["ordinal"])
+        begin, size = int(record["begin"]), int(record["size"])
         try:
             observation = read_note(box.path, begin, size)
         except (OSError, ValueError):
@@ -214,9 +166,9 @@ class _History:
 
     def batch(self, position: int, record: Any, place: Place | None) -> None:
         """Note a batch; only the last of each loader is kept."""
-        ended = bool(record["flags"])
+        ended = bool(record["ended"])
         event = Batch(
-            rank=self.rank, count=int(record["ordinal"]), ended=ended, place=place
+            rank=self.rank, count=int(record["count"]), ended=ended, place=place
         )
         self._loaders.pop(place, None)
         if ended:
@@ -229,15 +181,3 @@ class _History:
         self.events += self._unreduced.values()
         self.events.sort(key=lambda entry: entry[0])
         self.events += [(position, event) for event in self._loaders.values()]
-
-    def _failure(self, note: dict[str, Any]) -> Failure:
-        return Failure(
-            rank=self.rank,
-            error=str(note["error"]),
-            message=str(note["message"]),
-            place=self.tables.place(note["site"]),
-            fatal=bool(note["fatal"]),
-            caught=self.tables.place(str(note.get("caught", ""))),
-            secondary=bool(note["secondary"]),
-            spawned=int(note.get("spawned", -1)),
-        )

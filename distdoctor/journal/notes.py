@@ -1,6 +1,6 @@
 """Notes: what is too long for a record of the journal, in a file beside it.
 
-A note is an observation as JSON: its kind and its fields. The file grows only at its
+A note is an observation, in the form of `event_text`. The file grows only at its
 end, by one write for each note, so that notes stay whole when their writer is killed.
 Where a note lies, and how long it is, stands in a record of kind NOTE. They are read by
 `noted`; here, inside the job, only the standard library is used.
@@ -8,11 +8,10 @@ Where a note lies, and how long it is, stands in a record of kind NOTE. They are
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import fields
 from pathlib import Path
 
+from distdoctor.journal.event_text import event_text
 from distdoctor.model.events import Observation
 
 MOST_BYTES = 256 * 1024 * 1024
@@ -49,13 +48,7 @@ class NotesWriter:
             OSError: There is no space left, or too much was written.
             ValueError: A number is not finite.
         """
-        told = {
-            field.name: getattr(observation, field.name)
-            for field in fields(observation)
-            if field.name not in {"rank", "place"}
-        }
-        note = [type(observation).__name__, told]
-        data = json.dumps(note, separators=(",", ":"), allow_nan=False).encode()
+        data = event_text(observation).encode()
         begin, size = self._end, len(data)
         if begin + size > MOST_BYTES:
             raise OSError(f"more than {MOST_BYTES} bytes of notes")

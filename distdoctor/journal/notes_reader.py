@@ -1,16 +1,45 @@
-"""Reads notes; see `notes`."""
+"""Reads events that ranks told, from journals and from notes; see `event_text`."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
 from distdoctor.journal.notes import MOST_BYTES, notes_of
-from distdoctor.model.events import Observation
+from distdoctor.journal.version_1 import as_present
+from distdoctor.model.events import Life, Observation
 from distdoctor.model.observations import BY_NAME
+
+_LIFE: dict[str, type[Life]] = {kind.__name__: kind for kind in get_args(Life)}
+
+
+_DAMAGED = (KeyError, TypeError, AttributeError, RecursionError)
+"""What reading a text of version 1 can end in that is not what was written."""
+
+
+def read_life(text: str) -> tuple[Life | None, str]:
+    """The event of a rank's life that a string of its journal tells.
+
+    Returns:
+        The event, None if it is of a later release; and its line, where that is told
+        by the text itself and not by the record ("" otherwise).
+
+    Raises:
+        ValueError: It tells none.
+    """
+    site = ""
+    try:
+        told = _decoded(text.encode())
+        if isinstance(told, dict):
+            *told, site = as_present(told)
+        name, fields = msgspec.convert(told, tuple[str, dict[str, Any]])
+        kind = _LIFE.get(name)
+        return None if kind is None else msgspec.convert(fields, kind), site
+    except (*_DAMAGED, msgspec.MsgspecError) as error:
+        raise ValueError(str(error)) from error
 
 
 def read_note(journal: Path, begin: int, size: int) -> Observation | None:
@@ -28,7 +57,7 @@ def read_note(journal: Path, begin: int, size: int) -> Observation | None:
     try:
         name, fields = msgspec.convert(_decoded(data), tuple[str, dict[str, Any]])
         kind = BY_NAME.get(name)
-        return None if kind is None else msgspec.convert({"rank": -1, **fields}, kind)
+        return None if kind is None else msgspec.convert(fields, kind)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(str(error)) from error
 

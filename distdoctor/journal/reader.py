@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from distdoctor.errors import JournalUnreadable
 from distdoctor.journal.format import (
+    FIELDS_OF_OTHERS,
     HEADER,
     HEADER_BYTES,
     HEADER_FIELDS,
@@ -19,11 +20,24 @@ from distdoctor.journal.format import (
     RECORD_BYTES,
     RECORD_FIELDS,
     VERSION,
+    VERSIONS_READ,
     offset_of,
 )
 
-RECORD_TYPE = np.dtype([(name, f"<{code}") for name, code in RECORD_FIELDS])
+_FIELDS = [(name, f"<{code}") for name, code in RECORD_FIELDS]
+
+RECORD_TYPE = np.dtype(_FIELDS)
 """A record as the reader sees it; the writer packs the same bytes with `struct`."""
+
+_OTHERS = {
+    name: np.dtype([(others.get(field, field), code) for field, code in _FIELDS])
+    for name, others in FIELDS_OF_OTHERS.items()
+}
+
+MESSAGE_TYPE, NOTE_TYPE, BATCH_TYPE = (
+    _OTHERS[name] for name in ("message", "note", "batch")
+)
+"""Records of other kinds than calls of collectives: `records.view(NOTE_TYPE)`."""
 
 Records = NDArray[Any]
 """An array of `RECORD_TYPE`."""
@@ -92,10 +106,10 @@ class JournalReader:
         header = self.header()
         if header.magic != MAGIC:
             raise JournalUnreadable(f"{path} is not a journal of distdoctor")
-        if header.version != VERSION:
+        if header.version not in VERSIONS_READ:
             raise JournalUnreadable(
                 f"{path} has format version {header.version}; this release reads "
-                f"version {VERSION}: use the release that wrote it"
+                f"version {VERSION} and older ones: use the release that wrote it"
             )
         ring = HEADER_BYTES + header.strings_bytes
         if not 1 <= header.capacity <= _MOST_RECORDS or ring > 1 << 40:

@@ -20,6 +20,7 @@ from distdoctor.journal.format import (
     RECORD_BYTES,
     STRINGS_BYTES,
     VERSION,
+    RecordKind,
     offset_of,
 )
 from distdoctor.journal.layout import journal_name
@@ -117,7 +118,7 @@ class JournalWriter:
             site: int = 0,
             spec: int = 0,
             peer: int = -1,
-            detail: int = 0,
+            nodes: int = 0,
         ) -> None:
             n = number()
             at = ring + (n % capacity) * RECORD_BYTES
@@ -125,12 +126,34 @@ class JournalWriter:
                 area,
                 at,
                 *(0, clock(), ordinal, signature, kind, op, reduce_op, flags),
-                *(thread, call, group, site, spec, peer, detail),
+                *(thread, call, group, site, spec, peer, nodes),
             )
             words[at >> 3] = n + 1
             words[head] = n + 1
 
         return put
+
+    def note(self, thread: int, begin: int, size: int, site: int) -> None:
+        """Write where an observation lies in the file of notes.
+
+        Args:
+            thread: The operating system's number of the thread that saw it.
+            begin: In bytes, from the start of the file.
+            size: In bytes.
+            site: Number of the text of its line.
+        """
+        self.put(RecordKind.NOTE, thread, ordinal=size, signature=begin, site=site)
+
+    def batch(self, thread: int, count: int, ended: bool, site: int) -> None:
+        """Write how many batches a pass over a DataLoader has given.
+
+        Args:
+            thread: The operating system's number of the thread that asked.
+            count: Batches so far.
+            ended: There are no more.
+            site: Number of the text of the line that asked.
+        """
+        self.put(RecordKind.BATCH, thread, ordinal=count, flags=int(ended), site=site)
 
     def intern(self, text: str) -> int:
         """Number of a string; 0 once the area for strings is full."""

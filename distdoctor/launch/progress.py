@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from distdoctor.errors import JournalUnreadable
+from distdoctor.journal.event_text import kind_of
 from distdoctor.journal.format import RecordKind
 from distdoctor.journal.packed_texts import members_of
 from distdoctor.journal.reader import JournalReader
@@ -79,10 +80,8 @@ class RankProgress:
                 continue
             thread.kind = kind
             if kind == RecordKind.LIFE:
-                what = self.reader.string(spec)
-                self.left = '"what": "leave"' in what or (
-                    self.left and '"what": "start' not in what
-                )
+                told = kind_of(self.reader.string(spec))
+                self.left = told == "Left" or (self.left and told != "Started")
             if kind in {RecordKind.ENTER, RecordKind.REFUSE, RecordKind.WAIT}:
                 thread.group, thread.ordinal = self.reader.string(group), ordinal
             if kind == RecordKind.ENTER and ordinal:

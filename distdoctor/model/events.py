@@ -107,7 +107,7 @@ class Call:
 class Started:
     """The rank joined (or tried to join) a job: `init_process_group` was called."""
 
-    rank: int
+    rank: int = -1
     world_size: int
     joined: bool = True
     backend: str = ""
@@ -120,7 +120,7 @@ class Started:
 class BadAddress:
     """The rank was to meet the others where that cannot work, or could not."""
 
-    rank: int
+    rank: int = -1
     fault: str  # a key of ADDRESS_FAULTS
     address: str  # "localhost:12355"; of a network interface, its name
     given: str = ""  # where the launcher had sent it instead
@@ -142,7 +142,7 @@ ADDRESS_FAULTS = {
 class Wrapped:
     """The rank wrapped a model for data parallelism."""
 
-    rank: int
+    rank: int = -1
     how: str  # "ddp" or "fsdp"
     parameters: tuple[str, ...] = ()  # qualified names, in order of registration
     ranks: tuple[int, ...] = ()  # that share the model; none: all, or nobody knows
@@ -153,8 +153,21 @@ class Wrapped:
 class Unreduced:
     """A backward pass ended, and DDP waits for gradients that did not come."""
 
-    rank: int
+    rank: int = -1
     parameters: tuple[str, ...]  # those without a gradient, as in `Wrapped`
+    model: int = 0  # number among the wrapped ones; told by a rank, 0 in a run
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduced:
+    """DDP got what it waited for after all; takes back an `Unreduced` of the model.
+
+    It is told by a rank and never part of a run.
+    """
+
+    rank: int = -1
+    model: int = 0
     place: Place | None = None
 
 
@@ -162,7 +175,7 @@ class Unreduced:
 class Misplaced:
     """A communication operation was called on a tensor without memory, in vain."""
 
-    rank: int
+    rank: int = -1
     device: str = "meta"
     op: str = ""  # name of the function users call
     place: Place | None = None
@@ -185,7 +198,7 @@ class Shortened:
     distdoctor did that, on all ranks alike.
     """
 
-    rank: int
+    rank: int = -1
     kept: int  # batches that a pass gives from now on
     length: int | None = None  # that it would have given; None: nobody knows
     place: Place | None = None
@@ -195,7 +208,7 @@ class Shortened:
 class Failure:
     """An exception left the rank's own code."""
 
-    rank: int
+    rank: int = -1
     error: str  # "KeyError"
     message: str = ""
     place: Place | None = None  # innermost line of the user's source
@@ -209,7 +222,7 @@ class Failure:
 class Left:
     """The rank called `destroy_process_group` for the whole world."""
 
-    rank: int
+    rank: int = -1
     place: Place | None = None
 
 
@@ -217,7 +230,7 @@ class Left:
 class Quit:
     """The rank's own code asked its process to end; `sys.exit` may yet be caught."""
 
-    rank: int
+    rank: int = -1
     how: str  # "sys.exit", "exit", "os._exit"
     status: int  # as the shell counts; that of a text is 1
     place: Place | None = None
@@ -292,9 +305,23 @@ class Observation:
     is False.
     """
 
-    rank: int
+    rank: int = -1  # filled in where it is read
     place: Place | None = None
 
+
+Life: TypeAlias = (
+    Started
+    | BadAddress
+    | Wrapped
+    | Unreduced
+    | Reduced
+    | Misplaced
+    | Shortened
+    | Failure
+    | Left
+    | Quit
+)
+"""What a rank tells of its life, beside calls and observations."""
 
 Event: TypeAlias = (
     Call

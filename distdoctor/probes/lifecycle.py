@@ -1,4 +1,4 @@
-"""Sees how a rank lives: it joins, leaves, makes groups, wraps models, reads data.
+"""Sees how a rank joins a job and leaves it.
 
 There is no public hook for these, so functions are replaced wherever torch's own
 modules hold them.
@@ -6,91 +6,37 @@ modules hold them.
 
 from __future__ import annotations
 
-import functools
-import importlib
-import inspect
 import multiprocessing
 import os
 from collections.abc import Callable
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from distdoctor.journal.environment import SIMULATION_VARIABLE
-from distdoctor.probes import conditions_registry
-from distdoctor.probes.boot import reporting
+from distdoctor.model.events import Left, Started
+from distdoctor.probes import registry
 from distdoctor.probes.call_sites import call_site
-from distdoctor.probes.checkpoints import checkpoint_io
-from distdoctor.probes.data import numbered_names, samples
-from distdoctor.probes.data.epoch_shortening import EpochShortening, of_environment
-from distdoctor.probes.data.loaders import watch_loaders
-from distdoctor.probes.gradients import clip_hooks
+from distdoctor.probes.collectives import interception
+from distdoctor.probes.data import loaders
 from distdoctor.probes.groups.backends import backend_of
 from distdoctor.probes.harmless import excuse_while, harmless
-from distdoctor.probes.optimizer_step import optimizers
 from distdoctor.probes.patching import replace_everywhere
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.readability import is_transforming
 from distdoctor.probes.recorder import RECORDER, blinded
 from distdoctor.probes.rendezvous import own_ports, setup_calls
-from distdoctor.probes.replicas import ddp_reducers, registrations, weight_fingerprints
 
-if TYPE_CHECKING:
-    from distdoctor.probes.collectives.interception import Collectives
-
-_MOST_NAMES = 500
-
-_TELLS_REDUCE_OPS = (2, 10)  # the release of torch from which on a kernel can read them
-
-_installed: list[Any] = []
 _watched: list[None] = []
 _left_job: list[int] = []
 """How many ranks the job had that this process has left."""
 
-_shortening: list[EpochShortening | None] = [None]
-
 
 def install() -> None:
-    """Right after `import torch`: only what is cheap."""
-    if not dist.is_available():
-        return
+    """Right after `import torch`: go around what begins and ends a job."""
     excuse_while(is_transforming)
-    if _is_simulated():
-        from distdoctor.probes.collectives import fake_backend
-
-        fake_backend.install()
-    else:
-        harmless(own_ports.install)()
-    harmless(samples.install)()  # before the user's program makes a dataset
-    harmless(optimizers.watch)()  # they may be made before the rank joins
-    harmless(weight_fingerprints.install)()
-    harmless(numbered_names.watch)()
-    harmless(checkpoint_io.install)()
-    harmless(clip_hooks.install)()  # user's files import the functions by name
-    if not _is_simulated():
-        conditions_registry.install()
-    harmless(_watch_steps)()  # also of ranks that never join, and train for themselves
     replace_everywhere(dist.init_process_group, _init_process_group)
     replace_everywhere(dist.destroy_process_group, _destroy_process_group)
-    replace_everywhere(dist.new_group, setup_calls.new_group)
-    replace_everywhere(dist.batch_isend_irecv, _batch_isend_irecv)
-    # torch.multiprocessing.spawn is also a function of that name.
-    torch_spawn = importlib.import_module("torch.multiprocessing.spawn")
-    wrapped = torch_spawn._wrap
-
-    @functools.wraps(wrapped)
-    def _wrap(fn: Callable[..., Any], *args: Any) -> Any:
-        RECORDER.spawned = args[0] if args and isinstance(args[0], int) else -1
-        return wrapped(functools.partial(reporting, fn), *args)
-
-    torch_spawn._wrap = _wrap  # type: ignore[attr-defined]
-
-
-def _is_simulated() -> bool:
-    """Whether this process plays a rank of a job without the others."""
-    return SIMULATION_VARIABLE in os.environ
 
 
 # --- joining and leaving ---
@@ -130,11 +76,11 @@ def _joining(
     )
     if rank >= 0:
         if _begins_anew(rank, size):
-            RECORDER.turn(RECORDER.folder, rank, size, again=True)
+            RECORDER.begin_run(RECORDER.folder, rank, size, again=True)
         writer = RECORDER.open(rank, max(size, 0))
         if writer is not None and writer.rank < 0:
             writer.become(rank, max(size, 0))
-    RECORDER.note("start", call_site(4), world_size=size)
+    RECORDER.tell(Started(world_size=size, joined=False), call_site(4))
     own_ports.joining(named)
     known = 0 <= rank < size
     return tuple(range(size)) if known else (), setup_calls.address_of(named)
@@ -170,58 +116,24 @@ def _joined() -> None:
     if writer is None:
         return
     if first:
-        RECORDER.note("start", call_site(4), world_size=size)
+        RECORDER.tell(Started(world_size=size, joined=False), call_site(4))
     if not _watched:
         writer.become(rank, size)
         _watched.append(None)
-        _watch()
-    if _installed:
-        _installed[0].forget_groups()
+        registry.joined()
+    if (collectives := interception.installed()) is not None:
+        collectives.forget_groups()
     else:
         blinded("communication", RuntimeError("no call of this process can be seen"))
-    if _shortening[0] is not None:
-        _shortening[0].joined()
-    RECORDER.note(
-        "started",
+    if (shortening := loaders.shortening()) is not None:
+        shortening.joined()
+    told = Started(
         world_size=size,
-        backend=backend_of(),
-        torch=torch.__version__,
+        backend=str(backend_of()),
+        torch=str(torch.__version__),
         device="cuda" if torch.cuda.is_available() else "cpu",
     )
-
-
-def _watch() -> None:
-    """At the first `init_process_group`: all that costs something."""
-    training = [] if _is_simulated() else [_watch_training, conditions_registry.joined]
-    for watch in (
-        _watch_communication,
-        setup_calls.watch_stores,
-        _watch_ddp,
-        _watch_loaders,
-        *training,
-    ):
-        harmless(watch)()
-
-
-def _watch_communication() -> None:
-    from distdoctor.probes.collectives import reduce_ops
-    from distdoctor.probes.collectives.waits import watch_waits
-
-    collectives = _collectives()
-    _installed.extend([collectives, watch_waits(collectives)])
-    RECORDER.on_turn.append(collectives.turn)
-    if tuple(map(int, torch.__version__.split(".")[:2])) < _TELLS_REDUCE_OPS:
-        reduce_ops.watch()
-
-
-def _collectives() -> Collectives:
-    if _is_simulated():
-        from distdoctor.probes.collectives.fake_backend import SimulatedCollectives
-
-        return SimulatedCollectives()
-    from distdoctor.probes.collectives.interception import Collectives
-
-    return Collectives()
+    RECORDER.tell(told)
 
 
 def _destroy_process_group(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -236,122 +148,10 @@ def _destroy_process_group(made: Callable[..., Any], *args: Any, **kwargs: Any) 
 @harmless
 def _leaving() -> None:
     RECORDER.finish()
-    RECORDER.note("leave", call_site(4))
+    RECORDER.tell(Left(), call_site(4))
     _left_job[:] = [dist.get_world_size()]
-    if _installed:
-        _installed[0].forget_groups()
+    if (collectives := interception.installed()) is not None:
+        collectives.forget_groups()
 
 
-def _batch_isend_irecv(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Its calls are one exchange: in NCCL their order among them does not count."""
-    thread = RECORDER.thread()
-    RECORDER.batching.add(thread)
-    try:
-        return made(*args, **kwargs)
-    finally:
-        RECORDER.batching.discard(thread)
-
-
-# --- models, data, steps ---
-
-
-def _watch_ddp() -> None:
-    ddp = torch.nn.parallel.DistributedDataParallel
-    made = ddp.__init__
-
-    @functools.wraps(made)
-    def initialise(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
-        ranks = _sharing(made, (self, module, *args), kwargs)
-        _wrapping("ddp", module, ranks)
-        made(self, module, *args, **kwargs)
-        ddp_reducers.watch(self)
-        weight_fingerprints.wrapped(self, ranks or ())
-        optimizers.wrapped(self)
-
-    ddp.__init__ = initialise  # type: ignore[method-assign]
-    ddp_reducers.install()
-
-
-def watch_fsdp(module: ModuleType) -> None:
-    """Right after `import torch.distributed.fsdp`."""
-    made = getattr(module, "fully_shard", None)
-    if made is None:
-        return
-
-    @functools.wraps(made)
-    def fully_shard(wrapped: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(wrapped, torch.nn.Module):
-            _wrapping("fsdp", wrapped, _sharing(made, (wrapped, *args), kwargs))
-        return made(wrapped, *args, **kwargs)
-
-    for name in ("state", "with_fsdp_mark"):  # attributes users reach through it
-        if hasattr(made, name):
-            setattr(fully_shard, name, getattr(made, name))
-    module.fully_shard = fully_shard  # type: ignore[attr-defined]
-
-
-@harmless
-def _wrapping(how: str, module: torch.nn.Module, ranks: tuple[int, ...] | None) -> None:
-    conditions_registry.wrapped(module)
-    names = [
-        name
-        for name, parameter in module.named_parameters()
-        if how == "fsdp" or parameter.requires_grad
-    ][:_MOST_NAMES]
-    if how == "ddp":
-        registrations.tell(module, names)
-    RECORDER.note(
-        "wrap",
-        call_site(4),
-        how=how,
-        parameters=names,
-        ranks=ranks or (),
-    )
-
-
-@harmless
-def _sharing(
-    made: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[int, ...]:
-    """The ranks that a model is wrapped for, by its group or mesh; empty: all are."""
-    given = inspect.signature(made).bind(*args, **kwargs).arguments
-    mesh = given.get("device_mesh") or given.get("mesh")
-    if mesh is not None:
-        ranks = tuple(sorted(mesh.mesh.flatten().tolist()))
-    else:
-        group = given.get("process_group") or dist.group.WORLD
-        ranks = tuple(dist.get_process_group_ranks(group))
-    return () if ranks == tuple(range(dist.get_world_size())) else ranks
-
-
-def _watch_loaders() -> None:
-    if _is_simulated() or not _installed:
-        _shortening[:] = [None]
-    else:
-        world, met = dist.get_world_size, _installed[0].met
-        _shortening[:] = [of_environment(world, met, torch.is_grad_enabled)]
-    watch_loaders(_shortening[0])
-
-
-@harmless
-def _watch_training() -> None:
-    from distdoctor.probes.optimizer_step import step_wiring
-
-    step_wiring.install()
-    RECORDER.on_turn.append(step_wiring.turn)
-
-
-def _watch_steps() -> None:
-    def stepped(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        _step(optimizer)
-
-    register_optimizer_step_post_hook(stepped)
-
-
-@harmless
-def _step(optimizer: Any) -> None:
-    if RECORDER.writer is not None:
-        RECORDER.writer.step()
-        conditions_registry.stepped(optimizer)
-    if _shortening[0] is not None:
-        _shortening[0].stepped()
+PROBE = Probe(install=install)

@@ -9,7 +9,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -23,11 +22,11 @@ from distdoctor.journal.environment import (
 from distdoctor.journal.format import RecordKind
 from distdoctor.journal.layout import EXITS_FILE, LOSSES_FILE, SUBSTITUTES_FILE
 from distdoctor.journal.writer import JournalWriter
-from distdoctor.probes import call_sites, harmless
+from distdoctor.probes import call_sites, harmless, registry
 
 if TYPE_CHECKING:
     from distdoctor.journal.notes import NotesWriter
-    from distdoctor.model.events import Observation
+    from distdoctor.model.events import Life, Observation
 
 _SMALL_BYTES = 256 * 1024  # a process without a rank only tells how it failed
 
@@ -59,8 +58,6 @@ class Recorder:
             mostly its rank; -1: it was not spawned so.
         calls: How many calls were written; to be changed under `lock`.
         blind: Whether a call went by uncounted; no further ones are written then.
-        on_turn: What is called when this process begins to play in another run.
-        on_end: What is called when nothing is to be seen any more.
         child_of: The process of a rank that forked this one; 0: this is no such child.
         batching: Threads that are inside `batch_isend_irecv`.
     """
@@ -74,8 +71,6 @@ class Recorder:
         self._calls_freed = 0
         self.child_of = 0
         self.blind = False
-        self.on_turn: list[Callable[[], None]] = []
-        self.on_end: list[Callable[[], object]] = []
         self.lock = threading.Lock()
         self._local = threading.local()
         self._notes: NotesWriter | None = None
@@ -102,7 +97,7 @@ class Recorder:
             self._offer_stacks()
         return self.writer
 
-    def turn(
+    def begin_run(
         self, folder: Path, rank: int, world_size: int, *, again: bool = False
     ) -> None:
         """Begin to play in another run, with another journal.
@@ -124,8 +119,7 @@ class Recorder:
         self.calls, self._calls_freed, self.spawned, self.blind = 0, 0, -1, False
         self._failed, self._told = None, False
         self._substituted.clear()
-        for forget in self.on_turn:
-            forget()
+        registry.reset()
         self.open(rank, world_size, part=8 if again else 1)
 
     def finish(self) -> None:
@@ -138,8 +132,7 @@ class Recorder:
         done so when the group is freed, or when Python ends, would wait forever.
         """
         if self.writer is not None:
-            for tell in self.on_end:
-                harmless.harmless(tell)()
+            registry.flush()
             if self.calls != self._calls_freed:
                 self._calls_freed = self.calls
                 _sleep(_FREED_S)
@@ -191,16 +184,22 @@ class Recorder:
             raise MemoryError("the journal has no room to name another group")
         return number
 
-    def note(self, what: str, site: str = "", /, **details: object) -> None:
-        """Write an event of the process's life."""
+    def tell(self, event: Life, site: str = "") -> None:
+        """Write an event of the process's life.
+
+        It goes into the journal itself, which needs no space that is not there yet.
+
+        Args:
+            event: Its rank and place are filled in where it is read.
+            site: The line of the user's source; see `call_sites`.
+        """
         if self.writer is None:
             return
-        text = json.dumps({"what": what, **details})
+        from distdoctor.journal.event_text import event_text
+
+        number = self.intern(event_text(event))
         self.writer.put(
-            RecordKind.LIFE,
-            self.thread(),
-            spec=self.intern(text),
-            site=self.intern(site),
+            RecordKind.LIFE, self.thread(), spec=number, site=self.intern(site)
         )
 
     def observe(self, observation: Observation, site: str = "") -> None:
@@ -222,9 +221,7 @@ class Recorder:
 
                 self._notes = NotesWriter(self.writer.path)
             begin, size = self._notes.add(observation)
-        self.writer.put(
-            RecordKind.NOTE, self.thread(), signature=begin, ordinal=size, site=number
-        )
+        self.writer.note(self.thread(), begin, size, number)
 
     def failure(
         self,
@@ -251,16 +248,18 @@ class Recorder:
             )
         if fatal:
             self._failed = error
-        self.note(
-            "fail",
+        from distdoctor.journal.event_text import place_in
+        from distdoctor.model.events import Failure
+
+        told = Failure(
             error=type(error).__name__,
             message=str(error)[:500],
-            site=call_sites.error_site(traceback),
             fatal=fatal,
-            caught=caught,
+            caught=place_in(caught),
             spawned=self.spawned,
             secondary=call_sites.is_peers_fault(error, traceback),
         )
+        self.tell(told, call_sites.error_site(traceback))
 
     def exit_of(self, pid: int, status: int) -> None:
         """Write how a child of this process ended; negative: minus the signal."""

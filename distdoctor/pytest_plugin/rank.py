@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from distdoctor.journal.environment import FOLDER_VARIABLE
+from distdoctor.model.events import Left
 from distdoctor.probes import NEEDLE
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
@@ -114,7 +115,7 @@ class _Rank:
             if len(order.ranks) > 1:
                 _leave()
             elif not failed:
-                harmless(RECORDER.note)("leave")
+                harmless(RECORDER.tell)(Left())
             # A rank that failed keeps its group: its end would be news to the others.
             harmless(RECORDER.close)()
         self._wire.send(("over", failed))
@@ -130,7 +131,7 @@ class _Rank:
         for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
             os.environ[name] = str(wanted.ranks)
         if order.folder is not None:
-            harmless(RECORDER.turn)(order.folder, rank, wanted.ranks)
+            harmless(RECORDER.begin_run)(order.folder, rank, wanted.ranks)
         else:
             RECORDER.close()
 

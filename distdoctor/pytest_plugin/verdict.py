@@ -10,6 +10,7 @@ from pathlib import Path
 
 from distdoctor.errors import DistdoctorError, JournalUnreadable
 from distdoctor.journal.assembly import assemble
+from distdoctor.journal.event_text import kind_of
 from distdoctor.journal.format import RecordKind
 from distdoctor.journal.layout import EXITS_FILE
 from distdoctor.journal.reader import JournalReader
@@ -19,7 +20,7 @@ from distdoctor.pytest_plugin.outcome import Outcome
 from distdoctor.report.schema import FindingData
 
 _JOINING = {int(kind) for kind in (RecordKind.LIFE, RecordKind.ENTER, RecordKind.WOKE)}
-_COMING_AND_GOING = {"start", "started", "leave"}
+_COMING_AND_GOING = {"Started", "Left"}
 
 
 def judge_now(vigil: Watchdog) -> Judgement:
@@ -98,7 +99,7 @@ def _is_uneventful(folder: Path) -> bool:
             kinds = set(records["kind"].tolist())
             made = records["kind"] == RecordKind.ENTER
             life = records["spec"][records["kind"] == RecordKind.LIFE].tolist()
-            notes = (json.loads(reader.string(number))["what"] for number in life)
+            notes = (kind_of(reader.string(number)) for number in life)
             if (
                 kinds <= _JOINING
                 and made.sum() <= 1

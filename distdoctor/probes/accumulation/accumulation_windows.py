@@ -27,9 +27,9 @@ from distdoctor.probes.accumulation.backward_passes import (
 )
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.data.samples import SAMPLES
-from distdoctor.probes.harmless import harmless
 from distdoctor.probes.optimizer_step import call_hooks, optimizers
 from distdoctor.probes.optimizer_step.call_hooks import CALL_HOOKS
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
 _MOST = 2_000  # windows that differ from the one before
@@ -56,9 +56,9 @@ class Windows:
     """What this process accumulates."""
 
     def __init__(self) -> None:
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """This process plays in another run from now on."""
         self._open = _Open([], [])
         self._batch = (-1, 0)  # the last that backward ran on: its pass, its number
@@ -228,7 +228,6 @@ class Windows:
             where, version = state_of(gradient)
             changes = version - self._seen[1] if where == self._seen[0] else -1
         window = Window(
-            rank=-1,
             reads=tuple(this.reads),
             batches=tuple(this.batches),
             end=end,
@@ -259,4 +258,6 @@ def install() -> None:
     call_hooks.tell(CALL_HOOKS.cleared, WINDOWS.cleared)
     call_hooks.tell(CALL_HOOKS.tried, WINDOWS.tried)
     call_hooks.tell(CALL_HOOKS.scaled, WINDOWS.scaled)
-    RECORDER.on_end.append(harmless(WINDOWS.flush))
+
+
+PROBE = Probe(install=install, flush=WINDOWS.flush, reset=WINDOWS.reset)

@@ -29,6 +29,7 @@ from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.fingerprints import sampled
 from distdoctor.probes.optimizer_step import call_hooks, optimizers
 from distdoctor.probes.optimizer_step.call_hooks import CALL_HOOKS
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
 _MOST_OPTIMIZERS = 4
@@ -46,9 +47,9 @@ class Weighing:
     """What this process accumulates, by optimizer."""
 
     def __init__(self) -> None:
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """This process plays in another run from now on."""
         self._accounts: dict[int, Account] = {}
         self._pass: BackwardPass | None = None
@@ -189,7 +190,6 @@ class Weighing:
             used *= float(scaler._scale)
         constants = {constant for one in passes for constant in one.constants}
         return Weighed(
-            rank=-1,
             optimizer=account.known.number,
             window=account.windows + 1,
             batches=batches,
@@ -235,3 +235,6 @@ def install() -> None:
     """At the first `init_process_group`."""
     call_hooks.tell(CALL_HOOKS.cleared, WEIGHING.cleared)
     call_hooks.tell(CALL_HOOKS.scaled, WEIGHING.scaled)
+
+
+PROBE = Probe(install=install, reset=WEIGHING.reset)

@@ -14,6 +14,7 @@ from distdoctor.model.observations.amp import LoweredBackward, StaleCast
 from distdoctor.probes.call_sites import OWN, call_site, frame_above, is_users
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.optimizer_step import backward_hooks, optimizers
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
 _TORCH = torch.__file__.rpartition("__init__")[0]
@@ -62,7 +63,7 @@ class Lowering:
         if site not in self.lines:
             self.lines.add(site)
             dtype = str(torch.get_autocast_dtype(kind)).removeprefix("torch.")
-            told = LoweredBackward(rank=-1, device=kind, dtype=dtype)
+            told = LoweredBackward(device=kind, dtype=dtype)
             RECORDER.observe(told, site)
         if not self.told:
             self._look(args[0][0], site)
@@ -81,7 +82,7 @@ class Lowering:
         if stale:
             self.told = True
             names = tuple(optimizers.names_of(stale))
-            told = StaleCast(rank=-1, passes=self.passes, names=names)
+            told = StaleCast(passes=self.passes, names=names)
             RECORDER.observe(told, site)
             return
         self.casts = [(node, tensor, tensor._version) for node, tensor in now]
@@ -138,7 +139,10 @@ def install() -> None:
     backward_hooks.watch(begin=begin)
 
 
-def turn() -> None:
+def reset() -> None:
     """Forget all: the process begins to play in another run."""
     global _lowering
     _lowering = Lowering()
+
+
+PROBE = Probe(install=install, reset=reset)

@@ -14,6 +14,7 @@ from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.checkpoints.checkpoint_contents import is_optimizer, number_of
 from distdoctor.probes.gpu_emulation.replacement import replace
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
 _LONGEST_INTERVAL = 1_000_000  # steps
@@ -33,7 +34,6 @@ def install() -> None:
     replace(GradScaler, "__init__", _make)
     for name in ("state_dict", "__getstate__"):
         replace(GradScaler, name, _keep)
-    RECORDER.on_turn.append(_told.clear)
 
 
 def scale_of(scaler: Any) -> float:
@@ -99,7 +99,7 @@ def _keep(made: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any
 @harmless
 def _tell() -> None:
     _told.append(True)
-    RECORDER.observe(Kept(rank=-1), call_site(3))
+    RECORDER.observe(Kept(), call_site(3))
 
 
 def _holds(thing: Any, scale: float, left: list[int], depth: int) -> bool:
@@ -124,3 +124,6 @@ def _holds(thing: Any, scale: float, left: list[int], depth: int) -> bool:
             if not name.startswith("_")
         )
     return False
+
+
+PROBE = Probe(install=install, reset=_told.clear)

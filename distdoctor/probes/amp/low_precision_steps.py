@@ -15,6 +15,7 @@ from distdoctor.model.observations.amp import HalfStep
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.optimizer_step import optimizers
 from distdoctor.probes.optimizer_step.optimizers import HALVES, Optimizer
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
 _MOST = 32  # parameters that are looked at
@@ -101,7 +102,6 @@ def stepped(optimizer: torch.optim.Optimizer, known: Optimizer) -> None:
     rates, epsilons = _settings(known, "lr"), _settings(known, "eps")
     RECORDER.observe(
         HalfStep(
-            rank=-1,
             optimizer=known.number,
             step=known.steps,
             dtype=str(chosen[0].dtype).removeprefix("torch."),
@@ -125,7 +125,7 @@ def stepped(optimizer: torch.optim.Optimizer, known: Optimizer) -> None:
     )
 
 
-def turn() -> None:
+def reset() -> None:
     """Forget all: the process begins to play in another run."""
     global _before
     _before = None
@@ -288,3 +288,6 @@ def _are_held_elsewhere(known: Optimizer, before: _Before) -> bool:
         for other in optimizers.every()
         if other is not known
     )
+
+
+PROBE = Probe(reset=reset)

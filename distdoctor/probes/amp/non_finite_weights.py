@@ -17,6 +17,7 @@ from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.fingerprints.sampled import is_finite
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.optimizer_step.optimizers import Optimizer
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
 _MOST_NAMES = 20
@@ -119,7 +120,6 @@ def _tell(known: Optimizer, names: list[str], *, weights: bool) -> None:
     line = None if weights else search.loss
     RECORDER.observe(
         NotFinite(
-            rank=-1,
             optimizer=known.number,
             step=known.steps - weights,
             finite=known.finite,
@@ -134,7 +134,10 @@ def _tell(known: Optimizer, names: list[str], *, weights: bool) -> None:
     )
 
 
-def turn() -> None:
+def reset() -> None:
     """Forget all: the process begins to play in another run."""
     global _search
     _search = _Search()
+
+
+PROBE = Probe(reset=reset)

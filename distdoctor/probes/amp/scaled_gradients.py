@@ -37,6 +37,7 @@ from distdoctor.probes.gradients.clip_hooks import Clipping
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.optimizer_step import call_hooks, optimizers, step_protocol
 from distdoctor.probes.optimizer_step.call_hooks import CALL_HOOKS
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
 _MOST_NOTES = 64  # of each kind
@@ -88,9 +89,9 @@ class Scalings:
     """What this process does with scaled gradients."""
 
     def __init__(self) -> None:
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """This process plays in another run from now on."""
         self._scalers: WeakSet[Any] = WeakSet()
         self._notes: dict[type, int] = {}
@@ -119,7 +120,7 @@ class Scalings:
             return
         self._scalers.add(scaler)
         kind = type(scaler).__name__
-        told = Scaling(rank=-1, kind=kind, scale=float(scaler._init_scale))
+        told = Scaling(kind=kind, scale=float(scaler._init_scale))
         self._observe(told, call_site(3))
 
     def asked(self, scale: float) -> None:
@@ -132,7 +133,7 @@ class Scalings:
         site = call_site(3)
         if site and site not in self._lines:
             self._lines.add(site)
-            self._observe(ScaleRead(rank=-1), site)
+            self._observe(ScaleRead(), site)
 
     def refused(self, scaler: Any, optimizer: Any, method: str, message: str) -> None:
         """A GradScaler has raised."""
@@ -144,7 +145,6 @@ class Scalings:
             if optimizer is None or one is optimizer:
                 self._observe(
                     Refused(
-                        rank=-1,
                         optimizer=number,
                         method=method,
                         why=why,
@@ -190,7 +190,6 @@ class Scalings:
         self._told.add(key)
         self._observe(
             Limited(
-                rank=-1,
                 optimizer=known.number,
                 how=clip.how,
                 limit=clip.limit,
@@ -222,7 +221,6 @@ class Scalings:
         if math.isfinite(norm) and math.isfinite(largest):
             self._observe(
                 Handed(
-                    rank=-1,
                     optimizer=number,
                     norm=norm,
                     largest=largest,
@@ -276,3 +274,6 @@ def install() -> None:
         return scale
 
     replace(torch.amp.GradScaler, "get_scale", get_scale)
+
+
+PROBE = Probe(install=install, reset=SCALINGS.reset)

@@ -24,9 +24,9 @@ class ScaledLosses:
     """
 
     def __init__(self) -> None:
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """This process plays in another run from now on."""
         self._results: list[weakref.ref[Tensor]] = []
         self._given: list[weakref.ref[Tensor]] = []  # what a scaler multiplied

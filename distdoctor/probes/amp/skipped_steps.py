@@ -16,9 +16,9 @@ from distdoctor.model.observations.amp import Overflow, Stride
 from distdoctor.probes.amp import non_finite_weights
 from distdoctor.probes.amp.grad_scalers import scale_of
 from distdoctor.probes.call_sites import call_site
-from distdoctor.probes.harmless import harmless
 from distdoctor.probes.optimizer_step import call_hooks, optimizers
 from distdoctor.probes.optimizer_step.call_hooks import CALL_HOOKS
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
 _MOST = 2_000
@@ -45,9 +45,9 @@ class Rounds:
     """The rounds of this process."""
 
     def __init__(self) -> None:
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """This process plays in another run from now on."""
         self.now = 0
         self.stepped = self._before = 0  # steps of any optimizer
@@ -66,7 +66,7 @@ class Rounds:
     def infinite(self, site: str) -> None:
         """It is not."""
         self._settle()
-        self._pending = Overflow(rank=-1, round=self.now + 1, loss=True), site
+        self._pending = Overflow(round=self.now + 1, loss=True), site
 
     def passed(self, _reduced: bool, local: bool) -> None:
         """Backward has run; its gradients are averaged, unless they are `local`."""
@@ -120,7 +120,6 @@ class Rounds:
         self._pending = None
         RECORDER.observe(
             Overflow(
-                rank=-1,
                 optimizer=known.number,
                 round=self.now,
                 scale=scale_of(scaler),
@@ -148,7 +147,6 @@ class Rounds:
             return
         self._strides += 1
         told = Stride(
-            rank=-1,
             optimizer=course.number,
             kind=course.kind,
             first=course.first,
@@ -181,4 +179,6 @@ def install() -> None:
     call_hooks.tell(CALL_HOOKS.trying, ROUNDS.trying)
     call_hooks.tell(CALL_HOOKS.tried, ROUNDS.tried)
     register_optimizer_step_pre_hook(ROUNDS.count)
-    RECORDER.on_end.append(harmless(ROUNDS.flush))
+
+
+PROBE = Probe(install=install, flush=ROUNDS.flush, reset=ROUNDS.reset)

@@ -22,6 +22,7 @@ from distdoctor.probes.checkpoints.checkpoint_contents import Contents, disk_of,
 from distdoctor.probes.comparison.file_backup import KEEPER
 from distdoctor.probes.gpu_emulation.replacement import replace
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
 _MOST_FILES = 10_000
@@ -42,11 +43,9 @@ def install() -> None:
         for able in (os.supports_dir_fd, os.supports_follow_symlinks):
             if made in able:
                 able.add(getattr(os, name))
-    restored_state.install()
-    grad_scalers.install()
 
 
-def watch_safetensors(module: ModuleType) -> None:
+def _watch_safetensors(module: ModuleType) -> None:
     """Right after `import safetensors.torch`."""
     replace(module, "save_file", _save)
     replace(module, "load_file", _load)
@@ -99,7 +98,7 @@ def _storing(began: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     _, file = _written_whole(args, kwargs)
     if file and RECORDER.writer is not None and _count < _MOST_FILES:
         RECORDER.observe(
-            Storing(rank=-1, file=file, disk=disk_of(file), began_ns=began),
+            Storing(file=file, disk=disk_of(file), began_ns=began),
             call_site(1),
         )
 
@@ -123,7 +122,6 @@ def _stored(began: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     contents = Contents(thing, printed=True)
     RECORDER.observe(
         Stored(
-            rank=-1,
             file=file,
             disk=disk_of(file),
             began_ns=began,
@@ -150,7 +148,6 @@ def _opened(
     ended = time.monotonic_ns()
     RECORDER.observe(
         Opened(
-            rank=-1,
             file=file,
             disk=disk_of(file),
             began_ns=began,
@@ -174,6 +171,7 @@ def _moved(source: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     _written.discard(source)
     _written.add(file)
     ended = time.monotonic_ns()
-    RECORDER.observe(
-        Moved(rank=-1, source=source, file=file, ended_ns=ended), call_site(1)
-    )
+    RECORDER.observe(Moved(source=source, file=file, ended_ns=ended), call_site(1))
+
+
+PROBE = Probe(install=install, imports={"safetensors.torch": _watch_safetensors})

@@ -17,6 +17,7 @@ from typing import Any
 from distdoctor.model.observations.checkpoints import ReadBack, Written
 from distdoctor.probes.call_sites import frame_above, is_users, text_of
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
 _MOST_PATHS = 500
@@ -52,9 +53,9 @@ class Files:
     """Files of this process."""
 
     def __init__(self) -> None:
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """This process plays in another run from now on."""
         self._written: dict[str, int] = {}
         self._read: dict[str, int] = {}
@@ -114,12 +115,10 @@ class Files:
             return
         known[name] = times + 1
         if known is self._written:
-            told: Any = Written(
-                rank=-1, path=name, times=times + 1, locked=self._locked
-            )
+            told: Any = Written(path=name, times=times + 1, locked=self._locked)
         else:
             waited = self._slept or self._locked
-            told = ReadBack(rank=-1, path=name, waited=waited)
+            told = ReadBack(path=name, waited=waited)
         RECORDER.observe(told, site)
 
 
@@ -133,10 +132,9 @@ FILES = Files()
 _noted = harmless(Files.opening)
 
 
-def watch_files() -> None:
+def install() -> None:
     """Right after `import torch`: data are often made before a rank joins."""
     sys.addaudithook(FILES.heard)
-    RECORDER.on_turn.append(FILES.forget)
 
 
 def _site() -> str | None:
@@ -152,3 +150,6 @@ def _site() -> str | None:
             site = text_of(code.co_filename, frame.f_lineno, code.co_qualname)
         frame = frame.f_back
     return site or None
+
+
+PROBE = Probe(install=install, reset=FILES.reset)

@@ -30,6 +30,7 @@ from distdoctor.probes.checkpoints.checkpoint_contents import number_of, place_o
 from distdoctor.probes.fingerprints import exact
 from distdoctor.probes.gpu_emulation.replacement import replace
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.replicas import state_matching
 
@@ -148,7 +149,7 @@ def _around(what: str, numbers: _Numbers) -> Callable[..., Any]:
 def _tell(what: str, thing: Any, numbers: _Numbers) -> None:
     _course.restored()
     kind = type(thing).__name__
-    given = Given(rank=-1, what=what, kind=kind, number=numbers.of(thing))
+    given = Given(what=what, kind=kind, number=numbers.of(thing))
     _observe(given)
 
 
@@ -184,7 +185,6 @@ def _tell_model(model: nn.Module, state: Mapping[str, Any], result: Any) -> None
         prefix, lacking, explained = state_matching.explain(lacked, others)
     _observe(
         Given(
-            rank=-1,
             what="model",
             kind=type(model).__name__,
             number=_modules.of(model),
@@ -216,7 +216,7 @@ def _note_scheduler(scheduler: Any) -> None:
     _born[scheduler] = _course.leg + _course.stepped
     number = _schedulers.of(scheduler)
     kind = type(scheduler).__name__
-    _observe(Scheduled(rank=-1, kind=kind, number=number))
+    _observe(Scheduled(kind=kind, number=number))
 
 
 def _made_scaler(
@@ -242,9 +242,7 @@ def _set_epoch(made: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -
 def _told_epoch(sampler: Any) -> None:
     if sampler.shuffle and isinstance(sampler.epoch, int):
         length = len(sampler.dataset)
-        _observe(
-            Shuffled(rank=-1, epoch=sampler.epoch, seed=sampler.seed, length=length)
-        )
+        _observe(Shuffled(epoch=sampler.epoch, seed=sampler.seed, length=length))
 
 
 # --- steps ---
@@ -263,7 +261,7 @@ def _tell_step(optimizer: Optimizer) -> None:
     rng = exact.of_tensor(torch.get_rng_state())
     if _course.draws:
         _course.draws = False
-        _observe(Reached(rank=-1, rng=rng))
+        _observe(Reached(rng=rng))
     if _legs.get(optimizer, -1) == _course.leg:
         return
     if not _course.stepped:
@@ -276,7 +274,6 @@ def _tell_step(optimizer: Optimizer) -> None:
     group = optimizer.param_groups[0] if optimizer.param_groups else {}
     _observe(
         Continued(
-            rank=-1,
             kind=type(optimizer).__name__,
             number=_optimizers.of(optimizer),
             filled=bool(optimizer.state),
@@ -325,3 +322,6 @@ def _observe(observation: Any) -> None:
     _course.notes += 1
     if _course.notes <= _MOST_NOTES:
         RECORDER.observe(observation, call_site(1))
+
+
+PROBE = Probe(install=install)

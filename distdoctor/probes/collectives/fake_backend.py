@@ -36,8 +36,10 @@ from distdoctor.model.operations import REDUCE_OPS, Operation
 from distdoctor.probes.call_sites import layered_site
 from distdoctor.probes.collectives import reduce_ops
 from distdoctor.probes.collectives.interception import Collectives
+from distdoctor.probes.collectives.interception import install as install_kernels
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.patching import replace_everywhere
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
 _COMMON = {
@@ -395,6 +397,10 @@ def _complete_work() -> None:
     dist.Work._source_rank = source_rank  # type: ignore[method-assign, assignment]
 
 
+def _joined() -> None:
+    install_kernels(SimulatedCollectives)
+
+
 def _watch_ddp() -> None:
     """Average gradients by a hook: the reducer's own way reads the empty future."""
     made = DistributedDataParallel.__init__
@@ -426,3 +432,6 @@ def _average(group: Any, bucket: Any) -> Any:
     future: torch.futures.Future[Sequence[torch.Tensor]] = torch.futures.Future()
     future.set_result(buffer)
     return future
+
+
+PROBE = Probe(install=install, joined=_joined)

@@ -24,6 +24,7 @@ from torch.library import Library
 from distdoctor.journal.format import NODES_MODULO, RecordKind
 from distdoctor.journal.layout import CHILDREN_FILE
 from distdoctor.journal.packed_texts import OFTEN, group_text
+from distdoctor.model.events import Misplaced
 from distdoctor.model.layers import LAYER_SHIFT
 from distdoctor.model.operations import (
     ASYNCHRONOUS,
@@ -38,9 +39,10 @@ from distdoctor.model.operations import (
 )
 from distdoctor.probes.call_sites import call_site, layered_way
 from distdoctor.probes.collectives import reduce_ops
-from distdoctor.probes.collectives.board import Board, NoBoard, board_of
+from distdoctor.probes.collectives.board import board_of
 from distdoctor.probes.collectives.loop_names import TURNS
 from distdoctor.probes.collectives.parking import park
+from distdoctor.probes.collectives.pending_calls import PendingCall, UsedGroup
 from distdoctor.probes.collectives.tensor_specs import (
     Key,
     describe,
@@ -59,6 +61,7 @@ from distdoctor.probes.harmless import harmless, lost
 from distdoctor.probes.metrics.evaluations import METRICS
 from distdoctor.probes.metrics.printed_figures import FIGURES
 from distdoctor.probes.metrics.small_values import MOST_VALUES
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER, blinded
 
 _BACKEND_SELECT = torch._C.DispatchKey.BackendSelect
@@ -82,34 +85,6 @@ _MOST_UNPOLLED = 16
 _MOST_IN_VAIN = 100
 
 
-class _Group:
-    """One process group, as this process uses it."""
-
-    __slots__ = ("board", "number", "ordinal", "polled")
-
-    def __init__(self, number: int, board: Board | NoBoard, polled: bool) -> None:
-        self.number = number  # of its text in the journal
-        self.ordinal = 0  # collectives so far
-        self.board = board
-        # To ask NCCL whether a call is complete breaks the capture of a CUDA graph.
-        self.polled = polled
-
-
-class PendingCall:
-    """A call whose end is not known yet."""
-
-    __slots__ = ("asynchronous", "call", "group", "ordinal", "polled", "watched")
-
-    def __init__(self, call: int, group: _Group, ordinal: int, flags: int) -> None:
-        self.call = call
-        # What it reads, if a line of the user's own is given a handle for it.
-        self.watched: tuple[torch.Tensor, ...] | None = None
-        self.group = group.number
-        self.ordinal = ordinal
-        self.asynchronous = bool(flags & ASYNCHRONOUS)
-        self.polled = group.polled
-
-
 class Collectives:
     """The kernels and what they remember; one per process.
 
@@ -126,7 +101,7 @@ class Collectives:
         self.inside: dict[int, list[PendingCall]] = {}
         self.by_pointer: OrderedDict[int, PendingCall] = OrderedDict()
         self.handles = Handles()
-        self._groups: dict[str, _Group | None] = {}
+        self._groups: dict[str, UsedGroup | None] = {}
         self._seen: dict[tuple[str, tuple[int, ...]], int] = {}
         self._specs: dict[Key, tuple[int, int, int]] = {}
         self._tasks: dict[int, int] = {}  # thread -> autograd task with a bracket
@@ -152,15 +127,15 @@ class Collectives:
         self._specs.clear()  # their numbers are of a journal that may be another now
         self.works.clear()
         self.by_pointer.clear()
-        self.handles.forget()
+        self.handles.reset()
 
-    def turn(self) -> None:
+    def reset(self) -> None:
         """Another run begins: no group was ever seen in it."""
         self.forget_groups()
         self._seen.clear()
         self._tasks.clear()
         self._failing = self._in_vain = 0
-        TURNS.forget()
+        TURNS.reset()
 
     def met(self) -> int:
         """How many collectives this process has done on the world."""
@@ -220,7 +195,7 @@ class Collectives:
             and self._in_vain < _MOST_IN_VAIN
         ):
             self._in_vain += 1
-            RECORDER.note("misplaced", call_site(4), device="meta", op=operation.name)
+            RECORDER.tell(Misplaced(op=operation.name), call_site(4))
 
     def _in_child(self, operation: Operation, group: Any) -> None:
         """Note the first call of a process that a rank has forked."""
@@ -393,7 +368,7 @@ class Collectives:
 
     # --- what is worked out once ---
 
-    def _meet(self, group: Any, name: str) -> _Group | None:
+    def _meet(self, group: Any, name: str) -> UsedGroup | None:
         """What to remember of a group; None if its calls are not to be written."""
         if group.size() < 2 or RECORDER.blind:
             return None
@@ -413,7 +388,7 @@ class Collectives:
         number = RECORDER.number_of_group(text)
         me = group.rank(), dist.get_rank(), dist.get_world_size()
         board = board_of(RECORDER.folder, shared, group.size(), *me)
-        return _Group(number, board, polled)
+        return UsedGroup(number, board, polled)
 
     def _spec(self, key: Key, point_to_point: bool) -> tuple[int, int, int]:
         """Signature, number of the text, and floating-point elements of a call."""
@@ -455,3 +430,24 @@ class Collectives:
                 RECORDER.writer.put(RecordKind.BACKWARD_WOKE, thread, call)
 
         queue(before)
+
+
+_installed: list[Collectives] = []
+
+
+def installed() -> Collectives | None:
+    """The kernels of this process; None: no call of it can be seen."""
+    return _installed[0] if _installed else None
+
+
+def install(kernels: type[Collectives] = Collectives) -> None:
+    """Put the kernels in place."""
+    _installed.append(kernels())
+
+
+def _reset() -> None:
+    for collectives in _installed:
+        collectives.reset()
+
+
+PROBE = Probe(install=install, reset=_reset)

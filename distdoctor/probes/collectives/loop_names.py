@@ -49,9 +49,9 @@ class Turns:
     """What is known of the lines that call."""
 
     def __init__(self) -> None:
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """The process begins to play in another run."""
         self._left: dict[str, int] = {}  # by site, calls that may be told
         self._lines = 0
@@ -103,7 +103,6 @@ class Turns:
         if not names:
             return None
         told = Turn(
-            rank=-1,
             variables=tuple(names),
             names=tuple(names.values()),
             ordinal=ordinal,

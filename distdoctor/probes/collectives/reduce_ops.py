@@ -13,10 +13,12 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from distdoctor.model.operations import UNKNOWN_REDUCE_OP
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.probe import Probe
 
 _METHODS = (
     *("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter"),
@@ -36,9 +38,14 @@ def read(boxed: Any) -> int:
     return number
 
 
-def watch() -> None:
-    """From now on, remember what Python's calls ask for: this torch hides it."""
+_TELLS = (2, 10)  # the release of torch from which on a kernel can read them
+
+
+def install() -> None:
+    """Where this torch hides them, remember what Python's calls ask for."""
     global _hidden
+    if tuple(map(int, torch.__version__.split(".")[:2])) >= _TELLS:
+        return
     _hidden = True
     for name in _METHODS:
         made = getattr(dist.ProcessGroup, name, None)
@@ -64,3 +71,6 @@ def _remember(arguments: list[Any]) -> None:
         op = getattr(argument, "reduceOp", argument)
         if isinstance(op, dist.ReduceOp):
             _asked.number = int(op.op)  # type: ignore[attr-defined]
+
+
+PROBE = Probe(install=install)

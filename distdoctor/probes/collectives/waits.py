@@ -17,9 +17,12 @@ import torch.distributed as dist
 from torch.library import Library
 
 from distdoctor.journal.format import RecordKind
-from distdoctor.probes.collectives.interception import Collectives, PendingCall
+from distdoctor.probes.collectives import interception
+from distdoctor.probes.collectives.interception import Collectives
+from distdoctor.probes.collectives.pending_calls import PendingCall
 from distdoctor.probes.collectives.work_handles import watch_uses
 from distdoctor.probes.harmless import harmless, lost
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
 _BACKEND_SELECT = torch._C.DispatchKey.BackendSelect
@@ -42,12 +45,17 @@ def _put(kind: int, pending: PendingCall) -> None:
         lost("waiting", error)
 
 
-def watch_waits(collectives: Collectives) -> Library:
-    """From now on, write when a thread starts and ends to wait.
+_libraries: list[Library] = []
+"""They must be kept: their kernels go with them."""
 
-    Returns:
-        The library of the kernel; it must be kept.
-    """
+
+def install() -> None:
+    """From now on, write when a thread starts and ends to wait."""
+    if (collectives := interception.installed()) is not None:
+        _libraries.append(_watch_waits(collectives))
+
+
+def _watch_waits(collectives: Collectives) -> Library:
     works, handles = collectives.works, collectives.handles
     used = harmless(handles.used)
     watch_uses(handles)
@@ -141,3 +149,6 @@ def _watch_inside(collectives: Collectives, owner: Any, name: str) -> None:
         return result
 
     setattr(owner, name, issuing)
+
+
+PROBE = Probe(install=install)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,12 +20,10 @@ from distdoctor.model.observations.collectives import Awaited
 from distdoctor.probes import patching
 from distdoctor.probes.call_sites import call_site, frame_above, is_users
 from distdoctor.probes.collectives.call_paths import Way, site, texts, way_here
+from distdoctor.probes.collectives.pending_calls import PendingCall
 from distdoctor.probes.gpu_emulation import nccl_refusals
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
-
-if TYPE_CHECKING:
-    from distdoctor.probes.collectives.interception import PendingCall
 
 _PASSED_THROUGH = frozenset(
     {
@@ -114,7 +112,7 @@ class Handles:
         handles[number] = Handle(weakref.ref(work, dropped), pending, thread)
         self._fresh[thread] = work
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """The groups are gone, and their handles with them."""
         self.open.clear()
         self._fresh.clear()
@@ -145,7 +143,7 @@ class Handles:
             return
         if len(self._told) < _MOST_PAIRS:
             self._told.add((issued, waited))
-            told = Awaited(rank=-1, issued=texts(issued), waited=texts(waited))
+            told = Awaited(issued=texts(issued), waited=texts(waited))
             RECORDER.observe(told, site(issued))
 
     def stepping(self, optimizer: torch.optim.Optimizer) -> None:

@@ -29,6 +29,7 @@ from distdoctor.probes.checkpoints.checkpoint_contents import number_of
 from distdoctor.probes.collectives.parking import park
 from distdoctor.probes.fingerprints import exact
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.replicas import trained_models
 from distdoctor.probes.rng.stream_states import states
@@ -134,7 +135,6 @@ class Trace:
         told = joint if self._told > _MOST_PRINTS else joint | told
         groups = optimizer.param_groups
         traced = Traced(
-            rank=-1,
             step=self._step + 1,
             names=tuple(told),
             prints=tuple(told.values()),
@@ -225,7 +225,7 @@ def _printed(state: Mapping[str, Any]) -> Iterable[int]:
 TRACE = Trace()
 
 
-def watch() -> None:
+def install() -> None:
     """When the rank joins, where two runs are to be compared."""
     TRACE.begin()
 
@@ -241,3 +241,6 @@ def watch() -> None:
     register_module_forward_pre_hook(entering)
     register_module_forward_hook(leaving, always_call=True)
     register_optimizer_step_pre_hook(stepping)
+
+
+PROBE = Probe(install=install)

@@ -23,6 +23,7 @@ from typing import Any
 
 from distdoctor.journal.environment import FOLDER_VARIABLE, KEEP_VARIABLE
 from distdoctor.journal.layout import KEPT_FILE
+from distdoctor.probes.probe import Probe
 
 _ELSEWHERE = ("/dev/", "/proc/", "/sys/")  # no files
 
@@ -213,3 +214,6 @@ def keep_files() -> None:
     if folder:
         KEEPER.begin(folder)
         sys.addaudithook(KEEPER.heard)
+
+
+PROBE = Probe(install=keep_files)

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.probe import Probe
 
 _born: dict[int, tuple[weakref.ref[Any], str]] = {}  # by address: not all have a hash
 
@@ -65,3 +66,6 @@ def _forget(address: int, gone: weakref.ref[Any]) -> None:
     known = _born.get(address)
     if known is not None and known[0] is gone:
         del _born[address]
+
+
+PROBE = Probe(install=install)

@@ -24,6 +24,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from distdoctor.journal.environment import BUDGET_VARIABLE
+from distdoctor.model.events import Shortened
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.data.agreement import Agreement, Begun
 from distdoctor.probes.data.early_ends import may_end_early
@@ -321,8 +322,7 @@ class EpochShortening:
             this.end = max(given, this.length - this.skipped)
 
     def _note(self, this: _Pass, kept: int) -> None:
-        length = -1 if this.length is None else this.length
-        RECORDER.note("shortened", this.site, length=length, kept=kept)
+        RECORDER.tell(Shortened(kept=kept, length=this.length), this.site)
         RATES.shortened()
 
 

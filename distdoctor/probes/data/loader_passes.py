@@ -93,7 +93,6 @@ class LoaderSource:
         self.samplers = [weakref.ref(one) for one in samplers]
         split = [vars(one).get("num_replicas") for one in samplers]
         self.part = Read(
-            rank=-1,
             loader=number,
             view=datasets.of(views[0]),
             dataset=datasets.of(bottom),
@@ -221,7 +220,7 @@ class PassReading:
         self._batch, self._given = 1, 0
         self._capped = False
         self._next, self._told_s = _FIRST_PART, time.monotonic()
-        self.part = Read(rank=-1)
+        self.part = Read()
 
     @property
     def given(self) -> int:

@@ -6,15 +6,35 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from torch.utils.data import DataLoader, dataloader
 
-from distdoctor.journal.format import RecordKind
-from distdoctor.probes.boot import seen
+from distdoctor.probes import registry
 from distdoctor.probes.call_sites import call_site
+from distdoctor.probes.collectives import interception
 from distdoctor.probes.data import samples
-from distdoctor.probes.data.epoch_shortening import EpochShortening
+from distdoctor.probes.data.epoch_shortening import EpochShortening, of_environment
+from distdoctor.probes.failures.uncaught import seen
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
+
+_shortening: list[EpochShortening | None] = [None]
+
+
+def shortening() -> EpochShortening | None:
+    """What ends passes before their time; None: nothing does."""
+    return _shortening[0]
+
+
+def install() -> None:
+    """At the first `init_process_group`."""
+    collectives = interception.installed()
+    if not registry.is_simulated() and collectives is not None:
+        world, met = dist.get_world_size, collectives.met
+        _shortening[:] = [of_environment(world, met, torch.is_grad_enabled)]
+    watch_loaders(_shortening[0])
 
 
 def watch_loaders(shortening: EpochShortening | None) -> None:
@@ -92,10 +112,9 @@ def _watch_lengths(shortening: EpochShortening) -> None:
 @harmless
 def _batch(iterator: Any, ended: bool) -> None:
     if RECORDER.writer is not None:
-        RECORDER.writer.put(
-            RecordKind.BATCH,
-            RECORDER.thread(),
-            ordinal=iterator._num_yielded,
-            flags=int(ended),
-            site=RECORDER.intern(call_site(4)),
-        )
+        site = RECORDER.intern(call_site(4))
+        count = iterator._num_yielded
+        RECORDER.writer.batch(RECORDER.thread(), count, ended, site)
+
+
+PROBE = Probe(install=install, flush=samples.SAMPLES.flush)

@@ -16,6 +16,7 @@ from distdoctor.probes.call_sites import call_site, frame_above
 from distdoctor.probes.data import sample_fingerprints
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.optimizer_step import optimizers
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.replicas import trained_models
 
@@ -56,7 +57,7 @@ def watch(step: int) -> None:
     _look.begin(step)
 
 
-def turn() -> None:
+def reset() -> None:
     """Forget all: the process begins to play in another run."""
     _look.end()
 
@@ -68,7 +69,7 @@ def _called(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
     found = id(module) in look.wanted
     if found and torch.is_grad_enabled() and module.training:
         print_ = sample_fingerprints.of_whole([*args, *_named()])
-        told = Fed(rank=-1, step=look.step, inputs=print_ or 0)
+        told = Fed(step=look.step, inputs=print_ or 0)
         RECORDER.observe(told, call_site(3))
     if found or look.calls >= _MOST_CALLS:
         look.end()
@@ -79,3 +80,6 @@ def _named() -> list[Any]:
     frame = frame_above(3)
     named = None if frame is None else frame.f_locals.get("kwargs")
     return list(named.values()) if isinstance(named, dict) else []
+
+
+PROBE = Probe(reset=reset)

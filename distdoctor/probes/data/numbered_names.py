@@ -21,6 +21,7 @@ from distdoctor.probes.fingerprints.sampled import is_capturing
 from distdoctor.probes.frame_variables import variables
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.optimizer_step import backward_hooks
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.replicas import trained_models
 
@@ -57,9 +58,9 @@ class Numberings:
     """What this process numbers."""
 
     def __init__(self) -> None:
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """The process begins to play in another run."""
         self._passes = 0
         self._told: set[tuple[str, int, bool]] = set()
@@ -118,7 +119,6 @@ def _numbered(name: str, found: dict[Any, Any], sizes: set[int]) -> Numbered | N
     by_name = sorted(order)
     examples = [word for word in by_name if word.isprintable() and word][:_FIRST]
     return Numbered(
-        rank=-1,
         name=name,
         size=len(pairs),
         keys=exact.of_value(by_name),
@@ -231,12 +231,9 @@ def _stored(value: object) -> dict[Any, Any] | None:
 NUMBERINGS = Numberings()
 
 
-def watch() -> None:
-    """When the rank joins a job."""
-    if not _watched:
-        _watched.append(True)
-        backward_hooks.watch(begin=NUMBERINGS.begin)
-        RECORDER.on_turn.append(NUMBERINGS.forget)
+def install() -> None:
+    """Right after `import torch`: names are numbered before a rank joins."""
+    backward_hooks.watch(begin=NUMBERINGS.begin)
 
 
-_watched: list[bool] = []
+PROBE = Probe(install=install, reset=NUMBERINGS.reset)

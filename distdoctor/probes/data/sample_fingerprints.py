@@ -214,7 +214,6 @@ def held_by(dataset: object, length: int, number: int) -> Held | None:
     if not names:
         return None
     return Held(
-        rank=-1,
         number=number,
         length=length,
         names=tuple(names),

@@ -20,7 +20,6 @@ from torch.utils.data import DataLoader, DistributedSampler, dataloader
 
 from distdoctor.model.observations.data import SET_EPOCH, Made
 from distdoctor.probes.call_sites import call_site
-from distdoctor.probes.data import creation_sites
 from distdoctor.probes.data.epoch_shortening import LEFT_OUT
 from distdoctor.probes.data.loader_passes import (
     Allowance,
@@ -32,7 +31,7 @@ from distdoctor.probes.harmless import harmless
 from distdoctor.probes.memory.memory_growth import MEMORY_GROWTH
 from distdoctor.probes.metrics.evaluations import METRICS
 from distdoctor.probes.metrics.half_precision_sums import TALLIES
-from distdoctor.probes.metrics.printed_figures import FIGURES
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
 MOST_PASSES = 5_000
@@ -47,9 +46,9 @@ class Samples:
     """What this process knows of its passes."""
 
     def __init__(self) -> None:
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """The process begins to play in another run."""
         self._datasets, self._optimizers = Numbers(), Numbers()
         self._sources: weakref.WeakKeyDictionary[Any, LoaderSource]
@@ -77,7 +76,7 @@ class Samples:
         if reading is not None:
             reading.source = source
 
-    def reset(self, iterator: Any) -> None:
+    def begin_anew(self, iterator: Any) -> None:
         """An iterator whose workers stay is about to begin another pass."""
         self._leave(iterator.__dict__.pop(_READING, None))
 
@@ -212,7 +211,7 @@ class Samples:
             site, role, kind = birth
             if site and birth not in self._made:
                 number = self._made[birth] = len(self._made) + 1
-                made = Made(rank=-1, number=number, role=role, kind=kind)
+                made = Made(number=number, role=role, kind=kind)
                 RECORDER.observe(made, site)
             if site:
                 numbers.append(self._made[birth])
@@ -224,7 +223,6 @@ SAMPLES = Samples()
 
 def install() -> None:
     """Right after `import torch`: what happens before passes can be told."""
-    creation_sites.install()
     told = SAMPLES.told_epoch
     _replace(DistributedSampler, "set_epoch", lambda made: _telling(made, told))
     _replace(Optimizer, "load_state_dict", _loading)
@@ -243,10 +241,7 @@ def watch() -> None:
         _watched.append(True)
         stepped = harmless(SAMPLES.stepped)
         register_optimizer_step_post_hook(lambda optimizer, *_: stepped(optimizer))
-        RECORDER.on_turn += [SAMPLES.forget, METRICS.forget, FIGURES.forget]
-        RECORDER.on_turn.append(TALLIES.forget)
         METRICS.watch()
-        RECORDER.on_end.append(harmless(SAMPLES.flush))
 
 
 _watched: list[bool] = []
@@ -279,7 +274,7 @@ def _next_index(made: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _reset(made: Callable[..., Any]) -> Callable[..., Any]:
-    left = harmless(SAMPLES.reset)
+    left = harmless(SAMPLES.begin_anew)
 
     def reset(self: Any, loader: Any, first_iter: bool = False) -> Any:
         if not first_iter:
@@ -313,3 +308,6 @@ def _loading(made: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return load_state_dict
+
+
+PROBE = Probe(install=install, reset=SAMPLES.reset)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from distdoctor.model.observations.environment import Delayed
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
 _FILE = Path("/proc/self/schedstat")
@@ -24,13 +25,18 @@ class Delays:
     """Samples since the rank joined."""
 
     def __init__(self) -> None:
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """This process plays in another run from now on."""
         self._samples: list[tuple[int, int]] = []
         self._spacing_ns = _SPACING_NS
         self._next_ns = 0
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether the rank has joined, on a system that tells its delays."""
+        return bool(self._samples)
 
     def stepped(self) -> None:
         """An optimizer made a step."""
@@ -52,18 +58,20 @@ class Delays:
         """At the end, and at moments before it."""
         self.look()
         at_ms, delay_ms = zip(*self._samples, strict=True)
-        RECORDER.observe(Delayed(rank=-1, at_ms=at_ms, delay_ms=delay_ms))
+        RECORDER.observe(Delayed(at_ms=at_ms, delay_ms=delay_ms))
 
 
 DELAYS = Delays()
 
 
-def watch() -> None:
-    """When the rank joins."""
+def _joined() -> None:
     if _FILE.exists():  # Linux
         DELAYS.look()
-        RECORDER.on_end.append(DELAYS.tell)
-        RECORDER.on_turn.append(DELAYS.forget)
+
+
+def _flush() -> None:
+    if DELAYS.is_looking:
+        DELAYS.tell()
 
 
 def _delay_ns() -> int:
@@ -73,3 +81,8 @@ def _delay_ns() -> int:
     """
     with _FILE.open() as file:
         return int(file.read().split()[1])
+
+
+PROBE = Probe(
+    joined=_joined, stepped=lambda _: DELAYS.stepped(), flush=_flush, reset=DELAYS.reset
+)

@@ -1,23 +1,20 @@
-"""Sees the settings of a rank: its arguments, its optimizers', switches of torch."""
+"""Sees the settings of a rank: its arguments, and those of its optimizers."""
 
 from __future__ import annotations
 
 import functools
-import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.harmless import harmless
-from distdoctor.probes.import_hooks import AroundImports
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import ModuleType
 
     from distdoctor.model.events import Observation
-    from distdoctor.probes.import_hooks import Load
 
 _MOST_ARGUMENTS = 300
 _MOST_GROUPS = 64
@@ -30,19 +27,6 @@ _early: list[tuple[Observation, str]] = []
 _MOST_EARLY = 64
 
 # --- arguments ---
-
-
-def watch_arguments() -> None:
-    """Before the program's first line: see what argparse reads."""
-    if (module := sys.modules.get("argparse")) is not None:
-        _argparse(module)
-    else:
-        AroundImports({"argparse": _after_loading})
-
-
-def _after_loading(load: Load, module: ModuleType) -> None:
-    load(module)
-    harmless(_argparse)(module)
 
 
 def _argparse(module: Any) -> None:
@@ -68,7 +52,7 @@ def _read(result: Any) -> None:
     items = sorted(read.items())[:_MOST_ARGUMENTS]
     names = tuple(name for name, _ in items)
     values = tuple(_text(value) for _, value in items)
-    _note(Arguments(rank=-1, names=names, values=values), site)
+    note(Arguments(names=names, values=values), site)
 
 
 def _text(value: object) -> str:
@@ -80,7 +64,8 @@ def _text(value: object) -> str:
     return f"<{type(value).__name__}>"
 
 
-def _note(observation: Observation, site: str) -> None:
+def note(observation: Observation, site: str) -> None:
+    """Write an observation, or keep it until the process has a rank."""
     if RECORDER.writer is not None:
         RECORDER.observe(observation, site)
     elif len(_early) < _MOST_EARLY:
@@ -91,38 +76,7 @@ def tell_early() -> None:
     """Write what came before the process had a rank."""
     early, _early[:] = list(_early), []
     for told in early:
-        _note(*told)
-
-
-# --- switches of torch ---
-
-
-def watch_flags(torch: Any) -> None:
-    """Right after `import torch`: see who sets what decides about repeatability."""
-    kind = vars(type(torch.backends.cudnn))
-    for name in ("benchmark", "deterministic"):
-        prop = kind[name]
-        prop.setter = _noting(prop.setter, f"cudnn.{name}")
-    made = torch.use_deterministic_algorithms
-    torch.use_deterministic_algorithms = _noting(made, "deterministic")
-
-
-def _noting(made: Any, name: str) -> Any:
-    @functools.wraps(made)
-    def setter(value: Any, *args: Any, **kwargs: Any) -> Any:
-        result = made(value, *args, **kwargs)
-        _set(name, value)
-        return result
-
-    return setter
-
-
-@harmless
-def _set(name: str, value: object) -> None:
-    if site := call_site(2):
-        from distdoctor.model.observations.rng import Flag
-
-        _note(Flag(rank=-1, name=name, on=bool(value)), site)
+        note(*told)
 
 
 # --- optimizers ---
@@ -141,9 +95,9 @@ class Optimizers:
 
     def __init__(self) -> None:
         self._models: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """This process plays in another run from now on."""
         self._seen: weakref.WeakKeyDictionary[Any, list[int]] = (
             weakref.WeakKeyDictionary()
@@ -176,7 +130,6 @@ class Optimizers:
                 names.append(f"{at}.{name}")
                 values.append(value)
         told = Hyperparameters(
-            rank=-1,
             optimizer=number,
             kind=type(optimizer).__name__,
             step=step,
@@ -211,3 +164,10 @@ def _scalars(group: Mapping[str, Any]) -> dict[str, str]:
 
 
 OPTIMIZERS = Optimizers()
+
+
+PROBE = Probe(
+    imports={"argparse": _argparse},
+    stepped=OPTIMIZERS.stepped,
+    reset=OPTIMIZERS.reset,
+)

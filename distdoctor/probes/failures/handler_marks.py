@@ -29,6 +29,7 @@ from typing import Any
 from distdoctor.probes.call_sites import is_users
 from distdoctor.probes.failures.handled_exceptions import notice
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.probe import Probe
 
 _MOST_TEXT = 1 << 20
 """Characters of files with handlers, which are compiled while the rank waits."""
@@ -56,8 +57,7 @@ class _LookingSpec(ModuleSpec):
         """Whoever loads the module anew sets it."""
 
 
-@harmless
-def watch() -> None:
+def install() -> None:
     """Let the handlers of all functions that are there by now tell what they catch."""
     spec = importlib.import_module(_MODULE).__spec__
     if type(spec) is ModuleSpec:
@@ -168,3 +168,6 @@ def _codes(tree: ast.Module, file: str) -> dict[tuple[str, int], CodeType]:
         found[code.co_qualname, code.co_firstlineno] = code
         waiting += [one for one in code.co_consts if isinstance(one, CodeType)]
     return found
+
+
+PROBE = Probe(install=install)

@@ -11,6 +11,7 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from distdoctor.probes.call_sites import OWN
+from distdoctor.probes.probe import Probe
 
 
 def without_own(traceback: TracebackType | None) -> TracebackType | None:
@@ -67,3 +68,6 @@ def _is_own(link: TracebackType) -> bool:
 
 def _is_ours(file: str) -> bool:
     return file.startswith(OWN + "probes")
+
+
+PROBE = Probe(imports={"traceback": watch_printing})

@@ -18,6 +18,7 @@ import torch
 
 from distdoctor.journal.environment import DEVICE_VARIABLE
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.probe import Probe
 
 _installed: list[bool] = []
 
@@ -71,3 +72,6 @@ def _is_wanted() -> bool:
     if asked == "auto":  # neither question wakes a driver up
         return torch.cuda.device_count() == 0 and not torch.xpu.is_available()
     return asked == "cpu"
+
+
+PROBE = Probe(install=install, imports={"torch.distributed.fsdp": watch_fsdp})

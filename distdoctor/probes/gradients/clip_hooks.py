@@ -17,6 +17,7 @@ from torch import Tensor
 
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.patching import traced_as
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.readability import is_transforming
 
 
@@ -112,3 +113,6 @@ def _twice(parameters: Any) -> tuple[Sequence[Tensor], Any]:
     found = list(parameters)
     is_generator = isinstance(parameters, GeneratorType)  # torch tells of empty ones
     return found, (one for one in found) if is_generator else found
+
+
+PROBE = Probe(install=install)

@@ -99,7 +99,7 @@ class Exchanges:
         site = call_site(3)
         if site not in self._within:
             self._within.add(site)
-            RECORDER.observe(Within(rank=-1), site)
+            RECORDER.observe(Within(), site)
 
     @harmless
     def _look(self, elements: int, argument: Any) -> None:

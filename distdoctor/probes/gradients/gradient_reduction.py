@@ -34,6 +34,7 @@ from distdoctor.probes.gradients.gradient_provenance import (
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.optimizer_step import optimizers
 from distdoctor.probes.optimizer_step.optimizers import Optimizer
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
 _MOST = 1000  # parameters that are followed
@@ -78,7 +79,7 @@ def install() -> None:
     EXCHANGES.watchers.append(harmless(_sending))
 
 
-def turn() -> None:
+def reset() -> None:
     """Forget all: the process begins to play in another run."""
     global _window
     _window = _Window()
@@ -190,9 +191,8 @@ def stepped(_optimizer: torch.optim.Optimizer, known: Optimizer) -> None:
         _tell(known, window, found, clipped)
     elif clipped and (late := [one for one in clipped if _is_sent_later(one, window)]):
         worst = _worst(late)
-        _tell_once(Clip(rank=-1, optimizer=known.number), worst.site)
+        _tell_once(Clip(optimizer=known.number), worst.site)
         told = Sent(
-            rank=-1,
             optimizer=known.number,
             step=known.steps,
             norm=float(worst.norm),
@@ -213,15 +213,14 @@ def _tell(
     behind = [one for one in window.clips[window.sent_at :] if one.parameters & sent]
     worst = _worst(before) if before else None
     if worst is not None:
-        _tell_once(Clip(rank=-1, optimizer=known.number), worst.site)
-    _tell_once(Exchange(rank=-1, optimizer=known.number), window.above)
+        _tell_once(Clip(optimizer=known.number), worst.site)
+    _tell_once(Exchange(optimizer=known.number), window.above)
     norms = [
         torch.linalg.vector_norm(own.parameter.detach()).to(own.norm.device)
         for _, own in found
     ]
     RECORDER.observe(
         Sent(
-            rank=-1,
             optimizer=known.number,
             step=known.steps,
             positions=tuple(n for n, _ in found),
@@ -298,3 +297,6 @@ def _finite(number: float) -> float:
 
 def _is_sharded(tensor: Tensor) -> bool:
     return optimizers.is_sharded(tensor) or type(tensor.data) is not Tensor
+
+
+PROBE = Probe(install=install, reset=reset)

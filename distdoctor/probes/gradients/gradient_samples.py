@@ -32,6 +32,7 @@ from distdoctor.probes.harmless import harmless, tell_each
 from distdoctor.probes.optimizer_step import optimizers, unheld_parameters
 from distdoctor.probes.optimizer_step.optimizers import Optimizer
 from distdoctor.probes.optimizer_step.step_hooks import STEP_HOOKS
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.replicas import wrapper_bypass
 
@@ -103,7 +104,7 @@ class _Probes:
 _window = _Window()
 
 
-def turn() -> None:
+def reset() -> None:
     """Forget all: the process begins to play in another run."""
     global _window
     _window = _Window()
@@ -140,7 +141,7 @@ def passed(_reduced: bool, local: bool) -> None:
         site = call_site(4)
         if site not in window.lines:
             window.lines.add(site)
-            RECORDER.observe(Backward(rank=-1), site)
+            RECORDER.observe(Backward(), site)
     if not window.steps and window.passes in _UNSTEPPED:
         _no_step(window.passes)
 
@@ -153,7 +154,7 @@ def _no_step(passes: int) -> None:
     for one in known:
         one.look()
     seen = exact.of_value([sampled.print_of(parameter) for parameter in held])
-    told = Unstepped(rank=-1, passes=passes, optimizers=len(known), weights=seen)
+    told = Unstepped(passes=passes, optimizers=len(known), weights=seen)
     RECORDER.observe(told, call_site(4))
 
 
@@ -210,7 +211,6 @@ def _look(known: Optimizer, grown: dict[str, int], probes: _Probes | None) -> No
     assert optimizer is not None
     RECORDER.observe(
         Gradients(
-            rank=-1,
             optimizer=known.number,
             step=known.steps,
             prints=tuple(map(sampled.print_of, gradients)),
@@ -236,7 +236,6 @@ def _look(known: Optimizer, grown: dict[str, int], probes: _Probes | None) -> No
     factor, count = _window.mean
     if grown["passes"] == 1 and factor and count:
         single = Weighed(
-            rank=-1,
             optimizer=known.number,
             window=known.steps,
             batches=1,
@@ -276,3 +275,6 @@ def _is_compiling() -> bool:
     dynamo = sys.modules.get("torch._dynamo.utils")
     frames = None if dynamo is None else dynamo.counters.get("frames")
     return bool(frames and frames["total"])
+
+
+PROBE = Probe(reset=reset)

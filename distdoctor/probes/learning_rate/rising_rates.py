@@ -16,9 +16,11 @@ from distdoctor.model.observations.learning_rate import (
     RateRise,
     RateSet,
 )
+from distdoctor.probes import registry
 from distdoctor.probes.call_sites import call_site, is_users, text_of
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.optimizer_step.call_hooks import CALL_HOOKS
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
 _RISES = 3  # changes upwards in a row that are a warm-up
@@ -68,7 +70,6 @@ class _Course:
         if not self.sampled or not math.isfinite(sum(self.sampled) + rate):
             return None
         course = RateCourse(
-            rank=-1,
             optimizer=self.number,
             steps=self.step,
             stride=self.stride,
@@ -81,7 +82,7 @@ class _Course:
         self.told = course
         return course
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """What comes is not to be compared with what was."""
         self.values, self.rises, self.falling = [], 0, False
 
@@ -94,7 +95,7 @@ class _Course:
         elif self.falling:  # it rises again
             told = self.rise()
         if not rises and not self.falling:
-            self.forget()
+            self.reset()
         self.values.append((self.step, rate))
         self.rises += rises
         top = self.values.index(max(self.values, key=lambda value: value[1]))
@@ -112,7 +113,6 @@ class _Course:
             return None
         self.climbs += 1
         return RateRise(
-            rank=-1,
             optimizer=self.number,
             steps=tuple(step for step, _ in values),
             rates=tuple(rate for _, rate in values),
@@ -125,9 +125,9 @@ class Rates:
 
     def __init__(self) -> None:
         self.on_first: list[Callable[[Any], object]] = []  # told of each optimizer
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """This process plays in another run from now on."""
         self._courses: weakref.WeakKeyDictionary[Any, _Course]
         self._courses = weakref.WeakKeyDictionary()
@@ -178,7 +178,7 @@ class Rates:
     def shortened(self) -> None:
         """Loaders are shorter from now on, and rates computed by their length jump."""
         for course in self._courses.values():
-            course.forget()
+            course.reset()
 
     def flush(self) -> None:
         """The process ends: tell of climbs behind which little came, and of all."""
@@ -219,17 +219,17 @@ class Rates:
             told = list(_assigning(course.site))
         for line in told[:_MOST_LINES]:
             if line:
-                told_of = RateSet(rank=-1, optimizer=course.number)
+                told_of = RateSet(optimizer=course.number)
                 RECORDER.observe(told_of, line)
 
 
 RATES = Rates()
 
 
-def watch() -> None:
-    """When the process has become a rank: its rates from then on."""
-    RECORDER.on_turn.append(RATES.forget)
-    RECORDER.on_end.append(harmless(RATES.flush))
+def _flush() -> None:
+    """Of a rank that is played alone only a jump is told, at once."""
+    if not registry.is_simulated():
+        RATES.flush()
 
 
 def _formulas(scheduler: Any) -> Iterator[str]:
@@ -260,3 +260,6 @@ def _assigning(site: str) -> Iterator[str]:
             key = target.slice if isinstance(target, ast.Subscript) else None
             if isinstance(key, ast.Constant) and key.value == "lr":
                 yield f"{file}\n{node.lineno}\n"
+
+
+PROBE = Probe(stepped=RATES.stepped, flush=_flush, reset=RATES.reset)

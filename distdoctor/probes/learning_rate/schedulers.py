@@ -18,6 +18,7 @@ from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.learning_rate.rising_rates import RATES
 from distdoctor.probes.patching import traced_as
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
 _MOST_SCHEDULERS = 64
@@ -111,9 +112,9 @@ class Schedules:
     """The schedulers of this process that were asked for a rate."""
 
     def __init__(self) -> None:
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """This process plays in another run from now on."""
         self._plans: weakref.WeakKeyDictionary[Any, _Plan]
         self._plans = weakref.WeakKeyDictionary()
@@ -193,7 +194,6 @@ class Schedules:
             if not all(map(math.isfinite, rates)):
                 continue
             told = Schedule(
-                rank=-1,
                 scheduler=plan.number,
                 optimizer=-1 if course is None else course.number,
                 kind=plan.kind,
@@ -225,7 +225,7 @@ class Schedules:
 SCHEDULES = Schedules()
 
 
-def watch() -> None:
+def install() -> None:
     """When the process has become a rank: its schedulers from then on."""
     for kind in vars(lr_scheduler).values():
         if isinstance(kind, type) and "step" in vars(kind):
@@ -245,8 +245,6 @@ def watch() -> None:
 
     base._initial_step = initial_step
     RATES.on_first.append(harmless(SCHEDULES.stepped))
-    RECORDER.on_turn.append(SCHEDULES.forget)
-    RECORDER.on_end.append(harmless(SCHEDULES.flush))
 
 
 def _telling(kind: Any) -> None:
@@ -369,3 +367,6 @@ def _whole(attributes: Mapping[str, Any]) -> Iterator[int]:
             continue
         if isinstance(value, int):
             yield value
+
+
+PROBE = Probe(install=install, flush=SCHEDULES.flush, reset=SCHEDULES.reset)

@@ -19,6 +19,7 @@ from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.memory.graph_holders import holder_of, holders
 from distdoctor.probes.optimizer_step import backward_hooks
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.rng.stream_draws import PASSES
 
@@ -71,9 +72,9 @@ class MemoryGrowth:
     """What this process keeps."""
 
     def __init__(self) -> None:
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """This process plays in another run from now on."""
         self._marks: weakref.WeakSet[_Mark] = weakref.WeakSet()
         self._backwards = self._steps = self._looks = 0
@@ -125,7 +126,7 @@ class MemoryGrowth:
             if one.count - held.get(name, 0) < batches - 2 or not (site := one.site()):
                 continue
             mark = one.last.metadata[_SUM] = object()
-            told = Summed(rank=-1, batches=batches, graphs=one.count, name=name)
+            told = Summed(batches=batches, graphs=one.count, name=name)
             self._summed = mark, told, site
             return
 
@@ -200,7 +201,6 @@ class MemoryGrowth:
         self._crossed |= crossed
         name, site = holder_of(marks, KEY)
         told = Retained(
-            rank=-1,
             steps=self._steps,
             graphs=len(marks),
             oldest=min(mark.step for mark in marks) + 1,
@@ -216,7 +216,6 @@ class MemoryGrowth:
             return
         steps, own, device, graphs, passes = zip(*self._samples, strict=True)
         told = Memory(
-            rank=-1,
             steps=steps,
             own_kib=own,
             device_kib=device if any(device) else (),
@@ -243,11 +242,9 @@ def _are_many(marks: Collection[_Mark]) -> bool:
 MEMORY_GROWTH = MemoryGrowth()
 
 
-def watch_memory() -> None:
+def _watch_memory() -> None:
     """When the rank joins: see backward passes begin."""
     backward_hooks.watch(begin=lambda args: MEMORY_GROWTH.backward(args[0]))
-    RECORDER.on_end.append(MEMORY_GROWTH.tell)
-    RECORDER.on_turn.append(MEMORY_GROWTH.forget)
 
 
 def _own_kib() -> int:
@@ -268,3 +265,11 @@ def _device_kib() -> int:
     if not torch.cuda.is_available() or not torch.cuda.is_initialized():
         return 0
     return int(torch.cuda.memory_allocated()) // 1024
+
+
+PROBE = Probe(
+    joined=_watch_memory,
+    stepped=lambda _: MEMORY_GROWTH.stepped(),
+    flush=MEMORY_GROWTH.tell,
+    reset=MEMORY_GROWTH.reset,
+)

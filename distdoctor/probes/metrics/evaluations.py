@@ -20,6 +20,7 @@ from distdoctor.probes.failures.handled_exceptions import notice
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.metrics.printed_figures import FIGURES
 from distdoctor.probes.metrics.small_values import few_values, total_of
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
 _MOST_TOLD = 500  # calls of a process
@@ -46,9 +47,9 @@ class Metrics:
     def __init__(self) -> None:
         self.passes: tuple[int, ...] = ()
         self.backwards = 0
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """The process begins to play in another run."""
         self.passes = ()
         self._told = 0
@@ -83,7 +84,6 @@ class Metrics:
             return
         self._told += 1
         told = Contributed(
-            rank=-1,
             passes=self.passes,
             values=few_values(floating, argument),
             total=total_of(argument),
@@ -101,7 +101,7 @@ class Metrics:
         fraction = _FRACTION.search(text) is not None
         if fraction or (not self._reported and _NUMBER.search(text)):
             self._reported = "fraction" if fraction else "number"
-            told = Reported(rank=-1, passes=self.passes, fraction=fraction)
+            told = Reported(passes=self.passes, fraction=fraction)
             RECORDER.observe(told, call_site(3))
 
 
@@ -157,3 +157,6 @@ def _logged(record: logging.LogRecord) -> None:
         METRICS.report(text)
     if FIGURES.lines > 0:
         FIGURES.log(text)
+
+
+PROBE = Probe(reset=METRICS.reset)

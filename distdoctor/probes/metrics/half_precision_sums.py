@@ -22,6 +22,7 @@ from distdoctor.probes.call_sites import call_site, users_frames
 from distdoctor.probes.fingerprints.sampled import is_capturing
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.memory.graph_holders import line_that_fills, variables_of
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
 _DIGITS = {torch.bfloat16: 8, torch.float16: 11}
@@ -126,9 +127,9 @@ class Tallies:
     """What this process adds up in half precision."""
 
     def __init__(self) -> None:
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """The process begins to play in another run."""
         self._tallies: dict[tuple[Any, str], _Tally] = {}
         self._told = self._idle = 0
@@ -186,7 +187,6 @@ class Tallies:
             if not site and tally.state < _WRONG:
                 return  # it may be made anew each time, and only grow
             told = Tallied(
-                rank=-1,
                 name=tally.name,
                 dtype=tally.dtype,
                 additions=tally.additions,
@@ -211,3 +211,6 @@ def _halves(frame: FrameType) -> Iterator[tuple[str, Tensor]]:
 
 
 TALLIES = Tallies()
+
+
+PROBE = Probe(reset=TALLIES.reset)

@@ -20,6 +20,7 @@ from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.metrics.half_precision_sums import TALLIES
 from distdoctor.probes.metrics.small_values import few_values
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
 _MOST_AT_ONE_LINE = 12  # that are told, of either kind
@@ -58,9 +59,9 @@ class Figures:
     """
 
     def __init__(self) -> None:
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """The process begins to play in another run."""
         self.lines = 0
         self._text = ""
@@ -104,7 +105,7 @@ class Figures:
             count = 0
         loss = self._total / count if count else 0.0
         self._over, self.lines = True, _MOST_AFTER
-        told = AddedUp(rank=-1, values=values, loss=loss, losses=count)
+        told = AddedUp(values=values, loss=loss, losses=count)
         RECORDER.observe(told, site)
 
     @harmless
@@ -136,7 +137,6 @@ class Figures:
         if _TOTAL.search(text.lower()):
             labels = ["total"] * len(found)
         told = Shown(
-            rank=-1,
             numbers=tuple(float(one.group()) for one in found),
             decimals=tuple(len(one[1]) - int(one[2] or 0) for one in found),
             labels=tuple(labels),
@@ -160,3 +160,6 @@ def _label(text: str) -> str:
 
 
 FIGURES = Figures()
+
+
+PROBE = Probe(reset=FIGURES.reset)

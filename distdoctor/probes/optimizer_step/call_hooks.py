@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.patching import traced_as
+from distdoctor.probes.probe import Probe
 
 Tell = Callable[..., Any]
 
@@ -41,7 +42,7 @@ class CallHooks:
 CALL_HOOKS = CallHooks()
 
 
-def watch() -> None:
+def install() -> None:
     """At the first `init_process_group`: methods."""
     scaler = torch.amp.GradScaler
     for name in ("unscale_", "step", "update"):
@@ -114,3 +115,6 @@ def _around(kind: Any, name: str, before: list[Tell], after: list[Tell]) -> None
 
     traced_as(made, method)
     setattr(kind, name, method)
+
+
+PROBE = Probe(install=install)

@@ -20,6 +20,7 @@ from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.fingerprints import exact
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.live_objects import living
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.replicas import late_parameters, trained_models
 
@@ -130,7 +131,6 @@ class Optimizer:
         assert optimizer is not None
         RECORDER.observe(
             Holds(
-                rank=-1,
                 optimizer=self.number,
                 kind=type(optimizer).__name__,
                 names=tuple(names),
@@ -160,7 +160,7 @@ _wrappers: list[tuple[weakref.ref[Any], dict[int, weakref.ref[Tensor]]]] = []
 """Wrapped models, each with the parameters that its reducer averages."""
 
 
-def watch() -> None:
+def install() -> None:
     """From now on, know where optimizers are made."""
     made = torch.optim.Optimizer.__init__
 
@@ -318,10 +318,13 @@ def unheld(parameters: Iterable[Tensor]) -> list[Tensor]:
     return [parameter for parameter in parameters if id(parameter) not in held]
 
 
-def turn() -> None:
+def reset() -> None:
     """Forget all: the process begins to play in another run."""
     global _made
     _made = 0
     _optimizers.clear()
     _wrappers.clear()
     _divided.clear()
+
+
+PROBE = Probe(install=install, reset=reset)

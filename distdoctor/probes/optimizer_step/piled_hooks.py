@@ -14,6 +14,7 @@ from typing import Any
 from distdoctor.model.observations.optimizer_step import Piled
 from distdoctor.probes.call_sites import is_users, text_of
 from distdoctor.probes.optimizer_step.optimizers import Optimizer
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.replicas import trained_models
 
@@ -41,7 +42,7 @@ _counts: dict[_Key, list[int]] = {}
 _told: set[CodeType] = set()
 
 
-def turn() -> None:
+def reset() -> None:
     """Forget all: the process begins to play in another run."""
     _counts.clear()
     _told.clear()
@@ -73,7 +74,6 @@ def looking(known: Optimizer) -> None:
         if len(before) >= _RISES and code not in _told:
             _told.add(code)
             told = Piled(
-                rank=-1,
                 optimizer=known.number,
                 step=known.steps,
                 count=count,
@@ -109,3 +109,6 @@ def _code_of(hook: Any) -> CodeType | None:
     if code is None and callable(hook):
         code = getattr(type(hook).__call__, "__code__", None)
     return code if isinstance(code, CodeType) else None
+
+
+PROBE = Probe(reset=reset)

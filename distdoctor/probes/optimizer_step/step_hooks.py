@@ -21,6 +21,7 @@ from distdoctor.probes.gradients.exchanges import EXCHANGES
 from distdoctor.probes.harmless import harmless, tell_each
 from distdoctor.probes.metrics.evaluations import METRICS
 from distdoctor.probes.optimizer_step import backward_hooks, optimizers
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.readability import steps_have_values
 from distdoctor.probes.recorder import RECORDER
 
@@ -96,7 +97,7 @@ class StepHooks:
 STEP_HOOKS = StepHooks()
 
 
-def watch() -> None:
+def install() -> None:
     """At the first `init_process_group`."""
     register_optimizer_step_pre_hook(STEP_HOOKS.before)
     register_optimizer_step_post_hook(STEP_HOOKS.after)
@@ -116,3 +117,6 @@ def _is_local(ddp: Any) -> bool:
     """
     sync = ddp.require_backward_grad_sync
     return not (sync and getattr(ddp, "require_forward_param_sync", True))
+
+
+PROBE = Probe(install=install)

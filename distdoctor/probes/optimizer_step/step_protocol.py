@@ -32,6 +32,7 @@ from distdoctor.probes.optimizer_step.followed_optimizer import (
     Followed,
     FollowedPass,
 )
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
 _MOST_OPTIMIZERS = 16  # some jobs have one for each parameter
@@ -52,13 +53,13 @@ class Protocol:
 
     def __init__(self) -> None:
         self.losses = ScaledLosses()
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """This process plays in another run from now on."""
         self._followed: list[Followed] = []
         self._known = (-1, -1)  # optimizers and wrappers that were made
-        self.losses.forget()
+        self.losses.reset()
         self._is_scaled = False  # the loss that backward runs on
         self._reduced = 0
         self._scaler: Followed | None = None  # whose step a GradScaler decides on
@@ -182,7 +183,7 @@ class Protocol:
         site = call_site(2)
         if site not in self._unsynced and len(self._unsynced) < _MOST_ACTS:
             self._unsynced.add(site)
-            RECORDER.observe(Unsynced(rank=-1), site)
+            RECORDER.observe(Unsynced(), site)
 
     # --- steps ---
 
@@ -302,7 +303,7 @@ class Protocol:
         if site and (word, site) not in one.acts:
             one.acts.add((word, site))
             self._acts += 1
-            RECORDER.observe(Act(rank=-1, optimizer=one.number, word=word), site)
+            RECORDER.observe(Act(optimizer=one.number, word=word), site)
 
     # --- cycles ---
 
@@ -335,7 +336,6 @@ class Protocol:
         self._told += 1
         RECORDER.observe(
             Cycle(
-                rank=-1,
                 optimizer=one.number,
                 step=one.held_step,
                 words=packed(one.held_words),
@@ -380,4 +380,6 @@ def install() -> None:
     ):
         call_hooks.tell(listeners, function)
     clip_hooks.watch(PROTOCOL.clipping, PROTOCOL.clipped)
-    RECORDER.on_end.append(harmless(PROTOCOL.flush))
+
+
+PROBE = Probe(install=install, flush=PROTOCOL.flush, reset=PROTOCOL.reset)

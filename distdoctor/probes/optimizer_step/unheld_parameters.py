@@ -13,6 +13,7 @@ from distdoctor.probes.fingerprints import exact
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.live_objects import living
 from distdoctor.probes.optimizer_step import optimizers
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.replicas import late_parameters
 
@@ -83,7 +84,6 @@ def _tell(step: int) -> None:
     _candidates.clear()
     if names:
         told = Forgotten(
-            rank=-1,
             step=step,
             names=tuple(names[:_MOST_NAMES]),
             changed=changed,
@@ -113,7 +113,7 @@ def _print(tensor: Tensor | None) -> int:
     return 0 if tensor is None else exact.of_tensor(exact.local(tensor))
 
 
-def turn() -> None:
+def reset() -> None:
     """Forget all: the process begins to play in another run."""
     _candidates.clear()
     _looks.begun, _looks.since, _looks.times = -1, 0, 0
@@ -123,3 +123,6 @@ def _has_memory(parameter: Tensor) -> bool:
     """Whether there is something to read: FSDP frees parameters that it gathered."""
     part = exact.local(parameter)
     return not part.numel() or bool(part.data_ptr())
+
+
+PROBE = Probe(reset=reset)

@@ -6,6 +6,7 @@ import os
 
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.probe import Probe
 
 _NAMES = ("MASTER_ADDR", "MASTER_PORT")
 
@@ -13,7 +14,7 @@ _given: dict[str, str] = {}
 _written: dict[str, str] = {}
 
 
-def watch_settings() -> None:
+def install() -> None:
     """Before the program's first line: keep what was given, and note what is written.
 
     `setdefault` and `update` go through `__setitem__` (CPython 3.11 to 3.14, os.py).
@@ -48,3 +49,6 @@ def present_address() -> str:
 def writer_of_address() -> str:
     """The line of the user's that wrote one of them, the port's first; "" if none."""
     return _written.get("MASTER_PORT") or _written.get("MASTER_ADDR", "")
+
+
+PROBE = Probe(install=install)

@@ -23,8 +23,10 @@ from torch._C._distributed_c10d import TCPStore
 
 from distdoctor.journal.environment import FOLDER_VARIABLE, PORTS_VARIABLE
 from distdoctor.journal.layout import PORTS_FOLDER
+from distdoctor.model.events import BadAddress
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.rendezvous.address_variables import (
     given_address,
@@ -257,9 +259,8 @@ def _note(
 ) -> None:
     if fault == "overridden" and mended:
         _overridden[address] = given
-    RECORDER.note(
-        "address", site, fault=fault, address=address, given=given, mended=mended
-    )
+    told = BadAddress(fault=fault, address=address, given=given, mended=mended)
+    RECORDER.tell(told, site)
 
 
 def _mend_interface() -> None:
@@ -269,3 +270,6 @@ def _mend_interface() -> None:
     if _is_private() and named and not here.intersection(named):
         _note("interface", ",".join(named), call_site(1))
         os.environ[_INTERFACE] = "lo"
+
+
+PROBE = Probe(install=install)

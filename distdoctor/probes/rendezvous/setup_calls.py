@@ -32,6 +32,8 @@ from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.collectives.board import Board, NoBoard, board_of
 from distdoctor.probes.collectives.parking import park
 from distdoctor.probes.harmless import harmless, lost
+from distdoctor.probes.patching import replace_everywhere
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER, blinded
 
 
@@ -50,13 +52,10 @@ _MOST_NAMES = 64
 _LONGEST_NAME = 120
 
 
-def forget() -> None:
+def reset() -> None:
     """Another run begins: its groups count from 1, in a journal of its own."""
     _groups.clear()
     _ordinals.clear()
-
-
-RECORDER.on_turn.append(forget)
 
 
 def around(
@@ -183,7 +182,12 @@ def _whom(
     return everyone, ranks
 
 
-def watch_stores() -> None:
+def install() -> None:
+    """Right after `import torch`."""
+    replace_everywhere(dist.new_group, new_group)
+
+
+def _watch_stores() -> None:
     """From now on, write which keys ranks wait for and which they set."""
     for name, op in (
         ("wait", "store_wait"),
@@ -208,3 +212,6 @@ def _on_store(op: str, made: Callable[..., Any]) -> Callable[..., Any]:
         return around(op, lambda: made(*args, **kwargs), everyone, names)
 
     return call
+
+
+PROBE = Probe(install=install, joined=_watch_stores, reset=reset)

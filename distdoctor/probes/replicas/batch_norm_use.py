@@ -20,6 +20,7 @@ from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.fingerprints import exact
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.optimizer_step import backward_hooks
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.replicas import module_origins, running_buffers, weight_averages
 from distdoctor.probes.replicas.running_buffers import Running
@@ -66,11 +67,10 @@ def install() -> None:
     backward_hooks.watch(part=_beginning)
 
 
-def forget() -> None:
+def reset() -> None:
     """Another run begins."""
     _known.clear()
     _layers.clear()
-    running_buffers.forget()
 
 
 def stepped(watched: Watched) -> None:
@@ -152,7 +152,6 @@ def _note(name: str, ref: weakref.ref[nn.Module], shape: Sequence[int]) -> None:
     if layer is None or RECORDER.writer is None or len(shape) < 2:
         return
     told = Normalised(
-        rank=-1,
         layer=name,
         kind=type(layer).__name__,
         samples=shape[0],
@@ -189,7 +188,6 @@ def _tell(known: _Known, *, over: bool, site: str) -> None:
     own = known.running.own
     every = [*buffers, *others]
     told = Evaluated(
-        rank=-1,
         model=known.watched.number,
         steps=known.watched.step,
         names=tuple(name for name, _ in every),
@@ -201,3 +199,6 @@ def _tell(known: _Known, *, over: bool, site: str) -> None:
         over=over,
     )
     RECORDER.observe(told, site)
+
+
+PROBE = Probe(install=install, reset=reset)

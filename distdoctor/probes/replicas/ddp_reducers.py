@@ -12,8 +12,10 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from distdoctor.model.events import Reduced, Unreduced
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
 _MOST_NAMES = 100
@@ -93,7 +95,7 @@ def _tell(model: _Model, missing: str | None) -> None:
     global _notes
     if missing is None:
         model.open = False
-        RECORDER.note("reduced", model=model.number)
+        RECORDER.tell(Reduced(model=model.number))
         return
     _notes += 1
     if _notes > _MOST_NOTES:
@@ -102,6 +104,8 @@ def _tell(model: _Model, missing: str | None) -> None:
     found = _INDICES.search(missing)
     numbers = [int(number) for number in found[1].split()] if found else []
     names = [model.names[n] for n in numbers if n < len(model.names)]
-    RECORDER.note(
-        "unreduced", call_site(4), model=model.number, parameters=names[:_MOST_NAMES]
-    )
+    told = Unreduced(parameters=tuple(names[:_MOST_NAMES]), model=model.number)
+    RECORDER.tell(told, call_site(4))
+
+
+PROBE = Probe(install=install)

@@ -18,6 +18,7 @@ from torch.nn.modules.module import (
 from distdoctor.model.observations.gradients import Added
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
 _MOST = 10_000  # parameters that are remembered
@@ -82,11 +83,14 @@ def _came(parent: nn.Module, parameters: list[Tensor]) -> None:
         return
     if site not in _lines:
         _lines.add(site)
-        RECORDER.observe(Added(rank=-1), site)
+        RECORDER.observe(Added(), site)
 
 
-def turn() -> None:
+def reset() -> None:
     """Forget all: the process begins to play in another run."""
     _late.clear()
     _inside.clear()
     _lines.clear()
+
+
+PROBE = Probe(reset=reset)

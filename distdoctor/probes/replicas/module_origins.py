@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from distdoctor.probes.call_sites import call_site, making_site
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.probe import Probe
 
 _modules: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 _optimizers: WeakKeyDictionary[Optimizer, str] = WeakKeyDictionary()
@@ -92,3 +93,6 @@ def site_of_layer(module: nn.Module) -> str:
 def site_of_optimizer(optimizer: Optimizer) -> str:
     """The line that made an optimizer."""
     return _optimizers.get(optimizer, "")
+
+
+PROBE = Probe(install=install)

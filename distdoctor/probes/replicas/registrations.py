@@ -17,6 +17,7 @@ from torch.nn.modules.module import (
 from distdoctor.model.observations.replicas import Registered
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
 _MOST = 20_000  # names that are remembered
@@ -48,7 +49,7 @@ def tell(model: nn.Module, parameters: Iterable[str]) -> None:
     for path, site in _on_the_way(model, parameters):
         by_site.setdefault(site, []).append(path)
     for site, paths in by_site.items():
-        RECORDER.observe(Registered(rank=-1, names=tuple(paths)), site)
+        RECORDER.observe(Registered(names=tuple(paths)), site)
 
 
 def _on_the_way(
@@ -68,3 +69,6 @@ def _on_the_way(
                 yield path, site
             known.add(path)
             module = module._modules.get(name)
+
+
+PROBE = Probe(install=install)

@@ -21,6 +21,7 @@ from torch.nn.modules.module import (
 
 from distdoctor.probes.fingerprints import exact
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.replicas.changing_lines import compiles
 from distdoctor.probes.replicas.watched_models import is_whole
 
@@ -91,7 +92,7 @@ class Running:
                 _hooks.append(register_module_forward_pre_hook(_entering))
                 _hooks.append(register_module_forward_hook(_leaving))
         if step >= LAST_STEP and _hooks:
-            forget()
+            reset()
 
 
 def _is_statistic(tensor: Tensor) -> bool:
@@ -114,7 +115,7 @@ _before: dict[int, list[tuple[Tensor, int]]] = {}
 """Buffers of the layers that compute now."""
 
 
-def forget() -> None:
+def reset() -> None:
     """Another run begins, or all is known."""
     _layers.clear()
     _before.clear()
@@ -152,3 +153,6 @@ def _compare(module: nn.Module) -> None:
         now = module._buffers.get(key)
         if now is not old or now._version != version:
             running.own.add(name)
+
+
+PROBE = Probe(reset=reset)

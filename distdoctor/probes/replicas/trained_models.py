@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from torch import Tensor, nn
 
 from distdoctor.probes.live_objects import living
+from distdoctor.probes.probe import Probe
 
 _WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "OptimizedModule")
 
@@ -131,6 +132,9 @@ def _parents() -> dict[int, nn.Module]:
     }
 
 
-def turn() -> None:
+def reset() -> None:
     """Forget all: the process begins to play in another run."""
     _models.clear()
+
+
+PROBE = Probe(reset=reset)

@@ -110,7 +110,6 @@ class Watched:
         self._loads = 0
         self._looks = 0  # to come; negative: none any more
         told = Trained(
-            rank=-1,
             model=number,
             names=tuple(self._names),
             numels=tuple(one.numel() for one in kept),
@@ -129,7 +128,6 @@ class Watched:
         here = self._here()
         self._last = self._heads.print_of(self._of_trail())
         told = Weights(
-            rank=-1,
             model=self.number,
             prints=exact.of_tensors(here),
             samples=samples_of(here),
@@ -201,7 +199,6 @@ class Watched:
         if not count:
             return
         told = Trail(
-            rank=-1,
             model=self.number,
             first=self.step - len(self._before) + 1,
             before=tuple(self._before[:count]),
@@ -234,7 +231,6 @@ class Watched:
             due = self._late.pop(0)
             found = zip(due.zero, due.gradients.result(), strict=True)
             told = Weights(
-                rank=-1,
                 model=self.number,
                 step=due.step,
                 prints=due.prints.result(),
@@ -267,7 +263,6 @@ class Watched:
                 if heads.print_of([new]) != old
             ]
             told = Changed(
-                rank=-1,
                 model=self.number,
                 step=step,
                 names=tuple(names[:_MOST_NAMES]),

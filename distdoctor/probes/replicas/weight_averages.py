@@ -26,6 +26,7 @@ from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.fingerprints import exact
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.live_objects import living
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.replicas.changing_lines import Lines
 from distdoctor.probes.replicas.watched_models import Watched, is_whole
@@ -81,7 +82,7 @@ _adoptions = 0  # modules that were looked at when they were put into evaluation
 _hooks: list[Any] = []
 
 
-def turn() -> None:
+def reset() -> None:
     """Forget all: the process begins to play in another run."""
     global _adoptions, _numbers
     _numbers = count()
@@ -190,7 +191,7 @@ def _follow(copy: _Copy) -> None:
 
     def changed(site: str) -> None:
         copy.found = True
-        RECORDER.observe(Changed(rank=-1, model=copy.number, step=step), site)
+        RECORDER.observe(Changed(model=copy.number, step=step), site)
 
     copy.lines = Lines(copy.head, changed)
     if not copy.lines.start(sys._getframe()):
@@ -268,7 +269,6 @@ def _say(copy: _Copy, module: nn.Module, *, over: bool) -> None:
         copy.moved = copy.head() != copy.seen
     here: Sequence[Tensor] = () if over else list(module.parameters())
     told = Copied(
-        rank=-1,
         model=copy.watched.number,
         copy=copy.number,
         steps=copy.watched.step,
@@ -278,3 +278,6 @@ def _say(copy: _Copy, module: nn.Module, *, over: bool) -> None:
         over=over,
     )
     RECORDER.observe(told, call_site(4))
+
+
+PROBE = Probe(reset=reset)

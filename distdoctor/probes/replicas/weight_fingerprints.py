@@ -22,12 +22,12 @@ from torch.optim.optimizer import (
 from distdoctor.model.observations.replicas import Loaded, Optimised
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.readability import steps_have_values
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.replicas import (
     batch_norm_use,
     module_origins,
-    registrations,
     trained_models,
     weight_averages,
 )
@@ -48,21 +48,13 @@ _inside: list[tuple[int, FrameType]] = []
 
 def install() -> None:
     """Right after `import torch`."""
-    module_origins.install()
-    registrations.install()
     module_origins.watch_loading(_loading)
-    batch_norm_use.install()
     register_optimizer_step_pre_hook(_before)
     register_optimizer_step_post_hook(_after)
-    RECORDER.on_turn.append(forget)
-    RECORDER.on_end.append(tell_all)
 
 
-def forget() -> None:
+def reset() -> None:
     """Another run begins."""
-    trained_models.turn()
-    batch_norm_use.forget()
-    weight_averages.turn()
     _watched.clear()
     _by_optimizer.clear()
     _inside.clear()
@@ -109,7 +101,7 @@ def _loading(module: nn.Module, site: str) -> None:
     for model in trained_models.models() if _watched else ():
         watched = _watched.get(model.number)
         if watched is not None and model.module is bare and watched.is_worth_telling():
-            told = Loaded(rank=-1, model=model.number, steps=watched.step)
+            told = Loaded(model=model.number, steps=watched.step)
             RECORDER.observe(told, site)
 
 
@@ -138,7 +130,7 @@ def _stepping(optimizer: Optimizer) -> None:
     loaded = module_origins.loading_site_of(optimizer)
     for watched in _of(optimizer):
         if loaded:
-            told = Loaded(rank=-1, model=watched.number, steps=watched.step, state=True)
+            told = Loaded(model=watched.number, steps=watched.step, state=True)
             RECORDER.observe(told, loaded)
         watched.before(optimizer)
 
@@ -174,9 +166,7 @@ def _of(optimizer: Optimizer) -> list[Watched]:
     site = module_origins.site_of_optimizer(optimizer)
     if known is None:
         for watched in found:
-            told = Optimised(
-                rank=-1, model=watched.number, kind=type(optimizer).__name__
-            )
+            told = Optimised(model=watched.number, kind=type(optimizer).__name__)
             RECORDER.observe(told, site)
     return found
 
@@ -214,3 +204,6 @@ def _watch(number: int, module: nn.Module) -> Watched:
 
 def _whole(named: Sequence[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
     return [(name, one) for name, one in named if is_whole(one)]
+
+
+PROBE = Probe(install=install, flush=tell_all, reset=reset)

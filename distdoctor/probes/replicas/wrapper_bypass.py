@@ -17,6 +17,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from distdoctor.model.observations.gradients import Bypassed
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
 _MOST_TRIES = 6  # windows in which it is looked for
@@ -48,7 +49,7 @@ def passed(wrappers: list[Any], averaged: bool) -> None:
     search = _search
     line, search.line = search.line, ""
     if line and not averaged:
-        RECORDER.observe(Bypassed(rank=-1), line)
+        RECORDER.observe(Bypassed(), line)
         search.tries = _MOST_TRIES
     elif line or not averaged:
         _watch(wrappers)
@@ -95,9 +96,12 @@ def _inside() -> bool:
     return False
 
 
-def turn() -> None:
+def reset() -> None:
     """Forget all: the process begins to play in another run."""
     global _search
     if _search.handle is not None:
         _search.handle.remove()
     _search = _Search()
+
+
+PROBE = Probe(reset=reset)

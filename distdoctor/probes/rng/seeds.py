@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from distdoctor.probes.call_sites import frame_above, is_users, text_of
 from distdoctor.probes.harmless import harmless
-from distdoctor.probes.import_hooks import AroundImports
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
 if TYPE_CHECKING:
     from types import FrameType, ModuleType
-
-    from distdoctor.probes.import_hooks import Load
 
 _MOST = 64
 """Seedings of a stream that are written down; loops may seed for each sample."""
@@ -59,31 +56,13 @@ _early: list[tuple[str, int, str, str]] = []
 _begun_ns = time.time_ns()
 
 
-def watch() -> None:
-    """Before the program's first line."""
-    later = {"numpy.random": _after(_watch_numpy)}
-    if (module := sys.modules.get("random")) is None:
-        later["random"] = _after(_watch_random)
-    else:
-        _watch_random(module)
-    AroundImports(later)
-
-
 def watch_torch(torch: ModuleType) -> None:
-    """Right after `import torch`."""
+    """Right after `import torch`; see `torch_seeds`."""
     _patch(torch, "manual_seed", "torch")
     _patch(torch, "seed", "torch", "entropy")
     _patch(torch, "set_rng_state", "torch", "state")
     for name in ("manual_seed", "seed", "set_rng_state"):
         setattr(torch.random, name, getattr(torch, name))
-
-
-def _after(installer: Callable[[Any], None]) -> Callable[[Load, ModuleType], None]:
-    def around(load: Load, module: ModuleType) -> None:
-        load(module)
-        harmless(installer)(module)
-
-    return around
 
 
 def _watch_random(module: Any) -> None:
@@ -165,7 +144,7 @@ def _note(stream: str, number: int, source: str, site: str) -> None:
         return
     from distdoctor.model.observations.rng import Seeded
 
-    told = Seeded(rank=-1, stream=stream, seed=number, source=source)
+    told = Seeded(stream=stream, seed=number, source=source)
     RECORDER.observe(told, site)
 
 
@@ -260,3 +239,6 @@ def source_of(seed: int, now_ns: int, begun_ns: int, process: int) -> str:
 
 _LOWEST_PROCESS = 300
 """Numbers below are those of processes that came up with the machine or container."""
+
+
+PROBE = Probe(imports={"random": _watch_random, "numpy.random": _watch_numpy})

@@ -16,6 +16,7 @@ from torch.utils.data import IterableDataset, dataloader
 from distdoctor.model.observations.rng import Drawn
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.rng.dataset_generators import generators_of
 from distdoctor.probes.rng.stream_states import States, moved, states
@@ -83,9 +84,9 @@ class Passes:
 
     def __init__(self) -> None:
         self._open: list[_Pass] = []
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """This process plays in another run from now on."""
         self.begun = self._told = self._known = 0
         self._loaders: weakref.WeakKeyDictionary[Any, list[int]] = (
@@ -128,7 +129,6 @@ class Passes:
         self._told += 1
         if one.looks:
             drawn = Drawn(
-                rank=-1,
                 loader=one.number,
                 epoch=one.epoch,
                 iterable=one.iterable,
@@ -150,7 +150,7 @@ class Passes:
 PASSES = Passes()
 
 
-def watch_passes() -> None:
+def _watch_passes() -> None:
     """When the rank joins: see passes over DataLoaders."""
     iterator: Any = dataloader._BaseDataLoaderIter
     begun, again = iterator.__init__, iterator._reset
@@ -193,5 +193,11 @@ def watch_passes() -> None:
 
     iterator.__init__, iterator._reset = begin, reset
     iterator.__next__, iterator._next_index = advance, next_index
-    RECORDER.on_end.append(PASSES.tell_all)
-    RECORDER.on_turn.append(PASSES.forget)
+
+
+PROBE = Probe(
+    joined=_watch_passes,
+    stepped=lambda _: PASSES.stepped(),
+    flush=PASSES.tell_all,
+    reset=PASSES.reset,
+)

@@ -19,6 +19,7 @@ from torch.utils.data._utils import worker as torchs
 
 from distdoctor.journal.layout import STREAMS_FILE
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.rng import seeds
 from distdoctor.probes.rng.dataset_generators import generators_of
@@ -32,7 +33,7 @@ _TOLD_AFTER = (1, 2, 4)  # batches of a worker
 _MOST_PASSES = 200  # of a worker that lives on
 
 
-def watch_workers() -> None:
+def install() -> None:
     """Right after `import torch`, where workers that are spawned come by as well."""
     made = torchs._worker_loop
 
@@ -154,3 +155,6 @@ class _Look:
         }
         line = {"by": os.getppid(), "pid": os.getpid(), "drawn": drawn}
         RECORDER.append(STREAMS_FILE, {**line, "site": next(filter(None, sites), "")})
+
+
+PROBE = Probe(install=install)

@@ -263,7 +263,7 @@ def test_the_scale_of_a_scaler_is_no_part_of_the_factor(job: Job) -> None:
 
 def test_another_run_begins_with_nothing(job: Job) -> None:
     job.epoch(0, 5)
-    job.windows.forget()
+    job.windows.reset()
     assert shapes(job) == []
 
 

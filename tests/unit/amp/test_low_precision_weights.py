@@ -79,7 +79,7 @@ def train(
     steps: int = 3,
 ) -> list[HalfStep]:
     """A few steps, with gradients of about some size."""
-    probe.turn()
+    probe.reset()
     told: list[HalfStep] = []
 
     def observe(one: Observation, _site: str = "") -> None:

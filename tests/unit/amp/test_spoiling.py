@@ -73,7 +73,7 @@ def test_hooks_that_pack_tensors_are_not_run() -> None:
 def test_no_graph_is_kept_and_it_is_looked_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    non_finite_weights.turn()
+    non_finite_weights.reset()
     looked: list[str] = []
 
     def look(loss: Tensor) -> str:
@@ -90,7 +90,7 @@ def test_no_graph_is_kept_and_it_is_looked_at_once(
         assert alive() is None
         non_finite_weights._search.loss = None
     assert looked == [words.LOGARITHM_OF_NEGATIVE]
-    non_finite_weights.turn()
+    non_finite_weights.reset()
 
 
 SOURCE = """\

@@ -42,7 +42,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Fed, str]]:
 
 @pytest.fixture
 def model() -> Sum:
-    trained_models.turn()
+    trained_models.reset()
     model = Sum()
     trained_models.wrapped(model, "ddp")
     return model

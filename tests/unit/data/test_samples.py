@@ -45,7 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(RECORDER, "_notes", None)
     iterator = dataloader._BaseDataLoaderIter
     monkeypatch.setattr(iterator, "__next__", iterator.__next__)
-    SAMPLES.forget()
+    SAMPLES.reset()
     creation_sites.install()
     watch_loaders(None)
     return tmp_path

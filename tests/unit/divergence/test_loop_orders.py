@@ -162,9 +162,9 @@ def users(
         heard.append((event, site.split("\n")[1]))
 
     monkeypatch.setattr(RECORDER, "observe", observe)
-    TURNS.forget()
+    TURNS.reset()
     yield names, heard
-    TURNS.forget()
+    TURNS.reset()
 
 
 # In a file that is nobody's, so that the caller's line is the first of the user's.

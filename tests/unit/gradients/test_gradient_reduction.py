@@ -93,7 +93,7 @@ class Rank:
         monkeypatch.setattr(RECORDER, "observe", self.observe)
         monkeypatch.setattr(EXCHANGES, "looking", True)
         monkeypatch.setattr(EXCHANGES, "reduced", 0)
-        gradient_reduction.turn()
+        gradient_reduction.reset()
         torch.manual_seed(2)
         self.model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.5)
@@ -145,7 +145,7 @@ class Rank:
 @pytest.fixture
 def rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rank]:
     yield Rank(monkeypatch)
-    gradient_reduction.turn()
+    gradient_reduction.reset()
 
 
 def test_gradients_that_are_sent_as_they_are(rank: Rank) -> None:

@@ -87,7 +87,7 @@ class Process:
         kind: RecordKind = RecordKind.ENTER,
         flags: int = 0,
         thread: int = ME,
-        detail: int = 0,
+        nodes: int = 0,
     ) -> int:
         """Note a call that is about to be made; its number in this process."""
         group = group or self.world
@@ -115,7 +115,7 @@ class Process:
             self.writer.intern(site(line)),
             self.writer.intern(spec),
             peer,
-            detail,
+            nodes,
         )
         return self.calls
 
@@ -340,8 +340,8 @@ def test_a_message_has_a_peer_and_a_tag_and_no_ordinal(
     start: Callable[..., Process], tmp_path: Path
 ) -> None:
     process = start(0, 2)
-    process.enter("send", "float32 4", peer=1, detail=7)
-    process.enter("recv_any", "float32 4", detail=9)
+    process.enter("send", "float32 4", peer=1, nodes=7)
+    process.enter("recv_any", "float32 4", nodes=9)
     run = living(tmp_path)
     assert draw(run, places=False) == (
         "rank 0 | send(4,peer=1,tag=7)...inside  recv_any(4,tag=9)...inside\nrank 1 | ?"
@@ -352,7 +352,7 @@ def test_a_message_has_a_peer_and_a_tag_and_no_ordinal(
 def test_a_collective_counts_autograd_nodes_and_has_no_tag(
     start: Callable[..., Process], tmp_path: Path
 ) -> None:
-    start(0, 2).enter(detail=41)
+    start(0, 2).enter(nodes=41)
     run = living(tmp_path)
     assert (int(run.calls["nodes"][0]), run.call(0).tag) == (41, 0)
 

@@ -347,7 +347,7 @@ def test_another_version_is_refused_with_what_to_do(tmp_path: Path) -> None:
     path = writer_in(tmp_path).path
     overwrite(path, offset_of("version"), b"\7")
     with pytest.raises(
-        JournalUnreadable, match="version 7; this release reads version 1"
+        JournalUnreadable, match="version 7; this release reads version 2"
     ):
         JournalReader(path)
 
@@ -559,7 +559,7 @@ writer = JournalWriter(folder, 0, 1, int(size))
 call = 0
 while call < count:
     call += 1
-    writer.put(1, call=call, ordinal=3 * call, signature=5 * call, detail=call % 1000)
+    writer.put(1, call=call, ordinal=3 * call, signature=5 * call, nodes=call % 1000)
     if call % 100 == 0:
         time.sleep(pace_s)
 writer.end()
@@ -592,7 +592,7 @@ def assert_whole(records: Records) -> None:
     assert (records["commit"] == call).all()
     assert (records["ordinal"] == 3 * call).all()
     assert (records["signature"] == 5 * call).all()
-    assert (records["detail"] == call % 1000).all()
+    assert (records["nodes"] == call % 1000).all()
 
 
 @pytest.mark.live

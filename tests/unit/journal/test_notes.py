@@ -10,7 +10,7 @@ from distdoctor.journal.assembly import assemble
 from distdoctor.journal.environment import OWNER_VARIABLE, SIZE_VARIABLE
 from distdoctor.journal.folder import Manifest
 from distdoctor.model.drawing import draw
-from distdoctor.model.events import Observation, Place
+from distdoctor.model.events import Left, Observation, Place
 from distdoctor.model.observations.data import Read
 from distdoctor.model.run import Run
 from distdoctor.probes.recorder import Recorder
@@ -46,9 +46,9 @@ def told(folder: Path) -> list[Observation]:
 def test_an_observation_is_read_as_it_was_written(
     recorder: Recorder, tmp_path: Path
 ) -> None:
-    recorder.observe(Read(rank=-1, samples=(0, 1, 2), contents=(2**64 - 1,)), SITE)
-    recorder.note("leave")
-    recorder.observe(Read(rank=-1, steps=3, unfinished=True))
+    recorder.observe(Read(samples=(0, 1, 2), contents=(2**64 - 1,)), SITE)
+    recorder.tell(Left())
+    recorder.observe(Read(steps=3, unfinished=True))
     assert told(tmp_path)[0] == Read(
         rank=0,
         samples=(0, 1, 2),
@@ -63,7 +63,7 @@ def test_an_observation_is_read_as_it_was_written(
 def test_a_process_without_observations_has_no_file(
     recorder: Recorder, tmp_path: Path
 ) -> None:
-    recorder.note("leave")
+    recorder.tell(Left())
     assert not list(tmp_path.glob("*.notes"))
 
 
@@ -71,9 +71,9 @@ def test_a_process_without_observations_has_no_file(
 def test_a_note_that_was_cut_off_costs_only_itself(
     recorder: Recorder, tmp_path: Path, kept: int
 ) -> None:
-    recorder.observe(Read(rank=-1, number=1))
+    recorder.observe(Read(number=1))
     whole = only_notes(tmp_path).stat().st_size
-    recorder.observe(Read(rank=-1, number=2))
+    recorder.observe(Read(number=2))
     data = only_notes(tmp_path).read_bytes()
     only_notes(tmp_path).write_bytes(data[: whole + kept if kept >= 0 else -1])
     assert told(tmp_path) == [Read(rank=0, number=1)]
@@ -113,7 +113,7 @@ def test_a_note_without_its_file_is_told_as_torn(
 def test_kinds_and_fields_of_a_later_release_are_passed_over(
     recorder: Recorder, tmp_path: Path
 ) -> None:
-    recorder.observe(Read(rank=-1, number=1))
+    recorder.observe(Read(number=1))
     file = only_notes(tmp_path)
     data = file.read_bytes()
     file.write_bytes(data.replace(b"number", b"letter"))
@@ -126,28 +126,28 @@ def test_kinds_and_fields_of_a_later_release_are_passed_over(
 def test_there_is_an_end_to_what_one_process_may_write(
     recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorder.observe(Read(rank=-1, number=1))
+    recorder.observe(Read(number=1))
     monkeypatch.setattr(notes, "MOST_BYTES", only_notes(tmp_path).stat().st_size + 9)
     with pytest.raises(OSError, match="bytes of notes"):
-        recorder.observe(Read(rank=-1, number=2))
+        recorder.observe(Read(number=2))
     assert told(tmp_path) == [Read(rank=0, number=1)]
 
 
 def test_a_child_leaves_its_parents_notes_alone(
     recorder: Recorder, tmp_path: Path
 ) -> None:
-    recorder.observe(Read(rank=-1, number=1))
+    recorder.observe(Read(number=1))
     recorder.forked()
-    recorder.observe(Read(rank=-1, number=2))
+    recorder.observe(Read(number=2))
     assert told(tmp_path) == [Read(rank=0, number=1)]
 
 
 def test_a_process_that_turns_to_another_run_begins_new_notes(
     recorder: Recorder, tmp_path: Path
 ) -> None:
-    recorder.observe(Read(rank=-1, number=1))
+    recorder.observe(Read(number=1))
     (tmp_path / "next").mkdir()
-    recorder.turn(tmp_path / "next", 0, 1)
-    recorder.observe(Read(rank=-1, number=2))
+    recorder.begin_run(tmp_path / "next", 0, 1)
+    recorder.observe(Read(number=2))
     assert told(tmp_path) == [Read(rank=0, number=1)]
     assert told(tmp_path / "next") == [Read(rank=0, number=2)]

@@ -19,9 +19,9 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Observation]]:
     monkeypatch.setattr(
         RECORDER, "observe", lambda event, _site="": heard.append(event)
     )
-    MEMORY_GROWTH.forget()
+    MEMORY_GROWTH.reset()
     yield heard
-    MEMORY_GROWTH.forget()
+    MEMORY_GROWTH.reset()
 
 
 def batches(number: int, least: int = 2) -> Iterator[Tensor]:

@@ -23,9 +23,9 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
     monkeypatch.setattr(
         RECORDER, "observe", lambda event, site="": heard.append((event, site))
     )
-    TALLIES.forget()
+    TALLIES.reset()
     yield heard
-    TALLIES.forget()
+    TALLIES.reset()
 
 
 def count(times: int, by: float, dtype: torch.dtype = torch.bfloat16) -> None:

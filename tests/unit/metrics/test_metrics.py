@@ -39,13 +39,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     iterator = dataloader._BaseDataLoaderIter
     monkeypatch.setattr(iterator, "__next__", iterator.__next__)
     monkeypatch.setattr(logging.Handler, "handle", logging.Handler.handle)
-    SAMPLES.forget()
-    METRICS.forget()
+    SAMPLES.reset()
+    METRICS.reset()
     creation_sites.install()
     watch_loaders(None)
     evaluations._watch_logging()
     yield tmp_path
-    METRICS.forget()
+    METRICS.reset()
 
 
 class Output:

@@ -27,9 +27,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(RECORDER, "folder", tmp_path)
     monkeypatch.setattr(RECORDER, "writer", JournalWriter(tmp_path, 0, 1, 8 << 20))
     monkeypatch.setattr(RECORDER, "_notes", None)
-    FIGURES.forget()
+    FIGURES.reset()
     yield tmp_path
-    FIGURES.forget()
+    FIGURES.reset()
 
 
 def told(folder: Path) -> tuple[list[AddedUp], list[Shown]]:

@@ -456,7 +456,7 @@ def test_a_scaler_that_is_off_or_of_another_kind_is_no_scaler(job: Job) -> None:
 def test_another_run_begins_with_nothing(job: Job) -> None:
     job.backward()
     job.step()
-    job.protocol.forget()
+    job.protocol.reset()
     assert job.said() == []
 
 

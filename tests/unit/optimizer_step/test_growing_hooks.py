@@ -25,7 +25,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(RECORDER, "observe", lambda one, _site="": observed.append(one))
     monkeypatch.setattr(RECORDER, "writer", object())
     monkeypatch.setattr(trained_models, "_models", [])
-    piled_hooks.turn()
+    piled_hooks.reset()
     return observed
 
 

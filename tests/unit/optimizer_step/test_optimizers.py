@@ -20,9 +20,9 @@ class Small(SGD):
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    optimizers.turn()
+    optimizers.reset()
     yield
-    optimizers.turn()
+    optimizers.reset()
 
 
 def test_one_that_is_gone_is_forgotten_and_its_number_is_not_given_again() -> None:
@@ -42,7 +42,7 @@ def test_one_that_is_gone_is_forgotten_and_its_number_is_not_given_again() -> No
 def test_what_ends_after_its_run_is_no_loss_to_the_next() -> None:
     first = Small()
     optimizers.of(first)
-    optimizers.turn()
+    optimizers.reset()
     second = Small()
     known = optimizers.of(second)
     del first

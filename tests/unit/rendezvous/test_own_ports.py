@@ -243,7 +243,7 @@ def test_who_writes_the_address_is_known(
 ) -> None:
     kind = type(os.environ)
     monkeypatch.setattr(kind, "__setitem__", kind.__setitem__)
-    address_variables.watch_settings()
+    address_variables.install()
     assert address_variables.given_address() == "localhost:12355"
     os.environ["MASTER_ADDR"] = "node0"
     assert "test_own_ports.py" in address_variables.writer_of_address()

@@ -12,9 +12,9 @@ from distdoctor.probes.replicas import late_parameters
 
 @pytest.fixture(autouse=True)
 def _apart() -> Iterator[None]:
-    optimizers.turn()
+    optimizers.reset()
     yield
-    optimizers.turn()
+    optimizers.reset()
 
 
 def made(model: nn.Module) -> torch.optim.Optimizer:

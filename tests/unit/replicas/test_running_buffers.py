@@ -50,7 +50,7 @@ def _forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     # Another test of this process may have compiled something.
     monkeypatch.setattr(running_buffers, "compiles", lambda: False)
     yield
-    running_buffers.forget()
+    running_buffers.reset()
 
 
 @pytest.mark.parametrize("is_met_early", [True, False])

@@ -42,7 +42,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Observation, st
         RECORDER, "observe", lambda event, site="": heard.append((event, site))
     )
     yield heard
-    weight_averages.turn()
+    weight_averages.reset()
 
 
 def trained(mean: nn.Module, model: nn.Module, folder: Path, *, is_kept: bool) -> None:

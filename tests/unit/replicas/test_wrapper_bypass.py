@@ -18,9 +18,9 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setattr(RECORDER, "observe", lambda _one, site: lines.append(site))
     sites = iter(f"t.py:{n}:f" for n in range(1, 99))
     monkeypatch.setattr(wrapper_bypass, "call_site", lambda _depth: next(sites))
-    wrapper_bypass.turn()
+    wrapper_bypass.reset()
     yield lines
-    wrapper_bypass.turn()
+    wrapper_bypass.reset()
 
 
 def test_a_line_is_told_if_nothing_is_averaged_behind_it(told: list[str]) -> None:

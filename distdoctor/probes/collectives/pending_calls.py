@@ -1,0 +1,36 @@
+"""Calls of communication whose end is not known yet, and the groups they are on."""
+
+from __future__ import annotations
+
+import torch
+
+from distdoctor.model.operations import ASYNCHRONOUS
+from distdoctor.probes.collectives.board import Board, NoBoard
+
+
+class UsedGroup:
+    """One process group, as this process uses it."""
+
+    __slots__ = ("board", "number", "ordinal", "polled")
+
+    def __init__(self, number: int, board: Board | NoBoard, polled: bool) -> None:
+        self.number = number  # of its text in the journal
+        self.ordinal = 0  # collectives so far
+        self.board = board
+        # To ask NCCL whether a call is complete breaks the capture of a CUDA graph.
+        self.polled = polled
+
+
+class PendingCall:
+    """A call whose end is not known yet."""
+
+    __slots__ = ("asynchronous", "call", "group", "ordinal", "polled", "watched")
+
+    def __init__(self, call: int, group: UsedGroup, ordinal: int, flags: int) -> None:
+        self.call = call
+        # What it reads, if a line of the user's own is given a handle for it.
+        self.watched: tuple[torch.Tensor, ...] | None = None
+        self.group = group.number
+        self.ordinal = ordinal
+        self.asynchronous = bool(flags & ASYNCHRONOUS)
+        self.polled = group.polled

@@ -1,0 +1,62 @@
+"""Says which probe is told of a moment of a training step before which other."""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+
+from distdoctor.probes.accumulation import accumulation_windows, microbatch_weighting
+from distdoctor.probes.amp import low_precision_steps, non_finite_weights, skipped_steps
+from distdoctor.probes.gradients import gradient_reduction, gradient_samples
+from distdoctor.probes.gradients.exchanges import EXCHANGES
+from distdoctor.probes.metrics.printed_figures import FIGURES
+from distdoctor.probes.optimizer_step import optimizers, piled_hooks, step_protocol
+from distdoctor.probes.optimizer_step.step_hooks import STEP_HOOKS
+from distdoctor.probes.probe import Probe
+
+
+def install() -> None:
+    """Have all told, in the order of their notes where one moment makes several."""
+    STEP_HOOKS.begun += [
+        FIGURES.begun,
+        gradient_samples.begun,
+        skipped_steps.ROUNDS.begun,
+        gradient_reduction.begun,
+        accumulation_windows.WINDOWS.begin,
+        microbatch_weighting.WEIGHING.begin,
+    ]
+    STEP_HOOKS.passed += [
+        accumulation_windows.WINDOWS.passed,
+        microbatch_weighting.WEIGHING.passed,
+        gradient_reduction.passed,
+        skipped_steps.ROUNDS.passed,
+        gradient_samples.bypassed,
+        gradient_samples.passed,
+    ]
+    STEP_HOOKS.stepping += [
+        accumulation_windows.WINDOWS.stepping,
+        microbatch_weighting.WEIGHING.stepping,
+        skipped_steps.ROUNDS.stepping,
+        step_protocol.PROTOCOL.stepping,
+        gradient_samples.stepping,
+    ]
+    STEP_HOOKS.looking += [
+        low_precision_steps.looking,
+        piled_hooks.looking,
+        gradient_reduction.looking,
+    ]
+    STEP_HOOKS.stepped += [
+        step_protocol.PROTOCOL.stepped,
+        non_finite_weights.stepped,
+        low_precision_steps.stepped,
+        gradient_reduction.stepped,
+        gradient_samples.stepped,
+    ]
+
+
+def _look_at_exchanges() -> None:
+    """Begin anew, among the ranks that there are now."""
+    EXCHANGES.look(optimizers.trained)
+    EXCHANGES.members = dist.get_world_size() if dist.is_initialized() else 1
+
+
+PROBE = Probe(install=install, joined=_look_at_exchanges, reset=_look_at_exchanges)

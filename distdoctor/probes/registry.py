@@ -1,0 +1,263 @@
+"""The probes, in the order in which they are told of each moment; see `probe`.
+
+This is the one place that knows all of them. They are loaded when their stage comes,
+because every Python process of the job passes through here, most without torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from enum import Enum, IntEnum
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from distdoctor.journal.environment import SIMULATION_VARIABLE, TRACE_VARIABLE
+from distdoctor.probes.harmless import harmless
+from distdoctor.probes.import_hooks import AroundImports, Load
+from distdoctor.probes.probe import Probe
+
+
+class Stage(IntEnum):
+    """When a probe is put in place."""
+
+    PROGRAM = 0  # before the program's first line; torch must not be imported for it
+    TORCH = 1  # right after `import torch`: only what is cheap, or must be there early
+    JOINED = 2  # at the first `init_process_group`: all that costs something
+
+
+class Where(Enum):
+    """In which processes a probe is put in place."""
+
+    EVERYWHERE = "everywhere"
+    AMONG_RANKS = "among ranks"  # not where one rank of a large job is played alone
+    ALONE = "alone"  # only there
+    COMPARED = "compared"  # only where the run will be compared with another
+
+
+class Entry(NamedTuple):
+    """A probe that may be put in place.
+
+    Attributes:
+        module: Its module, below `distdoctor.probes`.
+        stage: When.
+        where: In which processes.
+    """
+
+    module: str
+    stage: Stage
+    where: Where = Where.EVERYWHERE
+
+    @property
+    def name(self) -> str:
+        """Full name of its module."""
+        return f"distdoctor.probes.{self.module}"
+
+    def is_wanted(self) -> bool:
+        """Whether it is put in place in this process."""
+        match self.where:
+            case Where.AMONG_RANKS:
+                return not is_simulated()
+            case Where.ALONE:
+                return is_simulated()
+            case Where.COMPARED:
+                return TRACE_VARIABLE in os.environ and not is_simulated()
+        return True
+
+
+PROGRAM, TORCH, JOINED = Stage
+AMONG_RANKS, ALONE, COMPARED = Where.AMONG_RANKS, Where.ALONE, Where.COMPARED
+
+ENTRIES = (
+    # How processes begin and end, and what is changed on the way.
+    Entry("processes.child_exits", PROGRAM),
+    Entry("processes.exit_lines", PROGRAM),
+    Entry("failures.uncaught", PROGRAM),
+    Entry("failures.tracebacks", PROGRAM),
+    Entry("comparison.file_backup", PROGRAM),
+    Entry("rendezvous.address_variables", PROGRAM),
+    # All others go around what it puts in place.
+    Entry("gpu_emulation", TORCH),
+    Entry("compiled_code", TORCH),
+    Entry("collectives.fake_backend", TORCH, ALONE),
+    Entry("rendezvous.own_ports", TORCH, AMONG_RANKS),
+    # What is there before a rank joins: data, optimizers, models, files.
+    Entry("data.creation_sites", TORCH),
+    Entry("data.samples", TORCH),
+    Entry("optimizer_step.optimizers", TORCH),
+    Entry("replicas.module_origins", TORCH),
+    Entry("replicas.registrations", TORCH),
+    Entry("replicas.batch_norm_use", TORCH),
+    Entry("replicas.weight_fingerprints", TORCH),
+    Entry("data.numbered_names", TORCH),
+    Entry("checkpoints.checkpoint_io", TORCH),
+    Entry("checkpoints.restored_state", TORCH),
+    Entry("amp.grad_scalers", TORCH),
+    Entry("gradients.clip_hooks", TORCH),  # users' files import them by name
+    Entry("processes.spawned", TORCH),
+    Entry("rendezvous.setup_calls", TORCH),
+    Entry("collectives.batched_messages", TORCH),
+    Entry("optimizer_step.steps_done", TORCH),
+    Entry("lifecycle", TORCH),
+    # Communication; what follows asks it.
+    Entry("collectives.interception", JOINED, AMONG_RANKS),
+    Entry("collectives.waits", JOINED),
+    Entry("collectives.reduce_ops", JOINED),
+    Entry("replicas.wrapping", TORCH),
+    Entry("replicas.ddp_reducers", JOINED),
+    Entry("metrics.evaluations", JOINED),
+    Entry("metrics.printed_figures", JOINED),
+    Entry("metrics.half_precision_sums", JOINED),
+    Entry("data.loaders", JOINED),
+    # Training steps: what goes around calls, then who is told of them.
+    Entry("optimizer_step.call_hooks", JOINED, AMONG_RANKS),
+    Entry("accumulation.accumulation_windows", JOINED, AMONG_RANKS),
+    Entry("accumulation.microbatch_weighting", JOINED, AMONG_RANKS),
+    Entry("amp.skipped_steps", JOINED, AMONG_RANKS),
+    Entry("optimizer_step.step_protocol", JOINED, AMONG_RANKS),
+    Entry("amp.scaled_gradients", JOINED, AMONG_RANKS),
+    Entry("optimizer_step.step_listeners", JOINED, AMONG_RANKS),
+    Entry("optimizer_step.step_hooks", JOINED, AMONG_RANKS),
+    Entry("amp.autocast_backward", JOINED, AMONG_RANKS),
+    Entry("gradients.gradient_reduction", JOINED, AMONG_RANKS),
+    # What the listeners among them remember.
+    Entry("replicas.late_parameters", JOINED, AMONG_RANKS),
+    Entry("replicas.trained_models", JOINED, AMONG_RANKS),
+    Entry("replicas.weight_averages", JOINED, AMONG_RANKS),
+    Entry("replicas.running_buffers", JOINED, AMONG_RANKS),
+    Entry("replicas.wrapper_bypass", JOINED, AMONG_RANKS),
+    Entry("optimizer_step.unheld_parameters", JOINED, AMONG_RANKS),
+    Entry("optimizer_step.piled_hooks", JOINED, AMONG_RANKS),
+    Entry("amp.non_finite_weights", JOINED, AMONG_RANKS),
+    Entry("amp.low_precision_steps", JOINED, AMONG_RANKS),
+    Entry("gradients.gradient_samples", JOINED, AMONG_RANKS),
+    Entry("data.model_inputs", JOINED, AMONG_RANKS),
+    # Under which conditions a rank trains.
+    Entry("rng.seeds", PROGRAM),
+    Entry("rng.torch_seeds", TORCH, AMONG_RANKS),
+    Entry("environment.settings", PROGRAM),
+    Entry("environment.torch_flags", TORCH, AMONG_RANKS),
+    Entry("rng.worker_draws", TORCH, AMONG_RANKS),
+    Entry("checkpoints.files_written", TORCH, AMONG_RANKS),
+    Entry("rng.stream_draws", TORCH, AMONG_RANKS),
+    Entry("memory.memory_growth", TORCH, AMONG_RANKS),
+    Entry("learning_rate.rising_rates", TORCH),
+    Entry("learning_rate.schedulers", JOINED, AMONG_RANKS),
+    Entry("environment.processor_delays", TORCH, AMONG_RANKS),
+    Entry("failures.handler_marks", JOINED, AMONG_RANKS),
+    Entry("comparison.computed_values", JOINED, COMPARED),
+)
+
+LATE_IMPORTS = (
+    "safetensors.torch",
+    "torch._dynamo.trace_rules",
+    "torch.distributed.fsdp",
+)
+"""Modules of which probes of later stages are told, too."""
+
+_active: dict[Entry, Probe] = {}
+"""Those that were put in place."""
+
+_stepped: list[Callable[[Any], object]] = []
+
+
+def is_simulated() -> bool:
+    """Whether this process plays a rank of a job without the others."""
+    return SIMULATION_VARIABLE in os.environ
+
+
+def start() -> None:
+    """Before the program's first line; called once."""
+    for _ in _reached(Stage.PROGRAM):
+        pass
+    names = {name for probe in _active.values() for name in probe.imports}
+    AroundImports(
+        {
+            name: _after(name)
+            for name in ("torch", *LATE_IMPORTS, *sorted(names - set(sys.modules)))
+        }
+    )
+
+
+def _after(name: str) -> Callable[[Load, ModuleType], None]:
+    """Tell of a module right after it was loaded."""
+
+    def around(load: Load, module: ModuleType) -> None:
+        load(module)
+        if name == "torch":
+            harmless(_torch_loaded)(module)
+        else:
+            _imported(name, module)
+
+    return around
+
+
+def _torch_loaded(torch: ModuleType) -> None:
+    """Put in place what needs torch, and tell those of it that were there before."""
+    for entry in _reached(Stage.TORCH):
+        _tell_import(_active[entry], "torch", torch)
+
+
+def _imported(name: str, module: ModuleType) -> None:
+    for probe in _in_order():
+        _tell_import(probe, name, module)
+
+
+def _tell_import(probe: Probe, name: str, module: ModuleType) -> None:
+    if (told := probe.imports.get(name)) is not None:
+        harmless(told)(module)
+
+
+def joined() -> None:
+    """The process has become a rank, for the first time."""
+    for entry in _reached(Stage.JOINED):
+        harmless(_active[entry].joined)()
+
+
+def _reached(stage: Stage) -> Iterator[Entry]:
+    """Entries of a stage, once each is in place, and those of earlier stages between.
+
+    Their order is that of `ENTRIES`.
+    """
+    for entry in ENTRIES:
+        if entry.stage is stage and entry not in _active and entry.is_wanted():
+            _bring_in(entry)
+        if entry in _active:
+            yield entry
+
+
+@harmless
+def _bring_in(entry: Entry) -> None:
+    probe: Probe = importlib.import_module(entry.name).PROBE
+    _active[entry] = probe
+    if probe.stepped is not None:
+        _stepped.append(probe.stepped)
+    harmless(probe.install)()
+    for name, told in probe.imports.items():
+        if name in sys.modules and name != "torch":
+            harmless(told)(sys.modules[name])
+
+
+def _in_order() -> list[Probe]:
+    return [_active[entry] for entry in ENTRIES if entry in _active]
+
+
+def stepped(optimizer: object) -> None:
+    """An optimizer made a step."""
+    for tell in _stepped:
+        tell(optimizer)
+
+
+def flush() -> None:
+    """Have all probes write what they have kept back."""
+    for probe in _in_order():
+        harmless(probe.flush)()
+
+
+def reset() -> None:
+    """Have all probes that were loaded forget what they know."""
+    for entry in ENTRIES:
+        if (module := sys.modules.get(entry.name)) is not None:
+            harmless(module.PROBE.reset)()
