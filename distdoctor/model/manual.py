@@ -13,7 +13,16 @@ from textwrap import dedent
 
 from distdoctor.errors import CheckMalformed
 
-HEADINGS = ("What it is", "Why it matters", "Sick", "Well", "Unknown", "Remedy")
+HEADINGS = (
+    "What it is",
+    "Why it matters",
+    "Sick",
+    "Well",
+    "Unknown",
+    "Remedy",
+    "Known problems",
+    "References",
+)
 """The sections of a manual, in their order; each is required."""
 
 _HEADING = re.compile(r"^(?P<title>\S.*)\n-{3,}$", re.MULTILINE)
