@@ -190,7 +190,15 @@ def _tests(function: Function, line: int) -> list[Condition]:
 
 
 def is_looped_root(program: Program, place: Place) -> bool:
-    """Whether a loop around a communication call goes through its roots, or peers."""
+    """Whether a loop around a communication call goes through its roots, or peers.
+
+    Args:
+        program: The user's files.
+        place: The line of the call.
+
+    Returns:
+        Whether it does, or the line is in no known file.
+    """
     function = program.at(place.file, place.line)
     if function is None:
         return True  # nothing is known of it
