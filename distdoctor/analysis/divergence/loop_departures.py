@@ -36,7 +36,15 @@ _MAY_DIFFER = {Nature.LOCAL, Nature.OPEN}
 
 
 def departed(run: Run, told: Divergence) -> Divergence:
-    """The same divergence, with the statement by which its culprits left a loop."""
+    """The same divergence, with the statement by which its culprits left a loop.
+
+    Args:
+        run: The run that is judged.
+        told: The divergence as it is known so far.
+
+    Returns:
+        The same object if it is about no loop, or no few ways are left.
+    """
     if told.why not in _BY_ROUNDS or not told.culprits or not run.sources:
         return told
     if isinstance(told.cause, Batch):
@@ -72,6 +80,13 @@ def kept_rounds(run: Run, told: Divergence) -> bool:
 
     They are behind these loops, or gone, and made a call less in them than the others;
     who never made it came by all the same, if nothing leads around it.
+
+    Args:
+        run: The run that is judged.
+        told: The divergence as it is known so far.
+
+    Returns:
+        Whether it does; False if nothing is known of the loops.
     """
     waiting = _first_waiting(told)
     if waiting is None:

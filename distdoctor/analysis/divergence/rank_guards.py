@@ -70,7 +70,16 @@ def guarded(run: Run, alignment: Alignment, fault: Meeting) -> Divergence | None
 
 
 def either_way(run: Run, meeting: Meeting, told: Divergence) -> Divergence:
-    """The same divergence, blamed on a branch of which each side took another part."""
+    """The same divergence, blamed on a branch of which each side took another part.
+
+    Args:
+        run: The run that is judged.
+        meeting: The meeting.
+        told: The divergence as it is known so far.
+
+    Returns:
+        The same object if no such branch is known.
+    """
     found = _partings(run, meeting)
     if told.why not in _DIFFERENT or len(found) != 2 or not _is_one(found):
         return told

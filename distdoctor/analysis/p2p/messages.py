@@ -62,7 +62,14 @@ class Messages:
 
 @memoize
 def messages(run: Run) -> Messages:
-    """The messages of a run, matched once."""
+    """The messages of a run, matched once.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        The messages of all channels.
+    """
     return _match(run)
 
 
