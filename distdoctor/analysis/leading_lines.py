@@ -23,6 +23,9 @@ def with_callers(run: Run, locations: Sequence[Location]) -> tuple[Location, ...
     Args:
         run: With the text of the source.
         locations: Of a finding.
+
+    Returns:
+        The locations, and the calls with the same ranks, as parties.
     """
     return _with(run, locations, led_by)
 

@@ -112,6 +112,9 @@ def assemble(folder: Path, manifest: Manifest, stacks: bool = True) -> Run:
         manifest: `alive` names the processes that have not ended.
         stacks: Whether to read the stacks and sources as well.
 
+    Returns:
+        The run, as far as it was written down by now.
+
     Raises:
         JournalUnreadable: There are journals, and none can be read.
     """

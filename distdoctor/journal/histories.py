@@ -62,6 +62,9 @@ def life_of(
         tables: Of the run.
         rank: Whose journal it is.
         issued: Lines, by the numbers of calls whose tensors were touched too early.
+
+    Returns:
+        Pairs in the order of the journal.
     """
     history = _History(rank, tables)
     told = np.isin(records["kind"], _TOLD)

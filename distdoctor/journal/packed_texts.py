@@ -22,6 +22,9 @@ def group_text(
         generation: How often this process has seen such a group before, and `OFTEN`
             for each process that played its rank before it.
         ranks: Global ranks by group rank.
+
+    Returns:
+        Four lines, of which `members_of` reads the last.
     """
     return joined(name, description, str(generation), _as_text(ranks))
 

@@ -190,6 +190,9 @@ class Run:
             members: Ranks of groups; by default "world" has all ranks, and any other
                 group the ranks that use it.
             rest: Further fields of `Run`.
+
+        Returns:
+            The run, with its calls as columns.
         """
         return _Builder(events, unseen or {}, members or {}).run(**rest)
 

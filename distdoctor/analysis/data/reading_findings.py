@@ -47,6 +47,9 @@ def locations(
         passes: That are at fault.
         ways: Roles of `Made`, `LOOP`, or names of sets in `origins`.
         ranks: At fault; those whose passes they are if none are told apart.
+
+    Returns:
+        The locations, maybe none.
     """
     at_fault = tuple(sorted(ranks))
     found: dict[tuple[str, int], Location] = {}

@@ -107,6 +107,9 @@ def is_unconditional(run: Run, stack: Sequence[Place]) -> bool:
     Args:
         run: Holds the sources.
         stack: The line of the call, and those of its callers, innermost first.
+
+    Returns:
+        Whether it is so, as far as the source tells.
     """
     program = program_of(run)
     for place in stack:
@@ -126,6 +129,9 @@ def must_pass(run: Run, stack: Sequence[Place]) -> bool:
     Args:
         run: Holds the sources.
         stack: The line of the call, and those of its callers.
+
+    Returns:
+        Whether it is so, as far as the source tells.
     """
     program = program_of(run)
     return not any(
@@ -140,6 +146,9 @@ def ways_around(run: Run, place: Place) -> list[WayOut]:
     Args:
         run: Holds the sources.
         place: The line.
+
+    Returns:
+        The ways, maybe none.
     """
     function = program_of(run).at(place.file, place.line)
     ways = [] if function is None else skips(run, function, place)
@@ -180,6 +189,9 @@ def made_it_before(run: Run, told: Divergence, waiting: Call) -> bool:
         run: Holds the calls.
         told: Names the culprits.
         waiting: In which the others wait.
+
+    Returns:
+        Whether each of them did.
     """
     if waiting.place not in run.sites:
         return False

@@ -51,6 +51,9 @@ def guarded(run: Run, alignment: Alignment, fault: Meeting) -> Divergence | None
         run: The run.
         alignment: Of one group.
         fault: Its first meeting that not all members made alike.
+
+    Returns:
+        The divergence, or None if no such branch is known.
     """
     if not run.sources:
         return None
@@ -229,6 +232,9 @@ def lines(
         found: The condition.
         culprits: Ranks at fault.
         few: They came to the call; else they were kept out.
+
+    Returns:
+        Locations, the condition first.
     """
     condition = found.condition
     told = pointers([condition.place], culprits, str(condition))

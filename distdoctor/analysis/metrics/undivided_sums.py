@@ -103,6 +103,9 @@ def sums(run: Run, ops: frozenset[str]) -> dict[tuple[str, int], Sum]:
     Args:
         run: The run.
         ops: By which reduce operations.
+
+    Returns:
+        Sums by the name of the group and the ordinal.
     """
     parts: dict[tuple[str, int], dict[int, tuple[Call, AddedUp]]] = {}
     for rank in run.seen:

@@ -320,6 +320,9 @@ def unchanged(run: Run, rank: int, least: int, patience: int) -> Iterator[Unchan
         least: Looks, from the first to the last, that must have found the same.
         patience: Step that must have been seen: a warm-up begins with a learning rate
             of 0, and a GradScaler skips the first steps.
+
+    Yields:
+        One for each optimizer and rank.
     """
     for one in held(run, rank):
         seen, holds = one.seen, one.holds

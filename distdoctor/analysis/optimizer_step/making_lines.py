@@ -102,6 +102,9 @@ def saved_without(run: Run, part: str) -> list[Place]:
     Args:
         run: Whose source is read.
         part: Of a key or value, such as "scal" of a scaler.
+
+    Returns:
+        A few lines, maybe none.
     """
     found = []
     for file, text in run.sources.items():
@@ -122,6 +125,9 @@ def zeroed_at(run: Run) -> list[Place]:
 
     Args:
         run: Whose source is read.
+
+    Returns:
+        The lines, each once.
     """
     found = [
         Place(file, node.lineno)

@@ -79,6 +79,9 @@ def peer_of(run: Run, row: int) -> int | None:
     Args:
         run: The run.
         row: A send or a receive, as a position in `Run.calls`.
+
+    Returns:
+        The rank, or None.
     """
     record = run.calls[row]
     ranks = run.groups[record["group"]].ranks

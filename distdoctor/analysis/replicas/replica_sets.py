@@ -81,6 +81,9 @@ def averaging_gradients(
     Args:
         run: The run.
         seen: By rank, what was seen of one model.
+
+    Returns:
+        Sets of at least two ranks, each ascending.
     """
     by_gradient: dict[object, list[int]] = {}
     for rank, one in seen.items():
@@ -117,6 +120,9 @@ def sharing(
     Args:
         run: The run.
         seen: By rank, what was seen of one model.
+
+    Returns:
+        Pairs of the ranks, ascending, and the names.
     """
     whole = [set(ranks) for ranks in averaging_gradients(run, seen)]
     by_trace: dict[tuple[str, object], list[int]] = {}

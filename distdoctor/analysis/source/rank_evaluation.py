@@ -149,6 +149,9 @@ class RankReader:
         Args:
             condition: Of a line.
             given: Values of the function's parameters, where they are known better.
+
+        Returns:
+            True, False or unknown, and whether the rank has a part in it.
         """
         scope = _Scope(condition.function, given or {})
         ranked = False

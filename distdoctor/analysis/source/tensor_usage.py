@@ -89,6 +89,9 @@ class Usage:
         Args:
             node: The expression.
             sure: Whether it is surely computed; else its readings count for nothing.
+
+        Returns:
+            What it holds of tensors on their way; None: nothing.
         """
         if node is None:
             return None

@@ -120,6 +120,9 @@ class ValueFlow:
                 group of parameters, may have it as well.
             position: Its position; -1: it has none.
             callee: Simple name of what is called; "": any call with such a keyword.
+
+        Returns:
+            The way with its lines, or None.
         """
         function = self._program.at(place.file, place.line)
         if function is None:

@@ -96,6 +96,9 @@ def given_by(
         scene: Where it stands.
         function: What is called.
         receiver: The object whose method that is.
+
+    Returns:
+        Spots by the names of parameters, or None.
     """
     if any(isinstance(part, ast.Starred) for part in call.args):
         return None
