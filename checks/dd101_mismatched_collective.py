@@ -49,6 +49,20 @@ Remedy
 ------
 Let every rank take the same branch, or call the same operation in both branches. If
 the branch depends on data, agree on it first with an `all_reduce` of the condition.
+
+Known problems
+--------------
+Only calls that pass torch's dispatcher are compared: those of a backend object's own
+methods, of RPC, or of a library with its own NCCL, are not seen. Where one helper makes
+all calls from one line and the source does not tell the ways to it apart, a call that
+was left out (DD108) may be told as another operation.
+
+References
+----------
+- NCCL: Collective Operations, on equal counts and dtypes –
+  https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/collectives.html
+- `torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp` (pytorch/pytorch),
+  `CollectiveFingerPrint`, what DETAIL compares
 """
 
 from __future__ import annotations

@@ -51,6 +51,20 @@ Remedy
 ------
 Make the size the same on all ranks: pad to the largest (agree on it by an `all_reduce`
 with MAX), drop the last incomplete batch, or use an operation with explicit splits.
+
+Known problems
+--------------
+Where a rank leaves a loop over parameters early, its next call meets a larger or
+smaller one of the others and may be told here, though a call was left out (DD108).
+Elements are counted and not understood: two tensors of one size that have nothing to do
+with each other pass (DD107 looks at their lines and names).
+
+References
+----------
+- NCCL: all_reduce with other sizes hangs or gives wrong sums –
+  https://github.com/NVIDIA/nccl/issues/1417
+- NCCL: sizes that differ, and what gloo says of them –
+  https://github.com/NVIDIA/nccl/issues/1394
 """
 
 from __future__ import annotations

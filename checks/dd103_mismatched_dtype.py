@@ -38,6 +38,19 @@ Remedy
 Convert to one dtype before the call, on every rank: `tensor.to(torch.float32)`. Look
 for a rank that skips autocast, loads an old checkpoint, or makes a tensor from numpy
 (float64 by default).
+
+Known problems
+--------------
+The dtype is that of the tensor which reaches the dispatcher: what a backend or an
+extension converts behind that is not seen. Where other dtype and other size come
+together, the size is told (DD102).
+
+References
+----------
+- NCCL: Collective Operations, on equal counts and dtypes –
+  https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/collectives.html
+- `torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp` (pytorch/pytorch),
+  `CollectiveFingerPrint`, which compares dtypes in debug mode DETAIL
 """
 
 from __future__ import annotations

@@ -38,6 +38,18 @@ Remedy
 ------
 Pass the same `op` on every rank. If it depends on a setting, broadcast the setting
 first, or read it from one place.
+
+Known problems
+--------------
+With torch 2.8 the op of a call that C++ makes by itself is hidden, and a mismatch there
+goes unseen. Of a premultiplied sum the kind is compared, and not the factor.
+
+References
+----------
+- ReduceOp, in torch's documentation –
+  https://docs.pytorch.org/docs/stable/distributed.html
+- `torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp` (pytorch/pytorch),
+  `CollectiveFingerPrint`, which does not hold the reduce op
 """
 
 from __future__ import annotations

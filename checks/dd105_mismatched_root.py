@@ -37,6 +37,18 @@ Remedy
 ------
 Use one root on all ranks. Take care with groups: `src` and `dst` are global ranks,
 `group_src` and `group_dst` are ranks within the group.
+
+Known problems
+--------------
+Roots are compared as ranks of the whole job, so a root that is wrong in the same way on
+all ranks passes. Whether the sender holds what the others want is not asked.
+
+References
+----------
+- pytorch: reduce with an inconsistent dst hangs –
+  https://github.com/pytorch/pytorch/issues/39706
+- `torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp` (pytorch/pytorch),
+  `CollectiveFingerPrint`, which does not hold the root
 """
 
 from __future__ import annotations

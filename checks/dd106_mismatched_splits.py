@@ -42,6 +42,18 @@ Remedy
 ------
 Exchange the counts in every step before the data: an `all_to_all_single` of the split
 sizes, then one of the payload. Do not reuse counts of an earlier step.
+
+Known problems
+--------------
+In groups of more than 256 ranks the splits of the pairs are not compared, for pairs
+grow with the square of the ranks. Parts that fit in size, and belong to another expert,
+pass.
+
+References
+----------
+- pytorch: all_to_all_single stuck with split sizes that do not fit –
+  https://github.com/pytorch/pytorch/issues/117486
+- `torch/distributed/distributed_c10d.py` (pytorch/pytorch), `all_to_all_single`
 """
 
 from __future__ import annotations

@@ -61,6 +61,18 @@ Remedy
 ------
 Iterate in one order on all ranks: `sorted(...)` over names, never over a set, a
 directory listing or anything a per-rank seed has shuffled.
+
+Known problems
+--------------
+Where calls of one size come from one line and no name of a loop tells them apart, as in
+hooks that run in another order or records taken in the order of a rank's data, a swap
+is not seen: the run is well, or DD404 tells what comes of it. What is kept under which
+name is read from the source, so that such a finding is likely at most.
+
+References
+----------
+- torch's note on how DDP works – https://docs.pytorch.org/docs/stable/notes/ddp.html
+- Li et al. (2020), PyTorch Distributed – https://arxiv.org/abs/2006.15704
 """  # noqa: E501 - a drawing is as wide as what a rank did
 
 from __future__ import annotations

@@ -55,6 +55,19 @@ Remedy
 Take the collective out of the branch, or let all ranks decide together: `all_reduce`
 the flag (MAX) and branch on the result. A rank that skips its work still makes the
 call, with zeros.
+
+Known problems
+--------------
+Calls of one kind pair up one step apart, and it shows only at a call of another kind or
+at the end: a run that is ended before that (`--budget`) shows nothing. Of two ranks
+neither is the majority; where neither the source nor the loops tell which side left the
+call out, both are shown, and a condition on a rank's own data is told as likely.
+
+References
+----------
+- Lightning: one rank skips a batch, and the ranks are out of step –
+  https://github.com/Lightning-AI/pytorch-lightning/issues/6430
+- `torch/distributed/distributed_c10d.py` (pytorch/pytorch), `monitored_barrier`
 """
 
 from __future__ import annotations

@@ -55,6 +55,18 @@ Call `new_group` for every group on every rank, outside of any branch on the ran
 one order (loop over a sorted list), and keep the groups this rank is a member of. Or
 use `init_device_mesh`, which does it for you, or `use_local_synchronization=True`,
 with which only the members must call.
+
+Known problems
+--------------
+Groups are compared by their members: one that is made with another backend, timeout or
+name on a rank counts as equal. A communicator that a library makes by itself, past
+`torch.distributed`, is not seen.
+
+References
+----------
+- pytorch: new_group with other ranks on each process –
+  https://github.com/pytorch/pytorch/issues/25390
+- `torch/distributed/distributed_c10d.py` (pytorch/pytorch), `new_group`
 """
 
 from __future__ import annotations

@@ -48,6 +48,19 @@ Remedy
 Pass `group_src=`/`group_dst=` with positions, or `src=`/`dst=` with ranks of the whole
 job (`dist.get_global_rank(group, position)` turns one into the other), and take
 neighbours modulo `dist.get_world_size(group)`.
+
+Known problems
+--------------
+A position in the group that was meant and a rank of the job that is asked for, or the
+reverse, go unseen where both numbers exist in the group; if they differ among ranks,
+DD105 tells. What torch refuses is known by the text of its error, which another release
+may put otherwise.
+
+References
+----------
+- pytorch: src and dst are ranks of the whole job –
+  https://github.com/pytorch/pytorch/pull/118593
+- pytorch: group_src and group_dst – https://github.com/pytorch/pytorch/pull/140460
 """
 
 from __future__ import annotations

@@ -88,6 +88,19 @@ Remedy
 Make the room from what is sent, not from the receiver's own settings: agree on one
 configuration for all stages, or send shape and dtype first (`send_object_list`) and
 allocate for them. Count tags the same way on both sides, or leave them out.
+
+Known problems
+--------------
+Which message a receive from any source took is not known, so it is told only where none
+that was sent could fit it. Equal numbers of bytes that both sides mean differently
+pass.
+
+References
+----------
+- NCCL: send and receive of different sizes, sometimes without an error –
+  https://github.com/NVIDIA/nccl/issues/1938
+- NCCL: Point-to-point communication –
+  https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/p2p.html
 """
 
 from __future__ import annotations

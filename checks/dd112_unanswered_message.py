@@ -82,6 +82,19 @@ Take the send, or the receive, out of the branch: send a message in any case, an
 one if need be, or tell the other rank beforehand how many will come. Receive, or wait
 for, all that was sent before the end. Where a rank names the wrong peer, compute peers
 for sends and receives in one place: who sends to `rank + 1` is heard by `rank - 1`.
+
+Known problems
+--------------
+A message that nobody took when the job ended well is a warning only: gloo forgets it,
+and NCCL is never asked. A lost message to a thread that listens until the process ends
+is not seen, for such a thread always waits for one.
+
+References
+----------
+- NCCL: a receive of a batch that no send answers –
+  https://github.com/NVIDIA/nccl/issues/2130
+- NCCL: Point-to-point communication –
+  https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/p2p.html
 """
 
 from __future__ import annotations

@@ -101,6 +101,20 @@ before an optimizer steps.
     optimizer.step()
 
 If there is nothing to do in the meantime, leave `async_op=True` out.
+
+Known problems
+--------------
+What is told of a reading is read from the text and likely at most; it is wrong where
+something orders the two that does not look like a wait (a CUDA stream, a library's
+function). A change through `.data` or of a part of a buffer, and readings of items of
+lists, are missed.
+
+References
+----------
+- torch.distributed: synchronous and asynchronous collectives –
+  https://docs.pytorch.org/docs/stable/distributed.html
+- pytorch: what wait() means for CUDA collectives –
+  https://github.com/pytorch/pytorch/issues/68112
 """
 
 from __future__ import annotations

@@ -59,6 +59,19 @@ Give the thread a process group of its own, made by `dist.new_group()` on all ra
 before the thread starts. Where the calls depend on each other, make them from one
 thread. A hook of DDP that makes calls out of a future's callback (PowerSGD does) wants
 one bucket: with several (`bucket_cap_mb`), callbacks and buckets overtake each other.
+
+Known problems
+--------------
+A race shows only in a run in which the threads really came in another order on some
+rank; a run in which all ranks came alike by luck is well. Calls of one signature from
+one line cannot be told apart, whichever thread makes them.
+
+References
+----------
+- NCCL: Thread Safety –
+  https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/threadsafety.html
+- `torch/distributed/distributed_c10d.py` (pytorch/pytorch), `new_group`, on several
+  threads and groups
 """
 
 from __future__ import annotations

@@ -41,6 +41,19 @@ Remedy
 ------
 Build the model in one order on all ranks: sort the names, and do not seed per rank
 before the model is built. Wrap first, and seed per rank afterwards.
+
+Known problems
+--------------
+Names are compared, and only those of models that DDP wraps: where the sets of names
+differ nothing is told here, and neither where names agree and their use in `forward` is
+swapped. Averages by hand over `model.parameters()` in another order are DD102 or DD107.
+
+References
+----------
+- DistributedDataParallel, in torch's documentation –
+  https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
+- `torch/nn/parallel/distributed.py` (pytorch/pytorch), `DistributedDataParallel`,
+  warning on the order of parameters
 """  # noqa: E501 - a drawing is as wide as what a rank did
 
 from __future__ import annotations

@@ -44,6 +44,18 @@ Remedy
 Let every parameter take part in every loss (add `0 * output.sum()` of the layer that
 is left out), or wrap with `find_unused_parameters=True`. Freeze what is never used
 (`requires_grad_(False)`) before wrapping.
+
+Known problems
+--------------
+It is seen with DDP alone, where a rank waits because of it or the next forward pass is
+refused: in the last step of a job, with nothing behind it, it may pass. The branch of
+the source is named only where the module is called in one place.
+
+References
+----------
+- pytorch: parameters out of sync because of unused ones –
+  https://github.com/pytorch/pytorch/issues/128949
+- torch's note on how DDP works – https://docs.pytorch.org/docs/stable/notes/ddp.html
 """
 
 from __future__ import annotations

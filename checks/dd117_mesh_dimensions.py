@@ -122,6 +122,18 @@ Remedy
 ------
 Build the mesh from one description on all ranks (send rank 0's with
 `broadcast_object_list`), and take groups by the name of the dimension, not by position.
+
+Known problems
+--------------
+It takes four ranks, all of them seen, and groups that divide the ranks among them; with
+fewer, a wrong dimension is told as a mismatch. Ranks that use one dimension for another
+everywhere are found only where shards that began differently are averaged.
+
+References
+----------
+- `torch/distributed/device_mesh.py` (pytorch/pytorch), `init_device_mesh`
+- `torch/distributed/distributed_c10d.py` (pytorch/pytorch), `new_group`, on the order
+  of groups
 """  # noqa: E501 - a drawing is as wide as what a rank did
 
 from __future__ import annotations

@@ -38,6 +38,19 @@ Remedy
 Move the tensor to the device that the group's backend serves, give meta tensors memory
 first (`to_empty`), or name a backend for each device:
 `init_process_group("cpu:gloo,cuda:nccl")`.
+
+Known problems
+--------------
+A refusal is known by the text of torch's error, which another release may put
+otherwise. Where the CPU takes a GPU's place, tensors that were never moved are known by
+what the stand-in remembers of them, and a kernel of an extension's own is not asked.
+Meta tensors on all ranks count as meant.
+
+References
+----------
+- torch.distributed: backends and the devices they serve –
+  https://docs.pytorch.org/docs/stable/distributed.html
+- `torch/csrc/distributed/c10d/ProcessGroup.hpp` (pytorch/pytorch), `getBackend`
 """
 
 from __future__ import annotations

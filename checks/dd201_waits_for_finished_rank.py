@@ -56,6 +56,18 @@ Remedy
 ------
 Let all ranks leave together: agree on stopping by an `all_reduce` of the stop flag, and
 destroy the process group only after the last common call.
+
+Known problems
+--------------
+A rank that leaves is at fault here, though it may be the others who went on too long:
+who was meant to stop is not known. Where it left a loop of which the others began
+another round, DD208 or DD108 tells it instead.
+
+References
+----------
+- pytorch: a process finishes and leaves the others hanging –
+  https://github.com/pytorch/pytorch/issues/28257
+- `torch/distributed/distributed_c10d.py` (pytorch/pytorch), `destroy_process_group`
 """
 
 from __future__ import annotations

@@ -68,6 +68,20 @@ Repair the line that raised. If a rank may meet bad data, catch the error where 
 arises and let all ranks decide together what to do; never communicate in a `finally:`
 or an `except:` that only one rank can reach. If the kernel killed it for want of
 memory, give the job more, or start fewer ranks and loader workers on the machine.
+
+Known problems
+--------------
+The first exception that was no peer's fault counts as the cause. Where a rank died
+because a file was missing that another rank was to write, the death is told at the line
+that opened it; that the writing was late (DD409) is known of checkpoints only. Why the
+kernel killed a process is told only where the machine shows it.
+
+References
+----------
+- torch elastic: Error Propagation, the first failure is the root cause –
+  https://docs.pytorch.org/docs/stable/elastic/errors.html
+- `torch/distributed/elastic/multiprocessing/errors/__init__.py` (pytorch/pytorch),
+  `ChildFailedError`
 """
 
 from __future__ import annotations

@@ -65,6 +65,19 @@ Remedy
 Use the groups in one global order on all ranks: sort them (by their ranks, for
 instance) before the loop, or start all calls with `async_op=True` and wait for them
 afterwards.
+
+Known problems
+--------------
+The circle is proved for the calls as they were made here. With asynchronous calls on
+gloo an order may get by that NCCL, with a stream and kernels that block, does not
+forgive: NCCL itself is never asked.
+
+References
+----------
+- NCCL: Using multiple NCCL communicators concurrently –
+  https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/communicators.html
+- `torch/distributed/distributed_c10d.py` (pytorch/pytorch), `new_group`, Safe
+  concurrent usage
 """
 
 from __future__ import annotations

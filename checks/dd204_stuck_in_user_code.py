@@ -42,6 +42,18 @@ Remedy
 Give the loop an end: bound its retries, and raise when they are used up. For a lock,
 find who holds it (`py-spy dump --pid`). If the rank really computes for long, let the
 others wait outside of a collective, or raise the timeout for that phase.
+
+Known problems
+--------------
+It takes 20 seconds in one place while others wait. A loop in native code that holds the
+interpreter's lock shows no movement either, and long work of that kind may be told; a
+rank that is stuck in turns at several places is not.
+
+References
+----------
+- torch: Debugging hangs with Flight Recorder –
+  https://docs.pytorch.org/tutorials/intermediate/debug_hangs_with_flight_recorder.html
+- py-spy, a sampling profiler – https://github.com/benfred/py-spy
 """
 
 from __future__ import annotations

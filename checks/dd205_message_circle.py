@@ -72,6 +72,22 @@ Remedy
 ------
 Hand all sends and receives of an exchange to `batch_isend_irecv` at once and wait
 afterwards, or let every other rank receive before it sends.
+
+Known problems
+--------------
+NCCL is never asked: what it would do is worked out by its rules for a pair of ranks,
+and an order that only NCCL minds is a warning. Where one side of a halo exchange drops
+a message, what is left over may close a circle, and is told here though DD112 is the
+cause.
+
+References
+----------
+- NCCL: the sequence of send and recv can deadlock –
+  https://github.com/NVIDIA/nccl/issues/479
+- pytorch: interleaved isend and irecv hang –
+  https://github.com/pytorch/pytorch/issues/109401
+- NCCL: Point-to-point communication –
+  https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/p2p.html
 """
 
 from __future__ import annotations

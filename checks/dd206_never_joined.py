@@ -52,6 +52,20 @@ Start as many processes as the world size says: let the launcher count them (`to
 --nproc-per-node`, `nprocs=` of `mp.spawn`) and read `WORLD_SIZE` instead of computing
 it. Give all the same `MASTER_ADDR`, `MASTER_PORT` and `init_method`, and each a rank of
 its own.
+
+Known problems
+--------------
+That a rank is missing is proved only where all processes that could become one are
+known to have ended, as on one machine; ranks on other machines may still be on their
+way, and then the run is unknown. A firewall or a wrong interface between machines is
+not seen.
+
+References
+----------
+- pytorch: one node joins and waits, whatever the timeout –
+  https://github.com/pytorch/pytorch/issues/41665
+- torch.distributed: initialization –
+  https://docs.pytorch.org/docs/stable/distributed.html
 """
 
 from __future__ import annotations

@@ -56,6 +56,18 @@ Remedy
 Build the key in one function that setter and waiter both use, set it before any
 collective in which the setter waits for the waiter, and pass a short
 `timedelta(seconds=…)` to `wait`, so that a missing key tells its name.
+
+Known problems
+--------------
+Keys are seen that pass the store's Python methods; those of torch's own C++ and of
+another program that uses the same store are not, and a key that such a one would set is
+told as missing. Who forgot it is a guess from who set the keys before.
+
+References
+----------
+- torch.distributed: distributed key-value store –
+  https://docs.pytorch.org/docs/stable/distributed.html
+- `torch/csrc/distributed/c10d/TCPStore.cpp` (pytorch/pytorch), `TCPStore::wait`
 """  # noqa: E501 - a drawing is as wide as what a rank did
 
 from __future__ import annotations

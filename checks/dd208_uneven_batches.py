@@ -47,6 +47,19 @@ Remedy
 Give all ranks the same number of rounds: DistributedSampler (it pads),
 `drop_last=True`, or wrap the loop in `torch.distributed.algorithms.join.Join`. A
 decision to stop must be common: `all_reduce` the flag before the `break`.
+
+Known problems
+--------------
+Rounds are counted by loaders, forward passes and stacks: a loop that has none of them
+(batches made by hand, and no model) is told as a skipped call or a rank that finished.
+Where epochs were shortened for the budget, a loader is still shorter by as much, but a
+loop that would be left on a condition later in the epoch is not.
+
+References
+----------
+- pytorch: support uneven DDP inputs – https://github.com/pytorch/pytorch/issues/33148
+- pytorch: Join, for uneven inputs – https://github.com/pytorch/pytorch/issues/38174
+- `torch/distributed/algorithms/join.py` (pytorch/pytorch), `Join`
 """
 
 from __future__ import annotations

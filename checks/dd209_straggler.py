@@ -58,6 +58,18 @@ Remedy
 Look at what this rank does between the calls (`py-spy record --pid`, or torch's
 profiler on this rank and on another): give all ranks the same amount of work per step
 (bucket samples by length), move loading into workers, let rank 0 write in a thread.
+
+Known problems
+--------------
+Arrivals are compared by the clock of one machine, so ranks on several machines are not
+judged. It takes 20 waits of 10 ms and more, and a quarter of the time: a rank that is
+slow on its own hardware, as a GPU that is too hot, is not slow on the machine of the
+check. On a busy machine what the scheduler delays is taken off by measurement.
+
+References
+----------
+- Lin et al. (2025), Understanding Stragglers in Large Model Training –
+  https://arxiv.org/abs/2505.05713
 """
 
 from __future__ import annotations

@@ -54,6 +54,20 @@ finalizer or a signal handler make none: set a flag there, and let all ranks agr
 (an `all_reduce` with MAX) at a fixed place of the loop. What a dataset needs of other
 ranks, compute in the rank's own process before the loader is made, or after a batch
 has come.
+
+Known problems
+--------------
+That the one thread holds the lock which the other waits for is not seen: it follows
+from both standing still at once, and is likely. A call out of a finalizer is told where
+ranks part because of it, and a run in which garbage was collected alike everywhere is
+well.
+
+References
+----------
+- pytorch: a collective issued from garbage collection deadlocks –
+  https://github.com/pytorch/pytorch/issues/195500
+- Python: object.__del__ and when it is called –
+  https://docs.python.org/3/reference/datamodel.html#object.__del__
 """
 
 from __future__ import annotations

@@ -43,6 +43,19 @@ Remedy
 Catch the error where it arises and go on with something of the same shape (a batch of
 zeros, the batch before), so that the rank makes its step; or let all ranks skip it:
 `all_reduce` a flag (MAX) and branch on the result.
+
+Known problems
+--------------
+Handlers are seen in the user's own functions, and where they write or log; one in a
+library, in native code, or in a function that was running when the rank joined is not.
+An exception that was swallowed long before the calls part may be taken for the cause.
+
+References
+----------
+- pytorch: an out-of-memory error is caught on one rank, and DDP hangs –
+  https://github.com/pytorch/pytorch/issues/44353
+- Lightning: what happens when one rank raises –
+  https://github.com/Lightning-AI/pytorch-lightning/issues/6430
 """
 
 from __future__ import annotations

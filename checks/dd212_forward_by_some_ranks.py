@@ -47,6 +47,20 @@ Remedy
 ------
 On one rank run `model.module` (DDP only); with FSDP let all ranks run it, or collect
 the state dict on all of them and save it on one. Better: all evaluate, each its shard.
+
+Known problems
+--------------
+Forward passes are known by what they communicate. A DDP model without buffers sends
+nothing in its forward pass, so rank 0 may well evaluate it alone; that it stops being
+so once a BatchNorm is added is not foreseen.
+
+References
+----------
+- dgl: rank 0 evaluates the DDP model and is stuck, `model.module` is not –
+  https://github.com/dmlc/dgl/pull/4385
+- pytorch: FSDP on some ranks only – https://github.com/pytorch/pytorch/issues/148334
+- DistributedDataParallel, in torch's documentation –
+  https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
 """
 
 from __future__ import annotations

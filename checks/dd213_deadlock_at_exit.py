@@ -52,6 +52,18 @@ Remedy
 ------
 Let the model go before the group: `del model, optimizer`, and only then
 `dist.destroy_process_group()`. What was computed is not affected.
+
+Known problems
+--------------
+That a destructor joins a thread is not seen: the rank had left, did nothing for long
+and held the interpreter's lock, which native code that computes at the end may do as
+well. The deadlock strikes in some runs only, and a run without it says nothing.
+
+References
+----------
+- pytorch: destructors that block while they hold the GIL –
+  https://github.com/pytorch/pytorch/issues/56297
+- pytorch: Release GIL in PG destructor – https://github.com/pytorch/pytorch/pull/154976
 """
 
 from __future__ import annotations

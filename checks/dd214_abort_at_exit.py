@@ -38,6 +38,18 @@ Remedy
 Nothing is wrong with the training. Let models and tensors that took part in
 communication go before `destroy_process_group()` (`del model, optimizer`), or end the
 program by `os._exit(0)` once everything is saved.
+
+Known problems
+--------------
+Any abort behind the exit handlers, of a rank that had left the job without an
+exception, is taken for torch's own; an extension that aborts there is told so, too.
+
+References
+----------
+- pytorch: "terminate called without an active exception" at the end –
+  https://github.com/pytorch/pytorch/issues/190489
+- pytorch: gloo's threads and tensors while Python ends –
+  https://github.com/pytorch/pytorch/pull/179291
 """
 
 from __future__ import annotations

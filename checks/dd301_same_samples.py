@@ -105,6 +105,19 @@ Give the loader a `DistributedSampler(dataset)`, which takes number and rank fro
 process group, and call its `set_epoch` before each epoch; the loader's own `shuffle`
 goes. Give a sampler of another kind the job's world size and this rank. Who makes
 batches by hand takes every `world_size`-th sample from `rank` on.
+
+Known problems
+--------------
+Samples are known by their indices where the dataset is one, and else by fingerprints of
+what a batch holds; random augmentation makes equal samples look different. Ranks that
+share a sequence or a layer may well read the same, and what they exchange decides
+whether it is told. It takes at least four samples, and without a DataLoader two looks.
+
+References
+----------
+- `torch/utils/data/distributed.py` (pytorch/pytorch), `DistributedSampler`
+- `torch/nn/parallel/distributed.py` (pytorch/pytorch), `DistributedDataParallel`, which
+  does not shard the input
 """  # noqa: E501 - a drawing is as wide as what a rank did
 
 from __future__ import annotations

@@ -104,6 +104,19 @@ Remedy
 Call `sampler.set_epoch(epoch)` before each epoch, with a number that is never used
 twice: a resumed job goes on from the epoch it had come to. Set seeds once, before the
 first epoch.
+
+Known problems
+--------------
+It takes two epochs over the same loop, and an order that chance does not explain: a
+data set of few samples, or a run of one epoch, shows nothing. An order that comes back
+on purpose (a curriculum that is shuffled once) is told where a sampler is asked to
+shuffle.
+
+References
+----------
+- pytorch: DistributedSampler without set_epoch does not shuffle –
+  https://github.com/pytorch/pytorch/issues/31771
+- `torch/utils/data/distributed.py` (pytorch/pytorch), `DistributedSampler`, `set_epoch`
 """
 
 from __future__ import annotations

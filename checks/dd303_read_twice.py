@@ -104,6 +104,19 @@ Remedy
 Use DistributedSampler, with its defaults for number and rank; or draw the permutation
 from a generator that has the same seed on all ranks (plus the epoch), and cut it as
 `order[rank::world_size]`.
+
+Known problems
+--------------
+Overlaps within the last batch, and up to 2 % beyond it, count as padding. Whether ranks
+were to share one epoch is known from a sampler; where none splits, it is likely at
+most, for each may be meant to draw for itself. Passes that were not finished are not
+judged.
+
+References
+----------
+- `torch/utils/data/distributed.py` (pytorch/pytorch), `DistributedSampler`
+- torch.utils.data, in torch's documentation –
+  https://docs.pytorch.org/docs/stable/data.html
 """
 
 from __future__ import annotations

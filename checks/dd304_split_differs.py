@@ -49,6 +49,20 @@ Remedy
 Split with a generator that has the same seed on all ranks
 (`random_split(data, sizes, generator=torch.Generator().manual_seed(0))`), from a
 sorted list, or once, on rank 0, and send the indices to the others.
+
+Known problems
+--------------
+It takes a pass of evaluation on each rank in the same run; a split whose second side is
+never read shows nothing. Where samples are told by their contents, at least a tenth
+must have leaked, and duplicates in the data set may look like a leak.
+
+References
+----------
+- Lightning: a random split on each rank trains on validation data –
+  https://github.com/Lightning-AI/pytorch-lightning/issues/7728
+- OpenTau: the same fault, found and mended –
+  https://github.com/TensorAuto/OpenTau/pull/498
+- `torch/utils/data/dataset.py` (pytorch/pytorch), `random_split`
 """
 
 from __future__ import annotations

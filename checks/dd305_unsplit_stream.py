@@ -52,6 +52,20 @@ Remedy
 In `__iter__`, count workers over all ranks: with
 `info = get_worker_info()`, worker `rank * info.num_workers + info.id` of
 `world_size * info.num_workers` takes every so manieth sample, file or shard.
+
+Known problems
+--------------
+A stream has no indices, so samples are compared by fingerprints: data that repeat
+themselves, or few different values, say little and pass. Only what was read is known; a
+stream that parts after the steps of a shortened run counts as the same.
+
+References
+----------
+- datasets: an IterableDataset is read twice with DDP –
+  https://github.com/huggingface/datasets/issues/5360
+- pytorch: iterable data sets in distributed training –
+  https://github.com/pytorch/pytorch/issues/48702
+- `torch/utils/data/dataset.py` (pytorch/pytorch), `IterableDataset`
 """
 
 from __future__ import annotations

@@ -61,6 +61,21 @@ and epoch: `np.random.seed(torch.initial_seed() % 2**32)`; or leave it out, sinc
 seeds Python's, numpy's and its own stream by itself. A dataset makes its generator in
 the worker, from that seed, when it is first used. Let ranks differ as well:
 `torch.manual_seed(seed + rank)` before the loaders are gone through.
+
+Known problems
+--------------
+Looked at are Python's, numpy's and torch's global streams and generators that the
+dataset holds as attributes, not deep; one in a closure, in C, or of another library is
+not seen. Whether what is drawn is augmentation or an order that workers are to share is
+not known of an iterable dataset, and is a warning there.
+
+References
+----------
+- pytorch: numpy draws the same numbers in each worker –
+  https://github.com/pytorch/pytorch/issues/5059
+- pytorch: numpy's seed in workers of an IterableDataset –
+  https://github.com/pytorch/pytorch/issues/41329
+- `torch/utils/data/_utils/worker.py` (pytorch/pytorch), `_worker_loop`
 """  # noqa: E501 - a rank is drawn on one line
 
 from __future__ import annotations

@@ -85,6 +85,22 @@ Make it the same everywhere: sort lists of files, draw random samples from a gen
 with a fixed seed (not one that depends on rank or time), or make it once, on rank 0,
 and read it from there. Number `sorted(words)`, not a set; `PYTHONHASHSEED=0` hides the
 fault as long as everybody sets it.
+
+Known problems
+--------------
+Contents are compared by fingerprints of batches and of tensors that the dataset holds:
+files that are read lazily show only once they were read. That names are numbered in the
+order of a set is told by that order, up to 200,000 names and in variables that were
+alive at the second or sixth backward pass.
+
+References
+----------
+- torchrec: the order of a set differs from process to process –
+  https://github.com/meta-pytorch/torchrec/pull/4648
+- Python: PYTHONHASHSEED –
+  https://docs.python.org/3/using/cmdline.html#envvar-PYTHONHASHSEED
+- Python: os.listdir, in arbitrary order –
+  https://docs.python.org/3/library/os.html#os.listdir
 """  # noqa: E501 - a drawing is as wide as what a rank did
 
 from __future__ import annotations

@@ -71,6 +71,20 @@ Remedy
 Take the seed as an argument with a fixed default, print it, and seed all three streams
 with it at the start: `random.seed(s)`, `np.random.seed(s)`, `torch.manual_seed(s)`.
 Where each run is to have another seed, let rank 0 choose and broadcast it.
+
+Known problems
+--------------
+A seed from the clock is known by its value, so one that was hashed or cut is missed,
+and a constant that happens to lie near the time would be told (as likely). Seeds of
+streams other than Python's, numpy's and torch's are not seen; `--twice` finds their
+effect, if there is one on this machine: kernels of a GPU that differ from run to run do
+not.
+
+References
+----------
+- torch's note on reproducibility –
+  https://docs.pytorch.org/docs/stable/notes/randomness.html
+- `torch/random.py` (pytorch/pytorch), `seed` and `manual_seed`
 """  # noqa: E501 - a rank is drawn on one line
 
 from __future__ import annotations

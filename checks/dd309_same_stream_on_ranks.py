@@ -53,6 +53,19 @@ Remedy
 Seed each rank differently once the model is made, `torch.manual_seed(seed + rank)`, and
 Python's and numpy's streams likewise. Samplers keep a seed of their own
 (`DistributedSampler(seed=…)`), which is to be the same on all ranks.
+
+Known problems
+--------------
+Equal states at the start of a pass are equal numbers only if ranks draw alike from
+there; who draws another number of times parts soon, and is told still. Draws of a GPU's
+own stream are not those that are compared on the CPU.
+
+References
+----------
+- transformers: dropout is the same on all devices –
+  https://github.com/huggingface/transformers/issues/31412
+- detr: why the seed is args.seed + rank –
+  https://github.com/facebookresearch/detr/issues/297
 """  # noqa: E501 - a rank is drawn on one line
 
 from __future__ import annotations

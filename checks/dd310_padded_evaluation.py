@@ -70,6 +70,21 @@ Remedy
 Give each rank `Subset(data, range(rank, len(data), world_size))` for evaluation, and
 add up sums and counts; or gather the outcome of each sample, put it in order, and cut
 it at `len(data)`. Evaluate without DDP's wrapper, for the ranks' shares are uneven.
+
+Known problems
+--------------
+Rows that are cut at the sampler's padded size and not at the data set's, after they
+were gathered, go unseen, for a gathering counts as one that can leave out what came
+twice. Where the number that is added up is not seen, the finding says "unless they are
+left out". An evaluation in epochs that were shortened is not judged whole.
+
+References
+----------
+- pytorch: wrong validation accuracy by DistributedSampler –
+  https://github.com/pytorch/pytorch/issues/25162
+- vision: evaluation of the references counts images twice –
+  https://github.com/pytorch/vision/issues/4559
+- `torch/utils/data/distributed.py` (pytorch/pytorch), `DistributedSampler`
 """
 
 from __future__ import annotations

@@ -274,6 +274,20 @@ Add up sums and counts over the ranks, `all_reduce(torch.tensor([right, count]))
 divide once, at the end; averages of equal shares can be averaged (`op=ReduceOp.AVG`, or
 divide their sum by the number of ranks). Let every rank take part in that before one of
 them tells the figure. Count in whole numbers, and add up in float32 or float64.
+
+Known problems
+--------------
+A mean of local means goes unseen where the shards are made by hand, no DataLoader gives
+them, and the digits that are printed do not tell their sizes. What the figures mean is
+read from numbers, words beside them and the source, so nearly all is likely and names
+what would excuse it. Losses on a GPU are not read, for that would wait for it.
+
+References
+----------
+- Lightning: the mean of a metric over batches is not the metric over all –
+  https://github.com/Lightning-AI/pytorch-lightning/issues/4493
+- Lightning: metrics of ranks with unequal batches –
+  https://github.com/Lightning-AI/pytorch-lightning/issues/21838
 """
 
 from __future__ import annotations

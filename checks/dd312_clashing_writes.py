@@ -67,6 +67,20 @@ Remedy
 Let one rank do it (`if rank == 0:`, of each machine where the disk is not shared), call
 `dist.barrier()` behind it on all ranks, and only then read. Else give each rank a name
 of its own, or write to a name of its own and rename.
+
+Known problems
+--------------
+Only files that Python opens are seen, and not those a library writes in C++ or a
+program that the rank starts. Ranks on machines with disks of their own write other
+files under one name. Messages and keys of a store since the last meeting of all count
+as an order, though they may be about something else.
+
+References
+----------
+- pytorch tutorials: all ranks download at once, and the data are corrupt –
+  https://github.com/pytorch/tutorials/issues/3065
+- vision: ImageNet() races where several processes unpack –
+  https://github.com/pytorch/vision/issues/8707
 """
 
 from __future__ import annotations

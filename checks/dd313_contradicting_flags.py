@@ -42,6 +42,18 @@ Remedy
 For repeatable results, `torch.backends.cudnn.benchmark = False` beside
 `torch.use_deterministic_algorithms(True)`; for speed, leave both of the deterministic
 switches off.
+
+Known problems
+--------------
+The switches are judged as they were set last: both that were on for some steps, and one
+switched off again before the end, pass. Whether any convolution runs is not asked, and
+on a machine without a GPU the switches do nothing.
+
+References
+----------
+- torch's note on reproducibility –
+  https://docs.pytorch.org/docs/stable/notes/randomness.html
+- `torch/backends/cudnn/__init__.py` (pytorch/pytorch), `set_flags`
 """  # noqa: E501 - a rank is drawn on one line
 
 from __future__ import annotations

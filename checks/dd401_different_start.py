@@ -71,6 +71,19 @@ Remedy
 Broadcast parameters and buffers from rank 0 after the model is made (or wrap it in
 DistributedDataParallel, which does), and after anything that one rank alone changes.
 Load checkpoints before wrapping, or on every rank.
+
+Known problems
+--------------
+Weights are compared at the first step that an optimizer makes, by fingerprints; what is
+made alike before that was never apart. Which parameters ranks share is known by equal
+gradients or by what is averaged, so a model whose gradients are exchanged in a way
+nothing recognises is not compared at all.
+
+References
+----------
+- torch's note on how DDP works – https://docs.pytorch.org/docs/stable/notes/ddp.html
+- `torch/nn/parallel/distributed.py` (pytorch/pytorch), `DistributedDataParallel`, its
+  `init_sync`
 """  # noqa: E501 - a drawing is as wide as what a rank did
 
 from __future__ import annotations

@@ -98,6 +98,21 @@ Make statistics of all ranks' samples with SyncBatchNorm
 sample (GroupNorm, LayerNorm), or give each rank a larger batch. Before an evaluation,
 average the running statistics over ranks, or broadcast rank 0's. A layer that is
 written by hand can average its batch's statistics over ranks in each forward pass.
+
+Known problems
+--------------
+It takes an evaluation whose results are joined; statistics that differ and are saved by
+one rank are no finding. Of layers written by hand the source decides whether their
+buffers are used, by names, so two buffers of one name are not told apart. That up to
+four samples are few is a figure from image classification.
+
+References
+----------
+- pytorch: running means differ between GPUs in eval() –
+  https://github.com/pytorch/pytorch/issues/13711
+- pytorch: a way to broadcast buffers once, before evaluation –
+  https://github.com/pytorch/pytorch/issues/30718
+- Wu and He (2018), Group Normalization, figure 1 – https://arxiv.org/abs/1803.08494
 """  # noqa: E501 - a drawing is as wide as what a rank did
 
 from __future__ import annotations

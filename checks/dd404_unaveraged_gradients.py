@@ -197,6 +197,20 @@ Wrap the model in DistributedDataParallel and call the wrapped model, not its `.
 or average the gradients between `backward()` and `step()`: `all_reduce(p.grad, op=AVG)`
 for every parameter, on the gradients themselves. Where each rank is to train a model of
 its own, give each its own settings, or leave the process group out.
+
+Known problems
+--------------
+Steps 1 to 4, 8, 16 and so on are looked at; ranks that average in other steps alone, or
+part later, are seen to differ there. Beside layers of each rank's own, that a layer is
+shared rests on a few of its elements at the start, and is likely. An ensemble that
+begins alike and shares its data looks like this fault.
+
+References
+----------
+- pytorch: DDP stops averaging after a move to the CPU and back –
+  https://github.com/pytorch/pytorch/issues/104336
+- `torch/nn/parallel/distributed.py` (pytorch/pytorch), `DistributedDataParallel`, its
+  warnings
 """
 
 from __future__ import annotations

@@ -135,6 +135,20 @@ Remedy
 Average exactly once: leave it to DistributedDataParallel, or ask for
 `all_reduce(p.grad, op=dist.ReduceOp.AVG)`, or sum and divide by the number of ranks.
 Where a loss is divided by a count of all ranks, multiply it by the number of ranks.
+
+Known problems
+--------------
+Ratios are taken of linear functions of a few gradients; if their elements cancel, or
+the optimizer wraps them in a way of its own, nothing is told. A factor that the
+learning rate makes up for looks the same, so it is likely, and a warning with
+optimizers like Adam that hardly feel it.
+
+References
+----------
+- `torch/nn/parallel/distributed.py` (pytorch/pytorch), `DistributedDataParallel`, note
+  on sums and averages of losses
+- sparseml: losses scaled by the world size under DDP –
+  https://github.com/neuralmagic/sparseml/pull/135
 """
 
 from __future__ import annotations

@@ -57,6 +57,20 @@ Remedy
 Build the whole model first, load it, freeze and unfreeze it, and wrap it last. To
 unfreeze layers later, wrap the model anew at that moment (and make the optimizer anew
 or `add_param_group`), or wrap it unfrozen and give those layers a learning rate of 0.
+
+Known problems
+--------------
+Told are parameters whose gradients were seen to differ between ranks at several of the
+steps that are looked at; one that is unfrozen near the end of a run, or whose gradients
+are equal by chance, is not. A second wrapper around the same model counts as the one
+that averages.
+
+References
+----------
+- DistributedDataParallel, in torch's documentation –
+  https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
+- `torch/nn/parallel/distributed.py` (pytorch/pytorch), `DistributedDataParallel`,
+  warning against changing parameters after wrapping
 """
 
 from __future__ import annotations

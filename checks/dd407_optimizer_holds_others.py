@@ -55,6 +55,19 @@ Remedy
 Make the optimizer last, of `model.parameters()` of the model that is trained, or give
 it what came later (`add_param_group`); keep layers in `nn.ModuleList`. Freeze what is
 not to be trained (`requires_grad_(False)`): its gradients are computed in vain.
+
+Known problems
+--------------
+Parameters that get gradients are looked for at the second and the fourth step; what
+comes later is not. Where several models have equal names of parameters, one that no
+optimizer holds may be taken for the other, and goes unseen. Parameters that are left
+out on purpose, and not frozen, are a warning.
+
+References
+----------
+- `torch/optim/optimizer.py` (pytorch/pytorch), `Optimizer.add_param_group`
+- mace: parameters that no group claims are silently untrained –
+  https://github.com/ACEsuit/mace/issues/525
 """
 
 from __future__ import annotations

@@ -48,6 +48,19 @@ Remedy
 Load the optimizer's checkpoint on every rank (`map_location` keeps it off the others'
 devices), or broadcast what rank 0 loaded: `dist.broadcast_object_list([state])`, and
 `optimizer.load_state_dict` on all.
+
+Known problems
+--------------
+The state is not compared itself at each step: that it differs is seen by a step that
+parts with equal weights and gradients, and where the difference is too small for that,
+nothing shows. Under `Join` with Adam the moments of a rank that ran out of data really
+part from the others', which is no load that was forgotten.
+
+References
+----------
+- `horovod/torch/functions.py` (horovod/horovod), `broadcast_optimizer_state`
+- speculators: only rank 0 loads the checkpoint under DDP –
+  https://github.com/vllm-project/speculators/pull/926
 """  # noqa: E501 - a drawing is as wide as what a rank did
 
 from __future__ import annotations

@@ -94,6 +94,21 @@ Remedy
 Let one rank save (`if dist.get_rank() == 0:`), into a draft that `os.replace` renames,
 and let all call `dist.barrier()` between saving and loading. Sharded state is saved by
 `torch.distributed.checkpoint`, which all ranks call.
+
+Known problems
+--------------
+Orders are known by collectives, messages and keys; that ranks wait for a file by
+sleeping, or by a scheduler's own means, is not seen and told as a race. Ranks on
+several machines may have disks of their own. Only `torch.save`, safetensors and files
+that Python opens are seen.
+
+References
+----------
+- apex: one process of each node writes the same checkpoint –
+  https://github.com/NVIDIA/apex/issues/886
+- nanochat: ranks save before the folder is there –
+  https://github.com/karpathy/nanochat/pull/336
+- Python: os.replace – https://docs.python.org/3/library/os.html#os.replace
 """
 
 from __future__ import annotations

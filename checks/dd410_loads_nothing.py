@@ -76,6 +76,21 @@ Remedy
 Save `model.module.state_dict()`, or strip the prefix before loading; look at what
 `load_state_dict(strict=False)` returns. Load on every rank, or on rank 0 before the
 model is wrapped.
+
+Known problems
+--------------
+It is judged by names: a state whose names fit and whose values are those of another
+model passes. A model that was given a tenth of the names or less counts as not reached,
+which a backbone that is taken over by a few layers on purpose may be, too.
+
+References
+----------
+- pytorch: the prefix `module.` of a wrapped model's names –
+  https://github.com/pytorch/pytorch/issues/3805
+- examples: strict=False loads a model that is not the one meant –
+  https://github.com/pytorch/examples/issues/1029
+- `torch/nn/modules/utils.py` (pytorch/pytorch),
+  `consume_prefix_in_state_dict_if_present`
 """
 
 from __future__ import annotations

@@ -136,6 +136,22 @@ Remedy
 Save the `state_dict()` of model, optimizer, scheduler and scaler together with the
 number of the epoch (and of the step), build all of them, and only then load all of
 them; begin the loop, and `sampler.set_epoch`, at the next epoch.
+
+Known problems
+--------------
+What belongs to a state is known by its form; a position that a job keeps under names
+and in numbers of its own is not recognised. Without the run that wrote the file, what
+was not saved at all cannot be compared. A new schedule from old weights on purpose
+looks alike where the optimizer goes on; `--resume` compares bit by bit instead.
+
+References
+----------
+- Lightning: the scheduler is off by one after a resume –
+  https://github.com/Lightning-AI/pytorch-lightning/issues/1772
+- vision: a resume that began at epoch 0 again –
+  https://github.com/pytorch/vision/pull/1628
+- torch.optim, in torch's documentation –
+  https://docs.pytorch.org/docs/stable/optim.html
 """
 
 from __future__ import annotations

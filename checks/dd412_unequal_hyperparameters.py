@@ -92,6 +92,19 @@ Remedy
 Compute hyper-parameters from what all ranks share: the world size, the whole dataset's
 size, the number of steps that all make. What one rank reads (a file, a variable, a
 search's suggestion), broadcast: `dist.broadcast_object_list([settings], src=0)`.
+
+Known problems
+--------------
+Settings are those in the optimizer's groups; a factor that a rank multiplies its loss
+or step with is not among them. Where a rank counts its schedule by hand, which count is
+the wrong one is likely at most. Ranks under `Join` that make unlike numbers of steps
+through the same rates are left alone.
+
+References
+----------
+- disruptcnn: ReduceLROnPlateau follows each rank's own loss –
+  https://github.com/rmchurch/disruptcnn/issues/3
+- `torch/optim/lr_scheduler.py` (pytorch/pytorch), `ReduceLROnPlateau`
 """
 
 from __future__ import annotations

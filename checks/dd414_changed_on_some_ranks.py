@@ -100,6 +100,19 @@ Make the change on every rank: all have the same weights, so all come to the sam
 only one rank can know what to do, broadcast its weights right after. Keep a moving
 average in a copy, and leave the model itself alone; a copy that others evaluate, or
 train by, is kept up to date on all ranks.
+
+Known problems
+--------------
+Weights are compared around steps; a change that is undone before the next one, or that
+is made on a copy nothing was seen to use, is left alone. Averages are found among
+living modules at steps 1, 2, 4, 8 and 16, so one that is made later, or kept as a plain
+dictionary and never put into a model, is missed.
+
+References
+----------
+- ema-pytorch: an average on rank 0 alone, and what it fills –
+  https://github.com/lucidrains/ema-pytorch/issues/9
+- `torch/optim/swa_utils.py` (pytorch/pytorch), `AveragedModel`
 """  # noqa: E501 - a drawing is as wide as what a rank did
 
 from __future__ import annotations

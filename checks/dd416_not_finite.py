@@ -55,6 +55,21 @@ Find the operation with `torch.autograd.set_detect_anomaly(True)` at that step, 
 at that batch: bound what a logarithm, root or division gets (`clamp_min(eps)`), lower
 the learning rate, clip gradients. Keep weights in float32 and compute under autocast,
 with a GradScaler for float16.
+
+Known problems
+--------------
+On the CPU each step is looked at; on a GPU only steps 1 to 4, 8, 16 and so on, and the
+step named may be later than the first. Which operation made the number is read from the
+graph once, where the loss is on the CPU; lines of the source that have such an
+operation are told as possible.
+
+References
+----------
+- WeatherGenerator: one rank's NaN poisons the all-reduce –
+  https://github.com/ecmwf/WeatherGenerator/pull/2718
+- `torch/autograd/anomaly_mode.py` (pytorch/pytorch), `detect_anomaly`
+- Micikevicius et al. (2018), Mixed Precision Training –
+  https://arxiv.org/abs/1710.03740
 """  # noqa: E501 - a drawing is as wide as what a rank did
 
 from __future__ import annotations

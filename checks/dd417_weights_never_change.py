@@ -171,6 +171,19 @@ Call `optimizer.step()` (or `scaler.step(optimizer)` and `scaler.update()`) afte
 backward, and `optimizer.zero_grad()` behind it. Give the optimizer the parameters of
 the model that is trained and a learning rate above 0, and detach nothing between these
 parameters and the loss.
+
+Known problems
+--------------
+Of a job that accumulates over more than eight backward passes, or was ended early, it
+is not known whether it would have stepped. Weights are compared by fingerprints at a
+few steps: one that moves and comes back is not told, and weights of a job that only
+measures something are.
+
+References
+----------
+- `torch/amp/grad_scaler.py` (pytorch/pytorch), `GradScaler.step` and its check for Inf
+- torch.optim, in torch's documentation –
+  https://docs.pytorch.org/docs/stable/optim.html
 """
 
 from __future__ import annotations

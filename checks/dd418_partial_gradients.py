@@ -114,6 +114,18 @@ Remedy
 Let every rank's gradients reach every rank: `all_reduce(p.grad, op=AVG)` over the whole
 group, or DistributedDataParallel. A ring by hand receives into a tensor of its own, and
 adds it to the gradient; what is reduced to one rank is broadcast from there.
+
+Known problems
+--------------
+Gradients are known by linear functions of a few of them, and all subsets are tried for
+up to eight ranks; beyond that only simple cases are seen. Compressed, sign-wise or
+gossiped gradients, which are no such sum, are left alone, and so is a loss of ranks
+that hides in them. Local SGD and ensembles are excused by their weights.
+
+References
+----------
+- torch's note on how DDP works – https://docs.pytorch.org/docs/stable/notes/ddp.html
+- Li et al. (2020), PyTorch Distributed – https://arxiv.org/abs/2006.15704
 """
 
 from __future__ import annotations

@@ -93,6 +93,20 @@ Remedy
 Divide each loss by the number of batches before backward: `(loss / window).backward()`.
 Or divide the sum of all by the number of samples or tokens of the window. Choose the
 learning rate for the mean.
+
+Known problems
+--------------
+It is told from a few windows and from the graph of the loss: with one window of that
+size, or where it comes late in a long run, nothing is said. That a learning rate was
+chosen for the sum is not known, so it is likely at most, and a loss of the user's own
+whose graph has no mean says nothing.
+
+References
+----------
+- torch's examples of mixed precision –
+  https://docs.pytorch.org/docs/stable/notes/amp_examples.html
+- transformers: the loss under gradient accumulation –
+  https://github.com/huggingface/transformers/pull/34191
 """
 
 from __future__ import annotations

@@ -115,6 +115,20 @@ Make a step for the batches that are left, and divide their losses by their numb
 `size = min(window, len(loader) - first)`, where `first` is the number of the window's
 first batch. Or leave them out, with `drop_last` or a sampler whose length is a multiple
 of the window. Or count through all epochs, and clear gradients only behind a step.
+
+Known problems
+--------------
+Windows are recognised by at least two of one size; a remainder that is meant (each
+batch to weigh the same) is told with "unless". In shortened epochs a multiple of many
+small numbers is left out, so that a remainder stays one, but a window of an unusual
+size may get another.
+
+References
+----------
+- accelerate: the end of the loader ends a window by default –
+  https://github.com/huggingface/accelerate/issues/1847
+- accelerate: gradients at the end of the loader are not synchronised –
+  https://github.com/huggingface/accelerate/issues/2831
 """
 
 from __future__ import annotations

@@ -124,6 +124,19 @@ Remedy
 ------
 Clear the gradients behind the step, under the condition that the step has, or before
 the first batch of a window.
+
+Known problems
+--------------
+Whether a pass was for the step or for something else (an adversary, a measure) is told
+by the batches; where all passes are on one batch it is a warning or nothing. Gradients
+of a few parameters of each optimizer are followed, so what is cleared for others alone
+is not seen.
+
+References
+----------
+- `torch/optim/optimizer.py` (pytorch/pytorch), `Optimizer.zero_grad`
+- torch's examples of mixed precision –
+  https://docs.pytorch.org/docs/stable/notes/amp_examples.html
 """
 
 from __future__ import annotations

@@ -113,6 +113,20 @@ Take the sum over the tokens (`reduction="sum"`), and divide it by the number of
 of all batches of the step, which are counted before the first of them. With data
 parallelism, that is their sum over all ranks, divided by the number of ranks, as
 gradients are averaged over ranks.
+
+Known problems
+--------------
+Counts are read from the graph of the loss: of a loss of the user's own, of a compiled
+or checkpointed one, they may be unknown. That ranks must differ by half is a guess at
+what random batches cannot explain, so it is a warning; batches of very unequal length
+that are drawn at random may be told.
+
+References
+----------
+- transformers: sum and not mean, where gradients are accumulated –
+  https://github.com/huggingface/transformers/issues/24725
+- transformers: the mending of it –
+  https://github.com/huggingface/transformers/pull/34191
 """
 
 from __future__ import annotations

@@ -87,6 +87,19 @@ Leave `no_sync` for the last batch of a window, with its forward pass and its ba
 `with nullcontext() if last else model.no_sync():`. The last window of an epoch ends
 with the epoch's last batch. Add up the losses of one forward pass, and call backward
 once for them.
+
+Known problems
+--------------
+Steps are told where weights were seen to part afterwards; a job in which all ranks have
+the same batch stays alike and is well here. Averages that a comm hook or the script
+makes later in another way are known only where they send gradients.
+
+References
+----------
+- `torch/nn/parallel/distributed.py` (pytorch/pytorch),
+  `DistributedDataParallel.no_sync`
+- DistributedDataParallel, in torch's documentation –
+  https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
 """
 
 from __future__ import annotations

@@ -73,6 +73,19 @@ Remedy
 Run forward and backward of all batches but the last of a window inside of
 `model.no_sync()`. It is the forward pass that counts: around backward alone it does
 nothing.
+
+Known problems
+--------------
+It is advice by counting: whether sending costs anything on the cluster is not measured
+here. A hook or a script that needs the average of each batch (clipping each, logging
+norms) looks the same unless it clips.
+
+References
+----------
+- accelerate: what improper use of no_sync costs –
+  https://github.com/huggingface/accelerate/pull/1153
+- `torch/nn/parallel/distributed.py` (pytorch/pytorch),
+  `DistributedDataParallel.no_sync`
 """
 
 from __future__ import annotations

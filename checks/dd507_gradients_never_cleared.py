@@ -82,6 +82,18 @@ Remedy
 Call `optimizer.zero_grad()` behind each step, or before the first backward of a window.
 Where gradients are cleared by hand, go through the parameters each time and take their
 `.grad`: keep no list of gradients.
+
+Known problems
+--------------
+Gradients that are kept on purpose, as a momentum that is written by hand, are told
+where nothing makes them smaller. Followed are a few parameters of each optimizer, so
+that one which alone is never cleared is missed.
+
+References
+----------
+- `torch/optim/optimizer.py` (pytorch/pytorch), `Optimizer.zero_grad`
+- xla: gradients that were not reset, and NaN in the end –
+  https://github.com/pytorch/xla/pull/3915
 """
 
 from __future__ import annotations

@@ -38,6 +38,17 @@ Remedy
 ------
 Register hooks once, before the loop; or keep the handle and call `handle.remove()`
 behind the step.
+
+Known problems
+--------------
+Hooks are counted at steps 1 to 4, 8, 16 and so on, on up to 64 parameters of an
+optimizer and 512 modules; on others, and on tensors that live for one step, they are
+not seen. A function that is defined anew in each round counts as the same by its code.
+
+References
+----------
+- `torch/_tensor.py` (pytorch/pytorch), `Tensor.register_hook`
+- `torch/nn/modules/module.py` (pytorch/pytorch), `Module.register_forward_hook`
 """
 
 from __future__ import annotations

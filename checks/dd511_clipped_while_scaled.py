@@ -89,6 +89,19 @@ Remedy
 ------
 Call `scaler.unscale_(optimizer)` between backward and the clip. `scaler.step` knows of
 it, and does not divide again. With accumulation, do so once, behind the last backward.
+
+Known problems
+--------------
+Clipping by hand is known only by what it leaves, the same norm again and again, and is
+likely. A scaler of a library's own (apex, DeepSpeed) is none that is followed. Where
+the stand-in runs a GPU's script on the CPU, gradients have another size than in
+float16.
+
+References
+----------
+- torch's examples of mixed precision –
+  https://docs.pytorch.org/docs/stable/notes/amp_examples.html
+- `torch/amp/grad_scaler.py` (pytorch/pytorch), `GradScaler.unscale_`
 """
 
 from __future__ import annotations

@@ -73,6 +73,18 @@ Remedy
 ------
 Call `scaler.update()` once for each batch that steps were made with, behind the last
 `scaler.step(...)`, on all ranks; also for a batch that is left out behind `unscale_`.
+
+Known problems
+--------------
+Followed is torch's `GradScaler` and what derives from it. That an update comes late is
+told as likely, and does no harm as long as the scale stays; who makes steps with two
+optimizers, one of them rarely, may mean it.
+
+References
+----------
+- torch's examples of mixed precision –
+  https://docs.pytorch.org/docs/stable/notes/amp_examples.html
+- `torch/amp/grad_scaler.py` (pytorch/pytorch), `GradScaler.update`
 """  # noqa: E501 - what happened between two steps is one word of a drawing
 
 from __future__ import annotations

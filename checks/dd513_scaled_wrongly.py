@@ -94,6 +94,18 @@ Remedy
 `scaler.unscale_(optimizer)`, once, behind the last backward; then
 `scaler.step(optimizer)` and `scaler.update()`. What has only to be shown is divided in a
 copy: `norm / scaler.get_scale()`.
+
+Known problems
+--------------
+Division by hand is seen as a change of gradients, and by how much it divides is not: a
+job that only asks for the scale and changes gradients for another reason may be told. A
+custom backward that multiplies by itself does not count as a scaled loss.
+
+References
+----------
+- torch's examples of mixed precision –
+  https://docs.pytorch.org/docs/stable/notes/amp_examples.html
+- `torch/amp/grad_scaler.py` (pytorch/pytorch), `GradScaler.step`
 """  # noqa: E501 - what happened between two steps is one word of a drawing
 
 from __future__ import annotations

@@ -100,6 +100,18 @@ and `step` see the same on all ranks. Where each rank has a shard, use
 `torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler`, or `all_reduce` the flag
 with `ReduceOp.MAX` before it is asked; so also for a check of one's own:
 `dist.all_reduce(bad, op=dist.ReduceOp.MAX)`.
+
+Known problems
+--------------
+Rounds are counted by steps and skips of each optimizer; where ranks make unlike numbers
+of rounds, nothing is compared. Replicas that are made alike again before anybody looks
+at them are left out. On the CPU an overflow happens at other steps than on the GPU.
+
+References
+----------
+- `torch/distributed/fsdp/sharded_grad_scaler.py` (pytorch/pytorch), `ShardedGradScaler`
+- pytorch: found_inf must reach all ranks –
+  https://github.com/pytorch/pytorch/pull/115710
 """
 
 from __future__ import annotations

@@ -48,6 +48,20 @@ Remedy
 End the context behind the loss, and call `loss.backward()` outside of it, in each step:
 `with torch.autocast("cuda"): loss = criterion(model(inputs), targets)`, and on the next
 line, less indented, `loss.backward()`.
+
+Known problems
+--------------
+It looks at the flag of autocast when backward begins, on the device of the loss. Kept
+copies of weights are looked for in the first passes only, and one that is made later,
+in an evaluation inside the context, is missed.
+
+References
+----------
+- `torch/amp/autocast_mode.py` (pytorch/pytorch), `autocast`
+- pytorch: the whole loop inside autocast trains badly –
+  https://github.com/pytorch/pytorch/issues/120376
+- Flow-Factory: a stale weight cache of autocast froze training –
+  https://github.com/X-GenGroup/Flow-Factory/pull/186
 """
 
 from __future__ import annotations

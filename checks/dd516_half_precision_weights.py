@@ -102,6 +102,21 @@ Leave the model in float32 and compute under `torch.autocast`, for float16 with 
 GradScaler. Where memory is short, keep weights in half precision for forward and
 backward and let the optimizer step copies in float32, as the mixed precision of FSDP
 does; or add up in bfloat16 with stochastic rounding or with Kahan's compensation.
+
+Known problems
+--------------
+Looked at are up to 32 parameters and 2048 elements of each, at a few steps, and copies
+in float32 are searched for among tensors that the optimizer holds: one that a library
+keeps elsewhere is missed. Shares above which it is told were chosen on small models; at
+a rate that falls, steps become too small by nature.
+
+References
+----------
+- Zamirai et al. (2020), Revisiting BFloat16 Training – https://arxiv.org/abs/2010.06192
+- Micikevicius et al. (2018), Mixed Precision Training –
+  https://arxiv.org/abs/1710.03740
+- torchao: weights in bfloat16 and stochastic rounding –
+  https://github.com/pytorch/ao/pull/1124
 """  # noqa: E501 - a drawing is as wide as what a rank did
 
 from __future__ import annotations

@@ -69,6 +69,20 @@ Remedy
 ------
 Put `scaler.state_dict()` into the checkpoint, after `scaler.update()`, and give it to
 `scaler.load_state_dict()` when the job goes on.
+
+Known problems
+--------------
+A state is known by its form, so a scale that is saved as a number under a name of the
+job's own is taken for none. Checkpoints of the weights alone are left alone, and so is
+a job that never writes one in the time it was given.
+
+References
+----------
+- transformers: the scaler's state is saved, too –
+  https://github.com/huggingface/transformers/pull/11663
+- ultralytics: GradScaler is restored on resume –
+  https://github.com/ultralytics/ultralytics/pull/22189
+- `torch/amp/grad_scaler.py` (pytorch/pytorch), `GradScaler.state_dict`
 """  # noqa: E501 - what is in a checkpoint is one word of a drawing
 
 from __future__ import annotations

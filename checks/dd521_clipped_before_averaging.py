@@ -101,6 +101,19 @@ Average first, and clip what all ranks have in common: with DistributedDataParal
 behind the backward pass that is not inside of `no_sync`; by hand, behind the loop that
 calls `all_reduce`. With Horovod, call `optimizer.synchronize()`, clip, and then step
 inside of `optimizer.skip_synchronize()`.
+
+Known problems
+--------------
+It is looked at in a few steps, and only where lines of the user's own exchange
+gradients. A bound that no rank reaches there shows nothing. Without a function that was
+seen to clip, equal norms tell it, and the finding is likely: ranks may be normalised on
+purpose.
+
+References
+----------
+- Horovod: clipping before or after the allreduce –
+  https://github.com/horovod/horovod/issues/1346
+- Horovod: synchronize, clip, then step – https://github.com/horovod/horovod/issues/1099
 """
 
 from __future__ import annotations

@@ -144,6 +144,20 @@ Remedy
 Average gradients first, and let the optimizer see nothing else: wrap the model in
 DistributedDataParallel, or call `all_reduce` on every gradient before `step`. The norms
 of averaged gradients are the same on all ranks, and so are ratios and steps.
+
+Known problems
+--------------
+All of it rests on norms and linear functions of gradients at a few steps: that what one
+rank uses is a multiple of what another uses is seen by a look at few elements, and is
+likely. Signs and other normalised gradients have lengths that come near, and are told
+apart by the number of their elements.
+
+References
+----------
+- You et al. (2017), Large Batch Training of Convolutional Networks (LARS) –
+  https://arxiv.org/abs/1708.03888
+- You et al. (2019), Large Batch Optimization for Deep Learning (LAMB) –
+  https://arxiv.org/abs/1904.00962
 """
 
 from __future__ import annotations

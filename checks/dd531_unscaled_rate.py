@@ -88,6 +88,20 @@ Adam and its like (Krizhevsky 2014, arXiv:1404.5997; You et al. 2019, arXiv:1904
 Lead to it with a warm-up of a few epochs, from the old rate up:
 `lr = base_lr * batch_per_rank * world_size * window / base_batch`. If the rate was
 found anew for this global batch, say so by the base batch that stands beside it.
+
+Known problems
+--------------
+Nothing is said of a rate whose recipe the job does not state by a name or in words, in
+English. A rate that is to be multiplied by a factor whose default leaves it as it is
+goes unseen, and so does a rate that was found for this batch and stands beside an old
+remark. The two rules are rules of thumb.
+
+References
+----------
+- Goyal et al. (2017), Accurate, Large Minibatch SGD – https://arxiv.org/abs/1706.02677
+- Krizhevsky (2014), One weird trick – https://arxiv.org/abs/1404.5997
+- You et al. (2019), Large Batch Optimization for Deep Learning –
+  https://arxiv.org/abs/1904.00962
 """
 
 from __future__ import annotations

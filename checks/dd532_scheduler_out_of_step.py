@@ -144,6 +144,21 @@ the scheduler as many steps as the optimizer makes: `epochs * ceil(batches / win
 A schedule that is made for epochs is asked behind the loop over the batches. What was
 counted in batches is right as it is where the length is counted in them, too. Of a
 SequentialLR or a ChainedScheduler, call `step()` of the whole alone.
+
+Known problems
+--------------
+What a schedule is long in is taken from numbers and names, so a length that fits both
+batches and steps says nothing, and a job of fewer than six steps is not judged. In
+shortened epochs schedules are made for fewer batches. Rates that the job sets by hand
+are no scheduler (DD533 looks at their course).
+
+References
+----------
+- accelerate: the scheduler steps at each batch of a window –
+  https://github.com/huggingface/accelerate/issues/963
+- diffusers: accumulation and the scheduler's length –
+  https://github.com/huggingface/diffusers/issues/4387
+- `torch/optim/lr_scheduler.py` (pytorch/pytorch), `LRScheduler.step`
 """
 
 from __future__ import annotations

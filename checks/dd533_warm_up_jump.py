@@ -68,6 +68,17 @@ Let the second formula begin at the rate that the warm-up ends with, and count i
 from there: `low + (top - low) * (1 + cos(pi * gone)) / 2` for a warm-up from `low` to
 `top`. Or leave both to torch: `SequentialLR` of `LinearLR` and `CosineAnnealingLR`,
 whose milestone is the length of the first.
+
+Known problems
+--------------
+The run has to get past the warm-up, and two steps further. Restarts, cycles and a rate
+that is meant to leap (super-convergence, a second phase) look alike and are told as
+likely; a jump of less than a tenth is not told at all.
+
+References
+----------
+- Goyal et al. (2017), Accurate, Large Minibatch SGD – https://arxiv.org/abs/1706.02677
+- `torch/optim/lr_scheduler.py` (pytorch/pytorch), `SequentialLR`
 """
 
 from __future__ import annotations

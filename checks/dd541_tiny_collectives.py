@@ -64,6 +64,18 @@ Average all gradients at once: lay them end to end (`torch.cat` of the flattened
 gradients, one `all_reduce`, and copy back), or wrap the model in
 `DistributedDataParallel`, which does so in buckets while backward still runs. Leave
 `bucket_cap_mb` at its default of 25 unless a measurement on the cluster says otherwise.
+
+Known problems
+--------------
+It counts calls and bytes, and measures no time: on one machine small collectives may be
+cheap. Calls of several lines are not added up, and a library that makes many for a
+reason of its own is told like a loop of the user's.
+
+References
+----------
+- Li et al. (2020), PyTorch Distributed – https://arxiv.org/abs/2006.15704
+- Sergeev and Del Balso (2018), Horovod, on tensor fusion –
+  https://arxiv.org/abs/1802.05799
 """
 
 from __future__ import annotations

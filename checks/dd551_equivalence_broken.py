@@ -48,6 +48,20 @@ they have different numbers of samples that count, the sum of losses by the numb
 whole window, of all ranks. Call `unscale_` before gradients are clipped, and clip once,
 behind the last micro-batch. Where layers couple the samples of a batch, the property
 does not hold by nature, and the assertion says so by another error.
+
+Known problems
+--------------
+A property is tried on the examples that were drawn, within the time it was given: one
+that held may fail for others. Tolerances come from rounding on the CPU in the dtype
+that is tried; a kernel of a GPU that rounds more than its dtype must is judged too
+hard. Layers that couple samples (BatchNorm) break a property by nature.
+
+References
+----------
+- transformers: accumulated is not one batch –
+  https://github.com/huggingface/transformers/issues/24725
+- torch's note on numerical accuracy –
+  https://docs.pytorch.org/docs/stable/notes/numerical_accuracy.html
 """  # noqa: E501 - a rank is drawn on one line
 
 from __future__ import annotations

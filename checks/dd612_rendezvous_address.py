@@ -64,6 +64,20 @@ Under a launcher, leave `MASTER_ADDR` and `MASTER_PORT` alone and call
 `init_process_group` without `init_method`; for runs without one, give defaults by
 `os.environ.setdefault`. Where the script starts its own ranks, let it ask for a free
 port (bind to port 0) and hand that to all of them.
+
+Known problems
+--------------
+It knows what this process can see: its variables, the ports of this machine, what the
+launcher set. Whether an address of another machine is right, a firewall lets it through
+or the interface exists there is not asked. A store that the job opens in C++ by itself
+may look like a place where nobody answers.
+
+References
+----------
+- torchrun: environment variables that it sets –
+  https://docs.pytorch.org/docs/stable/elastic/run.html
+- pytorch: leave init_method out under a launcher –
+  https://github.com/pytorch/pytorch/issues/64990
 """
 
 from __future__ import annotations

@@ -62,6 +62,19 @@ Remedy
 After `join()`, look at every `exitcode` and leave with a failure if one is not 0:
 `sys.exit(any(p.exitcode for p in processes))`. `torch.multiprocessing.spawn` and
 torchrun do that by themselves. Then repair the line that raised.
+
+Known problems
+--------------
+Exit codes are those of processes that had joined the job or were started for it; a rank
+that dies before the probes are there, or on another machine, is not seen. A parent that
+notes the failure elsewhere (a file, a message) and leaves with 0 on purpose is told,
+too.
+
+References
+----------
+- Python: Process.exitcode –
+  https://docs.python.org/3/library/multiprocessing.html#multiprocessing.Process.exitcode
+- `torch/multiprocessing/spawn.py` (pytorch/pytorch), `spawn`
 """
 
 from __future__ import annotations

@@ -60,6 +60,19 @@ Remedy
 Give the check what the script wants: data to read, or a smaller number of devices. Let
 the script leave with a failure where it cannot train (`sys.exit("needs 2 GPUs")` does),
 so that nobody takes this for a run.
+
+Known problems
+--------------
+That nothing was trained is judged by groups, loaders and optimizers: a job that updates
+its weights by hand from batches made by hand looks idle, unless it communicates. How
+many devices the script wants is known from its words alone.
+
+References
+----------
+- torch.cuda.device_count, in torch's documentation –
+  https://docs.pytorch.org/docs/stable/generated/torch.cuda.device_count.html
+- torchrun, in torch's documentation –
+  https://docs.pytorch.org/docs/stable/elastic/run.html
 """
 
 from __future__ import annotations

@@ -11,6 +11,12 @@ def require_whole(run: Run) -> None:
     """Raise MissingEvidence if a rank, or part of what it did, was not seen.
 
     To be called after all that is proven has been yielded.
+
+    Args:
+        run: The run that is judged.
+
+    Raises:
+        MissingEvidence: It says which rank, and why.
     """
     if run.missing:
         raise MissingEvidence(
@@ -22,7 +28,16 @@ def require_whole(run: Run) -> None:
 
 
 def ended_well(run: Run, rank: int) -> bool:
-    """Whether nothing is known of a rank but that it came to its end."""
+    """Whether nothing is known of a rank but that it came to its end.
+
+    Args:
+        run: The run that is judged.
+        rank: A global rank of the run.
+
+    Returns:
+        Whether it raised nothing, and each of its processes ended in order, with status
+        0, and was not stopped.
+    """
     ends = run.of(Ended, rank)
     raised = any(failure.caught is None for failure in run.of(Failure, rank))
     return not raised and all(

@@ -23,12 +23,23 @@ def with_callers(run: Run, locations: Sequence[Location]) -> tuple[Location, ...
     Args:
         run: With the text of the source.
         locations: Of a finding.
+
+    Returns:
+        The locations, and the calls with the same ranks, as parties.
     """
     return _with(run, locations, led_by)
 
 
 def with_all_callers(run: Run, locations: Sequence[Location]) -> tuple[Location, ...]:
-    """The same, where a helper may be called from a few lines, one of them at fault."""
+    """The same, where a helper may be called from a few lines, one of them at fault.
+
+    Args:
+        run: The run that is judged.
+        locations: What a finding points at.
+
+    Returns:
+        The locations, and behind them the lines that call the helpers they are in.
+    """
     return _with(run, locations, _few)
 
 

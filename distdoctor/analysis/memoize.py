@@ -12,7 +12,14 @@ Answer = TypeVar("Answer")
 
 
 def memoize(question: Callable[[Run], Answer]) -> Callable[[Run], Answer]:
-    """Keep the answer with the run; all who ask share it, and must not change it."""
+    """Keep the answer with the run; all who ask share it, and must not change it.
+
+    Args:
+        question: A function of the run alone.
+
+    Returns:
+        The function that asks it once per run.
+    """
     key = f"{question.__module__}.{question.__qualname__}"
 
     @wraps(question)

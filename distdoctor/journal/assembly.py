@@ -50,6 +50,12 @@ _LAUNCHERS_ERROR = "ChildFailedError"  # torchrun's, by which it tells of a rank
 def read_run(folder: Path) -> Run:
     """The run that a record folder holds; of several generations, the last one.
 
+    Args:
+        folder: The record folder; the job may still be at work.
+
+    Returns:
+        The run, with what stacks, exits and notes in the folder tell.
+
     Raises:
         RecordUnreadable: The folder is not a record of ours.
         JournalUnreadable: None of its journals can be read.
@@ -61,6 +67,12 @@ def read_earlier(folder: Path) -> list[Run]:
     """Earlier generations of ranks that came to their end in order, the first first.
 
     Of those that failed nothing is to be said: they were started anew for that.
+
+    Args:
+        folder: The record folder.
+
+    Returns:
+        The runs, empty if the ranks were started once.
 
     Raises:
         RecordUnreadable: The folder is not a record of ours.
@@ -99,6 +111,9 @@ def assemble(folder: Path, manifest: Manifest, stacks: bool = True) -> Run:
         folder: The record folder.
         manifest: `alive` names the processes that have not ended.
         stacks: Whether to read the stacks and sources as well.
+
+    Returns:
+        The run, as far as it was written down by now.
 
     Raises:
         JournalUnreadable: There are journals, and none can be read.

@@ -39,7 +39,18 @@ def _understood(entered: Records, box: JournalReader) -> Records:
 def take_apart(
     records: Records, box: JournalReader, tables: Tables, header: Header
 ) -> tuple[NDArray[Any], list[tuple[int, Event]]]:
-    """The calls of one journal, and what it tells beside them, by calls made before."""
+    """The calls of one journal, and what it tells beside them, by calls made before.
+
+    Args:
+        records: All records of the journal, shape (records,), in order.
+        box: The journal, for its strings.
+        tables: Where lines, groups and specs get their numbers.
+        header: The journal's header as it stood when the records were read.
+
+    Returns:
+        The calls, shape (calls,), dtype `CALLS`, and other events, each with the number
+        of calls that this rank had made before it.
+    """
     kinds = records["kind"]
     made = np.isin(kinds, (RecordKind.ENTER, RecordKind.REFUSE))
     entered = _understood(records[made], box)

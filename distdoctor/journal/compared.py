@@ -19,7 +19,15 @@ from distdoctor.model.run import Run
 def as_comparison(
     compared: Compared, differences: Sequence[Unrepeated | Unrestored]
 ) -> Comparison:
-    """As it is written down."""
+    """As it is written down.
+
+    Args:
+        compared: How the other run was made, and how far both came.
+        differences: What differed, in the order to tell it in.
+
+    Returns:
+        What `write` puts into the folder.
+    """
     return Comparison(
         how=compared.how,
         steps=compared.steps,
@@ -42,7 +50,15 @@ def as_comparison(
 
 
 def with_comparison(run: Run, comparison: Comparison | None) -> Run:
-    """The run with what another one had otherwise, behind each rank's last event."""
+    """The run with what another one had otherwise, behind each rank's last event.
+
+    Args:
+        run: This run.
+        comparison: What `as_comparison` made; None: nothing was compared.
+
+    Returns:
+        The same run if nothing was compared or no rank was seen.
+    """
     if comparison is None or not run.seen:
         return run
     compared = Compared(

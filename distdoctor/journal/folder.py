@@ -138,7 +138,16 @@ AnyStruct = TypeVar("AnyStruct")
 
 
 def write(folder: Path, name: str, value: object) -> None:
-    """Put a value into the folder, whole or not at all."""
+    """Put a value into the folder, whole or not at all.
+
+    Args:
+        folder: The record folder; it must exist.
+        name: The file's name in it.
+        value: Anything that msgspec can write as JSON.
+
+    Raises:
+        OSError: It cannot be written; what was there before is still there.
+    """
     draft = folder / f".{name}.draft"
     data = msgspec.json.encode(as_text(msgspec.to_builtins(value)))
     draft.write_bytes(msgspec.json.format(data, indent=1))
@@ -146,7 +155,14 @@ def write(folder: Path, name: str, value: object) -> None:
 
 
 def as_text(value: Any) -> Any:
-    """With names that are no text (of files, arguments) written as escapes."""
+    """With names that are no text (of files, arguments) written as escapes.
+
+    Args:
+        value: A text, or dicts and lists of texts and anything else.
+
+    Returns:
+        The same, with what is no Unicode (a lone surrogate) as an escape.
+    """
     match value:
         case str():
             return value.encode("utf-8", "backslashreplace").decode()
@@ -158,7 +174,11 @@ def as_text(value: Any) -> Any:
 
 
 def clear(folder: Path) -> None:
-    """Remove what nobody needs once all writers are dead."""
+    """Remove what nobody needs once all writers are dead.
+
+    Args:
+        folder: The record folder; files that cannot be removed stay.
+    """
     for path in folder.glob("loaders.*.log"):
         with suppress(OSError):
             path.unlink()
@@ -169,6 +189,9 @@ def shrink(folder: Path) -> None:
 
     A ring that has not gone round gets the capacity it has used: what stays is a whole
     journal of 4 MiB and some, not of 64.
+
+    Args:
+        folder: The record folder; journals that cannot be read stay as they are.
     """
     for path in folder.glob("*.journal"):
         with suppress(OSError, struct.error), path.open("r+b") as file:
@@ -189,6 +212,12 @@ def shrink(folder: Path) -> None:
 
 def read_manifest(folder: Path) -> Manifest:
     """What was started and how it ended.
+
+    Args:
+        folder: The record folder.
+
+    Returns:
+        The manifest.
 
     Raises:
         RecordUnreadable: The folder holds no manifest, or not one of ours.
@@ -212,12 +241,26 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def read_stacks(folder: Path) -> list[StackSample]:
-    """Stacks taken from the ranks, in order of time; empty if there are none."""
+    """Stacks taken from the ranks, in order of time; empty if there are none.
+
+    Args:
+        folder: The record folder.
+
+    Returns:
+        Samples of all ranks, each rank maybe several times.
+    """
     return _read(folder / STACKS, list[StackSample]) or []
 
 
 def read_sources(folder: Path) -> dict[str, str]:
-    """Text of the user's files by name; empty if none was kept."""
+    """Text of the user's files by name; empty if none was kept.
+
+    Args:
+        folder: The record folder.
+
+    Returns:
+        Whole files, by the names that places have.
+    """
     return _read(folder / SOURCES, dict[str, str]) or {}
 
 
@@ -231,7 +274,14 @@ class Exit(msgspec.Struct, kw_only=True):
 
 
 def read_exits(folder: Path) -> dict[int, Exit]:
-    """Each ended process by its number; damaged lines are left out."""
+    """Each ended process by its number; damaged lines are left out.
+
+    Args:
+        folder: The record folder.
+
+    Returns:
+        The ends by process id; of two for one number, the later.
+    """
     exits: dict[int, Exit] = {}
     with suppress(OSError), (folder / EXITS_FILE).open(errors="replace") as file:
         for line in file:
@@ -242,7 +292,14 @@ def read_exits(folder: Path) -> dict[int, Exit]:
 
 
 def read_losses(folder: Path) -> dict[int, str]:
-    """What went wrong inside the probes, by rank; -1 for processes without one."""
+    """What went wrong inside the probes, by rank; -1 for processes without one.
+
+    Args:
+        folder: The record folder; damaged lines are left out.
+
+    Returns:
+        The first reason of each rank, in words for the reader.
+    """
     losses: dict[int, str] = {}
     with suppress(OSError), (folder / LOSSES_FILE).open(errors="replace") as file:
         for line in file:
@@ -253,7 +310,14 @@ def read_losses(folder: Path) -> dict[int, str]:
 
 
 def read_substitutes(folder: Path) -> tuple[str, ...]:
-    """What took the place of CUDA in any process: names, each once, sorted."""
+    """What took the place of CUDA in any process: names, each once, sorted.
+
+    Args:
+        folder: The record folder; damaged lines are left out.
+
+    Returns:
+        Names in `model.substitutes`.
+    """
     kinds = set()
     with suppress(OSError), (folder / SUBSTITUTES_FILE).open(errors="replace") as file:
         for line in file:
@@ -271,7 +335,14 @@ class Streams(NamedTuple):
 
 
 def read_streams(folder: Path) -> list[Streams]:
-    """What workers of loaders drew, the last word of each in a pass."""
+    """What workers of loaders drew, the last word of each in a pass.
+
+    Args:
+        folder: The record folder; damaged lines are left out.
+
+    Returns:
+        One for each worker process, loader and epoch.
+    """
     told: dict[tuple[int, int, int], Streams] = {}
     with suppress(OSError), (folder / STREAMS_FILE).open(errors="replace") as file:
         for line in islice(file, _MOST_LINES):
@@ -293,7 +364,14 @@ class InChild(msgspec.Struct):
 
 
 def read_children(folder: Path) -> list[InChild]:
-    """Calls in forked processes; damaged lines are left out."""
+    """Calls in forked processes; damaged lines are left out.
+
+    Args:
+        folder: The record folder.
+
+    Returns:
+        The calls in the order in which they were written down.
+    """
     told: list[InChild] = []
     with suppress(OSError), (folder / CHILDREN_FILE).open(errors="replace") as file:
         for line in islice(file, _MOST_LINES):
@@ -326,7 +404,14 @@ class Comparison(msgspec.Struct, kw_only=True):
 
 
 def read_comparison(folder: Path) -> Comparison | None:
-    """What came of comparing the run with another; None if there was none."""
+    """What came of comparing the run with another; None if there was none.
+
+    Args:
+        folder: The record folder.
+
+    Returns:
+        The comparison, or None.
+    """
     return _read(folder / COMPARISON_FILE, Comparison)
 
 

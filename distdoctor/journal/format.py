@@ -124,7 +124,17 @@ wait); read by an optimizer's step (`site` is the step's)."""
 
 
 def offset_of(field: str) -> int:
-    """Where a field of the header lies, in bytes from the start of the file."""
+    """Where a field of the header lies, in bytes from the start of the file.
+
+    Args:
+        field: A name in `HEADER_FIELDS`.
+
+    Returns:
+        The offset.
+
+    Raises:
+        KeyError: The header has no such field.
+    """
     at = 0
     for name, code in HEADER_FIELDS:
         size = struct.calcsize("<" + code)

@@ -51,6 +51,9 @@ def generations(
         folder: The record folder.
         ended: Processes that were seen to end.
         alive: Processes that have not ended.
+
+    Returns:
+        For each generation the files of its journals.
     """
     paths = sorted(folder.glob("*.journal"))
     briefs = [brief for path in paths if (brief := _brief(path)) is not None]

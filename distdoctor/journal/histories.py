@@ -54,6 +54,9 @@ def life_of(
         tables: Of the run.
         rank: Whose journal it is.
         issued: Lines, by the numbers of calls whose tensors were touched too early.
+
+    Returns:
+        Pairs in the order of the journal.
     """
     history = _History(rank, tables)
     batches, notes = records.view(BATCH_TYPE), records.view(NOTE_TYPE)

@@ -31,6 +31,14 @@ LOSSES_FILE = "losses.jsonl"
 
 
 def journal_name(rank: int, incarnation: int) -> str:
-    """Name of the journal of the n-th process (from 0) that plays a rank, or none."""
+    """Name of the journal of the n-th process (from 0) that plays a rank, or none.
+
+    Args:
+        rank: The global rank; negative: the process never had one.
+        incarnation: How many processes played it before, from 0.
+
+    Returns:
+        The file's name, without its folder.
+    """
     player = "unranked" if rank < 0 else f"rank-{rank}"
     return f"{player}.{incarnation}.journal"

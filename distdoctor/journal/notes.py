@@ -19,7 +19,14 @@ MOST_BYTES = 256 * 1024 * 1024
 
 
 def notes_of(journal: Path) -> Path:
-    """The file of a journal's notes."""
+    """The file of a journal's notes.
+
+    Args:
+        journal: The journal's file; it need not exist.
+
+    Returns:
+        The same name with the suffix `.notes`.
+    """
     return journal.with_suffix(".notes")
 
 
@@ -40,6 +47,10 @@ class NotesWriter:
 
     def add(self, observation: Observation) -> tuple[int, int]:
         """Write a note; to be called under a lock.
+
+        Args:
+            observation: What to tell; its rank and place are left out, for a record has
+                them.
 
         Returns:
             Where it begins, and how many bytes it has.

@@ -47,6 +47,14 @@ def read_note(journal: Path, begin: int, size: int) -> Observation | None:
 
     Its rank and place are not in it.
 
+    Args:
+        journal: The journal's file; its notes lie beside it.
+        begin: Where the note begins, in bytes.
+        size: How many bytes it has.
+
+    Returns:
+        The observation with rank -1 and without a place, or None.
+
     Raises:
         OSError: The file is not there.
         ValueError: It does not hold a note at that place.

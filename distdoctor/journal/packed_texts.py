@@ -22,17 +22,34 @@ def group_text(
         generation: How often this process has seen such a group before, and `OFTEN`
             for each process that played its rank before it.
         ranks: Global ranks by group rank.
+
+    Returns:
+        Four lines, of which `members_of` reads the last.
     """
     return joined(name, description, str(generation), _as_text(ranks))
 
 
 def joined(*parts: str) -> str:
-    """Texts as one, for `parted`: each on a line, whatever characters are in it."""
+    """Texts as one, for `parted`: each on a line, whatever characters are in it.
+
+    Args:
+        *parts: The texts; they may hold line breaks and backslashes.
+
+    Returns:
+        One text with as many lines as there are parts.
+    """
     return "\n".join(_SPECIAL.sub(_escaped, part) for part in parts)
 
 
 def parted(text: str) -> list[str]:
-    """The texts that `joined` made one of."""
+    """The texts that `joined` made one of.
+
+    Args:
+        text: What `joined` returned.
+
+    Returns:
+        The texts in their order; one empty text for an empty one.
+    """
     return [_ESCAPE.sub(_unescaped, part) for part in text.split("\n")]
 
 
@@ -69,6 +86,13 @@ def members_of(group: str) -> tuple[int, ...]:
 
     >>> members_of(group_text("0", "", 0, (0, 1, 2, 7)))
     (0, 1, 2, 7)
+
+    Args:
+        group: What `group_text` returned.
+
+    Returns:
+        Global ranks, the position in the tuple being the rank in the group; empty if
+        the text names none. A run of ranks that a damaged text makes too long is cut.
     """
     members: list[int] = []
     for part in filter(None, group.split("\n")[3:4]):

@@ -136,15 +136,31 @@ class JournalReader:
         self.torn = 0
 
     def header(self) -> Header:
-        """The header as it stands now."""
+        """The header as it stands now.
+
+        Returns:
+            Its fields; those that the writer changes later may differ at the next call.
+        """
         return Header(*HEADER.unpack_from(self._map, 0))
 
     def head(self) -> int:
-        """Records written so far."""
+        """Records written so far.
+
+        Returns:
+            Their count since the journal began, those that fell out of the ring
+            included.
+        """
         return int(_U64.unpack_from(self._map, _HEAD)[0])
 
     def string(self, number: int) -> str:
-        """An interned string; empty if it is missing from the file."""
+        """An interned string; empty if it is missing from the file.
+
+        Args:
+            number: As it stands in records, counted from 1; 0 means none.
+
+        Returns:
+            The text.
+        """
         if number >= len(self._strings):
             self._read_strings()
         return self._strings[number] if number < len(self._strings) else ""
@@ -164,11 +180,19 @@ class JournalReader:
         """The records written since the last call, in order.
 
         A record that its thread has not finished is left for the next call.
+
+        Returns:
+            The records, shape (records,), as a structured array; empty if there are no
+            new ones.
         """
         return self._take(wait_for_young=True)
 
     def last(self) -> Records:
-        """What `poll` gives once the writer is dead: unfinished records are skipped."""
+        """What `poll` gives once the writer is dead: unfinished records are skipped.
+
+        Returns:
+            The records, shape (records,), as a structured array.
+        """
         return self._take(wait_for_young=False)
 
     def _furthest(self, head: int) -> int:

@@ -25,6 +25,9 @@ def as_simulated(run: Run, manifest: Manifest) -> Run:
     Args:
         run: Of their journals.
         manifest: Tells which were simulated, and how far their calls can be relied on.
+
+    Returns:
+        A run in which no call waits and no time is kept.
     """
     simulated = {each.rank: each for each in manifest.simulated}
     sure = manifest.sure

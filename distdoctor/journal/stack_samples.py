@@ -19,7 +19,17 @@ BUSY_LOOKS = 5
 
 
 def with_stacks(run: Run, samples: list[StackSample], directory: str) -> Run:
-    """The run with the last stack of each rank, and who was busy in one place."""
+    """The run with the last stack of each rank, and who was busy in one place.
+
+    Args:
+        run: The run as its journals tell it.
+        samples: Stacks in order of time, of any ranks.
+        directory: Where the job ran; names of files are told from there.
+
+    Returns:
+        The run with `stacks`, and with `Busy`, `Dead` and `Locked` behind the last
+        event of the ranks concerned.
+    """
     by_rank: dict[int, list[StackSample]] = {}
     for sample in samples:
         by_rank.setdefault(sample.rank, []).append(sample)

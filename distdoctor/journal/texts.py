@@ -15,7 +15,15 @@ _OF_A_LINE = 3
 
 
 def relative(file: str, directory: str) -> str:
-    """A file's name as the user knows it: from the directory where the job ran."""
+    """A file's name as the user knows it: from the directory where the job ran.
+
+    Args:
+        file: The file's whole name.
+        directory: Where the job ran.
+
+    Returns:
+        The name from there, or the whole name of a file that lies elsewhere.
+    """
     prefix = directory.rstrip("/") + "/"
     return file.removeprefix(prefix) if file.startswith(prefix) else file
 
@@ -33,12 +41,27 @@ class Tables:
         self._known["callers", ""] = 0
 
     def site(self, text: str) -> int:
-        """The number of a line; 0: none."""
+        """The number of a line; 0: none.
+
+        Args:
+            text: File, line and function of the innermost line of the user's, as
+                `joined`; the lines behind it may follow.
+
+        Returns:
+            Its position in `sites`.
+        """
         line = "\n".join(text.split("\n")[:_OF_A_LINE])
         return self._number("site", line, self.sites, self.place)
 
     def callers_of(self, text: str) -> int:
-        """The number of the lines behind the first one; 0: none are known."""
+        """The number of the lines behind the first one; 0: none are known.
+
+        Args:
+            text: As for `site`.
+
+        Returns:
+            The position of the lines in `callers`.
+        """
         above = "\n".join(text.split("\n")[_OF_A_LINE:])
         return self._number("callers", above, self.callers, self._places)
 
@@ -52,11 +75,25 @@ class Tables:
         return tuple(place for place in found if place is not None)
 
     def spec(self, text: str) -> int:
-        """The number of what a call moves; 0: not known."""
+        """The number of what a call moves; 0: not known.
+
+        Args:
+            text: As `parse_spec` reads it.
+
+        Returns:
+            Its position in `specs`.
+        """
         return self._number("spec", text, self.specs, parse_spec)
 
     def group(self, text: str) -> int:
-        """The number of a group, by its name and members."""
+        """The number of a group, by its name and members.
+
+        Args:
+            text: As `group_text` makes it.
+
+        Returns:
+            Its position in `groups`.
+        """
         # Members may describe one group differently: a mesh with mixed-up names does.
         # And not each of them need have had as many processes before.
         name, _, often, ranks = (*text.split("\n"), "", "", "")[:4]
@@ -68,14 +105,28 @@ class Tables:
         return self._known[key]
 
     def place(self, text: str) -> Place | None:
-        """A line, as the user knows it; None if the text names none."""
+        """A line, as the user knows it; None if the text names none.
+
+        Args:
+            text: File, line and function, as `joined`.
+
+        Returns:
+            The line, or None.
+        """
         file, line, function = (*parted(text), "", "")[:3]
         if not (line.isascii() and line.isdigit()):
             return None
         return self.named(Place(file, int(line), function))
 
     def named(self, place: Place) -> Place:
-        """A line by the name of its file that the user knows."""
+        """A line by the name of its file that the user knows.
+
+        Args:
+            place: A line with its file's whole name.
+
+        Returns:
+            The line with the name that `relative` makes of it.
+        """
         file = relative(place.file, self._directory)
         return Place(file, place.line, place.function)
 
@@ -88,7 +139,16 @@ class Tables:
 
 
 def groups_of(texts: Iterable[str], world_size: int) -> tuple[Group, ...]:
-    """Groups with names for readers: "world", torch's description, or its number."""
+    """Groups with names for readers: "world", torch's description, or its number.
+
+    Args:
+        texts: One for each group, as `group_text` makes them, in the order of their
+            numbers.
+        world_size: Number of ranks in the job.
+
+    Returns:
+        The groups in that order, each with a name of its own.
+    """
     everyone = tuple(range(world_size))
     groups: list[Group] = []
     taken: set[str] = set()
@@ -117,6 +177,13 @@ def parse_spec(text: str) -> Spec:
 
     >>> parse_spec("float32 4x3;int64 ").tensors[1]
     Tensor(shape=(), dtype='int64')
+
+    Args:
+        text: Dtype and shape of each tensor; behind "|" what all-to-all sends and
+            receives, by ranks of the group; behind "=" a list of names in JSON instead.
+
+    Returns:
+        What the text says; an empty text tells no tensors.
     """
     if text.startswith("="):
         return Spec(names=tuple(map(str, json.loads(text[1:]))))

@@ -94,7 +94,21 @@ class JournalWriter:
     def of_environment(
         cls, folder: Path, rank: int, world_size: int, part: int = 1
     ) -> JournalWriter:
-        """The journal of this process: of what the environment asks for, this part."""
+        """The journal of this process: of what the environment asks for, this part.
+
+        Args:
+            folder: The record folder; it must exist.
+            rank: The rank this process plays; -1 if it has none yet.
+            world_size: Number of ranks in the job.
+            part: What share of the space to take: 1 for all, 2 for a half.
+
+        Returns:
+            The journal, open for writing.
+
+        Raises:
+            OSError: The file cannot be made, or has no room.
+            ValueError: The environment's size is no number.
+        """
         size = int(os.environ.get(SIZE_VARIABLE, DEFAULT_BYTES))
         return cls(folder, rank, world_size, size // part)
 
@@ -156,7 +170,14 @@ class JournalWriter:
         self.put(RecordKind.BATCH, thread, ordinal=count, flags=int(ended), site=site)
 
     def intern(self, text: str) -> int:
-        """Number of a string; 0 once the area for strings is full."""
+        """Number of a string; 0 once the area for strings is full.
+
+        Args:
+            text: Any text; one that is too long is cut, and counts as a loss.
+
+        Returns:
+            The number that records may hold, the same for the same text.
+        """
         known = self._ids.get(text)
         if known is not None:
             return known
@@ -201,7 +222,12 @@ class JournalWriter:
         _U32.pack_into(self._map, offset_of("ended"), 1)
 
     def become(self, rank: int, world_size: int) -> None:
-        """Correct what was not known when the journal was opened."""
+        """Correct what was not known when the journal was opened.
+
+        Args:
+            rank: The rank this process plays.
+            world_size: Number of ranks in the job.
+        """
         self.rank = rank
         _I32.pack_into(self._map, offset_of("rank"), rank)
         _I32.pack_into(self._map, offset_of("world_size"), world_size)

@@ -85,7 +85,14 @@ class Sick:
     remedy: str
 
     def severity_of(self, finding: Finding) -> Severity:
-        """How bad one of its findings is."""
+        """How bad one of its findings is.
+
+        Args:
+            finding: One of `findings`.
+
+        Returns:
+            That of the finding, or that of the check if it has none of its own.
+        """
         return finding.severity or self.severity
 
 

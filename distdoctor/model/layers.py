@@ -14,6 +14,13 @@ LAYER_SHIFT, LAYER_MASK = 3, 7
 
 
 def layer_of(flags: int) -> str:
-    """The layer in a call's flags; "" also for one that a later release has added."""
+    """The layer in a call's flags; "" also for one that a later release has added.
+
+    Args:
+        flags: The column `flags` of a call.
+
+    Returns:
+        A name in `LAYERS`, or "".
+    """
     number = flags >> LAYER_SHIFT & LAYER_MASK
     return LAYERS[number] if number < len(LAYERS) else ""

@@ -13,7 +13,16 @@ from textwrap import dedent
 
 from distdoctor.errors import CheckMalformed
 
-HEADINGS = ("What it is", "Why it matters", "Sick", "Well", "Unknown", "Remedy")
+HEADINGS = (
+    "What it is",
+    "Why it matters",
+    "Sick",
+    "Well",
+    "Unknown",
+    "Remedy",
+    "Known problems",
+    "References",
+)
 """The sections of a manual, in their order; each is required."""
 
 _HEADING = re.compile(r"^(?P<title>\S.*)\n-{3,}$", re.MULTILINE)
@@ -30,6 +39,12 @@ class Manual:
     def parse(cls, docstring: str) -> Manual:
         """Cut a docstring at its underlined headings.
 
+        Args:
+            docstring: As it stands in the check's source; its indent does not matter.
+
+        Returns:
+            The manual.
+
         Raises:
             CheckMalformed: The headings are not exactly `HEADINGS`, in that order.
         """
@@ -41,10 +56,21 @@ class Manual:
         return cls(summary.strip(), dict(zip(titles, sections, strict=True)))
 
     def drawings(self, heading: str) -> list[str]:
-        """The drawings in a section: its indented blocks, dedented."""
+        """The drawings in a section: its indented blocks, dedented.
+
+        Args:
+            heading: One of `HEADINGS`.
+
+        Returns:
+            The blocks in their order, each without its indent of four spaces.
+        """
         blocks = re.split(r"\n(?:[ \t]*\n)+", self.sections[heading])
         return [dedent(block) for block in blocks if block.startswith("    ")]
 
     def remedy(self) -> str:
-        """The first paragraph of the remedy, on one line."""
+        """The first paragraph of the remedy, on one line.
+
+        Returns:
+            What a report says beside a finding.
+        """
         return " ".join(self.sections["Remedy"].split("\n\n")[0].split())

@@ -144,6 +144,9 @@ def signature(
         dtypes: One per tensor, e.g. "float32".
         numels: Elements of each tensor; ignored where sizes need not agree.
         names: What a set-up call names: the ranks of a new group.
+
+    Returns:
+        A signed integer, the same in all processes, and never 0.
     """
     sizes = numels if OPERATIONS[op].sizes_agree else ()
     text = f"{op}|{reduce_op}|{root}|{','.join(dtypes)}|{','.join(map(str, sizes))}"

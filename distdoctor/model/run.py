@@ -190,6 +190,9 @@ class Run:
             members: Ranks of groups; by default "world" has all ranks, and any other
                 group the ranks that use it.
             rest: Further fields of `Run`.
+
+        Returns:
+            The run, with its calls as columns.
         """
         return _Builder(events, unseen or {}, members or {}).run(**rest)
 
@@ -199,7 +202,14 @@ class Run:
         return [rank for rank in range(self.world_size) if rank not in self.unseen]
 
     def has_seen(self, ranks: Iterable[int]) -> bool:
-        """Whether all of these ranks have a journal; costs as much as these are."""
+        """Whether all of these ranks have a journal; costs as much as these are.
+
+        Args:
+            ranks: Global ranks; one outside of the job counts as not seen.
+
+        Returns:
+            Whether none of them is missing.
+        """
         return all(
             0 <= rank < self.world_size and rank not in self.unseen for rank in ranks
         )
@@ -212,7 +222,17 @@ class Run:
         )
 
     def rows_of(self, rank: int) -> range:
-        """Positions in `calls` of one rank's calls, in order."""
+        """Positions in `calls` of one rank's calls, in order.
+
+        Args:
+            rank: A global rank of the run, seen or not.
+
+        Returns:
+            The positions, empty for a rank that was not seen.
+
+        Raises:
+            IndexError: The run has no such rank.
+        """
         if "bounds" not in self.memory:
             ranks = np.arange(self.world_size + 1)
             bounds = np.searchsorted(self.calls["rank"], ranks)
@@ -221,17 +241,39 @@ class Run:
         return range(bounds[rank], bounds[rank + 1])
 
     def rows_on(self, rank: int, group: int) -> Rows:
-        """Positions in `calls` of one rank's calls on one group, in order."""
+        """Positions in `calls` of one rank's calls on one group, in order.
+
+        Args:
+            rank: A global rank of the run.
+            group: The position of the group in `groups`.
+
+        Returns:
+            The positions, shape (calls,), int64, ascending.
+        """
         mine = self.rows_of(rank)
         used = self.calls["group"][mine.start : mine.stop] == group
         return mine.start + np.flatnonzero(used)
 
     def with_op(self, *codes: int) -> Rows:
-        """Positions in `calls` of the calls of some operations."""
+        """Positions in `calls` of the calls of some operations.
+
+        Args:
+            *codes: Positions of operations in `OPERATIONS`.
+
+        Returns:
+            The positions, shape (calls,), int64, ascending: by rank, then in order.
+        """
         return self._where("op", codes)
 
     def with_state(self, *states: State) -> Rows:
-        """Positions in `calls` of the calls that had come so far."""
+        """Positions in `calls` of the calls that had come so far.
+
+        Args:
+            *states: How far the calls had come when their rank's journal ends.
+
+        Returns:
+            The positions, shape (calls,), int64, ascending: by rank, then in order.
+        """
         return self._where("state", states)
 
     def _where(self, column: str, values: Iterable[int]) -> Rows:
@@ -243,7 +285,17 @@ class Run:
         return np.flatnonzero(wanted[self.memory[column]])
 
     def call(self, row: int) -> Call:
-        """One call as an event."""
+        """One call as an event.
+
+        Args:
+            row: Its position in `calls`.
+
+        Returns:
+            The call, with the names of its operation, its group and its reduce op.
+
+        Raises:
+            IndexError: There is no such position.
+        """
         record = self.calls[row]
         operation = OPERATIONS[record["op"]]
         spec = self.specs[record["spec"]]
@@ -273,7 +325,15 @@ class Run:
         )
 
     def events(self, rank: int) -> Iterator[Event]:
-        """All a rank did, in order."""
+        """All a rank did, in order.
+
+        Args:
+            rank: A global rank of the run.
+
+        Yields:
+            Calls and other events, in the order in which the rank wrote them; none of a
+            rank that was not seen.
+        """
         life = list(self.life.get(rank, ()))
         for position, row in enumerate(self.rows_of(rank)):
             while life and life[0][0] <= position:
@@ -282,12 +342,28 @@ class Run:
         yield from (event for _, event in life)
 
     def of(self, kind: type[AnyEvent], rank: int) -> list[AnyEvent]:
-        """The events of one kind other than calls on one rank, in order."""
+        """The events of one kind other than calls on one rank, in order.
+
+        Args:
+            kind: A class of events; its subclasses count as well.
+            rank: A global rank of the run.
+
+        Returns:
+            The events, empty if there are none or the rank was not seen.
+        """
         life = self.life.get(rank, ())
         return [event for _, event in life if isinstance(event, kind)]
 
     def has(self, kind: type) -> bool:
-        """Whether any rank has an event of this kind; setting up is no call."""
+        """Whether any rank has an event of this kind; setting up is no call.
+
+        Args:
+            kind: A class of events; `Call` asks for operations other than those of
+                setting up.
+
+        Returns:
+            Whether there is one, on any rank.
+        """
         if kind is Call:
             if "has calls" not in self.memory:
                 others = set(range(len(OPERATIONS))) - set(SETUP_CODES)
@@ -415,6 +491,12 @@ def ranges(ranks: Iterable[int]) -> str:
     '{0-2,5}'
     >>> ranges([3])
     '3'
+
+    Args:
+        ranks: Ranks in any order, each as often as may be.
+
+    Returns:
+        A single rank as its number, anything else in braces.
     """
     runs: list[list[int]] = []
     for rank in sorted(set(ranks)):
@@ -435,6 +517,12 @@ def named(ranks: Iterable[int]) -> str:
 
     >>> named([3]), named([0, 1])
     ('rank 3', 'ranks {0-1}')
+
+    Args:
+        ranks: Ranks in any order, each as often as may be.
+
+    Returns:
+        "rank" or "ranks" before what `ranges` says.
     """
     listed = sorted(set(ranks))
     return f"rank{'s' if len(listed) != 1 else ''} {ranges(listed)}"

@@ -23,6 +23,13 @@ def shortenings(run: Run) -> list[Shortening]:
     """What the first rank of those that shortened anything left out, line by line.
 
     Ranks shorten alike; where their loaders have uneven lengths, by as many batches.
+
+    Args:
+        run: The run; its events `Shortened` and `Batch` are read.
+
+    Returns:
+        One for each pair of a line and a loader's length, in the order in which they
+        were met; empty if nothing was shortened.
     """
     for rank in sorted(run.life):
         if told := run.of(Shortened, rank):

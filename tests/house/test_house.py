@@ -22,6 +22,9 @@ LEFT_BY_TOOLS = re.compile(
     r"\.git|\.venv|\.benchmarks|\..*_cache|\.hypothesis|build|dist|\S+egg-info"
 )
 
+# What a manual refers to: an address, or a file of another project.
+A_SOURCE = re.compile(r"https://\S+$|^`[\w/]+\.\w+` \([\w-]+/[\w-]+\)")
+
 # Who may import whom, from the ground up: a part may import itself and what is listed.
 MAY_IMPORT = {
     "errors": "",
@@ -150,6 +153,19 @@ def test_a_check_is_named_for_its_disease(source: Path) -> None:
     assert f"CODE = {source.stem[:5].upper()!r}" in map(ast.unparse, tree.body)
     manual = Manual.parse(ast.get_docstring(tree) or "")
     assert tuple(manual.sections) == HEADINGS
+
+
+@each((ROOT / "checks").glob("dd*.py"))
+def test_a_manual_says_where_it_fails_and_whence_it_knows(source: Path) -> None:
+    manual = Manual.parse(ast.get_docstring(ast.parse(source.read_text())) or "")
+    references = re.split(r"^- ", manual.sections["References"], flags=re.MULTILINE)
+    assert references.pop(0) == ""
+    assert 1 <= len(references) <= 3
+    for reference in references:
+        assert A_SOURCE.search(" ".join(reference.split())), reference
+    assert manual.sections["Known problems"].endswith(".")
+    assert not manual.drawings("Known problems") + manual.drawings("References")
+    assert "TODO" not in "".join(manual.sections.values())
 
 
 @each((ROOT / "checks").glob("dd*.py"))

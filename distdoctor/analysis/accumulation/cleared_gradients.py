@@ -54,6 +54,12 @@ def lost(course: OptimizerHistory) -> LostGradients | None:
 
     Gradients that are changed behind the last pass by other means may hold what was
     kept of those before.
+
+    Args:
+        course: What happened to the gradients of one optimizer of one rank.
+
+    Returns:
+        How much is lost, with an example, or None.
     """
     passes = dropped = cycles = unused = 0
     typical: Cycle | None = None
@@ -129,6 +135,12 @@ def emptied(course: OptimizerHistory) -> Emptied | None:
     """The steps of an optimizer that come behind the clearing of all gradients.
 
     Gradients that are put there by other means, or taken before, are not lost.
+
+    Args:
+        course: What happened to the gradients of one optimizer of one rank.
+
+    Returns:
+        How many steps, with an example; None if there are none.
     """
     found = [cycle for cycle in course.cycles if only_drops(cycle)]
     if not found:
@@ -138,7 +150,14 @@ def emptied(course: OptimizerHistory) -> Emptied | None:
 
 
 def only_drops(cycle: Cycle | Refused) -> bool:
-    """Whether all that backward gave was cleared, and nothing is known to be kept."""
+    """Whether all that backward gave was cleared, and nothing is known to be kept.
+
+    Args:
+        cycle: What happened to the gradients of one step.
+
+    Returns:
+        Whether the step was made with nothing.
+    """
     if any(passes_of(cycle)):
         return False
     said = {word.partition("/")[0] for word in unpacked(cycle.words)}

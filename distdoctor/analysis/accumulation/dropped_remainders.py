@@ -59,7 +59,14 @@ class Remainder:
 
 
 def remainders(run: Run) -> list[list[Remainder]]:
-    """Loops whose last batches are lost or weighed wrongly, with all their ranks."""
+    """Loops whose last batches are lost or weighed wrongly, with all their ranks.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        For each loop, fate and size of the window a list, one entry for each rank.
+    """
     found: dict[tuple[Key, Fate, int], list[Remainder]] = {}
     for rank in run.seen:
         windows: dict[int, list[Window]] = {}

@@ -25,6 +25,9 @@ def deciding(run: Run, place: Place) -> list[Place]:
     Args:
         run: With the text of the source.
         place: The line that calls it.
+
+    Returns:
+        A few lines, each once.
     """
     program = program_of(run)
     function = program.at(place.file, place.line)

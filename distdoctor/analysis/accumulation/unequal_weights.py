@@ -103,7 +103,14 @@ class UnequalMeans:
 
 
 def undivided(run: Run) -> list[list[UndividedAccumulation]]:
-    """Of each line that steps with sums of means, what each rank does there."""
+    """Of each line that steps with sums of means, what each rank does there.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        For each line and number of batches a list, one entry for each rank.
+    """
     found: dict[tuple[Place | None, int], list[UndividedAccumulation]] = {}
     means = _means(run)
     for rank, number, looks in _optimizers(run):
@@ -114,7 +121,14 @@ def undivided(run: Run) -> list[list[UndividedAccumulation]]:
 
 
 def uneven(run: Run) -> list[list[UnequalMeans]]:
-    """Of each line that steps with means of unequal counts, what each rank does."""
+    """Of each line that steps with means of unequal counts, what each rank does.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        For each line and number of batches a list, one entry for each rank.
+    """
     found: dict[tuple[Place | None, int], list[UnequalMeans]] = {}
     for rank, _, looks in _optimizers(run):
         told = _uneven(rank, looks)
@@ -284,6 +298,12 @@ def uneven_ranks(run: Run) -> list[UnevenRanks]:
 
     Nearly each padded batch has another count than that of the next rank; what is told
     is more than that. The last look may be at the smaller batch that ends an epoch.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        One for each set of replicas in which it is so.
     """
     found = []
     for ranks in replicas(run):
@@ -374,6 +394,12 @@ def excess_of(look: Weighed) -> float:
     """How much more an element of one batch weighs than one of another; 0.0: as much.
 
     A last batch that is the smallest may be the end of an epoch, and is left out.
+
+    Args:
+        look: The counts of the batches of one step, at least two of them.
+
+    Returns:
+        The greatest count by the least, less 1.
     """
     counts = list(look.counts)
     if counts[-1] == min(counts):

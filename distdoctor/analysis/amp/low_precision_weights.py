@@ -89,12 +89,27 @@ class LowPrecisionWeights:
 
 @memoize
 def halves(run: Run) -> list[LowPrecisionWeights]:
-    """Optimizers whose parameters in half precision lose what they are to learn."""
+    """Optimizers whose parameters in half precision lose what they are to learn.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        One for each optimizer and rank.
+    """
     return [found for rank in run.seen for found in _of_rank(run, rank)]
 
 
 def explains(run: Run, event: NotFinite) -> bool:
-    """Whether weights are not finite because an optimizer steps them in float16."""
+    """Whether weights are not finite because an optimizer steps them in float16.
+
+    Args:
+        run: The run that is judged.
+        event: That weights were not finite.
+
+    Returns:
+        Whether it is.
+    """
     return any(one.spoilt is event for one in halves(run))
 
 
@@ -175,6 +190,12 @@ def still_in(steps: Sequence[HalfStep]) -> list[HalfStep]:
 
     An optimizer that divides by the size of gradients moves all by about as much; with
     others a gradient may be so small that no precision would show the step.
+
+    Args:
+        steps: What was seen of steps of one optimizer, in order.
+
+    Returns:
+        At most two of them.
     """
     telling = _telling(steps)
     numbers = {step.step for step in telling}

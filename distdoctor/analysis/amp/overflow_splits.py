@@ -55,12 +55,27 @@ class Split:
 
 @memoize
 def splits(run: Run) -> tuple[Split, ...]:
-    """Where ranks that train one model part over a step; one of each set."""
+    """Where ranks that train one model part over a step; one of each set.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        The splits, worked out once per run.
+    """
     return tuple(_splits(run))
 
 
 def first_split(run: Run, ranks: Iterable[int]) -> Split | None:
-    """The first of those of ranks that train one model."""
+    """The first of those of ranks that train one model.
+
+    Args:
+        run: The run that is judged.
+        ranks: Global ranks, all of which the set has to hold.
+
+    Returns:
+        The split at the lowest step, or None.
+    """
     who = set(ranks)
     mine = [one for one in splits(run) if who <= set(one.ranks)]
     return min(mine, key=lambda one: one.step, default=None)

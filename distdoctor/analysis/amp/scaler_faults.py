@@ -50,14 +50,30 @@ _LEAST_ALIKE = 3
 
 
 def is_scaling(run: Run, rank: int) -> bool:
-    """Whether a GradScaler of a rank multiplies losses by something else than 1."""
+    """Whether a GradScaler of a rank multiplies losses by something else than 1.
+
+    Args:
+        run: The run that is judged.
+        rank: A global rank of the run.
+
+    Returns:
+        Whether one does, at any step that was looked at.
+    """
     return any(one.scale != 1.0 for one in run.of(Scaling, rank))
 
 
 def faulty(
     run: Run, *faults: ProtocolFault
 ) -> dict[ProtocolFault, list[list[OptimizerHistory]]]:
-    """By fault and optimizer, the ranks on which it is no exception."""
+    """By fault and optimizer, the ranks on which it is no exception.
+
+    Args:
+        run: The run that is judged.
+        *faults: What must not follow what.
+
+    Returns:
+        By fault, a list of the histories of its ranks for each optimizer.
+    """
     found: dict[ProtocolFault, dict[int, list[OptimizerHistory]]] = {}
     for course in optimizer_histories(run):
         if not is_scaling(run, course.rank):
@@ -71,7 +87,14 @@ def faulty(
 
 
 def last_words(cycle: Cycle) -> list[str]:
-    """What was done to the gradients of its step, from the last scaled loss on."""
+    """What was done to the gradients of its step, from the last scaled loss on.
+
+    Args:
+        cycle: What happened to the gradients of one step.
+
+    Returns:
+        The words without their ends.
+    """
     said = [word.partition("/")[0] for word in unpacked(cycle.words)]
     at = max((n for n, word in enumerate(said) if word == SCALED), default=-1)
     return said[at + 1 :]
@@ -105,7 +128,14 @@ class ScaledClip:
 
 
 def clips(run: Run) -> list[list[ScaledClip]]:
-    """Clips of scaled gradients; by optimizer, those of each rank."""
+    """Clips of scaled gradients; by optimizer, those of each rank.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        For each optimizer a list, one entry for each rank.
+    """
     found: dict[tuple[int, bool], list[ScaledClip]] = {}
     for rank in run.seen:
         for clip in (*_by_function(run, rank), *_by_hand(run, rank)):
@@ -206,7 +236,15 @@ def _rounded(number: float) -> float:
 
 
 def refusals(run: Run, *whys: str) -> list[list[Refused]]:
-    """What GradScalers refused, by the reason and optimizer; of each rank the first."""
+    """What GradScalers refused, by the reason and optimizer; of each rank the first.
+
+    Args:
+        run: The run that is judged.
+        *whys: Reasons, as `reason` gives them.
+
+    Returns:
+        For each reason and optimizer a list, one entry for each rank.
+    """
     found: dict[tuple[str, int], dict[int, Refused]] = {}
     for rank in run.seen:
         for one in run.of(Refused, rank):
@@ -222,7 +260,14 @@ TWICE, ADDED, NO_SCALE = "twice", "added", "no scale"
 
 
 def reason(refused: Refused) -> str:
-    """What was done out of turn; "": something else."""
+    """What was done out of turn; "": something else.
+
+    Args:
+        refused: What a scaler refused, and what had happened before.
+
+    Returns:
+        One of the names of this module, or "".
+    """
     said = [word.partition("/")[0] for word in unpacked(refused.words)]
     if refused.why == STEPPED:
         return NO_UPDATE
@@ -240,6 +285,13 @@ def reason(refused: Refused) -> str:
 
 
 def is_by_passed(cycle: Cycle) -> bool:
-    """Whether a step was made with what is still scaled, as far as it was seen."""
+    """Whether a step was made with what is still scaled, as far as it was seen.
+
+    Args:
+        cycle: What happened to the gradients of one step.
+
+    Returns:
+        Whether it was.
+    """
     said = last_words(cycle)
     return said[-1:] == [STEP] and CHANGED not in said

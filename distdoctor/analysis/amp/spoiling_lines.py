@@ -39,7 +39,16 @@ _MOST = 2
 
 
 def computing(run: Run, operation: str) -> list[Place]:
-    """The lines that can have made it: in models' forward, or else anywhere."""
+    """The lines that can have made it: in models' forward, or else anywhere.
+
+    Args:
+        run: The run that is judged.
+        operation: Name of the operation, as the graph of autograd has it.
+
+    Returns:
+        A few lines, by file and number; empty if there are many, or the operation is
+        not known.
+    """
     if operation not in _CALLS:
         return []
     # Of functions in each other, the inner one comes last.

@@ -41,7 +41,15 @@ class WrittenCheckpoint:
 
 
 def written(run: Run, rank: int) -> list[WrittenCheckpoint]:
-    """The checkpoints that a rank wrote, in order."""
+    """The checkpoints that a rank wrote, in order.
+
+    Args:
+        run: The run that is judged.
+        rank: A global rank of the run.
+
+    Returns:
+        The checkpoints, under the names to which they were moved.
+    """
     found: list[WrittenCheckpoint] = []
     for count, event in run.life.get(rank, ()):
         if isinstance(event, Stored):
@@ -56,7 +64,15 @@ def written(run: Run, rank: int) -> list[WrittenCheckpoint]:
 
 
 def begun(run: Run, rank: int) -> list[tuple[int, Storing]]:
-    """Checkpoints that a rank began to write and did not end, with its calls before."""
+    """Checkpoints that a rank began to write and did not end, with its calls before.
+
+    Args:
+        run: The run that is judged.
+        rank: A global rank of the run.
+
+    Returns:
+        Pairs of the rank's number of calls before, and the event.
+    """
     found: dict[str, tuple[int, Storing]] = {}
     for count, event in run.life.get(rank, ()):
         if isinstance(event, Storing):
@@ -67,7 +83,14 @@ def begun(run: Run, rank: int) -> list[tuple[int, Storing]]:
 
 
 def contested(run: Run) -> Iterator[Finding]:
-    """Files that several ranks write with nothing that orders them."""
+    """Files that several ranks write with nothing that orders them.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        A finding for each set of lines that write.
+    """
     by_file: dict[tuple[int, str], dict[int, list[tuple[int, Stored]]]] = {}
     for rank in run.seen:
         for count, event in run.life.get(rank, ()):
@@ -140,5 +163,12 @@ def _contest(
 
 
 def short(file: str) -> str:
-    """A file as a reader knows it."""
+    """A file as a reader knows it.
+
+    Args:
+        file: The file's name, with its folders.
+
+    Returns:
+        The last part.
+    """
     return PurePosixPath(file).name or file

@@ -38,7 +38,14 @@ _SAVES, _LOADS = {"save", "save_file", "dump"}, {"load", "load_file", "open"}
 
 
 def early_reads(run: Run) -> Iterator[Finding]:
-    """Checkpoints that a rank reads with nothing that orders it behind the writing."""
+    """Checkpoints that a rank reads with nothing that orders it behind the writing.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        A finding for each pair of lines, of all ranks that read so.
+    """
     if run.simulated:
         return  # each rank was alone, and read what another had left long before
     stores = _Stores(run)

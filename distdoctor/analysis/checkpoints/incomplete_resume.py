@@ -41,7 +41,14 @@ class UnrestoredPart:
 
 
 def incomplete(run: Run) -> Iterator[Finding]:
-    """Parts of the state that were not restored; once for all ranks and legs."""
+    """Parts of the state that were not restored; once for all ranks and legs.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        A finding for each part and line.
+    """
     found: dict[tuple[object, ...], list[UnrestoredPart]] = {}
     for resume in resumes(run):
         for one in _forgotten(resume):

@@ -15,7 +15,14 @@ _MOST = 0.9  # of the names that did not fit: so many must be explained
 
 
 def in_vain(run: Run) -> Iterator[Finding]:
-    """Models that were given a state of which next to nothing reached them."""
+    """Models that were given a state of which next to nothing reached them.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        A finding for each line that gives a model its state.
+    """
     found: dict[Place | None, list[Given]] = {}
     for rank in run.seen:
         for leg in training_legs(run, rank):

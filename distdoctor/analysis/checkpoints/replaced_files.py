@@ -29,6 +29,12 @@ def replaced(run: Run) -> Iterator[Finding]:
     """Files that ranks replace with nothing that orders them, by what is not the same.
 
     What differs is seen: numbers, texts, random states, weights.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        A finding for each line that writes.
     """
     if run.simulated:
         return

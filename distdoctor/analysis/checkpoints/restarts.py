@@ -37,7 +37,15 @@ class TrainingLeg:
 
 
 def training_legs(run: Run, rank: int) -> list[TrainingLeg]:
-    """The legs of a rank; the first begins with the job."""
+    """The legs of a rank; the first begins with the job.
+
+    Args:
+        run: The run that is judged.
+        rank: A global rank of the run.
+
+    Returns:
+        The legs in order, at least one.
+    """
     memory: dict[int, list[TrainingLeg]] = run.memory.setdefault("legs", {})
     if rank not in memory:
         memory[rank] = _legs(run, rank)
@@ -109,7 +117,14 @@ class Resume:
         return any(epoch > 0 and epoch in known for epoch in epochs)
 
     def given(self, *whats: str) -> Given | None:
-        """The last object that was given a state, of the first of these sorts."""
+        """The last object that was given a state, of the first of these sorts.
+
+        Args:
+            *whats: Sorts of objects, the most wanted first.
+
+        Returns:
+            The event, or None.
+        """
         for what in whats:
             for given in reversed(self.leg.given):
                 if given.what == what:
@@ -119,7 +134,14 @@ class Resume:
 
 @memoize
 def resumes(run: Run) -> list[Resume]:
-    """Where ranks train on from a checkpoint that a model was given."""
+    """Where ranks train on from a checkpoint that a model was given.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        One for each leg and rank, by rank.
+    """
     stores = [(rank, one) for rank in run.seen for one in written(run, rank)]
     return [found for rank in run.seen for found in _resumes(run, rank, stores)]
 

@@ -34,6 +34,12 @@ def clashes(run: Run) -> Iterator[Clash]:
     Not those written under a lock, nor by ranks that had sent each other messages or
     keys of the store since the meeting, which may have put them in an order; nor by
     ranks that were simulated, which run one after the other.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        A clash for each file.
     """
     if run.simulated:
         return

@@ -59,24 +59,54 @@ class Alignment:
     equal: NDArray[np.bool_]
 
     def meeting(self, run: Run, n: int) -> Meeting:
-        """The n-th comparable meeting, from 0."""
+        """The n-th comparable meeting, from 0.
+
+        Args:
+            run: The run that is judged.
+            n: Its position among the comparable ones.
+
+        Returns:
+            The meeting, with who was absent.
+        """
         return self._meeting(run, n, self.rows[self.at == n])
 
     def meetings(self, run: Run, chosen: Rows) -> Iterator[Meeting]:
-        """Many of them."""
+        """Many of them.
+
+        Args:
+            run: The run that is judged.
+            chosen: Positions among the comparable ones, shape (meetings,).
+
+        Yields:
+            The meetings, in that order.
+        """
         rows = self.rows[np.argsort(self.at, kind="stable")]
         ends = np.cumsum(self.counts)
         for n in chosen.tolist():
             yield self._meeting(run, n, rows[ends[n] - self.counts[n] : ends[n]])
 
     def first_fault(self, run: Run) -> Meeting | None:
-        """The first meeting that not all members made, or not alike, if any."""
+        """The first meeting that not all members made, or not alike, if any.
+
+        Args:
+            run: The run that is judged.
+
+        Returns:
+            The meeting; ranks that were not seen do not count as missing.
+        """
         members = sum(rank not in run.unseen for rank in self.group.ranks)
         faulty = np.flatnonzero(~self.equal | (self.counts < members))
         return self.meeting(run, int(faulty[0])) if len(faulty) else None
 
     def varies(self, column: NDArray[Any]) -> NDArray[np.bool_]:
-        """By meeting, whether a column of `Run.calls` differs among the members."""
+        """By meeting, whether a column of `Run.calls` differs among the members.
+
+        Args:
+            column: One value for each call of the run, shape (calls,).
+
+        Returns:
+            Shape (meetings,), bool.
+        """
         return _varies(column[self.rows], self.at, column[self.first])
 
     def _meeting(self, run: Run, n: int, rows: Rows) -> Meeting:
@@ -88,7 +118,14 @@ class Alignment:
 
 @memoize
 def alignments(run: Run) -> list[Alignment]:
-    """One per group of two or more members that was used, in order of the groups."""
+    """One per group of two or more members that was used, in order of the groups.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        The alignments, worked out once per run.
+    """
     return list(_align(run))
 
 

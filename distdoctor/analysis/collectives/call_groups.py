@@ -24,12 +24,29 @@ class CallGroup:
 
 
 def calls_at(run: Run, meeting: Meeting) -> dict[int, Call]:
-    """The calls of a meeting, by rank."""
+    """The calls of a meeting, by rank.
+
+    Args:
+        run: The run that is judged.
+        meeting: The meeting.
+
+    Returns:
+        The calls of those who came.
+    """
     return {rank: run.call(row) for rank, row in meeting.rows.items()}
 
 
 def call_groups(run: Run, meeting: Meeting) -> list[CallGroup]:
-    """The camps at a meeting, largest first."""
+    """The camps at a meeting, largest first.
+
+    Args:
+        run: The run that is judged.
+        meeting: The meeting.
+
+    Returns:
+        Ranks of each are ascending; of two that are as large, the one with the lowest
+        rank is first.
+    """
     by_call: dict[int, list[int]] = {}
     for rank, row in meeting.rows.items():
         by_call.setdefault(int(run.calls["signature"][row]), []).append(rank)
@@ -42,7 +59,17 @@ def call_groups(run: Run, meeting: Meeting) -> list[CallGroup]:
 
 
 def knows(run: Run, rank: int, before_row: int, other_row: int) -> bool:
-    """Whether a rank had made such a call, from that line, before."""
+    """Whether a rank had made such a call, from that line, before.
+
+    Args:
+        run: The run that is judged.
+        rank: The rank whose past is asked for.
+        before_row: A call of that rank; what it did earlier counts.
+        other_row: The call in question, of any rank.
+
+    Returns:
+        Whether line, operation and group were the same.
+    """
     calls = run.calls
     start = run.rows_of(rank).start
     past, other = calls[start:before_row], calls[other_row]
@@ -51,7 +78,17 @@ def knows(run: Run, rank: int, before_row: int, other_row: int) -> bool:
 
 
 def knows_exactly(run: Run, rank: int, before_row: int, other_row: int) -> bool:
-    """Whether it had made just that call, with the same arguments, before."""
+    """Whether it had made just that call, with the same arguments, before.
+
+    Args:
+        run: The run that is judged.
+        rank: The rank whose past is asked for.
+        before_row: A call of that rank; what it did earlier counts.
+        other_row: The call in question, of any rank.
+
+    Returns:
+        Whether line, group and all arguments were the same.
+    """
     calls = run.calls
     past = calls[run.rows_of(rank).start : before_row]
     other = calls[other_row]
@@ -60,7 +97,15 @@ def knows_exactly(run: Run, rank: int, before_row: int, other_row: int) -> bool:
 
 
 def next_on_group(run: Run, rows: Iterable[int]) -> Iterator[int]:
-    """The next collectives on the same group of the ranks that went on."""
+    """The next collectives on the same group of the ranks that went on.
+
+    Args:
+        run: The run that is judged.
+        rows: Positions in `Run.calls`, of any ranks.
+
+    Yields:
+        A position for each that has such a call.
+    """
     calls = run.calls
     for row in rows:
         later = calls[row + 1 : run.rows_of(int(calls["rank"][row])).stop]
@@ -70,6 +115,15 @@ def next_on_group(run: Run, rows: Iterable[int]) -> Iterator[int]:
 
 
 def is_same(run: Run, row: int, other: int) -> bool:
-    """Whether two calls could have met and come from one line."""
+    """Whether two calls could have met and come from one line.
+
+    Args:
+        run: The run that is judged.
+        row: A position in `Run.calls`.
+        other: Another.
+
+    Returns:
+        Whether arguments and line are the same.
+    """
     a, b = run.calls[row], run.calls[other]
     return bool(a["signature"] == b["signature"] and a["site"] == b["site"])

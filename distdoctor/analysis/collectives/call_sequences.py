@@ -36,7 +36,11 @@ class Sequences:
     ranks: NDArray[Any]
 
     def by_group(self) -> list[tuple[int, slice]]:
-        """Number of each group that was used, and where its sequences lie."""
+        """Number of each group that was used, and where its sequences lie.
+
+        Returns:
+            Pairs of a group's position in `Run.groups` and the slice with its calls.
+        """
         numbers, first = np.unique(self.groups, return_index=True)
         ends = np.append(first, len(self.groups))[1:]
         parts = map(slice, first.tolist(), ends.tolist())
@@ -45,7 +49,14 @@ class Sequences:
 
 @memoize
 def sequences(run: Run) -> Sequences:
-    """The sequences of a run, worked out once."""
+    """The sequences of a run, worked out once.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        The sequences of all groups.
+    """
     return _sequences(run.calls)
 
 

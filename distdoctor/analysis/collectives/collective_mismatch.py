@@ -54,7 +54,15 @@ _IS_ALL_TO_ALL = np.array(["all_to_all" in operation.name for operation in OPERA
 
 
 def mismatch(run: Run, meeting: Meeting) -> Divergence:
-    """Explain a meeting at which ranks made different calls."""
+    """Explain a meeting at which ranks made different calls.
+
+    Args:
+        run: The run that is judged.
+        meeting: The meeting.
+
+    Returns:
+        The divergence, with culprits where one side can be told.
+    """
     sides = call_groups(run, meeting)
     tie = _is_tie(sides)
     major, minor = sides[0], sides[1]
@@ -75,7 +83,15 @@ def mismatch(run: Run, meeting: Meeting) -> Divergence:
 
 
 def at_one_position(run: Run, meeting: Meeting) -> Divergence:
-    """The same, where it is known that each side is at that position on purpose."""
+    """The same, where it is known that each side is at that position on purpose.
+
+    Args:
+        run: The run that is judged.
+        meeting: The meeting.
+
+    Returns:
+        The divergence of arguments alone.
+    """
     sides = call_groups(run, meeting)
     return _arguments(_unexplained(run, meeting, sides), sides, _is_tie(sides))
 
@@ -115,7 +131,17 @@ def _what_came_next(run: Run, sides: list[CallGroup]) -> dict[str, object]:
 def unfit_splits(
     run: Run, alignment: Alignment, fault: Meeting | None
 ) -> Divergence | None:
-    """The first all-to-all in which a rank expects what its peer does not send."""
+    """The first all-to-all in which a rank expects what its peer does not send.
+
+    Args:
+        run: The run that is judged.
+        alignment: The collectives of one group.
+        fault: The first meeting at which the group's calls do not match; what comes
+            later says nothing. None: they all match.
+
+    Returns:
+        The divergence, or None; None as well for a group of very many ranks.
+    """
     size = len(alignment.group.ranks)
     if size > _LARGEST_ALL_TO_ALL:
         return None

@@ -50,7 +50,14 @@ class EarlyRead:
 
 @memoize
 def reads(run: Run) -> list[EarlyRead]:
-    """Lines that read results early, those of one call once."""
+    """Lines that read results early, those of one call once.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        One for each call, by its line.
+    """
     found: dict[Place, EarlyRead] = {}
     for rank, told, issued, waited in _ways(run):
         call = _call(run, rank, issued[-1])

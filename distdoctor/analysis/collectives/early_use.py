@@ -24,7 +24,14 @@ _OFTEN = 2
 
 
 def early(run: Run) -> Iterator[Divergence]:
-    """What was used too early; where nothing was, what nobody ever waited for."""
+    """What was used too early; where nothing was, what nobody ever waited for.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        A divergence for each line of calls.
+    """
     touched = list(_touched(run))
     yield from touched
     read = [one for one in reads(run) if one.issued not in _issued(run)]
@@ -40,6 +47,13 @@ def decided_early(run: Run, told: Divergence) -> Divergence:
     The last that they did before is an asynchronous reduction, and nobody ever waits
     for those of that line: each rank may have found its own value in place of the
     common one.
+
+    Args:
+        run: The run that is judged.
+        told: The divergence as it is known so far.
+
+    Returns:
+        The same object if it is not so.
     """
     if told.why not in _GONE or not told.culprits:
         return told
@@ -106,6 +120,13 @@ def raced(run: Run, ranks: Iterable[int]) -> bool:
     It may have had the tensor as it was before the call, half of the result or all of
     it, and another one at the next step: ranks that part then part by that. So it is
     with a tensor whose call was never waited for.
+
+    Args:
+        run: The run that is judged.
+        ranks: Global ranks of the run.
+
+    Returns:
+        Whether one did.
     """
     return not _racing(run).isdisjoint(ranks)
 

@@ -28,12 +28,28 @@ def is_ordered(run: Run, first: Moment, second: Moment) -> bool:
 
     Messages and keys of the store are taken for an order wherever they may be one. So
     what is not ordered is so for certain, as far as the ranks' communication goes.
+
+    Args:
+        run: The run that is judged.
+        first: A rank, and how many calls it had made.
+        second: Likewise.
+
+    Returns:
+        Whether it did, or may have.
     """
     return reached(run, first).get(second[0], second[1] + 1) <= second[1]
 
 
 def reached(run: Run, first: Moment) -> dict[int, int]:
-    """By rank, the number of its calls after which all comes behind a moment."""
+    """By rank, the number of its calls after which all comes behind a moment.
+
+    Args:
+        run: The run that is judged.
+        first: A rank, and how many calls it had made.
+
+    Returns:
+        Ranks that nothing leads to are left out.
+    """
     found = {first[0]: first[1]}
     waiting = [first[0]]
     while waiting:

@@ -63,7 +63,14 @@ class SmallCalls:
 
 
 def small_calls(run: Run) -> list[SmallCalls]:
-    """Lines whose collectives are many and small, with all ranks that have them."""
+    """Lines whose collectives are many and small, with all ranks that have them.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        One for each line.
+    """
     found: dict[tuple[Place | None, bool], list[SmallCalls]] = {}
     for rank in run.seen:
         for one in _of_rank(run, rank):

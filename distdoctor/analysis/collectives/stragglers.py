@@ -27,7 +27,14 @@ _OF_THE_TIME = 0.25
 
 
 def late(run: Run) -> Iterator[Divergence]:
-    """The rank whose lateness costs the others a quarter of their time, if any."""
+    """The rank whose lateness costs the others a quarter of their time, if any.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        At most one divergence for each group.
+    """
     for alignment in alignments(run):
         if alignment.group.name != SETUP and len(alignment.group.ranks) > 1:
             yield from _late_on(run, alignment)

@@ -24,6 +24,13 @@ def race(run: Run, alignment: Alignment) -> Divergence | None:
     Each thread makes its own calls in the same order everywhere, and only their
     interleaving differs. Threads of autograd work while the thread that called backward
     waits for them, so they count as that one.
+
+    Args:
+        run: The run that is judged.
+        alignment: The collectives of one group.
+
+    Returns:
+        The divergence, or None.
     """
     threads = _threads(run, alignment.rows)
     if not threads.any() or run.partial:

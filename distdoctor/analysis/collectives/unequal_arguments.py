@@ -51,7 +51,15 @@ _CHANGES = frozenset({"append", "extend", "insert", "add", "update", "pop", "rem
 
 
 def singled_out(run: Run, told: Divergence) -> Divergence:
-    """The same divergence, with the line by which the arguments came to differ."""
+    """The same divergence, with the line by which the arguments came to differ.
+
+    Args:
+        run: The run that is judged.
+        told: The divergence as it is known so far.
+
+    Returns:
+        The same object if no such line is known.
+    """
     calls = told.calls
     if told.why not in _ARGUMENTS or GUARD in told.details or len(calls) < 2:
         return told
@@ -100,7 +108,15 @@ def singled_out(run: Run, told: Divergence) -> Divergence:
 
 
 def with_makers(run: Run, told: Divergence) -> Divergence:
-    """The same divergence of what is passed, with the lines that make it."""
+    """The same divergence of what is passed, with the lines that make it.
+
+    Args:
+        run: The run that is judged.
+        told: The divergence as it is known so far.
+
+    Returns:
+        The same object if no such line is known.
+    """
     if told.why not in _PASSED or len(told.calls) > _MOST_CALLS:
         return told
     if told.elsewhere and told.why is not Cause.ORDER:

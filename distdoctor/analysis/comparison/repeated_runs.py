@@ -32,7 +32,14 @@ _RANDOM = frozenset({"seed", "random stream", "random"})
 
 
 def has_effect(one: Unrepeated | Unrestored) -> bool:
-    """Whether a difference is, or leads to, one in what was computed."""
+    """Whether a difference is, or leads to, one in what was computed.
+
+    Args:
+        one: The difference.
+
+    Returns:
+        False for random streams that nothing draws from.
+    """
     if one.what not in _RANDOM:
         return True
     return isinstance(one, Unrestored) and bool(one.there)
@@ -42,6 +49,13 @@ def repeated(first: Run, second: Run) -> tuple[Compared, list[Unrepeated]]:
     """What came of comparing a run with a second one of the same job.
 
     Where one run came further than the other, only what both did is compared.
+
+    Args:
+        first: The run.
+        second: Another one of the same job.
+
+    Returns:
+        How far both came, and the differences, those first that explain others.
     """
     steps = common_steps(first, second)
     rank = first.seen[0] if first.seen else 0
@@ -58,6 +72,9 @@ def common_steps(first: Run, second: Run, begun: int = 0) -> int:
         first: One run.
         second: The other.
         begun: Steps of the first that the second did not make.
+
+    Returns:
+        Their number; 0 if a rank made none.
     """
     both = [
         min(steps_of(first, rank) - begun, steps_of(second, rank))
@@ -72,6 +89,13 @@ def differences(first: Run, second: Run) -> list[Unrepeated]:
 
     Seeds come first, then random streams and samples, then where a rank stood before
     a step and what it computed: what stands earlier explains what follows.
+
+    Args:
+        first: The run.
+        second: Another one of the same job.
+
+    Returns:
+        The differences, without those that only follow from others.
     """
     found: dict[Look, Unrepeated] = {}
     for rank in first.seen:
@@ -175,7 +199,16 @@ def _traced(
 
 
 def figures(what: str, one: Traced, other: Traced) -> tuple[str, str]:
-    """Two values that differ, where they are numbers that readers know."""
+    """Two values that differ, where they are numbers that readers know.
+
+    Args:
+        what: What differs.
+        one: The step in the one run.
+        other: The same step in the other.
+
+    Returns:
+        Both as texts, "" for what is told by fingerprints.
+    """
     match what:
         case "rate":
             return f"{one.lr:.6g}", f"{other.lr:.6g}"

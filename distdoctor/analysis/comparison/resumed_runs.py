@@ -56,6 +56,12 @@ _ON_THEIR_OWN = {"rate", "input"}
 def cut(whole: Run) -> int:
     """After how many steps to interrupt a job: some behind its first checkpoint.
 
+    Args:
+        whole: The uninterrupted run.
+
+    Returns:
+        The number of steps, from 1.
+
     Raises:
         MissingEvidence: It wrote none that leaves steps to compare.
     """
@@ -95,6 +101,9 @@ def resumed(
         whole: The uninterrupted job.
         interrupted: The same, ended some steps behind its first checkpoint.
         again: What went on from there.
+
+    Returns:
+        How far both came, and the differences.
 
     Raises:
         MissingEvidence: They cannot be compared; why.
@@ -280,7 +289,14 @@ def _line(events: Sequence[AnyKind]) -> Place | None:
 
 
 def unequal(run: Run) -> Iterator[Finding]:
-    """Parts of the state that a resumed job did not get back."""
+    """Parts of the state that a resumed job did not get back.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        A finding for each part.
+    """
     by_part: dict[str, list[Unrestored]] = {}
     for rank in run.seen:
         for one in run.of(Unrestored, rank):

@@ -18,6 +18,9 @@ def differing(one: Traced, other: Traced, idle: Set[str]) -> list[tuple[str, str
         one: Of the first run.
         other: Of the second.
         idle: Random streams that do not count.
+
+    Returns:
+        Pairs of a sort and a name, empty if nothing differs.
     """
     mine = dict(zip(one.names, one.prints, strict=False))
     theirs = dict(zip(other.names, other.prints, strict=False))
@@ -46,6 +49,13 @@ def idle_streams(run: Run, rank: int) -> set[str]:
     """Random streams that a rank does not draw from between its steps.
 
     What they begin with differs from run to run, where nobody seeds them.
+
+    Args:
+        run: The run that is judged.
+        rank: A global rank of the run.
+
+    Returns:
+        Names of the streams.
     """
     first: dict[str, int] = {}
     moved: set[str] = set()
@@ -57,7 +67,16 @@ def idle_streams(run: Run, rank: int) -> set[str]:
 
 
 def parted_streams(first: Run, second: Run, rank: int) -> set[str]:
-    """Random streams that differ between two runs of a rank in some step."""
+    """Random streams that differ between two runs of a rank in some step.
+
+    Args:
+        first: The one run.
+        second: The other.
+        rank: A global rank of the run.
+
+    Returns:
+        Names of the streams.
+    """
     return {
         stream
         for one, other in pairs(first, second, rank)
@@ -76,6 +95,9 @@ def pairs(
         second: The other; its first step is the one behind the `begun` of the first.
         rank: Whose.
         begun: Steps that only the first made.
+
+    Yields:
+        Pairs of the same step, as far as both runs came.
     """
     later = {one.step: one for one in second.of(Traced, rank)}
     for one in first.of(Traced, rank):
@@ -85,12 +107,29 @@ def pairs(
 
 
 def steps_of(run: Run, rank: int) -> int:
-    """How many steps of a rank were traced."""
+    """How many steps of a rank were traced.
+
+    Args:
+        run: The run that is judged.
+        rank: A global rank of the run.
+
+    Returns:
+        The number of the last of them; 0 if none was.
+    """
     return max((one.step for one in run.of(Traced, rank)), default=0)
 
 
 def steps_before(run: Run, rank: int, event: Observation) -> int:
-    """Steps that a rank had made when something happened; 0 if none was traced."""
+    """Steps that a rank had made when something happened; 0 if none was traced.
+
+    Args:
+        run: The run that is judged.
+        rank: A global rank of the run.
+        event: An event of this rank, the very object.
+
+    Returns:
+        The number of the last step before it.
+    """
     steps = 0
     for _, one in run.life.get(rank, ()):
         if one is event:

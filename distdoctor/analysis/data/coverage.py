@@ -120,7 +120,15 @@ class CoverageFault:
 
 
 def faults(run: Run, why: CoverageCause) -> list[CoverageFault]:
-    """What is wrong in one way, in the order of the loops."""
+    """What is wrong in one way, in the order of the loops.
+
+    Args:
+        run: The run that is judged.
+        why: What is wrong.
+
+    Returns:
+        The faults, worked out once per run.
+    """
     if "coverage" not in run.memory:
         run.memory["coverage"] = _of_one_loop(_faults(run))
     return [fault for fault in run.memory["coverage"] if fault.why is why]

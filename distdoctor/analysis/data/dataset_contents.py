@@ -12,7 +12,14 @@ _NEARLY_ALL = 0.9
 
 
 def are_apart(meeting: LoopMeeting) -> bool:
-    """Whether the indices are split among the ranks, as of one dataset."""
+    """Whether the indices are split among the ranks, as of one dataset.
+
+    Args:
+        meeting: One epoch of a loop.
+
+    Returns:
+        Whether they are; False where indices are not known, or are few.
+    """
     if not all(len(one.samples) for one in meeting.passes):
         return False
     lengths = {one.read.length for one in meeting.passes}
@@ -26,7 +33,15 @@ def are_apart(meeting: LoopMeeting) -> bool:
 
 
 def are_reordered(run: Run, meeting: LoopMeeting) -> bool:
-    """Whether all datasets hold the same rows, each in an order of its own."""
+    """Whether all datasets hold the same rows, each in an order of its own.
+
+    Args:
+        run: The run that is judged.
+        meeting: One epoch of a loop.
+
+    Returns:
+        Whether it is known that they do.
+    """
     holdings = [held(run, one) for one in meeting.passes]
     bags = {one.bags if one is not None else () for one in holdings}
     rows = {one.rows if one is not None else () for one in holdings}
@@ -34,7 +49,15 @@ def are_reordered(run: Run, meeting: LoopMeeting) -> bool:
 
 
 def share_of_others(run: Run, meeting: LoopMeeting) -> float:
-    """Share of what datasets hold that differs in all rows that are known."""
+    """Share of what datasets hold that differs in all rows that are known.
+
+    Args:
+        run: The run that is judged.
+        meeting: One epoch of a loop.
+
+    Returns:
+        From 0.0 (nothing, or it is not known) to 1.0, the greatest of all ranks.
+    """
     first = held(run, meeting.passes[0])
     if first is None or not first.names:
         return 0.0

@@ -39,6 +39,12 @@ def same_batches(run: Run) -> Iterator[Feeding]:
     """Where ranks train on the same batches, and no DataLoader tells of them.
 
     A batch that is the same at each step is one to try a model with, and is left alone.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        One for each set of ranks that share them.
     """
     for ranks in data_parallel(run):
         if not run.has_seen(ranks):

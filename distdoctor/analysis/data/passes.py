@@ -89,7 +89,15 @@ class LoopMeeting:
 
 
 def passes(run: Run, rank: int) -> list[LoaderPass]:
-    """The passes of a rank, in the order in which they began."""
+    """The passes of a rank, in the order in which they began.
+
+    Args:
+        run: The run that is judged.
+        rank: A global rank of the run.
+
+    Returns:
+        The passes, put together once per run; empty if the rank read no loader.
+    """
     known: dict[int, list[LoaderPass]] = run.memory.setdefault("passes", {})
     if rank not in known:
         known[rank] = _passes(run, rank)
@@ -135,7 +143,16 @@ def _array(parts: Sequence[tuple[int, ...]], dtype: Any) -> NDArray[Any]:
 
 
 def by_loop(run: Run, rank: int) -> dict[Key, list[LoaderPass]]:
-    """A rank's passes by their loops; those that trained apart from others."""
+    """A rank's passes by their loops; those that trained apart from others.
+
+    Args:
+        run: The run that is judged.
+        rank: A global rank of the run.
+
+    Returns:
+        The passes of each loop in their order, by line, training, and what the loader
+        is made of.
+    """
     loops: dict[Key, list[LoaderPass]] = {}
     for one in passes(run, rank):
         place, made = one.key
@@ -145,7 +162,14 @@ def by_loop(run: Run, rank: int) -> dict[Key, list[LoaderPass]]:
 
 @memoize
 def meetings(run: Run) -> list[LoopMeeting]:
-    """Passes that ranks which train one model made alike."""
+    """Passes that ranks which train one model made alike.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        For each loop and epoch the passes of all ranks of a set.
+    """
     return [
         meeting for ranks in data_parallel(run) for meeting in _meetings(run, ranks)
     ]
@@ -169,12 +193,26 @@ def _meetings(run: Run, ranks: Sequence[int]) -> list[LoopMeeting]:
 
 
 def trains(meeting: LoopMeeting) -> bool:
-    """Whether all ranks trained on what they read."""
+    """Whether all ranks trained on what they read.
+
+    Args:
+        meeting: One epoch of a loop.
+
+    Returns:
+        Whether steps of an optimizer came in all of the passes.
+    """
     return all(one.steps for one in meeting.passes)
 
 
 def evaluates(meeting: LoopMeeting) -> bool:
-    """Whether no rank trained on what it read."""
+    """Whether no rank trained on what it read.
+
+    Args:
+        meeting: One epoch of a loop.
+
+    Returns:
+        Whether no step of an optimizer came in any of the passes.
+    """
     return not any(one.steps for one in meeting.passes)
 
 
@@ -182,7 +220,15 @@ def evaluates(meeting: LoopMeeting) -> bool:
 
 
 def held(run: Run, one: LoaderPass) -> Held | None:
-    """What the dataset at the bottom of a pass holds."""
+    """What the dataset at the bottom of a pass holds.
+
+    Args:
+        run: The run that is judged.
+        one: The pass.
+
+    Returns:
+        What its rank told of the dataset, or None.
+    """
     key = f"held by {one.rank}"
     if key not in run.memory:
         run.memory[key] = {each.number: each for each in run.of(Held, one.rank)}
@@ -192,6 +238,11 @@ def held(run: Run, one: LoaderPass) -> Held | None:
 
 def same_dataset(run: Run, one: LoaderPass, other: LoaderPass) -> bool | None:
     """Whether two ranks' datasets have the same sample at each index.
+
+    Args:
+        run: The run that is judged.
+        one: A pass of the one rank.
+        other: A pass of the other.
 
     Returns:
         None if nobody knows: what they hold for each sample is not known, and no index

@@ -47,6 +47,9 @@ def locations(
         passes: That are at fault.
         ways: Roles of `Made`, `LOOP`, or names of sets in `origins`.
         ranks: At fault; those whose passes they are if none are told apart.
+
+    Returns:
+        The locations, maybe none.
     """
     at_fault = tuple(sorted(ranks))
     found: dict[tuple[str, int], Location] = {}
@@ -64,6 +67,14 @@ def shares_come_from(
     """Where the number of shares, and of a rank's share, come from that a sampler got.
 
     What asks torch.distributed for them is as it should be.
+
+    Args:
+        run: The run that is judged.
+        passes: The passes that were compared.
+        ranks: Who is at fault; empty: nobody in particular.
+
+    Returns:
+        A few lines, each once.
     """
     who = tuple(sorted(ranks)) or tuple(sorted({one.rank for one in passes}))
     split = {one.read.replicas for one in passes}
@@ -118,6 +129,14 @@ def unheard(
 
     A sampler with a `set_epoch` of the user's own may have heard it there, unseen; that
     of torch, which it may go through, has not.
+
+    Args:
+        run: The run that is judged.
+        passes: The passes that were compared.
+        ranks: Who is at fault; empty: nobody in particular.
+
+    Returns:
+        A few lines; empty if the sampler was told an epoch, or may have been.
     """
     made = [each for one in passes for each in one.made]
     heard = any(each.role == SET_EPOCH for each in made)
@@ -147,7 +166,16 @@ _MOST_DRAWS = 2
 def drawn_by(
     run: Run, passes: Sequence[LoaderPass], ranks: Iterable[int]
 ) -> tuple[Location, ...]:
-    """Lines of a sampler of the user's that seed, or draw, the order it gives."""
+    """Lines of a sampler of the user's that seed, or draw, the order it gives.
+
+    Args:
+        run: The run that is judged.
+        passes: The passes that were compared.
+        ranks: Who is at fault; empty: nobody in particular.
+
+    Returns:
+        A few lines, each once.
+    """
     program = program_of(run)
     kinds = {each.kind for one in passes for each in one.made if each.role == SAMPLER}
     lines = [
@@ -194,7 +222,15 @@ def _files(passes: Sequence[LoaderPass]) -> list[str]:
 
 
 def may_shuffle(run: Run, passes: Sequence[LoaderPass]) -> bool:
-    """Whether the text of the source shuffles anything, or is not known."""
+    """Whether the text of the source shuffles anything, or is not known.
+
+    Args:
+        run: The run that is judged.
+        passes: The passes that were compared.
+
+    Returns:
+        Whether it may.
+    """
     files = _files(passes)
     return not all(file in run.sources for file in files) or any(
         sample_origins.calls(run, file, sample_origins.ORDERING) for file in files
@@ -229,19 +265,40 @@ _ORIGINS = {
 
 
 def class_of(one: LoaderPass) -> str:
-    """The class of the dataset that a pass reads, as the user calls it."""
+    """The class of the dataset that a pass reads, as the user calls it.
+
+    Args:
+        one: The pass.
+
+    Returns:
+        The name, or "the dataset".
+    """
     return next((made.kind for made in one.made if made.role == DATASET), "the dataset")
 
 
 def exhibits(fault: CoverageFault) -> tuple[Read, ...]:
-    """What proves it: the passes of a few ranks that have it."""
+    """What proves it: the passes of a few ranks that have it.
+
+    Args:
+        fault: What is wrong with the loop.
+
+    Returns:
+        At most a few events.
+    """
     sharing = set(fault.sharing)
     read = [one.read for one in fault.meeting.passes if one.rank in sharing]
     return tuple(read[:_TALL])
 
 
 def epochs(fault: CoverageFault) -> str:
-    """In how many epochs a fault was seen, as the beginning of a sentence."""
+    """In how many epochs a fault was seen, as the beginning of a sentence.
+
+    Args:
+        fault: What is wrong with the loop.
+
+    Returns:
+        Words in small letters.
+    """
     having, compared = fault.epochs
     if having == compared:
         return "in each epoch" if compared > 1 else "in the epoch that was seen"
@@ -249,7 +306,14 @@ def epochs(fault: CoverageFault) -> str:
 
 
 def who_read(fault: CoverageFault) -> str:
-    """How many samples each rank read."""
+    """How many samples each rank read.
+
+    Args:
+        fault: What is wrong with the loop.
+
+    Returns:
+        Words for a few different counts.
+    """
     by_count: dict[int, list[int]] = {}
     for rank, count in zip(fault.meeting.ranks, fault.tally.read, strict=True):
         by_count.setdefault(count, []).append(rank)
@@ -261,7 +325,14 @@ def who_read(fault: CoverageFault) -> str:
 
 
 def likewise(fault: CoverageFault) -> str:
-    """The end of a sentence: which other groups of ranks have the same fault."""
+    """The end of a sentence: which other groups of ranks have the same fault.
+
+    Args:
+        fault: What is wrong with the loop.
+
+    Returns:
+        Words, "" if there are no others.
+    """
     if not fault.likewise:
         return ""
     told = [named(ranks) for ranks in fault.likewise[:_MOST_GROUPS]]
@@ -273,13 +344,27 @@ _MOST_GROUPS = 4
 
 
 def how_often(tally: Tally) -> str:
-    """How many samples were read by several ranks, and how many by none."""
+    """How many samples were read by several ranks, and how many by none.
+
+    Args:
+        tally: How often the samples of one epoch were read.
+
+    Returns:
+        Words; of samples read by none only where their number is known.
+    """
     told = f"{tally.twice:,} of them by more than one"
     return told + (f", and {tally.never:,} samples by none" if tally.never > 0 else "")
 
 
 def details(fault: CoverageFault) -> dict[str, object]:
-    """Figures for machines, and a picture for people."""
+    """Figures for machines, and a picture for people.
+
+    Args:
+        fault: What is wrong with the loop.
+
+    Returns:
+        Values that JSON can hold, by name.
+    """
     having, compared = fault.epochs
     told: dict[str, object] = {
         "explanation": str(fault.why),
@@ -299,6 +384,13 @@ def picture(passes: Sequence[LoaderPass]) -> list[str]:
 
     >>> picture([])
     []
+
+    Args:
+        passes: One pass of each rank.
+
+    Returns:
+        A line for each of a few ranks, and two for samples read twice and never; empty
+        if indices are not known.
     """
     length = max((one.read.length for one in passes), default=0)
     if length <= 0 or not all(len(one.samples) for one in passes):

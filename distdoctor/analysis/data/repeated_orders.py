@@ -45,7 +45,14 @@ class Repeat:
 
 
 def repeats(run: Run) -> list[Repeat]:
-    """Loops that train on the samples in an order they had before."""
+    """Loops that train on the samples in an order they had before.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        One for each loop, with all ranks on which it is so.
+    """
     found: dict[tuple[Key, tuple[tuple[int, int], ...]], list[Repeat]] = {}
     for rank in run.seen:
         for key, passes in by_loop(run, rank).items():

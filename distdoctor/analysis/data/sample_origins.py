@@ -98,6 +98,9 @@ def calls(run: Run, file: str, names: frozenset[str]) -> list[Place]:
         file: As in `Place.file`.
         names: Of the functions, without what they belong to. With "set", sets that are
             written out count as well.
+
+    Returns:
+        The lines, empty if the source is not at hand.
     """
     found: dict[int, None] = {}
     tree = _tree(run, file)
@@ -114,7 +117,15 @@ def calls(run: Run, file: str, names: frozenset[str]) -> list[Place]:
 
 
 def speaking_of(program: Program, name: str) -> list[Place]:
-    """Lines that call a method, or ask whether something has it: `hasattr(x, name)`."""
+    """Lines that call a method, or ask whether something has it: `hasattr(x, name)`.
+
+    Args:
+        program: The user's files.
+        name: The method's name.
+
+    Returns:
+        The lines, sorted, each once.
+    """
     found = {
         Place(function.file, call.lineno, function.name)
         for function in program.functions
@@ -157,6 +168,9 @@ def splitting(run: Run, begin: Place) -> list[Place]:
     Args:
         run: With the text of the file.
         begin: Where the function begins.
+
+    Returns:
+        One or two lines; where the function begins if nothing tells more.
     """
     tree = _tree(run, begin.file)
     functions = ast.FunctionDef | ast.AsyncFunctionDef

@@ -43,7 +43,14 @@ class Leak:
 
 @memoize
 def leaks(run: Run) -> list[Leak]:
-    """Where a split that each rank keeps for itself does not hold among ranks."""
+    """Where a split that each rank keeps for itself does not hold among ranks.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        One for each split that leaks.
+    """
     return [leak for ranks in data_parallel(run) for leak in _leaks(run, ranks)]
 
 

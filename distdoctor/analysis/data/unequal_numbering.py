@@ -37,6 +37,12 @@ def renumbered(run: Run) -> Iterator[Renumbered]:
 
     One that differs otherwise may be meant to: an order in which a rank does things, or
     a ranking by what it has counted.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        One for each numbering.
     """
     told: set[int] = set()
     for ranks in () if run.simulated else replicas(run):

@@ -30,7 +30,15 @@ from distdoctor.model.run import Run, named
 
 
 def circle(run: Run, found: Sequence[Divergence]) -> list[Divergence]:
-    """The circles of ranks that wait for each other, and not for a fault found."""
+    """The circles of ranks that wait for each other, and not for a fault found.
+
+    Args:
+        run: The run that is judged.
+        found: The divergences as they are known so far.
+
+    Returns:
+        The circles; empty if all ranks are explained by what was found.
+    """
     explained: set[int] = set()
     for fault in found:
         explained |= {*fault.calls, *fault.culprits, *fault.victims}
@@ -166,7 +174,14 @@ def _is_elsewhere(place: Place, other: Place) -> bool:
 
 
 def busy(run: Run) -> Iterator[Divergence]:
-    """A rank that keeps others waiting and moves nowhere in its own code."""
+    """A rank that keeps others waiting and moves nowhere in its own code.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        A divergence for each such rank.
+    """
     for rank in run.seen:
         busy = run.of(Busy, rank)
         if not busy:

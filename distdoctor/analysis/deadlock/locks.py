@@ -11,7 +11,14 @@ from distdoctor.model.run import Run, named
 
 
 def locks(run: Run) -> Iterator[Divergence]:
-    """A rank that waits in a call while another thread of it waits for a lock."""
+    """A rank that waits in a call while another thread of it waits for a lock.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        At most one divergence, with all such ranks.
+    """
     locked = {rank: seen[-1] for rank in run.seen if (seen := run.of(Locked, rank))}
     calls: dict[int, Call] = {}
     for row in run.with_state(*BLOCKED) if locked else ():

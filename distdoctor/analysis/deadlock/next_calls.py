@@ -27,6 +27,9 @@ def next_calls(run: Run, rank: int, count: int = 2) -> list[int]:
         rank: One that waits in its last call, or was stopped before it; of others
             nothing is said.
         count: How many calls, at most.
+
+    Returns:
+        The positions in order; empty if it never made that call before.
     """
     rows = np.asarray(run.rows_of(rank)[-_MOST_CALLS:], dtype=np.intp)
     if not len(rows):

@@ -33,6 +33,9 @@ def stalled(run: Run) -> str:
 
     Args:
         run: The run.
+
+    Returns:
+        A sentence for readers.
     """
     quiet = run.quiet
     living = sorted(set(run.seen) - gone(run))
@@ -55,7 +58,14 @@ def stalled(run: Run) -> str:
 
 
 def whereabouts(run: Run) -> str:
-    """Where processes stood that never became ranks; "" if they were not looked at."""
+    """Where processes stood that never became ranks; "" if they were not looked at.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        A few lines, for readers, each with the number of processes.
+    """
     at: dict[str, int] = {}
     for number, stack in sorted(run.stacks.items()):
         if number < 0 and stack:

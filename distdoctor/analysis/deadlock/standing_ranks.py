@@ -34,6 +34,13 @@ def standing(run: Run, ranks: Iterable[int]) -> list[Standing]:
 
     A rank with several threads stands at the call that one of them has been in for
     the longest. Ranks whose calls bear no times are left out.
+
+    Args:
+        run: The run that is judged.
+        ranks: Global ranks.
+
+    Returns:
+        One for each rank that stands; empty if the run has no times.
     """
     calls = run.calls
     firsts = [mine.start for rank in run.seen if (mine := run.rows_of(rank))]

@@ -53,13 +53,27 @@ class Standstill:
 
 @memoize
 def standstill(run: Run) -> Standstill:
-    """The ranks that can never move again, worked out once per run."""
+    """The ranks that can never move again, worked out once per run.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        The ranks that remain when all that can go on has gone on.
+    """
     return _reduce(run)
 
 
 @memoize
 def gone(run: Run) -> frozenset[int]:
-    """Ranks that will make no further call: ended, or left without joining again."""
+    """Ranks that will make no further call: ended, or left without joining again.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        Global ranks.
+    """
     return _gone(run)
 
 
@@ -116,7 +130,15 @@ def _release(waits: dict[int, list[Wait]], moving: set[int]) -> None:
 
 
 def held_up(waits: Mapping[int, Sequence[Wait]], by: Iterable[int]) -> set[int]:
-    """Ranks that wait for one of these, themselves or through others, and these."""
+    """Ranks that wait for one of these, themselves or through others, and these.
+
+    Args:
+        waits: By rank, the waits of its threads.
+        by: The ranks that others may wait for.
+
+    Returns:
+        Global ranks, those of `by` included.
+    """
     waiting: dict[frozenset[int], list[int]] = {}
     for rank, threads in waits.items():
         for wait in threads:
@@ -251,7 +273,15 @@ class _Needs:
 
 
 def is_set(run: Run, row: int) -> bool:
-    """Whether the keys that a call waits for were set by a rank."""
+    """Whether the keys that a call waits for were set by a rank.
+
+    Args:
+        run: The run that is judged.
+        row: The position of the waiting call in `Run.calls`.
+
+    Returns:
+        Whether every one of its keys was.
+    """
     if "keys" not in run.memory:
         sets = run.with_op(CODE_OF["store_set"])
         run.memory["keys"] = {

@@ -48,7 +48,15 @@ from distdoctor.model.run import Group, Run, named
 
 
 def absence(run: Run, meeting: Meeting) -> Iterator[Divergence]:
-    """Members are missing at a meeting: where they are explains it."""
+    """Members are missing at a meeting: where they are explains it.
+
+    Args:
+        run: The run that is judged.
+        meeting: A meeting that not all members came to.
+
+    Yields:
+        A divergence, if one of those who are missing has ended or left.
+    """
     absent = [rank for rank in meeting.absent if rank not in run.unseen]
     ended = [rank for rank in absent if rank in gone(run)]
     if not ended or not meeting.rows:

@@ -44,6 +44,9 @@ def branched(run: Run, alignment: Alignment, fault: Meeting) -> Divergence | Non
         run: With the text of the source.
         alignment: Of one group.
         fault: Its first meeting that not all members made alike.
+
+    Returns:
+        The divergence, or None if no one condition explains it.
     """
     sides = call_groups(run, fault)
     if (

@@ -34,6 +34,13 @@ def kept_out(run: Run, told: Divergence) -> Divergence:
 
     The rank stands in a collective, all others are in functions behind that branch, and
     it has never been there.
+
+    Args:
+        run: The run that is judged.
+        told: The divergence as it is known so far.
+
+    Returns:
+        The same object if it is not so.
     """
     if told.why is not Cause.UNANSWERED or len(told.culprits) != 1 or not run.sources:
         return told

@@ -22,7 +22,16 @@ from distdoctor.model.run import Run, named
 def fewer_rounds(
     run: Run, major: CallGroup, minor: CallGroup
 ) -> dict[str, object] | None:
-    """Evidence that one camp went through fewer rounds of a loop than the other."""
+    """Evidence that one camp went through fewer rounds of a loop than the other.
+
+    Args:
+        run: The run that is judged.
+        major: The camp that went further.
+        minor: The other camp.
+
+    Returns:
+        Fields of a `Divergence`, by name; None if there is no evidence.
+    """
     batches = _ended_loader(run, minor.rank, minor.row)
     if batches is not None:
         others = [
@@ -67,7 +76,16 @@ def fewer_rounds(
 
 
 def passed_over(run: Run, major: CallGroup, minor: CallGroup) -> bool:
-    """Whether a camp is past the other's call with no fewer rounds made."""
+    """Whether a camp is past the other's call with no fewer rounds made.
+
+    Args:
+        run: The run that is judged.
+        major: The other camp.
+        minor: The camp that is asked about.
+
+    Returns:
+        Whether it is known to be.
+    """
     if loop_positions.is_further(run, major.rank, minor.rank) or came_past(
         run, major.call, minor.call
     ):

@@ -19,7 +19,15 @@ _MODULES = frozenset({"signal", "weakref", "atexit"})
 
 
 def called_back(run: Run, divergence: Divergence) -> Divergence:
-    """The divergence, blamed on a callback if one made the call of only some ranks."""
+    """The divergence, blamed on a callback if one made the call of only some ranks.
+
+    Args:
+        run: The run that is judged.
+        divergence: The divergence as it is known so far.
+
+    Returns:
+        The same object if all ranks came by callbacks, or none did.
+    """
     calls = divergence.calls
     how = {rank: _callback(run, rank, call) for rank, call in calls.items()}
     ranks = tuple(sorted(rank for rank in calls if how[rank]))

@@ -20,7 +20,15 @@ _GONE = {Cause.DIED, Cause.FINISHED}
 
 
 def independent(run: Run, found: Iterable[Divergence]) -> list[Divergence]:
-    """Each fault once, none that follows from another, the earliest first."""
+    """Each fault once, none that follows from another, the earliest first.
+
+    Args:
+        run: The run that is judged.
+        found: The divergences, in any order.
+
+    Returns:
+        Those that are faults.
+    """
     faults = _one_per_missing_rank(list(found))
     if len(faults) < 2:
         return faults
@@ -39,7 +47,14 @@ def independent(run: Run, found: Iterable[Divergence]) -> list[Divergence]:
 
 
 def alike(found: Iterable[Divergence]) -> list[Divergence]:
-    """One for all divergences that differ in their ranks and groups alone."""
+    """One for all divergences that differ in their ranks and groups alone.
+
+    Args:
+        found: The divergences.
+
+    Returns:
+        One for each set of lines, with the ranks and groups of all.
+    """
     return [_together(same) for same in _grouped(found, _lines)]
 
 

@@ -36,7 +36,15 @@ _MAY_DIFFER = {Nature.LOCAL, Nature.OPEN}
 
 
 def departed(run: Run, told: Divergence) -> Divergence:
-    """The same divergence, with the statement by which its culprits left a loop."""
+    """The same divergence, with the statement by which its culprits left a loop.
+
+    Args:
+        run: The run that is judged.
+        told: The divergence as it is known so far.
+
+    Returns:
+        The same object if it is about no loop, or no few ways are left.
+    """
     if told.why not in _BY_ROUNDS or not told.culprits or not run.sources:
         return told
     if isinstance(told.cause, Batch):
@@ -72,6 +80,13 @@ def kept_rounds(run: Run, told: Divergence) -> bool:
 
     They are behind these loops, or gone, and made a call less in them than the others;
     who never made it came by all the same, if nothing leads around it.
+
+    Args:
+        run: The run that is judged.
+        told: The divergence as it is known so far.
+
+    Returns:
+        Whether it does; False if nothing is known of the loops.
     """
     waiting = _first_waiting(told)
     if waiting is None:
@@ -92,6 +107,9 @@ def is_unconditional(run: Run, stack: Sequence[Place]) -> bool:
     Args:
         run: Holds the sources.
         stack: The line of the call, and those of its callers, innermost first.
+
+    Returns:
+        Whether it is so, as far as the source tells.
     """
     program = program_of(run)
     for place in stack:
@@ -111,6 +129,9 @@ def must_pass(run: Run, stack: Sequence[Place]) -> bool:
     Args:
         run: Holds the sources.
         stack: The line of the call, and those of its callers.
+
+    Returns:
+        Whether it is so, as far as the source tells.
     """
     program = program_of(run)
     return not any(
@@ -125,6 +146,9 @@ def ways_around(run: Run, place: Place) -> list[WayOut]:
     Args:
         run: Holds the sources.
         place: The line.
+
+    Returns:
+        The ways, maybe none.
     """
     function = program_of(run).at(place.file, place.line)
     ways = [] if function is None else skips(run, function, place)
@@ -165,6 +189,9 @@ def made_it_before(run: Run, told: Divergence, waiting: Call) -> bool:
         run: Holds the calls.
         told: Names the culprits.
         waiting: In which the others wait.
+
+    Returns:
+        Whether each of them did.
     """
     if waiting.place not in run.sites:
         return False

@@ -46,6 +46,9 @@ def other_orders(run: Run, alignment: Alignment) -> Iterator[Divergence]:
     Args:
         run: The run.
         alignment: Of one group, whose calls all met calls that look alike.
+
+    Yields:
+        At most one divergence.
     """
     for (site, loop), visits in _by_line(run, alignment).items():
         seen = {rank for rank in alignment.group.ranks if rank not in run.unseen}

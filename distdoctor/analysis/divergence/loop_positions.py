@@ -24,7 +24,15 @@ class Loop:
 
 
 def loops_around(run: Run, stack: Sequence[Frame]) -> Iterator[tuple[Frame, Loop]]:
-    """The loops a rank is in, innermost first, each with the frame that runs it."""
+    """The loops a rank is in, innermost first, each with the frame that runs it.
+
+    Args:
+        run: The run that is judged.
+        stack: The rank's stack, innermost frame first.
+
+    Yields:
+        Pairs of a frame and a loop; files whose source is not at hand have none.
+    """
     for frame in stack:
         text = run.sources.get(frame.place.file)
         if text is None:
@@ -83,6 +91,14 @@ def is_further(run: Run, behind: int, ahead: int) -> bool:
 
     That is, in a later round by the loop's own integer variable, or in the same one and
     in a later statement of its body.
+
+    Args:
+        run: The run that is judged.
+        behind: The one rank.
+        ahead: The rank that is asked about.
+
+    Returns:
+        False if there is no stack of one of them.
     """
     if behind not in run.stacks or ahead not in run.stacks:
         return False
@@ -114,12 +130,28 @@ def is_further(run: Run, behind: int, ahead: int) -> bool:
 
 
 def ways_out(run: Run, place: Place | None) -> list[Place]:
-    """Lines at which the innermost loop around a line can be left: break and return."""
+    """Lines at which the innermost loop around a line can be left: break and return.
+
+    Args:
+        run: The run that is judged.
+        place: The line; None: it is not known.
+
+    Returns:
+        The lines, empty if there is no loop.
+    """
     return _jumps(run, place, (ast.Break, ast.Return))
 
 
 def ways_around(run: Run, place: Place | None) -> list[Place]:
-    """Lines at which a round of that loop can be cut short: continue."""
+    """Lines at which a round of that loop can be cut short: continue.
+
+    Args:
+        run: The run that is judged.
+        place: The line; None: it is not known.
+
+    Returns:
+        The lines, empty if there is no loop.
+    """
     return _jumps(run, place, (ast.Continue,))
 
 

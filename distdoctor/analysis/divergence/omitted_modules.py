@@ -36,6 +36,9 @@ def omitted(
         run: Holds the sources.
         parameters: Their names in the model, such as `head.box.weight`.
         ranks: Who left them out.
+
+    Returns:
+        Locations and a sentence; both empty if the source does not tell.
     """
     if not parameters or not run.sources:
         return (), ""

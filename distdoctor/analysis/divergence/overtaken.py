@@ -33,7 +33,15 @@ _MOST = 3  # with more ways a list says nothing
 
 
 def overtaken(run: Run, told: Divergence) -> Divergence:
-    """Calls of one line in another order, told as a call that one side skipped."""
+    """Calls of one line in another order, told as a call that one side skipped.
+
+    Args:
+        run: The run that is judged.
+        told: The divergence as it is known so far.
+
+    Returns:
+        The same object if it is not so.
+    """
     places = {call.place for call in told.calls.values()}
     if told.why not in _UNLIKE or len(places) != 1 or GUARD in told.details:
         return told

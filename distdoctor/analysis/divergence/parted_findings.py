@@ -45,6 +45,9 @@ def parted_findings(
         alignment: Of one group.
         fault: Its first meeting that not all members made alike.
         told: What the calls alone tell of it.
+
+    Returns:
+        The divergence, or None if their ways do not tell it.
     """
     if not run.sources or len(told) != 1:
         return None

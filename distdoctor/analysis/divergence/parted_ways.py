@@ -84,6 +84,9 @@ def parted(
         fault: Its first meeting that not all members made alike.
         one: A rank of the one side of that meeting.
         other: A rank of the other.
+
+    Returns:
+        The call and the sides, or None if the ranks are never apart for good.
     """
     mine, theirs = (_steps(run, alignment, rank) for rank in (one, other))
     length = min(len(mine), len(theirs))

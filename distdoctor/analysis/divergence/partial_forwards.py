@@ -44,7 +44,15 @@ class _Stray(NamedTuple):
 
 
 def forward_by_some(run: Run, divergence: Divergence) -> Divergence:
-    """The divergence, told as a forward pass that not all ranks ran, if it was one."""
+    """The divergence, told as a forward pass that not all ranks ran, if it was one.
+
+    Args:
+        run: The run that is judged.
+        divergence: The divergence as it is known so far.
+
+    Returns:
+        The same object if it was none.
+    """
     if divergence.group is None or divergence.why in _EXPLAINED:
         return divergence
     if any(line.remark == LEFT_LOOP for line in divergence.elsewhere):

@@ -59,7 +59,11 @@ class BranchParting:
     has_counterpart: bool
 
     def way(self) -> str:
-        """The chain, for readers: `main:62 → report:31 if is_main() → mean:26`."""
+        """The chain, for readers: `main:62 → report:31 if is_main() → mean:26`.
+
+        Returns:
+            The functions and lines, with the test behind the line it stands at.
+        """
         steps = []
         for n, place in enumerate(self.chain):
             # That by which a callback is handed out stands beside the way.
@@ -70,14 +74,28 @@ class BranchParting:
 
 
 def line_of_way(place: Place) -> str:
-    """A line of a way, for readers: its function, and its number."""
+    """A line of a way, for readers: its function, and its number.
+
+    Args:
+        place: The line.
+
+    Returns:
+        `function:line`, or the file's name where there is no function.
+    """
     name = place.function.rpartition(".")[2].strip("<>") or place.file
     return f"{name}:{place.line}"
 
 
 @memoize
 def program_of(run: Run) -> Program:
-    """The user's files that a run knows, as one program."""
+    """The user's files that a run knows, as one program.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        The program, parsed once per run.
+    """
     return Program(run.sources)
 
 
@@ -123,6 +141,13 @@ def chains(run: Run, call: Call) -> list[tuple[Place, ...]]:
 
     One chain if its callers were noted, or its rank was seen standing in it; else all
     that the source allows.
+
+    Args:
+        run: The run that is judged.
+        call: A call of the run.
+
+    Returns:
+        The chains, empty if the call has no line.
     """
     if call.place is None:
         return []
@@ -141,6 +166,13 @@ def ways_to(run: Run, call: Call) -> list[tuple[Place, ...]]:
 
     A method of the user's may have the name of a library's (`step`): such a chain
     begins in the middle of the program, where others begin with the program.
+
+    Args:
+        run: The run that is judged.
+        call: A call of the run.
+
+    Returns:
+        The chains that begin outside of all functions, or all if none does.
     """
     program = program_of(run)
     found = chains(run, call)
@@ -162,13 +194,25 @@ class Sides:
         self._readers: dict[tuple[int, int], RankReader] = {}
 
     def swapped(self) -> Sides:
-        """The same with inside and outside exchanged."""
+        """The same with inside and outside exchanged.
+
+        Returns:
+            The other view; what was read of the source is kept.
+        """
         other = Sides(self._run, self.outside, self.inside)
         other._readers = self._readers
         return other
 
     def reader(self, rank: int, size: int = 0) -> RankReader:
-        """What the source is for a rank of a job of so many."""
+        """What the source is for a rank of a job of so many.
+
+        Args:
+            rank: A global rank of the run.
+            size: Number of ranks of that job; 0: of the run.
+
+        Returns:
+            The reader, made once for each rank and size.
+        """
         key = (rank, size or self._size)
         if key not in self._readers:
             self._readers[key] = RankReader(self.program, *key)
@@ -178,6 +222,13 @@ class Sides:
         """Whether a condition depends on the rank and lets just the one side through.
 
         What else it depends on may be unknown: `rank == 0 and step % 10 == 0`.
+
+        Args:
+            condition: A condition on the way to the call of those inside.
+            given: The calls by which the chain comes to the condition's function.
+
+        Returns:
+            Whether it explains that one side came and the other did not.
         """
         yes = [self.holds(condition, rank, given) for rank in self.inside]
         no = [self.holds(condition, rank, given) for rank in self.outside]
@@ -190,11 +241,28 @@ class Sides:
         )
 
     def holds(self, condition: Condition, rank: int, given: GivenCalls) -> Value:
-        """Whether a condition lets one of the ranks through."""
+        """Whether a condition lets one of the ranks through.
+
+        Args:
+            condition: The condition.
+            rank: A global rank of the run.
+            given: The calls by which the chain comes to the condition's function.
+
+        Returns:
+            Its truth, and whether it depends on the rank.
+        """
         return self.reader(rank).holds(condition, given.of(self, rank))
 
     def singles_out(self, condition: Condition, given: GivenCalls) -> bool:
-        """Whether it would let at most half of many ranks through."""
+        """Whether it would let at most half of many ranks through.
+
+        Args:
+            condition: The condition.
+            given: The calls by which the chain comes to the condition's function.
+
+        Returns:
+            Whether those it lets through are the few, as in `rank == 0`.
+        """
         many = [
             self.reader(rank, _MANY).holds(condition, given.of(self, rank, _MANY))
             for rank in range(_MANY)
@@ -213,7 +281,16 @@ class GivenCalls:
     at: int
 
     def of(self, sides: Sides, rank: int, size: int = 0) -> Mapping[str, Value]:
-        """The parameters of the function at that position, for a rank."""
+        """The parameters of the function at that position, for a rank.
+
+        Args:
+            sides: The ranks, and what the source is for them.
+            rank: A global rank of the run.
+            size: Number of ranks of the job; 0: of the run.
+
+        Returns:
+            Values by the names of parameters, as far as they are known.
+        """
         given: Mapping[str, Value] = {}
         reader, program = sides.reader(rank, size), sides.program
         for caller, callee in zip(self.chain[: self.at], self.chain[1:], strict=False):
@@ -356,6 +433,14 @@ def choices(
     """Branches and ways to leave that lead to the one call, and to the other.
 
     Those on the way to both are left out, and those that always hold.
+
+    Args:
+        run: The run that is judged.
+        call: The one call.
+        other: The other call.
+
+    Returns:
+        The conditions of the one, and those of the other, outermost first.
     """
     mine, theirs = undecided(run, call), undecided(run, other)
     return (
@@ -368,6 +453,13 @@ def undecided(run: Run, call: Call) -> tuple[Condition, ...]:
     """Branches and ways to leave on the way to a call that its rank may fail.
 
     Outermost first, without those that hold for it at all times.
+
+    Args:
+        run: The run that is judged.
+        call: A call of the run.
+
+    Returns:
+        The conditions, without loops.
     """
     known = chains(run, call)
     if len(known) != 1:
@@ -425,6 +517,14 @@ def _counters(loop: ast.For) -> list[ast.expr]:
 
 
 def of_group(ranks: Iterable[int], those: Iterable[int]) -> tuple[int, ...]:
-    """Ranks without those."""
+    """Ranks without those.
+
+    Args:
+        ranks: The ranks.
+        those: Ranks to leave out.
+
+    Returns:
+        What is left, in its order.
+    """
     without = set(those)
     return tuple(rank for rank in ranks if rank not in without)

@@ -21,6 +21,14 @@ def came_past(run: Run, behind: Call, ahead: Call) -> bool:
 
     So it is where all ranks come to the later line in the same rounds: if those who are
     at the earlier one were in the next round, they had made the later call before.
+
+    Args:
+        run: The run that is judged.
+        behind: The one call.
+        ahead: The call whose rank is asked about.
+
+    Returns:
+        Whether the source leaves no other way.
     """
     mine, theirs = ways_to(run, ahead), ways_to(run, behind)
     if len(mine) != 1 or len(theirs) != 1:

@@ -17,6 +17,9 @@ def is_behind(run: Run, mine: Sequence[Frame], theirs: Sequence[Frame]) -> bool:
         run: Holds the sources.
         mine: Stack of the one, innermost frame first.
         theirs: Stack of the other.
+
+    Returns:
+        Whether it is known to have.
     """
     outermost = list(zip(reversed(mine), reversed(theirs), strict=False))
     for n, (here, there) in enumerate(outermost):

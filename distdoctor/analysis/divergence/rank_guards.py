@@ -51,6 +51,9 @@ def guarded(run: Run, alignment: Alignment, fault: Meeting) -> Divergence | None
         run: The run.
         alignment: Of one group.
         fault: Its first meeting that not all members made alike.
+
+    Returns:
+        The divergence, or None if no such branch is known.
     """
     if not run.sources:
         return None
@@ -70,7 +73,16 @@ def guarded(run: Run, alignment: Alignment, fault: Meeting) -> Divergence | None
 
 
 def either_way(run: Run, meeting: Meeting, told: Divergence) -> Divergence:
-    """The same divergence, blamed on a branch of which each side took another part."""
+    """The same divergence, blamed on a branch of which each side took another part.
+
+    Args:
+        run: The run that is judged.
+        meeting: The meeting.
+        told: The divergence as it is known so far.
+
+    Returns:
+        The same object if no such branch is known.
+    """
     found = _partings(run, meeting)
     if told.why not in _DIFFERENT or len(found) != 2 or not _is_one(found):
         return told
@@ -220,6 +232,9 @@ def lines(
         found: The condition.
         culprits: Ranks at fault.
         few: They came to the call; else they were kept out.
+
+    Returns:
+        Locations, the condition first.
     """
     condition = found.condition
     told = pointers([condition.place], culprits, str(condition))

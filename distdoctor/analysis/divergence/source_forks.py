@@ -43,7 +43,15 @@ _NO_MAJORITY = (
 
 
 def forked(run: Run, told: Divergence) -> Divergence:
-    """The same divergence, as a call skipped or added, where a fork tells which."""
+    """The same divergence, as a call skipped or added, where a fork tells which.
+
+    Args:
+        run: The run that is judged.
+        told: The divergence as it is known so far.
+
+    Returns:
+        The same object if no fork tells.
+    """
     if GUARD in told.details:
         return told
     if told.why is Cause.SKIPPED and told.culprits:

@@ -45,7 +45,15 @@ _UNLIKE = {
 
 
 def crossed(run: Run, told: Divergence) -> Divergence:
-    """Calls that do not match, told as calls in another order where they are that."""
+    """Calls that do not match, told as calls in another order where they are that.
+
+    Args:
+        run: The run that is judged.
+        told: The divergence as it is known so far.
+
+    Returns:
+        The same object if they are not.
+    """
     found = sides(told, attrgetter("place")) if told.why in _UNLIKE else {}
     if len(found) != 2 or None in found or not run.sources:
         return told
@@ -73,7 +81,15 @@ def crossed(run: Run, told: Divergence) -> Divergence:
 
 
 def unseen_swaps(run: Run, alignment: Alignment) -> Iterator[Divergence]:
-    """Two calls that look alike, made in opposite order: they pair up wrongly."""
+    """Two calls that look alike, made in opposite order: they pair up wrongly.
+
+    Args:
+        run: The run that is judged.
+        alignment: The collectives of one group.
+
+    Yields:
+        A divergence for each pair of meetings.
+    """
     calls, group = run.calls, alignment.group
     full = (alignment.counts == len(group.ranks)) & alignment.equal
     if not full.any():

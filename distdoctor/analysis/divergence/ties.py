@@ -55,7 +55,15 @@ _LONGEST = 60
 
 
 def by_the_head(run: Run, told: Divergence) -> Divergence:
-    """The same divergence, blamed on those whom the head of a loop singles out."""
+    """The same divergence, blamed on those whom the head of a loop singles out.
+
+    Args:
+        run: The run that is judged.
+        told: The divergence as it is known so far.
+
+    Returns:
+        The same object if none does.
+    """
     waiting = [told.calls[rank] for rank in told.victims if rank in told.calls]
     tied = told.why in _BY_ROUNDS and len(told.culprits) == len(told.victims)
     if not tied or not waiting or GUARD in told.details or not run.sources:
@@ -98,6 +106,13 @@ def left_by_one_side(run: Run, told: Divergence) -> Divergence:
     """Two calls that are no match, told as a loop that the one side has left.
 
     That a call is new to one side, and the other one's is not, is a weaker sign.
+
+    Args:
+        run: The run that is judged.
+        told: The divergence as it is known so far.
+
+    Returns:
+        The same object if there is no such loop.
     """
     if GUARD in told.details or not run.sources:
         return told
@@ -188,6 +203,13 @@ def gone_on_alone(run: Run, told: Divergence) -> Divergence:
 
     A few ranks that are in a loop which most have left had more rounds of it; the call
     of the others stands behind the loop.
+
+    Args:
+        run: The run that is judged.
+        told: The divergence as it is known so far.
+
+    Returns:
+        The same object if it is not so.
     """
     skipped = any(line.remark == SKIPPED_HERE for line in told.elsewhere)
     if told.why is not Cause.SKIPPED or not skipped or not run.sources:

@@ -23,6 +23,14 @@ def dealt_out(run: Run, loop: Place, ranks: Iterable[int]) -> tuple[Location, ..
 
     Shares of one length each need no word; those of ranks that made other numbers of
     rounds are where to look.
+
+    Args:
+        run: The run that is judged.
+        loop: The line of the loop's head.
+        ranks: Ranks that made another number of rounds.
+
+    Returns:
+        A pointer for each line.
     """
     return pointers(shares(program_of(run), loop), ranks, DEALT_OUT)
 
@@ -33,6 +41,13 @@ def ran_out(run: Run, told: Divergence) -> Divergence:
     They made the call for which the others wait now, in a loop over what each rank has
     for itself. An end that was asked for, or a loader that was seen to end, is known
     better.
+
+    Args:
+        run: The run that is judged.
+        told: The divergence as it is known so far.
+
+    Returns:
+        The same object if it is not so, or nothing shows it.
     """
     orderly = told.cause is None or isinstance(told.cause, Left | Ended)
     if told.why is not Cause.FINISHED or not orderly or not run.sources:
@@ -63,7 +78,15 @@ def ran_out(run: Run, told: Divergence) -> Divergence:
 
 
 def with_givers(run: Run, told: Divergence) -> Divergence:
-    """The same, with the user's lines that give items to the loops it tells of."""
+    """The same, with the user's lines that give items to the loops it tells of.
+
+    Args:
+        run: The run that is judged.
+        told: The divergence as it is known so far.
+
+    Returns:
+        The same object if no such line is known.
+    """
     if told.why not in {Cause.UNEVEN, Cause.SKIPPED, Cause.FINISHED} or not run.sources:
         return told
     program = program_of(run)
@@ -78,7 +101,15 @@ def with_givers(run: Run, told: Divergence) -> Divergence:
 
 
 def loops_around(run: Run, call: Call) -> Iterator[Place]:
-    """Loops that lead to a call, innermost first."""
+    """Loops that lead to a call, innermost first.
+
+    Args:
+        run: The run that is judged.
+        call: A call of the run.
+
+    Yields:
+        The lines of the loops' heads; a loop may come several times.
+    """
     program = program_of(run)
     for chain in ways_to(run, call):
         for place in reversed(chain):

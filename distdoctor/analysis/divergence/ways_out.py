@@ -60,7 +60,15 @@ class WayOut:
 
 
 def loops_of(function: Function, line: int) -> list[Loop]:
-    """The loops of a function whose body a line is in, innermost first."""
+    """The loops of a function whose body a line is in, innermost first.
+
+    Args:
+        function: A function of the program.
+        line: The line, from 1.
+
+    Returns:
+        The loops; a line of a loop's head is not in it.
+    """
     found = [
         node
         for node in own_nodes(function.node)
@@ -71,7 +79,16 @@ def loops_of(function: Function, line: int) -> list[Loop]:
 
 
 def singled_by_head(run: Run, loop: Loop, function: Function) -> set[int]:
-    """Ranks of the run for which a part of the head is not what it is for most."""
+    """Ranks of the run for which a part of the head is not what it is for most.
+
+    Args:
+        run: The run that is judged.
+        loop: A loop of the function.
+        function: The function.
+
+    Returns:
+        Global ranks that were seen.
+    """
     asked = loop.test if isinstance(loop, ast.While) else loop.iter
     return by_expression(program_of(run), asked, function) & {*run.seen}
 
@@ -116,13 +133,31 @@ def _names_of(program: Program, listed: ast.expr) -> list[str]:
 
 
 def is_in(loop: Loop, function: Function, line: Place) -> bool:
-    """Whether a line is in the body of a loop of this function."""
+    """Whether a line is in the body of a loop of this function.
+
+    Args:
+        loop: A loop of the function.
+        function: The function.
+        line: A line of any file.
+
+    Returns:
+        Whether it is.
+    """
     inside = loop.body[0].lineno <= line.line <= last_line(loop.body[-1])
     return line.file == function.file and inside
 
 
 def skips(run: Run, function: Function, place: Place) -> list[WayOut]:
-    """What may lead around a line, in the same round of its innermost loop."""
+    """What may lead around a line, in the same round of its innermost loop.
+
+    Args:
+        run: The run that is judged.
+        function: A function of the program.
+        place: A line of the function.
+
+    Returns:
+        The ways; empty if each round comes to the line.
+    """
     loops = loops_of(function, place.line)
     first = loops[0].lineno if loops else 0
     return [
@@ -136,7 +171,16 @@ def skips(run: Run, function: Function, place: Place) -> list[WayOut]:
 
 
 def out_of(run: Run, loop: Loop, function: Function) -> Iterator[WayOut]:
-    """How a loop can be left: by its jumps, and by its head."""
+    """How a loop can be left: by its jumps, and by its head.
+
+    Args:
+        run: The run that is judged.
+        loop: A loop of the function.
+        function: The function.
+
+    Yields:
+        The ways by `break` and `return`, and the head's at the end.
+    """
     program = program_of(run)
     for jump in _jumps(loop.body):
         around = [

@@ -24,7 +24,15 @@ Source: torch 2.13, ProcessGroup.hpp, ProcessGroupNCCL.cpp and ProcessGroupGloo.
 
 
 def wrong_device(run: Run, found: list[Divergence]) -> list[Divergence]:
-    """The divergences, with those that a tensor's device explains told so."""
+    """The divergences, with those that a tensor's device explains told so.
+
+    Args:
+        run: The run that is judged.
+        found: The divergences as they are known so far.
+
+    Returns:
+        The divergences in their order, or one for the tensor's device in place of all.
+    """
     refused = {
         rank: failure
         for rank in run.seen

@@ -39,7 +39,15 @@ from distdoctor.model.run import Run, named
 
 
 def own_failure(run: Run, rank: int) -> Failure | None:
-    """The first exception of a rank that was not a peer's fault."""
+    """The first exception of a rank that was not a peer's fault.
+
+    Args:
+        run: The run that is judged.
+        rank: A global rank of the run.
+
+    Returns:
+        The exception, or None.
+    """
     failures = [
         failure
         for failure in run.of(Failure, rank)
@@ -49,7 +57,15 @@ def own_failure(run: Run, rank: int) -> Failure | None:
 
 
 def died(run: Run, rank: int) -> bool:
-    """Whether a rank ended by its own fault: an exception, a signal, a failing exit."""
+    """Whether a rank ended by its own fault: an exception, a signal, a failing exit.
+
+    Args:
+        run: The run that is judged.
+        rank: A global rank of the run.
+
+    Returns:
+        Whether it did; a rank that nobody saw end did not.
+    """
     return (
         _fatal(run, rank) is not None
         or _killed_by(run, rank) is not None
@@ -58,7 +74,15 @@ def died(run: Run, rank: int) -> bool:
 
 
 def quitting(run: Run, rank: int) -> Quit | None:
-    """The line by which a rank's own code ended it within the job; None: it did not."""
+    """The line by which a rank's own code ended it within the job; None: it did not.
+
+    Args:
+        run: The run that is judged.
+        rank: A global rank of the run.
+
+    Returns:
+        What was seen of it.
+    """
     found = None
     for position, event in run.life.get(rank, ()):
         if isinstance(event, Left):
@@ -69,7 +93,15 @@ def quitting(run: Run, rank: int) -> Quit | None:
 
 
 def where_it_quit(run: Run, quit_: Quit) -> tuple[Location, ...]:
-    """The line by which a rank's code ended it, and the test above that, first."""
+    """The line by which a rank's code ended it, and the test above that, first.
+
+    Args:
+        run: The run that is judged.
+        quit_: How the rank ended itself.
+
+    Returns:
+        One or two locations; empty if the line is not known.
+    """
     place, who = quit_.place, (quit_.rank,)
     if place is None:
         return ()
@@ -85,7 +117,15 @@ def where_it_quit(run: Run, quit_: Quit) -> tuple[Location, ...]:
 
 
 def is_victim(run: Run, rank: int) -> bool:
-    """Whether a rank ended because of another: broken connection or signal."""
+    """Whether a rank ended because of another: broken connection or signal.
+
+    Args:
+        run: The run that is judged.
+        rank: A global rank of the run.
+
+    Returns:
+        Whether it was.
+    """
     failures = run.of(Failure, rank)
     return any(failure.secondary for failure in failures) or any(
         event.stopped for event in run.of(Ended, rank)
@@ -95,7 +135,17 @@ def is_victim(run: Run, rank: int) -> bool:
 def waiting_for_dead(
     run: Run, base: Divergence, dead: list[int], side: CallGroup
 ) -> Divergence:
-    """A divergence whose absent ranks died."""
+    """A divergence whose absent ranks died.
+
+    Args:
+        run: The run that is judged.
+        base: The divergence without an explanation.
+        dead: The absent ranks.
+        side: The ranks that wait.
+
+    Returns:
+        The divergence with `Cause.DIED`.
+    """
     return replace(
         base,
         why=Cause.DIED,
@@ -110,7 +160,14 @@ def waiting_for_dead(
 
 
 def deaths(run: Run) -> Iterator[Divergence]:
-    """Ranks that died while nobody waited for them yet."""
+    """Ranks that died while nobody waited for them yet.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        One divergence with all the dead, if there are any and others could not go on.
+    """
     dead = [rank for rank in run.seen if died(run, rank)]
     others = [
         rank
@@ -145,7 +202,15 @@ def _waited(run: Run, rank: int) -> bool:
 
 
 def raised_exits(run: Run, rank: int) -> tuple[Location, ...]:
-    """Lines that raise SystemExit themselves: nothing tells which of them it was."""
+    """Lines that raise SystemExit themselves: nothing tells which of them it was.
+
+    Args:
+        run: The run that is judged.
+        rank: A global rank of the run.
+
+    Returns:
+        The lines; empty if there are too many.
+    """
     found = [
         Location(
             Place(function.file, node.lineno, function.name),

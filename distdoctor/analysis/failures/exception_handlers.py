@@ -101,7 +101,15 @@ def _caught_by(
 
 
 def callers(run: Run, place: Place) -> Iterator[Place]:
-    """Lines of the same file that call the function a line is in, by its name."""
+    """Lines of the same file that call the function a line is in, by its name.
+
+    Args:
+        run: The run that is judged.
+        place: A line of the user's.
+
+    Yields:
+        The lines, ascending; none if the file is not known.
+    """
     text = run.sources.get(place.file)
     tree = None if text is None else _parsed(text)
     if tree is None:

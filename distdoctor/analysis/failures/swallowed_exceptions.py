@@ -50,7 +50,15 @@ _OUT_OF_STEP = _CALLS_MISSING | _UNLIKE | {Cause.UNANSWERED}
 
 
 def swallowed_exception(run: Run, divergence: Divergence) -> Divergence:
-    """The divergence, told as a swallowed exception if it was one."""
+    """The divergence, told as a swallowed exception if it was one.
+
+    Args:
+        run: The run that is judged.
+        divergence: The divergence as it is known so far.
+
+    Returns:
+        The same object if it was none.
+    """
     if divergence.why not in _OUT_OF_STEP:
         return divergence
     for told in _readings(divergence):

@@ -59,7 +59,14 @@ class UnaveragedGradients:
 
 
 def unreduced(run: Run) -> Iterator[UnaveragedGradients]:
-    """Steps with gradients of one rank, on all replicas of a model."""
+    """Steps with gradients of one rank, on all replicas of a model.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        One for each optimizer of replicas that part by it.
+    """
     for parting in replica_divergences(run):
         if parting.cause is not DivergenceCause.GRADIENTS or not parting.wrapped:
             continue
@@ -85,6 +92,12 @@ def is_local(cycle: Cycle) -> bool:
     """Whether a step is made with what this rank alone has, or a part of it is.
 
     What one averaged pass sends is all that was added up before it.
+
+    Args:
+        cycle: What happened to the gradients of one step.
+
+    Returns:
+        Whether it is.
     """
     said = list(unpacked(cycle.words))
     if said[-1] == SKIP or EXCHANGE in said or CHANGED in said:
@@ -133,7 +146,14 @@ class Repeated:
 
 
 def repeated(run: Run) -> list[list[Repeated]]:
-    """By optimizer, the ranks that average more often than they step."""
+    """By optimizer, the ranks that average more often than they step.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        For each optimizer a list, one entry for each rank.
+    """
     found: dict[int, list[Repeated]] = {}
     for course in optimizer_histories(run):
         one = _repeated(run, course)

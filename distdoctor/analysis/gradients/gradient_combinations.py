@@ -76,7 +76,14 @@ class Combination:
 
 @memoize
 def combined_wrongly(run: Run) -> list[Combination]:
-    """Optimizers that step with a combination of some ranks' gradients."""
+    """Optimizers that step with a combination of some ranks' gradients.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        One for each of them; empty for a simulated run.
+    """
     found = []
     for chapter in () if run.simulated else whole_chapters(run):
         one = _combination(run, chapter)
@@ -231,7 +238,15 @@ def _can_reduce(run: Run, one: Combination) -> bool:
 
 
 def carriers(run: Run, one: Combination) -> list[Call]:
-    """What may have carried the gradients; of each line a call, most telling first."""
+    """What may have carried the gradients; of each line a call, most telling first.
+
+    Args:
+        run: The run that is judged.
+        one: The combination.
+
+    Returns:
+        The calls, maybe none.
+    """
     ranks, last = one.chapter.ranks, one.looks[-1]
     least = min(one.chapter.holds[0].sizes)
     found: dict[object, Call] = {}
@@ -269,7 +284,15 @@ def _order(one: Combination, call: Call) -> int:
 
 
 def is_choice(run: Run, one: Combination) -> bool:
-    """Whether ranks had the gradients of all, and may have chosen among them."""
+    """Whether ranks had the gradients of all, and may have chosen among them.
+
+    Args:
+        run: The run that is judged.
+        one: The combination.
+
+    Returns:
+        Whether they may.
+    """
     return bool(one.common) and any(
         call.op.startswith(("all_gather", "gather")) for call in carriers(run, one)
     )

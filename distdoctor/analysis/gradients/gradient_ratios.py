@@ -56,7 +56,14 @@ class Ratio:
 
 
 def wrong_ratios(run: Run) -> list[Ratio]:
-    """Optimizers whose gradients are as many times too large, or too small."""
+    """Optimizers whose gradients are as many times too large, or too small.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        One for each optimizer and set of ranks.
+    """
     found = [_ratio(run, chapter) for chapter in chapters(run)]
     return [ratio for ratio in found if ratio is not None]
 
@@ -150,7 +157,14 @@ def _digits(number: float) -> int:
 
 
 def ratios_of(seen: Sequence[Gradients]) -> list[float]:
-    """What ranks used in a step, by the mean of what they had, where that is clear."""
+    """What ranks used in a step, by the mean of what they had, where that is clear.
+
+    Args:
+        seen: One step, as each rank saw it.
+
+    Returns:
+        The ratios of a few parameters; 1.0 is the mean.
+    """
     return [*_ratios_at(seen).values()]
 
 

@@ -42,7 +42,14 @@ class KeptLocal:
 
 
 def kept_by_some(run: Run) -> Iterator[KeptLocal]:
-    """Steps that some replicas average the gradients of, told the others."""
+    """Steps that some replicas average the gradients of, told the others.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        The first such step of each optimizer and set of replicas.
+    """
     by_optimizer: dict[int, dict[int, OptimizerHistory]] = {}
     for course in optimizer_histories(run):
         by_optimizer.setdefault(course.optimizer, {})[course.rank] = course

@@ -18,6 +18,13 @@ def left_out(run: Run, one: UnequalGradients) -> tuple[int, ...]:
     What lies nearer to such parameters than to those that are averaged is left aside,
     and so is what began with a constant: that is alike without anybody's doing. Where
     nothing was drawn apart, nothing tells what the ranks meant: there are none.
+
+    Args:
+        run: The run that is judged.
+        one: Parameters whose gradients differ between ranks.
+
+    Returns:
+        Positions in the chapter's names, ascending.
     """
     names, first = one.chapter.names, one.chapter.looks[0]
     if one.linked or first.step != 1:

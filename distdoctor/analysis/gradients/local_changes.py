@@ -70,7 +70,14 @@ class AveragedStep:
 
 @memoize
 def meetings(run: Run) -> dict[int, list[AveragedStep]]:
-    """By optimizer, its steps that were looked at, in their order."""
+    """By optimizer, its steps that were looked at, in their order.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        The steps, worked out once per run.
+    """
     return _meetings(run)
 
 
@@ -106,18 +113,45 @@ _STEPS = "steps with what backward averaged"
 
 
 def vary(numbers: Sequence[float]) -> bool:
-    """Whether positive numbers differ by more than rounding explains."""
+    """Whether positive numbers differ by more than rounding explains.
+
+    Args:
+        numbers: At least one.
+
+    Returns:
+        Whether they do.
+    """
     return max(numbers) > min(numbers) * (1 + APART)
 
 
 def at(numbers: Sequence[float], one: Sent, position: int) -> float:
-    """What a rank tells of a parameter; 0.0 if it tells nothing."""
+    """What a rank tells of a parameter; 0.0 if it tells nothing.
+
+    Args:
+        numbers: One number for each parameter that was told.
+        one: What the rank sent; it says which parameters these are.
+        position: The parameter's position among those that the optimizer holds.
+
+    Returns:
+        The number.
+
+    Raises:
+        ValueError: Nothing was told of that parameter.
+    """
     place = one.positions.index(position)
     return numbers[place] if place < len(numbers) else 0.0
 
 
 def exchange_lines(run: Run, look: AveragedStep) -> list[Location]:
-    """Where ranks send, and where the function is called that does so."""
+    """Where ranks send, and where the function is called that does so.
+
+    Args:
+        run: The run that is judged.
+        look: The step.
+
+    Returns:
+        Locations; a line may stand in several of them.
+    """
     above = [
         one
         for rank in look.ranks

@@ -45,7 +45,14 @@ class Clipped:
 
 
 def clipped_apart(run: Run) -> list[Clipped]:
-    """Optimizers whose gradients each rank clips before they are averaged."""
+    """Optimizers whose gradients each rank clips before they are averaged.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        One for each optimizer.
+    """
     found = []
     for looks in meetings(run).values():
         if any(one.again for look in looks for one in look.sent):

@@ -47,6 +47,12 @@ def multiples(chapter: Chapter) -> Multiples:
 
     Steps at which a rank may have used what backward gave it, if only times a number,
     tell nothing: gradients of ranks may be multiples by nature, as with equal data.
+
+    Args:
+        chapter: What the optimizer held, and its steps.
+
+    Returns:
+        Positions of such gradients, and of others, as far as enough looks tell.
     """
     told: dict[int, list[bool]] = {}
     for look in chapter.looks:

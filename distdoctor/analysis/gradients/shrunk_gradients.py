@@ -101,7 +101,14 @@ class Shrunk:
 
 
 def shrunk(run: Run) -> list[Shrunk]:
-    """Optimizers that step with means which were divided by the ranks before."""
+    """Optimizers that step with means which were divided by the ranks before.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        One for each optimizer; empty if not all ranks were seen.
+    """
     ranks = tuple(range(run.world_size))
     if len(ranks) < 2 or run.simulated or set(ranks) - set(run.seen):
         return []

@@ -56,7 +56,14 @@ class Trusted:
 
 
 def trusted_apart(run: Run) -> list[Trusted]:
-    """Optimizers that scale layer by layer, on each rank by gradients of its own."""
+    """Optimizers that scale layer by layer, on each rank by gradients of its own.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        One for each optimizer.
+    """
     found = []
     for looks in meetings(run).values():
         one = (

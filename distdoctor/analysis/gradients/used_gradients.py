@@ -38,7 +38,15 @@ MOST_NAMES = 4
 
 
 def settled(prints: Sequence[int], sent: Sent | None) -> tuple[int, ...]:
-    """Fingerprints of gradients, with those that were averaged within the step."""
+    """Fingerprints of gradients, with those that were averaged within the step.
+
+    Args:
+        prints: Fingerprints of gradients as the step found them, by parameter.
+        sent: What was sent within the step; None: nothing.
+
+    Returns:
+        Fingerprints by parameter, of what the step used.
+    """
     if sent is None or not sent.settled:
         return tuple(prints)
     later = {
@@ -58,13 +66,20 @@ class Look:
     sent: tuple[Sent | None, ...] = ()
 
     def weights(self) -> NDArray[np.uint64]:
-        """Fingerprints of parameters before the step; [ranks, parameters] uint64."""
+        """Fingerprints of parameters before the step; [ranks, parameters] uint64.
+
+        Returns:
+            The fingerprints, shape [ranks, parameters], uint64.
+        """
         return np.array([one.weights for one in self.seen], np.uint64)
 
     def prints(self) -> NDArray[np.uint64]:
         """Fingerprints of gradients as the step used them, likewise.
 
         What it averages itself was averaged, though each rank had its own before.
+
+        Returns:
+            The fingerprints, shape [ranks, parameters], uint64.
         """
         sent = self.sent or (None,) * len(self.seen)
         return np.array(
@@ -100,6 +115,12 @@ def chapters(run: Run) -> list[Chapter]:
     """What can be compared between ranks that train one model together.
 
     Where nothing was wrapped, these may be all ranks.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        One for each optimizer, set of ranks, and list of parameters it held.
     """
     return list(_chapters(run))
 
@@ -110,6 +131,12 @@ def whole_chapters(run: Run) -> list[Chapter]:
 
     Ranks that average among themselves, and not with the others, are a set of
     `chapters`; whether they were to average with the others is seen here alone.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        As of `chapters`.
     """
     everyone = tuple(range(run.world_size))
     wrapped = {
@@ -209,7 +236,14 @@ class UnequalGradients:
 
 @memoize
 def apart(run: Run) -> list[UnequalGradients]:
-    """Optimizers that get other gradients on each rank, and nothing that makes up."""
+    """Optimizers that get other gradients on each rank, and nothing that makes up.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        One for each chapter in which it is so.
+    """
     found = [_apart(run, chapter) for chapter in chapters(run)]
     return [one for one in found if one is not None]
 
@@ -273,6 +307,14 @@ def joined_later(run: Run, chapter: Chapter, positions: Iterable[int]) -> bool:
 
     So do rounds of federated averaging, each of which may make an optimizer anew, and
     jobs that average but once, at the end.
+
+    Args:
+        run: The run that is judged.
+        chapter: What the optimizer held, and its steps.
+        positions: Parameters, by their positions in the chapter.
+
+    Returns:
+        Whether they did, or sent as much as that would take.
     """
     at = sorted(positions)
     for other in chapters(run):
@@ -318,7 +360,14 @@ def _sends(run: Run, seen: Sequence[Gradients], fitting: Sequence[int]) -> int:
 
 
 def unequal(look: Look) -> NDArray[np.bool_]:
-    """Parameters whose values differ between the ranks before a step; by position."""
+    """Parameters whose values differ between the ranks before a step; by position.
+
+    Args:
+        look: One step on all ranks.
+
+    Returns:
+        Shape [parameters], bool.
+    """
     weights = look.weights()
     differ: NDArray[np.bool_] = (weights != weights[0]).any(axis=0)
     return differ
@@ -328,6 +377,12 @@ def mixes_weights(chapter: Chapter) -> bool:
     """Whether ranks exchange weights, or what may be weights.
 
     What came before the first step does not count: it makes equal what they begin with.
+
+    Args:
+        chapter: What the optimizer held, and its steps.
+
+    Returns:
+        Whether parameters were, or more was moved than gradients account for.
     """
     seen = [one for look in chapter.looks if look.step > 1 for one in look.seen]
     if any(one.mixed for one in seen):
@@ -366,7 +421,16 @@ def _begun_alike(run: Run, chapter: Chapter) -> set[int]:
 
 
 def is_drawn(run: Run, rank: int, name: str) -> bool:
-    """Whether a parameter began with several values, and not with one constant."""
+    """Whether a parameter began with several values, and not with one constant.
+
+    Args:
+        run: The run that is judged.
+        rank: A global rank of the run.
+        name: The parameter's name in the model.
+
+    Returns:
+        Whether it is known to have been drawn; False if it was not looked at.
+    """
     for by_rank in weight_history(run).values():
         seen = by_rank.get(rank)
         if seen is None or name not in seen.told.names or 1 not in seen.weights:
@@ -380,7 +444,14 @@ def is_drawn(run: Run, rank: int, name: str) -> bool:
 
 
 def some(names: Sequence[str]) -> str:
-    """A few names, and how many more there are."""
+    """A few names, and how many more there are.
+
+    Args:
+        names: All names.
+
+    Returns:
+        The first of them, joined by commas, and the number of the others.
+    """
     shown = ", ".join(names[:MOST_NAMES])
     more = len(names) - MOST_NAMES
     return f"{shown} and {more} more" if more > 0 else shown
@@ -389,7 +460,16 @@ def some(names: Sequence[str]) -> str:
 def places(
     events: Sequence[Event], ranks: tuple[int, ...], remark: str
 ) -> list[Location]:
-    """The lines of events, each once, in their order."""
+    """The lines of events, each once, in their order.
+
+    Args:
+        events: Events that may have a line.
+        ranks: Who did it.
+        remark: What the line does, in words for the reader.
+
+    Returns:
+        A location for each line.
+    """
     lines: dict[Place, None] = {}
     for event in events:
         if event.place is not None:
@@ -398,12 +478,28 @@ def places(
 
 
 def backward_lines(run: Run, ranks: tuple[int, ...]) -> list[Location]:
-    """Where backward is called."""
+    """Where backward is called.
+
+    Args:
+        run: The run that is judged.
+        ranks: Global ranks of the run.
+
+    Returns:
+        A location for each line.
+    """
     events = [event for rank in ranks for event in run.of(Backward, rank)]
     return places(events, ranks, "backward")
 
 
 def wrap_lines(run: Run, ranks: tuple[int, ...]) -> list[Location]:
-    """Where models are wrapped."""
+    """Where models are wrapped.
+
+    Args:
+        run: The run that is judged.
+        ranks: Global ranks of the run.
+
+    Returns:
+        A location for each line.
+    """
     events = [event for rank in ranks for event in run.of(Wrapped, rank)]
     return places(events, ranks, "wraps the model")

@@ -51,6 +51,13 @@ def mixed_dimensions(run: Run, found: list[Divergence]) -> list[Divergence]:
 
     Where none was found the ranks may have met all the same, each pair from two
     lines: then tensors that do not belong together were combined without an error.
+
+    Args:
+        run: The run that is judged.
+        found: The divergences as they are known so far.
+
+    Returns:
+        The divergences, the same list if no mesh explains them.
     """
     if run.world_size < _LEAST_RANKS or run.unseen:
         return found

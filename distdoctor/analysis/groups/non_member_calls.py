@@ -26,7 +26,14 @@ _ADDRESSED = [
 
 
 def non_member_calls(run: Run) -> Iterator[Divergence]:
-    """Calls to a root or peer that is not in the group, made or refused by torch."""
+    """Calls to a root or peer that is not in the group, made or refused by torch.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        At most one divergence, with all ranks that made such a call.
+    """
     calls = _out_of_group(run)
     failures = {
         rank: failure

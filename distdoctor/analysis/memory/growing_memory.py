@@ -38,7 +38,14 @@ class Growth:
 
 
 def retained(run: Run) -> dict[int, Retained]:
-    """By rank, the last word on graphs of autograd that were kept."""
+    """By rank, the last word on graphs of autograd that were kept.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        Ranks of which nothing was kept are left out.
+    """
     found = {}
     for rank in run.seen:
         if told := run.of(Retained, rank):
@@ -48,7 +55,14 @@ def retained(run: Run) -> dict[int, Retained]:
 
 
 def growths(run: Run) -> dict[int, Growth]:
-    """Ranks whose memory grew in each part of the run behind the first pass."""
+    """Ranks whose memory grew in each part of the run behind the first pass.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        By rank, the growth of the device's memory, or else of the process's.
+    """
     found = {}
     for rank in run.seen:
         for memory in run.of(Memory, rank)[-1:]:

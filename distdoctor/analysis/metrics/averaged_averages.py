@@ -76,7 +76,15 @@ class _Exchange:
 
 
 def averaged(run: Run) -> Iterator[Averaged]:
-    """Averages with equal weights over shares of different size, each line once."""
+    """Averages with equal weights over shares of different size, each line once.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        Of each line the case in which the plain average and the right one lie farthest
+        apart.
+    """
     by_place: dict[Place, list[_Exchange]] = {}
     for one in _exchanges(run):
         if one.calls[0].place is not None:
@@ -117,7 +125,15 @@ def _exchanges(run: Run) -> Iterator[_Exchange]:
 
 
 def contributed(run: Run, rank: int) -> list[tuple[Call, Contributed]]:
-    """What a rank gave to others after evaluations, and by which calls."""
+    """What a rank gave to others after evaluations, and by which calls.
+
+    Args:
+        run: The run that is judged.
+        rank: A global rank of the run.
+
+    Returns:
+        Pairs of the call and what was seen of its tensor, in order.
+    """
     key = f"contributed by {rank}"
     if key not in run.memory:
         rows = run.rows_of(rank)
@@ -211,7 +227,15 @@ def _counts(run: Run, meeting: LoopMeeting) -> Counts:
 
 
 def evaluated(run: Run, one: LoaderPass) -> int:
-    """How many samples the user's code got of a pass; 0: nobody knows."""
+    """How many samples the user's code got of a pass; 0: nobody knows.
+
+    Args:
+        run: The run that is judged.
+        one: A pass of evaluation.
+
+    Returns:
+        Their count.
+    """
     if one.read.capped:
         return 0
     if len(one.samples) in {0, len(one.contents)}:

@@ -39,7 +39,14 @@ class Coarse:
 
 
 def coarse(run: Run) -> list[Coarse]:
-    """Sums in half precision, by the line that adds to them."""
+    """Sums in half precision, by the line that adds to them.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        One for each line and name, with all ranks on which it is so.
+    """
     found: dict[tuple[Place | None, str], dict[int, Tallied]] = {}
     for rank in run.seen:
         for one in run.of(Tallied, rank):
@@ -89,7 +96,14 @@ class Rounded:
 
 
 def rounded(run: Run) -> Iterator[Rounded]:
-    """Counts of evaluations that are rounded as they are added up, each line once."""
+    """Counts of evaluations that are rounded as they are added up, each line once.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        One for each line.
+    """
     passes = {
         (rank, call.group, call.ordinal): told.passes
         for rank in run.seen

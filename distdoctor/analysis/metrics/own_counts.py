@@ -91,7 +91,14 @@ class _Counts:
 
 
 def own_counts(run: Run) -> Iterator[OwnCount]:
-    """Sums of all ranks that were divided by one's own count, each line once."""
+    """Sums of all ranks that were divided by one's own count, each line once.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        One for each line.
+    """
     known = sums(run, frozenset(("sum",)))
     after_passes = {
         (rank, call.group, call.ordinal): told.passes

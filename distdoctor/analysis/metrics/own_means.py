@@ -50,7 +50,15 @@ _DEEPEST = 12  # expressions that make each other
 
 
 def gives_own_mean(program: Program, place: Place) -> bool:
-    """Whether a line sums up the means of what each rank has found itself."""
+    """Whether a line sums up the means of what each rank has found itself.
+
+    Args:
+        program: The user's files.
+        place: The line.
+
+    Returns:
+        Whether it surely does, as far as names tell.
+    """
     function = program.at(place.file, place.line)
     if function is None:
         return False

@@ -47,7 +47,14 @@ class Padded:
 
 
 def padded(run: Run) -> Iterator[Padded]:
-    """Evaluations whose shares were filled up with samples that others have."""
+    """Evaluations whose shares were filled up with samples that others have.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        One for each loop.
+    """
     told = set()
     split = {leak.ranks for leak in leaks(run)}  # their shares are of several splits
     for meeting in meetings(run):

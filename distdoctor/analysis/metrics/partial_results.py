@@ -49,7 +49,14 @@ class Partial:
 
 
 def partial(run: Run) -> Iterator[Partial]:
-    """Evaluations in shares of which nothing was put together, and some ranks told."""
+    """Evaluations in shares of which nothing was put together, and some ranks told.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        One for each line that tells a result.
+    """
     if run.partial or run.missing:
         return  # what was not seen may have put it together
     seen: set[Place | None] = set()

@@ -58,12 +58,26 @@ class Sum:
         return tuple(call.rank for call in self.calls)
 
     def column(self, number: int) -> tuple[float, ...]:
-        """By rank."""
+        """By rank.
+
+        Args:
+            number: Which of the few numbers, from 0.
+
+        Returns:
+            What each rank gave, in order of the ranks.
+        """
         return tuple(one.values[number] for one in self.given)
 
 
 def undivided(run: Run) -> Iterator[UndividedSum]:
-    """Sums of averages that a rank wrote as they are, each pair of lines once."""
+    """Sums of averages that a rank wrote as they are, each pair of lines once.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        Of each pair of lines the case that is surest.
+    """
     known = sums(run, frozenset(("sum",)))
     found: dict[tuple[Place | None, Place | None], list[UndividedSum]] = {}
     divided: set[Place | None] = set()
@@ -89,6 +103,9 @@ def sums(run: Run, ops: frozenset[str]) -> dict[tuple[str, int], Sum]:
     Args:
         run: The run.
         ops: By which reduce operations.
+
+    Returns:
+        Sums by the name of the group and the ordinal.
     """
     parts: dict[tuple[str, int], dict[int, tuple[Call, AddedUp]]] = {}
     for rank in run.seen:
@@ -121,7 +138,16 @@ def _is_root(run: Run, call: Call) -> bool:
 def written(
     run: Run, rank: int, known: dict[tuple[str, int], Sum]
 ) -> Iterator[tuple[Sum, list[Shown]]]:
-    """By sum, what a rank wrote until it made that same sum again."""
+    """By sum, what a rank wrote until it made that same sum again.
+
+    Args:
+        run: The run that is judged.
+        rank: A global rank of the run.
+        known: Sums by group and ordinal.
+
+    Yields:
+        Each sum with what was written after it.
+    """
     rows = run.rows_of(rank)
     latest: list[tuple[Sum, list[Shown]]] = []
     for at, event in run.life.get(rank, ()):
@@ -213,7 +239,15 @@ def _are_fractions(values: Sequence[float], total: float) -> bool:
 
 
 def is_there(after: Sequence[Shown], value: float) -> bool:
-    """Whether a value is among what was written."""
+    """Whether a value is among what was written.
+
+    Args:
+        after: What was written.
+        value: The value.
+
+    Returns:
+        Whether it is, within the digits that were written.
+    """
     return any(
         is_number(number, digits, value)
         for told in after
@@ -222,7 +256,16 @@ def is_there(after: Sequence[Shown], value: float) -> bool:
 
 
 def is_number(number: float, digits: int, value: float) -> bool:
-    """Whether a number as it was written is a value, and not by chance."""
+    """Whether a number as it was written is a value, and not by chance.
+
+    Args:
+        number: As it was written.
+        digits: How many stood behind the point.
+        value: The value.
+
+    Returns:
+        False also for a number of too few digits.
+    """
     unit = 10.0**-digits
     near = abs(number - value) <= 0.501 * unit + _ROUNDING * abs(value)
     return near and abs(number) >= _DIGITS * unit

@@ -69,7 +69,14 @@ _Told = tuple[Sum, list[Shown]]
 
 
 def uneven(run: Run) -> Iterator[UnequalFractions]:
-    """Averages of fractions of unequal shares, each line that makes them once."""
+    """Averages of fractions of unequal shares, each line that makes them once.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        One for each line.
+    """
     known = sums(run, frozenset(("sum", "avg")))
     done: set[Place | None] = set()
     for rank in run.seen:

@@ -176,7 +176,15 @@ _LIKE = {SKIP: SCALED_STEP}
 def follow(
     state: GradientState, word: str
 ) -> tuple[GradientState, ProtocolFault | None]:
-    """Where a word leads, and whether it must not come there."""
+    """Where a word leads, and whether it must not come there.
+
+    Args:
+        state: What gradients the optimizer has.
+        word: What happens to them.
+
+    Returns:
+        The state after it, and the fault; None if there is none.
+    """
     word = word.partition("/")[0]
     if word in _NEVER:
         return state, None
@@ -201,6 +209,13 @@ def walk(
 
     A sum that is cleared before anything is made of it does no harm: backward may have
     run for the sake of an input's gradient, or of a measure.
+
+    Args:
+        state: What gradients the optimizer has.
+        said: What happens to them, in order.
+
+    Returns:
+        The state at the end, and the faults in order.
     """
     faults: list[ProtocolFault] = []
     used = 0  # of the faults, those that a step was made with

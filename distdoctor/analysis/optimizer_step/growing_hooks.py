@@ -18,7 +18,14 @@ _KEEPING = frozenset(
 
 
 def piled(run: Run) -> list[list[Piled]]:
-    """Of each hook, what each rank tells of it."""
+    """Of each hook, what each rank tells of it.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        For each hook a list, what was seen last coming last.
+    """
     found: dict[tuple[Place | None, str], list[Piled]] = {}
     for rank in run.seen:
         for one in run.of(Piled, rank):
@@ -30,12 +37,27 @@ def gives(run: Run, hook: Place | None) -> bool:
     """Whether a hook gives something back, which then takes the place of what it got.
 
     False if its source is not at hand.
+
+    Args:
+        run: The run that is judged.
+        hook: The line at which the hook is written; None: nobody knows.
+
+    Returns:
+        Whether it does.
     """
     return hook is not None and any(map(_gives, _written(run, hook)))
 
 
 def registering(run: Run, hook: Place) -> list[Place]:
-    """The lines that register a hook; empty if they are not found."""
+    """The lines that register a hook; empty if they are not found.
+
+    Args:
+        run: The run that is judged.
+        hook: The line at which the hook is written.
+
+    Returns:
+        Lines of the hook's own file.
+    """
     name = hook.function.rpartition(".")[2]
     tree = parsed(run.sources.get(hook.file, ""))
     return [

@@ -48,7 +48,16 @@ class HeldParameters:
 
 
 def held(run: Run, rank: int) -> list[HeldParameters]:
-    """By optimizer, and anew whenever it was given more."""
+    """By optimizer, and anew whenever it was given more.
+
+    Args:
+        run: The run that is judged.
+        rank: A global rank of the run.
+
+    Returns:
+        In the order in which the optimizers were first seen to hold it, each with its
+        steps.
+    """
     found: list[HeldParameters] = []
     last: dict[int, HeldParameters] = {}
     for event in run.of(Observation, rank):
@@ -67,6 +76,13 @@ def chosen_at(run: Run, holds: Holds) -> list[Place]:
     """Lines that make the list of parameters an optimizer is given, the first first.
 
     Empty where it is given them as they come, or the way of the list forks.
+
+    Args:
+        run: The run that is judged.
+        holds: What the optimizer was given.
+
+    Returns:
+        At most a few lines.
     """
     if holds.place is None:
         return []
@@ -92,7 +108,15 @@ class Missed:
 
 
 def missed(run: Run, rank: int) -> Iterator[Missed]:
-    """Parameters that are never trained, though they get gradients."""
+    """Parameters that are never trained, though they get gradients.
+
+    Args:
+        run: The run that is judged.
+        rank: A global rank of the run.
+
+    Yields:
+        One for each time such parameters were found.
+    """
     all_held = held(run, rank)
     events = run.of(Observation, rank)
     for event in run.of(Forgotten, rank):
@@ -163,6 +187,12 @@ def stepless(run: Run) -> Iterator[Stepless]:
 
     Nothing is told of ranks that send each other their parameters, nor of such that
     have an optimizer of their own in its place, or none at all.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        One for each such optimizer.
     """
     for ranks in replicas(run):
         if not all(ended_well(run, rank) for rank in ranks):
@@ -200,7 +230,15 @@ def _shared_out(by_rank: Mapping[int, Mapping[_Key, HeldParameters]]) -> set[_Ke
 
 
 def calls_from_the_first_step(run: Run, ranks: Iterable[int]) -> dict[int, range]:
-    """By rank that made steps, its calls since the first, from 0."""
+    """By rank that made steps, its calls since the first, from 0.
+
+    Args:
+        run: The run that is judged.
+        ranks: Global ranks of the run.
+
+    Returns:
+        Ranges of numbers of calls; ranks without a step are left out.
+    """
     found = {}
     for rank in ranks:
         begun = [
@@ -231,6 +269,14 @@ def communicates_at(run: Run, rank: int, place: Place | None) -> bool:
 
     A step may send the parameters of which other ranks hold the optimizer's state, as
     that of ZeroRedundancyOptimizer does; a rank that holds none has no step of its own.
+
+    Args:
+        run: The run that is judged.
+        rank: A global rank of the run.
+        place: The line.
+
+    Returns:
+        Whether there is such a call, at any time.
     """
     if place is None or place not in run.sites:
         return False
@@ -274,6 +320,9 @@ def unchanged(run: Run, rank: int, least: int, patience: int) -> Iterator[Unchan
         least: Looks, from the first to the last, that must have found the same.
         patience: Step that must have been seen: a warm-up begins with a learning rate
             of 0, and a GradScaler skips the first steps.
+
+    Yields:
+        One for each optimizer and rank.
     """
     for one in held(run, rank):
         seen, holds = one.seen, one.holds

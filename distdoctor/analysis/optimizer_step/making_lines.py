@@ -26,7 +26,15 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def losses_made(run: Run, backward: Iterable[Place]) -> list[Place]:
-    """The lines that make the losses that backward is called on at some lines."""
+    """The lines that make the losses that backward is called on at some lines.
+
+    Args:
+        run: The run that is judged.
+        backward: The lines where backward is called.
+
+    Returns:
+        A few lines, each once, without those of backward.
+    """
     source = _Source(run)
     found: dict[Place, None] = {}
     for place in backward:
@@ -40,7 +48,16 @@ def losses_made(run: Run, backward: Iterable[Place]) -> list[Place]:
 def loss_lines(
     run: Run, backward: Sequence[Location], ranks: tuple[int, ...]
 ) -> list[Location]:
-    """The same, of the lines of backward that a finding tells."""
+    """The same, of the lines of backward that a finding tells.
+
+    Args:
+        run: The run that is judged.
+        backward: The lines where backward is called.
+        ranks: Global ranks of the run.
+
+    Returns:
+        A location for each line.
+    """
     made = losses_made(run, [location.place for location in backward])
     return [Location(place, ranks, Role.CULPRIT, "makes the loss") for place in made]
 
@@ -48,7 +65,16 @@ def loss_lines(
 def mean_loss_lines(
     run: Run, backward: Sequence[Location], ranks: tuple[int, ...]
 ) -> list[Location]:
-    """The same, where the losses are means: without what adds up, if there is more."""
+    """The same, where the losses are means: without what adds up, if there is more.
+
+    Args:
+        run: The run that is judged.
+        backward: The lines where backward is called.
+        ranks: Global ranks of the run.
+
+    Returns:
+        A location for each line.
+    """
     made = loss_lines(run, backward, ranks)
     return [one for one in made if not _adds_up(run, one.place)] or made
 
@@ -76,6 +102,9 @@ def saved_without(run: Run, part: str) -> list[Place]:
     Args:
         run: Whose source is read.
         part: Of a key or value, such as "scal" of a scaler.
+
+    Returns:
+        A few lines, maybe none.
     """
     found = []
     for file, text in run.sources.items():
@@ -96,6 +125,9 @@ def zeroed_at(run: Run) -> list[Place]:
 
     Args:
         run: Whose source is read.
+
+    Returns:
+        The lines, each once.
     """
     found = [
         Place(file, node.lineno)

@@ -53,7 +53,14 @@ class OptimizerHistory:
 
 @memoize
 def optimizer_histories(run: Run) -> list[OptimizerHistory]:
-    """What happened to gradients, of each optimizer of each rank that was followed."""
+    """What happened to gradients, of each optimizer of each rank that was followed.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        One for each rank and optimizer, by rank.
+    """
     return [
         _course(rank, optimizer, list(cycles))
         for rank in run.seen
@@ -65,7 +72,15 @@ def optimizer_histories(run: Run) -> list[OptimizerHistory]:
 
 
 def with_fault(run: Run, fault: ProtocolFault) -> list[list[OptimizerHistory]]:
-    """By optimizer, the ranks on which it has a fault."""
+    """By optimizer, the ranks on which it has a fault.
+
+    Args:
+        run: The run that is judged.
+        fault: What must not follow what.
+
+    Returns:
+        For each optimizer that has it the histories of its ranks, by rank.
+    """
     found: dict[int, list[OptimizerHistory]] = {}
     for one in optimizer_histories(run):
         if fault in one.faults:
@@ -77,6 +92,14 @@ def lines_of(run: Run, course: OptimizerHistory, *words: str) -> list[Act]:
     """What tells the lines that did what some words say, to an optimizer's gradients.
 
     The ends of words do not count.
+
+    Args:
+        run: The run that is judged.
+        course: The history of the optimizer on one rank.
+        *words: Words of `model.observations.optimizer_step`.
+
+    Returns:
+        The acts in their order.
     """
     return [
         act
@@ -106,7 +129,14 @@ def _course(rank: int, optimizer: int, cycles: Sequence[Cycle]) -> OptimizerHist
 
 
 def passes_of(cycle: Cycle | Refused) -> Iterator[str]:
-    """The words of backward that its step was made with, in their order."""
+    """The words of backward that its step was made with, in their order.
+
+    Args:
+        cycle: What came before a step, or before one that was refused.
+
+    Yields:
+        The words since gradients were cleared last.
+    """
     last: list[str] = []
     for word in unpacked(cycle.words):
         kind = word.partition("/")[0]
@@ -121,6 +151,14 @@ def bare_steps(run: Run, rank: int, optimizer: int) -> set[int]:
     """Steps made of nothing but gradients that a wrapper was to average, and did not.
 
     Other models may have been averaged meanwhile.
+
+    Args:
+        run: The run that is judged.
+        rank: A global rank of the run.
+        optimizer: Its number on that rank, as in `Holds`.
+
+    Returns:
+        The numbers of the steps.
     """
     found: set[int] = set()
     for course in optimizer_histories(run):
@@ -134,7 +172,15 @@ def bare_steps(run: Run, rank: int, optimizer: int) -> set[int]:
 
 
 def norms_of(run: Run, course: OptimizerHistory) -> list[tuple[int, float]]:
-    """By step, the norm of all gradients, where they were looked at and finite."""
+    """By step, the norm of all gradients, where they were looked at and finite.
+
+    Args:
+        run: The run that is judged.
+        course: The history of the optimizer on one rank.
+
+    Returns:
+        Pairs of a step and a norm, in order.
+    """
     return [
         (seen.step, hypot(*seen.norms))
         for seen in run.of(Gradients, course.rank)

@@ -18,7 +18,14 @@ _MOST = 4
 
 
 def clearing_in_vain(run: Run) -> list[Place]:
-    """Lines that read as if they cleared gradients, and were never seen to do so."""
+    """Lines that read as if they cleared gradients, and were never seen to do so.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        A few lines, by file and number.
+    """
     seen = {
         (act.place.file, act.place.line)
         for rank in run.seen
@@ -34,7 +41,15 @@ def clearing_in_vain(run: Run) -> list[Place]:
 
 
 def assigning(run: Run, attribute: str) -> list[Place]:
-    """Lines that put something into an attribute of that name."""
+    """Lines that put something into an attribute of that name.
+
+    Args:
+        run: The run that is judged.
+        attribute: The attribute's name.
+
+    Returns:
+        A few lines, by file and number.
+    """
     found = [
         place
         for place, node in _nodes(run)
@@ -44,13 +59,28 @@ def assigning(run: Run, attribute: str) -> list[Place]:
 
 
 def unfreezing(run: Run) -> list[Place]:
-    """Lines that make parameters ask for gradients, or may do so."""
+    """Lines that make parameters ask for gradients, or may do so.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        A few lines, by file and number.
+    """
     found = [place for place, node in _nodes(run) if _is_unfreezing(node)]
     return sorted(found, key=attrgetter("file", "line"))[:_MOST]
 
 
 def norms_before(run: Run, place: Place) -> list[Place]:
-    """Lines above that one, in its function, that read as a norm of a gradient."""
+    """Lines above that one, in its function, that read as a norm of a gradient.
+
+    Args:
+        run: The run that is judged.
+        place: The line.
+
+    Returns:
+        A few lines, ascending.
+    """
     found = [
         Place(place.file, node.lineno, place.function)
         for node in _function_around(run, place)
@@ -63,7 +93,15 @@ def norms_before(run: Run, place: Place) -> list[Place]:
 
 
 def norms_called_before(run: Run, place: Place) -> list[Place]:
-    """Lines above that one, in its function, that call what reads as a norm of one."""
+    """Lines above that one, in its function, that call what reads as a norm of one.
+
+    Args:
+        run: The run that is judged.
+        place: The line.
+
+    Returns:
+        A few lines, ascending.
+    """
     taking = set(_taking_norms(run))
     around = list(_function_around(run, place))
     instead = [one for one in around if isinstance(one, ast.If)]

@@ -50,7 +50,14 @@ class Differing:
 
 
 def differing(run: Run) -> Iterator[Differing]:
-    """Optimizers of models that ranks train together, each at its first difference."""
+    """Optimizers of models that ranks train together, each at its first difference.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        One for each optimizer and set of ranks.
+    """
     for ranks in replicas(run):
         if set(ranks) - set(run.seen):
             continue
@@ -164,7 +171,15 @@ def _singled_out(
 
 
 def made_at(run: Run, one: Differing) -> Place | None:
-    """The line that made the optimizer; None: nobody knows it."""
+    """The line that made the optimizer; None: nobody knows it.
+
+    Args:
+        run: The run that is judged.
+        one: The optimizer.
+
+    Returns:
+        The line.
+    """
     return _made_at(run, next(iter(one.first.values())), one.ranks)
 
 
@@ -208,6 +223,9 @@ def unlike_ways(
         made: The line that made it.
         name: Of the setting.
         position: Of it among the arguments; -1: it has none.
+
+    Returns:
+        A few lines, maybe none.
     """
     program = program_of(run)
     others = [rank for rank in one.ranks if rank not in one.culprits]
@@ -241,7 +259,16 @@ def unlike_ways(
 def unequal_arguments(
     run: Run, ranks: Sequence[int]
 ) -> dict[str, tuple[dict[int, str], Arguments]]:
-    """Arguments that ranks read with different values, and where they were read."""
+    """Arguments that ranks read with different values, and where they were read.
+
+    Args:
+        run: The run that is judged.
+        ranks: Global ranks of the run.
+
+    Returns:
+        By argument, its value as text on each rank, and what was read; empty if one
+        rank read none.
+    """
     last = {rank: run.of(Arguments, rank)[-1:] for rank in ranks}
     told = {
         rank: dict(zip(one.names, one.values, strict=False))

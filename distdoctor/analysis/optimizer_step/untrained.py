@@ -28,6 +28,12 @@ def untrained(run: Run) -> Untrained | None:
 
     None if it was not so: a job that only communicates, or only evaluates, has done
     its work without a step.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        The reason in words, with what else is known.
     """
     if run.exit_code != 0 or run.stopped or run.simulated:
         return None

@@ -37,7 +37,14 @@ _MOST_CALLS = 100_000
 
 
 def blocked_sends(run: Run) -> Iterator[Divergence]:
-    """A circle of messages that this run got by without, and NCCL might not."""
+    """A circle of messages that this run got by without, and NCCL might not.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        At most one divergence.
+    """
     if not _is_telling(run):
         return
     held = standing(run)
@@ -88,7 +95,14 @@ class Hold:
 
 
 def standing(run: Run) -> dict[int, Hold]:
-    """By rank, where the ranks stand that cannot come to the end of their record."""
+    """By rank, where the ranks stand that cannot come to the end of their record.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        The ranks that would not get to the end, if each send waited for its receive.
+    """
     return _Replay(run).held()
 
 

@@ -62,7 +62,14 @@ class Messages:
 
 @memoize
 def messages(run: Run) -> Messages:
-    """The messages of a run, matched once."""
+    """The messages of a run, matched once.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        The messages of all channels.
+    """
     return _match(run)
 
 
@@ -72,6 +79,9 @@ def peer_of(run: Run, row: int) -> int | None:
     Args:
         run: The run.
         row: A send or a receive, as a position in `Run.calls`.
+
+    Returns:
+        The rank, or None.
     """
     record = run.calls[row]
     ranks = run.groups[record["group"]].ranks

@@ -21,7 +21,14 @@ _RAW = re.compile(r"u?int8|complex")
 
 
 def p2p_mismatches(run: Run) -> list[Divergence]:
-    """Messages whose two sides do not fit, the first of each pair of lines."""
+    """Messages whose two sides do not fit, the first of each pair of lines.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        Divergences of which no two have a rank in common.
+    """
     found: list[Divergence] = []
     taken: set[int] = set()
     for divergence in (*_contents(run), *_from_any(run), *_tags(run)):

@@ -44,6 +44,13 @@ def by_one_rank(run: Run, told: Divergence) -> Divergence:
     """The same divergence of messages, blamed on the rank that the source singles out.
 
     Where it singles out more than one, or none, nothing changes.
+
+    Args:
+        run: The run that is judged.
+        told: The divergence as it is known so far.
+
+    Returns:
+        The same object if nothing changes.
     """
     if told.why not in _ABOUT_MESSAGES or not run.sources:
         return told

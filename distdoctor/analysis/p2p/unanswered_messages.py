@@ -22,7 +22,14 @@ from distdoctor.model.run import Run, named
 
 
 def unanswered(run: Run) -> Iterator[Divergence]:
-    """A rank waits for a message with one that ended without its side of it."""
+    """A rank waits for a message with one that ended without its side of it.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        At most one divergence, the first there is.
+    """
     over, waits = gone(run), standstill(run).waits
     known = messages(run)
     for row in sorted({*known.unreceived.tolist(), *known.unsent.tolist()}):
@@ -74,6 +81,14 @@ def one_sided(
 
     Sends and receives alone close a circle by their order, unless one rank left its
     own habit; with a collective in it, the other side of a message is missing.
+
+    Args:
+        run: The run that is judged.
+        circle: The waits that close it.
+        victims: Ranks that wait for those in the circle.
+
+    Returns:
+        The divergence, or None.
     """
     strayed = [
         wait
@@ -302,7 +317,14 @@ def _last_message(run: Run, row: int, peer: int) -> tuple[Location, ...]:
 
 
 def left_over(run: Run) -> Iterator[Divergence]:
-    """Messages that were sent and never received, in a job that ended well."""
+    """Messages that were sent and never received, in a job that ended well.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        A divergence for each line that sends.
+    """
     if run.stopped or run.exit_code or set(run.seen) - gone(run):
         return
     ends = [end for rank in run.seen for end in run.of(Ended, rank)]

@@ -41,7 +41,14 @@ class WrongPeer:
 
 @memoize
 def wrong_peers(run: Run) -> dict[int, WrongPeer]:
-    """By rank, its first such message that is still open."""
+    """By rank, its first such message that is still open.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        Ranks that have one.
+    """
     found: dict[int, WrongPeer] = {}
     still = _open(run)
     for row in still:
@@ -71,6 +78,14 @@ def wrong_peer(
     """The wrong peer by which messages wait for each other in a circle, if one is.
 
     Sends and receives that name the right peers close a circle by their order alone.
+
+    Args:
+        run: The run that is judged.
+        circle: The waits that close it.
+        victims: Ranks that wait for those in the circle.
+
+    Returns:
+        The divergence; None if no rank has a wrong peer, or several have.
     """
     calls = {wait.rank: run.call(wait.row) for wait in circle}
     involved = {*calls, *victims}

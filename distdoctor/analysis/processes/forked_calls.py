@@ -12,7 +12,14 @@ from distdoctor.model.run import Run, named
 
 
 def in_children(run: Run) -> Iterator[Divergence]:
-    """The first such call of each rank: nobody is there whom it could meet."""
+    """The first such call of each rank: nobody is there whom it could meet.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        At most one divergence, with all such ranks.
+    """
     first = {
         rank: called[0] for rank in run.seen if (called := run.of(CalledInChild, rank))
     }

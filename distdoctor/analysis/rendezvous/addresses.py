@@ -39,6 +39,9 @@ def misdirections(run: Run, *faults: str) -> Iterator[Misdirection]:
     Args:
         run: The run.
         faults: Which faults, as in `BadAddress`.
+
+    Yields:
+        One for each thing that is wrong.
     """
     by_kind: dict[tuple[str, str, str, Place | None], list[BadAddress]] = {}
     for rank in run.seen:

@@ -34,6 +34,13 @@ def of_setting_up(run: Run, divergence: Divergence) -> Divergence:
     """A divergence of the calls that set up, in their own terms.
 
     A rank that died stays the cause; all else is groups that do not match.
+
+    Args:
+        run: The run that is judged.
+        divergence: The divergence as it is known so far.
+
+    Returns:
+        The same object if it is about other calls.
     """
     group = divergence.group
     if group is None or group.name != SETUP or divergence.why is Cause.DIED:
@@ -122,7 +129,14 @@ def _members(names: tuple[str, ...]) -> str:
 
 
 def groups_left_out(run: Run) -> Iterator[Divergence]:
-    """Some ranks wait in `new_group`, and the rest waits somewhere else for them."""
+    """Some ranks wait in `new_group`, and the rest waits somewhere else for them.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        At most one divergence.
+    """
     stuck = standstill(run).waits
     rows = {
         rank: wait.row
@@ -155,7 +169,14 @@ def groups_left_out(run: Run) -> Iterator[Divergence]:
 
 
 def joining(run: Run) -> Iterator[Divergence]:
-    """Ranks that wait for others to join the job, or gave it up."""
+    """Ranks that wait for others to join the job, or gave it up.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        At most one divergence.
+    """
     states = (*BLOCKED, State.RAISED)
     calls = run.calls
     found = run.with_op(_JOIN)
@@ -255,7 +276,14 @@ def _told(of: dict[int, int] | dict[int, str]) -> str:
 
 
 def missing_key(run: Run) -> Iterator[Divergence]:
-    """A rank waits for a key of the store that nobody sets, or gave it up."""
+    """A rank waits for a key of the store that nobody sets, or gave it up.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        At most one divergence, with all keys that are missing.
+    """
     calls = run.calls
     waited = run.with_op(_WAIT)
     stuck = {wait.row for threads in standstill(run).waits.values() for wait in threads}

@@ -64,7 +64,15 @@ def setter_of(run: Run, rows: Sequence[int]) -> tuple[int | None, list[Call]]:
 
 
 def lines_of_setting(run: Run, sets: Sequence[Call]) -> tuple[Location, ...]:
-    """The lines that set keys, and the innermost conditions on the way to them."""
+    """The lines that set keys, and the innermost conditions on the way to them.
+
+    Args:
+        run: The run that is judged.
+        sets: Calls that set keys.
+
+    Returns:
+        A few locations.
+    """
     found: tuple[Location, ...] = ()
     for call in list({call.place: call for call in sets if call.place}.values())[
         :_MOST_LINES

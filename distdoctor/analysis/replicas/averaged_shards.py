@@ -18,7 +18,14 @@ _MOST_TOLD = 4  # sets of ranks, in words
 
 
 def findings(run: Run) -> Iterator[Finding]:
-    """One finding for each model whose shards are averaged with each other."""
+    """One finding for each model whose shards are averaged with each other.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        The findings.
+    """
     by_model: dict[int, list[ReplicaDivergence]] = {}
     for parting in replica_divergences(run):
         if parting.cause is DivergenceCause.MESH:

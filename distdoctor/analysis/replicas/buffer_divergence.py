@@ -49,6 +49,12 @@ def unlike_evaluations(run: Run) -> Iterator[Evaluation]:
 
     Buffers that DDP sends to all at each forward pass are never behind by more than one
     step, and are alike where the wrapped model is evaluated; they are left out.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        The evaluations.
     """
     yield from compared(run, _begun, _compare)
 
@@ -178,7 +184,14 @@ def _right_before(run: Run, begun: Mapping[int, Begun[Evaluated]]) -> dict[int, 
 
 
 def few_samples(run: Run) -> dict[int, list[Normalised]]:
-    """By rank, BatchNorm layers of replicas that see very few samples of each batch."""
+    """By rank, BatchNorm layers of replicas that see very few samples of each batch.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        Ranks that have none are left out.
+    """
     sharing = {rank for ranks in replicas(run) for rank in ranks}
     return {
         rank: found

@@ -37,6 +37,9 @@ def compared(
         run: What the ranks did.
         begun_by: A rank's evaluations by model, or copy of one, and number.
         compare: Looks at one evaluation, by rank; None: it is well.
+
+    Yields:
+        What `compare` finds, the first of each model.
     """
     for ranks in () if run.simulated else replicas(run):
         told: set[int] = set()
@@ -51,7 +54,15 @@ def compared(
 
 
 def combined(run: Run, begun: Mapping[int, Begun[_Event]]) -> dict[int, Call]:
-    """By rank, the call that combined the results of an evaluation, if there is one."""
+    """By rank, the call that combined the results of an evaluation, if there is one.
+
+    Args:
+        run: The run that is judged.
+        begun: By rank, how its evaluation began, and the calls that may belong to it.
+
+    Returns:
+        Ranks that combined nothing are left out.
+    """
     return {
         rank: call
         for rank, (event, first, last) in begun.items()

@@ -19,6 +19,12 @@ def data_parallel(run: Run) -> tuple[tuple[int, ...], ...]:
     """Sets of ranks, each of at least two, that each read a part of the data.
 
     Of ranks that share the work of a replica, each set has one.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        Each set ascending, and the sets in order.
     """
     found: dict[tuple[int, ...], None] = {}
     for ranks in replicas(run):
@@ -41,7 +47,15 @@ def _apart(run: Run, ranks: Sequence[int]) -> Iterator[tuple[int, ...]]:
 
 
 def at_work(run: Run, ranks: Sequence[int]) -> set[tuple[int, ...]]:
-    """Of those ranks, such as exchanged something within a forward pass."""
+    """Of those ranks, such as exchanged something within a forward pass.
+
+    Args:
+        run: The run that is judged.
+        ranks: Global ranks of the run.
+
+    Returns:
+        Sets of at least two ranks, each ascending.
+    """
     members = {group.name: group.ranks for group in run.groups}
     found = set()
     for rank in ranks:

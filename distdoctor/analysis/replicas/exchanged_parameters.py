@@ -36,6 +36,9 @@ def exchanging_parameters(
         ranks: Which.
         among: By rank, which of its calls count, from 0, if not all do: those by which
             replicas are made alike at the start are made in each job.
+
+    Returns:
+        The heads of a few loops; empty if one of the ranks did not send there.
     """
     used = [_sites(run, rank, (among or {}).get(rank)) for rank in ranks]
     common = set.intersection(*used) if used else set()

@@ -101,7 +101,14 @@ class ReplicaDivergence:
 
 @memoize
 def replica_divergences(run: Run) -> tuple[ReplicaDivergence, ...]:
-    """Where replicas part; each set of replicas of a model once."""
+    """Where replicas part; each set of replicas of a model once.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        One for each set, worked out once per run; none of a simulated run.
+    """
     return () if run.simulated else tuple(_partings(run))
 
 

@@ -35,6 +35,13 @@ def findings(run: Run, *causes: DivergenceCause) -> Iterator[Finding]:
     """Replicas that part for one of these causes, each cause once.
 
     A job with several models has them made, or changed, by the same code.
+
+    Args:
+        run: The run that is judged.
+        *causes: What is to explain them.
+
+    Yields:
+        A finding for each cause and its culprits.
     """
     told: dict[tuple[DivergenceCause, tuple[int, ...]], list[ReplicaDivergence]] = {}
     for parting in replica_divergences(run):

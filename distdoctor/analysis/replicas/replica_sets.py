@@ -48,6 +48,12 @@ def replicas(run: Run) -> tuple[tuple[int, ...], ...]:
 
     Ranks that share a model in another way, as tensor and pipeline parallelism do, read
     the same data on purpose.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        Each set ascending, and the sets in order.
     """
     return _replicas(run)
 
@@ -75,6 +81,9 @@ def averaging_gradients(
     Args:
         run: The run.
         seen: By rank, what was seen of one model.
+
+    Returns:
+        Sets of at least two ranks, each ascending.
     """
     by_gradient: dict[object, list[int]] = {}
     for rank, one in seen.items():
@@ -111,6 +120,9 @@ def sharing(
     Args:
         run: The run.
         seen: By rank, what was seen of one model.
+
+    Returns:
+        Pairs of the ranks, ascending, and the names.
     """
     whole = [set(ranks) for ranks in averaging_gradients(run, seen)]
     by_trace: dict[tuple[str, object], list[int]] = {}
@@ -197,12 +209,28 @@ def _sent(
 
 
 def sent_by(run: Run, rank: int) -> NDArray[np.int64]:
-    """Elements that a rank had sent before each of its calls, and at the end."""
+    """Elements that a rank had sent before each of its calls, and at the end.
+
+    Args:
+        run: The run that is judged.
+        rank: A global rank of the run.
+
+    Returns:
+        Shape [calls + 1], int64, ascending.
+    """
     return np.concatenate([[0], np.cumsum(sent_in_each(run, rank))])
 
 
 def sent_in_each(run: Run, rank: int) -> NDArray[np.int64]:
-    """Elements that a rank sent in each of its calls."""
+    """Elements that a rank sent in each of its calls.
+
+    Args:
+        run: The run that is judged.
+        rank: A global rank of the run.
+
+    Returns:
+        Shape [calls], int64; 0 where a call only receives.
+    """
     if "numels" not in run.memory:
         numels = [sum(one.numel for one in spec.tensors) for spec in run.specs]
         run.memory["numels"] = np.array(numels, np.int64)
@@ -230,7 +258,17 @@ def _compute_alike(
 
 
 def optimizers_of(run: Run, rank: int, seen: WeightHistory) -> set[int]:
-    """The optimizers that hold a model, by names, or else by the elements of each."""
+    """The optimizers that hold a model, by names, or else by the elements of each.
+
+    Args:
+        run: The run that is judged.
+        rank: A global rank of the run.
+        seen: What was seen of the model on that rank.
+
+    Returns:
+        The numbers of the optimizers; all of the rank's where neither names nor sizes
+        tell.
+    """
     holds = run.of(Holds, rank)
     names, numels = set(seen.told.names), Counter(seen.told.numels)
     return (

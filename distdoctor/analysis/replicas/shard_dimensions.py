@@ -32,7 +32,14 @@ _GROUP_OF_ALL_REDUCE = 2
 
 
 def peers(prints: Mapping[int, object]) -> list[tuple[int, ...]]:
-    """Ranks that began with the same weights, bit by bit."""
+    """Ranks that began with the same weights, bit by bit.
+
+    Args:
+        prints: By rank, fingerprints of its weights, hashable.
+
+    Returns:
+        Sets of ranks, each ascending; a rank without peers is a set of its own.
+    """
     by_prints: dict[object, list[int]] = {}
     for rank in sorted(prints):
         by_prints.setdefault(prints[rank], []).append(rank)
@@ -54,6 +61,9 @@ def are_shards(
         run: The run.
         averaging: Sets of ranks that average their gradients of one model.
         prints: By rank, fingerprints of the weights it began with.
+
+    Returns:
+        Whether they do.
     """
     everyone = [rank for ranks in averaging for rank in ranks]
     if (
@@ -78,6 +88,13 @@ def exchanges(run: Run, ranks: Sequence[int]) -> Iterator[tuple[int, Place]]:
 
     Where no probe saw them as such, the line that reduces tensors of the most sizes
     that parameters have.
+
+    Args:
+        run: The run that is judged.
+        ranks: Global ranks of the run.
+
+    Yields:
+        Pairs of a rank and a line; ranks that sent nothing are left out.
     """
     for rank in ranks:
         for event in run.of(Sent, rank):
@@ -106,7 +123,15 @@ _REDUCING = [CODE_OF["all_reduce"], CODE_OF["reduce_scatter_tensor"]]
 
 
 def groups_taken(run: Run, place: Place) -> list[Place]:
-    """Lines at which the group of an exchange was made, or taken from the mesh."""
+    """Lines at which the group of an exchange was made, or taken from the mesh.
+
+    Args:
+        run: The run that is judged.
+        place: The line of the exchange.
+
+    Returns:
+        The lines; empty if the source is not at hand.
+    """
     if place.file not in run.sources:
         return []
     program = program_of(run)

@@ -44,7 +44,14 @@ class UnlikeCopies:
 
 
 def unlike_copies(run: Run) -> Iterator[UnlikeCopies]:
-    """Copies that some ranks keep up to date, and all evaluate; each once."""
+    """Copies that some ranks keep up to date, and all evaluate; each once.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        One for each copy and line of evaluation.
+    """
     lines = set()
     for one in compared(run, _begun, _compare):
         # A copy that is made for each evaluation is another one each time.
@@ -157,6 +164,12 @@ def unlike_teachers(run: Run) -> Iterator[UnlikeCopies]:
 
     In each step they compute something, of which backward follows. What is computed in
     each step is told behind steps 1, 2, 4, 8 and so on; evaluations lie evenly apart.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        One for each copy and set of replicas.
     """
     for ranks in () if run.simulated else replicas(run):
         uses = {rank: _uses(run, rank) for rank in ranks}

@@ -19,7 +19,15 @@ _MOST_NAMES = 4
 
 
 def unused_parameters(run: Run, found: list[Divergence]) -> list[Divergence]:
-    """The divergences, with those that an unused parameter explains told as one."""
+    """The divergences, with those that an unused parameter explains told as one.
+
+    Args:
+        run: The run that is judged.
+        found: The divergences as they are known so far.
+
+    Returns:
+        The divergences, the same ones if no unused parameter explains them.
+    """
     missing = {
         rank: events[-1] for rank in run.seen if (events := run.of(Unreduced, rank))
     }

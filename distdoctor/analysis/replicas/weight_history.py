@@ -58,7 +58,12 @@ class WeightHistory:
         return self.told.names, self.told.numels
 
     def add(self, calls: int, event: object) -> None:
-        """Take what else was seen of it."""
+        """Take what else was seen of it.
+
+        Args:
+            calls: How many calls the rank had made before.
+            event: What was seen; anything that is not about weights is left out.
+        """
         match event:
             case Weights():
                 self.weights[event.step] = event
@@ -87,7 +92,17 @@ class WeightHistory:
         self._trails.clear()
 
     def of(self, names: Sequence[str]) -> WeightHistory:
-        """The same of some parameters alone; the trail is of all, and is left out."""
+        """The same of some parameters alone; the trail is of all, and is left out.
+
+        Args:
+            names: Names of parameters of the model.
+
+        Returns:
+            A new history; `whole` stays that of all parameters.
+
+        Raises:
+            KeyError: The model has no such parameter.
+        """
         told = self.told
         order = {name: n for n, name in enumerate(told.names)}
         at = [order[name] for name in names]
@@ -119,7 +134,11 @@ class WeightHistory:
         return part
 
     def changes(self) -> NDArray[np.intp]:
-        """Steps before which the weights changed since the step before, ascending."""
+        """Steps before which the weights changed since the step before, ascending.
+
+        Returns:
+            Numbers of steps, shape (changes,).
+        """
         after, before = self.after[:-1], self.before[1:]
         known = (after != 0) & (before != 0)
         return np.flatnonzero(known & (after != before)) + 1
@@ -135,7 +154,14 @@ def _picked(numbers: tuple[_Number, ...], at: Sequence[int]) -> tuple[_Number, .
 
 @memoize
 def weight_history(run: Run) -> dict[int, dict[int, WeightHistory]]:
-    """By the number of a model, and by rank, all that was seen of it."""
+    """By the number of a model, and by rank, all that was seen of it.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        The histories, put together once per run.
+    """
     return _moments(run)
 
 
@@ -156,6 +182,13 @@ def _moments(run: Run) -> dict[int, dict[int, WeightHistory]]:
 
 
 def together(numbers: Sequence[Numbers]) -> Numbers:
-    """What several ranks have by step, as far as all have it: [ranks, steps]."""
+    """What several ranks have by step, as far as all have it: [ranks, steps].
+
+    Args:
+        numbers: One array for each rank, shape [steps]; they may be of unlike length.
+
+    Returns:
+        The first steps of all, shape [ranks, steps].
+    """
     size = min(map(len, numbers))
     return np.stack([one[:size] for one in numbers])

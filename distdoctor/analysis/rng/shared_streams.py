@@ -44,7 +44,14 @@ class Shared:
 
 @memoize
 def shared_by_workers(run: Run) -> list[Shared]:
-    """Streams that workers of one loader share, or begin anew alike in each pass."""
+    """Streams that workers of one loader share, or begin anew alike in each pass.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        One for each stream, worked out once per run.
+    """
     return list(_shared_by_workers(run))
 
 
@@ -122,7 +129,14 @@ class SameNumbers:
 
 
 def same_on_ranks(run: Run) -> list[SameNumbers]:
-    """Ranks that use the same random numbers in training; one entry for each set."""
+    """Ranks that use the same random numbers in training; one entry for each set.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        One for each set of ranks, with all that it shares.
+    """
     known = {one.stream for one in shared_by_workers(run)}
     found: dict[tuple[int, ...], dict[tuple[str, str], list[Drawn]]] = {}
     everyone: set[tuple[int, ...]] = set()
@@ -168,7 +182,16 @@ def _uses(one: Drawn) -> Iterator[tuple[str, str, int]]:
 
 
 def seed_of(run: Run, rank: int, stream: str) -> Seeded | None:
-    """What seeded a stream of a rank last; the workers' come from torch's."""
+    """What seeded a stream of a rank last; the workers' come from torch's.
+
+    Args:
+        run: The run that is judged.
+        rank: A global rank of the run.
+        stream: The stream's name.
+
+    Returns:
+        The seeding, or None.
+    """
     seeds = [one for one in run.of(Seeded, rank) if one.stream == stream]
     return seeds[-1] if seeds else None
 
@@ -177,6 +200,12 @@ def unrepeatable_seeds(run: Run) -> dict[tuple[Place | None, str], list[Seeded]]
     """Seeds that no second run will have, by line and where they came from.
 
     A seed that a fixed one took the place of is none.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        By line and source, the seedings of all ranks.
     """
     found: dict[tuple[Place | None, str], list[Seeded]] = {}
     for rank in run.seen:
@@ -200,7 +229,15 @@ def unrepeatable_seeds(run: Run) -> dict[tuple[Place | None, str], list[Seeded]]
 
 
 def wish_of(run: Run, rank: int) -> Seeded | None:
-    """The fixed seed by which a rank says that it is to be repeatable."""
+    """The fixed seed by which a rank says that it is to be repeatable.
+
+    Args:
+        run: The run that is judged.
+        rank: A global rank of the run.
+
+    Returns:
+        The first of them, or None.
+    """
     fixed = (one for one in run.of(Seeded, rank) if not one.source)
     return next(fixed, None)
 
@@ -209,6 +246,13 @@ def never_seeded(run: Run, rank: int) -> dict[str, Drawn]:
     """Global streams that a rank draws from in training and never seeded.
 
     Streams of workers are seeded by torch, from its own.
+
+    Args:
+        run: The run that is judged.
+        rank: A global rank of the run.
+
+    Returns:
+        By stream, what was drawn from it.
     """
     seeded = {one.stream for one in run.of(Seeded, rank)}
     found: dict[str, Drawn] = {}

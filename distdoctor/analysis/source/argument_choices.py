@@ -18,6 +18,13 @@ def choosing(program: Program, place: Place) -> Place | None:
     of `self`, loops and parameters of the user's functions. None if several
     comprehensions choose among them, or none does. That something is there, or asks for
     a gradient, chooses nothing.
+
+    Args:
+        program: The user's files.
+        place: The line of the calls.
+
+    Returns:
+        The comprehension's line, or None.
     """
     function = program.at(place.file, place.line)
     if function is None:

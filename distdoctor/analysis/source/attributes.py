@@ -50,6 +50,9 @@ class Attributes:
             node: The attribute, where it is used.
             scene: The function in which it is.
             trail: Is given the lines that lie between.
+
+        Returns:
+            The spot, or None.
         """
         if self.is_module(node.value):
             return self._of_module(node)
@@ -63,7 +66,14 @@ class Attributes:
         return None if owner is None else self._of_class(owner, base, end, node, trail)
 
     def is_module(self, node: ast.expr) -> bool:
-        """Whether a name is that of one of the user's files."""
+        """Whether a name is that of one of the user's files.
+
+        Args:
+            node: The expression.
+
+        Returns:
+            Whether it is.
+        """
         return isinstance(node, ast.Name) and any(
             function.file.endswith((f"/{node.id}.py", f"\\{node.id}.py"))
             or function.file == f"{node.id}.py"
@@ -71,7 +81,14 @@ class Attributes:
         )
 
     def class_of(self, spot: Spot) -> Class | None:
-        """The class of the user's that an expression is, or is an object of."""
+        """The class of the user's that an expression is, or is an object of.
+
+        Args:
+            spot: The expression, and the function it stands in.
+
+        Returns:
+            The class, or None if it is none, or nobody knows.
+        """
         end = self._end(spot)
         node, scene = end.node, end.scene
         if isinstance(node, ast.Call):

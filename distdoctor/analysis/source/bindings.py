@@ -50,6 +50,9 @@ class Bindings:
             node: The variable, where it is used.
             scene: The function in which it is.
             trail: Is given the lines that lie between.
+
+        Returns:
+            The spot, or None.
         """
         name = node.id
         function: Function | None = scene.function

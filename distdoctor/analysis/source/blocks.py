@@ -11,7 +11,15 @@ of them the line is in."""
 
 
 def around(body: Sequence[ast.stmt], call: ast.Call) -> list[Block]:
-    """The blocks around a call, outermost first."""
+    """The blocks around a call, outermost first.
+
+    Args:
+        body: The statements of a function, or of a file.
+        call: A call in them, the very node.
+
+    Returns:
+        The blocks, each with the position of the statement that the call is in.
+    """
     blocks: list[Block] = []
     owner: ast.stmt | None = None
     name, block = "body", body

@@ -17,6 +17,13 @@ def chains_to(program: Program, place: Place) -> list[tuple[Place, ...]]:
     """Chains of lines, outermost caller first, that end at a line.
 
     A function that nobody calls by its name begins a chain; recursion is cut.
+
+    Args:
+        program: The user's files.
+        place: The line that the chains end at.
+
+    Returns:
+        At most a few; the line alone if it is in no known file.
     """
     function = program.at(place.file, place.line)
     if function is None:
@@ -26,7 +33,15 @@ def chains_to(program: Program, place: Place) -> list[tuple[Place, ...]]:
 
 
 def functions_to(program: Program, function: Function) -> list[Function]:
-    """A function, and all from which the source may lead to it, each once."""
+    """A function, and all from which the source may lead to it, each once.
+
+    Args:
+        program: The user's files.
+        function: A function of the program.
+
+    Returns:
+        The function first, then its callers, and theirs.
+    """
     found = {id(function): function}
     waiting = [function]
     for one in waiting:
@@ -73,7 +88,14 @@ def _callers(program: Program, function: Function) -> list[tuple[Function, int]]
 
 
 def is_property(function: Function) -> bool:
-    """Whether a method is read as an attribute."""
+    """Whether a method is read as an attribute.
+
+    Args:
+        function: A function of the program.
+
+    Returns:
+        Whether a decorator is just `property`.
+    """
     decorators = getattr(function.node, "decorator_list", [])
     return any(
         isinstance(node, ast.Name) and node.id == "property" for node in decorators
@@ -81,7 +103,14 @@ def is_property(function: Function) -> bool:
 
 
 def next_callers(chains: Iterable[Sequence[Place]]) -> list[Place]:
-    """Lines by which chains come to the function they end in, each line once."""
+    """Lines by which chains come to the function they end in, each line once.
+
+    Args:
+        chains: As of `chains_to`.
+
+    Returns:
+        The lines, in the order of the chains.
+    """
     return [*dict.fromkeys(chain[-2] for chain in chains if len(chain) > 1)]
 
 
@@ -90,6 +119,13 @@ def led_by(program: Program, place: Place) -> list[Place]:
 
     As far as the source has one way there; what calls `main`, or is in no function, is
     no pointer.
+
+    Args:
+        program: The user's files.
+        place: A line of the source.
+
+    Returns:
+        The lines, empty where there are several ways.
     """
     chains = chains_to(program, place)
     found: list[Place] = []
@@ -107,7 +143,16 @@ _MOST_LED = 2
 
 
 def call_between(program: Program, caller: Place, callee: Function) -> ast.Call | None:
-    """The call on a line by which a function is come to; None if it is not plain."""
+    """The call on a line by which a function is come to; None if it is not plain.
+
+    Args:
+        program: The user's files.
+        caller: The line of the call.
+        callee: The function that is come to.
+
+    Returns:
+        The call, or None if there are several on the line, or none by that name.
+    """
     function = program.at(caller.file, caller.line)
     if function is None:
         return None

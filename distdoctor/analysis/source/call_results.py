@@ -56,7 +56,15 @@ class Returns:
         self._end = end
 
     def before(self, node: ast.Call, scene: Scene) -> Spot | None:
-        """Where the result of a call was before; None: nobody knows."""
+        """Where the result of a call was before; None: nobody knows.
+
+        Args:
+            node: The call.
+            scene: The function that it stands in, as one call entered it.
+
+        Returns:
+            The spot, or None.
+        """
         match node:
             case ast.Call(func=ast.Name(id=name), args=[inner], keywords=[]) if (
                 name in _CONVERSIONS

@@ -32,20 +32,38 @@ class Class:
     functions: dict[str, Function]
 
     def method(self, name: str) -> Function | None:
-        """A method, its own or a base's."""
+        """A method, its own or a base's.
+
+        Args:
+            name: The method's name.
+
+        Returns:
+            The method, or None.
+        """
         if name in self.functions:
             return self.functions[name]
         found = (base.method(name) for base in self.bases)
         return next((one for one in found if one is not None), None)
 
     def derives(self, function: Function) -> bool:
-        """Whether a function is a method of the class or of a base."""
+        """Whether a function is a method of the class or of a base.
+
+        Args:
+            function: A function of the program.
+
+        Returns:
+            Whether it is one.
+        """
         return function in self.functions.values() or any(
             base.derives(function) for base in self.bases
         )
 
     def makings(self) -> Iterator[tuple[ast.Call, Function]]:
-        """Calls by which its class methods make an object, and the methods."""
+        """Calls by which its class methods make an object, and the methods.
+
+        Yields:
+            Calls of `cls`, each with its method.
+        """
         for method in self.functions.values():
             if is_decorated(method, "classmethod"):
                 for call in calls_in(method):
@@ -53,7 +71,11 @@ class Class:
                         yield call, method
 
     def fields(self) -> dict[str, ast.expr | None]:
-        """Names with a type that its body declares, in order, and their defaults."""
+        """Names with a type that its body declares, in order, and their defaults.
+
+        Returns:
+            The defaults by name, None where there is none; those of bases come first.
+        """
         found: dict[str, ast.expr | None] = {}
         for base in self.bases:
             found |= base.fields()
@@ -64,7 +86,14 @@ class Class:
         return found
 
     def value(self, name: str) -> ast.expr | None:
-        """What its body, or that of a base, gives a name."""
+        """What its body, or that of a base, gives a name.
+
+        Args:
+            name: The attribute's name.
+
+        Returns:
+            The expression, or None.
+        """
         for statement in self.node.body:
             match statement:
                 case ast.Assign(targets=[ast.Name(id=given)], value=value):
@@ -95,7 +124,14 @@ class Classes:
         self._known: dict[str, Class | None] = {}
 
     def named(self, name: str) -> Class | None:
-        """The class of a name."""
+        """The class of a name.
+
+        Args:
+            name: A simple name.
+
+        Returns:
+            The class, or None if there is none, or several of the name.
+        """
         if name not in self._known:
             self._known[name] = None  # while its bases are looked for
             if name in self._nodes:
@@ -114,18 +150,42 @@ class Classes:
         return self._known[name]
 
     def of(self, function: Function) -> Class | None:
-        """The class that a function is a method of."""
+        """The class that a function is a method of.
+
+        Args:
+            function: A function of the program.
+
+        Returns:
+            The class, or None if it is no method.
+        """
         return self.named(function.name.split(".")[-2]) if function.is_method else None
 
 
 def is_decorated(function: Function, name: str) -> bool:
-    """Whether a function has a decorator of this name."""
+    """Whether a function has a decorator of this name.
+
+    Args:
+        function: A function of the program.
+        name: The decorator's name, without its module.
+
+    Returns:
+        Whether it has one.
+    """
     decorators = getattr(function.node, "decorator_list", [])
     return any(ast.unparse(node).rpartition(".")[2] == name for node in decorators)
 
 
 def is_own(function: Function, name: str) -> bool:
-    """Whether a name is that of the object, or the class, that a method belongs to."""
+    """Whether a name is that of the object, or the class, that a method belongs to.
+
+    Args:
+        function: A function of the program.
+        name: A simple name.
+
+    Returns:
+        Whether it is the first parameter, such as `self`, of a method that is not
+        static.
+    """
     return (
         function.is_method
         and not is_decorated(function, "staticmethod")

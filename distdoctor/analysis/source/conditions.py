@@ -83,7 +83,15 @@ _LEAVE = {
 
 @lru_cache(maxsize=2048)
 def conditions(function: Function, line: int) -> tuple[Condition, ...]:
-    """The conditions of a line in its function, outermost first."""
+    """The conditions of a line in its function, outermost first.
+
+    Args:
+        function: A function of the program.
+        line: The line, from 1.
+
+    Returns:
+        The conditions; empty if the function always comes to the line.
+    """
     return tuple(_inside(function, function.node.body, line))
 
 
@@ -92,6 +100,13 @@ def of_rounds_before(function: Function, line: int) -> tuple[Condition, ...]:
     """The ways by which a round may have ended the loops around a line, behind it.
 
     Each is a `break` or `return`, which decides whether the line is come to once more.
+
+    Args:
+        function: A function of the program.
+        line: The line, from 1.
+
+    Returns:
+        The ways; empty if no loop is around the line.
     """
     found = _ending(function, function.node.body, line, in_loop=False)
     return tuple(one for one in found if one.leaves in _END_A_LOOP)
@@ -208,7 +223,15 @@ _ASKS = re.compile(r"is_|get_|(local_|global_)?rank$")
 
 
 def leaving(function: Function, statement: ast.stmt) -> Iterator[Condition]:
-    """The ways by which a statement may leave what is behind it."""
+    """The ways by which a statement may leave what is behind it.
+
+    Args:
+        function: A function of the program.
+        statement: A statement of the function.
+
+    Yields:
+        One condition for each way out that stands under a test.
+    """
     for path, exit_ in _exits(statement, in_loop=False):
         if not path:
             continue  # nothing behind it is ever come to
@@ -262,5 +285,12 @@ def _blocks(statement: ast.stmt) -> Iterator[tuple[str, Sequence[ast.stmt]]]:
 
 
 def last_line(node: ast.stmt) -> int:
-    """The last line of a statement."""
+    """The last line of a statement.
+
+    Args:
+        node: The statement.
+
+    Returns:
+        The number of the line, from 1.
+    """
     return node.end_lineno or node.lineno

@@ -24,6 +24,9 @@ def shares(program: Program, place: Place) -> list[Place]:
     Args:
         program: The user's files.
         place: The loop's first line.
+
+    Returns:
+        The lines, each once; empty if nothing is dealt out, or nobody knows.
     """
     function = program.at(place.file, place.line)
     if function is None:

@@ -46,6 +46,9 @@ def guards(program: Program, place: Place) -> Iterator[tuple[Guard, ...]]:
     Args:
         program: The user's files.
         place: The line.
+
+    Yields:
+        The guards of one chain.
     """
     for chain in chains_to(program, place):
         yield tuple(

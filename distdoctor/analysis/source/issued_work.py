@@ -34,7 +34,15 @@ _SAME_MEMORY = frozenset({"view", "view_as", "detach", "squeeze", "unsqueeze"})
 
 
 def issues(call: ast.Call, op: str) -> bool:
-    """Whether a call issues an operation, and goes on before that is complete."""
+    """Whether a call issues an operation, and goes on before that is complete.
+
+    Args:
+        call: The call.
+        op: Name of the operation, as in `OPERATIONS`.
+
+    Returns:
+        Whether it does, as far as its name and arguments tell.
+    """
     name = called(call)
     if name not in _OUTPUTS or _OUTPUTS[name][0] != op:
         return False
@@ -42,7 +50,14 @@ def issues(call: ast.Call, op: str) -> bool:
 
 
 def output(call: ast.Call) -> dict[str, Held]:
-    """The result of a call, by its name."""
+    """The result of a call, by its name.
+
+    Args:
+        call: A call that `issues` an operation.
+
+    Returns:
+        One entry, or none if the result has no name.
+    """
     _, keyword, position = _OUTPUTS[called(call)]
     given = [one.value for one in call.keywords if one.arg == keyword]
     given += call.args[position : position + 1]
@@ -52,7 +67,14 @@ def output(call: ast.Call) -> dict[str, Held]:
 
 
 def viewed(node: ast.expr) -> ast.expr:
-    """What an expression is another view of, or itself."""
+    """What an expression is another view of, or itself.
+
+    Args:
+        node: The expression.
+
+    Returns:
+        The expression that has the memory.
+    """
     match node:
         case ast.Call(func=ast.Attribute(value=base, attr=name)) if (
             name in _SAME_MEMORY
@@ -64,7 +86,15 @@ def viewed(node: ast.expr) -> ast.expr:
 
 
 def aliases(block: Block, path: str) -> set[str]:
-    """Other names that a tensor has, given to it in the lines before."""
+    """Other names that a tensor has, given to it in the lines before.
+
+    Args:
+        block: The block that the call stands in.
+        path: The tensor's name, as of `path_of`.
+
+    Returns:
+        The names, without that one.
+    """
     found, known, stored = set[str](), {path}, set[str]()
     _, _, statements, at = block
     for statement in reversed(statements[:at]):
@@ -86,7 +116,15 @@ def aliases(block: Block, path: str) -> set[str]:
 
 
 def is_bound_inside(statement: ast.stmt, held: dict[str, Held]) -> bool:
-    """Whether a comprehension goes through the tensors."""
+    """Whether a comprehension goes through the tensors.
+
+    Args:
+        statement: The statement.
+        held: Tensors on their way, by name.
+
+    Returns:
+        Whether one of its comprehensions binds a name of theirs.
+    """
     roots = {path.partition(".")[0] for path in held}
     return any(
         isinstance(name, ast.Name) and name.id in roots

@@ -49,6 +49,9 @@ def belongs_to(
         names: Its variables that are names.
         op: The operation that is called.
         entries_only: It must change an entry of the name itself.
+
+    Returns:
+        Whether it surely does.
     """
     function = program.at(place.file, place.line)
     if function is None:

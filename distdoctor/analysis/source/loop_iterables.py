@@ -40,6 +40,9 @@ def givers(program: Program, head: Place, rank: int, size: int) -> list[Place]:
         head: The line of the loop's head.
         rank: As which rank the source is read.
         size: Number of ranks.
+
+    Returns:
+        The lines, each once; empty if no function of the user's is known to give them.
     """
     function = program.at(head.file, head.line)
     if function is None:

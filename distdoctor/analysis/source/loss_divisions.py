@@ -93,6 +93,9 @@ class Divisions:
 
         Args:
             backward: The line that calls it.
+
+        Returns:
+            The line, or None if no line surely does.
         """
         for trail in self._trails(backward):
             place = self._divided(trail)
@@ -105,6 +108,9 @@ class Divisions:
 
         Args:
             backward: The line that calls it.
+
+        Returns:
+            The line, or None if there is none.
         """
         for trail in self._trails(backward):
             for factor in trail:

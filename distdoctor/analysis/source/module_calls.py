@@ -15,7 +15,16 @@ _ANNOTATIONS = frozenset({"nn.Module", "torch.nn.Module", "Module"})
 
 
 def is_module(program: Program, function: Function, node: ast.expr) -> bool:
-    """Whether what is called is surely a module of torch, or a wrapped one."""
+    """Whether what is called is surely a module of torch, or a wrapped one.
+
+    Args:
+        program: The user's files.
+        function: The function that the call stands in.
+        node: What is called.
+
+    Returns:
+        Whether it is; False if nobody knows.
+    """
     values = _values(program, function, node)
     if values:
         return all(map(_makes_module, values))
@@ -23,7 +32,16 @@ def is_module(program: Program, function: Function, node: ast.expr) -> bool:
 
 
 def forward_of(program: Program, function: Function, node: ast.expr) -> Function | None:
-    """The `forward` of the user's module that is called; None if it is none."""
+    """The `forward` of the user's module that is called; None if it is none.
+
+    Args:
+        program: The user's files.
+        function: The function that the call stands in.
+        node: What is called.
+
+    Returns:
+        The method, or None.
+    """
     names = {_class_made(value) for value in _values(program, function, node)}
     if len(names) != 1:
         return None

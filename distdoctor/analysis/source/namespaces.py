@@ -24,6 +24,9 @@ def of_made(program: Program, call: ast.Call, scene: Scene, name: str) -> Spot |
         call: The call.
         scene: Where it stands.
         name: That of the attribute.
+
+    Returns:
+        The spot, or None if nobody knows.
     """
     word = called(call)
     if word in _PARSES:
@@ -45,7 +48,15 @@ def of_made(program: Program, call: ast.Call, scene: Scene, name: str) -> Spot |
 
 
 def is_changed(program: Program, name: str) -> bool:
-    """Whether an attribute is set on an object from outside of its class."""
+    """Whether an attribute is set on an object from outside of its class.
+
+    Args:
+        program: The user's files.
+        name: The attribute's name.
+
+    Returns:
+        Whether any line of the program does so.
+    """
     return any(not use.function.is_method for use in program.stored.get(name, ()))
 
 

@@ -43,6 +43,9 @@ class Awaiting:
         Args:
             node: A statement or an expression.
             besides: Calls that are not meant.
+
+        Returns:
+            Whether it may; False is certain.
         """
         return any(
             isinstance(part, ast.Await | ast.Yield | ast.YieldFrom)
@@ -53,7 +56,15 @@ class Awaiting:
         )
 
     def changes(self, node: ast.AST, attribute: str) -> bool:
-        """Whether a function that is called here gives an attribute of that name."""
+        """Whether a function that is called here gives an attribute of that name.
+
+        Args:
+            node: What is run.
+            attribute: The attribute's name.
+
+        Returns:
+            Whether one may, itself or through others.
+        """
         stored = {use.function for use in self._program.stored.get(attribute, ())}
         return bool(stored) and any(
             function in stored

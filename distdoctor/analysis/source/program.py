@@ -94,11 +94,27 @@ class Program:
             self._libraries[file] = _libraries_of(tree, own)
 
     def named(self, name: str) -> list[Function]:
-        """Functions of this simple name."""
+        """Functions of this simple name.
+
+        Args:
+            name: Without its class or module.
+
+        Returns:
+            The functions in all files, empty if none has the name.
+        """
         return self._named.get(name, [])
 
     def at(self, file: str, line: int) -> Function | None:
-        """The innermost function around a line."""
+        """The innermost function around a line.
+
+        Args:
+            file: The name of the file, as in `Place.file`.
+            line: The line, from 1.
+
+        Returns:
+            The function, the whole file outside of functions, or None if the file is
+            not known.
+        """
         around = [
             function
             for function in self.functions
@@ -111,21 +127,48 @@ class Program:
         return max(around, key=_first_line, default=None)
 
     def module_of(self, file: str) -> Function | None:
-        """What stands in a file outside of functions."""
+        """What stands in a file outside of functions.
+
+        Args:
+            file: The name of the file, as in `Place.file`.
+
+        Returns:
+            The file's own lines, or None if the file is not known.
+        """
         return next(
             (f for f in self.functions if f.file == file and f.name == MODULE), None
         )
 
     def binds(self, function: Function, name: str) -> bool:
-        """Whether a name is a local one of a function, assigned in whatever way."""
+        """Whether a name is a local one of a function, assigned in whatever way.
+
+        Args:
+            function: A function of the program.
+            name: A simple name.
+
+        Returns:
+            Whether it is local to the function.
+        """
         return name in self._bound.get(function, ())
 
     def is_looped(self, function: Function, name: str) -> bool:
-        """Whether a loop of a function gives a name one value after the other."""
+        """Whether a loop of a function gives a name one value after the other.
+
+        Args:
+            function: A function of the program.
+            name: A simple name.
+
+        Returns:
+            Whether a `for` of the function has it as its target.
+        """
         return name in self._looped.get(function, ())
 
     def variables_called(self) -> list[Use]:
-        """Calls of variables and attributes, as a module of torch is called."""
+        """Calls of variables and attributes, as a module of torch is called.
+
+        Returns:
+            Each call with the function that it stands in.
+        """
         return [
             use
             for name, uses in self.calls.items()
@@ -143,6 +186,13 @@ class Program:
         """Whether what is called belongs to a module that is none of the user's files.
 
         `torch.save(x)` is no call of a method `save` of the user's.
+
+        Args:
+            call: The call.
+            function: The function it stands in.
+
+        Returns:
+            Whether the name before the first dot is that of an imported module.
         """
         root = call.func
         while isinstance(root, ast.Attribute):
@@ -155,6 +205,12 @@ class Program:
         """Calls `Name.apply(…)` by which torch comes to the `forward` of class `Name`.
 
         Empty for all but the static `forward` of an autograd function.
+
+        Args:
+            function: A function of the program.
+
+        Returns:
+            The calls, each with the function that it stands in.
         """
         owner, _, name = function.name.rpartition(".")
         decorators = getattr(function.node, "decorator_list", [])
@@ -305,7 +361,14 @@ def _libraries_of(tree: ast.Module, own: set[str]) -> set[str]:
 
 
 def called(call: ast.Call) -> str:
-    """The simple name of what is called; "" if it has none."""
+    """The simple name of what is called; "" if it has none.
+
+    Args:
+        call: The call.
+
+    Returns:
+        The last name before the brackets.
+    """
     match call.func:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name
@@ -313,14 +376,29 @@ def called(call: ast.Call) -> str:
 
 
 def calls_in(function: Function) -> Iterator[ast.Call]:
-    """The calls in a function, without those in functions defined inside."""
+    """The calls in a function, without those in functions defined inside.
+
+    Args:
+        function: A function of the program.
+
+    Yields:
+        The calls, from outside to inside.
+    """
     for node in own_nodes(function.node):
         if isinstance(node, ast.Call):
             yield node
 
 
 def names_called(function: Function, line: int) -> set[str]:
-    """Simple names of what a function calls on a line."""
+    """Simple names of what a function calls on a line.
+
+    Args:
+        function: A function of the program.
+        line: The line, from 1; a call may stretch over several.
+
+    Returns:
+        The names, without those of calls that have none.
+    """
     return {
         called(call)
         for call in calls_in(function)
@@ -329,7 +407,14 @@ def names_called(function: Function, line: int) -> set[str]:
 
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes inside, without those of functions defined inside."""
+    """All nodes inside, without those of functions defined inside.
+
+    Args:
+        node: A function, a file, or any part of one.
+
+    Yields:
+        The nodes, each before those inside of it.
+    """
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             continue
@@ -347,14 +432,28 @@ def _all_parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[st
 
 
 def all_parameters(function: Function) -> set[str]:
-    """Names of the parameters of a function, however they are given."""
+    """Names of the parameters of a function, however they are given.
+
+    Args:
+        function: A function of the program.
+
+    Returns:
+        The names, those of `*args` and `**kwargs` included; empty for a file.
+    """
     if isinstance(function.node, ast.Module):
         return set()
     return set(_all_parameters(function.node))
 
 
 def defaults_of(function: Function) -> dict[str, ast.expr]:
-    """The defaults of its parameters."""
+    """The defaults of its parameters.
+
+    Args:
+        function: A function of the program.
+
+    Returns:
+        The expressions by the names of the parameters that have one; empty for a file.
+    """
     if isinstance(function.node, ast.Module):
         return {}
     arguments = function.node.args

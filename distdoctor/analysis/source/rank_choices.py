@@ -17,6 +17,9 @@ def gone_through(program: Program, place: Place) -> list[Place]:
     Args:
         program: The user's files.
         place: The line of the call.
+
+    Returns:
+        The lines, each once.
     """
     function = program.at(place.file, place.line)
     loops = [] if function is None else _loops(function, place.line)
@@ -61,6 +64,9 @@ def chosen_by_rank(program: Program, place: Place) -> list[Place]:
     Args:
         program: The user's files.
         place: A line under a test.
+
+    Returns:
+        The lines, each once.
     """
     function = program.at(place.file, place.line)
     if function is None:

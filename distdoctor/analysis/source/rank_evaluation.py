@@ -149,6 +149,9 @@ class RankReader:
         Args:
             condition: Of a line.
             given: Values of the function's parameters, where they are known better.
+
+        Returns:
+            True, False or unknown, and whether the rank has a part in it.
         """
         scope = _Scope(condition.function, given or {})
         ranked = False
@@ -171,13 +174,33 @@ class RankReader:
         function: Function,
         given: Mapping[str, Value] | None = None,
     ) -> Value:
-        """What an expression in a function is."""
+        """What an expression in a function is.
+
+        Args:
+            node: The expression.
+            function: The function it stands in.
+            given: What is known of the function's parameters, by name.
+
+        Returns:
+            The value, unknown where the source does not tell it.
+        """
         return self._value(node, _Scope(function, given or {}))
 
     def arguments(
         self, call: ast.Call, scope: Function, given: Mapping[str, Value], of: Function
     ) -> dict[str, Value]:
-        """What the parameters of a function are in one call of it."""
+        """What the parameters of a function are in one call of it.
+
+        Args:
+            call: The call.
+            scope: The function that the call stands in.
+            given: What is known of the parameters of `scope`, by name.
+            of: The function that is called.
+
+        Returns:
+            The values by the names of the parameters of `of`; what is not known is
+            unknown.
+        """
         return self._arguments(call, _Scope(scope, given), of)
 
     # --- expressions ---
@@ -337,7 +360,15 @@ class RankReader:
     def all_hold(
         self, every: Iterable[Condition], given: Mapping[str, Value] | None = None
     ) -> Value:
-        """Whether all of these let this rank through."""
+        """Whether all of these let this rank through.
+
+        Args:
+            every: Conditions on one way.
+            given: What is known of the function's parameters, by name.
+
+        Returns:
+            False if one surely fails, True if all surely hold, and else unknown.
+        """
         found = [self.holds(condition, given) for condition in every]
         ranked = any(one.ranked for one in found)
         if any(one.truth is False for one in found):

@@ -50,6 +50,9 @@ def origins(program: Program, place: Place, name: str, position: int) -> list[Pl
         place: The line of the call.
         name: The argument's keyword; also the key under which a dictionary has it.
         position: Its position; -1: it has none.
+
+    Returns:
+        A few lines, nearest to the call first.
     """
     search = ValueSearch(program, is_sought=_may_differ)
     return _found(search, program, place, name, position)
@@ -76,6 +79,9 @@ def makers(
         name: The argument's keyword.
         position: Its position; -1: it has none.
         made_by: Simple names of the functions.
+
+    Returns:
+        A few lines, nearest to the call first.
     """
 
     def is_made(value: ast.expr, _function: Function, _line: int) -> bool:
@@ -108,6 +114,9 @@ def made(program: Program, place: Place) -> list[Place]:
     Args:
         program: The user's files.
         place: The line of the call.
+
+    Returns:
+        A few lines, nearest to the call first.
     """
 
     def is_made(value: ast.expr, _function: Function, _line: int) -> bool:
@@ -139,6 +148,9 @@ def numbered(program: Program, place: Place) -> list[Place]:
     Args:
         program: The user's files.
         place: The line of the call.
+
+    Returns:
+        A few lines, nearest to the call first.
     """
 
     def is_computed(value: ast.expr, _function: Function, _line: int) -> bool:
@@ -165,6 +177,9 @@ def chosen_operation(program: Program, place: Place) -> list[Place]:
     Args:
         program: The user's files.
         place: The line of the call.
+
+    Returns:
+        A few lines, nearest to the call first.
     """
 
     def is_chosen(value: ast.expr, function: Function, line: int) -> bool:
@@ -190,7 +205,15 @@ def _tests(function: Function, line: int) -> list[Condition]:
 
 
 def is_looped_root(program: Program, place: Place) -> bool:
-    """Whether a loop around a communication call goes through its roots, or peers."""
+    """Whether a loop around a communication call goes through its roots, or peers.
+
+    Args:
+        program: The user's files.
+        place: The line of the call.
+
+    Returns:
+        Whether it does, or the line is in no known file.
+    """
     function = program.at(place.file, place.line)
     if function is None:
         return True  # nothing is known of it
@@ -212,6 +235,9 @@ def asked_for(program: Program, condition: Condition) -> list[Place]:
     Args:
         program: The user's files.
         condition: Its tests are followed back.
+
+    Returns:
+        A few lines, nearest to the condition first.
     """
 
     def is_sought(value: ast.expr, function: Function, line: int) -> bool:

@@ -54,12 +54,30 @@ _MOST_CHANGES = 3
 
 
 def nature(program: Program, node: ast.expr, function: Function) -> Nature:
-    """Whether an expression in a function may be another on each rank."""
+    """Whether an expression in a function may be another on each rank.
+
+    Args:
+        program: The user's files.
+        node: The expression.
+        function: The function it stands in.
+
+    Returns:
+        What is known of it; `COMMON` says that nothing was found by which it would
+        differ.
+    """
     return _Reader(program).of(node, function)
 
 
 def nature_of(program: Program, condition: Condition) -> Nature:
-    """Whether a condition may let one rank through and not another."""
+    """Whether a condition may let one rank through and not another.
+
+    Args:
+        program: The user's files.
+        condition: A condition on the way to a line.
+
+    Returns:
+        The greatest nature of its tests.
+    """
     if condition.kind is ConditionKind.HANDLER:
         return Nature.LOCAL
     found = (nature(program, test, condition.function) for test, _ in condition.tests)
@@ -67,7 +85,16 @@ def nature_of(program: Program, condition: Condition) -> Nature:
 
 
 def changes(program: Program, node: ast.expr, function: Function) -> list[Place]:
-    """Lines in which that is made by which an expression differs among ranks."""
+    """Lines in which that is made by which an expression differs among ranks.
+
+    Args:
+        program: The user's files.
+        node: The expression.
+        function: The function it stands in.
+
+    Returns:
+        A few lines, each once.
+    """
     reader = _Reader(program)
     found: dict[Place, None] = {}
     for use in _made_of(program, node, function, set()):
@@ -120,7 +147,14 @@ def _returned(function: Function) -> list[Use]:
 
 
 def is_property(function: Function) -> bool:
-    """Whether a function is asked for like an attribute."""
+    """Whether a function is asked for like an attribute.
+
+    Args:
+        function: A function of the program.
+
+    Returns:
+        Whether it is decorated as a property, a cached one included.
+    """
     decorators = getattr(function.node, "decorator_list", [])
     names = {ast.unparse(node).rpartition(".")[2] for node in decorators}
     return bool(names & {"property", "cached_property"})
@@ -353,7 +387,14 @@ def _holds(node: ast.expr, name: str) -> bool:
 
 
 def called_of(node: ast.expr) -> str:
-    """The simple name of what an expression calls; "" if it is no call."""
+    """The simple name of what an expression calls; "" if it is no call.
+
+    Args:
+        node: The expression.
+
+    Returns:
+        The name.
+    """
     return called(node) if isinstance(node, ast.Call) else ""
 
 

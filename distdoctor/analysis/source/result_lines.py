@@ -20,6 +20,13 @@ def returns_of(program: Program, place: Place) -> list[Place]:
     """The return statements of the function that begins at a line.
 
     Empty if none begins there, or if it has so many that they say little.
+
+    Args:
+        program: The user's files.
+        place: The line of a `def`.
+
+    Returns:
+        The lines, ascending.
     """
     found = [
         function
@@ -42,6 +49,13 @@ def returned_at(program: Program, place: Place) -> list[Place]:
     """The return statements of the one function of the user's that a line calls.
 
     Empty if it calls none, or several, or one with many ways to return.
+
+    Args:
+        program: The user's files.
+        place: The line of a call.
+
+    Returns:
+        The lines, ascending.
     """
     scope = program.at(place.file, place.line)
     names = {

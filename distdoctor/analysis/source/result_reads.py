@@ -41,6 +41,9 @@ def read_early(
         op: Name of the operation.
         issued: The lines by which a thread came to the call, outermost first.
         waited: And by which it came to the wait for it.
+
+    Returns:
+        The line, or None.
     """
     common = 0
     for one, other in zip(issued, waited, strict=False):

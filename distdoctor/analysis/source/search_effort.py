@@ -57,20 +57,43 @@ class SourceReading:
         self._kept: list[Spot] = []
 
     def value(self, spot: Spot) -> Value:
-        """What an expression is on the rank."""
+        """What an expression is on the rank.
+
+        Args:
+            spot: The expression, and the function it stands in.
+
+        Returns:
+            The value, unknown where the source does not tell it.
+        """
         self._kept.append(spot)
         return self._reader.value(
             spot.node, spot.scene.function, self._values(spot.scene)
         )
 
     def truth(self, use: Use, scene: Scene) -> bool | None:
-        """Whether the rank comes to an assignment."""
+        """Whether the rank comes to an assignment.
+
+        Args:
+            use: The assignment.
+            scene: The function, as one call entered it.
+
+        Returns:
+            None if the source does not tell.
+        """
         given = self._values(scene) if use.function is scene.function else {}
         every = conditions(use.function, use.line)
         return self._reader.all_hold(every, given).truth
 
     def reached(self, uses: list[Use], scene: Scene) -> list[Use]:
-        """Of assignments, those that may have been the last one."""
+        """Of assignments, those that may have been the last one.
+
+        Args:
+            uses: Assignments of one name.
+            scene: The function, as one call entered it.
+
+        Returns:
+            Those that may be, in the order of their lines.
+        """
         left: list[Use] = []
         for use in sorted(uses, key=lambda use: use.line):
             truth = self.truth(use, scene)

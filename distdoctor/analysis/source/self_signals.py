@@ -18,6 +18,9 @@ def sent_to_itself(program: Program, number: int) -> list[Place]:
     Args:
         program: The user's files.
         number: The signal's.
+
+    Returns:
+        The lines, maybe none.
     """
     return [
         Place(function.file, call.lineno, function.name)

@@ -42,7 +42,15 @@ class Lookups:
         self._end = end
 
     def before(self, base: Spot, key: ast.expr) -> Spot | None:
-        """Where an entry was before; None: nobody knows, or there is none."""
+        """Where an entry was before; None: nobody knows, or there is none.
+
+        Args:
+            base: The dictionary, list or tuple.
+            key: The key or index.
+
+        Returns:
+            The spot, or None.
+        """
         found = self.entry(base, key)
         return None if isinstance(found, Missing) else found
 
@@ -52,6 +60,9 @@ class Lookups:
         Args:
             base: The table.
             key: Stands in the same function.
+
+        Returns:
+            The spot, `Missing` if there surely is no such entry, or None.
         """
         return self._entry(base, self._key(key, base.scene))
 

@@ -101,6 +101,9 @@ class Walk:
     def block(self, statements: Sequence[ast.stmt]) -> None:
         """Go through statements one by one.
 
+        Args:
+            statements: The statements of one block, in order.
+
         Raises:
             Found: One of them reads the tensor.
             Lost: It can be followed no further.
@@ -110,7 +113,11 @@ class Walk:
             self.statement(statement)
 
     def statement(self, node: ast.stmt) -> None:
-        """Go through one statement; raises as `block` does."""
+        """Go through one statement; raises as `block` does.
+
+        Args:
+            node: The statement.
+        """
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 self.usage.forget(node.name)
@@ -335,7 +342,14 @@ def _is_periodic(test: ast.expr) -> bool:
 
 
 def is_elsewhere(function: Function) -> bool:
-    """Whether a call of a function does not run its lines there and then."""
+    """Whether a call of a function does not run its lines there and then.
+
+    Args:
+        function: A function of the program.
+
+    Returns:
+        Whether it is asynchronous or a generator.
+    """
     return isinstance(function.node, ast.AsyncFunctionDef) or any(
         isinstance(part, ast.Yield | ast.YieldFrom)
         for statement in function.node.body

@@ -40,7 +40,14 @@ Into = Callable[[ast.Call, Sequence[Held], Mapping[str, Held]], Held]
 
 
 def path_of(node: ast.expr) -> str:
-    """A name or its attributes, as in `self.pool.room`; "" if it is none."""
+    """A name or its attributes, as in `self.pool.room`; "" if it is none.
+
+    Args:
+        node: The expression.
+
+    Returns:
+        The names, joined by dots.
+    """
     match node:
         case ast.Name(id=name):
             return name
@@ -82,6 +89,9 @@ class Usage:
         Args:
             node: The expression.
             sure: Whether it is surely computed; else its readings count for nothing.
+
+        Returns:
+            What it holds of tensors on their way; None: nothing.
         """
         if node is None:
             return None
@@ -92,7 +102,11 @@ class Usage:
 
     @contextmanager
     def unsure(self) -> Iterator[None]:
-        """What is read within is not surely read, or not surely early."""
+        """What is read within is not surely read, or not surely early.
+
+        Yields:
+            Nothing; the caller reads expressions meanwhile.
+        """
         self._unsure += 1
         try:
             yield
@@ -100,7 +114,14 @@ class Usage:
             self._unsure -= 1
 
     def items_of(self, node: ast.expr) -> Held:
-        """What a loop over an expression gives, one by one."""
+        """What a loop over an expression gives, one by one.
+
+        Args:
+            node: What the loop goes through.
+
+        Returns:
+            What one item holds of tensors on their way.
+        """
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             match node.func.id:
                 case "zip":
@@ -113,7 +134,12 @@ class Usage:
         return TENSOR if held else None
 
     def store(self, target: ast.expr, held: Held) -> None:
-        """Give a value to what stands to the left of an assignment."""
+        """Give a value to what stands to the left of an assignment.
+
+        Args:
+            target: A name, an attribute, or several of them.
+            held: What the value holds of tensors on their way.
+        """
         if isinstance(target, ast.Tuple | ast.List):
             several = held if isinstance(held, tuple) else ()
             fits = len(several) == len(target.elts)
@@ -129,14 +155,22 @@ class Usage:
                 self.held[path] = held
 
     def forget(self, path: str) -> None:
-        """A name is something else from here on."""
+        """A name is something else from here on.
+
+        Args:
+            path: The name, or its attributes, as of `path_of`.
+        """
         whole = path.removesuffix(".data")
         for known in list(self.held):
             if known in {path, whole} or known.startswith(f"{path}."):
                 del self.held[known]
 
     def note(self, node: ast.expr) -> None:
-        """An expression reads the values."""
+        """An expression reads the values.
+
+        Args:
+            node: The expression; only the first that surely reads is kept.
+        """
         if self.read is None and not self._unsure:
             self.read = node
 
@@ -310,7 +344,14 @@ def _several(parts: tuple[Held, ...]) -> Held:
 
 
 def parts_of(node: ast.AST) -> Iterator[ast.AST]:
-    """A node and all in it that is computed with it: no functions defined inside."""
+    """A node and all in it that is computed with it: no functions defined inside.
+
+    Args:
+        node: The node.
+
+    Yields:
+        The nodes, from outside to inside.
+    """
     yield node
     for child in ast.iter_child_nodes(node):
         if not isinstance(

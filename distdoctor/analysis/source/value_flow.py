@@ -43,7 +43,14 @@ class ValueWay:
     end: Spot
 
     def last(self, most: int) -> list[Place]:
-        """The last lines, the one that it comes from first, without that of its use."""
+        """The last lines, the one that it comes from first, without that of its use.
+
+        Args:
+            most: How many lines at most.
+
+        Returns:
+            The lines, each once.
+        """
         used = self.places[0]
         others = [
             place
@@ -57,6 +64,10 @@ class ValueWay:
 
         These are its other `return` statements, and its decorators: what was asked for
         before may be kept.
+
+        Returns:
+            The lines, ascending; empty for a function with less than two `return`
+            statements.
         """
         function = self.end.scene.function
         decorators = getattr(function.node, "decorator_list", [])
@@ -109,6 +120,9 @@ class ValueFlow:
                 group of parameters, may have it as well.
             position: Its position; -1: it has none.
             callee: Simple name of what is called; "": any call with such a keyword.
+
+        Returns:
+            The way with its lines, or None.
         """
         function = self._program.at(place.file, place.line)
         if function is None:
@@ -126,7 +140,14 @@ class ValueFlow:
         return self.of(Spot(found[0], scene))
 
     def of(self, spot: Spot) -> ValueWay | None:
-        """The way of a value from where it is used; None if it forks."""
+        """The way of a value from where it is used; None if it forks.
+
+        Args:
+            spot: The expression, and the function it stands in.
+
+        Returns:
+            The way with its lines, or None.
+        """
         self._effort.work = 0
         way = self._way(spot)
         if self._effort.is_spent or self._is_fork(way.end.node):
@@ -134,12 +155,26 @@ class ValueFlow:
         return way
 
     def end(self, spot: Spot) -> Spot:
-        """Where the way of a value ends, or forks."""
+        """Where the way of a value ends, or forks.
+
+        Args:
+            spot: The expression, and the function it stands in.
+
+        Returns:
+            The last spot that is known for certain.
+        """
         self._effort.work = 0
         return self._end(spot)
 
     def value(self, spot: Spot) -> Value:
-        """What an expression is on the rank."""
+        """What an expression is on the rank.
+
+        Args:
+            spot: The expression, and the function it stands in.
+
+        Returns:
+            The value, unknown where the source does not tell it.
+        """
         return self._reading.value(spot)
 
     def _is_fork(self, node: ast.expr) -> bool:

@@ -62,7 +62,14 @@ class ValueSearch:
     def add_argument(
         self, call: ast.Call, function: Function, name: str, position: int
     ) -> None:
-        """Take the argument of a call to the values that are gone through."""
+        """Take the argument of a call to the values that are gone through.
+
+        Args:
+            call: The call.
+            function: The function it stands in.
+            name: The parameter's name.
+            position: The parameter's position, from 0; negative: it has none.
+        """
         given = [one.value for one in call.keywords if one.arg == name]
         if 0 <= position < len(call.args):
             given.append(call.args[position])
@@ -72,7 +79,12 @@ class ValueSearch:
             self.add(value, function, value.lineno)
 
     def places(self) -> list[Place]:
-        """What was found, nearest to the call first."""
+        """What was found, nearest to the call first.
+
+        Returns:
+            The lines, each once; the search ends where enough was found or gone
+            through.
+        """
         found: dict[Place, None] = {}
         for _ in range(_MOST_VALUES):
             if not self._open or len(found) >= _MOST_PLACES:
@@ -86,11 +98,21 @@ class ValueSearch:
         return list(found)
 
     def gone(self) -> list[Place]:
-        """What was gone through and not sought, nearest to the call first."""
+        """What was gone through and not sought, nearest to the call first.
+
+        Returns:
+            The lines, each once, as of the last search.
+        """
         return list(self._gone)
 
     def add(self, value: ast.expr, function: Function, line: int) -> None:
-        """Take a value to those that are gone through."""
+        """Take a value to those that are gone through.
+
+        Args:
+            value: The expression; one that is known already is left out.
+            function: The function it stands in.
+            line: Its line, from 1.
+        """
         if id(value) not in self._known:
             self._known.add(id(value))
             self._open.append((value, function, line))
@@ -265,7 +287,15 @@ def _is_option(call: ast.Call, name: str) -> bool:
 
 
 def is_rank(value: ast.expr) -> bool:
-    """Whether an expression is the rank, and nothing is computed with it."""
+    """Whether an expression is the rank, and nothing is computed with it.
+
+    Args:
+        value: The expression.
+
+    Returns:
+        Whether it is a call such as `dist.get_rank()`, or an `int` of the variable that
+        holds it.
+    """
     match value:
         case ast.Call(func=ast.Name(id="int"), args=[inner]):
             return is_rank(inner) or any(

@@ -55,13 +55,29 @@ End = Callable[[Spot], Spot]
 
 
 def spot_of(use: Use, scene: Scene) -> Spot:
-    """A value that is stored, if it is in the scene's function as that was entered."""
+    """A value that is stored, if it is in the scene's function as that was entered.
+
+    Args:
+        use: The value, and the function it is stored in.
+        scene: The function, as one call entered it.
+
+    Returns:
+        The spot; in another function nothing is known of the parameters.
+    """
     same = use.function is scene.function
     return Spot(use.node, scene if same else Scene(use.function))
 
 
 def the_only(spots: Sequence[Spot], end: End) -> Spot | None:
-    """One of several, if all come from one place."""
+    """One of several, if all come from one place.
+
+    Args:
+        spots: Where the value may come from.
+        end: Goes from a spot to where its value comes from.
+
+    Returns:
+        One spot, or None if there are none, too many, or several ends.
+    """
     if len(spots) < 2:
         return spots[0] if spots else None
     if len(spots) > _MOST_CALLS:
@@ -80,6 +96,9 @@ def given_by(
         scene: Where it stands.
         function: What is called.
         receiver: The object whose method that is.
+
+    Returns:
+        Spots by the names of parameters, or None.
     """
     if any(isinstance(part, ast.Starred) for part in call.args):
         return None
@@ -107,11 +126,28 @@ def given_by(
 
 
 def item_of(base: ast.expr, name: str) -> ast.expr:
-    """`base[name]`, on the line of the base."""
+    """`base[name]`, on the line of the base.
+
+    Args:
+        base: The dictionary or table.
+        name: The key.
+
+    Returns:
+        A new expression.
+    """
     item = ast.Subscript(base, ast.copy_location(ast.Constant(name), base), ast.Load())
     return ast.copy_location(item, base)
 
 
 def attribute_of(base: ast.expr, name: str, line: ast.expr) -> ast.expr:
-    """`base.name`, on the line of another expression."""
+    """`base.name`, on the line of another expression.
+
+    Args:
+        base: The object.
+        name: The attribute's name.
+        line: The expression whose line is taken.
+
+    Returns:
+        A new expression.
+    """
     return ast.copy_location(ast.Attribute(base, name, ast.Load()), line)

@@ -100,6 +100,9 @@ def multipliers(program: Program, place: Place, rank: int, size: int) -> list[Pl
         place: The line.
         rank: As which rank the source is read.
         size: Number of ranks.
+
+    Returns:
+        A few lines, each once.
     """
     function = program.at(place.file, place.line)
     if function is None:
@@ -118,7 +121,14 @@ def multipliers(program: Program, place: Place, rank: int, size: int) -> list[Pl
 
 
 def divided_by(function: Function) -> Iterator[ast.expr]:
-    """What a function divides by: with `/`, `/=`, and methods of tensors."""
+    """What a function divides by: with `/`, `/=`, and methods of tensors.
+
+    Args:
+        function: A function of the program.
+
+    Yields:
+        The divisors.
+    """
     for node in own_nodes(function.node):
         match node:
             case (

@@ -20,12 +20,26 @@ class Awaited(Observation):
 
 
 def step_text(place: Place) -> str:
-    """A line of a way."""
+    """A line of a way.
+
+    Args:
+        place: The line.
+
+    Returns:
+        `file:line:function`.
+    """
     return f"{place.file}:{place.line}:{place.function}"
 
 
 def step_of(text: str) -> Place | None:
-    """The line that a text of a way tells; None if it tells none."""
+    """The line that a text of a way tells; None if it tells none.
+
+    Args:
+        text: As `step_text` writes it; a file's name may hold colons.
+
+    Returns:
+        The line, or None.
+    """
     before, _, function = text.rpartition(":")
     file, _, line = before.rpartition(":")
     if not (line.isascii() and line.isdigit()):

@@ -31,6 +31,15 @@ _LONG = 3  # numbers that are worth writing as a run
 def read(name: str, options: str, rank: int, place: Place | None) -> Observation:
     """The observation that a word tells.
 
+    Args:
+        name: The word's name, a key of `KINDS`.
+        options: What stands between its brackets; may be empty.
+        rank: The rank whose line the word stands in.
+        place: The line of source behind the word, if there is one.
+
+    Returns:
+        The observation; fields that are not written have their default.
+
     Raises:
         KeyError: It has no such field.
         ValueError: A field's value is not of its type.
@@ -48,7 +57,14 @@ def read(name: str, options: str, rank: int, place: Place | None) -> Observation
 
 
 def write(observation: Observation) -> str:
-    """The word for an observation."""
+    """The word for an observation.
+
+    Args:
+        observation: Any kind that `KINDS` has.
+
+    Returns:
+        The word as `read` reads it, without the place.
+    """
     options = []
     for field in _told(type(observation)):
         value = getattr(observation, field.name)
@@ -66,6 +82,12 @@ def _told(kind: type[Observation]) -> list[Field[Any]]:
 
 def runs(text: str) -> tuple[int, ...]:
     """Numbers from the form that `as_runs` gives them.
+
+    Args:
+        text: Such as `0-3+7`; empty: no numbers.
+
+    Returns:
+        The numbers in their order.
 
     Raises:
         ValueError: They do not have it.
@@ -110,6 +132,12 @@ def as_runs(numbers: tuple[int, ...]) -> str:
 
     >>> as_runs((0, 1, 2, 3, 7, 7, 8))
     '0-3+7+7+8'
+
+    Args:
+        numbers: In any order; the order is kept.
+
+    Returns:
+        Numbers and runs joined by "+"; empty if there are none.
     """
     found: list[list[int]] = []
     for number in numbers:

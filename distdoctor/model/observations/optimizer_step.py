@@ -123,6 +123,13 @@ def packed(words: Sequence[str]) -> tuple[str, ...]:
 
     >>> packed(["clear", "backward", "clear", "backward", "step"])
     ('2:clear.backward', 'step')
+
+    Args:
+        words: What happened to gradients, in order; none holds a digit before a colon.
+
+    Returns:
+        The words, with a pattern that repeats as `times:pattern`, its words joined by
+        dots.
     """
     told: list[str] = []
     at = 0
@@ -148,7 +155,14 @@ def _times(words: Sequence[str], at: int, size: int) -> int:
 
 
 def unpacked(words: Iterable[str]) -> Iterator[str]:
-    """The words that `packed` was given."""
+    """The words that `packed` was given.
+
+    Args:
+        words: What `packed` returned.
+
+    Yields:
+        The words, each as often as it happened, in order.
+    """
     for word in words:
         times, colon, pattern = word.partition(":")
         if colon and times.isdigit():

@@ -41,8 +41,9 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Observation, st
     monkeypatch.setattr(
         RECORDER, "observe", lambda event, site="": heard.append((event, site))
     )
+    # Another test of this process may have used torch.compile.
+    monkeypatch.setattr(weight_averages, "_is_compiling", lambda: False)
     yield heard
-    weight_averages.reset()
 
 
 def trained(mean: nn.Module, model: nn.Module, folder: Path, *, is_kept: bool) -> None:
