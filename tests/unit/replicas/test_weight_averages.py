@@ -2,7 +2,6 @@
 
 import copy
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ def between(mean, model, is_kept):
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Observation, str]]]:
+def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Observation, str]]:
     """What is observed, and where."""
     heard: list[tuple[Observation, str]] = []
     monkeypatch.setattr(RECORDER, "writer", object())
@@ -43,7 +42,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Observation, st
     )
     # Another test of this process may have used torch.compile.
     monkeypatch.setattr(weight_averages, "_is_compiling", lambda: False)
-    yield heard
+    return heard
 
 
 def trained(mean: nn.Module, model: nn.Module, folder: Path, *, is_kept: bool) -> None:
