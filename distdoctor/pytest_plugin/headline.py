@@ -13,8 +13,8 @@ from _pytest._code.code import (
     ReprTraceback,
 )
 
-from distdoctor.launch.watchdog import Stop
 from distdoctor.model.run import named
+from distdoctor.model.stop_reasons import Stop
 from distdoctor.pytest_plugin.outcome import Outcome
 from distdoctor.report.schema import FindingData
 

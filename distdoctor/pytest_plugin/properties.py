@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.errors import UnsatisfiedAssumption
 
-from distdoctor.launch.watchdog import Stop
+from distdoctor.model.stop_reasons import Stop
 from distdoctor.pytest_plugin.forking import RanksNotStarted
 from distdoctor.pytest_plugin.outcome import Outcome
 from distdoctor.pytest_plugin.ranked_test import RankedTest

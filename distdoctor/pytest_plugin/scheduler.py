@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from distdoctor.errors import SlotsTaken
-from distdoctor.launch.watchdog import Stop
+from distdoctor.model.stop_reasons import Stop
 from distdoctor.pytest_plugin.forking import RanksNotStarted, Zygote
 from distdoctor.pytest_plugin.merging import merge
 from distdoctor.pytest_plugin.outcome import Outcome
