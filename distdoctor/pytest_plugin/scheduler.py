@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 import shutil
 import sys
@@ -31,6 +30,7 @@ from distdoctor.pytest_plugin.rank_orders import (
 from distdoctor.pytest_plugin.ranked_test import RankedTest
 from distdoctor.pytest_plugin.session_report import give
 from distdoctor.pytest_plugin.slots import Gpus, slots_of
+from distdoctor.pytest_plugin.wire import NotPicklable, pickled
 
 _RECORDS = "distdoctor-records"
 _SCRATCH = "distdoctor-tmp"
@@ -344,7 +344,7 @@ def _safe(name: str) -> str:
 def _fits(value: Any) -> bool:
     """Whether an option's value can be sent to another process."""
     try:
-        pickle.dumps(value)
-    except Exception:  # noqa: BLE001 - whatever its own code raises
+        pickled(value)
+    except NotPicklable:
         return False
     return True
