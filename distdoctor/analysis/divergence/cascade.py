@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from distdoctor.analysis.causes import Cause, Divergence, finding
+from distdoctor.analysis.causes import Cause, Divergence, Sentence, finding
 from distdoctor.analysis.collectives.early_use import decided_early, early
 from distdoctor.analysis.collectives.unequal_arguments import singled_out, with_makers
 from distdoctor.analysis.deadlock.circular_waits import busy, circle
@@ -81,18 +81,24 @@ def divergences(run: Run) -> list[Divergence]:
 
 
 def findings(
-    run: Run, *reasons: Cause, severity: Severity | None = None
+    run: Run,
+    reason: Cause,
+    sentence: Sentence | None = None,
+    *,
+    severity: Severity | None = None,
 ) -> Iterator[Finding]:
-    """The divergences with one of these explanations, as findings.
+    """The divergences with one explanation, as findings.
 
     Args:
         run: The run.
-        reasons: The explanations.
+        reason: The explanation.
+        sentence: How the check words the facts of these divergences; None: they have
+            none, for their words are shared with other checks.
         severity: Of these findings, where it is not the check's.
     """
     for divergence in divergences(run):
-        if divergence.why in reasons:
-            yield replace(finding(divergence), severity=severity)
+        if divergence.why is reason:
+            yield replace(finding(divergence, sentence), severity=severity)
 
 
 def _and_messages(run: Run, found: list[Divergence]) -> list[Divergence]:

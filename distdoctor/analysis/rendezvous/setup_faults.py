@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from distdoctor.analysis.causes import Cause, Divergence, capital, s, waits
+from distdoctor.analysis.causes import Cause, Divergence
 from distdoctor.analysis.deadlock.stalled import STOOD_S
 from distdoctor.analysis.deadlock.wait_for_graph import is_set, standstill
 from distdoctor.analysis.divergence.parting_branches import parting
-from distdoctor.analysis.divergence.rank_guards import GUARD, lines
+from distdoctor.analysis.divergence.rank_guards import GUARD, RankGuard, lines
 from distdoctor.analysis.rendezvous.store_keys import lines_of_setting, setter_of
 from distdoctor.model.events import BLOCKED, SETUP, Call, Failure, State
 from distdoctor.model.findings import Certainty
@@ -30,6 +30,76 @@ _TIME_IS_UP = re.compile(r"time(d )?[ -]?out", re.IGNORECASE)
 """In what stores and rendezvous raise (torch 2.8 to 2.13: TCPStore.cpp, socket.cpp)."""
 
 
+@dataclass(frozen=True, slots=True)
+class GroupNotMade:
+    """Ranks that wait in `new_group`, and others that do not create that group.
+
+    Attributes:
+        makers: Who waits.
+        members: Of the group, in words.
+        absent: Who does not create it.
+        instead: Operation in which those wait meanwhile; empty: it is not known.
+    """
+
+    makers: tuple[int, ...]
+    members: str
+    absent: tuple[int, ...]
+    instead: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UnlikeGroups:
+    """Ranks that create different groups in one step.
+
+    Attributes:
+        made: Who creates which: ranks, and the members in words.
+    """
+
+    made: tuple[tuple[tuple[int, ...], str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JoiningFault:
+    """Ranks that wait in `init_process_group`, and why they do not find each other.
+
+    Attributes:
+        here: Who waits.
+        size: Of the world for which they wait.
+        missing: Ranks of it that never came there.
+        elsewhere: Those of them that were seen to do something else.
+        sizes: The world sizes that ranks announce, in words, if they differ.
+        addresses: Where ranks look for each other, in words, if that differs.
+        address: Where, if it is the same; empty: not known.
+    """
+
+    here: tuple[int, ...]
+    size: int
+    missing: tuple[int, ...] = ()
+    elsewhere: tuple[int, ...] = ()
+    sizes: str = ""
+    addresses: str = ""
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MissingKey:
+    """Ranks that wait for keys of the store that nobody has set.
+
+    Attributes:
+        here: Who waits.
+        keys: For which.
+        others: Calls in which others wait meanwhile.
+        known: Keys that ranks have set, the first few.
+        setter: The rank that set all keys of the kind before; None: not one alone.
+    """
+
+    here: tuple[int, ...]
+    keys: tuple[str, ...]
+    others: tuple[Call, ...]
+    known: tuple[str, ...]
+    setter: int | None
+
+
 def of_setting_up(run: Run, divergence: Divergence) -> Divergence:
     """A divergence of the calls that set up, in their own terms.
 
@@ -44,14 +114,17 @@ def of_setting_up(run: Run, divergence: Divergence) -> Divergence:
         if call.op == "new_group" and call.ordinal == divergence.ordinal
     }
     if not makers:
-        return replace(divergence, why=Cause.JOINING)
+        if isinstance(divergence.facts, RankGuard | None):
+            return replace(divergence, why=Cause.JOINING)
+        return divergence  # of which one check alone has the words
     absent = {*divergence.culprits, *divergence.victims} - set(makers)
     tie = len(absent) == len(makers)
     told = replace(
         divergence,
         why=Cause.GROUPS,
         culprits=() if tie else divergence.culprits,
-        story=_groups_told(makers, absent),
+        story="",
+        facts=_unlike(makers, absent),
     )
     return _kept_out(run, told, makers, absent)
 
@@ -95,24 +168,16 @@ def _are_all_members(call: Call, ranks: Iterable[int]) -> bool:
     return bool(call.names) and set(call.names) <= set(map(str, ranks))
 
 
-def _groups_told(makers: dict[int, Call], absent: set[int]) -> str:
+def _unlike(makers: dict[int, Call], absent: set[int]) -> GroupNotMade | UnlikeGroups:
     lists: dict[tuple[str, ...], list[int]] = {}
     for rank, call in makers.items():
         lists.setdefault(call.names, []).append(rank)
     if len(lists) == 1:
         (names,) = lists
-        return (
-            f"{capital(named(makers))} {waits(makers)} in new_group for the group of "
-            f"{_members(names)}, which {named(absent)} never create{s(absent)}: every "
-            "rank of the job must, member or not."
-        )
-    told = "; ".join(
-        f"{named(ranks)} create{s(ranks)} the group of {_members(names)}"
-        for names, ranks in sorted(lists.items(), key=lambda item: -len(item[1]))
-    )
-    return (
-        f"The ranks create different groups in the same step: {told}. Every rank of "
-        "the job must create every group, member or not, in one order."
+        return GroupNotMade(tuple(makers), _members(names), tuple(absent))
+    by_number = sorted(lists.items(), key=lambda item: -len(item[1]))
+    return UnlikeGroups(
+        tuple((tuple(ranks), _members(names)) for names, ranks in by_number)
     )
 
 
@@ -146,10 +211,9 @@ def groups_left_out(run: Run) -> Iterator[Divergence]:
         calls=makers | away,
         culprits=() if tie else tuple(sorted(few)),
         victims=tuple(sorted({*few, *many} if tie else many)),
-        story=f"{capital(named(makers))} {waits(makers)} in new_group for the group of "
-        f"{_members(a_maker.names)}, which {named(away)} do{'es' * (len(away) == 1)} "
-        f"not create: {'it waits' if len(away) == 1 else 'they wait'} in {an_other.op}"
-        ". Every rank of the job must create every group, member or not.",
+        facts=GroupNotMade(
+            tuple(makers), _members(a_maker.names), tuple(away), an_other.op
+        ),
     )
     yield _kept_out(run, told, makers, away)
 
@@ -176,35 +240,20 @@ def joining(run: Run) -> Iterator[Divergence]:
     size = max(sizes.values())
     missing = [rank for rank in range(size) if rank not in here]
     culprits: tuple[int, ...] = ()
+    fault = JoiningFault(tuple(here), size)
     if len(set(sizes.values())) > 1:
         culprits = _minority(sizes)
-        story = "The ranks announce different world sizes: " + _told(sizes)
+        fault = replace(fault, sizes=_told(sizes))
     elif missing:
-        came = [rank for rank in missing if run.has_seen((rank,))]
-        culprits = tuple(came)
-        story = (
-            f"{capital(named(here))} {waits(here)} in init_process_group for a world "
-            f"of {size}, and {named(missing)} never joined: "
-            + (
-                f"{'they do' if len(came) > 1 else 'it does'} something else"
-                if came
-                else f"only {len(here)} of {size} processes were started, or the "
-                "others look for the job at another address"
-            )
-        )
+        culprits = tuple(rank for rank in missing if run.has_seen((rank,)))
+        fault = replace(fault, missing=tuple(missing), elsewhere=culprits)
     elif len(set(addresses.values())) > 1:
         culprits = _minority(addresses)
-        story = "The ranks look for each other at different addresses: " + _told(
-            addresses
-        )
+        fault = replace(fault, addresses=_told(addresses))
     elif run.quiet is not None and run.quiet.seconds < STOOD_S:
         return  # the last of them came just now
     else:
-        address = next(iter(addresses.values()), "an address that is not known")
-        story = (
-            f"{capital(named(here))} {waits(here)} in init_process_group at {address}, "
-            "and do not find each other"
-        )
+        fault = replace(fault, address=next(iter(addresses.values()), ""))
     yield Divergence(
         why=Cause.JOINING,
         group=None,
@@ -213,7 +262,7 @@ def joining(run: Run) -> Iterator[Divergence]:
         culprits=culprits,
         victims=tuple(rank for rank in here if rank not in culprits),
         certainty=Certainty.LIKELY,
-        story=story + ".",
+        facts=fault,
     )
 
 
@@ -271,22 +320,13 @@ def missing_key(run: Run) -> Iterator[Divergence]:
     here = {int(calls["rank"][row]): run.call(row) for row in rows}
     keys = sorted({name for call in here.values() for name in call.names})
     known = _keys_set(run)
-    said = ", ".join(map(repr, known[:_MOST_KEYS_TOLD])) or "none"
     others = {
         rank: run.call(threads[0].row)
         for rank, threads in standstill(run).waits.items()
         if rank not in here
     }
-    meanwhile = "".join(
-        f", while {named([rank])} waits in {call.op}" for rank, call in others.items()
-    )
     setter, sets = setter_of(run, rows)
     culprits = () if setter is None else (setter,)
-    told = (
-        ""
-        if setter is None
-        else f" {capital(named(culprits))} set all keys of this kind before."
-    )
     yield Divergence(
         why=Cause.KEY,
         group=None,
@@ -296,9 +336,13 @@ def missing_key(run: Run) -> Iterator[Divergence]:
         victims=tuple(sorted({**here, **others}.keys() - {*culprits})),
         certainty=Certainty.LIKELY,
         elsewhere=lines_of_setting(run, sets),
-        story=f"{capital(named(here))} {waits(here)} for the key "
-        f"{', '.join(map(repr, keys))} of the store, which no rank has set{meanwhile}; "
-        f"keys that ranks have set: {said}.{told}",
+        facts=MissingKey(
+            tuple(here),
+            tuple(keys),
+            tuple(others.values()),
+            tuple(known[:_MOST_KEYS_TOLD]),
+            setter,
+        ),
     )
 
 
