@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
+from distdoctor.analysis.divergence.cascade import CASCADE
+from distdoctor.analysis.divergence.cascade_steps import CascadeStep, PerGroup
 from distdoctor.catalogue import manuals
 
 ROOT = Path(__file__).parent.parent.parent
@@ -56,3 +58,20 @@ def test_the_options_of_check_script_are_those_that_are_told() -> None:
     )
     assert told
     assert re.findall(r"`(\w+)`", told[1]) == [one.arg for one in call.args.kwonlyargs]
+
+
+def explained(rows: Iterable[CascadeStep]) -> Iterator[str]:
+    """What the rows of a cascade explain, with those that others hold."""
+    for row in rows:
+        if isinstance(row, PerGroup):
+            for one in row.rows:
+                yield one.explains
+                yield from explained(one.then)
+        else:
+            yield row.explains
+
+
+def test_the_cascade_is_told_row_by_row() -> None:
+    text = (ROOT / "docs" / "divergence.md").read_text()
+    told = re.findall(r"^ +- ([^;:\n]+)", text, re.MULTILINE)
+    assert told == [*explained(CASCADE)]

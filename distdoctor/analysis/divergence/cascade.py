@@ -134,6 +134,7 @@ CASCADE: tuple[CascadeStep, ...] = (
     # 2. The ranks are out of step: of each group, the first call that not all members
     # made alike. The first row that fits is the explanation of that group.
     PerGroup(
+        "the first call of a group that not all members made alike",
         (
             # Of threads that nothing orders the order of the calls tells nothing, and
             # all rows below read that order.
@@ -178,7 +179,7 @@ CASCADE: tuple[CascadeStep, ...] = (
             # No call failed to meet: calls that look alike may still be the wrong ones.
             InGroup("two lines in opposite order", by_unseen_swaps),
             InGroup("a loop over names in different orders", by_loop_orders),
-        )
+        ),
     ),
     # Calls that set up (groups, joining) are told in their own terms before faults are
     # compared: the same fault would look different on each group.

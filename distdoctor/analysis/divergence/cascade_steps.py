@@ -20,6 +20,11 @@ from distdoctor.model.run import Run
 class CascadeStep(Protocol):
     """One row of the cascade, or several that belong together."""
 
+    @property
+    def explains(self) -> str:
+        """What it explains, in words."""
+        ...
+
     def applied(self, run: Run, found: list[Divergence]) -> list[Divergence]:
         """The divergences after this row, given those before it."""
         ...
@@ -147,9 +152,11 @@ class PerGroup:
     """Asks rows of each process group, one after the other, until one fits.
 
     Attributes:
+        explains: What they explain together.
         rows: In the order in which they are asked.
     """
 
+    explains: str
     rows: Sequence[InGroup]
 
     def applied(self, run: Run, found: list[Divergence]) -> list[Divergence]:
