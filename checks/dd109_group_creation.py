@@ -64,7 +64,7 @@ from collections.abc import Iterator
 from distdoctor.analysis.causes import Cause, capital, s, waits
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.rendezvous.setup_faults import GroupNotMade, UnlikeGroups
+from distdoctor.analysis.rendezvous.group_creation import GroupNotMade, UnlikeGroups
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run, named

@@ -63,12 +63,8 @@ from distdoctor.analysis.p2p.p2p_mismatch import p2p_mismatches
 from distdoctor.analysis.p2p.single_rank_messages import by_one_rank
 from distdoctor.analysis.p2p.unanswered_messages import left_over, unanswered
 from distdoctor.analysis.processes.forked_calls import in_children
-from distdoctor.analysis.rendezvous.setup_faults import (
-    groups_left_out,
-    joining,
-    missing_key,
-    of_setting_up,
-)
+from distdoctor.analysis.rendezvous.group_creation import groups_left_out, of_setting_up
+from distdoctor.analysis.rendezvous.setup_faults import joining, missing_key
 from distdoctor.analysis.replicas.unused_parameters import unused_parameters
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run
