@@ -27,7 +27,8 @@ from figures import print_table
 from generated import Mesh, Step, Tail, died, generate
 
 from distdoctor.catalogue import every_check
-from distdoctor.examination import conclude, examine
+from distdoctor.examination.concluding import conclude
+from distdoctor.examination.examining import examine
 from distdoctor.journal.folder import Manifest
 from distdoctor.model.events import WORLD
 from distdoctor.model.run import Run

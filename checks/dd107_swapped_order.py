@@ -79,12 +79,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.causes import Cause, capital, s
+from distdoctor.analysis.collectives.collective_mismatch import SwappedCalls
 from distdoctor.analysis.divergence.cascade import findings
+from distdoctor.analysis.divergence.loop_orders import LoopOrders
+from distdoctor.analysis.divergence.swapped_calls import CrossedCalls, UnseenSwap
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
-from distdoctor.model.run import Run
+from distdoctor.model.run import Run, named
 
 CODE = "DD107"
 SEVERITY = Severity.ERROR
@@ -93,5 +96,48 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """The meetings at which ranks make the same calls in another order."""
-    yield from findings(run, Cause.ORDER)
+    yield from findings(run, Cause.ORDER, _sentence)
     require_whole(run)
+
+
+def _sentence(told: SwappedCalls | CrossedCalls | UnseenSwap | LoopOrders) -> str:
+    if isinstance(told, LoopOrders):
+        return (
+            f"{capital(named(told.ranks))} go through the same names at {told.loop}, "
+            f"in different orders ({_orders(told)}), and make a call for each "
+            f"({told.where} is the first for different names): what belongs to "
+            "different names was combined without an error."
+        )
+    they_make = f"{capital(named(told.few))} make{s(told.few)}"
+    if isinstance(told, UnseenSwap):
+        what = "from the same two lines as" if told.by_lines else "of the same text as"
+        first, second = told.ordinals
+        return (
+            f"{they_make} calls {first} and {second} on {told.group} {what} "
+            f"{named(told.many)}, in the opposite order; they are of one size, so "
+            "tensors that do not belong together were combined without an error."
+        )
+    (call, mine), (other, theirs) = told.calls
+    if isinstance(told, CrossedCalls):
+        return (
+            f"{they_make} two calls in another order than {named(told.many)}: at "
+            f"{told.where} it is {call} ({call.place}) on {named(mine)} and {other} "
+            f"({other.place}) on {named(theirs)}, and the source has each of them "
+            "follow there on the other's."
+        )
+    return (
+        f"{they_make} the calls on {told.group} in another order than "
+        f"{named(told.many)}: call {told.ordinal} is {call} on {named(mine)} and "
+        f"{other} on {named(theirs)}."
+    )
+
+
+_MOST_TOLD = 4  # names of an order
+
+
+def _orders(told: LoopOrders) -> str:
+    return "; ".join(
+        f"{named(ranks)}: {', '.join('/'.join(names) for names in order[:_MOST_TOLD])}"
+        + ", …" * (len(order) > _MOST_TOLD)
+        for ranks, order in told.orders
+    )

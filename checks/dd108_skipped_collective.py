@@ -74,12 +74,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.causes import Cause, capital, s, waits
 from distdoctor.analysis.divergence.cascade import findings
+from distdoctor.analysis.divergence.excluded_ranks import KeptFromMessage
+from distdoctor.analysis.divergence.rank_guards import RankGuard
+from distdoctor.analysis.divergence.source_forks import DataFork
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
-from distdoctor.model.run import Run
+from distdoctor.model.run import Run, named
 
 CODE = "DD108"
 SEVERITY = Severity.ERROR
@@ -88,5 +91,32 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Calls that only some ranks made."""
-    yield from findings(run, Cause.SKIPPED)
+    yield from findings(run, Cause.SKIPPED, _sentence)
     require_whole(run)
+
+
+def _sentence(told: RankGuard | DataFork | KeptFromMessage) -> str:
+    """The words where the source has a branch; those for calls alone are shared."""
+    at = f"`{told.condition}` at {told.place}"
+    match told:
+        case RankGuard():
+            return str(told)
+        case DataFork(behind, others, left=True):
+            return (
+                f"{capital(named(others))} skipped {told.op} ({told.where}) and went "
+                f"on to {told.other_op}, most likely by {at}; {named(behind)} "
+                f"{waits(behind)} in it."
+            )
+        case DataFork(behind, others):
+            return (
+                f"{capital(named(behind))} alone call{s(behind)} {told.op} "
+                f"({told.where}), behind {at}; {named(others)} went on to "
+                f"{told.other_op}."
+            )
+        case KeptFromMessage():
+            stands, call = told.stands, told.waits
+            return (
+                f"Rank {stands.rank} is kept by {at} from what all others do behind "
+                f"it: it is at {stands.op} ({stands.place}), and rank {call.rank} "
+                f"waits in {call.op}."
+            )

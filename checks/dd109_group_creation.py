@@ -73,12 +73,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.causes import Cause, capital, s, waits
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.rendezvous.group_creation import GroupNotMade, UnlikeGroups
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
-from distdoctor.model.run import Run
+from distdoctor.model.run import Run, named
 
 CODE = "DD109"
 SEVERITY = Severity.ERROR
@@ -87,5 +88,32 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Groups that not all ranks created, or not in the same order."""
-    yield from findings(run, Cause.GROUPS)
+    yield from findings(run, Cause.GROUPS, _sentence)
     require_whole(run)
+
+
+def _sentence(told: GroupNotMade | UnlikeGroups) -> str:
+    match told:
+        case UnlikeGroups(made):
+            each = "; ".join(
+                f"{named(ranks)} create{s(ranks)} the group of {members}"
+                for ranks, members in made
+            )
+            return (
+                f"The ranks create different groups in the same step: {each}. Every "
+                "rank of the job must create every group, member or not, in one order."
+            )
+        case GroupNotMade(makers, members, absent, ""):
+            return (
+                f"{capital(named(makers))} {waits(makers)} in new_group for the group "
+                f"of {members}, which {named(absent)} never create{s(absent)}: every "
+                "rank of the job must, member or not."
+            )
+        case GroupNotMade(makers, members, absent, instead):
+            alone = len(absent) == 1
+            return (
+                f"{capital(named(makers))} {waits(makers)} in new_group for the group "
+                f"of {members}, which {named(absent)} {'does' if alone else 'do'} not "
+                f"create: {'it waits' if alone else 'they wait'} in {instead}. Every "
+                "rank of the job must create every group, member or not."
+            )

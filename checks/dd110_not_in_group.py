@@ -67,12 +67,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.causes import Cause, capital, failed, s
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.groups.non_member_calls import OutsideRank, RefusedRank
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
-from distdoctor.model.run import Run
+from distdoctor.model.run import Run, named
 
 CODE = "DD110"
 SEVERITY = Severity.ERROR
@@ -81,5 +82,19 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Calls that name a rank outside of their group."""
-    yield from findings(run, Cause.STRANGER)
+    yield from findings(run, Cause.STRANGER, _sentence)
     require_whole(run)
+
+
+def _sentence(told: RefusedRank | OutsideRank) -> str:
+    if isinstance(told, RefusedRank):
+        return f"{failed(told.ranks, told.failure)}."
+    who = f"{capital(named(told.ranks))} name{s(told.ranks)}"
+    call, members = told.call, told.members
+    if call.peer is not None and members[call.peer : call.peer + 1] == (call.rank,):
+        return f"{who} itself in {call.op}; nobody can be both sides of a message."
+    whom = call.peer if call.root is None else call.root
+    return (
+        f"{who} rank {whom} of {call.group} in {call.op}, which has {len(members)} "
+        f"members (0 to {len(members) - 1})."
+    )

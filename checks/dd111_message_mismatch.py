@@ -110,6 +110,7 @@ from collections.abc import Iterator
 from distdoctor.analysis.causes import Cause
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.p2p.p2p_mismatch import OtherTag, UnlikeContents
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run
@@ -121,5 +122,26 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Messages whose two sides do not fit."""
-    yield from findings(run, Cause.MISFIT)
+    yield from findings(run, Cause.MISFIT, _sentence)
     require_whole(run)
+
+
+def _sentence(told: UnlikeContents | OtherTag) -> str:
+    match told:
+        case OtherTag(send, receive):
+            return (
+                f"Rank {receive.rank} waits for a message with tag {receive.tag} from "
+                f"rank {send.rank}, which has sent it one with tag {send.tag} that "
+                f"rank {receive.rank} has not asked for."
+            )
+        case UnlikeContents(sender, given, receiver, wanted):
+            what = ""
+            if given.size_bytes == wanted.size_bytes:
+                what = "; nothing fails: the bytes are read as other numbers"
+                what += "; meant so, it would look the same"
+            elif given.size_bytes < wanted.size_bytes:
+                what = "; nothing fails: the rest of the room keeps what it held"
+            return (
+                f"Rank {sender} sends {given} to rank {receiver}, which receives "
+                f"{wanted}{what}."
+            )

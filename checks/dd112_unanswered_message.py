@@ -104,6 +104,7 @@ from collections.abc import Iterator
 from distdoctor.analysis.causes import Cause
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.p2p.unanswered_messages import UntakenMessage
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run
@@ -116,5 +117,13 @@ NEEDS = (Call,)
 def examine(run: Run) -> Iterator[Finding]:
     """Messages with one side only; what merely stayed behind is a warning."""
     yield from findings(run, Cause.UNANSWERED)
-    yield from findings(run, Cause.LEFT_OVER, severity=Severity.WARNING)
+    yield from findings(run, Cause.LEFT_OVER, _not_taken, severity=Severity.WARNING)
     require_whole(run)
+
+
+def _not_taken(sent: UntakenMessage) -> str:
+    return (
+        f"Rank {sent.rank} sent a message to rank {sent.peer} that nobody received "
+        "before the job ended; where a send waits for its receive, it would not have "
+        "ended."
+    )

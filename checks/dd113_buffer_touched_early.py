@@ -121,12 +121,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.causes import Cause, capital, s
+from distdoctor.analysis.collectives.early_result_reads import EarlyRead
+from distdoctor.analysis.collectives.early_use import (
+    PartedBehind,
+    TouchedEarly,
+    Unawaited,
+)
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
-from distdoctor.model.run import Run
+from distdoctor.model.run import Run, named
 
 CODE = "DD113"
 SEVERITY = Severity.ERROR
@@ -135,5 +141,42 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Tensors of asynchronous calls that were used too early."""
-    yield from findings(run, Cause.EARLY)
+    yield from findings(run, Cause.EARLY, _sentence)
     require_whole(run)
+
+
+def _sentence(told: TouchedEarly | EarlyRead | Unawaited | PartedBehind) -> str:
+    match told:
+        case TouchedEarly(ranks, first, times):
+            what = "somebody changed the tensor of"
+            at, waited = "", f" at {first.place}" if first.place else ""
+            if first.stepped:
+                what, waited = "an optimizer's step read the gradients of", ""
+            if first.issued:
+                at = f" (line {first.issued.line} of {first.issued.file})"
+            return (
+                f"On {named(ranks)} {what} an asynchronous call{at} before the call "
+                f"was waited for{waited}, {times} times."
+            )
+        case EarlyRead(ranks=issuing):
+            return (
+                f"{capital(named(issuing))} issue{s(issuing)} {told.op} at "
+                f"{told.issued} and wait{s(issuing)} for it at {told.waited}; in "
+                f"between, {told.read} reads its result, as the source shows: it may "
+                "find the values from before the call, those from after it, or some of "
+                "both."
+            )
+        case Unawaited(ranks=issuing, call=call, count=count, of=of):
+            often = f"{count} of {of}" if count < of else f"{count}"
+            return (
+                f"{capital(named(issuing))} never wait{s(issuing)} for {call.op} at "
+                f"{call.place}, issued {often} times on rank {issuing[0]}: whatever "
+                "uses its tensors may find them before or after the call."
+            )
+        case PartedBehind(who, call, culprits, story):
+            return (
+                f"{capital(named(who))} never wait{s(who)} for {call.op} at "
+                f"{call.place}, and {named(culprits)} parted from the others right "
+                "behind it: what was read there may be the rank's own value, and not "
+                f"that of all. {story}"
+            )

@@ -78,12 +78,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.causes import Cause, capital, s
+from distdoctor.analysis.collectives.thread_races import UnorderedThreads
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
-from distdoctor.model.run import Run
+from distdoctor.model.run import Run, named
 
 CODE = "DD114"
 SEVERITY = Severity.ERROR
@@ -92,5 +93,16 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """The meetings to which ranks came by different threads."""
-    yield from findings(run, Cause.RACE)
+    yield from findings(run, Cause.RACE, _sentence)
     require_whole(run)
+
+
+def _sentence(told: UnorderedThreads) -> str:
+    each = "; ".join(
+        f"{named(ranks)} make{s(ranks)} {call}" for ranks, call in told.calls
+    )
+    silent = ", and as the calls are alike, no error tells" if told.alike else ""
+    return (
+        f"{capital(told.where)} is the call of different threads: {each}; nothing "
+        f"orders the threads{silent}."
+    )

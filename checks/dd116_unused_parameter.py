@@ -62,12 +62,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.causes import Cause, waits
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.replicas.unused_parameters import NoGradient
 from distdoctor.model.events import Wrapped
 from distdoctor.model.findings import Finding, Severity
-from distdoctor.model.run import Run
+from distdoctor.model.run import Run, named
 
 CODE = "DD116"
 SEVERITY = Severity.ERROR
@@ -76,5 +77,30 @@ NEEDS = (Wrapped,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Buckets that were never full, because of a parameter left out."""
-    yield from findings(run, Cause.UNUSED)
+    yield from findings(run, Cause.UNUSED, _sentence)
     require_whole(run)
+
+
+def _sentence(told: NoGradient) -> str:
+    ranks, waiting = told.ranks, told.waiting
+    story = f"On {named(ranks)} {_list(told.names)} got no gradient in a backward pass"
+    if waiting:
+        whose = "their" if len(ranks) > 1 else "its"
+        return (
+            f"{story}, so DDP never sent {whose} part; {named(waiting)} "
+            f"{waits(waiting)} for it in {'/'.join(told.ops)} ({told.where})."
+        )
+    return (
+        f"{story}; DDP still waited for it when {named(told.refused)} began the next "
+        "forward pass, and refused that."
+    )
+
+
+_MOST_NAMES = 4
+
+
+def _list(names: tuple[str, ...]) -> str:
+    if not names:
+        return "some parameters"
+    rest = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {rest} more" if rest > 0 else "")

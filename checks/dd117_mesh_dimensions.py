@@ -140,13 +140,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.causes import Cause, s
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.groups.mesh_dimensions import OtherDimension
 from distdoctor.analysis.replicas import averaged_shards
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
-from distdoctor.model.run import Run
+from distdoctor.model.run import Group, Run, named
 
 CODE = "DD117"
 SEVERITY = Severity.ERROR
@@ -155,6 +156,22 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Ranks that use the group of another dimension: some of them, or all."""
-    yield from findings(run, Cause.MESH)
+    yield from findings(run, Cause.MESH, _sentence)
     yield from averaged_shards.findings(run)
     require_whole(run)
+
+
+def _sentence(told: OtherDimension) -> str:
+    others = "where the others count it in"
+    if told.by_halves:
+        others = "whose other members never do, and are there in"
+    what = ", and tensors that do not belong together were combined"
+    return (
+        f"At {told.place} {named(told.ranks)} use{s(told.ranks)} {_group(told.group)}, "
+        f"{others} {_group(told.right)}: it takes one dimension of the mesh for another"
+        f"{what if told.unnoticed else ''}."
+    )
+
+
+def _group(group: Group) -> str:
+    return f"{group.name} (ranks {', '.join(map(str, group.ranks))})"

@@ -57,12 +57,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.causes import Cause, capital, failed
 from distdoctor.analysis.divergence.cascade import findings
+from distdoctor.analysis.divergence.wrong_devices import RefusedTensor, UnmovedTensor
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
-from distdoctor.model.run import Run
+from distdoctor.model.run import Run, named
 
 CODE = "DD118"
 SEVERITY = Severity.ERROR
@@ -71,5 +72,17 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Calls on tensors that the backend could not move."""
-    yield from findings(run, Cause.DEVICE)
+    yield from findings(run, Cause.DEVICE, _sentence)
     require_whole(run)
+
+
+def _sentence(told: RefusedTensor | UnmovedTensor) -> str:
+    if isinstance(told, RefusedTensor):
+        return f"{failed(told.ranks, told.failure)}."
+    first = told.first
+    are = "they are" if len(told.ranks) > 1 else "it is"
+    return (
+        f"{capital(named(told.ranks))} called {first.op or 'a collective'} on a tensor "
+        f"on the device {first.device}, which moves nothing and raises nothing; from "
+        f"then on {are} a call ahead of {named(told.others)} ({told.where})."
+    )

@@ -88,12 +88,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.causes import Cause, capital, failed, s, waits
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.model.events import Call
+from distdoctor.analysis.failures.deaths import Death, DeathOnTheWay
+from distdoctor.model.events import Call, Ended, Failure, Quit
 from distdoctor.model.findings import Finding, Severity
-from distdoctor.model.run import Run
+from distdoctor.model.run import Run, named
 
 CODE = "DD202"
 SEVERITY = Severity.ERROR
@@ -102,5 +103,43 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Ranks that died and left others waiting."""
-    yield from findings(run, Cause.DIED)
+    yield from findings(run, Cause.DIED, _sentence)
     require_whole(run)
+
+
+def _sentence(told: Death | DeathOnTheWay) -> str:
+    if isinstance(told, DeathOnTheWay):
+        call, others = told.call, told.others
+        return (
+            f"{failed(told.ranks, told.failure)}; on its way up the exception led into "
+            f"{call.op} at {call.place}, while {named(others)} {waits(others)} in "
+            f"{told.op} ({told.where})."
+        )
+    missed = told.missed
+    came_of_it = f"{named(missed.ranks)} could not go on without it"
+    if missed.op:
+        wait = f"wait{s(missed.ranks)}"
+        came_of_it = (
+            f"{named(missed.ranks)} {wait} for it in {missed.op} ({missed.where})"
+        )
+    return f"{_how(told)}; {came_of_it}."
+
+
+def _how(told: Death) -> str:
+    """Who died, and of what."""
+    match told.by:
+        case Failure() as failure:
+            return failed(told.ranks, failure)
+        case Quit(how=how, status=status, place=place):
+            return f"{capital(named(told.ranks))} ended by {how}({status}) at {place}"
+        case Ended(status=None):
+            how = "ended without a word"
+        case Ended(status=status):
+            assert status is not None
+            how = f"was killed by signal {status - 128}"
+    if told.starved and told.by.status in {None, _SIGKILL_AS_SHELL}:
+        how += f" ({told.starved})"
+    return f"{capital(named(told.ranks))} {how}"
+
+
+_SIGKILL_AS_SHELL = 128 + 9

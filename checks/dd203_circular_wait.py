@@ -85,6 +85,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.deadlock.circular_waits import WaitCircle
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.model.events import Call
@@ -98,5 +99,9 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Circles of ranks that wait for each other on different groups."""
-    yield from findings(run, Cause.CIRCLE)
+    yield from findings(run, Cause.CIRCLE, _sentence)
     require_whole(run)
+
+
+def _sentence(circle: WaitCircle) -> str:
+    return f"{circle}."

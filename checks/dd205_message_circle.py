@@ -95,11 +95,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.deadlock.circular_waits import WaitCircle
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.p2p.blocking_sends import HeldCall
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
-from distdoctor.model.run import Run
+from distdoctor.model.run import Run, named
 
 CODE = "DD205"
 SEVERITY = Severity.ERROR
@@ -108,6 +110,25 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Circles of ranks that wait for each other's messages, or would on NCCL."""
-    yield from findings(run, Cause.MESSAGES)
-    yield from findings(run, Cause.RENDEZVOUS, severity=Severity.WARNING)
+    yield from findings(run, Cause.MESSAGES, _of_a_circle)
+    yield from findings(
+        run, Cause.RENDEZVOUS, _of_a_circle_on_nccl, severity=Severity.WARNING
+    )
     require_whole(run)
+
+
+def _of_a_circle(circle: WaitCircle) -> str:
+    return f"{circle}."
+
+
+def _of_a_circle_on_nccl(circle: tuple[HeldCall, ...]) -> str:
+    ranks = dict.fromkeys(held.call.rank for held in circle)
+    steps = "; ".join(
+        f"rank {held.call.rank} in {held.call.op} for {named(held.needs)}"
+        for held in circle
+    )
+    return (
+        "This run went well, but NCCL makes the calls of a pair one after another: "
+        f"{named(ranks)} would wait in a circle there ({steps}), unless the messages "
+        "are small enough to be buffered."
+    )

@@ -72,12 +72,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.causes import Cause, capital, waits
 from distdoctor.analysis.divergence.cascade import findings
+from distdoctor.analysis.divergence.rank_guards import RankGuard
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.rendezvous.setup_faults import JoiningFault
 from distdoctor.model.events import Started
 from distdoctor.model.findings import Finding, Severity
-from distdoctor.model.run import Run
+from distdoctor.model.run import Run, named
 
 CODE = "DD206"
 SEVERITY = Severity.ERROR
@@ -86,5 +88,31 @@ NEEDS = (Started,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Ranks that waited in vain for others to join."""
-    yield from findings(run, Cause.JOINING)
+    yield from findings(run, Cause.JOINING, _sentence)
     require_whole(run)
+
+
+def _sentence(fault: JoiningFault | RankGuard) -> str:
+    if isinstance(fault, RankGuard):
+        return str(fault)
+    if fault.sizes:
+        return f"The ranks announce different world sizes: {fault.sizes}."
+    if fault.addresses:
+        return (
+            f"The ranks look for each other at different addresses: {fault.addresses}."
+        )
+    wait = f"{capital(named(fault.here))} {waits(fault.here)} in init_process_group"
+    if not fault.missing:
+        at = fault.address or "an address that is not known"
+        return f"{wait} at {at}, and do not find each other."
+    why = (
+        f"only {len(fault.here)} of {fault.size} processes were started, or the others "
+        "look for the job at another address"
+    )
+    if fault.elsewhere:
+        does = "they do" if len(fault.elsewhere) > 1 else "it does"
+        why = f"{does} something else"
+    return (
+        f"{wait} for a world of {fault.size}, and {named(fault.missing)} never joined: "
+        f"{why}."
+    )

@@ -74,12 +74,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.causes import Cause, capital, waits
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.rendezvous.setup_faults import MissingKey
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
-from distdoctor.model.run import Run
+from distdoctor.model.run import Run, named
 
 CODE = "DD207"
 SEVERITY = Severity.ERROR
@@ -88,5 +89,19 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Keys that were waited for in vain."""
-    yield from findings(run, Cause.KEY)
+    yield from findings(run, Cause.KEY, _sentence)
     require_whole(run)
+
+
+def _sentence(told: MissingKey) -> str:
+    meanwhile = "".join(
+        f", while rank {call.rank} waits in {call.op}" for call in told.others
+    )
+    known = ", ".join(map(repr, told.known)) or "none"
+    before = f" Rank {told.setter} set all keys of this kind before."
+    return (
+        f"{capital(named(told.here))} {waits(told.here)} for the key "
+        f"{', '.join(map(repr, told.keys))} of the store, which no rank has set"
+        f"{meanwhile}; keys that ranks have set: {known}."
+        + ("" if told.setter is None else before)
+    )

@@ -74,12 +74,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.causes import Cause, capital, s, waits
+from distdoctor.analysis.deadlock.locks import HeldLock
 from distdoctor.analysis.divergence.cascade import findings
+from distdoctor.analysis.divergence.implicit_calls import ImplicitCall
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.processes.forked_calls import ForkedCall
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
-from distdoctor.model.run import Run
+from distdoctor.model.run import Run, named
 
 CODE = "DD210"
 SEVERITY = Severity.ERROR
@@ -88,5 +91,35 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Calls that a lock keeps from being made, out of callbacks, or in a child."""
-    yield from findings(run, Cause.LOCK, Cause.CALLBACK, Cause.CHILD)
+    yield from findings(run, Cause.LOCK, _under_a_lock)
+    yield from findings(run, Cause.CALLBACK, _from_a_callback)
+    yield from findings(run, Cause.CHILD, _in_a_child)
     require_whole(run)
+
+
+def _under_a_lock(held: HeldLock) -> str:
+    call, lock, others = held.call, held.lock, held.others
+    for_them = f", and {named(others)} wait{s(others)}" if others else ""
+    return (
+        f"{capital(named([call.rank]))} waits in {call.op} at {call.place}, and "
+        f"another thread of it has waited for a lock at {lock.place} for "
+        f"{lock.seconds:.0f} s{for_them}: the lock seems to be held across the call."
+    )
+
+
+def _from_a_callback(made: ImplicitCall) -> str:
+    ranks, others = made.ranks, made.others
+    return (
+        f"{capital(named(ranks))} call{s(ranks)} {made.op} ({made.where}) from "
+        f"{made.callback}, which runs when it happens to; {named(others)} "
+        f"{waits(others)} in {made.other_op}."
+    )
+
+
+def _in_a_child(made: ForkedCall) -> str:
+    at = f" at {made.call.place}" if made.call.place else ""
+    return (
+        f"{capital(named(made.ranks))}: {made.whose} calls {made.call.op}{at}. It is "
+        "no rank: a fork takes the group's connections along, and not the threads that "
+        "serve them."
+    )

@@ -62,12 +62,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.causes import Cause, capital, failed
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.failures.swallowed_exceptions import (
+    LikelySwallowed,
+    SwallowedException,
+)
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
-from distdoctor.model.run import Run
+from distdoctor.model.run import Run, named
 
 CODE = "DD211"
 SEVERITY = Severity.ERROR
@@ -76,5 +80,18 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Calls left out by ranks that swallowed an exception."""
-    yield from findings(run, Cause.SWALLOWED)
+    yield from findings(run, Cause.SWALLOWED, _sentence)
     require_whole(run)
+
+
+def _sentence(told: SwallowedException | LikelySwallowed) -> str:
+    if isinstance(told, SwallowedException):
+        return (
+            f"{failed(told.ranks, told.failure)}, and went on without the calls that "
+            f"the others made. {told.left_out}"
+        )
+    return (
+        f"{told.left_out} The source has one way around that call: the handler at "
+        f"{told.handler}, which swallows {told.what}. {capital(named(told.ranks))} "
+        "most likely met that, unless the loop itself had fewer rounds there."
+    )

@@ -67,12 +67,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.causes import Cause, capital, s
 from distdoctor.analysis.divergence.cascade import findings
+from distdoctor.analysis.divergence.partial_forwards import LoneForward
+from distdoctor.analysis.divergence.rank_guards import RankGuard
+from distdoctor.analysis.divergence.source_forks import DataFork
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
-from distdoctor.model.run import Run
+from distdoctor.model.run import Run, named
 
 CODE = "DD212"
 SEVERITY = Severity.ERROR
@@ -81,5 +84,23 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Passes through a wrapped model that only some ranks made."""
-    yield from findings(run, Cause.FORWARD)
+    yield from findings(run, Cause.FORWARD, _sentence)
     require_whole(run)
+
+
+def _sentence(told: RankGuard | DataFork | LoneForward) -> str:
+    match told:
+        case RankGuard():
+            return str(told)
+        case DataFork(behind, others, op, other_op, where, condition, place):
+            return (
+                f"{capital(named(behind))} alone {told.does} and call{s(behind)} {op} "
+                f"({where}), behind `{condition}` at {place}; {named(others)} went on "
+                f"to {other_op}."
+            )
+        case LoneForward(ranks, others, does, call, where):
+            never = "does" if len(others) == 1 else "do"
+            return (
+                f"{capital(named(ranks))} alone {does} at {call.place}, which calls "
+                f"{call.op} ({where}); {named(others)} never {never} so there."
+            )

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distdoctor.catalogue import every_check
-from distdoctor.examination import conclude, examine, together
+from distdoctor.examination.concluding import conclude
+from distdoctor.examination.examining import examine, together
 from distdoctor.journal.assembly import read_earlier, read_run
 from distdoctor.journal.folder import Manifest, read_manifest
 from distdoctor.model.run import Run

@@ -10,12 +10,12 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from distdoctor.model.events import (
     Batch,
     Busy,
     Call,
-    Ended,
     Event,
     Failure,
     Left,
@@ -90,8 +90,11 @@ class Divergence:
             never came there, where it waits instead.
         culprits: Ranks at fault; empty if none can be told from the others.
         victims: Ranks that wait or were led astray.
+        facts: What the sentence tells, where it is one check's alone: the check has the
+            words. None: `story` is the whole.
         cause: The event that explains it, where there is one.
-        story: What happened, as one sentence.
+        story: What happened, as one sentence; with facts, what is told behind the
+            sentence that the check makes of them.
         certainty: How sure the explanation is.
         elsewhere: Further lines that tell the story.
         details: Figures for machines.
@@ -103,7 +106,8 @@ class Divergence:
     calls: dict[int, Call]
     culprits: tuple[int, ...]
     victims: tuple[int, ...]
-    story: str
+    story: str = ""
+    facts: object = None
     cause: Event | None = None
     certainty: Certainty = Certainty.PROVED
     elsewhere: tuple[Location, ...] = field(default=())
@@ -120,8 +124,21 @@ def sides(
     return found
 
 
-def finding(divergence: Divergence) -> Finding:
-    """A divergence as a finding: who stood where."""
+Sentence = Callable[[Any], str]
+"""How a check words the facts of its disease; it knows which it is given."""
+
+
+def finding(divergence: Divergence, sentence: Sentence | None = None) -> Finding:
+    """A divergence as a finding: who stood where.
+
+    Args:
+        divergence: The divergence.
+        sentence: How its facts are worded, if it has any.
+    """
+    message = divergence.story
+    if divergence.facts is not None:
+        assert sentence is not None
+        message = sentence(divergence.facts) + message
     culprits = set(divergence.culprits)
     by_line: dict[tuple[Place, Role, str], list[int]] = {}
     for rank, call in divergence.calls.items():
@@ -149,7 +166,7 @@ def finding(divergence: Divergence) -> Finding:
     if divergence.group is not None:
         details |= {"group": divergence.group.name, "ordinal": divergence.ordinal}
     return Finding(
-        message=divergence.story,
+        message=message,
         exhibits=tuple(exhibits),
         culprits=tuple(sorted(divergence.culprits)),
         victims=tuple(sorted(divergence.victims)),
@@ -217,19 +234,6 @@ def failed(ranks: Iterable[int], failure: Failure) -> str:
     message = f" ({said.splitlines()[0][:120]})" if said else ""
     at = f" at {failure.place}" if failure.place else ""
     return f"{capital(named(ranks))} raised {failure.error}{message}{at}"
-
-
-def killed(ranks: Iterable[int], ended: Ended, starved: str) -> str:
-    """That ranks were killed, and by which signal; see `Run.starved`."""
-    how = "ended without a word"
-    if ended.status is not None:
-        how = f"was killed by signal {ended.status - 128}"
-    if starved and ended.status in {None, _SIGKILL_AS_SHELL}:
-        how += f" ({starved})"
-    return f"{capital(named(ranks))} {how}"
-
-
-_SIGKILL_AS_SHELL = 128 + 9
 
 
 def capital(text: str) -> str:

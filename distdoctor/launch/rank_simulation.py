@@ -23,9 +23,9 @@ from distdoctor.journal.environment import SIMULATION_VARIABLE
 from distdoctor.journal.folder import Manifest, Simulated, Sure
 from distdoctor.journal.layout import VALUES_FOLDER
 from distdoctor.launch.supervisor import Audience, JobProgress, Plan, supervise
-from distdoctor.launch.watchdog import Stop
 from distdoctor.model.events import Ended
 from distdoctor.model.run import Run
+from distdoctor.model.stop_reasons import Stop
 
 RANKS_PER_MACHINE = 8
 """What simulated ranks are told of their machines; most have 8 GPUs."""

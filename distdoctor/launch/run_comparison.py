@@ -22,7 +22,6 @@ from distdoctor.journal.folder import Manifest
 from distdoctor.journal.layout import COMPARISON_FILE
 from distdoctor.launch.file_restore import FileRestore
 from distdoctor.launch.supervisor import Audience, Plan, supervise
-from distdoctor.launch.watchdog import Stop
 from distdoctor.model.observations.comparison import (
     RESUME,
     TWICE,
@@ -31,10 +30,11 @@ from distdoctor.model.observations.comparison import (
     Unrestored,
 )
 from distdoctor.model.run import Run
+from distdoctor.model.stop_reasons import BY_REQUEST, Stop
 
 _Found = tuple[Compared, Sequence[Unrepeated | Unrestored]]
 
-_WHOLE = {"", Stop.BUDGET, Stop.STEPS}
+_WHOLE = {"", *BY_REQUEST}
 """Ends of a run that can be compared with another."""
 
 

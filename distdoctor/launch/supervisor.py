@@ -33,7 +33,8 @@ from distdoctor.journal.format import DEFAULT_BYTES
 from distdoctor.launch.oom_kills import OutOfMemoryKills
 from distdoctor.launch.process_tree import ProcessTree
 from distdoctor.launch.rank_arrival import RankArrival, may_become_rank
-from distdoctor.launch.watchdog import Stop, Watchdog
+from distdoctor.launch.watchdog import Watchdog
+from distdoctor.model.stop_reasons import Stop
 from distdoctor.probes import NEEDLE
 
 POLL_S = 0.02  # shorter ones take the ranks' time where processors are few

@@ -25,6 +25,7 @@ from distdoctor.launch.stacks import StackTaker
 from distdoctor.launch.stillness import Stillness
 from distdoctor.launch.user_imports import imported
 from distdoctor.model.run import Run, named
+from distdoctor.model.stop_reasons import Stop as Stop  # cli/check.py has it from here
 
 PATIENT_S = 0.5  # what only gives, as a send, may be slow to be taken
 RESTART_S = 35.0  # for a launcher to start all anew; torchrun gives ranks 30 to end
@@ -38,19 +39,6 @@ STUCK_AFTER_S = 30.0  # of the same stack before a laggard is called stuck
 
 _LARGEST_SOURCE = 400_000
 _MOST_IMPORTED = 64  # files of the user's, beside those that calls and stacks name
-
-
-class Stop:
-    """Why distdoctor ends a job; the words stand in the record and the report."""
-
-    DEADLOCK = "deadlock"
-    REFUSED = "refused"
-    STUCK = "stuck"
-    BUDGET = "budget"
-    STEPS = "steps"
-    INTERRUPTED = "interrupted"
-    TIMEOUT = "timeout"
-    FAILED = "failed"
 
 
 class Watchdog:

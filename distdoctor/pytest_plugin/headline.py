@@ -13,12 +13,12 @@ from _pytest._code.code import (
     ReprTraceback,
 )
 
-from distdoctor.launch.watchdog import Stop
 from distdoctor.model.run import named
+from distdoctor.model.stop_reasons import Stop
 from distdoctor.pytest_plugin.outcome import Outcome
 from distdoctor.report.schema import FindingData
 
-_WHY = {
+_WHY: dict[str, str] = {
     Stop.DEADLOCK: "deadlock",
     Stop.REFUSED: "a call was refused because it cannot meet the other ranks' calls",
     Stop.STUCK: "a rank that others wait for has moved nowhere for long",

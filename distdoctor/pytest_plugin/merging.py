@@ -13,8 +13,8 @@ import pytest
 from _pytest._code.code import ExceptionRepr
 from _pytest.skipping import evaluate_xfail_marks
 
-from distdoctor.launch.watchdog import Stop
 from distdoctor.model.run import named
+from distdoctor.model.stop_reasons import Stop
 from distdoctor.pytest_plugin.headline import (
     concerned,
     headline,

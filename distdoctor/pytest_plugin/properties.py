@@ -8,7 +8,6 @@ for the engine, which goes on to shrink it; after a failure the ranks begin anew
 from __future__ import annotations
 
 import functools
-import pickle
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,10 +16,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.errors import UnsatisfiedAssumption
 
-from distdoctor.launch.watchdog import Stop
+from distdoctor.model.stop_reasons import Stop
 from distdoctor.pytest_plugin.forking import RanksNotStarted
 from distdoctor.pytest_plugin.outcome import Outcome
 from distdoctor.pytest_plugin.ranked_test import RankedTest
+from distdoctor.pytest_plugin.wire import NotPicklable, pickled
 
 _UNBEARABLE = (
     HealthCheck.too_slow,
@@ -185,11 +185,11 @@ def _packed(drawn: dict[str, Any]) -> bytes:
                 "together: draw all arguments by @given"
             )
     try:
-        return pickle.dumps(drawn)
-    except Exception as error:  # noqa: BLE001 - whatever its own code raises
+        return pickled(drawn)
+    except NotPicklable as error:
         raise _EngineLeft(
-            f"an example cannot be sent to the ranks, because it cannot be pickled: "
-            f"{error!r}"
+            "an example cannot be sent to the ranks, because it cannot be pickled: "
+            f"{error}"
         ) from None
 
 

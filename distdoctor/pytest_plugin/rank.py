@@ -91,9 +91,9 @@ class _Rank:
 
     def _finish(self) -> None:
         config = self._session.config
-        with suppress(Exception):
+        with suppress(Exception):  # fixtures that are torn down may raise anything
             self._session._setupstate.teardown_exact(None)
-        with suppress(Exception):
+        with suppress(Exception):  # and so may plugins
             config._ensure_unconfigure()
 
     # --- one test ---
@@ -266,7 +266,9 @@ def _captured(config: pytest.Config) -> dict[str, int]:
     found = {}
     for name, attribute in (("stdout", "out"), ("stderr", "err")):
         stream = getattr(getattr(capture, "_global_capturing", None), attribute, None)
-        with suppress(Exception):
+        with suppress(
+            AttributeError, OSError, ValueError
+        ):  # it does not capture by files
             found[name] = stream.tmpfile.fileno()  # type: ignore[union-attr]
     return found
 

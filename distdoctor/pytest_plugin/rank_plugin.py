@@ -17,7 +17,7 @@ from distdoctor.probes import NEEDLE, call_sites
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.pytest_plugin.fixtures import Seat
-from distdoctor.pytest_plugin.wire import Wire
+from distdoctor.pytest_plugin.wire import NotPicklable, Wire
 
 BY_EXAMPLES = pytest.StashKey[bool]()
 """Whether hypothesis draws examples for a test."""
@@ -71,9 +71,7 @@ class RankPlugin:
         self._secondary = False
         try:
             self._wire.send(("report", self._seat.rank, data, facts))
-        except (OSError, EOFError):
-            raise
-        except Exception:  # noqa: BLE001 - properties may be anything
+        except NotPicklable:  # properties may be anything
             data["user_properties"] = []
             self._wire.send(("report", self._seat.rank, data, facts))
 
@@ -97,7 +95,7 @@ class RankPlugin:
         self, warning_message: Any, when: str, nodeid: str, location: Any
     ) -> None:
         """Send it to the pytest that asked."""
-        with suppress(Exception):  # it cannot be pickled
+        with suppress(NotPicklable, OSError):  # or pytest has gone: it hears no more
             self._wire.send(("warning", (warning_message, when, nodeid, location)))
 
 

@@ -21,8 +21,9 @@ from distdoctor.journal.format import offset_of
 from distdoctor.journal.texts import relative
 from distdoctor.launch.process_tree import lives
 from distdoctor.launch.progress import Progress, RankProgress
-from distdoctor.launch.watchdog import Stop, Watchdog
+from distdoctor.launch.watchdog import Watchdog
 from distdoctor.model.events import Place
+from distdoctor.model.stop_reasons import Stop
 from distdoctor.pytest_plugin.debugging import relay, terminal_of
 from distdoctor.pytest_plugin.forking import Zygote
 from distdoctor.pytest_plugin.outcome import Outcome, PhaseReport

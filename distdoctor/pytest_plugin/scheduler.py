@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 import shutil
 import sys
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 from distdoctor.errors import SlotsTaken
-from distdoctor.launch.watchdog import Stop
+from distdoctor.model.stop_reasons import Stop
 from distdoctor.pytest_plugin.forking import RanksNotStarted, Zygote
 from distdoctor.pytest_plugin.merging import merge
 from distdoctor.pytest_plugin.outcome import Outcome
@@ -31,6 +30,7 @@ from distdoctor.pytest_plugin.rank_orders import (
 from distdoctor.pytest_plugin.ranked_test import RankedTest
 from distdoctor.pytest_plugin.session_report import give
 from distdoctor.pytest_plugin.slots import Gpus, slots_of
+from distdoctor.pytest_plugin.wire import NotPicklable, pickled
 
 _RECORDS = "distdoctor-records"
 _SCRATCH = "distdoctor-tmp"
@@ -344,7 +344,7 @@ def _safe(name: str) -> str:
 def _fits(value: Any) -> bool:
     """Whether an option's value can be sent to another process."""
     try:
-        pickle.dumps(value)
-    except Exception:  # noqa: BLE001 - whatever its own code raises
+        pickled(value)
+    except NotPicklable:
         return False
     return True

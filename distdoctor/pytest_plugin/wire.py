@@ -18,6 +18,22 @@ _PIECE_BYTES = 1 << 20
 _SEND_S = 30.0  # for the other side to take a message
 
 
+class NotPicklable(Exception):
+    """An object that cannot be sent to another process; says what its code raised."""
+
+
+def pickled(value: object) -> bytes:
+    """An object as it is sent to another process.
+
+    Raises:
+        NotPicklable: It cannot be sent.
+    """
+    try:
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        raise NotPicklable(repr(error)) from error
+
+
 class Wire:
     """One end of a connection.
 
@@ -48,9 +64,9 @@ class Wire:
 
         Raises:
             OSError: The other end is gone, or does not take it in time.
-            Exception: It cannot be pickled; nothing was sent.
+            NotPicklable: It cannot be sent; nothing was.
         """
-        data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        data = pickled(message)
         rest = memoryview(_LENGTH.pack(len(data)) + data)
         end = time.monotonic() + _SEND_S
         while rest:

@@ -104,7 +104,7 @@ class _Zygote:
             rank = importlib.import_module("distdoctor.pytest_plugin.rank")
             status = rank.serve(socket.socket(fileno=descriptor))
         finally:
-            with suppress(Exception):
+            with suppress(AttributeError, OSError, ValueError):  # none, full, or closed
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(status)

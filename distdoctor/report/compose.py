@@ -9,8 +9,8 @@ from distdoctor.analysis.comparison.repeated_runs import has_effect
 from distdoctor.analysis.deadlock.next_calls import next_calls
 from distdoctor.analysis.deadlock.standing_ranks import standing
 from distdoctor.analysis.divergence.rank_guards import GUARD
-from distdoctor.causality import RootFinding, told
-from distdoctor.examination import Conclusion, Raised
+from distdoctor.examination.causality import RootFinding, told
+from distdoctor.examination.concluding import Conclusion, Raised
 from distdoctor.journal.folder import Manifest
 from distdoctor.model.events import Busy, Ended, Started
 from distdoctor.model.findings import (

@@ -6,12 +6,14 @@ import ast
 import importlib
 import re
 import runpy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
+from distdoctor.analysis.divergence.cascade import CASCADE
+from distdoctor.analysis.divergence.cascade_steps import CascadeStep, PerGroup
 from distdoctor.catalogue import manuals
 from distdoctor.model.drawing import sketch
 
@@ -182,3 +184,20 @@ def test_messages_that_are_quoted_are_those_of_the_code() -> None:
             # A text may be put together of several, at a semicolon.
             for part in filter(None, map(str.strip, re.split(r"…|(?=; )", said))):
                 assert any(part in one for one in spoken), part
+
+
+def explained(rows: Iterable[CascadeStep]) -> Iterator[str]:
+    """What the rows of a cascade explain, with those that others hold."""
+    for row in rows:
+        if isinstance(row, PerGroup):
+            for one in row.rows:
+                yield one.explains
+                yield from explained(one.then)
+        else:
+            yield row.explains
+
+
+def test_the_cascade_is_told_row_by_row() -> None:
+    text = (ROOT / "docs" / "divergence.md").read_text()
+    told = re.findall(r"^ +- ([^;:\n]+)", text, re.MULTILINE)
+    assert told == [*explained(CASCADE)]

@@ -33,11 +33,10 @@ MAY_IMPORT = {
     "checks": "errors model analysis",
     "catalogue": "errors model",
     "examination": "errors model analysis",
-    "causality": "errors model",
     "journal": "errors model",
     "probes": "errors model journal",
     "launch": "errors model journal probes analysis",  # it proves what the checks name
-    "report": "errors model analysis journal examination causality",
+    "report": "errors model analysis journal examination",
     "judging": "errors model journal catalogue examination report",
     "cli": "errors model analysis journal launch catalogue examination report judging",
     "pytest_plugin": "errors model journal probes launch catalogue report judging",

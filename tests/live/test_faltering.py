@@ -11,7 +11,8 @@ from real_runs import check
 
 from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.catalogue import every_check
-from distdoctor.examination import conclude, examine
+from distdoctor.examination.concluding import conclude
+from distdoctor.examination.examining import examine
 from distdoctor.journal.assembly import assemble
 from distdoctor.journal.environment import OWNER_VARIABLE, SIZE_VARIABLE
 from distdoctor.journal.folder import Manifest

@@ -8,7 +8,7 @@ other has never called from, while the other does what both have done before.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 import numpy as np
@@ -19,7 +19,6 @@ from distdoctor.analysis.causes import (
     Divergence,
     at,
     capital,
-    failed,
     pointers,
     s,
     waits,
@@ -39,7 +38,7 @@ from distdoctor.analysis.collectives.call_groups import (
 from distdoctor.analysis.divergence import loop_positions
 from distdoctor.analysis.divergence.fewer_rounds import fewer_rounds, passed_over
 from distdoctor.analysis.divergence.parting_branches import choices, program_of
-from distdoctor.analysis.failures.deaths import own_failure
+from distdoctor.analysis.failures.deaths import DeathOnTheWay, own_failure
 from distdoctor.analysis.failures.exception_handlers import handler_around
 from distdoctor.analysis.source.rank_origins import is_looped_root
 from distdoctor.model.events import (
@@ -51,6 +50,25 @@ from distdoctor.model.run import Run, named
 
 _LARGEST_ALL_TO_ALL = 256  # pairs grow with the square of the ranks
 _IS_ALL_TO_ALL = np.array(["all_to_all" in operation.name for operation in OPERATIONS])
+
+
+@dataclass(frozen=True, slots=True)
+class SwappedCalls:
+    """The same calls on one group, made the other way round by some ranks.
+
+    Attributes:
+        few: Who makes them in another order.
+        many: The others.
+        group: The group's name.
+        ordinal: Which call on it shows it.
+        calls: That call of each side, and who makes it; the first rank's first.
+    """
+
+    few: tuple[int, ...]
+    many: tuple[int, ...]
+    group: str
+    ordinal: int
+    calls: tuple[tuple[Call, tuple[int, ...]], tuple[Call, tuple[int, ...]]]
 
 
 def mismatch(run: Run, meeting: Meeting) -> Divergence:
@@ -207,9 +225,9 @@ def _on_the_way_down(
         victims=tuple(others),
         cause=failure,
         elsewhere=at(failure, side.ranks, f"raised {failure.error}"),
-        story=f"{failed(side.ranks, failure)}; on its way up the exception led "
-        f"into {side.call.op} at {side.call.place}, while {named(others)} "
-        f"{waits(others)} in {other.op} ({where_of(base)}).",
+        facts=DeathOnTheWay(
+            failure, side.call, side.ranks, tuple(others), other.op, where_of(base)
+        ),
     )
 
 
@@ -327,10 +345,13 @@ def _swap(
             base,
             why=Cause.ORDER,
             certainty=certainty,
-            story=f"{capital(named(minor.ranks))} make{s(minor.ranks)} the calls "
-            f"on {base.group.name if base.group else ''} in another order than "
-            f"{named(major.ranks)}: call {base.ordinal} is {first.call} on "
-            f"{named(first.ranks)} and {second.call} on {named(second.ranks)}.",
+            facts=SwappedCalls(
+                minor.ranks,
+                major.ranks,
+                base.group.name if base.group else "",
+                base.ordinal,
+                ((first.call, first.ranks), (second.call, second.ranks)),
+            ),
             culprits=() if tie else minor.ranks,
         )
     return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from distdoctor.analysis.causes import SOURCE, Cause, Divergence, capital, s
+from distdoctor.analysis.causes import SOURCE, Cause, Divergence
 from distdoctor.analysis.collectives.early_result_reads import EarlyRead, reads
 from distdoctor.analysis.deadlock.wait_for_graph import gone
 from distdoctor.analysis.evidence import ended_well
@@ -17,10 +17,42 @@ from distdoctor.model.events import Call, Event, Place, Touched
 from distdoctor.model.findings import Certainty, Location, Role
 from distdoctor.model.observations.gradients import Gradients
 from distdoctor.model.operations import CODE_OF, OPERATIONS, UNUSED, Waits
-from distdoctor.model.run import Run, named
+from distdoctor.model.run import Run
 
 _OFTEN = 2
 """Steps whose last call of a line was not waited for, though others were."""
+
+
+@dataclass(frozen=True, slots=True)
+class TouchedEarly:
+    """A tensor that was changed, or an optimizer's step, before a call was waited for.
+
+    Attributes:
+        ranks: On which it was seen.
+        first: The first time.
+        times: How often.
+    """
+
+    ranks: tuple[int, ...]
+    first: Touched
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartedBehind:
+    """Ranks that parted from the others right behind a call nobody waits for.
+
+    Attributes:
+        issuing: Who makes the call.
+        call: The call.
+        culprits: Who parted.
+        story: How they parted, as the calls alone tell.
+    """
+
+    issuing: tuple[int, ...]
+    call: Call
+    culprits: tuple[int, ...]
+    story: str
 
 
 def early(run: Run) -> Iterator[Divergence]:
@@ -72,10 +104,7 @@ def decided_early(run: Run, told: Divergence) -> Divergence:
         issuing,
         call,
         [(call.place, "issued here, and nobody waits")],
-        f"{capital(named(issuing))} never wait{s(issuing)} for {call.op} at "
-        f"{call.place}, and {named(told.culprits)} parted from the others right behind "
-        "it: what was read there may be the rank's own value, and not that of all. "
-        f"{told.story}",
+        PartedBehind(tuple(issuing), call, told.culprits, told.story),
     )
     return replace(
         found,
@@ -150,22 +179,13 @@ def _touched(run: Run) -> Iterator[Divergence]:
     for (issued, stepped), events in by_line.items():
         ranks = sorted({event.rank for event in events})
         first = events[0]
-        at = f" (line {issued.line} of {issued.file})" if issued else ""
-        if stepped:
-            what = "an optimizer's step read the gradients of"
-            remark = "the step"
-        else:
-            what = "somebody changed the tensor of"
-            remark = "waited for here, after the change"
+        remark = "the step" if stepped else "waited for here, after the change"
         yield _divergence(
             run,
             ranks,
             first,
             [(issued, "issued here"), (first.place, remark)],
-            f"On {named(ranks)} {what} an asynchronous call{at} before the call "
-            f"was waited for"
-            + (f" at {first.place}" if first.place and not stepped else "")
-            + f", {len(events)} times.",
+            TouchedEarly(tuple(ranks), first, len(events)),
         )
 
 
@@ -185,10 +205,7 @@ def _read(run: Run, one: EarlyRead) -> Divergence:
             (issued, "issued here"),
             (waited, "waited for here"),
         ],
-        f"{capital(named(ranks))} issue{s(ranks)} {one.op} at {issued} and "
-        f"wait{s(ranks)} for it at {waited}; in between, {one.read} reads its result, "
-        "as the source shows: it may find the values from before the call, those from "
-        "after it, or some of both.",
+        one,
     )
     return replace(
         found,
@@ -198,7 +215,7 @@ def _read(run: Run, one: EarlyRead) -> Divergence:
 
 
 @dataclass(frozen=True, slots=True)
-class _Unawaited:
+class Unawaited:
     """Calls of one line that nobody waited for, on these ranks."""
 
     ranks: list[int]
@@ -211,9 +228,6 @@ class _Unawaited:
 def _never_waited_for(run: Run) -> Iterator[Divergence]:
     for one in _unawaited(run):
         ranks, call = one.ranks, one.call
-        times = f"{one.count} times"
-        if one.count < one.of:
-            times = f"{one.count} of {one.of} times"
         yield _divergence(
             run,
             ranks,
@@ -222,14 +236,12 @@ def _never_waited_for(run: Run) -> Iterator[Divergence]:
                 *((line, "leads to those nobody waits for") for line in one.led_by),
                 (call.place, "issued here, and nobody waits"),
             ],
-            f"{capital(named(ranks))} never wait{s(ranks)} for {call.op} at "
-            f"{call.place}, issued {times} on rank {ranks[0]}: whatever uses "
-            "its tensors may find them before or after the call.",
+            one,
         )
 
 
 @memoize
-def _unawaited(run: Run) -> list[_Unawaited]:
+def _unawaited(run: Run) -> list[Unawaited]:
     """Lines whose handles are not used, on ranks that ended as they should.
 
     A line that is waited for elsewhere, and only at the end of the job no more, left
@@ -258,7 +270,7 @@ def _unawaited(run: Run) -> list[_Unawaited]:
             left = rows[unused[rows]]
             call = run.call(int(left[0]))
             led = _led_by(run, left, rows[~unused[rows]])
-            found.append(_Unawaited(ranks, call, len(left), len(rows), led))
+            found.append(Unawaited(ranks, call, len(left), len(rows), led))
     return found
 
 
@@ -294,7 +306,7 @@ def _divergence(
     ranks: Sequence[int],
     cause: Event,
     lines: Sequence[tuple[Place | None, str]],
-    story: str,
+    facts: object,
 ) -> Divergence:
     everybody = len(ranks) == len(run.seen)
     role = Role.PARTY if everybody else Role.CULPRIT
@@ -311,5 +323,5 @@ def _divergence(
             for place, remark in lines
             if place is not None
         ),
-        story=story,
+        facts=facts,
     )

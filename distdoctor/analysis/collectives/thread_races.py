@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distdoctor.analysis.causes import Cause, Divergence, capital, s, where
+from distdoctor.analysis.causes import Cause, Divergence, where
 from distdoctor.analysis.collectives.alignment import Alignment, Meeting
 from distdoctor.analysis.collectives.call_groups import calls_at
 from distdoctor.model.findings import Certainty
 from distdoctor.model.operations import IN_BACKWARD
-from distdoctor.model.run import Rows, Run, named
+from distdoctor.model.run import Rows, Run
 
 _MAIN = 0
+
+
+@dataclass(frozen=True, slots=True)
+class UnorderedThreads:
+    """A meeting to which ranks came by different threads.
+
+    Attributes:
+        where: Its place in the group's sequence.
+        calls: Ranks, and the call that they made there, with its thread, in words.
+        alike: The calls look alike, so nothing fails.
+    """
+
+    where: str
+    calls: tuple[tuple[tuple[int, ...], str], ...]
+    alike: bool
 
 
 def race(run: Run, alignment: Alignment) -> Divergence | None:
@@ -151,9 +167,6 @@ def _told(
         who = "the main thread" if thread_of[row] == _MAIN else "another thread"
         by_call.setdefault(f"{calls[rank]} at {calls[rank].place} by {who}", [])
         by_call[f"{calls[rank]} at {calls[rank].place} by {who}"].append(rank)
-    said = "; ".join(
-        f"{named(ranks)} make{s(ranks)} {call}" for call, ranks in by_call.items()
-    )
     alike = len({run.calls["signature"][row] for row in meeting.rows.values()}) == 1
     return Divergence(
         why=Cause.RACE,
@@ -163,7 +176,9 @@ def _told(
         culprits=(),
         victims=tuple(calls),
         certainty=Certainty.LIKELY,
-        story=f"{capital(where(meeting.group, meeting.ordinal))} is the call of "
-        f"different threads: {said}; nothing orders the threads"
-        + (", and as the calls are alike, no error tells." if alike else "."),
+        facts=UnorderedThreads(
+            where(meeting.group, meeting.ordinal),
+            tuple((tuple(ranks), call) for call, ranks in by_call.items()),
+            alike,
+        ),
     )

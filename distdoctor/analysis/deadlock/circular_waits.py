@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 
 import numpy as np
 
-from distdoctor.analysis.causes import Cause, Divergence, at, capital, s
+from distdoctor.analysis.causes import Cause, Divergence, at, capital
 from distdoctor.analysis.deadlock.wait_for_graph import Wait, gone, held_up, standstill
 from distdoctor.analysis.divergence.independence import alike
 from distdoctor.analysis.divergence.parting_branches import chains, program_of
@@ -27,6 +28,25 @@ from distdoctor.model.events import (
 from distdoctor.model.findings import Certainty, Location, Role
 from distdoctor.model.operations import OPERATIONS
 from distdoctor.model.run import Run, named
+
+
+@dataclass(frozen=True, slots=True)
+class WaitCircle:
+    """Ranks of which each waits for the next.
+
+    Attributes:
+        waits: The call of each, and the ranks for which it waits.
+    """
+
+    waits: tuple[tuple[Call, tuple[int, ...]], ...]
+
+    def __str__(self) -> str:
+        steps = "; ".join(
+            f"rank {call.rank} waits in {call.op} on {call.group} for {named(missing)}"
+            for call, missing in self.waits
+        )
+        ranks = named([call.rank for call, _ in self.waits])
+        return f"{capital(ranks)} wait in a circle: {steps}"
 
 
 def circle(run: Run, found: Sequence[Divergence]) -> list[Divergence]:
@@ -65,11 +85,6 @@ def _told(run: Run, circle: list[Wait], stuck: set[int]) -> Divergence:
     fault = wrong_peer(run, circle, victims) if messages else None
     if (fault := fault or one_sided(run, circle, victims)) is not None:
         return fault
-    steps = "; ".join(
-        f"rank {wait.rank} waits in {calls[wait.rank].op} on "
-        f"{calls[wait.rank].group} for {named(wait.missing)}"
-        for wait in circle
-    )
     return Divergence(
         why=Cause.MESSAGES if messages else Cause.CIRCLE,
         group=None,
@@ -78,7 +93,9 @@ def _told(run: Run, circle: list[Wait], stuck: set[int]) -> Divergence:
         culprits=(),
         victims=victims,
         elsewhere=_chosen(run, calls),
-        story=f"{capital(named(calls))} wait in a circle: {steps}.",
+        facts=WaitCircle(
+            tuple((calls[wait.rank], tuple(wait.missing)) for wait in circle)
+        ),
     )
 
 
@@ -173,6 +190,23 @@ def _is_elsewhere(place: Place, other: Place) -> bool:
     return same and place.line != other.line
 
 
+@dataclass(frozen=True, slots=True)
+class StuckRank:
+    """A rank that moves nowhere in its own code, and others that wait for it.
+
+    Attributes:
+        seen: Where it was seen, and for how long.
+        doing: What it does there, in words.
+        waiting: Who waits for it.
+        op: In which operation.
+    """
+
+    seen: Busy
+    doing: str
+    waiting: tuple[int, ...]
+    op: str
+
+
 def busy(run: Run) -> Iterator[Divergence]:
     """A rank that keeps others waiting and moves nowhere in its own code.
 
@@ -195,7 +229,6 @@ def busy(run: Run) -> Iterator[Divergence]:
             continue
         calls = {other: run.call(row) for other, row in waiting.items()}
         seen = busy[-1]
-        function = seen.place.function or "its own code"
         doing = "working" if seen.cpu > 0.5 else "waiting for something"
         yield Divergence(
             why=Cause.BUSY,
@@ -210,11 +243,7 @@ def busy(run: Run) -> Iterator[Divergence]:
                 *at(seen, (rank,), f"{doing}, in {seen.looks} of {seen.looks} looks"),
                 *_stack(run, rank),
             ),
-            story=f"Rank {rank} has been in {function} "
-            f"({seen.place}) for {seen.seconds:.0f} s, {doing}, while "
-            f"{named(waiting)} wait{s(waiting)} for it in "
-            f"{next(iter(calls.values())).op}; a very long computation would look "
-            "the same.",
+            facts=StuckRank(seen, doing, tuple(waiting), next(iter(calls.values())).op),
         )
 
 

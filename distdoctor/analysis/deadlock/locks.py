@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from distdoctor.analysis.causes import Cause, Divergence, capital, s
+from distdoctor.analysis.causes import Cause, Divergence
 from distdoctor.model.events import BLOCKED, Call, Locked
 from distdoctor.model.findings import Certainty, Location, Role
-from distdoctor.model.run import Run, named
+from distdoctor.model.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLock:
+    """A lock that seems to be held across a call.
+
+    Attributes:
+        call: In which one thread of a rank waits.
+        lock: For which another thread of it waits.
+        others: Ranks that wait in calls and for no lock.
+    """
+
+    call: Call
+    lock: Locked
+    others: tuple[int, ...]
 
 
 def locks(run: Run) -> Iterator[Divergence]:
@@ -29,7 +45,6 @@ def locks(run: Run) -> Iterator[Divergence]:
     everybody = set(both) == set(calls)
     first = max(both, key=lambda rank: locked[rank].seconds)
     others = tuple(rank for rank in calls if rank not in both)
-    for_them = f", and {named(others)} wait{s(others)}" if others else ""
     yield Divergence(
         why=Cause.LOCK,
         group=None,
@@ -48,8 +63,5 @@ def locks(run: Run) -> Iterator[Divergence]:
             )
             for rank in both
         ),
-        story=f"{capital(named([first]))} waits in {calls[first].op} at "
-        f"{calls[first].place}, and another thread of it has waited for a lock at "
-        f"{locked[first].place} for {locked[first].seconds:.0f} s{for_them}: the lock "
-        "seems to be held across the call.",
+        facts=HeldLock(calls[first], locked[first], others),
     )

@@ -7,7 +7,7 @@ talk to their neighbours, though its collectives were left out as well.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,6 +27,23 @@ from distdoctor.model.events import Call, Place
 from distdoctor.model.findings import Certainty
 from distdoctor.model.operations import CODE_OF, OPERATIONS
 from distdoctor.model.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFromMessage:
+    """A condition that keeps one rank from what all others do behind it.
+
+    Attributes:
+        condition: In the words of the source.
+        place: Its line.
+        stands: The call in which the rank is.
+        waits: A call in which another rank waits behind the condition.
+    """
+
+    condition: str
+    place: Place
+    stands: Call
+    waits: Call
 
 
 def kept_out(run: Run, told: Divergence) -> Divergence:
@@ -63,9 +80,10 @@ def kept_out(run: Run, told: Divergence) -> Divergence:
         certainty=Certainty.LIKELY,
         victims=others,
         elsewhere=lines(found, (rank,), few=False),
-        story=f"Rank {rank} is kept by `{found.condition}` at {found.condition.place} "
-        f"from what all others do behind it: it is at {stands.op} ({stands.place}), "
-        f"and rank {call.rank} waits in {call.op}. The way there: {found.way()}.",
+        story=f" The way there: {found.way()}.",
+        facts=KeptFromMessage(
+            str(found.condition), found.condition.place, stands, call
+        ),
         details={**told.details, GUARD: str(found.condition), "way": found.way()},
     )
 

@@ -4,18 +4,39 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from distdoctor.analysis.causes import Cause, Divergence, capital, s, waits, where_of
+from distdoctor.analysis.causes import Cause, Divergence, where_of
 from distdoctor.analysis.memoize import memoize
 from distdoctor.model.events import Call
-from distdoctor.model.run import Run, named
+from distdoctor.model.run import Run
 
 _REGISTERS = {"signal": 1, "finalize": 1, "ref": 1, "register": 0}
 """Functions that take a callback, and its position among their arguments:
 `signal.signal`, `weakref.finalize`, `weakref.ref`, `atexit.register`."""
 
 _MODULES = frozenset({"signal", "weakref", "atexit"})
+
+
+@dataclass(frozen=True, slots=True)
+class ImplicitCall:
+    """A call from a finalizer or a signal handler.
+
+    Attributes:
+        ranks: Who made it.
+        op: Which operation.
+        where: Its place in the group's sequence.
+        callback: From what it came, in words.
+        others: Who waits.
+        other_op: In which operation.
+    """
+
+    ranks: tuple[int, ...]
+    op: str
+    where: str
+    callback: str
+    others: tuple[int, ...]
+    other_op: str
 
 
 def called_back(run: Run, divergence: Divergence) -> Divergence:
@@ -40,9 +61,15 @@ def called_back(run: Run, divergence: Divergence) -> Divergence:
         why=Cause.CALLBACK,
         culprits=ranks,
         victims=others,
-        story=f"{capital(named(ranks))} call{s(ranks)} {call.op} "
-        f"({where_of(divergence)}) from {how[ranks[0]]}, which runs when it happens "
-        f"to; {named(others)} {waits(others)} in {calls[others[0]].op}.",
+        story="",
+        facts=ImplicitCall(
+            ranks,
+            call.op,
+            where_of(divergence),
+            how[ranks[0]],
+            others,
+            calls[others[0]].op,
+        ),
     )
 
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from distdoctor.analysis.causes import Cause, Divergence, capital, where
+from distdoctor.analysis.causes import Cause, Divergence, where
 from distdoctor.analysis.collectives.alignment import Alignment
 from distdoctor.analysis.divergence.parting_branches import program_of
 from distdoctor.analysis.memoize import memoize
@@ -23,9 +24,7 @@ from distdoctor.model.findings import Certainty, Location, Role
 from distdoctor.model.observations.divergence import Turn
 from distdoctor.model.observations.gradients import Sent
 from distdoctor.model.operations import OPERATIONS
-from distdoctor.model.run import Group, Run, named
-
-_MOST_TOLD = 4  # names of an order, in words
+from distdoctor.model.run import Group, Run
 
 
 class _Visit(NamedTuple):
@@ -38,6 +37,23 @@ class _Visit(NamedTuple):
 
 _Round = list[_Visit]
 """Visits of names, each once."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopOrders:
+    """A loop over the same names that ranks go through in different orders.
+
+    Attributes:
+        ranks: All of them.
+        loop: Its line.
+        orders: Ranks, and the names of each round of theirs.
+        where: The first call for different names, in the group's sequence.
+    """
+
+    ranks: tuple[int, ...]
+    loop: Place
+    orders: tuple[tuple[tuple[int, ...], tuple[tuple[str, ...], ...]], ...]
+    where: str
 
 
 def other_orders(run: Run, alignment: Alignment) -> Iterator[Divergence]:
@@ -165,11 +181,6 @@ def _told(
         if len({visits[n].names for visits in by_rank.values()}) > 1
     )
     ordinal = next(iter(by_rank.values()))[at].ordinal
-    told = "; ".join(
-        f"{named(ranks)}: {', '.join('/'.join(names) for names in order[:_MOST_TOLD])}"
-        + ", …" * (len(order) > _MOST_TOLD)
-        for order, ranks in orders.items()
-    )
     role = Role.CULPRIT if culprits else Role.PARTY
     return Divergence(
         why=Cause.ORDER,
@@ -187,8 +198,10 @@ def _told(
                 "goes through names in another order than other ranks",
             ),
         ),
-        story=f"{capital(named(by_rank))} go through the same names at {loop}, in "
-        f"different orders ({told}), and make a call for each ({where(group, ordinal)} "
-        "is the first for different names): what belongs to different names was "
-        "combined without an error.",
+        facts=LoopOrders(
+            tuple(by_rank),
+            loop,
+            tuple((tuple(ranks), order) for order, ranks in orders.items()),
+            where(group, ordinal),
+        ),
     )

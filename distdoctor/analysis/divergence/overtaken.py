@@ -64,6 +64,7 @@ def overtaken(run: Run, told: Divergence) -> Divergence:
             victims=tuple(here),
             certainty=Certainty.LIKELY,
             elsewhere=pointers(way[:1], ahead, SKIPPED_HERE),
+            facts=None,
             story=f"{capital(named(ahead))} skipped {call} ({where_of(told)}) and "
             f"went on to {other}; {named(here)} {waits(here)} in it.",
         )

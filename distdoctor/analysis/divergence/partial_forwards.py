@@ -6,7 +6,7 @@ their state dict: all of that is for all ranks to do.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,6 @@ from distdoctor.analysis.causes import (
     LEFT_LOOP,
     Cause,
     Divergence,
-    capital,
     pointers,
     where,
 )
@@ -25,7 +24,7 @@ from distdoctor.analysis.divergence.rank_guards import WRAPPED
 from distdoctor.model.events import Call, Place
 from distdoctor.model.findings import Location
 from distdoctor.model.layers import LAYER_MASK, LAYER_SHIFT, LAYERS
-from distdoctor.model.run import Run, named
+from distdoctor.model.run import Run
 
 _EXPLAINED = {
     Cause.DIED,
@@ -35,6 +34,25 @@ _EXPLAINED = {
     Cause.SWALLOWED,
     Cause.MESH,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class LoneForward:
+    """A pass through a wrapped model that only some ranks make from its line.
+
+    Attributes:
+        ranks: Those.
+        others: The rest of the group.
+        does: What they do, in words.
+        call: The call that the model makes for them.
+        where: Its place in the group's sequence.
+    """
+
+    ranks: tuple[int, ...]
+    others: tuple[int, ...]
+    does: str
+    call: Call
+    where: str
 
 
 class _Stray(NamedTuple):
@@ -75,9 +93,10 @@ def forward_by_some(run: Run, divergence: Divergence) -> Divergence:
         culprits=ranks,
         victims=others,
         elsewhere=_untold(divergence, ranks, lines),
-        story=f"{capital(named(ranks))} alone {verb} at {call.place}, which "
-        f"calls {call.op} ({where(meeting.group, meeting.ordinal)}); "
-        f"{named(others)} never {'does' if len(others) == 1 else 'do'} so there.",
+        story="",
+        facts=LoneForward(
+            ranks, others, verb, call, where(meeting.group, meeting.ordinal)
+        ),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -24,12 +24,54 @@ from distdoctor.analysis.divergence.parting_branches import (
     of_group,
     parting,
 )
-from distdoctor.model.events import Call, Ended
+from distdoctor.model.events import Call, Ended, Place
 from distdoctor.model.findings import Certainty, Location
 from distdoctor.model.run import Run, named
 
 GUARD = "guard"
 """Key of a divergence's details: the condition that explains it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankGuard:
+    """A condition of the rank that leads some ranks to a call, and keeps the rest out.
+
+    Its words are shared: it tells of any call, also of those by which ranks join.
+
+    Attributes:
+        inside: Who came to the call.
+        outside: Who did not.
+        call: The call.
+        where: Its place in the group's sequence.
+        condition: In the words of the source.
+        place: The line of the condition.
+        few: Those who came are at fault; else those who did not.
+        does: What those do for whom a layer of torch makes the call; empty: none does.
+    """
+
+    inside: tuple[int, ...]
+    outside: tuple[int, ...]
+    call: Call
+    where: str
+    condition: str
+    place: Place
+    few: bool
+    does: str = ""
+
+    def __str__(self) -> str:
+        inside, outside = named(self.inside), named(self.outside)
+        here = f"{self.call.op} ({self.where})"
+        at = f"`{self.condition}` at {self.place}"
+        if not self.few:
+            return (
+                f"{capital(outside)} skipped {here}, because of {at}; {inside} "
+                f"{waits(self.inside)} in it"
+            )
+        does = f"call{s(self.inside)} {here}"
+        if self.does:
+            does = f"{self.does} at {self.call.place}, which calls {here}"
+        return f"{capital(inside)} alone {does}, behind {at}, which keeps {outside} out"
+
 
 WRAPPED = {
     "ddp": ("runs the DDP model", "run the DDP model"),
@@ -177,22 +219,8 @@ def _told(
     victims = outside if few else tuple(inside)
     here = where(meeting.group, meeting.ordinal)
     layer = WRAPPED.get(call.layer) if few else None
-    at = found.condition.place
-    if few:
-        does = f"call{s(inside)} {call.op}"
-        if layer is not None:
-            does = f"{layer[len(inside) > 1]} at {call.place}, which calls {call.op}"
-        story = (
-            f"{capital(named(inside))} alone {does} ({here}), behind "
-            f"`{found.condition}` at {at}, which keeps {named(outside)} out"
-        )
-    else:
-        story = (
-            f"{capital(named(outside))} skipped {call.op} ({here}), because of "
-            f"`{found.condition}` at {at}; {named(inside)} {waits(inside)} in it"
-        )
     standing = calls_at(run, fault)
-    story += _elsewhere(run, standing, outside) + f". The way there: {found.way()}."
+    story = _elsewhere(run, standing, outside) + f". The way there: {found.way()}."
     same_line = len(_split(run, meeting, "site")) == 1 < len(meeting.rows)
     if tie:
         story += f" ({len(members)} ranks have no majority: the source decides.)"
@@ -204,6 +232,16 @@ def _told(
         culprits=culprits,
         victims=victims,
         story=story,
+        facts=RankGuard(
+            tuple(inside),
+            outside,
+            call,
+            here,
+            str(found.condition),
+            found.condition.place,
+            few=few,
+            does="" if layer is None else layer[len(inside) > 1],
+        ),
         certainty=Certainty.LIKELY if tie or same_line else Certainty.PROVED,
         elsewhere=lines(found, culprits, few=few),
         details={GUARD: str(found.condition), "way": found.way()},

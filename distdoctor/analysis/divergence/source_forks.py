@@ -8,17 +8,14 @@ through the program does not. Their data decided; so this is likely, no more.
 from __future__ import annotations
 
 import ast
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from distdoctor.analysis.causes import (
     Cause,
     Divergence,
-    capital,
     pointers,
-    s,
     sides,
-    waits,
     where_of,
 )
 from distdoctor.analysis.divergence.parting_branches import (
@@ -30,9 +27,9 @@ from distdoctor.analysis.divergence.rank_guards import GUARD, WRAPPED
 from distdoctor.analysis.source.conditions import Condition, ConditionKind
 from distdoctor.analysis.source.program import Program
 from distdoctor.analysis.source.rank_variation import Nature, nature, nature_of
-from distdoctor.model.events import Call
+from distdoctor.model.events import Call, Place
 from distdoctor.model.findings import Certainty
-from distdoctor.model.run import Run, named
+from distdoctor.model.run import Run
 
 _UNDECIDED = {Cause.OPERATION, Cause.NUMEL, Cause.DTYPE}
 
@@ -40,6 +37,33 @@ _NO_MAJORITY = (
     "With no majority, the source decides: the other way to read it is that the others "
     "left out or added theirs."
 )
+
+
+@dataclass(frozen=True, slots=True)
+class DataFork:
+    """A condition that data decide, with one of two calls behind it.
+
+    Attributes:
+        behind: Who came to the call behind it.
+        others: Who went on to the other call.
+        op: The operation behind it.
+        other_op: The other one.
+        where: Their place in the group's sequence.
+        condition: In the words of the source.
+        place: Its line.
+        left: The others left by it; else who is behind it went there alone.
+        does: What those behind it do for whom torch makes the call; empty: nothing.
+    """
+
+    behind: tuple[int, ...]
+    others: tuple[int, ...]
+    op: str
+    other_op: str
+    where: str
+    condition: str
+    place: Place
+    left: bool
+    does: str = ""
 
 
 def forked(run: Run, told: Divergence) -> Divergence:
@@ -80,28 +104,10 @@ def forked(run: Run, told: Divergence) -> Divergence:
         return told  # the fork would blame the majority
     if wrapped and not left:
         told = replace(told, why=Cause.FORWARD)
-    if left:
-        at = replace(condition.place, line=condition.leaves_at)
-        remark = f"leaves by {condition.leaves}"
-        story = (
-            f"{capital(named(others))} skipped {call.op} ({where_of(told)}) and went "
-            f"on to {other.op}, most likely by `{condition}` at {condition.place}; "
-            f"{named(behind)} {waits(behind)} in it."
-        )
-    else:
-        at = condition.place
-        remark = str(condition)
-        does = f"call{s(behind)} {call.op}"
-        if told.why is Cause.FORWARD and wrapped:
-            does = f"{wrapped[len(behind) > 1]} and call{s(behind)} {call.op}"
-        story = (
-            f"{capital(named(behind))} alone {does} "
-            f"({where_of(told)}), behind `{condition}` at {condition.place}; "
-            f"{named(others)} went on to {other.op}."
-        )
     lines = pointers([condition.place], culprits, str(condition))
     if left and condition.leaves_at != condition.line:
-        lines += pointers([at], culprits, remark)
+        at = replace(condition.place, line=condition.leaves_at)
+        lines += pointers([at], culprits, f"leaves by {condition.leaves}")
     return replace(
         told,
         why=Cause.FORWARD if told.why is Cause.FORWARD else Cause.SKIPPED,
@@ -109,7 +115,18 @@ def forked(run: Run, told: Divergence) -> Divergence:
         victims=of_group(sorted(told.calls), culprits),
         certainty=Certainty.LIKELY,
         elsewhere=(*lines, *told.elsewhere),
-        story=story if told.culprits else f"{story} {_NO_MAJORITY}",
+        story="" if told.culprits else f" {_NO_MAJORITY}",
+        facts=DataFork(
+            tuple(behind),
+            tuple(others),
+            call.op,
+            other.op,
+            where_of(told),
+            str(condition),
+            condition.place,
+            left=left,
+            does=wrapped[len(behind) > 1] if wrapped and not left else "",
+        ),
         details={**told.details, GUARD: str(condition)},
     )
 

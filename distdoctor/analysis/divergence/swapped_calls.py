@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
@@ -19,9 +19,7 @@ from numpy.typing import NDArray
 from distdoctor.analysis.causes import (
     Cause,
     Divergence,
-    capital,
     pointers,
-    s,
     sides,
     where_of,
 )
@@ -32,7 +30,7 @@ from distdoctor.analysis.source.program import Function, own_nodes
 from distdoctor.model.events import Call, Place
 from distdoctor.model.findings import Certainty, Location
 from distdoctor.model.operations import OPERATIONS
-from distdoctor.model.run import Run, named
+from distdoctor.model.run import Run
 
 _UNLIKE = {
     Cause.OPERATION,
@@ -42,6 +40,42 @@ _UNLIKE = {
     Cause.ROOT,
     Cause.SPLITS,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class CrossedCalls:
+    """Two calls that the source has each side make, in opposite order.
+
+    Attributes:
+        few: Who makes them in another order.
+        many: The others.
+        where: The place in the group's sequence that shows it.
+        calls: The call of each side there, and who makes it.
+    """
+
+    few: tuple[int, ...]
+    many: tuple[int, ...]
+    where: str
+    calls: tuple[tuple[Call, tuple[int, ...]], tuple[Call, tuple[int, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class UnseenSwap:
+    """Two calls that look alike, made in opposite order, so that nothing fails.
+
+    Attributes:
+        few: Who makes them in another order.
+        many: The others.
+        ordinals: Which calls on the group they are.
+        group: The group's name.
+        by_lines: They come from the same two lines; else from lines of the same text.
+    """
+
+    few: tuple[int, ...]
+    many: tuple[int, ...]
+    ordinals: tuple[int, int]
+    group: str
+    by_lines: bool
 
 
 def crossed(run: Run, told: Divergence) -> Divergence:
@@ -73,10 +107,16 @@ def crossed(run: Run, told: Divergence) -> Divergence:
         told,
         why=Cause.ORDER,
         certainty=Certainty.LIKELY,
-        story=f"{capital(named(few))} make{s(few)} two calls in another order than "
-        f"{named(others)}: at {where_of(told)} it is {told.calls[first[0]]} ({here}) "
-        f"on {named(first)} and {told.calls[second[0]]} ({there}) on {named(second)}, "
-        "and the source has each of them follow there on the other's.",
+        story="",
+        facts=CrossedCalls(
+            tuple(few),
+            tuple(others),
+            where_of(told),
+            (
+                (told.calls[first[0]], tuple(first)),
+                (told.calls[second[0]], tuple(second)),
+            ),
+        ),
     )
 
 
@@ -101,11 +141,11 @@ def unseen_swaps(run: Run, alignment: Alignment) -> Iterator[Divergence]:
         if not OPERATIONS[calls["op"][next(iter(first.rows.values()))]].payload:
             continue
         here = calls_at(run, first)
-        swapped, what = _by_lines(first, second, calls), "from the same two lines as"
+        swapped, by_lines = _by_lines(first, second, calls), True
         decided = 2 * len(swapped) != len(here)
         if not swapped:
             swapped = _crossed_in_text(run, here, calls_at(run, second))
-            what, decided = "of the same text as", True
+            by_lines, decided = False, True
         if swapped:
             others = sorted(set(first.rows) - set(swapped))
             branch = _branch(run, here, swapped, others)
@@ -121,10 +161,13 @@ def unseen_swaps(run: Run, alignment: Alignment) -> Iterator[Divergence]:
                 victims=tuple(others),
                 certainty=Certainty.LIKELY,
                 elsewhere=() if branch is None else branch[0],
-                story=f"{capital(named(swapped))} make{s(swapped)} calls "
-                f"{first.ordinal} and {second.ordinal} on {group.name} {what} "
-                f"{named(others)}, in the opposite order; they are of one size, so "
-                "tensors that do not belong together were combined without an error.",
+                facts=UnseenSwap(
+                    swapped,
+                    tuple(others),
+                    (first.ordinal, second.ordinal),
+                    group.name,
+                    by_lines=by_lines,
+                ),
             )
             return
 

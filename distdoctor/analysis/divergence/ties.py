@@ -171,6 +171,7 @@ def _told_as_left(
         victims=tuple(inside),
         certainty=Certainty.LIKELY,
         elsewhere=lines if told.why is Cause.CIRCLE else (*lines, *told.elsewhere),
+        facts=None,
         story=f"{capital(named(outside))} {gone} the loop at "
         f"{loop.place} and {waits(outside)} in {other.op} ({other.place}), while "
         f"{named(inside)} {waits(inside)} in {call.op} ({where_of(told)}), in "
@@ -234,6 +235,7 @@ def gone_on_alone(run: Run, told: Divergence) -> Divergence:
             *pointers([loop.place], inside, "still in this loop"),
             *dealt_out(run, loop.place, inside),
         ),
+        facts=None,
         story=f"{capital(named(inside))} {waits(inside)} in {call.op} "
         f"({where_of(told)}) in one more round of the loop at {loop.place}, which "
         f"{named(outside)} {has(outside)} left{by} for {other.op} ({other.place}).",

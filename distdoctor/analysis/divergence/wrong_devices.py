@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 import numpy as np
 
-from distdoctor.analysis.causes import Cause, Divergence, at, capital, failed, where_of
+from distdoctor.analysis.causes import Cause, Divergence, at, where_of
 from distdoctor.model.events import Failure, Misplaced
-from distdoctor.model.run import Run, named
+from distdoctor.model.run import Run
 
 _REFUSAL = re.compile(
     r"No backend type associated with device type (?P<a>\w+)"
@@ -21,6 +22,31 @@ _REFUSAL = re.compile(
 
 Source: torch 2.13, ProcessGroup.hpp, ProcessGroupNCCL.cpp and ProcessGroupGloo.cpp.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedTensor:
+    """A tensor whose device the backend refused, and on which ranks."""
+
+    ranks: tuple[int, ...]
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class UnmovedTensor:
+    """A tensor on a device with which a call moves nothing and raises nothing.
+
+    Attributes:
+        ranks: Who called with it.
+        first: The first such call.
+        others: Who made the call in earnest.
+        where: Its place in the group's sequence.
+    """
+
+    ranks: tuple[int, ...]
+    first: Misplaced
+    others: tuple[int, ...]
+    where: str
 
 
 def wrong_device(run: Run, found: list[Divergence]) -> list[Divergence]:
@@ -69,7 +95,7 @@ def _refused(
         victims=ranks if everyone else others,
         cause=first,
         elsewhere=at(first, ranks, "its backend has no way to move this tensor"),
-        story=f"{failed(ranks, first)}.",
+        facts=RefusedTensor(ranks, first),
     )
     rest = [d for d in found if d is not base and not set(d.culprits) & set(ranks)]
     return [told, *rest]
@@ -94,11 +120,7 @@ def _nothing_moved(
         victims=others,
         cause=first,
         elsewhere=at(first, ranks, f"this tensor is on {first.device}"),
-        story=f"{capital(named(ranks))} called {first.op or 'a collective'} on a "
-        f"tensor on the device {first.device}, which moves nothing and raises "
-        "nothing; from then on "
-        f"{'they are' if len(ranks) > 1 else 'it is'} a call ahead of {named(others)} "
-        f"({where_of(divergence)}).",
+        facts=UnmovedTensor(ranks, first, others, where_of(divergence)),
     )
 
 

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypedDict
 
 from distdoctor.analysis.causes import (
     Cause,
     Divergence,
     at,
-    capital,
-    failed,
-    killed,
     pointers,
-    s,
     where_of,
 )
 from distdoctor.analysis.collectives.call_groups import CallGroup
@@ -35,7 +31,7 @@ from distdoctor.model.events import (
     State,
 )
 from distdoctor.model.findings import Location, Role
-from distdoctor.model.run import Run, named
+from distdoctor.model.run import Run
 
 
 def own_failure(run: Run, rank: int) -> Failure | None:
@@ -150,12 +146,7 @@ def waiting_for_dead(
         base,
         why=Cause.DIED,
         culprits=tuple(dead),
-        **_told(
-            run,
-            dead,
-            f"{named(side.ranks)} wait{s(side.ranks)} for it in "
-            f"{side.call.op} ({where_of(base)})",
-        ),
+        **_told(run, dead, Missed(tuple(side.ranks), side.call.op, where_of(base))),
     )
 
 
@@ -185,7 +176,7 @@ def deaths(run: Run) -> Iterator[Divergence]:
         calls={},
         culprits=tuple(dead),
         victims=tuple(others),
-        **_told(run, dead, f"{named(others)} could not go on without it"),
+        **_told(run, dead, Missed(tuple(others))),
     )
 
 
@@ -233,36 +224,91 @@ def _is_exit(raised: ast.expr | None) -> bool:
     return isinstance(named_, ast.Name) and named_.id == "SystemExit"
 
 
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """Who could not go on without a rank that died.
+
+    Attributes:
+        ranks: Those.
+        op: In which operation they wait for it; empty: in none yet.
+        where: The place of that call in its group's sequence.
+    """
+
+    ranks: tuple[int, ...]
+    op: str = ""
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """Ranks that died by a fault of their own.
+
+    Attributes:
+        ranks: Those.
+        by: What ended the first of them: an exception, its own code, or a signal.
+        missed: What came of it.
+        starved: That the machine had no memory left, in words; see `Run.starved`.
+    """
+
+    ranks: tuple[int, ...]
+    by: Failure | Ended | Quit
+    missed: Missed
+    starved: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeathOnTheWay:
+    """An exception that led ranks into another call on its way up.
+
+    Attributes:
+        failure: The exception.
+        call: Into which it led the first of them.
+        ranks: Who raised it.
+        others: Who waits.
+        op: In which operation.
+        where: The place of that call in its group's sequence.
+    """
+
+    failure: Failure
+    call: Call
+    ranks: tuple[int, ...]
+    others: tuple[int, ...]
+    op: str
+    where: str
+
+
 class _Tale(TypedDict):
     cause: Failure | Ended | Quit
     elsewhere: tuple[Location, ...]
     story: str
+    facts: Death
 
 
-def _told(run: Run, dead: list[int], consequence: str) -> _Tale:
+def _told(run: Run, dead: list[int], missed: Missed) -> _Tale:
     """How the first of them died, where, and what came of it."""
     failure = _fatal(run, dead[0])
     if failure is not None:
         return _Tale(
             cause=failure,
             elsewhere=at(failure, dead, f"raised {failure.error}"),
-            story=f"{failed(dead, failure)}; {consequence}.",
+            story="",
+            facts=Death(tuple(dead), failure, missed),
         )
     quit_ = _gave_up(run, dead[0])
     if quit_ is not None:
-        who = capital(named(dead))
         return _Tale(
             cause=quit_,
             elsewhere=where_it_quit(run, quit_),
-            story=f"{who} ended by {quit_.how}({quit_.status}) at {quit_.place}; "
-            f"{consequence}.",
+            story="",
+            facts=Death(tuple(dead), quit_, missed),
         )
     end = _killed_by(run, dead[0])
     assert end is not None
     return _Tale(
         cause=end,
         elsewhere=(*_sent_by_itself(run, end), *_last_line(run, dead)),
-        story=f"{killed(dead, end, run.starved)}; {consequence}.",
+        story="",
+        facts=Death(tuple(dead), end, missed, run.starved),
     )
 
 

@@ -18,8 +18,6 @@ from distdoctor.analysis.causes import (
     Cause,
     Divergence,
     at,
-    capital,
-    failed,
     pointers,
     sides,
 )
@@ -37,7 +35,7 @@ from distdoctor.analysis.source.call_chains import functions_to
 from distdoctor.analysis.source.program import Function, Program, called
 from distdoctor.model.events import Batch, Failure, Place
 from distdoctor.model.findings import Certainty
-from distdoctor.model.run import Run, named
+from distdoctor.model.run import Run
 
 _MOST_ASKED = 32
 """Ranks whose way to the call is looked at: thousands that wait came by few ways."""
@@ -47,6 +45,38 @@ _CALLS_MISSING = {Cause.SKIPPED, Cause.UNEVEN, Cause.FINISHED}
 _UNLIKE = {Cause.OPERATION, Cause.NUMEL, Cause.DTYPE, Cause.SPLITS}
 
 _OUT_OF_STEP = _CALLS_MISSING | _UNLIKE | {Cause.UNANSWERED}
+
+
+@dataclass(frozen=True, slots=True)
+class SwallowedException:
+    """An exception that was seen, and that ended nothing.
+
+    Attributes:
+        ranks: Who raised it.
+        failure: The exception.
+        left_out: The calls that they did not make: what the calls alone tell.
+    """
+
+    ranks: tuple[int, ...]
+    failure: Failure
+    left_out: str
+
+
+@dataclass(frozen=True, slots=True)
+class LikelySwallowed:
+    """A handler that is the only way of the source around a call.
+
+    Attributes:
+        ranks: Who did not make the call.
+        handler: Its line.
+        what: The exceptions that it swallows.
+        left_out: What the calls alone tell.
+    """
+
+    ranks: tuple[int, ...]
+    handler: Place
+    what: str
+    left_out: str
 
 
 def swallowed_exception(run: Run, divergence: Divergence) -> Divergence:
@@ -246,8 +276,8 @@ def _told(run: Run, divergence: Divergence, failure: Failure) -> Divergence:
             *pointers(handlers, ranks, "swallows it"),
             *divergence.elsewhere,
         ),
-        story=f"{failed(ranks, failure)}, and went on without the calls that the "
-        f"others made. {divergence.story}",
+        story="",
+        facts=SwallowedException(ranks, failure, divergence.story),
     )
 
 
@@ -266,7 +296,6 @@ def _likely(divergence: Divergence, handler: Handler) -> Divergence:
             *pointers(around, ranks, "what was left out"),
             *others,
         ),
-        story=f"{divergence.story} The source has one way around that call: the "
-        f"handler at {handler.place}, which swallows {what}. {capital(named(ranks))} "
-        "most likely met that, unless the loop itself had fewer rounds there.",
+        story="",
+        facts=LikelySwallowed(ranks, handler.place, what, divergence.story),
     )

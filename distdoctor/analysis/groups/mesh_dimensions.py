@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from distdoctor.analysis.causes import Cause, Divergence, capital, pointers, s
+from distdoctor.analysis.causes import Cause, Divergence, pointers
 from distdoctor.analysis.memoize import memoize
-from distdoctor.model.events import Call
+from distdoctor.model.events import Call, Place
 from distdoctor.model.findings import Certainty
-from distdoctor.model.run import Group, Rows, Run, named
+from distdoctor.model.run import Group, Rows, Run
 
 _EXPLAINED = {Cause.DIED, Cause.BUSY, Cause.UNUSED, Cause.DEVICE, Cause.SWALLOWED}
 
@@ -44,6 +44,27 @@ class _Confusion:
     culprits: tuple[int, ...]
     groups: Mapping[int, int]  # by rank, the group it uses at the line
     by_halves: bool = False  # as many took the one dimension as the other
+
+
+@dataclass(frozen=True, slots=True)
+class OtherDimension:
+    """Ranks that take one dimension of the mesh for another.
+
+    Attributes:
+        place: The line at which they use its group.
+        ranks: Those.
+        group: The group that the first of them uses.
+        right: The group in which the others count it.
+        by_halves: As many took the one dimension as the other.
+        unnoticed: No call failed to meet.
+    """
+
+    place: Place | None
+    ranks: tuple[int, ...]
+    group: Group
+    right: Group
+    by_halves: bool
+    unnoticed: bool
 
 
 def mixed_dimensions(run: Run, found: list[Divergence]) -> list[Divergence]:
@@ -278,25 +299,15 @@ def _told(run: Run, confusion: _Confusion, divergence: Divergence | None) -> Div
         elsewhere=()
         if user is None or calls[first].place == user
         else pointers([user], ranks, "uses another dimension's group"),
-        story=f"At {place} {capital(named(ranks)).lower()} use{s(ranks)} "
-        f"{_group(run.groups[confusion.groups[first]])}, "
-        + (
-            "whose other members never do, and are there in "
-            if confusion.by_halves
-            else "where the others count it in "
-        )
-        + f"{_group(run.groups[theirs])}: it takes one dimension of the mesh for "
-        "another"
-        + (
-            ", and tensors that do not belong together were combined."
-            if divergence is None
-            else "."
+        facts=OtherDimension(
+            place,
+            ranks,
+            run.groups[confusion.groups[first]],
+            run.groups[theirs],
+            by_halves=confusion.by_halves,
+            unnoticed=divergence is None,
         ),
     )
-
-
-def _group(group: Group) -> str:
-    return f"{group.name} (ranks {', '.join(map(str, group.ranks))})"
 
 
 def _first_call(run: Run, rank: int, line: _Line) -> Call:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
-from distdoctor.analysis.causes import Cause, Divergence, at, capital, failed, s
+from distdoctor.analysis.causes import Cause, Divergence, at
 from distdoctor.model.events import Call, Failure, State
 from distdoctor.model.findings import Certainty
 from distdoctor.model.operations import OPERATIONS
-from distdoctor.model.run import Rows, Run, named
+from distdoctor.model.run import Rows, Run
 
 _REFUSED = re.compile(
     r"is not part of group|invalid root rank|Invalid (?:peer|root|destination|source)"
@@ -23,6 +24,29 @@ _REFUSED = re.compile(
 _ADDRESSED = [
     n for n, op in enumerate(OPERATIONS) if op.is_rooted or op.is_point_to_point
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedRank:
+    """A root or peer that torch refused, and who named it."""
+
+    ranks: tuple[int, ...]
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideRank:
+    """A root or peer that is not in the group of the call, or is the caller itself.
+
+    Attributes:
+        ranks: Who made such calls.
+        call: That of the first of them.
+        members: Of its group.
+    """
+
+    ranks: tuple[int, ...]
+    call: Call
+    members: tuple[int, ...]
 
 
 def non_member_calls(run: Run) -> Iterator[Divergence]:
@@ -48,13 +72,14 @@ def non_member_calls(run: Run) -> Iterator[Divergence]:
     if failures:
         rank = min(failures)
         same = [r for r in failures if failures[r].place == failures[rank].place]
-        story = failed(same, failures[rank])
         cause: Failure | None = failures[rank]
+        facts: RefusedRank | OutsideRank = RefusedRank(tuple(same), failures[rank])
     else:
         rank = min(calls)
         call = calls[rank]
         cause = None
-        story = f"{capital(named(calls))} name{s(calls)} {_whom(run, call)}"
+        members = next(g for g in run.groups if g.name == call.group).ranks
+        facts = OutsideRank(tuple(calls), call, members)
     yield Divergence(
         why=Cause.STRANGER,
         group=None,
@@ -65,19 +90,7 @@ def non_member_calls(run: Run) -> Iterator[Divergence]:
         cause=cause,
         certainty=Certainty.PROVED,
         elsewhere=at(cause, failures, f"raised {cause.error}") if cause else (),
-        story=story + ".",
-    )
-
-
-def _whom(run: Run, call: Call) -> str:
-    """Who is named in a call, and what is wrong with that."""
-    members = next(g for g in run.groups if g.name == call.group).ranks
-    if call.peer is not None and members[call.peer : call.peer + 1] == (call.rank,):
-        return f"itself in {call.op}; nobody can be both sides of a message"
-    whom = call.peer if call.root is None else call.root
-    return (
-        f"rank {whom} of {call.group} in {call.op}, which has {len(members)} members "
-        f"(0 to {len(members) - 1})"
+        facts=facts,
     )
 
 

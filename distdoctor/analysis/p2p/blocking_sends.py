@@ -27,13 +27,21 @@ import numpy as np
 
 from distdoctor.analysis.causes import Cause, Divergence
 from distdoctor.analysis.p2p.messages import FROM_ANY, RECEIVE, SEND
-from distdoctor.model.events import BLOCKED, Started, State
+from distdoctor.model.events import BLOCKED, Call, Started, State
 from distdoctor.model.findings import Certainty
 from distdoctor.model.operations import ASYNCHRONOUS, BATCHED, OPERATIONS, Waits
-from distdoctor.model.run import Run, named
+from distdoctor.model.run import Run
 
 _MOST_CALLS = 100_000
 """So many calls are made again, the first ones of each rank: about a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldCall:
+    """A call that would not end on NCCL, and the ranks that would have to act first."""
+
+    call: Call
+    needs: frozenset[int]
 
 
 def blocked_sends(run: Run) -> Iterator[Divergence]:
@@ -54,10 +62,6 @@ def blocked_sends(run: Run) -> Iterator[Divergence]:
     calls = {hold.rank: run.call(hold.row) for hold in circle}
     if len(calls) < 2:
         return
-    steps = "; ".join(
-        f"rank {hold.rank} in {calls[hold.rank].op} for {named(hold.needs)}"
-        for hold in circle
-    )
     yield Divergence(
         why=Cause.RENDEZVOUS,
         group=None,
@@ -66,9 +70,7 @@ def blocked_sends(run: Run) -> Iterator[Divergence]:
         culprits=(),
         victims=(),
         certainty=Certainty.LIKELY,
-        story=f"This run went well, but NCCL makes the calls of a pair one after "
-        f"another: {named(calls)} would wait in a circle there ({steps}), unless the "
-        "messages are small enough to be buffered.",
+        facts=tuple(HeldCall(calls[hold.rank], hold.needs) for hold in circle),
     )
 
 

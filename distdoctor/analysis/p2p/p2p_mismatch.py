@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from distdoctor.analysis.causes import Cause, Divergence
 from distdoctor.analysis.deadlock.wait_for_graph import gone, standstill
 from distdoctor.analysis.p2p.messages import FROM_ANY, messages, peer_of
-from distdoctor.model.events import BLOCKED, State
+from distdoctor.model.events import BLOCKED, Call, State
 from distdoctor.model.findings import Certainty
-from distdoctor.model.run import Rows, Run, named
+from distdoctor.model.run import Rows, Run
 
 _RAW = re.compile(r"u?int8|complex")
 """Dtypes whose bytes are often meant as something else: packed data, pairs."""
@@ -42,7 +42,7 @@ def p2p_mismatches(run: Run) -> list[Divergence]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Content:
+class Content:
     """What one side of a message takes it for."""
 
     dtype: str
@@ -50,10 +50,11 @@ class _Content:
 
     @property
     def size_bytes(self) -> int:
+        """Of all its elements together."""
         bits = re.search(r"\d+", self.dtype)
         return self.numel * (int(bits[0]) // 8 if bits else 1)
 
-    def is_meant_as(self, other: _Content) -> bool:
+    def is_meant_as(self, other: Content) -> bool:
         """Whether the bytes are the same and may be meant to be read in two ways."""
         raw = _RAW.match(self.dtype) or _RAW.match(other.dtype)
         return self.size_bytes == other.size_bytes and raw is not None
@@ -63,9 +64,34 @@ class _Content:
         return f"{self.numel} {elements} of {self.dtype} ({self.size_bytes} bytes)"
 
 
-def _by_spec(run: Run) -> list[_Content]:
+@dataclass(frozen=True, slots=True)
+class UnlikeContents:
+    """Two sides of a message that take it for different things.
+
+    Attributes:
+        sender: Rank that sends it.
+        given: What it sends.
+        receiver: Rank that receives it.
+        wanted: What that has room for.
+    """
+
+    sender: int
+    given: Content
+    receiver: int
+    wanted: Content
+
+
+@dataclass(frozen=True, slots=True)
+class OtherTag:
+    """A message that has another tag than the receive that waits for it."""
+
+    send: Call
+    receive: Call
+
+
+def _by_spec(run: Run) -> list[Content]:
     return [
-        _Content(
+        Content(
             "+".join(sorted({tensor.dtype for tensor in spec.tensors})),
             sum(tensor.numel for tensor in spec.tensors),
         )
@@ -73,9 +99,9 @@ def _by_spec(run: Run) -> list[_Content]:
     ]
 
 
-def _kinds(contents: Sequence[_Content]) -> NDArray[np.int64]:
+def _kinds(contents: Sequence[Content]) -> NDArray[np.int64]:
     """A number for each content, the same for those that are alike."""
-    numbers: dict[_Content, int] = {}
+    numbers: dict[Content, int] = {}
     return np.array([numbers.setdefault(one, len(numbers)) for one in contents])
 
 
@@ -103,21 +129,13 @@ def _misfit(
     run: Run,
     sent: int,
     received: int,
-    given: _Content,
-    wanted: _Content,
+    given: Content,
+    wanted: Content,
     culprits: tuple[int, ...],
 ) -> Divergence:
     send, receive = run.call(sent), run.call(received)
     both = {send.rank, receive.rank}
     alike = given.size_bytes == wanted.size_bytes
-    silent = (
-        "; nothing fails: the bytes are read as other numbers"
-        if alike
-        else "; nothing fails: the rest of the room keeps what it held"
-        if given.size_bytes < wanted.size_bytes
-        else ""
-    )
-    meant = "; meant so, it would look the same" if alike else ""
     return Divergence(
         why=Cause.MISFIT,
         group=None,
@@ -126,8 +144,7 @@ def _misfit(
         culprits=culprits,
         victims=tuple(sorted(both - set(culprits))) if culprits else (),
         certainty=Certainty.LIKELY if alike else Certainty.PROVED,
-        story=f"Rank {send.rank} sends {given} to rank {receive.rank}, which receives "
-        f"{wanted}{silent}{meant}.",
+        facts=UnlikeContents(send.rank, given, receive.rank, wanted),
     )
 
 
@@ -148,7 +165,7 @@ def _minority(run: Run, sent: int, received: int) -> tuple[int, ...]:
     return tuple(leaves) if len(leaves) == 1 else _both(run, *sides)
 
 
-def _fits_others(run: Run, rank: int, sides: Mapping[int, _Content]) -> bool:
+def _fits_others(run: Run, rank: int, sides: Mapping[int, Content]) -> bool:
     """Whether a rank exchanged messages that fit with others than these two.
 
     Who serves many ranks in one way is right, if only one of them does not fit.
@@ -227,7 +244,5 @@ def _other_tag(run: Run, sent: int, received: int) -> Divergence:
         calls={send.rank: send, receive.rank: receive},
         culprits=_both(run, send.rank, receive.rank),
         victims=(),
-        story=f"Rank {receive.rank} waits for a message with tag {receive.tag} from "
-        f"rank {send.rank}, which has sent it one with tag {send.tag} that "
-        f"{named([receive.rank])} has not asked for.",
+        facts=OtherTag(send, receive),
     )

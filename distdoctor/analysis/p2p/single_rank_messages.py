@@ -71,12 +71,14 @@ def by_one_rank(run: Run, told: Divergence) -> Divergence:
         return told
     ((call, one),) = found.values()
     ranks = {*told.calls, *told.culprits, *told.victims}
+    facts = None
     if one.skipped:
         story = (
             f"Rank {call.rank} {_DOES[call.op]}: {one.remark} at {one.place} keeps "
             f"rank {one.rank} alone from the other side of that message."
         )
     elif told.why is Cause.MISFIT or told.culprits == (one.rank,):
+        facts = told.facts
         story = f"{told.story} Rank {one.rank} has {one.remark} at {one.place}."
     else:
         story = (
@@ -93,6 +95,7 @@ def by_one_rank(run: Run, told: Divergence) -> Divergence:
         certainty=Certainty.LIKELY,
         elsewhere=(*pointers([one.place], [one.rank], one.remark), *told.elsewhere),
         story=story,
+        facts=facts,
     )
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from distdoctor.analysis.causes import Cause, Divergence, at, pointers, s
+from distdoctor.analysis.causes import Cause, Divergence, at, pointers
 from distdoctor.analysis.deadlock.wait_for_graph import Wait, gone, standstill
 from distdoctor.analysis.divergence import loop_positions
 from distdoctor.analysis.divergence.parting_branches import program_of
@@ -316,6 +317,14 @@ def _last_message(run: Run, row: int, peer: int) -> tuple[Location, ...]:
 # --- after a job that ended well ---
 
 
+@dataclass(frozen=True, slots=True)
+class UntakenMessage:
+    """A message from one rank to another that was never received."""
+
+    rank: int
+    peer: int
+
+
 def left_over(run: Run) -> Iterator[Divergence]:
     """Messages that were sent and never received, in a job that ended well.
 
@@ -344,7 +353,5 @@ def left_over(run: Run) -> Iterator[Divergence]:
             calls={call.rank: call},
             culprits=(),
             victims=(),
-            story=f"Rank {call.rank} sent a message to rank {peer} that nobody "
-            f"received before the job ended; where a send wait{s([call.rank])} for its "
-            "receive, it would not have ended.",
+            facts=UntakenMessage(call.rank, peer),
         )

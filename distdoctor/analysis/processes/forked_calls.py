@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from distdoctor.analysis.causes import Cause, Divergence, capital
+from distdoctor.analysis.causes import Cause, Divergence
 from distdoctor.model.events import BLOCKED, Place
 from distdoctor.model.findings import Location, Role
 from distdoctor.model.observations.processes import CalledInChild
-from distdoctor.model.run import Run, named
+from distdoctor.model.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class ForkedCall:
+    """A collective in a process that a rank has forked.
+
+    Attributes:
+        ranks: Whose children made such calls.
+        whose: What the child of the first of them is, in words.
+        call: Its call.
+    """
+
+    ranks: tuple[int, ...]
+    whose: str
+    call: CalledInChild
 
 
 def in_children(run: Run) -> Iterator[Divergence]:
@@ -27,7 +43,6 @@ def in_children(run: Run) -> Iterator[Divergence]:
         return
     one = next(iter(first.values()))
     whose = "a worker of its DataLoader" if one.worker >= 0 else "a process it forked"
-    at = f" at {one.place}" if one.place else ""
     stuck = {
         int(run.calls["rank"][row]): run.call(int(row))
         for row in run.with_state(*BLOCKED)
@@ -44,9 +59,7 @@ def in_children(run: Run) -> Iterator[Divergence]:
             Location(place, ranks, Role.CULPRIT, f"{one.op} in {whose}")
             for place, ranks in _lines(first).items()
         ),
-        story=f"{capital(named(first))}: {whose} calls {one.op}{at}. It is no rank: a "
-        "fork takes the group's connections along, and not the threads that serve "
-        "them.",
+        facts=ForkedCall(tuple(first), whose, one),
     )
 
 

@@ -1,28 +1,24 @@
-"""Ranks that do not meet while they join the job, make groups or wait for keys."""
+"""Ranks that do not meet while they join the job, or wait for keys."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from distdoctor.analysis.causes import Cause, Divergence, capital, s, waits
+from distdoctor.analysis.causes import Cause, Divergence
 from distdoctor.analysis.deadlock.stalled import STOOD_S
 from distdoctor.analysis.deadlock.wait_for_graph import is_set, standstill
-from distdoctor.analysis.divergence.parting_branches import parting
-from distdoctor.analysis.divergence.rank_guards import GUARD, lines
 from distdoctor.analysis.rendezvous.store_keys import lines_of_setting, setter_of
-from distdoctor.model.events import BLOCKED, SETUP, Call, Failure, State
+from distdoctor.model.events import BLOCKED, Call, Failure, State
 from distdoctor.model.findings import Certainty
 from distdoctor.model.operations import CODE_OF
 from distdoctor.model.run import Run, named
 
-_JOIN, _GROUP, _WAIT = (
-    CODE_OF[name] for name in ("init_process_group", "new_group", "store_wait")
-)
+_JOIN, _WAIT = CODE_OF["init_process_group"], CODE_OF["store_wait"]
 
 _MOST_KEYS_TOLD = 5
 
@@ -30,153 +26,50 @@ _TIME_IS_UP = re.compile(r"time(d )?[ -]?out", re.IGNORECASE)
 """In what stores and rendezvous raise (torch 2.8 to 2.13: TCPStore.cpp, socket.cpp)."""
 
 
-def of_setting_up(run: Run, divergence: Divergence) -> Divergence:
-    """A divergence of the calls that set up, in their own terms.
+@dataclass(frozen=True, slots=True)
+class JoiningFault:
+    """Ranks that wait in `init_process_group`, and why they do not find each other.
 
-    A rank that died stays the cause; all else is groups that do not match.
-
-    Args:
-        run: The run that is judged.
-        divergence: The divergence as it is known so far.
-
-    Returns:
-        The same object if it is about other calls.
+    Attributes:
+        here: Who waits.
+        size: Of the world for which they wait.
+        missing: Ranks of it that never came there.
+        elsewhere: Those of them that were seen to do something else.
+        sizes: The world sizes that ranks announce, in words, if they differ.
+        addresses: Where ranks look for each other, in words, if that differs.
+        address: Where, if it is the same; empty: not known.
     """
-    group = divergence.group
-    if group is None or group.name != SETUP or divergence.why is Cause.DIED:
-        return divergence
-    makers = {
-        rank: call
-        for rank, call in divergence.calls.items()
-        if call.op == "new_group" and call.ordinal == divergence.ordinal
-    }
-    if not makers:
-        return replace(divergence, why=Cause.JOINING)
-    absent = {*divergence.culprits, *divergence.victims} - set(makers)
-    tie = len(absent) == len(makers)
-    told = replace(
-        divergence,
-        why=Cause.GROUPS,
-        culprits=() if tie else divergence.culprits,
-        story=_groups_told(makers, absent),
-    )
-    return _kept_out(run, told, makers, absent)
+
+    here: tuple[int, ...]
+    size: int
+    missing: tuple[int, ...] = ()
+    elsewhere: tuple[int, ...] = ()
+    sizes: str = ""
+    addresses: str = ""
+    address: str = ""
 
 
-def _kept_out(
-    run: Run, told: Divergence, makers: dict[int, Call], absent: Iterable[int]
-) -> Divergence:
-    """The same groups, where a branch for the members alone decides a tie.
+@dataclass(frozen=True, slots=True)
+class MissingKey:
+    """Ranks that wait for keys of the store that nobody has set.
 
-    As many ranks create the group as do not. That its members alone come to the line
-    tells which half strayed: the ranks that the branch keeps out. Where one of two
-    ranks creates a group of both, that one strayed whom the branch singles out.
+    Attributes:
+        here: Who waits.
+        keys: For which.
+        others: Calls in which others wait meanwhile.
+        known: Keys that ranks have set, the first few.
+        setter: The rank that set all keys of the kind before; None: not one alone.
     """
-    involved = {*makers, *absent}
-    for call in {call.place: call for call in makers.values()}.values():
-        inside = [rank for rank, one in makers.items() if one.place == call.place]
-        outside = tuple(sorted(involved - set(inside)))
-        if len(inside) != len(outside):
-            continue
-        found = parting(run, call, sorted(inside), outside)
-        members = _are_all_members(call, inside)
-        if found is None or found.has_counterpart:
-            continue
-        few = len(inside) == 1 and not members and found.singles_out
-        if members or few:
-            return replace(
-                told,
-                culprits=tuple(sorted(inside)) if few else outside,
-                victims=outside if few else tuple(sorted(inside)),
-                certainty=Certainty.LIKELY,
-                elsewhere=lines(found, outside, few=few),
-                story=f"{told.story} `{found.condition}` at {found.condition.place} "
-                f"keeps {named(outside)} out. The way there: {found.way()}.",
-                details={**told.details, GUARD: str(found.condition)},
-            )
-    return told
 
-
-def _are_all_members(call: Call, ranks: Iterable[int]) -> bool:
-    """Whether no other rank is a member of the group that these create."""
-    return bool(call.names) and set(call.names) <= set(map(str, ranks))
-
-
-def _groups_told(makers: dict[int, Call], absent: set[int]) -> str:
-    lists: dict[tuple[str, ...], list[int]] = {}
-    for rank, call in makers.items():
-        lists.setdefault(call.names, []).append(rank)
-    if len(lists) == 1:
-        (names,) = lists
-        return (
-            f"{capital(named(makers))} {waits(makers)} in new_group for the group of "
-            f"{_members(names)}, which {named(absent)} never create{s(absent)}: every "
-            "rank of the job must, member or not."
-        )
-    told = "; ".join(
-        f"{named(ranks)} create{s(ranks)} the group of {_members(names)}"
-        for names, ranks in sorted(lists.items(), key=lambda item: -len(item[1]))
-    )
-    return (
-        f"The ranks create different groups in the same step: {told}. Every rank of "
-        "the job must create every group, member or not, in one order."
-    )
-
-
-def _members(names: tuple[str, ...]) -> str:
-    ranks = [int(name) for name in names if name.isdigit()]
-    return named(ranks) if len(ranks) == len(names) and ranks else ", ".join(names)
-
-
-def groups_left_out(run: Run) -> Iterator[Divergence]:
-    """Some ranks wait in `new_group`, and the rest waits somewhere else for them.
-
-    Args:
-        run: The run that is judged.
-
-    Yields:
-        At most one divergence.
-    """
-    stuck = standstill(run).waits
-    rows = {
-        rank: wait.row
-        for rank, threads in stuck.items()
-        for wait in threads
-        if run.calls["op"][wait.row] == _GROUP
-    }
-    others = {rank: threads[0].row for rank, threads in stuck.items()}
-    others = {rank: row for rank, row in others.items() if rank not in rows}
-    if not rows or not others:
-        return
-    makers = {rank: run.call(row) for rank, row in rows.items()}
-    away = {rank: run.call(row) for rank, row in others.items()}
-    a_maker, an_other = next(iter(makers.values())), next(iter(away.values()))
-    tie = len(makers) == len(away)
-    few, many = (away, makers) if len(away) <= len(makers) else (makers, away)
-    told = Divergence(
-        why=Cause.GROUPS,
-        group=None,
-        ordinal=0,
-        calls=makers | away,
-        culprits=() if tie else tuple(sorted(few)),
-        victims=tuple(sorted({*few, *many} if tie else many)),
-        story=f"{capital(named(makers))} {waits(makers)} in new_group for the group of "
-        f"{_members(a_maker.names)}, which {named(away)} do{'es' * (len(away) == 1)} "
-        f"not create: {'it waits' if len(away) == 1 else 'they wait'} in {an_other.op}"
-        ". Every rank of the job must create every group, member or not.",
-    )
-    yield _kept_out(run, told, makers, away)
+    here: tuple[int, ...]
+    keys: tuple[str, ...]
+    others: tuple[Call, ...]
+    known: tuple[str, ...]
+    setter: int | None
 
 
 def joining(run: Run) -> Iterator[Divergence]:
-    """Ranks that wait for others to join the job, or gave it up.
-
-    Args:
-        run: The run that is judged.
-
-    Yields:
-        At most one divergence.
-    """
+    """Ranks that wait for others to join the job, or gave it up."""
     states = (*BLOCKED, State.RAISED)
     calls = run.calls
     found = run.with_op(_JOIN)
@@ -197,35 +90,20 @@ def joining(run: Run) -> Iterator[Divergence]:
     size = max(sizes.values())
     missing = [rank for rank in range(size) if rank not in here]
     culprits: tuple[int, ...] = ()
+    fault = JoiningFault(tuple(here), size)
     if len(set(sizes.values())) > 1:
         culprits = _minority(sizes)
-        story = "The ranks announce different world sizes: " + _told(sizes)
+        fault = replace(fault, sizes=_told(sizes))
     elif missing:
-        came = [rank for rank in missing if run.has_seen((rank,))]
-        culprits = tuple(came)
-        story = (
-            f"{capital(named(here))} {waits(here)} in init_process_group for a world "
-            f"of {size}, and {named(missing)} never joined: "
-            + (
-                f"{'they do' if len(came) > 1 else 'it does'} something else"
-                if came
-                else f"only {len(here)} of {size} processes were started, or the "
-                "others look for the job at another address"
-            )
-        )
+        culprits = tuple(rank for rank in missing if run.has_seen((rank,)))
+        fault = replace(fault, missing=tuple(missing), elsewhere=culprits)
     elif len(set(addresses.values())) > 1:
         culprits = _minority(addresses)
-        story = "The ranks look for each other at different addresses: " + _told(
-            addresses
-        )
+        fault = replace(fault, addresses=_told(addresses))
     elif run.quiet is not None and run.quiet.seconds < STOOD_S:
         return  # the last of them came just now
     else:
-        address = next(iter(addresses.values()), "an address that is not known")
-        story = (
-            f"{capital(named(here))} {waits(here)} in init_process_group at {address}, "
-            "and do not find each other"
-        )
+        fault = replace(fault, address=next(iter(addresses.values()), ""))
     yield Divergence(
         why=Cause.JOINING,
         group=None,
@@ -234,7 +112,7 @@ def joining(run: Run) -> Iterator[Divergence]:
         culprits=culprits,
         victims=tuple(rank for rank in here if rank not in culprits),
         certainty=Certainty.LIKELY,
-        story=story + ".",
+        facts=fault,
     )
 
 
@@ -276,14 +154,7 @@ def _told(of: dict[int, int] | dict[int, str]) -> str:
 
 
 def missing_key(run: Run) -> Iterator[Divergence]:
-    """A rank waits for a key of the store that nobody sets, or gave it up.
-
-    Args:
-        run: The run that is judged.
-
-    Yields:
-        At most one divergence, with all keys that are missing.
-    """
+    """A rank waits for a key of the store that nobody sets, or gave it up."""
     calls = run.calls
     waited = run.with_op(_WAIT)
     stuck = {wait.row for threads in standstill(run).waits.values() for wait in threads}
@@ -299,22 +170,13 @@ def missing_key(run: Run) -> Iterator[Divergence]:
     here = {int(calls["rank"][row]): run.call(row) for row in rows}
     keys = sorted({name for call in here.values() for name in call.names})
     known = _keys_set(run)
-    said = ", ".join(map(repr, known[:_MOST_KEYS_TOLD])) or "none"
     others = {
         rank: run.call(threads[0].row)
         for rank, threads in standstill(run).waits.items()
         if rank not in here
     }
-    meanwhile = "".join(
-        f", while {named([rank])} waits in {call.op}" for rank, call in others.items()
-    )
     setter, sets = setter_of(run, rows)
     culprits = () if setter is None else (setter,)
-    told = (
-        ""
-        if setter is None
-        else f" {capital(named(culprits))} set all keys of this kind before."
-    )
     yield Divergence(
         why=Cause.KEY,
         group=None,
@@ -324,9 +186,13 @@ def missing_key(run: Run) -> Iterator[Divergence]:
         victims=tuple(sorted({**here, **others}.keys() - {*culprits})),
         certainty=Certainty.LIKELY,
         elsewhere=lines_of_setting(run, sets),
-        story=f"{capital(named(here))} {waits(here)} for the key "
-        f"{', '.join(map(repr, keys))} of the store, which no rank has set{meanwhile}; "
-        f"keys that ranks have set: {said}.{told}",
+        facts=MissingKey(
+            tuple(here),
+            tuple(keys),
+            tuple(others.values()),
+            tuple(known[:_MOST_KEYS_TOLD]),
+            setter,
+        ),
     )
 
 

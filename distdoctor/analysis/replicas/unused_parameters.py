@@ -6,16 +6,37 @@ its backward ends all the same. The others stay in the end of theirs.
 
 from __future__ import annotations
 
-from distdoctor.analysis.causes import Cause, Divergence, at, capital, waits, where_of
+from dataclasses import dataclass
+
+from distdoctor.analysis.causes import Cause, Divergence, at, where_of
 from distdoctor.analysis.divergence.omitted_modules import omitted
 from distdoctor.model.events import BLOCKED, Call, Event, Failure, Unreduced
 from distdoctor.model.findings import Location
-from distdoctor.model.run import Run, named
+from distdoctor.model.run import Run
 
 _REFUSAL = "Expected to have finished reduction in the prior iteration"
 """How DDP's next forward begins its error (torch 2.8 to 2.13, reducer.cpp)."""
 
-_MOST_NAMES = 4
+
+@dataclass(frozen=True, slots=True)
+class NoGradient:
+    """Parameters for which DDP got no gradient in a backward pass.
+
+    Attributes:
+        ranks: On which.
+        names: Of the parameters; empty if not known.
+        waiting: Ranks that wait for these gradients.
+        ops: In which operations.
+        where: The place of that call in its group's sequence.
+        refused: Ranks whose next forward pass was refused, where nobody waits.
+    """
+
+    ranks: tuple[int, ...]
+    names: tuple[str, ...]
+    waiting: tuple[int, ...]
+    ops: tuple[str, ...]
+    where: str
+    refused: tuple[int, ...]
 
 
 def unused_parameters(run: Run, found: list[Divergence]) -> list[Divergence]:
@@ -98,19 +119,6 @@ def _told(
     cause: Event = next(
         event for r in ranks for event in (missing.get(r), refused.get(r)) if event
     )
-    story = f"On {named(ranks)} {_list(names)} got no gradient in a backward pass"
-    if waiting:
-        ops = {divergence.calls[rank].op for rank in waiting}
-        story += (
-            f", so DDP never sent {'their' if len(ranks) > 1 else 'its'} part; "
-            f"{named(waiting)} {waits(waiting)} for it in {'/'.join(sorted(ops))} "
-            f"({where_of(divergence)})."
-        )
-    else:
-        story += (
-            f"; DDP still waited for it when {named(sorted(refused))} "
-            f"began the next forward pass, and refused that."
-        )
     return Divergence(
         why=Cause.UNUSED,
         group=divergence.group,
@@ -118,14 +126,15 @@ def _told(
         calls=divergence.calls,
         culprits=() if everyone else ranks,
         victims=ranks if everyone else tuple(set(run.seen) - guilty),
-        story=capital(story) + led,
+        story=led,
+        facts=NoGradient(
+            ranks,
+            names,
+            waiting,
+            tuple(sorted({divergence.calls[rank].op for rank in waiting})),
+            where_of(divergence),
+            tuple(sorted(refused)),
+        ),
         cause=cause,
         elsewhere=(*around, *elsewhere),
     )
-
-
-def _list(names: tuple[str, ...]) -> str:
-    if not names:
-        return "some parameters"
-    rest = len(names) - _MOST_NAMES
-    return ", ".join(names[:_MOST_NAMES]) + (f" and {rest} more" if rest > 0 else "")

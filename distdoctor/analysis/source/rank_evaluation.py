@@ -106,6 +106,15 @@ _BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.BitXor: operator.xor,
 }
 
+_RAISED = (
+    *(ArithmeticError, LookupError, TypeError, ValueError),
+    *(AttributeError, AssertionError, MemoryError, RecursionError),
+)
+"""What operators and built-in functions raise on the values of a user's expression.
+
+Values are what Python has as literals, and tuples of them; no code of the user's runs.
+"""
+
 _COMPARE: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -216,7 +225,7 @@ class RankReader:
         self._depth += 1
         try:
             found = self._of(node, scope)
-        except Exception:  # noqa: BLE001 - values of a user's expression may fail in any way
+        except _RAISED:
             found = _NOTHING
         finally:
             self._busy.discard(key)

@@ -9,7 +9,7 @@ from torch import nn
 
 from distdoctor.analysis.accumulation.dropped_remainders import Fate, remainders
 from distdoctor.catalogue import every_check
-from distdoctor.examination import verdict
+from distdoctor.examination.examining import verdict
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Observation
 from distdoctor.model.findings import Certainty, Finding, Severity, Sick

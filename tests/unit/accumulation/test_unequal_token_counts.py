@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from distdoctor.analysis.accumulation.unequal_weights import excess_of
 from distdoctor.catalogue import every_check
-from distdoctor.examination import verdict
+from distdoctor.examination.examining import verdict
 from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Finding, Severity, Sick
 from distdoctor.model.observations.gradients import Weighed

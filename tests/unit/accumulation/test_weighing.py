@@ -11,7 +11,7 @@ from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
 from distdoctor.analysis.accumulation.unequal_weights import undivided
 from distdoctor.catalogue import every_check
-from distdoctor.examination import verdict
+from distdoctor.examination.examining import verdict
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Observation
 from distdoctor.model.findings import Finding, Severity, Sick

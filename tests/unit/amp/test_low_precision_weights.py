@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from distdoctor.analysis.amp.low_precision_weights import Trouble, halves
 from distdoctor.catalogue import every_check
-from distdoctor.examination import verdict
+from distdoctor.examination.examining import verdict
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Observation
 from distdoctor.model.findings import Severity, Sick

@@ -12,7 +12,7 @@ from torch.amp import GradScaler
 
 from distdoctor.analysis.amp.scaler_faults import clips, reason
 from distdoctor.catalogue import every_check
-from distdoctor.examination import verdict
+from distdoctor.examination.examining import verdict
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Observation
 from distdoctor.model.findings import Certainty, Finding, Severity, Sick

@@ -15,7 +15,8 @@ from distdoctor.analysis.comparison.repeated_runs import repeated
 from distdoctor.analysis.comparison.resumed_runs import cut, resumed, unequal
 from distdoctor.catalogue import every_check
 from distdoctor.errors import MissingEvidence
-from distdoctor.examination import conclude, examine
+from distdoctor.examination.concluding import conclude
+from distdoctor.examination.examining import examine
 from distdoctor.journal.compared import as_comparison, with_comparison
 from distdoctor.journal.environment import KEEP_VARIABLE
 from distdoctor.launch.file_restore import FileRestore

@@ -3,7 +3,8 @@
 import pytest
 
 from distdoctor.catalogue import every_check
-from distdoctor.examination import Conclusion, conclude, examine
+from distdoctor.examination.concluding import Conclusion, conclude
+from distdoctor.examination.examining import examine
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Place
 from distdoctor.model.run import Frame, Quiet, Run

@@ -10,7 +10,7 @@ from torch import nn
 
 from distdoctor.analysis.optimizer_step.unequal_hyperparameters import differing
 from distdoctor.catalogue import every_check
-from distdoctor.examination import verdict
+from distdoctor.examination.examining import verdict
 from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Finding, Severity, Sick
 from distdoctor.model.observations.environment import Hyperparameters

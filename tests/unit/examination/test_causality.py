@@ -8,7 +8,7 @@ from graphlib import TopologicalSorter
 import pytest
 
 from distdoctor.catalogue import every_check
-from distdoctor.causality import CAUSES, flat, told
+from distdoctor.examination.causality import CAUSES, flat, told
 from distdoctor.model.events import Left, Place
 from distdoctor.model.findings import (
     Certainty,

@@ -7,7 +7,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 from distdoctor.catalogue import every_check
-from distdoctor.examination import verdict
+from distdoctor.examination.examining import verdict
 from distdoctor.model.declare import Check
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Event

@@ -8,7 +8,8 @@ from generated import Mesh, Step, Tail, died, finished, generate
 from distdoctor.analysis.causes import Cause, Divergence, finding
 from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.catalogue import every_check
-from distdoctor.examination import conclude, examine
+from distdoctor.examination.concluding import conclude
+from distdoctor.examination.examining import examine
 from distdoctor.journal.folder import Manifest
 from distdoctor.model.events import WORLD
 from distdoctor.model.findings import Sick

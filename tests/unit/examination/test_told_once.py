@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from distdoctor.catalogue import every_check
-from distdoctor.examination import verdict
+from distdoctor.examination.examining import verdict
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Place
 from distdoctor.model.findings import Finding, Location, Role, Sick

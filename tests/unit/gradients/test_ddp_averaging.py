@@ -5,7 +5,7 @@ import pytest
 from distdoctor.analysis.gradients.ddp_averaging import unreduced
 from distdoctor.analysis.optimizer_step.step_lines import assigning, clearing_in_vain
 from distdoctor.catalogue import every_check
-from distdoctor.examination import verdict
+from distdoctor.examination.examining import verdict
 from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Certainty, Finding, Sick
 from distdoctor.model.run import Run

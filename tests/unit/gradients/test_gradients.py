@@ -8,7 +8,7 @@ from distdoctor.analysis.gradients.gradient_ratios import wrong_ratios
 from distdoctor.analysis.gradients.used_gradients import apart, chapters
 from distdoctor.analysis.optimizer_step.held_parameters import missed
 from distdoctor.catalogue import every_check
-from distdoctor.examination import verdict
+from distdoctor.examination.examining import verdict
 from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Severity, Sick
 from distdoctor.model.run import Run

@@ -8,7 +8,7 @@ from distdoctor.analysis.gradients.multiplied_averages import multiples
 from distdoctor.analysis.gradients.used_gradients import chapters
 from distdoctor.analysis.optimizer_step.step_lines import norms_called_before
 from distdoctor.catalogue import every_check
-from distdoctor.examination import verdict
+from distdoctor.examination.examining import verdict
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Place
 from distdoctor.model.findings import Sick

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from distdoctor.catalogue import every_check
-from distdoctor.examination import examine, together
+from distdoctor.examination.examining import examine, together
 from distdoctor.journal.assembly import assemble
 from distdoctor.journal.folder import Manifest
 from distdoctor.journal.format import RecordKind, offset_of

@@ -15,7 +15,7 @@ import torch
 from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.cli.simulation_options import command_alone, ranks_to_play
 from distdoctor.errors import LaunchRefused
-from distdoctor.examination import conclude
+from distdoctor.examination.concluding import conclude
 from distdoctor.journal.environment import FOLDER_VARIABLE
 from distdoctor.journal.folder import Manifest, Simulated, Sure
 from distdoctor.journal.simulated import as_simulated

@@ -12,9 +12,10 @@ from distdoctor.journal.format import RecordKind, offset_of
 from distdoctor.journal.layout import LOSSES_FILE
 from distdoctor.journal.packed_texts import group_text
 from distdoctor.journal.writer import JournalWriter
-from distdoctor.launch.watchdog import Stop, Watchdog
+from distdoctor.launch.watchdog import Watchdog
 from distdoctor.model.events import SETUP
 from distdoctor.model.operations import CODE_OF, NO_REDUCE_OP
+from distdoctor.model.stop_reasons import Stop
 
 ME = os.getpid()
 ANOTHER = os.getppid()  # a process that lives, too

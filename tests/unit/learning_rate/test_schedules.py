@@ -24,7 +24,7 @@ from distdoctor.analysis.learning_rate.schedules import (
     unequally_asked,
 )
 from distdoctor.catalogue import every_check
-from distdoctor.examination import verdict
+from distdoctor.examination.examining import verdict
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Place
 from distdoctor.model.findings import Sick

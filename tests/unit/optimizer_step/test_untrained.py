@@ -6,7 +6,8 @@ import pytest
 
 from distdoctor.analysis.optimizer_step.untrained import untrained
 from distdoctor.catalogue import every_check
-from distdoctor.examination import Conclusion, conclude, examine
+from distdoctor.examination.concluding import Conclusion, conclude
+from distdoctor.examination.examining import examine
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Ended, Failure, Place
 from distdoctor.model.findings import Sick

@@ -9,7 +9,8 @@ from distdoctor.analysis.causes import Cause
 from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.analysis.p2p.blocking_sends import standing
 from distdoctor.catalogue import every_check
-from distdoctor.examination import conclude, examine
+from distdoctor.examination.concluding import conclude
+from distdoctor.examination.examining import examine
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Call, State, Tensor
 from distdoctor.model.run import Run

@@ -8,7 +8,8 @@ import pytest
 from distdoctor.analysis.causes import Cause, Divergence
 from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.catalogue import every_check
-from distdoctor.examination import conclude, examine
+from distdoctor.examination.concluding import conclude
+from distdoctor.examination.examining import examine
 from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Certainty
 

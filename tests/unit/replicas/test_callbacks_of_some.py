@@ -4,6 +4,7 @@ from dataclasses import replace
 from inspect import cleandoc
 
 import pytest
+from wording import worded
 
 from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.model.drawing import sketch
@@ -32,4 +33,4 @@ def test_a_callback_of_one_rank_is_behind_what_hands_it_out(
     met = "rank 0 | all_reduce(4)@t.py:3!\nrank 1 | barrier@t.py:7!"
     source = CALLBACKS.format(test=test)
     (found,) = divergences(replace(sketch(met), sources={"t.py": source}))
-    assert (found.culprits == (0,) and "get_rank" in found.story) == told
+    assert (found.culprits == (0,) and "get_rank" in worded(found)) == told

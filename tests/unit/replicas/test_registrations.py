@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from distdoctor.catalogue import every_check
-from distdoctor.examination import verdict
+from distdoctor.examination.examining import verdict
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Observation
 from distdoctor.model.findings import Sick

@@ -9,7 +9,8 @@ import jsonschema
 import pytest
 
 from distdoctor.catalogue import every_check
-from distdoctor.examination import conclude, examine
+from distdoctor.examination.concluding import conclude
+from distdoctor.examination.examining import examine
 from distdoctor.journal.folder import Manifest
 from distdoctor.model.drawing import sketch
 from distdoctor.model.run import Run

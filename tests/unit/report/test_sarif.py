@@ -10,7 +10,8 @@ import jsonschema
 import pytest
 
 from distdoctor.catalogue import every_check, manuals
-from distdoctor.examination import conclude, examine
+from distdoctor.examination.concluding import conclude
+from distdoctor.examination.examining import examine
 from distdoctor.journal.folder import Manifest
 from distdoctor.model.drawing import sketch
 from distdoctor.pytest_plugin.session_report import write_session

@@ -9,7 +9,7 @@ from distdoctor.analysis.gradients.shrunk_gradients import shrunk
 from distdoctor.analysis.source.loss_divisions import Divisions
 from distdoctor.analysis.source.program import Program
 from distdoctor.catalogue import every_check
-from distdoctor.examination import examine
+from distdoctor.examination.examining import examine
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Place
 from distdoctor.model.findings import Severity, Sick

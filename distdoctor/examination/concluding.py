@@ -1,0 +1,79 @@
+"""Verdicts → conclusion: sick, well or unknown, and what was not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from distdoctor.examination.failure_words import (
+    MOST_FAILURES_TOLD,
+    ending_failures,
+    in_words,
+)
+from distdoctor.examination.gaps import Gap, gaps_of, is_error
+from distdoctor.model.events import Failure
+from distdoctor.model.findings import Sick, Verdict
+from distdoctor.model.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """An exception that ended the job, as far as no finding tells of it.
+
+    Attributes:
+        failure: One of those who raised it.
+        ranks: All of them; none: a process that had no rank, such as their parent.
+    """
+
+    failure: Failure
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """The whole: "sick", "well" or "unknown", and what was not seen."""
+
+    verdict: str
+    gaps: tuple[Gap, ...]
+    raised: tuple[Raised, ...] = ()
+
+
+def conclude(run: Run, verdicts: Sequence[Verdict]) -> Conclusion:
+    """Sum up: sick by any error, unknown if a gap could hide one, else well."""
+    gaps = tuple(gaps_of(run, verdicts))
+    raised = tuple(_raised(run, verdicts))
+    if any(map(is_error, verdicts)):
+        return Conclusion("sick", gaps, raised)
+    verdict = "unknown" if any(gap.hides for gap in gaps) else "well"
+    return Conclusion(verdict, gaps, raised)
+
+
+def _raised(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Raised]:
+    """The exceptions that ended the job and are not told by a finding."""
+    if run.exit_code == 0 or run.simulated:
+        return
+    alike: dict[str, list[Failure]] = {}
+    for failure in ending_failures(run):
+        alike.setdefault(in_words(failure), []).append(failure)
+    if not alike:
+        whole = [one for one in run.outside if one.error not in _ECHOES]
+        for failure in whole or run.outside:
+            alike.setdefault(in_words(failure), []).append(failure)
+    told = {
+        location.place
+        for verdict in verdicts
+        if isinstance(verdict, Sick)
+        for finding in verdict.findings
+        for location in finding.locations
+    }
+    every = [one for failures in alike.values() for one in failures]
+    if all(one.secondary for one in every) and any(one.place in told for one in every):
+        return  # calls that failed on several ranks, and one finding tells why
+    for failures in [*alike.values()][:MOST_FAILURES_TOLD]:
+        if failures[0].place is None or failures[0].place not in told:
+            ranks = sorted({one.rank for one in failures if one.rank >= 0})
+            yield Raised(failures[0], tuple(ranks))
+
+
+_ECHOES = {"ProcessRaisedException", "ProcessExitedException", "CalledProcessError"}
+"""By these a parent tells that a child of its failed."""

@@ -1,0 +1,287 @@
+"""What was not examined or not seen of a run, and why: the sentences of a report.
+
+A gap that could hide a disease makes a run without findings unknown, and not well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from distdoctor.analysis.deadlock.stalled import stalled, whereabouts
+from distdoctor.analysis.optimizer_step.untrained import untrained
+from distdoctor.analysis.rendezvous.addresses import misdirections
+from distdoctor.examination.failure_words import (
+    all_in_words,
+    ending_failures,
+    failure_of_the_whole,
+    fell_before,
+    in_words,
+    last_words,
+)
+from distdoctor.model.events import BLOCKED, Call, Ended, Failure, Started, Wrapped
+from distdoctor.model.findings import Severity, Sick, Unknown, Verdict
+from distdoctor.model.observations.comparison import RESUME, Compared
+from distdoctor.model.run import Run, named
+from distdoctor.model.shortened_epochs import Shortening, shortenings
+from distdoctor.model.stop_reasons import BY_REQUEST, STANDSTILLS, Stop
+from distdoctor.model.substitutes import SUBSTITUTES
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Something that was not examined."""
+
+    what: str
+    why: str
+    hides: bool = True  # it could hide a disease: without findings, all is unknown
+
+
+def gaps_of(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
+    """What was not examined or not seen, in the order of the report.
+
+    Args:
+        run: The run.
+        verdicts: What the checks say of it: a failure that one explains is no gap.
+    """
+    started = [rank for rank in run.seen if run.of(Started, rank)]
+    if not started:
+        yield from _nothing_started(run)
+        return
+    yield from _nothing_trained(run)
+    yield from _led_elsewhere(run)
+    if not any(map(is_error, verdicts)):
+        if not run.simulated:  # then it is told as a part not seen
+            yield from _failed(run, verdicts)
+        yield from _unnamed_standstill(run)
+        yield from _stalled(run)
+    if run.world_size == 1:
+        yield Gap("everything between ranks", "the job ran on one rank; try -n 2")
+    elif not run.has(Call) and not fell_before(run):
+        yield Gap(
+            "everything between ranks", "the ranks never communicated in this run"
+        )
+    if run.simulated:
+        yield from _simulated(run)
+    if run.missing:
+        for why, ranks in _by_reason({rank: run.unseen[rank] for rank in run.missing}):
+            yield Gap(named(ranks), why)
+    for why, ranks in _by_reason(run.partial):
+        yield Gap(f"part of what {named(ranks)} did", why)
+    yield from _undecided(run, verdicts)
+    yield from _not_compared(run)
+    yield from _left_out(run)
+    yield from _ended_early(run)
+    yield from _substituted(run)
+
+
+def _substituted(run: Run) -> Iterator[Gap]:
+    """What only GPUs show; a job that is well on the CPU is well as far as it goes."""
+    known = [SUBSTITUTES[kind] for kind in SUBSTITUTES if kind in run.substituted]
+    if hidden := "; ".join(one.hides for one in known if one.hides):
+        yield Gap("what only GPUs show", hidden, hides=False)
+
+
+def _by_reason(whys: Mapping[int, str]) -> list[tuple[str, list[int]]]:
+    ranks: dict[str, list[int]] = {}
+    for rank, why in whys.items():
+        ranks.setdefault(why, []).append(rank)
+    return list(ranks.items())
+
+
+def _simulated(run: Run) -> Iterator[Gap]:
+    """What ranks that each ran alone can not show, however well all went."""
+    if len(run.seen) < 2:
+        yield Gap("everything between ranks", "one rank was simulated; name two")
+    if others := set(range(run.world_size)) - run.simulated:
+        yield Gap(
+            named(others),
+            f"{len(run.seen)} of {run.world_size} ranks were simulated",
+            hides=False,
+        )
+    yield Gap(
+        "values, waiting and speed",
+        "each rank ran alone, with stand-ins for what others send; only the order and "
+        "the arguments of their calls were compared",
+        hides=False,
+    )
+
+
+def _undecided(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
+    """Checks that could not decide; what was not seen at all is told above already."""
+    by_reason: dict[str, list[str]] = {}
+    for verdict in verdicts:
+        if isinstance(verdict, Unknown) and verdict.internal:
+            last = verdict.reason.strip().splitlines()[-1]
+            by_reason.setdefault(f"the check itself failed: {last}", []).append(
+                verdict.code
+            )
+        elif isinstance(verdict, Unknown) and not (run.missing or run.partial):
+            by_reason.setdefault(verdict.reason, []).append(verdict.code)
+    for why, codes in by_reason.items():
+        yield Gap(", ".join(codes), why)
+
+
+def _not_compared(run: Run) -> Iterator[Gap]:
+    """A proof that was asked for and came to nothing."""
+    for rank in run.seen:
+        for one in run.of(Compared, rank):
+            if one.why:
+                what = "whether a second run does the same"
+                if one.how == RESUME:
+                    what = "whether the job resumes as it was"
+                yield Gap(what, one.why)
+
+
+def _nothing_started(run: Run) -> Iterator[Gap]:
+    failures = [
+        failure
+        for rank in run.seen
+        for failure in [f for f in run.of(Failure, rank) if f.fatal][:1]
+    ]
+    left = untrained(run)
+    why = "the script never called torch.distributed.init_process_group"
+    if failures:
+        why = all_in_words(failures) + " before init_process_group"
+    elif run.outside:
+        first = in_words(run.outside[0])
+        n = sum(in_words(failure) == first for failure in run.outside)
+        who = "a process" if n == 1 else f"{n} processes"
+        why = f"{who} raised {first} before init_process_group{_although(run)}"
+    elif run.stopped:
+        why = f"the run was ended ({run.stopped}) before init_process_group was called"
+        if at := whereabouts(run):
+            why += f"; it stood {at}"
+    elif left is not None:
+        why = f"{left.why}, and the job left with exit code 0: nothing was trained "
+        why += f"together (DD614){last_words(run)}"
+    elif run.exit_code:
+        why += f" and left with exit code {run.exit_code}{last_words(run)}"
+    yield Gap("everything", why)
+
+
+def _although(run: Run) -> str:
+    """That a job is green whose processes failed."""
+    green = run.exit_code == 0
+    return ", and the job left with exit code 0 all the same" if green else ""
+
+
+def _nothing_trained(run: Run) -> Iterator[Gap]:
+    left = untrained(run)
+    if left is not None:
+        why = f"{left.why}, and the job left with exit code 0 (DD614)"
+        yield Gap("training", why)
+
+
+def _led_elsewhere(run: Run) -> Iterator[Gap]:
+    """What the probes changed so that the ranks of this machine could meet."""
+    for wrong in misdirections(run, "elsewhere", "interface"):
+        what = "address" if wrong.fault == "elsewhere" else "network interface"
+        at = f" at {wrong.place}" if wrong.place is not None else ""
+        yield Gap(
+            f"the {what} {wrong.address}",
+            f"this machine has no such {what}: {named(wrong.ranks)} used loopback{at}",
+            hides=False,
+        )
+
+
+def _failed(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
+    """The job ended in failure and no check named a disease."""
+    primary = ending_failures(run)
+    before = fell_before(run)
+    what = "everything" if before else "what comes after the failure"
+    if primary:
+        why = all_in_words(primary) + (" before anything was trained" if before else "")
+        yield Gap(what, why)
+    elif run.exit_code and not _is_explained(verdicts):
+        yield Gap("why the job failed", failure_of_the_whole(run))
+
+
+def _is_explained(verdicts: Sequence[Verdict]) -> bool:
+    """Whether a finding, if only a note, tells of a process that ended badly."""
+    shown = (
+        exhibit
+        for verdict in verdicts
+        if isinstance(verdict, Sick)
+        for finding in verdict.findings
+        for exhibit in finding.exhibits
+    )
+    return any(isinstance(one, Ended) and one.status for one in shown)
+
+
+def _unnamed_standstill(run: Run) -> Iterator[Gap]:
+    if run.stopped in STANDSTILLS:
+        waiting = {
+            rank
+            for rank in run.seen
+            for row in run.rows_of(rank)[-1:]
+            if run.calls["state"][row] in BLOCKED
+        }
+        yield Gap(
+            "why the job stands still",
+            f"{named(waiting)} can never go on, and no check knows the reason",
+        )
+
+
+def _stalled(run: Run) -> Iterator[Gap]:
+    """The run was ended while nothing moved: it may have hung."""
+    if run.stopped not in STANDSTILLS and (why := stalled(run)):
+        yield Gap("whether the job would ever have gone on", why)
+
+
+_MOST_LINES = 3
+
+
+def _left_out(run: Run) -> Iterator[Gap]:
+    """What shortened epochs can not show."""
+    lines = shortenings(run)
+    if not lines:
+        return
+    told = [_told_line(line) for line in lines[:_MOST_LINES]]
+    if len(lines) > _MOST_LINES:
+        told.append(f"{len(lines) - _MOST_LINES} others likewise")
+    what = "what takes many batches"
+    if any(line.length is None for line in lines):
+        what += ", and where each rank's stream of data ends"
+    yield Gap(
+        what,
+        "epochs were shortened so that the job ends within --budget: "
+        f"{'; '.join(told)}; --full leaves nothing out",
+        hides=False,
+    )
+
+
+def _told_line(line: Shortening) -> str:
+    fewest, most = line.kept
+    given = f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}"
+    whole = "" if line.length is None else f" of {line.length:,}"
+    at = f" at {line.place}" if line.place else ""
+    passes = f"in {line.shortened} of {line.passes} passes"
+    return f"the loader{at} gave {given}{whole} batches {passes}"
+
+
+def _ended_early(run: Run) -> Iterator[Gap]:
+    if run.stopped in BY_REQUEST:
+        done = min(run.steps.values(), default=0)
+        untried = not done and run.has(Wrapped)
+        yield Gap(
+            "what comes later in the job",
+            f"the run was ended by --{run.stopped} after {done} steps"
+            + "; a larger --budget would reach the first" * untried,
+            hides=untried or not run.has(Call),
+        )
+    elif run.stopped == Stop.INTERRUPTED:
+        yield Gap("what comes later in the job", "the run was interrupted")
+    elif run.stopped == Stop.TIMEOUT:
+        yield Gap("why the run did not end", "it was ended at its timeout")
+    elif run.stopped:
+        yield Gap(
+            "what comes later in the job", "the run ended at the fault", hides=False
+        )
+
+
+def is_error(verdict: Verdict) -> bool:
+    """Whether a check found a disease that is an error, and not only advice."""
+    return isinstance(verdict, Sick) and any(
+        verdict.severity_of(finding) is Severity.ERROR for finding in verdict.findings
+    )

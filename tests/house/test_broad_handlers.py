@@ -1,0 +1,67 @@
+"""Where code may catch whatever is raised: few places, each with its reason.
+
+A handler for any exception hides our own mistakes. It stands where code that is not
+ours runs and may raise anything, or where the job must not feel us. Whoever needs
+another one adds it here, and says why; one that cleans up and raises again is none.
+"""
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+
+BROAD = {"Exception", "BaseException"}
+
+MAY_CATCH_ANYTHING = {
+    "distdoctor/cli/__init__.py": 1,  # a bug of ours has its own exit status
+    "distdoctor/examination/examining.py": 1,  # one broken check must not silence all
+    # Code of the user's, or of hypothesis, whose exceptions are told as results.
+    "distdoctor/equivalence/ranks.py": 1,
+    "distdoctor/equivalence/searching.py": 1,
+    "distdoctor/pytest_plugin/properties.py": 1,
+    "distdoctor/pytest_plugin/rank.py": 5,
+    "distdoctor/pytest_plugin/wire.py": 1,  # pickling runs an object's own code
+    # The job must not feel the probes.
+    "distdoctor/probes/collectives/fake_backend.py": 1,
+    "distdoctor/probes/collectives/interception.py": 4,
+    "distdoctor/probes/collectives/waits.py": 1,
+    "distdoctor/probes/harmless.py": 3,
+    "distdoctor/probes/lifecycle.py": 1,
+    "distdoctor/probes/metrics/evaluations.py": 1,
+    "distdoctor/probes/needle/sitecustomize.py": 1,
+    "distdoctor/probes/recorder.py": 2,
+    "distdoctor/probes/rendezvous/setup_calls.py": 3,
+}
+"""By file, how many handlers of any exception it has."""
+
+
+def broad_handlers(source: Path) -> Iterator[ast.AST]:
+    """Handlers of any exception that do not raise it again, and `suppress` of it."""
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.ExceptHandler):
+            again = isinstance(node.body[-1], ast.Raise) and node.body[-1].exc is None
+            if (node.type is None or names_in(node.type) & BROAD) and not again:
+                yield node
+        elif (
+            isinstance(node, ast.Call)
+            and ast.unparse(node.func) == "suppress"
+            and any(names_in(argument) & BROAD for argument in node.args)
+        ):
+            yield node
+
+
+def names_in(node: ast.expr) -> set[str]:
+    parts = node.elts if isinstance(node, ast.Tuple) else [node]
+    return {part.id for part in parts if isinstance(part, ast.Name)}
+
+
+def test_any_exception_is_caught_where_it_may_be() -> None:
+    found = Counter(
+        str(source.relative_to(ROOT))
+        for top in ("distdoctor", "checks")
+        for source in (ROOT / top).rglob("*.py")
+        for _ in broad_handlers(source)
+    )
+    assert dict(found) == MAY_CATCH_ANYTHING
