@@ -31,6 +31,21 @@ def records() -> Path:
     return cache / "distdoctor" / "runs"
 
 
+Command = Callable[..., Any]
+
+
+def format_option(meaning: str) -> Command:
+    """The option of a format; its meaning is what the command's help says of it."""
+    return click.option(
+        "--format",
+        "form",
+        type=click.Choice([form.value for form in Format]),
+        default=Format.TEXT.value,
+        show_default=True,
+        help=meaning,
+    )
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReportOptions:
     """How a report is written, and what counts for the exit status."""
@@ -43,14 +58,7 @@ class ReportOptions:
 
 
 _REPORT = (
-    click.option(
-        "--format",
-        "form",
-        type=click.Choice([form.value for form in Format]),
-        default=Format.TEXT.value,
-        show_default=True,
-        help="How to write the report.",
-    ),
+    format_option("How to write the report."),
     click.option(
         "--output",
         type=click.Path(path_type=Path, dir_okay=False),
@@ -64,8 +72,6 @@ _REPORT = (
     ),
     click.option("--verbose", is_flag=True, help="List the checks that found nothing."),
 )
-
-Command = Callable[..., Any]
 
 
 def bundled(
