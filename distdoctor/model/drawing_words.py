@@ -158,7 +158,7 @@ def read(rank: int, text: str, ordinals: dict[str, int]) -> Event:
     name, value = match["name"], match["value"]
     mark = match["flags"] + (match["end"] or "")
     place = Place(match["file"], int(match["line"])) if match["file"] else None
-    if name in WORDS:
+    if name in WORDS and (value is not None or not WORDS[name].value):
         return WORDS[name].read(rank, value or "", mark, place)
     if value is None and name in CODE_OF:
         return drawing_calls.read(rank, match, place, ordinals)
