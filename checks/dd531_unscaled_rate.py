@@ -131,7 +131,6 @@ def examine(run: Run) -> Iterator[Finding]:
 
 def _finding(run: Run, one: Unscaled) -> Finding:
     ranks, batch = one.ranks, one.batch
-    times = batch.samples / one.base
     rule = (
         "the square-root rule for adaptive optimizers"
         if one.adaptive
@@ -143,11 +142,11 @@ def _finding(run: Run, one: Unscaled) -> Finding:
     ]
     return Finding(
         message=f"{capital(named(ranks))} train with a global batch of "
-        f"{batch.samples:,} samples, {_parts(one)}, {times:.3g} times the {one.base:,} "
-        f"that the recipe's learning rate is for ({one.recipe.said}), and {one.kind} "
-        f"steps with that rate, {one.rate:.4g}: it was not scaled with the global "
-        f"batch; by {rule} it is {one.by_rule:.4g}, behind a warm-up, unless "
-        f"{one.rate:.4g} was found for this batch",
+        f"{batch.samples:,} samples, {_parts(one)}, {one.times:.3g} times the "
+        f"{one.base:,} that the recipe's learning rate is for ({one.recipe.said}), "
+        f"and {one.kind} steps with that rate, {one.rate:.4g}: it was not scaled with "
+        f"the global batch; by {rule} it is {one.by_rule:.4g}, behind a warm-up, "
+        f"unless {one.rate:.4g} was found for this batch",
         exhibits=one.exhibits,
         locations=(
             *places(one.makers, ranks, "makes the optimizer"),

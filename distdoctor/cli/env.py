@@ -8,21 +8,14 @@ import sys
 import click
 
 from distdoctor import __version__
-from distdoctor.cli.options import Format, records
+from distdoctor.cli.options import Format, format_option, records
 
 
 @click.command(
     epilog="Exit status: 0 a script can be checked here, 1 something that every check "
     "needs is absent (torch, gloo, ports of the loopback)."
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice([form.value for form in Format]),
-    default=Format.TEXT.value,
-    show_default=True,
-    help="How to write the list.",
-)
+@format_option("How to write the list.")
 @click.pass_context
 def run(context: click.Context, form: str) -> None:
     """Say what this machine can do for a job under watch, and what would help.

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from enum import StrEnum
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -29,38 +31,76 @@ def records() -> Path:
     return cache / "distdoctor" / "runs"
 
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Command = Callable[..., Any]
+
+
+def format_option(meaning: str) -> Command:
+    """The option of a format; its meaning is what the command's help says of it."""
+    return click.option(
+        "--format",
+        "form",
+        type=click.Choice([form.value for form in Format]),
+        default=Format.TEXT.value,
+        show_default=True,
+        help=meaning,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReportOptions:
+    """How a report is written, and what counts for the exit status."""
+
+    form: str
+    output: Path | None
+    strict: bool
+    allow_incomplete: bool
+    verbose: bool
+
+
+_REPORT = (
+    format_option("How to write the report."),
+    click.option(
+        "--output",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Write the report to this file.",
+    ),
+    click.option("--strict", is_flag=True, help="Warnings count as errors."),
+    click.option(
+        "--allow-incomplete",
+        is_flag=True,
+        help="Exit 0 where the evidence is incomplete.",
+    ),
+    click.option("--verbose", is_flag=True, help="List the checks that found nothing."),
+)
+
+
+def bundled(
+    command: Command, name: str, kind: type[Any], options: Sequence[Command]
+) -> Command:
+    """A command with more options, which it is given as one value.
+
+    Args:
+        command: The command.
+        name: Of the argument that takes the value.
+        kind: A dataclass with a field for each of the options.
+        options: Decorators of click, in the order of the help.
+    """
+    names = [field.name for field in fields(kind) if field.init]
+
+    @wraps(command)
+    def run(*args: Any, **given: Any) -> Any:
+        value = kind(**{each: given.pop(each) for each in names})
+        return command(*args, **given, **{name: value})
+
+    decorated: Command = run
+    for option in reversed(options):
+        decorated = option(decorated)
+    return decorated
 
 
 def report_options(command: Command) -> Command:
-    """Add the options of every command that writes a report."""
-    options = (
-        click.option(
-            "--format",
-            "form",
-            type=click.Choice([form.value for form in Format]),
-            default=Format.TEXT.value,
-            show_default=True,
-            help="How to write the report.",
-        ),
-        click.option(
-            "--output",
-            type=click.Path(path_type=Path, dir_okay=False),
-            help="Write the report to this file.",
-        ),
-        click.option("--strict", is_flag=True, help="Warnings count as errors."),
-        click.option(
-            "--allow-incomplete",
-            is_flag=True,
-            help="Exit 0 where the evidence is incomplete.",
-        ),
-        click.option(
-            "--verbose", is_flag=True, help="List the checks that found nothing."
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+    """Give a command the options of all that write a report, as `report`."""
+    return bundled(command, "report", ReportOptions, _REPORT)
 
 
 class Judged:
@@ -80,14 +120,14 @@ class Judged:
         self.run, self.report = judgement.run, judgement.report
         self.folder = folder
 
-    def write(self, form: str, output: Path | None, verbose: bool) -> None:
+    def write(self, options: ReportOptions) -> None:
         """Write the report where it is wanted.
 
         Raises:
             BrokenPipeError: Nobody reads standard output any more.
             RecordUnreadable: The file, or standard output, cannot be written.
         """
-        text = self._rendered(form, output, verbose)
+        text, output = self._rendered(options), options.output
         if output is None:
             try:
                 sys.stdout.write(text)
@@ -109,12 +149,12 @@ class Judged:
                 f"the report cannot be written to {output}: {error.strerror}"
             ) from error
 
-    def _rendered(self, form: str, output: Path | None, verbose: bool) -> str:
-        if form == Format.JSON:
+    def _rendered(self, options: ReportOptions) -> str:
+        if options.form == Format.JSON:
             from distdoctor.report import json
 
             return json.render(self.report, self.run)
-        if form == Format.SARIF:
+        if options.form == Format.SARIF:
             from distdoctor.catalogue import manuals
             from distdoctor.report import sarif
 
@@ -122,24 +162,29 @@ class Judged:
         from distdoctor.report import text
         from distdoctor.report.page import spelled
 
-        terminal = output is None and sys.stdout.isatty()
+        terminal = options.output is None and sys.stdout.isatty()
         width = shutil.get_terminal_size((80, 24)).columns if terminal else 80
         said = text.render(
             self.report,
             self.run,
             width=max(60, min(width, 120)),
             colour=terminal and "NO_COLOR" not in os.environ,
-            verbose=verbose,
+            verbose=options.verbose,
         )
-        return said if output is not None else spelled(said, sys.stdout.encoding)
+        return (
+            said if options.output is not None else spelled(said, sys.stdout.encoding)
+        )
 
-    def status(self, strict: bool, allow_incomplete: bool) -> int:
+    def status(self, options: ReportOptions) -> int:
         """Exit status of the examination."""
         findings = self.report.findings
         if self.report.verdict == "sick":
             return 1
-        if strict and any(finding.severity == "warning" for finding in findings):
+        if options.strict and any(
+            finding.severity == "warning" for finding in findings
+        ):
             return 1
         if self.report.checks.crashed:
             return 3
-        return 4 if self.report.verdict == "unknown" and not allow_incomplete else 0
+        incomplete = self.report.verdict == "unknown"
+        return 4 if incomplete and not options.allow_incomplete else 0

@@ -7,6 +7,7 @@ own, with a deadline.
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,16 +15,33 @@ from pathlib import Path
 import psutil
 
 from distdoctor.journal.format import DEFAULT_BYTES
-from distdoctor.launch.machine_limits import limits
 from distdoctor.launch.machine_network import network
 from distdoctor.launch.machine_torch import DEADLINE_S, torch_conditions
 from distdoctor.launch.machine_tracing import tracing
-from distdoctor.model.machine_condition import MachineCondition, MachineState
+from distdoctor.model.machine_condition import MachineCondition, enough, present
 
 LAUNCHERS = ("torchrun", "mpirun", "srun", "deepspeed", "accelerate", "horovodrun")
 
 RANK_BYTES = 400 << 20
 """Memory of a rank with a small model. Source: measured, torch 2.13 on CPU: 305 MiB."""
+
+
+SHARED_BYTES = 512 << 20
+"""Below this, workers of data loaders may not find room for their batches.
+
+Source: Docker gives 64 MiB unless told otherwise (docs.docker.com, `--shm-size`).
+"""
+
+OPEN_FILES = 4096
+"""Below this, a few dozen ranks with workers may not get their sockets.
+
+Each rank has two sockets or so per peer and group, and some per worker.
+"""
+
+PROCESSES = 2048
+"""Below this, ranks with workers and a thread per core may not be started."""
+
+Limits = tuple[int, int]  # soft, hard
 
 
 def conditions(
@@ -41,28 +59,24 @@ def conditions(
     yield from network()
     yield cores()
     yield memory(psutil.virtual_memory().available)
-    yield from limits()
+    yield shared_memory(Path("/dev/shm"))  # noqa: S108 - where POSIX keeps it
+    yield open_files(resource.getrlimit(resource.RLIMIT_NOFILE))
+    yield processes(resource.getrlimit(resource.RLIMIT_NPROC))
+    yield locked_memory(resource.getrlimit(resource.RLIMIT_MEMLOCK))
     yield room(records)
 
 
 def launcher(name: str) -> MachineCondition:
     """Whether a program that starts ranks is there."""
-    path = shutil.which(name)
-    if path is not None:
-        return MachineCondition(name, MachineState.OK, path)
-    return MachineCondition(
-        name, MachineState.ABSENT, "not on PATH", "only jobs it starts need it"
+    return present(
+        shutil.which(name), name, "not on PATH", "only jobs it starts need it"
     )
 
 
 def cores() -> MachineCondition:
     """How many processors this process may use."""
     number = len(os.sched_getaffinity(0))
-    if number > 1:
-        return MachineCondition("cores", MachineState.OK, str(number))
-    return MachineCondition(
-        "cores", MachineState.LIMITS, "1", "ranks take turns: all is slow"
-    )
+    return enough(number > 1, "cores", str(number), "ranks take turns: all is slow")
 
 
 def memory(available: int) -> MachineCondition:
@@ -72,17 +86,62 @@ def memory(available: int) -> MachineCondition:
         available: Bytes that are free, or can be made so.
     """
     ranks = available // RANK_BYTES
-    found = f"{available >> 20} MiB available"
-    if ranks >= 4:
-        return MachineCondition(
-            "memory", MachineState.OK, f"{found}: {ranks} small ranks fit"
-        )
-    return MachineCondition(
+    fit = f": {ranks} small ranks fit" if ranks >= 4 else ""
+    return enough(
+        fit,
         "memory",
-        MachineState.LIMITS,
-        found,
+        f"{available >> 20} MiB available{fit}",
         f"room for some {ranks} ranks of {RANK_BYTES >> 20} MiB each",
         "end other programs, or check with fewer ranks (-n)",
+    )
+
+
+def shared_memory(mount: Path) -> MachineCondition:
+    """Where workers of data loaders hand over their batches."""
+    try:
+        size = shutil.disk_usage(mount)
+    except OSError as error:
+        means = "data loaders with workers fail"
+        cure = f"mount a tmpfs at {mount}, or use num_workers=0"
+        return present(None, str(mount), f"{error.strerror}", means, cure)
+    return enough(
+        size.free >= SHARED_BYTES,
+        str(mount),
+        f"{size.total >> 20} MiB, {size.free >> 20} free",
+        "workers of data loaders, and NCCL, die of a bus error when it is full",
+        "start the container with --shm-size=8g (or --ipc=host), or remove old files",
+    )
+
+
+def open_files(limit: Limits) -> MachineCondition:
+    """How many files and sockets a process may have."""
+    return _counted("open files", limit, OPEN_FILES, "-n", "sockets of many ranks")
+
+
+def processes(limit: Limits) -> MachineCondition:
+    """How many processes and threads the user may have."""
+    what = "ranks, their threads and their workers"
+    return _counted("processes", limit, PROCESSES, "-u", what)
+
+
+def _counted(
+    name: str, limit: Limits, least: int, flag: str, what: str
+) -> MachineCondition:
+    some, most = (one == resource.RLIM_INFINITY or one >= least for one in limit)
+    told = "unlimited" if limit[0] == resource.RLIM_INFINITY else str(limit[0])
+    cure = f"ulimit {flag} {least}" if most else "ask for a higher hard limit"
+    return enough(some, name, told, f"may be too few for {what}", cure)
+
+
+def locked_memory(limit: Limits) -> MachineCondition:
+    """How much memory may be locked, which RDMA needs."""
+    unlimited = limit[0] == resource.RLIM_INFINITY
+    return enough(
+        unlimited,
+        "locked memory",
+        "unlimited" if unlimited else f"{limit[0] >> 10} KiB",
+        "RDMA (InfiniBand, RoCE) fails; nothing else minds",
+        "ulimit -l unlimited, if the cluster has RDMA",
     )
 
 
@@ -90,24 +149,20 @@ def room(records: Path) -> MachineCondition:
     """Whether the records of a run have room."""
     there = next(path for path in (records, *records.parents) if path.is_dir())
     if not os.access(there, os.W_OK):
-        return MachineCondition(
+        return enough(
+            False,
             "records",
-            MachineState.LIMITS,
             f"{there} is not writable",
             "a run has nowhere to be recorded",
             "give a folder with --record, or set XDG_CACHE_HOME",
         )
     free = shutil.disk_usage(there).free
     ranks = max(0, free // DEFAULT_BYTES - 1)
-    found = f"{free >> 20} MiB free at {there}"
-    if ranks >= 8:
-        return MachineCondition(
-            "records", MachineState.OK, f"{found}: {ranks} ranks fit"
-        )
-    return MachineCondition(
+    fit = f": {ranks} ranks fit" if ranks >= 8 else ""
+    return enough(
+        fit,
         "records",
-        MachineState.LIMITS,
-        found,
+        f"{free >> 20} MiB free at {there}{fit}",
         f"room for {ranks} ranks of {DEFAULT_BYTES >> 20} MiB each",
         "give another folder with --record, or make room",
     )

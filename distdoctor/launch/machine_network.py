@@ -10,12 +10,10 @@ from collections.abc import Callable, Collection, Iterator
 
 import psutil
 
-from distdoctor.model.machine_condition import MachineCondition, MachineState
+from distdoctor.model.machine_condition import MachineCondition, enough, present
 
 RESOLVE_S = 5.0
 """Longer than that, every rank waits at each start. A name server may take minutes."""
-
-_IN_HOSTS = "add the name to /etc/hosts, or set GLOO_SOCKET_IFNAME=lo"
 
 
 def network() -> Iterator[MachineCondition]:
@@ -37,30 +35,28 @@ def host_name(
         resolve: Gives the address of a name, or raises OSError.
         deadline_s: To wait for it.
     """
-    answer: queue.Queue[str | OSError] = queue.Queue()
+    answer: queue.Queue[tuple[bool, str]] = queue.Queue()
 
     def ask() -> None:
         try:
-            answer.put(resolve(name))
+            answer.put((True, f"{name} is {resolve(name)}"))
         except OSError as error:
-            answer.put(error)
+            why = error.strerror or error
+            answer.put((False, f"{name} has no address ({why})"))
 
     # A daemon: nothing can interrupt a look-up, and nobody waits for it at the end.
     threading.Thread(target=ask, daemon=True).start()
-    means = "gloo and torchrun ask for it: ranks fail, or wait, at their start"
     try:
-        address = answer.get(timeout=deadline_s)
+        known, found = answer.get(timeout=deadline_s)
     except queue.Empty:
-        found = f"{name}: no answer in {deadline_s:.0f} s"
-        return MachineCondition(
-            "host name", MachineState.LIMITS, found, means, _IN_HOSTS
-        )
-    if isinstance(address, OSError):
-        found = f"{name} has no address ({address.strerror or address})"
-        return MachineCondition(
-            "host name", MachineState.LIMITS, found, means, _IN_HOSTS
-        )
-    return MachineCondition("host name", MachineState.OK, f"{name} is {address}")
+        known, found = False, f"{name}: no answer in {deadline_s:.0f} s"
+    return enough(
+        known,
+        "host name",
+        found,
+        "gloo and torchrun ask for it: ranks fail, or wait, at their start",
+        "add the name to /etc/hosts, or set GLOO_SOCKET_IFNAME=lo",
+    )
 
 
 def _resolve(name: str) -> str:
@@ -69,6 +65,7 @@ def _resolve(name: str) -> str:
 
 def loopback(host: str = "127.0.0.1") -> MachineCondition:
     """Whether a port of the loopback can be opened and reached."""
+    opened, failure = f"ports of {host} open", ""
     try:
         with socket.create_server((host, 0)) as server:
             server.settimeout(RESOLVE_S)
@@ -76,16 +73,14 @@ def loopback(host: str = "127.0.0.1") -> MachineCondition:
             with socket.create_connection((host, port), RESOLVE_S):
                 server.accept()[0].close()
     except OSError as error:
-        return MachineCondition(
-            "loopback",
-            MachineState.ABSENT,
-            f"{host}: {error.strerror or error}",
-            "ranks of one machine cannot meet",
-            "bring the interface lo up, and let processes open ports on it",
-            needed=True,
-        )
-    return MachineCondition(
-        "loopback", MachineState.OK, f"ports of {host} open", needed=True
+        opened, failure = "", f"{host}: {error.strerror or error}"
+    return present(
+        opened,
+        "loopback",
+        failure,
+        "ranks of one machine cannot meet",
+        "bring the interface lo up, and let processes open ports on it",
+        needed=True,
     )
 
 
@@ -98,17 +93,13 @@ def interface(wanted: str, there: Collection[str]) -> MachineCondition:
     """
     name = "gloo interface"
     if not wanted:
-        return MachineCondition(
-            name, MachineState.OK, "that of the host name's address"
-        )
+        return enough(True, name, "that of the host name's address")
     missing = [each for each in wanted.split(",") if each not in there]
     if not missing:
-        return MachineCondition(
-            name, MachineState.OK, f"{wanted}, by GLOO_SOCKET_IFNAME"
-        )
-    return MachineCondition(
+        return enough(True, name, f"{wanted}, by GLOO_SOCKET_IFNAME")
+    return enough(
+        False,
         name,
-        MachineState.LIMITS,
         f"GLOO_SOCKET_IFNAME={wanted}, and {', '.join(missing)} is not here",
         "gloo fails at the start of every rank",
         f"unset it, or name one of {', '.join(sorted(there))}",

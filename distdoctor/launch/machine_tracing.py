@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from distdoctor.launch.stacks import find_py_spy
-from distdoctor.model.machine_condition import MachineCondition, MachineState
+from distdoctor.model.machine_condition import MachineCondition, enough, present
 
 _DEADLINE_S = 10.0
 _WITHOUT = "stacks of ranks come by a signal, without local variables"
@@ -24,11 +24,7 @@ def tracing() -> Iterator[MachineCondition]:
 
 def program(py_spy: str | None) -> MachineCondition:
     """Whether py-spy is there."""
-    if py_spy is not None:
-        return MachineCondition("py-spy", MachineState.OK, py_spy)
-    return MachineCondition(
-        "py-spy", MachineState.ABSENT, "not installed", _WITHOUT, "pip install py-spy"
-    )
+    return present(py_spy, "py-spy", "not installed", _WITHOUT, "pip install py-spy")
 
 
 def traced(py_spy: str | None) -> bool | None:
@@ -71,17 +67,10 @@ def scope(file: Path) -> str:
 def permission(allowed: bool | None, yama: str) -> MachineCondition:
     """Whether the kernel lets processes be traced."""
     found = f"kernel.yama.ptrace_scope is {yama}" if yama else "no Yama"
-    if allowed:
-        return MachineCondition(
-            "ptrace", MachineState.OK, f"a process was traced; {found}"
-        )
     if allowed is None:
-        return MachineCondition(
-            "ptrace", MachineState.LIMITS, f"not tried; {found}", _WITHOUT
-        )
+        return enough(False, "ptrace", f"not tried; {found}", _WITHOUT)
     cure = "in a container: start it with --cap-add=SYS_PTRACE"
     if yama not in {"", "0"}:
         cure = f"sysctl kernel.yama.ptrace_scope=0; {cure}"
-    return MachineCondition(
-        "ptrace", MachineState.LIMITS, f"refused; {found}", _WITHOUT, cure
-    )
+    said = "a process was traced" if allowed else "refused"
+    return enough(allowed, "ptrace", f"{said}; {found}", _WITHOUT, cure)

@@ -291,7 +291,7 @@ class Busy:
     rank: int
     place: Place
     seconds: float  # from the first look to the last
-    looks: int
+    looks: int = 10
     cpu: float = 0.0  # share of one core it used meanwhile
 
 

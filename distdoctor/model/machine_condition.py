@@ -29,3 +29,42 @@ class MachineCondition:
     def prevents(self) -> bool:
         """Whether no job can be checked for want of it."""
         return self.needed and self.state is MachineState.ABSENT
+
+
+def enough(
+    fine: object,
+    name: str,
+    found: str,
+    means: str = "",
+    cure: str = "",
+    *,
+    needed: bool = False,
+) -> MachineCondition:
+    """A condition that is OK if something is fine; else it limits some jobs."""
+    if fine:
+        return MachineCondition(name, MachineState.OK, found, needed=needed)
+    return MachineCondition(name, MachineState.LIMITS, found, means, cure, needed)
+
+
+def present(
+    version: object,
+    name: str,
+    lacking: str,
+    means: str,
+    cure: str = "",
+    *,
+    needed: bool = False,
+) -> MachineCondition:
+    """A condition that is OK if there is a version, or a path, of something.
+
+    Args:
+        version: What there is; anything false: it is absent.
+        name: Of the condition.
+        lacking: What is said to be found where it is absent.
+        means: What follows from that.
+        cure: What would help.
+        needed: Without it, no job can be checked here.
+    """
+    if version:
+        return MachineCondition(name, MachineState.OK, str(version), needed=needed)
+    return MachineCondition(name, MachineState.ABSENT, lacking, means, cure, needed)

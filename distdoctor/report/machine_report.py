@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import msgspec
@@ -58,14 +59,7 @@ def as_json(conditions: Sequence[MachineCondition], version: str) -> str:
         distdoctor=version,
         usable=not any(condition.prevents for condition in conditions),
         conditions=[
-            ConditionData(
-                name=condition.name,
-                state=str(condition.state),
-                found=condition.found,
-                means=condition.means,
-                cure=condition.cure,
-                needed=condition.needed,
-            )
+            ConditionData(**asdict(condition) | {"state": str(condition.state)})
             for condition in conditions
         ],
     )
@@ -93,22 +87,16 @@ def as_text(
     table.add_column(overflow="fold")
     for condition in conditions:
         style = "bold red" if condition.prevents else _STYLES[condition.state]
-        said = condition.found
-        if condition.means:
-            said += f": {condition.means}"
-        table.add_row(
-            Text(str(condition.state), style), condition.name, Text(plain(said))
-        )
+        state = Text(str(condition.state), style)
+        said = ": ".join(filter(None, (condition.found, condition.means)))
+        table.add_row(state, condition.name, Text(plain(said)))
         if condition.cure:
             table.add_row("", "", Text(f"cure: {plain(condition.cure)}", "green"))
     page.print(table)
     page.print()
-    page.print(_sum(conditions), soft_wrap=True)
-    return page.text()
-
-
-def _sum(conditions: Sequence[MachineCondition]) -> Text:
-    preventing = [c.name for c in conditions if c.prevents]
+    preventing = ", ".join(c.name for c in conditions if c.prevents)
+    end = "a script can be checked here: distdoctor check train.py"
     if preventing:
-        return Text(f"no job can be checked here without {', '.join(preventing)}")
-    return Text("a script can be checked here: distdoctor check train.py")
+        end = f"no job can be checked here without {preventing}"
+    page.print(Text(end), soft_wrap=True)
+    return page.text()

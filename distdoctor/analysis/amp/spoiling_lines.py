@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from operator import attrgetter
 
+from distdoctor.analysis.source.syntax_trees import parsed
 from distdoctor.model.events import Place
 from distdoctor.model.observations import gradients as words
 from distdoctor.model.run import Run
@@ -61,11 +62,7 @@ def computing(run: Run, operation: str) -> list[Place]:
 
 def _lines(run: Run, operation: str) -> Iterator[Place]:
     for file, text in run.sources.items():
-        try:
-            tree = ast.parse(text)
-        except (SyntaxError, ValueError):  # not Python, or not of this release
-            continue
-        for function in ast.walk(tree):
+        for function in ast.walk(parsed(text)):
             if isinstance(function, ast.FunctionDef):
                 for node in ast.walk(function):
                     if isinstance(node, ast.expr | ast.AugAssign) and _is_of(

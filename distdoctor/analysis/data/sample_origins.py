@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from distdoctor.analysis.source.program import Program, called, calls_in
+from distdoctor.analysis.source.syntax_trees import parsed
 from distdoctor.model.events import Place
 from distdoctor.model.run import Run
 
@@ -103,13 +104,13 @@ def calls(run: Run, file: str, names: frozenset[str]) -> list[Place]:
         The lines, empty if the source is not at hand.
     """
     found: dict[int, None] = {}
-    tree = _tree(run, file)
+    tree = parsed(run.sources.get(file, ""))
     settled = _settled(tree) if names is LISTING else set()
     for node in ast.walk(tree):
         if id(node) in settled:
             continue
         if isinstance(node, ast.Call):
-            if _name(node) in names:
+            if called(node) in names:
                 found[node.lineno] = None
         elif isinstance(node, ast.Set | ast.SetComp) and "set" in names:
             found[node.lineno] = None
@@ -148,7 +149,7 @@ def _settled(tree: ast.Module) -> set[int]:
     }
     settled: list[ast.AST] = []
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and _name(node) in _SETTLING:
+        if isinstance(node, ast.Call) and called(node) in _SETTLING:
             settled += node.args
         elif isinstance(node, ast.Compare):
             settled += node.comparators
@@ -172,7 +173,7 @@ def splitting(run: Run, begin: Place) -> list[Place]:
     Returns:
         One or two lines; where the function begins if nothing tells more.
     """
-    tree = _tree(run, begin.file)
+    tree = parsed(run.sources.get(begin.file, ""))
     functions = ast.FunctionDef | ast.AsyncFunctionDef
     inside = next(
         (
@@ -196,11 +197,11 @@ def splitting(run: Run, begin: Place) -> list[Place]:
 
 def _takes_a_part(node: ast.AST) -> bool:
     sliced = isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice)
-    return sliced or (isinstance(node, ast.Call) and _name(node) == "islice")
+    return sliced or (isinstance(node, ast.Call) and called(node) == "islice")
 
 
 def _asks_who_it_is(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and _name(node) in _SPLITTING
+    return isinstance(node, ast.Call) and called(node) in _SPLITTING
 
 
 def _goes_through(node: ast.AST) -> bool:
@@ -211,23 +212,8 @@ def _gives(node: ast.AST) -> bool:
     return isinstance(node, ast.Yield | ast.YieldFrom | ast.Return)
 
 
-def _name(call: ast.Call) -> str:
-    return str(getattr(call.func, "id", getattr(call.func, "attr", "")))
-
-
 def _nodes(body: Sequence[ast.stmt]) -> Iterator[ast.stmt | ast.expr]:
     for statement in body:
         for node in ast.walk(statement):
             if isinstance(node, ast.stmt | ast.expr):
                 yield node
-
-
-def _tree(run: Run, file: str) -> ast.Module:
-    key = f"tree of {file}"
-    if key not in run.memory:
-        try:
-            run.memory[key] = ast.parse(run.sources.get(file, ""))
-        except (SyntaxError, ValueError, RecursionError):
-            run.memory[key] = ast.Module([], [])
-    tree: ast.Module = run.memory[key]
-    return tree

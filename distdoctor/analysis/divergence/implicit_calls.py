@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from distdoctor.analysis.causes import Cause, Divergence, where_of
 from distdoctor.analysis.memoize import memoize
+from distdoctor.analysis.source.syntax_trees import parsed, simple_name
 from distdoctor.model.events import Call
 from distdoctor.model.run import Run
 
@@ -98,17 +99,13 @@ def _handlers(run: Run) -> dict[str, str]:
     called: set[str] = set()
     for source in run.sources.values():
         for node in _calls(source):
-            called.add(_name(node.func))
+            called.add(simple_name(node.func))
             registered |= dict(_registered(node))
     return {name: how for name, how in registered.items() if name not in called}
 
 
 def _calls(source: str) -> Iterator[ast.Call]:
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
-        return
-    for node in ast.walk(tree):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Call):
             yield node
 
@@ -117,17 +114,10 @@ def _registered(node: ast.Call) -> Iterator[tuple[str, str]]:
     function = node.func
     if not isinstance(function, ast.Attribute) or function.attr not in _REGISTERS:
         return
-    if _name(function.value) not in _MODULES:
+    if simple_name(function.value) not in _MODULES:
         return
     position = _REGISTERS[function.attr]
     if len(node.args) > position:
-        callback = _name(node.args[position])
+        callback = simple_name(node.args[position])
         if callback:
-            yield callback, f"{_name(function.value)}.{function.attr}"
-
-
-def _name(node: ast.expr) -> str:
-    match node:
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name
-    return ""
+            yield callback, f"{simple_name(function.value)}.{function.attr}"

@@ -146,7 +146,9 @@ def waiting_for_dead(
         base,
         why=Cause.DIED,
         culprits=tuple(dead),
-        **_told(run, dead, Missed(tuple(side.ranks), side.call.op, where_of(base))),
+        **_told(
+            run, dead, MissedCalls(tuple(side.ranks), side.call.op, where_of(base))
+        ),
     )
 
 
@@ -176,7 +178,7 @@ def deaths(run: Run) -> Iterator[Divergence]:
         calls={},
         culprits=tuple(dead),
         victims=tuple(others),
-        **_told(run, dead, Missed(tuple(others))),
+        **_told(run, dead, MissedCalls(tuple(others))),
     )
 
 
@@ -225,7 +227,7 @@ def _is_exit(raised: ast.expr | None) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Missed:
+class MissedCalls:
     """Who could not go on without a rank that died.
 
     Attributes:
@@ -252,7 +254,7 @@ class Death:
 
     ranks: tuple[int, ...]
     by: Failure | Ended | Quit
-    missed: Missed
+    missed: MissedCalls
     starved: str = ""
 
 
@@ -284,7 +286,7 @@ class _Tale(TypedDict):
     facts: Death
 
 
-def _told(run: Run, dead: list[int], missed: Missed) -> _Tale:
+def _told(run: Run, dead: list[int], missed: MissedCalls) -> _Tale:
     """How the first of them died, where, and what came of it."""
     failure = _fatal(run, dead[0])
     if failure is not None:

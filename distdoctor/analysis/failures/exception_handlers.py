@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
+from distdoctor.analysis.source.syntax_trees import parsed
 from distdoctor.model.events import Place
 from distdoctor.model.run import Run
 
@@ -90,9 +90,8 @@ def may_lead_around(run: Run, line: Place, error: str, ways: Collection[Place]) 
 def _caught_by(
     run: Run, line: Place, error: str
 ) -> tuple[ast.Try, ast.ExceptHandler] | None:
-    text = run.sources.get(line.file)
-    tree = None if text is None else _parsed(text)
-    for node, part in reversed([] if tree is None else _path(tree, line.line)):
+    tree = parsed(run.sources.get(line.file, ""))
+    for node, part in reversed(_path(tree, line.line)):
         if isinstance(node, ast.Try) and part == "body" and node.handlers:
             named = [h for h in node.handlers if error in _classes(h)]
             wide = [h for h in node.handlers if not _classes(h) - _WIDE]
@@ -110,10 +109,7 @@ def callers(run: Run, place: Place) -> Iterator[Place]:
     Yields:
         The lines, ascending; none if the file is not known.
     """
-    text = run.sources.get(place.file)
-    tree = None if text is None else _parsed(text)
-    if tree is None:
-        return
+    tree = parsed(run.sources.get(place.file, ""))
     owner, _, name = place.function.rpartition(".")
     lines = {
         node.lineno
@@ -149,14 +145,6 @@ _OTHERWISE = object()
 """Something else is a way around the call too."""
 
 
-@lru_cache(maxsize=64)
-def _parsed(text: str) -> ast.Module | None:
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError):
-        return None
-
-
 def _name(called: ast.expr, method: bool) -> str:
     if method:
         return called.attr if isinstance(called, ast.Attribute) else ""
@@ -165,8 +153,7 @@ def _name(called: ast.expr, method: bool) -> str:
 
 def _around(text: str, place: Place) -> object:
     """A handler, `_OTHERWISE`, or None if this function has no way around the line."""
-    tree = _parsed(text)
-    path = None if tree is None else _path(tree, place.line)
+    path = _path(parsed(text), place.line)
     if not path:
         return None
     for n, (node, part) in reversed(list(enumerate(path))):

@@ -11,8 +11,8 @@ import ast
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 
-from distdoctor.analysis.learning_rate.stated_numbers import last_name, parsed
 from distdoctor.analysis.memoize import memoize
+from distdoctor.analysis.source.syntax_trees import last_name, parsed
 from distdoctor.model.run import Run
 
 _COUNTS = frozenset(

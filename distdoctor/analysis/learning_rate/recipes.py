@@ -13,54 +13,42 @@ from dataclasses import dataclass
 
 from distdoctor.analysis.learning_rate.stated_numbers import (
     Stated,
-    arguments,
     comments,
-    of_source,
-    parsed,
+    stated_numbers,
 )
 from distdoctor.analysis.memoize import memoize
+from distdoctor.analysis.source.syntax_trees import parsed
 from distdoctor.model.events import Place
 from distdoctor.model.run import Run
 
-_BASE = {"base", "ref", "reference", "tuned", "nominal", "recipe", "orig", "original"}
-_BASE |= {"baseline", "paper", "lr"}
+_BASE = {"base", "baseline", "ref", "reference", "tuned", "nominal", "recipe"}
+_BASE |= {"orig", "original", "paper"}
 _BATCH = {"batch", "bs", "bsz", "batchsize", "batches"}
 _SINGLE = {"single", "one", "1"}
 _PROCESS = {"gpu", "process", "rank", "device", "card", "worker", "node"}
+_RANKS = {"world", "gpus", "ranks", "processes", "devices"}
 _PART = {"per", "micro", "local", "mini", "each", "max", "min", "num", "step", "steps"}
-_NO_RATE = {
-    "dropout",
-    "decay",
-    "drop",
-    "warmup",
-    "warm",
-    "sample",
-    "frame",
-    "error",
-    "min",
-    "final",
-}
+_NO_RATE = {"dropout", "decay", "drop", "warmup", "warm", "sample", "frame", "error"}
+_NO_RATE |= {"min", "final"}
 
 _LEARNING = r"(?:\blrs?\b|learning[ _-]?rates?|\b\w*_lr\b|\brate\b)"
+_FOUND = r"^\W*(?:tuned|chosen|found|set|meant|right"  # what a comment begins with
+_SIZE = r"\bbatch(?:es|[ _-]?sizes?)?\b"
 _LINKS = re.compile(
-    rf"{_LEARNING}.*?\b(?:for|at|per|with|assumes?)\b[^.;\d]{{0,40}}?"
-    r"\bbatch(?:es|[ _-]?size)?\b\s*(?:sizes?)?\s*(?:of|is|=|:)?\s*(?P<after>\d+)\b"
-    rf"|{_LEARNING}.*?\b(?:for|at|per|with)\b[^.;\d]{{0,30}}?\b(?P<before>\d+)"
-    r"[ -](?:images|samples|examples|batch\b)"
-    r"|^\W*(?:tuned|chosen|found|set|meant|right)\s+(?:for|at|with)\b[^.;\d]{0,40}?"
-    r"\bbatch(?:es|[ _-]?size)?\b\s*(?:of|is|=|:)?\s*(?P<tuned>\d+)\b",
+    rf"(?:{_LEARNING}.*?|{_FOUND})\s+)\b(?:for|at|per|with|assumes?)\b[^.;\d]{{0,40}}?"
+    rf"(?:{_SIZE}\s*(?:of|is|=|:)?\s*(?P<batch>\d+)\b"
+    r"|\b(?P<samples>\d+)[ -](?:images|samples|examples|batch\b))",
     re.IGNORECASE,
 )
 _ALONE = re.compile(
-    rf"{_LEARNING}.*?\b(?:single|one|1)[ -](?:gpu|process|rank|device|card)\b"
-    r"|^\W*(?:tuned|chosen|found|set|meant|from|of)\b.{0,20}?"
+    rf"(?:{_LEARNING}.*?|{_FOUND}|from|of)\b.{{0,20}}?)"
     r"\b(?:single|one|1)[ -](?:gpu|process|rank|device|card)\b",
     re.IGNORECASE,
 )
 
 _TOGETHER = re.compile(
     r"(?:\blr|learning[ _-]?rate|\brate)\b[^\d.]{0,16}(?P<rate>\d*\.?\d+(?:e-?\d+)?)\b"
-    r"[^\d.;]{0,60}\bbatch(?:es|[ _-]?size)?\b[^\d.;]{0,16}(?P<batch>\d+)\b",
+    rf"[^\d.;]{{0,60}}{_SIZE}[^\d.;]{{0,16}}(?P<batch>\d+)\b",
     re.IGNORECASE,
 )
 """A sentence that has both numbers."""
@@ -77,16 +65,16 @@ class Recipe:
 
     Attributes:
         rate: As it is stated.
-        batch: Samples; 0: those of some ranks.
         said: What says so, in words for readers.
         places: The lines that do.
+        batch: Samples; 0: those of some ranks.
         ranks: How many read the batch, if it is not known itself.
     """
 
     rate: float
-    batch: int
     said: str
     places: tuple[Place, ...]
+    batch: int
     ranks: int = 1
 
 
@@ -97,59 +85,53 @@ def recipes(run: Run) -> list[Recipe]:
 
 
 def _recipes(run: Run) -> Iterator[Recipe]:
-    stated = [*arguments(run)]
-    known = {one.name for one in stated}
-    for file, text in run.sources.items():
-        # What an argument is in this run is known, and not what its default is.
-        stated += [one for one in of_source(file, text) if one.name not in known]
+    stated = stated_numbers(run)
     rates = [one for one in stated if _is_rate(one)]
-    based = [one for one in rates if one.words & (_BASE - {"lr"})]
-    for batch in (one for one in stated if _is_base_batch(one)):
+    based = [one for one in rates if one.words & _BASE]
+    for base in stated:
+        batch, of_ranks = _is_base_batch(base), _is_base_ranks(base)
+        if not batch and not of_ranks:
+            continue
+        size = int(base.value)
         for rate in based or rates:
-            if _belong(batch, rate):
-                yield Recipe(
-                    rate.value,
-                    int(batch.value),
-                    f"{rate.name} is {rate.value:g}, and {batch.name} "
-                    f"{int(batch.value)}",
-                    _places(rate, batch),
-                )
-    for ranks in (one for one in stated if _is_base_ranks(one)):
-        for rate in based or rates:
-            said = f"{rate.name} is {rate.value:g}, and {ranks.name} {ranks.value:g}"
-            places = _places(rate, ranks)
-            yield Recipe(rate.value, 0, said, places, int(ranks.value))
+            if of_ranks or _belong(base, rate):
+                said = f"{rate.name} is {rate.value:g}, and {base.name} {size}"
+                many = (size, 1) if batch else (0, size)
+                yield Recipe(rate.value, said, _places(rate, base), *many)
     for rate in rates:
-        if (size := _linked(rate.near)) > 0:
-            said = f'beside {rate.name} stands "{_short(rate.near)}"'
-            yield Recipe(rate.value, size, said, _places(rate))
-        elif (match := _IN_NAME.search(rate.name)) is not None:
-            said = f"its name is {rate.name}"
-            yield Recipe(rate.value, int(match["batch"]), said, _places(rate))
-        elif _is_of_one_rank(rate):
-            said = f"its name is {rate.name}"
-            yield Recipe(rate.value, 0, said, _places(rate))
+        named = f"its name is {rate.name}"
+        beside = f'beside {rate.name} stands "{_short(rate.near)}"'
+        if size := _size(_LINKS, rate.near):
+            said = beside
+        elif (size := _size(_IN_NAME, rate.name)) or _is_of_one_rank(rate):
+            said = named
         elif _ALONE.search(rate.near):
-            said = f'beside {rate.name} stands "{_short(rate.near)}"'
-            yield Recipe(rate.value, 0, said, _places(rate))
+            said = beside
+        else:
+            continue
+        yield Recipe(rate.value, said, _places(rate), size)
     for file, text in run.sources.items():
-        for match, line in _told_together(text):
-            said = f'it says "{_short(match[0])}"'
-            place = Place(file, line, "")
-            yield Recipe(float(match["rate"]), int(match["batch"]), said, (place,))
+        for words, line in _sentences(text):
+            if (match := _TOGETHER.search(words)) is not None:
+                said, place = f'it says "{_short(match[0])}"', Place(file, line)
+                yield Recipe(float(match["rate"]), said, (place,), int(match["batch"]))
 
 
-def _told_together(text: str) -> Iterator[tuple[re.Match[str], int]]:
-    """Comments and docstrings that give a rate and its batch in one sentence."""
+def _size(pattern: re.Pattern[str], text: str) -> int:
+    """The batch that a text gives a rate for; 0: none."""
+    match = pattern.search(text)
+    return 0 if match is None else int(match[match.lastgroup or 0])
+
+
+def _sentences(text: str) -> Iterator[tuple[str, int]]:
+    """Comments, and lines of docstrings, with the number of their line."""
     for line, words in comments(text).items():
-        if (match := _TOGETHER.search(words)) is not None:
-            yield match, abs(line) - (line < 0)
+        yield words, abs(line) - (line < 0)
     for node in ast.walk(parsed(text)):
         match node:
             case ast.Expr(value=ast.Constant(value=str(words))):
-                for at, one in enumerate(words.splitlines()):
-                    if (match := _TOGETHER.search(one)) is not None:
-                        yield match, node.lineno + at
+                for at, one in enumerate(words.splitlines(), start=node.lineno):
+                    yield one, at
 
 
 def _places(*stated: Stated) -> tuple[Place, ...]:
@@ -165,7 +147,7 @@ def _short(text: str) -> str:
 
 def _is_rate(one: Stated) -> bool:
     words = one.words
-    plain = {"rate"} <= words <= {"rate"} | _BASE | _SINGLE | _PROCESS
+    plain = {"rate"} <= words <= {"rate"} | _BASE | {"lr"} | _SINGLE | _PROCESS
     named = "lr" in words or "learning" in words or plain
     return named and one.value > 0.0 and not words & (_BATCH | _NO_RATE)
 
@@ -177,37 +159,18 @@ def _is_of_one_rank(one: Stated) -> bool:
 
 def _is_base_batch(one: Stated) -> bool:
     words = one.words
-    return bool(
-        words & _BATCH
-        and words & _BASE
-        and not words & _PART
-        and not words & _PROCESS
-        and one.value >= 1
-        and one.value == int(one.value)
-    )
+    named = words & _BATCH and words & (_BASE | {"lr"})
+    part = words & (_PART | _PROCESS)
+    return bool(named and not part) and one.value >= 1 and one.value.is_integer()
 
 
 def _is_base_ranks(one: Stated) -> bool:
     words = one.words
-    counts = {"world", "gpus", "ranks", "processes", "devices"}
-    return bool(
-        words & counts
-        and words & (_BASE - {"lr"})
-        and not words & _BATCH
-        and one.value in range(1, 1 << 20)
-    )
+    named = words & _RANKS and words & _BASE and not words & _BATCH
+    return bool(named) and one.value in range(1, 1 << 20)
 
 
 def _belong(batch: Stated, rate: Stated) -> bool:
     """Whether a batch is the one that a rate is given for."""
-    if rate.words & (_BASE - {"lr"}):
-        return True
-    return bool(batch.words & {"lr", "tuned"}) or not batch.used
-
-
-def _linked(text: str) -> int:
-    """The batch that a text beside a rate gives it for; 0: none."""
-    match = _LINKS.search(text)
-    if match is None:
-        return 0
-    return int(next(filter(None, match.groups())))
+    told = rate.words & _BASE or batch.words & {"lr", "tuned"}
+    return bool(told) or not batch.used

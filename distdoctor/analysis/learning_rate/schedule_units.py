@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from enum import Enum, auto
 
-from distdoctor.analysis.learning_rate.stated_numbers import last_name, parsed
+from distdoctor.analysis.source.syntax_trees import last_name, parsed
 from distdoctor.model.observations.checkpoints import Scheduled
 from distdoctor.model.run import Run
 

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import ast
 import io
+import operator
 import re
 import tokenize
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import nan
 
+from distdoctor.analysis.source.syntax_trees import last_name, parsed
 from distdoctor.model.events import Place
 from distdoctor.model.observations.environment import Arguments
 from distdoctor.model.run import Run
 
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 
-_FACTORS = (ast.Mult, ast.Div, ast.Pow)
+_FACTORS: dict[type[ast.operator], Callable[[float, float], object]] = {
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +32,11 @@ class Stated:
 
     Attributes:
         name: As it is written.
+        value: Not a number where nobody knows it.
         place: The line that says so; None if nobody knows.
-        near: Text that stands beside it, of comments and help.
+        near: Text that stands beside it: the help of an option, or a comment.
         used: It is the size of a loader's batches, too.
+        option: It is declared as one of the command line.
     """
 
     name: str
@@ -34,6 +44,7 @@ class Stated:
     place: Place | None
     near: str = ""
     used: bool = False
+    option: bool = False
 
     @property
     def words(self) -> set[str]:
@@ -41,148 +52,129 @@ class Stated:
         return {word.lower() for word in _WORDS.findall(self.name)}
 
 
-def arguments(run: Run) -> Iterator[Stated]:
-    """Numbers among the arguments of the first rank, with where they are declared."""
-    for rank in run.seen[:1]:
-        for read in run.of(Arguments, rank):
-            helped = _help(run, read.place)
-            for name, text in zip(read.names, read.values, strict=False):
-                value = _number(text)
-                if value is not None:
-                    place, near, used = helped.get(name, (read.place, "", False))
-                    yield Stated(name, value, place, near, used)
+def stated_numbers(run: Run) -> list[Stated]:
+    """Numbers among the arguments of the first rank, and in all of the source.
+
+    What an argument is in this run is known, and not what its default is.
+    """
+    declared = [
+        one for file, text in run.sources.items() for one in _declared(file, text)
+    ]
+    given = [
+        one
+        for rank in run.seen[:1]
+        for read in run.of(Arguments, rank)
+        for one in _given(read, declared)
+    ]
+    known = {one.name for one in given}
+    return [*given, *(one for one in declared if one.name not in known)]
 
 
-def _number(text: str) -> float | None:
+def number(text: str) -> float:
+    """The number that a text is; not a number if it is none."""
     try:
         return float(text)
     except ValueError:
-        return None
+        return nan
 
 
-def _help(run: Run, place: Place | None) -> Mapping[str, tuple[Place, str, bool]]:
-    """Where arguments are declared, and with which help."""
-    found: dict[str, tuple[Place, str, bool]] = {}
-    files = [place.file] if place is not None else list(run.sources)
-    for file in files:
-        tree = parsed(run.sources.get(file, ""))
-        used = _sizes(tree)
-        for node in ast.walk(tree):
-            if not (
-                isinstance(node, ast.Call) and last_name(node.func) == "add_argument"
-            ):
-                continue
-            names = [
-                one.value.lstrip("-").replace("-", "_")
-                for one in node.args
-                if isinstance(one, ast.Constant) and isinstance(one.value, str)
-            ]
-            told = " ".join(
-                one.value.value
-                for one in node.keywords
-                if one.arg == "help" and isinstance(one.value, ast.Constant)
-                if isinstance(one.value.value, str)
-            )
-            for name in names:
-                at = Place(file, node.lineno, "")
-                found[name] = at, f"{name}: {told}" if told else "", name in used
-    return found
+def _given(read: Arguments, declared: list[Stated]) -> Iterator[Stated]:
+    """Arguments that are numbers, where their options are declared."""
+    options = {
+        one.name: one
+        for one in declared
+        if one.option and one.place is not None
+        if read.place is None or read.place.file == one.place.file
+    }
+    for name, text in zip(read.names, read.values, strict=False):
+        value = number(text)
+        if value == value:
+            unknown = Stated(name, value, read.place)
+            yield replace(options.get(name, unknown), value=value)
 
 
-def of_source(file: str, text: str) -> Iterator[Stated]:
-    """Numbers that a file gives names to."""
+def _declared(file: str, text: str) -> Iterator[Stated]:
+    """What a file gives names to, and its options with their defaults."""
     tree = parsed(text)
-    near_lines, used = comments(text), _sizes(tree)
-    for name, node in _named(tree):
-        value = _constant(node)
-        if value is not None:
-            near = near_lines.get(node.lineno) or near_lines.get(-node.lineno, "")
-            place = Place(file, node.lineno, "")
-            yield Stated(name, value, place, near, name in used)
-
-
-def parsed(text: str) -> ast.AST:
-    """The tree of a file; one without statements if it is no Python."""
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError):  # no Python, or of a later release
-        return ast.Module([], [])
-
-
-def _named(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    comment, sizes = comments(text), _sizes(tree)
     for node in ast.walk(tree):
+        for name, value in _named(node):
+            line = value.lineno
+            near = comment.get(line) or comment.get(-line, "")
+            place = Place(file, line)
+            yield Stated(name, _constant(value), place, near, name in sizes)
+        for name, call in _options(node):
+            line, words = call.lineno, {one.arg: one.value for one in call.keywords}
+            near = comment.get(line) or comment.get(-line, "")
+            match words.get("help"):
+                case ast.Constant(value=str(told)) if told:
+                    near = f"{name}: {told}"
+            default, place = _constant(words.get("default")), Place(file, line)
+            yield Stated(name, default, place, near, name in sizes, option=True)
+
+
+def _options(node: ast.AST) -> Iterator[tuple[str, ast.Call]]:
+    """Names of an option of the command line, and the call that declares it."""
+    match node:
+        case ast.Call(args=[ast.Constant(value=str(first)), *_]) if (
+            first.startswith("-") or last_name(node.func) == "add_argument"
+        ):
+            for one in node.args:
+                if isinstance(one, ast.Constant) and isinstance(one.value, str):
+                    yield one.value.lstrip("-").replace("-", "_"), node
+
+
+def _named(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """What a statement or an expression gives a name to, options left out."""
+    given: Iterable[tuple[object, ast.expr | None]] = ()
+    match node:
+        case ast.Assign(
+            targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)
+        ):
+            given = zip(map(last_name, targets), values, strict=False)
+        case (
+            ast.Assign(targets=[target], value=value)
+            | ast.AnnAssign(target=target, value=ast.expr() as value)
+        ):
+            given = [(last_name(target), value)]
+        case ast.Dict(keys=keys, values=values):
+            names = [one.value if isinstance(one, ast.Constant) else "" for one in keys]
+            given = zip(names, values, strict=True)
+        case ast.Call(args=[ast.Constant(value=str()), *_]):
+            pass
+        case ast.Call(keywords=keywords):
+            given = ((one.arg, one.value) for one in keywords)
+        case ast.arguments():
+            last_first = [*node.posonlyargs, *node.args][::-1]
+            some = zip(last_first, node.defaults[::-1], strict=False)
+            others = zip(node.kwonlyargs, node.kw_defaults, strict=True)
+            given = ((one.arg, default) for one, default in (*some, *others))
+    for name, its in given:
+        if isinstance(name, str) and its is not None:
+            yield name, its
+
+
+def _constant(node: ast.expr | None) -> float:
+    """The value of a number as it is written, also as a product; else not a number."""
+    with suppress(ArithmeticError):  # by zero, or too large
         match node:
-            case ast.Assign(targets=[target], value=value):
-                yield from _pairs(target, value)
-            case ast.AnnAssign(target=target, value=ast.expr() as value):
-                yield last_name(target), value
-            case ast.Dict(keys=keys, values=values):
-                for key, value in zip(keys, values, strict=True):
-                    if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                        yield key.value, value
-            case ast.Call(
-                args=[ast.Constant(value=str(option)), *_], keywords=keywords
-            ):
-                for given in keywords:
-                    if option.startswith("--") and given.arg == "default":
-                        yield option.strip("-").replace("-", "_"), given.value
-            case ast.Call(keywords=keywords):
-                yield from ((one.arg, one.value) for one in keywords if one.arg)
-            case ast.arguments():
-                ordered = [*node.posonlyargs, *node.args]
-                first = len(ordered) - len(node.defaults)
-                for one, value in zip(ordered[first:], node.defaults, strict=True):
-                    yield one.arg, value
-                for one, default in zip(node.kwonlyargs, node.kw_defaults, strict=True):
-                    if default is not None:
-                        yield one.arg, default
-
-
-def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
-    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-        for one, its in zip(target.elts, value.elts, strict=False):
-            yield last_name(one), its
-    else:
-        yield last_name(target), value
-
-
-def last_name(node: ast.expr) -> str:
-    """The last part of a name, an attribute, or a key of text; else ""."""
-    match node:
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name
-        case ast.Subscript(slice=ast.Constant(value=str(name))):
-            return name
-    return ""
-
-
-def _constant(node: ast.expr) -> float | None:
-    """The value of a number as it is written, also as a product."""
-    match node:
-        case ast.Constant(value=int() | float() as value) if value is not True:
-            return float(value)
-        case ast.BinOp(left=left, op=op, right=right) if isinstance(op, _FACTORS):
-            one, other = _constant(left), _constant(right)
-            if one is None or other is None or abs(one) > 1e9 or abs(other) > 1e9:
-                return None
-            if isinstance(op, ast.Mult):
-                return one * other
-            if isinstance(op, ast.Div):
-                return one / other if other else None
-            return one**other if one > 0.0 and abs(other) < 20 else None
-    return None
+            case ast.Constant(value=int() | float() as value) if value is not True:
+                return float(value)
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _FACTORS:
+                made = _FACTORS[type(op)](_constant(left), _constant(right))
+                return made if isinstance(made, float) else nan  # of a negative base
+    return nan
 
 
 def _sizes(tree: ast.AST) -> set[str]:
     """Names that are given to a loader as the size of its batches."""
     found: set[str] = set()
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
-            continue
-        given = [one.value for one in node.keywords if one.arg == "batch_size"]
-        if last_name(node.func).endswith("Loader"):
-            given += node.args[1:2]
-        found |= {last_name(one) for one in given}
+        if isinstance(node, ast.Call):
+            given = [one.value for one in node.keywords if one.arg == "batch_size"]
+            if last_name(node.func).endswith("Loader"):
+                given += node.args[1:2]
+            found |= set(map(last_name, given))
     return found - {""}
 
 
@@ -190,7 +182,8 @@ def comments(text: str) -> dict[int, str]:
     """Comments by line; by the line below, with a minus, where one stands alone."""
     found: dict[int, str] = {}
     alone = ""
-    try:
+    # What does not end, or is no Python, has the comments up to there.
+    with suppress(tokenize.TokenError, SyntaxError):
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             line = token.start[0]
             if token.type == tokenize.COMMENT:
@@ -202,6 +195,4 @@ def comments(text: str) -> dict[int, str]:
                     found[line] = words
             elif token.type not in {tokenize.NL, tokenize.NEWLINE}:
                 alone = ""
-    except (tokenize.TokenError, IndentationError, SyntaxError):
-        pass
     return found

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from distdoctor.analysis.data.passes import LoaderPass, passes
-from distdoctor.analysis.learning_rate.stated_numbers import parsed
+from distdoctor.analysis.source.syntax_trees import parsed
 from distdoctor.model.events import Shortened
 from distdoctor.model.run import Run
 

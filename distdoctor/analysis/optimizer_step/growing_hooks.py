@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from distdoctor.analysis.learning_rate.stated_numbers import parsed
+from distdoctor.analysis.source.syntax_trees import parsed
 from distdoctor.model.events import Place
 from distdoctor.model.observations.optimizer_step import Piled
 from distdoctor.model.run import Run

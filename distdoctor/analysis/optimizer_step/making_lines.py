@@ -9,8 +9,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Sequence
 
-from distdoctor.analysis.learning_rate.stated_numbers import parsed
-from distdoctor.analysis.source.program import own_nodes
+from distdoctor.analysis.source.program import called, own_nodes
+from distdoctor.analysis.source.syntax_trees import parsed, simple_name
 from distdoctor.model.events import Place
 from distdoctor.model.findings import Location, Role
 from distdoctor.model.run import Run
@@ -145,7 +145,7 @@ def _sets_to_zero(call: ast.Call) -> bool:
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
             last = call.args[-1] if call.args else None
             zero = isinstance(last, ast.Constant) and last.value == 0
-            made = isinstance(last, ast.Call) and _last(last.func) == "zeros"
+            made = isinstance(last, ast.Call) and simple_name(last.func) == "zeros"
             return (
                 name in {"zeros_", "zero_"}
                 or (name in {"constant_", "fill_"} and zero)
@@ -201,7 +201,7 @@ class _Source:
                 inner = list(self.origins(file, parts[item], hops))
                 yield from inner or [Place(file, parts[item].lineno)]
             case ast.Call(func=func):
-                returned = list(self._returned(file, _last(func), item, hops))
+                returned = list(self._returned(file, simple_name(func), item, hops))
                 yield from returned or [Place(file, value.lineno)]
             case _:
                 yield Place(file, value.lineno)
@@ -220,7 +220,7 @@ class _Source:
         if name in names:
             for where, tree in self._trees.items():
                 for node in ast.walk(tree):
-                    if isinstance(node, ast.Call) and _last(node.func) == function.name:
+                    if isinstance(node, ast.Call) and called(node) == function.name:
                         by_name = {one.arg: one.value for one in node.keywords}
                         given_to = dict(zip(names, node.args, strict=False)) | by_name
                         if isinstance(its := given_to.get(name), ast.expr):
@@ -304,7 +304,7 @@ def _assigned(
         if isinstance(node, ast.Assign) and (not line or node.lineno < line):
             for target in node.targets:
                 for item, part in _parts(target):
-                    if isinstance(part, kind) and _last(part) == name:
+                    if isinstance(part, kind) and simple_name(part) == name:
                         yield node, item
                         break
 
@@ -314,10 +314,3 @@ def _parts(target: ast.expr) -> list[tuple[int | None, ast.expr]]:
     if isinstance(target, ast.Tuple | ast.List):
         return list(enumerate(target.elts))
     return [(None, target)]
-
-
-def _last(node: ast.expr) -> str:
-    match node:
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name
-    return ""

@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from operator import attrgetter
 
+from distdoctor.analysis.source.program import called
+from distdoctor.analysis.source.syntax_trees import parsed, simple_name
 from distdoctor.model.events import Place
 from distdoctor.model.observations.optimizer_step import CLEAR, DROP, Act
 from distdoctor.model.run import Run
@@ -86,7 +88,7 @@ def norms_before(run: Run, place: Place) -> list[Place]:
         for node in _function_around(run, place)
         if isinstance(node, ast.Call)
         and node.lineno < place.line
-        and _called(node) in _NORMS
+        and called(node) in _NORMS
         and any(_has(part, "grad") for part in ast.walk(node))
     ]
     return sorted(set(found), key=attrgetter("line"))[:_MOST]
@@ -110,7 +112,7 @@ def norms_called_before(run: Run, place: Place) -> list[Place]:
         for node in around
         if isinstance(node, ast.Call)
         and node.lineno < place.line
-        and _called(node) in taking
+        and called(node) in taking
         and not any(_chooses(one, node.lineno, place.line) for one in instead)
     ]
     return sorted(set(found), key=attrgetter("line"))[:_MOST]
@@ -128,46 +130,26 @@ def _chooses(branch: ast.If, first: int, second: int) -> bool:
 def _taking_norms(run: Run) -> Iterator[str]:
     """Names of the user's functions that take a norm, and have to do with gradients."""
     for text in run.sources.values():
-        try:
-            tree = ast.parse(text)
-        except (SyntaxError, ValueError):
-            continue
-        for function in ast.walk(tree):
+        for function in ast.walk(parsed(text)):
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
                 inner = list(ast.walk(function))
                 norms = any(
-                    isinstance(one, ast.Call) and _called(one) in _NORMS
-                    for one in inner
+                    isinstance(one, ast.Call) and called(one) in _NORMS for one in inner
                 )
-                if norms and any("grad" in _name(one) for one in inner):
+                if norms and any("grad" in simple_name(one) for one in inner):
                     yield function.name
 
 
 def _function_around(run: Run, place: Place) -> Iterator[ast.AST]:
     """What stands in the innermost function that has a line."""
-    try:
-        tree = ast.parse(run.sources.get(place.file, ""))
-    except (SyntaxError, ValueError):
-        return
     around = [
         node
-        for node in ast.walk(tree)
+        for node in ast.walk(parsed(run.sources.get(place.file, "")))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.lineno <= place.line <= (node.end_lineno or 0)
     ]
     if around:
         yield from ast.walk(max(around, key=attrgetter("lineno")))
-
-
-def _called(node: ast.Call) -> str:
-    return _name(node.func)
-
-
-def _name(node: ast.AST) -> str:
-    match node:
-        case ast.Attribute(attr=name) | ast.Name(id=name):
-            return name
-    return ""
 
 
 def _is_unfreezing(node: ast.stmt | ast.Call) -> bool:
@@ -185,11 +167,7 @@ def _is_unfreezing(node: ast.stmt | ast.Call) -> bool:
 
 def _nodes(run: Run) -> Iterator[tuple[Place, ast.stmt | ast.Call]]:
     for file, text in run.sources.items():
-        try:
-            tree = ast.parse(text)
-        except (SyntaxError, ValueError):  # not Python, or not of this release
-            continue
-        for node in ast.walk(tree):
+        for node in ast.walk(parsed(text)):
             if isinstance(node, ast.Assign | ast.Call):
                 yield Place(file, node.lineno), node
 

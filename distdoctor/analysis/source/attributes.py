@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import ast
 
-from distdoctor.analysis.source.classes import Class, Classes, is_decorated, is_own
+from distdoctor.analysis.source.classes import Class, is_decorated, is_own
 from distdoctor.analysis.source.namespaces import is_changed, of_made
-from distdoctor.analysis.source.program import MODULE, Program, Use, called, own_nodes
-from distdoctor.analysis.source.search_effort import SourceReading
+from distdoctor.analysis.source.program import MODULE, Use, called, own_nodes
+from distdoctor.analysis.source.search_effort import SearchStep
 from distdoctor.analysis.source.value_spots import (
-    End,
     Scene,
     Spot,
     given_by,
@@ -23,23 +22,8 @@ from distdoctor.analysis.source.value_spots import (
 from distdoctor.model.events import Place
 
 
-class Attributes:
-    """The attributes of a program, as one rank would look for their values.
-
-    Args:
-        program: The user's files.
-        classes: Those of the program.
-        reading: What the rank makes of the source.
-        end: Follows a value to its end.
-    """
-
-    def __init__(
-        self, program: Program, classes: Classes, reading: SourceReading, end: End
-    ) -> None:
-        self._program = program
-        self._classes = classes
-        self._reading = reading
-        self._end = end
+class Attributes(SearchStep):
+    """The attributes of a program, as one rank would look for their values."""
 
     def before(
         self, node: ast.Attribute, scene: Scene, trail: list[Place]

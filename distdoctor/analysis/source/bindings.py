@@ -5,17 +5,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from distdoctor.analysis.source.classes import Classes, is_own
+from distdoctor.analysis.source.classes import is_own
 from distdoctor.analysis.source.program import (
     MODULE,
     Function,
-    Program,
     Use,
     all_parameters,
 )
-from distdoctor.analysis.source.search_effort import SourceReading
+from distdoctor.analysis.source.search_effort import SearchStep
 from distdoctor.analysis.source.value_spots import (
-    End,
     Scene,
     Spot,
     given_by,
@@ -25,23 +23,8 @@ from distdoctor.analysis.source.value_spots import (
 from distdoctor.model.events import Place
 
 
-class Bindings:
-    """The variables of a program, as one rank would look for their values.
-
-    Args:
-        program: The user's files.
-        classes: Those of the program.
-        reading: What the rank makes of the source.
-        end: Follows a value to its end.
-    """
-
-    def __init__(
-        self, program: Program, classes: Classes, reading: SourceReading, end: End
-    ) -> None:
-        self._program = program
-        self._classes = classes
-        self._reading = reading
-        self._end = end
+class Bindings(SearchStep):
+    """The variables of a program, as one rank would look for their values."""
 
     def before(self, node: ast.Name, scene: Scene, trail: list[Place]) -> Spot | None:
         """Where the value of a variable was before; None: nobody knows.

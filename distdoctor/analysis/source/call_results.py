@@ -13,7 +13,7 @@ from distdoctor.analysis.source.program import (
     called,
     own_nodes,
 )
-from distdoctor.analysis.source.search_effort import SourceReading
+from distdoctor.analysis.source.search_effort import SearchStep, SourceReading
 from distdoctor.analysis.source.subscripts import Lookups, Missing
 from distdoctor.analysis.source.value_spots import (
     End,
@@ -27,16 +27,13 @@ from distdoctor.analysis.source.value_spots import (
 _CONVERSIONS = frozenset({"int", "float", "str", "bool"})
 
 
-class Returns:
+class Returns(SearchStep):
     """The results of a program's calls, as one rank would look where they come from.
 
     Args:
-        program: The user's files.
-        classes: Those of the program.
-        reading: What the rank makes of the source.
+        program: As of every step, and so are those not named here.
         attributes: Tell whose method is called.
         lookups: Tell what a table has.
-        end: Follows a value to its end.
     """
 
     def __init__(
@@ -48,12 +45,9 @@ class Returns:
         lookups: Lookups,
         end: End,
     ) -> None:
-        self._program = program
-        self._classes = classes
-        self._reading = reading
+        super().__init__(program, classes, reading, end)
         self._attributes = attributes
         self._lookups = lookups
-        self._end = end
 
     def before(self, node: ast.Call, scene: Scene) -> Spot | None:
         """Where the result of a call was before; None: nobody knows.

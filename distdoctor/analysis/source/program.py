@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from distdoctor.analysis.source.syntax_trees import simple_name
+
 MODULE = "<module>"
 """Name of what stands in a file outside of all functions."""
 
@@ -369,10 +371,7 @@ def called(call: ast.Call) -> str:
     Returns:
         The last name before the brackets.
     """
-    match call.func:
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name
-    return ""
+    return simple_name(call.func)
 
 
 def calls_in(function: Function) -> Iterator[ast.Call]:

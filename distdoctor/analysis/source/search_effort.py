@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from distdoctor.analysis.source.classes import Classes
 from distdoctor.analysis.source.conditions import conditions
 from distdoctor.analysis.source.program import Program, Use
 from distdoctor.analysis.source.rank_evaluation import RankReader, Value
-from distdoctor.analysis.source.value_spots import Scene, Spot
+from distdoctor.analysis.source.value_spots import End, Scene, Spot
 
 _DEEPEST = 30  # ways that are followed for the sake of others
 _MOST_WORK = 1_000  # steps in all
@@ -112,3 +113,22 @@ class SourceReading:
         found = {name: self.value(spot) for name, spot in scene.given.items()}
         self._effort.depth -= 1
         return {n: one for n, one in found.items() if one.is_known or one.ranked}
+
+
+class SearchStep:
+    """One kind of expression, on the way of a value to where it was before.
+
+    Args:
+        program: The user's files.
+        classes: Those of the program.
+        reading: What the rank makes of the source.
+        end: Follows a value to its end.
+    """
+
+    def __init__(
+        self, program: Program, classes: Classes, reading: SourceReading, end: End
+    ) -> None:
+        self._program = program
+        self._classes = classes
+        self._reading = reading
+        self._end = end

@@ -35,6 +35,9 @@ SEVERAL: Literal["several"] = "several"
 Held = Literal["tensor", "several"] | tuple["Held | None", ...] | None
 """What of tensors on their way an expression gives; None: nothing, or nobody knows."""
 
+_NOT_COMPUTING = (ast.Is, ast.IsNot, ast.In, ast.NotIn)
+"""Comparisons that do not compute with the values."""
+
 Into = Callable[[ast.Call, Sequence[Held], Mapping[str, Held]], Held]
 """Follows tensors into what a call of the user's does; see `Usage`."""
 
@@ -187,22 +190,33 @@ class Usage:
             case ast.Call():
                 return self._call(node)
             case ast.BinOp(left=left, op=op, right=right):
-                return self._computed(node, [left, right], isinstance(op, ast.Add))
+                values = [self.of(left), self.of(right)]
+                self._note_if(TENSOR in values, node)
+                return (
+                    SEVERAL if isinstance(op, ast.Add) and SEVERAL in values else None
+                )
             case ast.UnaryOp(op=op, operand=operand):
-                held = self.of(operand)
-                if held == TENSOR and not isinstance(op, ast.Not):
-                    self.note(node)
+                computes = self.of(operand) == TENSOR and not isinstance(op, ast.Not)
+                self._note_if(computes, node)
             case ast.Compare(left=left, ops=ops, comparators=others):
                 values = [self.of(left), *map(self.of, others)]
-                by_identity = (ast.Is, ast.IsNot, ast.In, ast.NotIn)
-                if TENSOR in values and not any(
-                    isinstance(o, by_identity) for o in ops
-                ):
-                    self.note(node)
+                computes = not any(isinstance(one, _NOT_COMPUTING) for one in ops)
+                self._note_if(computes and TENSOR in values, node)
             case ast.BoolOp(values=[first, *rest]):
                 self.of(first)
                 for part in rest:
                     self.of(part, sure=False)
+            case ast.FormattedValue(value=value):
+                self._note_if(self.of(value) is not None, node)
+            case ast.Lambda() | ast.GeneratorExp() | ast.DictComp():
+                pass
+            case _:
+                return self._passed_on(node)
+        return None
+
+    def _passed_on(self, node: ast.expr) -> Held:
+        """What an expression gives that computes nothing, and hands on its parts."""
+        match node:
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 self.of(test)
                 both = self.of(body, sure=False), self.of(orelse, sure=False)
@@ -220,18 +234,16 @@ class Usage:
                 | ast.SetComp(elt=elt, generators=parts)
             ):
                 return self._each(elt, parts)
-            case ast.FormattedValue(value=value):
-                if self.of(value) is not None:
-                    self.note(node)
             case ast.Starred(value=value):
                 return self.of(value)
-            case ast.Lambda() | ast.GeneratorExp() | ast.DictComp():
-                return None
-            case _:
-                for child in ast.iter_child_nodes(node):
-                    if isinstance(child, ast.expr):
-                        self.of(child)
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                self.of(child)
         return None
+
+    def _note_if(self, reads: bool, node: ast.expr) -> None:
+        if reads:
+            self.note(node)
 
     def _item(self, node: ast.Subscript) -> Held:
         held = self.of(node.value)
@@ -247,12 +259,6 @@ class Usage:
             case ast.Constant(value=int(at)) if isinstance(held, tuple):
                 return held[at] if -len(held) <= at < len(held) else None
         return None
-
-    def _computed(self, node: ast.expr, parts: list[ast.expr], adds: bool) -> Held:
-        values = [self.of(part) for part in parts]
-        if TENSOR in values:
-            self.note(node)
-        return SEVERAL if adds and SEVERAL in values else None
 
     def _each(self, elt: ast.expr, parts: list[ast.comprehension]) -> Held:
         """What a comprehension gives; its first round is made if there is an item."""
@@ -334,9 +340,8 @@ class Usage:
         return None
 
     def _reads_builtin(self, name: str, every: Sequence[Held]) -> bool:
-        if name in READING_BUILTINS:
-            return any(one is not None for one in every)
-        return name in OF_LISTS and any(one is not None for one in every)
+        reads = name in READING_BUILTINS or name in OF_LISTS
+        return reads and any(one is not None for one in every)
 
 
 def _several(parts: tuple[Held, ...]) -> Held:

@@ -49,10 +49,9 @@ def read(name: str, options: str, rank: int, place: Place | None) -> Observation
     values: dict[str, Any] = {}
     for option in filter(None, options.split(",")):
         key, equals, text = option.partition("=")
-        field_type = str(known[key].type)
-        if bool(equals) is (field_type == "bool"):
+        if bool(equals) is (known[key].type == "bool"):
             raise ValueError(option)
-        values[key] = _READERS[field_type](text) if equals else True
+        values[key] = value_of(known[key], text) if equals else True
     return kind(rank=rank, place=place, **values)
 
 
@@ -71,7 +70,7 @@ def write(observation: Observation) -> str:
         if value == field.default:
             continue
         flag = isinstance(value, bool)
-        options.append(field.name if flag else f"{field.name}={_text(value)}")
+        options.append(field.name if flag else f"{field.name}={text_of(value)}")
     told = f"({','.join(options)})" if options else ""
     return _NAMES[type(observation)] + told
 
@@ -80,18 +79,36 @@ def _told(kind: type[Observation]) -> list[Field[Any]]:
     return [field for field in fields(kind) if field.name not in {"rank", "place"}]
 
 
-def runs(text: str) -> tuple[int, ...]:
-    """Numbers from the form that `as_runs` gives them.
+def value_of(field: Field[Any], text: str) -> Any:
+    """The value of an event's field, as `text_of` writes it.
 
     Args:
-        text: Such as `0-3+7`; empty: no numbers.
+        field: Of the event's dataclass; its annotation says how to read.
+        text: Such as `0-3+7` for several numbers.
 
     Returns:
-        The numbers in their order.
+        A number, a text, or a tuple of these.
 
     Raises:
-        ValueError: They do not have it.
+        ValueError: It is not of the field's type.
     """
+    return _READERS[str(field.type)](text)
+
+
+def text_of(value: Any) -> str:
+    """The value of an event's field in a drawing."""
+    if isinstance(value, tuple):
+        if value and all(isinstance(one, int) for one in value):
+            return as_runs(value)
+        return "+".join(map(text_of, value))
+    if isinstance(value, str):
+        return quote(value, safe="/.:")
+    if isinstance(value, float):
+        return repr(value).replace("e+", "e").removesuffix(".0")
+    return "?" if value is None else str(value)
+
+
+def _runs(text: str) -> tuple[int, ...]:
     numbers: list[int] = []
     for part in filter(None, text.split("+")):
         run = _RUN.fullmatch(part)
@@ -102,29 +119,30 @@ def runs(text: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
+def _place(text: str) -> Place:
+    file, _, line = text.rpartition(":")
+    return Place(file, int(line))
+
+
 def _several(read_one: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
     return lambda text: tuple(map(read_one, text.split("+"))) if text else ()
+
+
+def _known(read_one: Callable[[str], Any]) -> Callable[[str], Any]:
+    return lambda text: None if text in {"", "?"} else read_one(text)
 
 
 _READERS: dict[str, Callable[[str], Any]] = {
     "int": int,
     "float": float,
     "str": unquote,
-    "tuple[int, ...]": runs,
+    "int | None": _known(int),
+    "Place | None": _known(_place),
+    "tuple[int, ...]": _runs,
     "tuple[float, ...]": _several(float),
     "tuple[str, ...]": _several(unquote),
 }
 """By the annotation of a field."""
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, tuple):
-        if value and all(isinstance(one, int) for one in value):
-            return as_runs(value)
-        return "+".join(map(_text, value))
-    if isinstance(value, str):
-        return quote(value, safe="/.:")
-    return repr(value).replace("e+", "e")
 
 
 def as_runs(numbers: tuple[int, ...]) -> str:

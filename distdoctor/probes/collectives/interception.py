@@ -198,9 +198,9 @@ class Collectives:
             RECORDER.tell(Misplaced(op=operation.name), call_site(4))
 
     def _in_child(self, operation: Operation, group: Any) -> None:
-        """Note the first call of a process that a rank has forked."""
+        """Note the first call of a process that a rank has forked, if this is one."""
         parent, RECORDER.child_of = RECORDER.child_of, 0
-        if group.size() < 2:
+        if not parent or dist.ProcessGroup.unbox(group).size() < 2:
             return
         worker = torch.utils.data.get_worker_info()
         note: dict[str, object] = {"by": parent, "pid": os.getpid()}
@@ -214,11 +214,10 @@ class Collectives:
         """The function that notes that a call of this operator is about to be made."""
         at = {argument.name: n for n, argument in enumerate(op._schema.arguments)}
         at_group, at_reduce = at["process_group"], at.get("reduce_op")
-        at_root, at_tag = at.get("root_rank"), at.get("tag")
-        at_peer = at.get("src", at.get("dst"))
-        at_async = at.get("async_op")
+        at_peer = at.get("root_rank", at.get("src", at.get("dst")))
+        at_tag, at_async = at.get("tag"), at.get("async_op")
         at_read = next((at[name] for name in READ_BY if name in at), at_group)
-        read = reader_of(operation.c10d, at)
+        read, look = reader_of(operation.c10d, at), _looking(operation)
         point_to_point = operation.is_point_to_point
         batching = RECORDER.batching if point_to_point else None
         unbox = dist.ProcessGroup.unbox
@@ -229,8 +228,7 @@ class Collectives:
         def entering(args: tuple[Any, ...]) -> PendingCall | None:
             writer = recorder.writer
             if writer is None:
-                if recorder.child_of:
-                    self._in_child(operation, unbox(args[at_group]))
+                self._in_child(operation, args[at_group])
                 return None
             unboxed = unbox(args[at_group])
             name = unboxed.group_name
@@ -247,13 +245,10 @@ class Collectives:
             try:
                 if at_reduce is not None:
                     reduce_op = reduce_ops.read(args[at_reduce])
-                if at_root is not None:
-                    peer = args[at_root]
-                elif at_peer is not None:
+                if at_peer is not None:
                     peer = args[at_peer]
                 key = (code, reduce_op, peer, read(args))
-                known = specs.get(key)
-                spec = self._spec(key, point_to_point) if known is None else known
+                spec = specs.get(key) or self._spec(key, point_to_point)
                 # A trailing argument equal to its default is not passed: it is True.
                 if at_async is not None and (at_async >= len(args) or args[at_async]):
                     flags |= ASYNCHRONOUS
@@ -275,13 +270,14 @@ class Collectives:
                     self._failing_with(error)
             except Exception as failed:  # noqa: BLE001 - the job must not feel the probe
                 lost("entering", failed)
+            signature, described, elements = spec
             kind, ordinal = _ENTER, 0
             with recorder.lock:
                 recorder.calls = call = recorder.calls + 1
                 if not point_to_point:
                     group.ordinal = ordinal = group.ordinal + 1
-                    group.board.write(ordinal, spec[0])
-            if ordinal and not group.board.agrees(ordinal, spec[0]):
+                    group.board.write(ordinal, signature)
+            if ordinal and not group.board.agrees(ordinal, signature):
                 kind = _REFUSE
             writer.put(
                 kind,
@@ -289,12 +285,12 @@ class Collectives:
                 call,
                 ordinal,
                 group.number,
-                spec[0],
+                signature,
                 code,
                 reduce_op,
                 flags,
                 site,
-                spec[1],
+                described,
                 peer,
                 args[at_tag] if at_tag is not None else nodes() % NODES_MODULO,
             )
@@ -305,16 +301,10 @@ class Collectives:
             try:
                 if task != -1 and self._tasks.get(thread) != task:
                     self._bracket(thread, task, call)
-                if spec[2]:
-                    EXCHANGES.count(spec[2], args[at_read], layer, task != -1)
-                if METRICS.passes and not layer and operation.payload:
-                    METRICS.contribute(spec[2], args[at_read], text)
-                if at_reduce is not None and not layer and 0 < spec[2] <= MOST_VALUES:
-                    FIGURES.summed(spec[2], args[at_read], text)
-                if ordinal and not layer and task == -1 and TURNS.are_open(text):
-                    TURNS.look(text, ordinal)
-                if flags & UNUSED:
-                    pending.watched = watchable(args[at_read], group.polled)
+                if elements:
+                    EXCHANGES.count(elements, args[at_read], layer, task != -1)
+                if not layer:
+                    look(pending, args[at_read], elements, text, flags)
             except Exception as failed:  # noqa: BLE001
                 lost("counting", failed)
             return pending
@@ -430,6 +420,25 @@ class Collectives:
                 RECORDER.writer.put(RecordKind.BACKWARD_WOKE, thread, call)
 
         queue(before)
+
+
+def _looking(operation: Operation) -> Callable[..., None]:
+    """The function that tells those who look into the user's own calls of one."""
+    gives, reduces = operation.payload, "reduce" in operation.name
+
+    def looking(
+        pending: PendingCall, tensors: Any, elements: int, text: str, flags: int
+    ) -> None:
+        if gives and METRICS.passes:
+            METRICS.contribute(elements, tensors, text)
+        if reduces and 0 < elements <= MOST_VALUES:
+            FIGURES.summed(elements, tensors, text)
+        if pending.ordinal and not flags & IN_BACKWARD and TURNS.are_open(text):
+            TURNS.look(text, pending.ordinal)
+        if flags & UNUSED:
+            pending.watched = watchable(tensors, pending.polled)
+
+    return looking
 
 
 _installed: list[Collectives] = []

@@ -728,7 +728,7 @@ def test_a_shortened_loader_is_told(
     process.note("shortened", site(5), length=1000, kept=4)
     process.note("shortened", site(20), length=-1, kept=64)
     assert draw(living(tmp_path)) == (
-        "rank 0 | shortened=4:1000@t.py:5  shortened=64:@t.py:20"
+        "rank 0 | shortened=4:1000@t.py:5  shortened=64:?@t.py:20"
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from distdoctor.launch import machine, machine_limits, machine_network
+from distdoctor.launch import machine, machine_network
 from distdoctor.launch import machine_torch as of_torch
 from distdoctor.launch import machine_tracing as tracing
 from distdoctor.launch.stacks import find_py_spy
@@ -25,9 +25,7 @@ GOOD: Mapping[str, Any] = {
     "torch": "2.13.0+cpu",
     "cuda": "",
     "rocm": "",
-    "distributed": True,
     "nccl": "",
-    "has_gloo": True,
     "gloo": "",
     "gpus": [],
 }
@@ -86,7 +84,7 @@ def test_the_folder_we_are_in_is_no_part_of_torch(
 
 def test_gloo_that_is_missing_or_fails_prevents_a_check() -> None:
     assert of_torch.gloo(GOOD).state is MachineState.OK
-    assert of_torch.gloo({"has_gloo": False}).prevents
+    assert of_torch.gloo({}).prevents
     failed = of_torch.gloo({**GOOD, "gloo": "RuntimeError: no device"})
     assert failed.prevents
     assert failed.found == "RuntimeError: no device"
@@ -202,11 +200,11 @@ def test_the_interface_that_gloo_is_told_must_be_there(
 def test_a_missing_or_small_shared_memory_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert machine_limits.shared_memory(tmp_path / "none").state is MachineState.ABSENT
+    assert machine.shared_memory(tmp_path / "none").state is MachineState.ABSENT
     for size, state in ((64 << 20, MachineState.LIMITS), (8 << 30, MachineState.OK)):
         usage = shutil._ntuple_diskusage(size, 0, size)
         monkeypatch.setattr(shutil, "disk_usage", lambda _, usage=usage: usage)
-        assert machine_limits.shared_memory(tmp_path).state is state
+        assert machine.shared_memory(tmp_path).state is state
 
 
 @pytest.mark.parametrize(
@@ -222,18 +220,18 @@ def test_a_missing_or_small_shared_memory_is_told(
 def test_few_open_files_have_a_cure(
     limit: tuple[int, int], state: MachineState, cure: str
 ) -> None:
-    found = machine_limits.open_files(limit)
+    found = machine.open_files(limit)
     assert (found.state, found.cure) == (state, cure)
 
 
 def test_few_processes_have_a_cure() -> None:
-    assert machine_limits.processes((4096, 4096)).state is MachineState.OK
-    assert machine_limits.processes((512, UNLIMITED)).cure == "ulimit -u 2048"
+    assert machine.processes((4096, 4096)).state is MachineState.OK
+    assert machine.processes((512, UNLIMITED)).cure == "ulimit -u 2048"
 
 
 def test_locked_memory_matters_to_rdma_alone() -> None:
-    assert machine_limits.locked_memory((UNLIMITED, UNLIMITED)).state is MachineState.OK
-    small = machine_limits.locked_memory((64 << 10, 64 << 10))
+    assert machine.locked_memory((UNLIMITED, UNLIMITED)).state is MachineState.OK
+    small = machine.locked_memory((64 << 10, 64 << 10))
     assert (small.state, small.found) == (MachineState.LIMITS, "64 KiB")
 
 

@@ -1,0 +1,206 @@
+"""The options of `distdoctor check`, and what is refused of them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from distdoctor.cli.options import bundled
+from distdoctor.cli.simulation_options import command_alone, ranks_to_play
+from distdoctor.errors import LaunchRefused
+from distdoctor.launch.command import Launcher
+from distdoctor.launch.job import BUDGET_S, DEFAULT_RANKS, Job, job_of, plan_of
+
+if TYPE_CHECKING:
+    from distdoctor.launch.supervisor import Plan
+
+
+@dataclass(kw_only=True, slots=True)
+class CheckOptions:
+    """What is to be run, and how; the help of the command says what each means.
+
+    Attributes:
+        played: Ranks to simulate; none: the job is run.
+
+    Raises:
+        LaunchRefused: They contradict each other.
+    """
+
+    script: Path | None
+    ranks: int
+    world_size: int | None
+    as_rank: str | None
+    launcher: Launcher
+    steps: int
+    budget: float
+    device: str
+    full: bool
+    twice: bool
+    resume: str | None
+    no_second_look: bool
+    record: Path | None
+    played: tuple[int, ...] = field(init=False, default=())
+
+    def __post_init__(self) -> None:
+        """See that they go together."""
+        self.launcher = Launcher(self.launcher)
+        if self.world_size is not None or self.as_rank is not None:
+            self.played = ranks_to_play(self.world_size, self.as_rank)
+        if self.is_compared and self.played:
+            raise LaunchRefused(
+                "--twice and --resume compare what real ranks compute, and "
+                "--world-size simulates them: give one of these"
+            )
+        if self.twice and self.resume is not None:
+            raise LaunchRefused("--twice and --resume are two proofs: give one of them")
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether the job is run more than once, to compare what comes of it."""
+        return self.twice or self.resume is not None
+
+    def job(self, given: Sequence[str], ranks: int | None, logs: Path) -> Job:
+        """The job that is to be checked.
+
+        Args:
+            given: Arguments of the script, or the command.
+            ranks: How many; None: nobody has said so.
+            logs: Folder for the launcher's logs.
+
+        Raises:
+            LaunchRefused: It cannot be started so.
+        """
+        if not self.played:
+            return job_of(self.script, given, ranks, self.launcher, logs)
+        command = command_alone(self.script, given, self.launcher, ranks is not None)
+        return Job(command=command, name=str(self.script), ranks=self.ranks, own=True)
+
+    def plan(self, job: Job, folder: Path, budget_s: float) -> Plan:
+        """How a job is to be run, with its record in a folder."""
+        whole = self.full or self.steps or self.played or self.is_compared
+        return plan_of(
+            job,
+            folder,
+            steps=self.steps,
+            budget_s=budget_s,
+            device=self.device,
+            shorten=not whole,
+        )
+
+    def resuming(self, ranks: int | None, folder: Path) -> Plan | None:
+        """How the job is to be resumed, if it is.
+
+        Args:
+            ranks: As for the job itself.
+            folder: Of the job's record.
+
+        Raises:
+            LaunchRefused: It cannot be started so.
+        """
+        if self.resume is None:
+            return None
+        try:
+            words = shlex.split(self.resume)
+        except ValueError as error:
+            raise LaunchRefused(f"--resume {self.resume!r}: {error}") from error
+        script = self.script
+        if script is not None and words and Path(words[0]).name.startswith("python"):
+            words = words[1:]
+        if not words:
+            raise LaunchRefused(
+                "--resume: give a command, such as 'train.py --resume ckpt.pt'"
+            )
+        if script is not None:
+            script, words = Path(words[0]), words[1:]
+        job = job_of(script, words, ranks, self.launcher, folder / "logs")
+        return plan_of(job, folder, budget_s=self.budget, device=self.device)
+
+
+_OPTIONS = (
+    click.argument("script", required=False, type=click.Path(path_type=Path)),
+    click.option(
+        "-n",
+        "--ranks",
+        default=DEFAULT_RANKS,
+        show_default=True,
+        help="Number of ranks.",
+    ),
+    click.option(
+        "--world-size",
+        type=int,
+        help="Start no ranks: simulate some of a job of this size, each alone.",
+    ),
+    click.option(
+        "--as-rank",
+        metavar="RANKS",
+        help="Which to simulate, such as 0,1,513 or 0-7; by default a few that differ.",
+    ),
+    click.option(
+        "--launcher",
+        type=click.Choice([launcher.value for launcher in Launcher]),
+        default=Launcher.AUTO.value,
+        show_default=True,
+        help="By torchrun, as plain python, or by a command per rank with the rank as "
+        "its argument; auto looks into the script.",
+    ),
+    click.option(
+        "--steps",
+        type=click.IntRange(min=0),
+        default=0,
+        help="End after so many optimizer steps; 0: no limit.",
+    ),
+    click.option(
+        "--budget",
+        type=click.FloatRange(min=1.0),
+        default=BUDGET_S,
+        show_default=True,
+        help="End after so many seconds.",
+    ),
+    click.option(
+        "--device",
+        type=click.Choice(["auto", "cpu", "cuda"]),
+        default="auto",
+        show_default=True,
+        help="Run a job that is written for GPUs on them, or on the CPU instead of "
+        "them.",
+    ),
+    click.option(
+        "--full",
+        is_flag=True,
+        help="Do not shorten epochs, even if the job will not end within the budget.",
+    ),
+    click.option(
+        "--twice",
+        is_flag=True,
+        help="Run the job twice and say where the runs differ first, if they do; "
+        "implies --full. Files that the runs change are put back.",
+    ),
+    click.option(
+        "--resume",
+        metavar="COMMAND",
+        help="Run the job whole, then interrupted behind its first checkpoint, then "
+        "this command, such as 'train.py --resume ckpt.pt', and say what it did not "
+        "restore; implies --full. Files that the runs change are put back.",
+    ),
+    click.option(
+        "--no-second-look",
+        is_flag=True,
+        help="Where two ranks disagree and nothing tells which of them is at fault, do "
+        "not start the job again with three.",
+    ),
+    click.option(
+        "--record",
+        type=click.Path(path_type=Path),
+        help="Keep the record of the run in this folder.",
+    ),
+)
+
+
+def check_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command these options, as its argument `options`."""
+    return bundled(command, "options", CheckOptions, _OPTIONS)
