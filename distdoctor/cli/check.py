@@ -121,7 +121,7 @@ def _run(
 
 def _watched(run_it: Callable[[Screen], Manifest], divert: bool) -> int:
     """Run the job; 0, or the exit status that tells of an interruption."""
-    from distdoctor.launch.watchdog import Stop
+    from distdoctor.model.stop_reasons import Stop
 
     live = sys.stderr.isatty()
     with signals_interrupt() as received, Screen(divert, live) as screen:

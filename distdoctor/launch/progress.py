@@ -1,4 +1,4 @@
-"""Feels the pulse of the ranks: cheap, at every look, and never a verdict.
+"""Sees how far the ranks have come: cheap, at every look, and never a verdict.
 
 It only says when a proof is worth the work: every rank that lives is blocked, nothing
 moves, and somebody waits for a call that has not been made.

@@ -19,10 +19,10 @@ _IDLE_SHARE = 0.1  # of a core; who waits for a file or a store asks now and the
 
 
 class Stillness:
-    """Watches the ranks of a pulse, several times a second; cheap while they move."""
+    """Watches how ranks get on, several times a second; cheap while they move."""
 
-    def __init__(self, pulse: Progress) -> None:
-        self._pulse = pulse
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
         self._steps: tuple[int, ...] = ()
         self._since_ns = 0  # of the last thing that any rank did
         self._longest_s = 0.0  # of the times of quiet that are over
@@ -30,9 +30,9 @@ class Stillness:
 
     def look(self) -> None:
         """Notice what moved since the last look."""
-        living = self._pulse.living()
+        living = self._progress.living()
         steps = tuple(rank.reader.header().steps for rank in living)
-        moved_ns = self._pulse.last_event_ns()
+        moved_ns = self._progress.last_event_ns()
         if steps != self._steps:
             self._steps, moved_ns = steps, time.monotonic_ns()
         if moved_ns > self._since_ns:
@@ -48,7 +48,7 @@ class Stillness:
         """What is to be told of this moment; None if no rank was ever seen."""
         if not self._since_ns:
             return None
-        idle = [rank.rank for rank in self._pulse.living() if self._is_idle(rank)]
+        idle = [rank.rank for rank in self._progress.living() if self._is_idle(rank)]
         return Still(
             seconds=round(self._quiet_s(), 3),
             longest_before=round(self._longest_s, 3),

@@ -133,11 +133,11 @@ class _Supervisor:
             ranks=plan.ranks,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
         )
-        self.vigil = Watchdog(plan.folder, self.manifest, alone=plan.alone)
-        self.pulse = self.vigil.pulse
-        self.muster = RankArrival()
+        self.watchdog = Watchdog(plan.folder, self.manifest, alone=plan.alone)
+        self.progress = self.watchdog.progress
+        self.arrival = RankArrival()
         self.kills = OutOfMemoryKills()
-        self.begun = self.vigil.begun
+        self.begun = self.watchdog.begun
 
     def run(self) -> Manifest:
         plan = self.plan
@@ -147,14 +147,14 @@ class _Supervisor:
         )
         pumps = _Pumps(tree, self.audience)
         try:
-            self.vigil.stop(self._watch(tree, pumps))
+            self.watchdog.stop(self._watch(tree, pumps))
             self.manifest.exit_code = tree.root.poll()
-            self.vigil.look(self._without_rank(tree))
+            self.watchdog.look(self._without_rank(tree))
             if self.manifest.stopped:
                 self._let_finish(tree)
                 pumps.settle()
         except KeyboardInterrupt:
-            self.vigil.stop(Stop.INTERRUPTED)
+            self.watchdog.stop(Stop.INTERRUPTED)
         finally:
             tree.end(launcher_first=plan.quiet_launcher)
             pumps.close()
@@ -165,7 +165,7 @@ class _Supervisor:
 
     def _without_rank(self, tree: ProcessTree) -> list[int]:
         """Processes that may yet become ranks, if no rank was ever seen."""
-        if self.pulse.ranks or not self.manifest.stopped:
+        if self.progress.ranks or not self.manifest.stopped:
             return []
         return [
             process.pid
@@ -204,38 +204,38 @@ class _Supervisor:
         slow = over = 0.0
         while True:
             now = time.monotonic()
-            self.vigil.update()
+            self.watchdog.update()
             if now >= slow:
                 slow = now + SLOW_POLL_S
-                self.vigil.census()
+                self.watchdog.census()
                 with suppress(OSError):  # the terminal is gone; `pumps` notice it, too
                     self._tell(now)
                 if tree.root.poll() is not None:
                     over = over or now
-                    if not self.pulse.living() or now > over + ORPHANS_S:
+                    if not self.progress.living() or now > over + ORPHANS_S:
                         return ""
                 if pumps.unread:
                     return Stop.INTERRUPTED
                 if reason := self._limit(now):
                     return reason
-                if reason := self.vigil.stuck(now):
+                if reason := self.watchdog.stuck(now):
                     return reason
-                if self.muster.is_closed(tree, self.pulse.living(), now):
+                if self.arrival.is_closed(tree, self.progress.living(), now):
                     self.manifest.closed = True
-                    self.vigil.rejected = ()
-            if reason := self.vigil.proved():
+                    self.watchdog.rejected = ()
+            if reason := self.watchdog.proved():
                 return reason
-            fresh = self.pulse.looks_without_news < _QUICK_POLLS
-            quick = fresh and self.pulse.is_suspicious()
+            fresh = self.progress.looks_without_news < _QUICK_POLLS
+            quick = fresh and self.progress.is_suspicious()
             time.sleep(QUICK_POLL_S if quick else POLL_S)
 
     def _tell(self, now: float) -> None:
-        ranks = self.pulse.ranks.values()
+        ranks = self.progress.ranks.values()
         self.audience.progress(
             JobProgress(
                 seconds=now - self.begun,
                 ranks=len(ranks),
-                alive=len(self.pulse.living()),
+                alive=len(self.progress.living()),
                 steps=min((rank.reader.header().steps for rank in ranks), default=0),
             )
         )
@@ -243,7 +243,7 @@ class _Supervisor:
     def _limit(self, now: float) -> str:
         if now > self.begun + self.plan.budget_s:
             return Stop.BUDGET
-        living = self.pulse.living()
+        living = self.progress.living()
         if self.plan.steps and living and len(living) >= self.plan.ranks:
             done = min(rank.reader.header().steps for rank in living)
             if done >= self.plan.steps:
@@ -256,7 +256,7 @@ class _Supervisor:
         """Where a rank ended, its launcher is about to say so and to end the rest."""
         end = time.monotonic() + LAST_WORDS_S
         while (
-            any(rank.ended_ns for rank in self.pulse.ranks.values())
+            any(rank.ended_ns for rank in self.progress.ranks.values())
             and tree.root.poll() is None
             and time.monotonic() < end
         ):
@@ -268,7 +268,7 @@ class _Supervisor:
             manifest.exit_code = tree.root.returncode
         manifest.oom_kills = self.kills.count()
         manifest.oom_of_group = self.kills.is_of_group
-        self.vigil.conclude()
+        self.watchdog.conclude()
 
 
 class _Pumps:

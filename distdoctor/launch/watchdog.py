@@ -25,7 +25,7 @@ from distdoctor.launch.stacks import StackTaker
 from distdoctor.launch.stillness import Stillness
 from distdoctor.launch.user_imports import imported
 from distdoctor.model.run import Run, named
-from distdoctor.model.stop_reasons import Stop as Stop  # cli/check.py has it from here
+from distdoctor.model.stop_reasons import Stop
 
 PATIENT_S = 0.5  # what only gives, as a send, may be slow to be taken
 RESTART_S = 35.0  # for a launcher to start all anew; torchrun gives ranks 30 to end
@@ -47,7 +47,7 @@ class Watchdog:
     Attributes:
         folder: The record folder.
         manifest: What is told of the run; `alive`, `stopped` and the like are set here.
-        pulse: The ranks.
+        progress: The ranks.
         begun: When the run began, monotonic time in seconds.
         rejected: How much each rank had written when a proof last failed.
 
@@ -67,11 +67,11 @@ class Watchdog:
         over: Callable[[RankProgress], bool] | None = None,
     ) -> None:
         self.folder, self.manifest = folder, manifest
-        self.pulse = Progress(folder, over)
+        self.progress = Progress(folder, over)
         self.begun = time.monotonic()
         self.rejected: tuple[int, ...] = ()
         self._alone = alone
-        self._stillness = Stillness(self.pulse)
+        self._stillness = Stillness(self.progress)
         self._stacks = StackTaker(folder)
         self._watch = _Watch(self._stacks)
         self._samples: list[StackSample] = []
@@ -79,31 +79,39 @@ class Watchdog:
 
     def update(self) -> None:
         """Read what the ranks have written; cheap."""
-        self.pulse.update()
+        self.progress.update()
 
     def census(self) -> None:
         """Notice ranks that came and ranks that ended; costs more."""
-        self.pulse.discover()
-        self.pulse.bury(time.monotonic_ns())
+        self.progress.discover()
+        self.progress.bury(time.monotonic_ns())
         self._stillness.look()
 
     def proved(self) -> str:
         """A reason to stop, if it is now certain that some ranks can never go on."""
-        pulse = self.pulse
-        if self._alone or pulse.looks_without_news < 2 or not pulse.is_suspicious():
+        progress = self.progress
+        if (
+            self._alone
+            or progress.looks_without_news < 2
+            or not progress.is_suspicious()
+        ):
             return ""
-        heads = pulse.heads()
-        quiet_s = (time.monotonic_ns() - pulse.last_event_ns()) / 1e9
+        heads = progress.heads()
+        quiet_s = (time.monotonic_ns() - progress.last_event_ns()) / 1e9
         if heads == self.rejected and quiet_s < self._again_s:
             return ""
         self.manifest.alive = self.alive()
-        heads = pulse.heads()
-        living = {rank.rank for rank in pulse.living()}
+        heads = progress.heads()
+        living = {rank.rank for rank in progress.living()}
         still = standstill(assemble(self.folder, self.manifest, stacks=False))
         stuck = set(still.waits) & living
         surely = stuck == living and not still.by_send
-        pulse.discover()  # a rank that came meanwhile was taken for one that has ended
-        if not stuck or pulse.heads() != heads or not (surely or quiet_s >= PATIENT_S):
+        progress.discover()  # a rank that came meanwhile was taken for one that has ended
+        if (
+            not stuck
+            or progress.heads() != heads
+            or not (surely or quiet_s >= PATIENT_S)
+        ):
             # Once more when all has been quiet for a while, and then not again.
             self.rejected = heads
             self._again_s = PATIENT_S if quiet_s < PATIENT_S else math.inf
@@ -112,16 +120,16 @@ class Watchdog:
             self.rejected, self._again_s = heads, RESTART_S
             return ""
         self.manifest.proof_ms = round(
-            (time.monotonic_ns() - pulse.last_event_ns()) / 1e6, 2
+            (time.monotonic_ns() - progress.last_event_ns()) / 1e6, 2
         )
-        refused = any(rank.refused for rank in pulse.living())
+        refused = any(rank.refused for rank in progress.living())
         return Stop.REFUSED if refused else Stop.DEADLOCK
 
     def alive(self) -> list[int]:
         """Processes of the ranks that live now, those that just began included."""
-        self.pulse.discover()
-        self.pulse.bury(time.monotonic_ns())
-        return [rank.pid for rank in self.pulse.living()]
+        self.progress.discover()
+        self.progress.bury(time.monotonic_ns())
+        return [rank.pid for rank in self.progress.living()]
 
     def stuck(self, now: float) -> str:
         """A reason to stop, if ranks have long kept others waiting and moved nowhere.
@@ -129,14 +137,14 @@ class Watchdog:
         Args:
             now: Monotonic time in seconds.
         """
-        refused = [rank for rank in self.pulse.living() if rank.refused]
+        refused = [rank for rank in self.progress.living() if rank.refused]
         if refused:
             waited = time.monotonic_ns() - min(rank.moved_ns for rank in refused)
             if waited > REFUSED_S * 1e9:
                 return Stop.REFUSED
-        entangled = self.pulse.entangled()
-        leaving = self.pulse.leaving()
-        who = entangled or leaving or self.pulse.laggards()
+        entangled = self.progress.entangled()
+        leaving = self.progress.leaving()
+        who = entangled or leaving or self.progress.laggards()
         self._watch.look(who, now, self.begun, threads=bool(entangled))
         if leaving:
             return Stop.STUCK if self._watch.is_dead() else ""
@@ -158,12 +166,12 @@ class Watchdog:
         Args:
             others: Processes that never became ranks; looked at if there are no ranks.
         """
-        living = self.pulse.living()
+        living = self.progress.living()
         self._samples = list(self._watch.samples())
         if not self.manifest.stopped:
             return
         who = [(rank.rank, rank.pid) for rank in living]
-        if not self.pulse.ranks:
+        if not self.progress.ranks:
             who = [(NO_RANK - n, pid) for n, pid in enumerate(others)]
         if who:
             seconds = time.monotonic() - self.begun

@@ -75,7 +75,7 @@ class RankedTest:
         self._asking: dict[int, RankProcess] = {}
         self._failed_at = 0.0
         self._standing: dict[int, float] = {}  # stopped by a signal, since when
-        self._vigil: Watchdog | None = None
+        self._watchdog: Watchdog | None = None
         self._ready: set[int] = set()  # positions of who waits for an example
         self._rejecting: set[int] = set()
         self._finished = False
@@ -92,7 +92,7 @@ class RankedTest:
                 ranks=order.wanted.ranks,
                 started=datetime.now(UTC).isoformat(timespec="seconds"),
             )
-            self._vigil = Watchdog(order.folder, manifest, over=self._is_over)
+            self._watchdog = Watchdog(order.folder, manifest, over=self._is_over)
 
     def run(self) -> Outcome:
         """Play to the end, or to where the ranks wait for an example.
@@ -135,21 +135,21 @@ class RankedTest:
 
     def _tell(self, message: Any) -> Outcome:
         self._ready.clear()
-        if self._vigil is not None:
-            self._revive(self._vigil.pulse)
+        if self._watchdog is not None:
+            self._revive(self._watchdog.progress)
         for process in self.processes:
             with suppress(OSError):  # it is gone: the first look will see it
                 process.wire.send(message)
         return self._go_on()
 
-    def _revive(self, pulse: Progress) -> None:
+    def _revive(self, progress: Progress) -> None:
         """Ranks that waited for the next example have not ended.
 
         For those that still were in the last one they had: nothing else would come of
         them. This is written here, and not by the ranks, so that none of them can meet
         another that goes on and take it for one that has ended.
         """
-        for path, rank in pulse.ranks.items():
+        for path, rank in progress.ranks.items():
             with path.open("r+b") as journal:
                 journal.seek(offset_of("ended"))
                 journal.write(bytes(4))
@@ -186,13 +186,13 @@ class RankedTest:
                 return self._watch(time.monotonic())  # the time anew, for all
             if len(self._over | self._ready) == len(self.processes):
                 return ""
-            if self._vigil is not None:
-                self._vigil.update()
+            if self._watchdog is not None:
+                self._watchdog.update()
             if now >= slow:
                 slow = now + _SLOW_POLL_S
                 if reason := self._slowly(now, begun):
                     return reason
-            if self._vigil is not None and (reason := self._vigil.proved()):
+            if self._watchdog is not None and (reason := self._watchdog.proved()):
                 return reason
 
     def _slowly(self, now: float, begun: float) -> str:
@@ -205,11 +205,11 @@ class RankedTest:
             return Stop.FAILED
         if reason := self._stopped_by_signal(now):
             return reason
-        if self._vigil is None:
+        if self._watchdog is None:
             return ""
-        self._vigil.census()
-        self._muster()
-        return self._vigil.stuck(now)
+        self._watchdog.census()
+        self._arrival()
+        return self._watchdog.stuck(now)
 
     def _hear(self) -> None:
         for position, process in enumerate(self.processes):
@@ -304,22 +304,22 @@ class RankedTest:
                 return Stop.STUCK
         return ""
 
-    def _muster(self) -> None:
+    def _arrival(self) -> None:
         """Whether nobody is left who could still set a key that others wait for."""
-        assert self._vigil is not None
-        pulse = self._vigil.pulse
-        ranks = pulse.living()
-        quiet_s = (time.monotonic_ns() - pulse.last_event_ns()) / 1e9
+        assert self._watchdog is not None
+        progress = self._watchdog.progress
+        ranks = progress.living()
+        quiet_s = (time.monotonic_ns() - progress.last_event_ns()) / 1e9
         if (
-            len(pulse.ranks) == self._order.wanted.ranks
+            len(progress.ranks) == self._order.wanted.ranks
             and ranks
             and all(rank.is_blocked() for rank in ranks)
             and any(rank.sets_up() for rank in ranks)
             and quiet_s > _MUSTER_S
-            and not self._vigil.manifest.closed
+            and not self._watchdog.manifest.closed
         ):
-            self._vigil.manifest.closed = True
-            self._vigil.rejected = ()
+            self._watchdog.manifest.closed = True
+            self._watchdog.rejected = ()
 
     # --- what is found ---
 
@@ -334,22 +334,22 @@ class RankedTest:
         self._asking.clear()
 
     def _findings_so_far(self) -> list[dict[str, Any]]:
-        if self._vigil is None:
+        if self._watchdog is None:
             return []
-        self._vigil.update()
-        self._vigil.manifest.alive = self._vigil.alive()
-        judgement = judge_now(self._vigil)
+        self._watchdog.update()
+        self._watchdog.manifest.alive = self._watchdog.alive()
+        judgement = judge_now(self._watchdog)
         told = json.loads(render(judgement.report, judgement.run))
         return list(told["findings"])
 
     def _settle(self) -> None:
         """Let ranks that have ended, or say so in their journals, be seen to end."""
-        if self._vigil is None:
+        if self._watchdog is None:
             return
         end = time.monotonic() + _SETTLE_S
         while time.monotonic() < end:
             self._hear()
-            ranks = self._vigil.pulse.ranks.values()
+            ranks = self._watchdog.progress.ranks.values()
             ending = {self._by_pid.get(r.pid) for r in ranks if self._is_over(r)}
             if ending <= self._over | self._ready | {None}:
                 return
@@ -363,14 +363,14 @@ class RankedTest:
         outcome.unfinished = tuple(sorted(left))
         for position in left:
             outcome.printed[position] = self.processes[position].printed()
-        if self._vigil is not None:
-            self._vigil.census()
-            self._vigil.stop(outcome.stopped)
-            self._vigil.look()
-            late = {rank.rank for rank in self._vigil.pulse.laggards()}
-            directory = self._vigil.manifest.directory
+        if self._watchdog is not None:
+            self._watchdog.census()
+            self._watchdog.stop(outcome.stopped)
+            self._watchdog.look()
+            late = {rank.rank for rank in self._watchdog.progress.laggards()}
+            directory = self._watchdog.manifest.directory
             for sample in sorted(
-                self._vigil.stacks(), key=lambda sample: sample.rank not in late
+                self._watchdog.stacks(), key=lambda sample: sample.rank not in late
             ):
                 places = [
                     Place(relative(f.file, directory), f.line, f.function)
@@ -385,11 +385,11 @@ class RankedTest:
         Args:
             keep: Where the record goes if it is kept.
         """
-        if self._vigil is not None:
+        if self._watchdog is not None:
             died = self.outcome.died.items()
             exits = {self.processes[n].pid: status for n, status in died}
             ignore = self._order.wanted.ignore
-            judge_test(self._vigil, self.outcome, exits, ignore, keep)
+            judge_test(self._watchdog, self.outcome, exits, ignore, keep)
 
 
 def _failed_in(when: str, told: PhaseReport) -> bool:

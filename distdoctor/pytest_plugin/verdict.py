@@ -23,14 +23,14 @@ _JOINING = {int(kind) for kind in (RecordKind.LIFE, RecordKind.ENTER, RecordKind
 _COMING_AND_GOING = {"Started", "Left"}
 
 
-def judge_now(vigil: Watchdog) -> Judgement:
+def judge_now(watchdog: Watchdog) -> Judgement:
     """Judge what was recorded so far, without stacks and sources: in milliseconds."""
-    run = assemble(vigil.folder, vigil.manifest, stacks=False)
-    return judge_run(run, vigil.manifest)
+    run = assemble(watchdog.folder, watchdog.manifest, stacks=False)
+    return judge_run(run, watchdog.manifest)
 
 
 def judge_test(
-    vigil: Watchdog,
+    watchdog: Watchdog,
     outcome: Outcome,
     exits: Mapping[int, int],
     ignore: frozenset[str],
@@ -39,7 +39,7 @@ def judge_test(
     """Put into the outcome what is found; the record is kept if it tells more.
 
     Args:
-        vigil: The watch over the ranks, all of which are through.
+        watchdog: The watch over the ranks, all of which are through.
         outcome: Of the test.
         exits: Status of the processes that died in it, by number.
         ignore: Codes of findings that do not fail it.
@@ -47,18 +47,18 @@ def judge_test(
     """
     try:
         if not outcome.is_bad:
-            if _is_uneventful(vigil.folder):
+            if _is_uneventful(watchdog.folder):
                 return
-            vigil.manifest.alive = []
-            judgement = judge_now(vigil)
+            watchdog.manifest.alive = []
+            judgement = judge_now(watchdog)
             outcome.findings = _culpable(judgement, ignore)
             outcome.judgement = judgement
             if not outcome.findings:
                 return
-        _write_exits(vigil.folder, exits)
-        vigil.conclude()
+        _write_exits(watchdog.folder, exits)
+        watchdog.conclude()
         keep.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(vigil.folder, keep)
+        shutil.move(watchdog.folder, keep)
         outcome.record = keep
         outcome.judgement = judge(keep, str(keep))
         outcome.findings = _culpable(outcome.judgement, ignore)
@@ -70,7 +70,7 @@ def judge_test(
             f"{outcome.remark}\ndistdoctor could not judge it: {error}".strip()
         )
     finally:
-        shutil.rmtree(vigil.folder, ignore_errors=True)
+        shutil.rmtree(watchdog.folder, ignore_errors=True)
 
 
 def _culpable(judgement: Judgement, ignore: frozenset[str]) -> Sequence[FindingData]:

@@ -1,4 +1,4 @@
-"""The pulse: when ranks are worth a closer look."""
+"""The progress: when ranks are worth a closer look."""
 
 from pathlib import Path
 
@@ -30,14 +30,14 @@ def note(writer: JournalWriter, what: str) -> None:
 def test_ranks_are_leaving_once_all_have_left_the_job(
     tmp_path: Path, lives: list[list[str]], leaving: int
 ) -> None:
-    pulse = Progress(tmp_path)
+    progress = Progress(tmp_path)
     for rank, life in enumerate(lives):
         writer = JournalWriter(tmp_path, rank, len(lives), 64 * 1024)
         for what in life:
             note(writer, what)
-    pulse.discover()
-    pulse.update()
-    assert len(pulse.leaving()) == leaving
+    progress.discover()
+    progress.update()
+    assert len(progress.leaving()) == leaving
 
 
 @pytest.mark.parametrize("size", [0, 5, HEADER_BYTES, 64 * 1024])
@@ -52,13 +52,13 @@ def test_a_journal_that_is_finished_while_it_is_looked_at_is_no_damaged_one(
         path.write_bytes(whole)
         raise JournalUnreadable("its header was not there yet")
 
-    pulse = Progress(tmp_path)
+    progress = Progress(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(module, "RankProgress", read_too_early)
-        pulse.discover()
+        progress.discover()
     path.write_bytes(whole)
-    pulse.discover()
-    assert [rank.rank for rank in pulse.living()] == [0]
+    progress.discover()
+    assert [rank.rank for rank in progress.living()] == [0]
 
 
 def test_a_damaged_journal_is_not_read_again_and_again(
@@ -66,10 +66,10 @@ def test_a_damaged_journal_is_not_read_again_and_again(
 ) -> None:
     path = JournalWriter(tmp_path, 0, 1, 64 * 1024).path
     path.write_bytes(b"no journal" * 1000)
-    pulse = Progress(tmp_path)
-    pulse.discover()
+    progress = Progress(tmp_path)
+    progress.discover()
     looks: list[Path] = []
     monkeypatch.setattr(module, "RankProgress", looks.append)
-    pulse.discover()
-    assert not pulse.living()
+    progress.discover()
+    assert not progress.living()
     assert not looks

@@ -53,46 +53,46 @@ def joins(folder: Path, rank: int, pid: int) -> None:
 
 
 @pytest.fixture
-def vigil(tmp_path: Path) -> Watchdog:
+def watchdog(tmp_path: Path) -> Watchdog:
     """Over a job whose rank 0 waits for rank 1 to join."""
     manifest = Manifest(distdoctor="0", launch=[], directory=str(tmp_path), ranks=2)
-    vigil = Watchdog(tmp_path, manifest)
+    watchdog = Watchdog(tmp_path, manifest)
     joins(tmp_path, 0, ME)
-    vigil.census()
-    while vigil.pulse.looks_without_news < 2:
-        vigil.update()
-    assert vigil.pulse.is_suspicious()
-    return vigil
+    watchdog.census()
+    while watchdog.progress.looks_without_news < 2:
+        watchdog.update()
+    assert watchdog.progress.is_suspicious()
+    return watchdog
 
 
-def proof(vigil: Watchdog) -> str:
+def proof(watchdog: Watchdog) -> str:
     """What is proved within as many looks as a standstill of this size needs."""
     for _ in range(100):
-        vigil.update()
-        if proved := vigil.proved():
+        watchdog.update()
+        if proved := watchdog.proved():
             return proved
         time.sleep(0.004)
     return ""
 
 
 def test_a_rank_that_ended_is_waited_for_in_vain(
-    vigil: Watchdog, tmp_path: Path
+    watchdog: Watchdog, tmp_path: Path
 ) -> None:
     begins(tmp_path, 1, NOBODY)
-    assert proof(vigil) == Stop.DEADLOCK
+    assert proof(watchdog) == Stop.DEADLOCK
 
 
 def test_a_rank_that_came_after_the_last_look_has_not_ended(
-    vigil: Watchdog, tmp_path: Path
+    watchdog: Watchdog, tmp_path: Path
 ) -> None:
     begins(tmp_path, 1, ANOTHER)
-    assert proof(vigil) == ""
+    assert proof(watchdog) == ""
 
 
 def test_a_rank_that_comes_during_the_proof_has_not_ended(
-    vigil: Watchdog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    watchdog: Watchdog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    still = vigil.alive
+    still = watchdog.alive
 
     def then_one_comes() -> list[int]:
         alive = still()
@@ -100,13 +100,13 @@ def test_a_rank_that_comes_during_the_proof_has_not_ended(
             begins(tmp_path, 1, ANOTHER)
         return alive
 
-    monkeypatch.setattr(vigil, "alive", then_one_comes)
-    assert proof(vigil) == ""
+    monkeypatch.setattr(watchdog, "alive", then_one_comes)
+    assert proof(watchdog) == ""
 
 
-def test_probes_that_failed_are_remarked_on(vigil: Watchdog, tmp_path: Path) -> None:
+def test_probes_that_failed_are_remarked_on(watchdog: Watchdog, tmp_path: Path) -> None:
     losses = [{"pid": 5 + n, "rank": n, "why": "open: OSError(28)"} for n in (-1, 0, 1)]
     (tmp_path / LOSSES_FILE).write_text("\n".join(map(json.dumps, losses)))
-    vigil.conclude()
-    (remark,) = vigil.manifest.remarks
+    watchdog.conclude()
+    (remark,) = watchdog.manifest.remarks
     assert "A probe of ranks {0-1} failed (open: OSError(28))" in remark
