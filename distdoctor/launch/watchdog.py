@@ -106,7 +106,8 @@ class Watchdog:
         still = standstill(assemble(self.folder, self.manifest, stacks=False))
         stuck = set(still.waits) & living
         surely = stuck == living and not still.by_send
-        progress.discover()  # a rank that came meanwhile was taken for one that has ended
+        # A rank that came meanwhile was taken for one that has ended.
+        progress.discover()
         if (
             not stuck
             or progress.heads() != heads
