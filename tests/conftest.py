@@ -3,10 +3,13 @@
 import socket
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from by_rule.running import Runner
+from command_box import Box
 from hypothesis import settings
 
 # How long an example takes is the machine's affair.
@@ -21,6 +24,18 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Iterator[Box]:
+    """A folder to run the command in; no process of it may be left at the end."""
+    box = Box(tmp_path)
+    yield box
+    left = box.marked()
+    for process in left:
+        with suppress(psutil.Error):
+            process.kill()
+    assert not left
 
 
 @pytest.fixture(scope="session")

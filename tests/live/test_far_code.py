@@ -8,11 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 DEADLINE_S = 300.0
 
-pytestmark = pytest.mark.live
 
 HEAD = """
 import contextlib, time

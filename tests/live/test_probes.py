@@ -7,15 +7,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-
 from distdoctor.journal.assembly import read_run
 from distdoctor.model.events import Failure, Left, Started, State, Wrapped
 from distdoctor.model.run import Run
 
 DEADLINE_S = 300.0
 
-pytestmark = pytest.mark.live
 
 TRAINING = '''
 """Trains by DDP, by FSDP2 and with AMP, and prints what came out, bit for bit."""

@@ -1,4 +1,4 @@
-"""Listings as blogs and courses print them, as a user starts them: all that is wrong."""
+"""Listings as blogs and courses print them, as a user starts them: all is found."""
 
 from pathlib import Path
 from typing import Any

@@ -121,8 +121,10 @@ def programs(folder: str) -> list[Program]:
 
 
 _NAMES = frozenset(
-    "RANKS CODE FINDINGS CULPRITS SEVERITY VERDICT TWIN EXACT OF_A_START OPTIONS "
-    "RESTARTS ERROR".split()
+    (
+        *("RANKS", "CODE", "FINDINGS", "CULPRITS", "SEVERITY", "VERDICT", "ERROR"),
+        *("TWIN", "EXACT", "OF_A_START", "OPTIONS", "RESTARTS"),
+    )
 )
 
 
