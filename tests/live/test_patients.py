@@ -11,22 +11,19 @@ from distdoctor.catalogue import every_check
 from distdoctor.model.declare import Check
 
 AS_A_USER_DOES = {
-    "amp": "DD511",
     "environment": "DD313",
-    "failures": "DD202",
     "gpu_emulation": "DD118",
     "gradients": "DD404",
     "groups": "DD109",
     "memory": "DD413",
     "metrics": "DD311",
     "optimizer_step": "DD417",
-    "rendezvous": "DD612",
-    "replicas": "DD402",
+    "replicas": "DD401",
     "rng": "DD309",
 }
 """By kind of probe, a patient whose interpreters start with the probes in place.
 
-The other kinds are met so by the listings of `fixtures/textbook`.
+The other kinds are met so by listings of `fixtures/textbook` and by `test_cli.py`.
 """
 
 each_check = pytest.mark.parametrize("doctor", every_check(), ids=lambda one: one.code)

@@ -21,6 +21,7 @@ def test_a_job_that_stands_still_is_not_well(
     errors = [one for one in report["findings"] if one["severity"] == "error"]
     assert [one["code"] for one in errors] == list(job.findings), said
     if job.verdict == "unknown":
+        assert report["run"]["stopped"] == "budget"
         assert job.path.name in said  # where it stands
     for finding in errors:
         assert finding["ranks"] == list(job.culprits), finding["summary"]

@@ -1,4 +1,4 @@
-"""Listings as blogs and courses print them, as a user starts them: all is found."""
+"""Listings as blogs and courses print them: all that is wrong is found."""
 
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,14 @@ LISTINGS = programs("textbook")
 
 FAULTY = [listing for listing in LISTINGS if listing.findings]
 
+AS_A_USER_DOES = {
+    "data": "downloaded_pictures",
+    "accumulation and amp": "everything_at_once",
+    "checkpoints": "saved_by_all",
+    "learning_rate": "warm_up",
+}
+"""By kind of probe, a listing that is started so; the first two spawn their ranks."""
+
 SOUND = [listing for listing in LISTINGS if not listing.findings]
 
 
@@ -24,7 +32,8 @@ def test_every_fault_is_found_and_nothing_else(
     listing: Program, forked: Runner, tmp_path: Path
 ) -> None:
     """One fault does not hide another, and each is named where it is."""
-    checked = check_program(forked, tmp_path, listing, "sick", started=True)
+    started = listing.name in AS_A_USER_DOES.values()
+    checked = check_program(forked, tmp_path, listing, "sick", started=started)
     status, report, said = checked
     assert (status, report["verdict"]) == (listing.status, listing.verdict), said
     named: dict[str, list[int]] = {}

@@ -21,7 +21,9 @@ BUDGET_S = 240.0  # likewise: what a test tells is not what came in time
 NEAR = 3  # lines between a culprit line and the one that is named
 
 
-def check(folder: Path, *arguments: str, through: Sequence[str] = ()) -> Checked:
+def check(
+    folder: Path, *arguments: str, through: Sequence[str] = (), aborts: bool = False
+) -> Checked:
     """Run `distdoctor check` as a user does.
 
     Once more if torch aborted while Python ended, which befalls any run now and then:
@@ -31,9 +33,10 @@ def check(folder: Path, *arguments: str, through: Sequence[str] = ()) -> Checked
         folder: Where it runs.
         arguments: Of the command.
         through: A command that becomes another.
+        aborts: An abort is what is looked for.
     """
     checked = _check_once(folder, *arguments, through=through)
-    if _has_aborted(checked):
+    if _has_aborted(checked) and not aborts:
         checked = _check_once(folder, *arguments, through=through)
     return checked
 
@@ -89,13 +92,13 @@ def check_program(
         torchrun += [f"--max-restarts={program.restarts}"]
         return check(folder, *options, "--", *torchrun, str(program.path), *arguments)
     if not (started or program.of_a_start):
+        path, ranks = program.path, program.ranks
         return check_forked(
-            *(runner, folder, program.path, *arguments),
-            ranks=program.ranks,
-            options=options,
+            runner, folder, path, *arguments, ranks=ranks, options=options
         )
     command = ["-n", str(program.ranks), *options, str(program.path)]
-    return check(folder, *command, *(["--", *arguments] if arguments else []))
+    command += ["--", *arguments] if arguments else []
+    return check(folder, *command, aborts="DD214" in program.findings)
 
 
 def findings_of(report: dict[str, Any], *, asked: str = "") -> list[dict[str, Any]]:
