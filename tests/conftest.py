@@ -1,5 +1,6 @@
 """What several test modules need."""
 
+import gc
 import socket
 import sys
 from collections.abc import Iterator
@@ -47,6 +48,24 @@ def forked() -> Iterator[Runner]:
     runner = Runner(Path(sys.executable).with_name("distdoctor"))
     yield runner
     runner.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_compiled() -> Iterator[None]:
+    """Probes do less in a process that used torch.compile: no test leaves that mark."""
+    yield
+    if dynamo := sys.modules.get("torch._dynamo.utils"):
+        dynamo.counters.clear()
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was collected out of each look at all living objects.
+
+    Thousands of tests, and the modules they import, are most of what the garbage
+    collector would go through, and the probes that look for objects of a kind.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
