@@ -206,9 +206,11 @@ def bare(folder: Path) -> list[str]:
     return digests(done.stdout)
 
 
-def test_weights_and_random_state_are_the_same_bit_for_bit(tmp_path: Path) -> None:
+def test_weights_and_random_state_are_the_same_bit_for_bit(
+    forked: Runner, tmp_path: Path
+) -> None:
     """DDP, AMP and FSDP2; also when every third look for a call site fails."""
-    _, said = check(tmp_path, TRAINING)
+    _, said = check_forked(forked, tmp_path, TRAINING)
     with_probes, without = digests(said), bare(tmp_path)
     assert len(without) == 2
     assert with_probes == without
