@@ -1,12 +1,16 @@
 """What several test modules need."""
 
+import gc
 import socket
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from by_rule.running import Runner
+from command_box import Box
 from hypothesis import settings
 
 from distdoctor.probes import registry
@@ -32,6 +36,18 @@ def free_port() -> int:
         return port
 
 
+@pytest.fixture
+def box(tmp_path: Path) -> Iterator[Box]:
+    """A folder to run the command in; no process of it may be left at the end."""
+    box = Box(tmp_path)
+    yield box
+    left = box.marked()
+    for process in left:
+        with suppress(psutil.Error):
+            process.kill()
+    assert not left
+
+
 @pytest.fixture(scope="session")
 def forked() -> Iterator[Runner]:
     """Runs distdoctor, and the ranks, as forks of a process in which torch is loaded.
@@ -41,6 +57,24 @@ def forked() -> Iterator[Runner]:
     runner = Runner(Path(sys.executable).with_name("distdoctor"))
     yield runner
     runner.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_compiled() -> Iterator[None]:
+    """Probes do less in a process that used torch.compile: no test leaves that mark."""
+    yield
+    if dynamo := sys.modules.get("torch._dynamo.utils"):
+        dynamo.counters.clear()
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was collected out of each look at all living objects.
+
+    Thousands of tests, and the modules they import, are most of what the garbage
+    collector would go through, and the probes that look for objects of a kind.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

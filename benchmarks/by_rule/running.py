@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,10 @@ _BEGIN = "import sys; exec(compile(open(sys.argv.pop(1)).read(), '<warm>', 'exec
 """A file of the measure's own would be one of the user's in each rank's stack."""
 
 Answer = dict[str, Any]
-"""What a run came to: `status`, `seconds` and `report` (empty: there is none)."""
+"""What a run came to: `status`, `seconds` and `report` (empty: there is none).
+
+And `said`, the end of what was printed, where there is no report or that was asked for.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +37,23 @@ class Order:
     """One run.
 
     Attributes:
-        script: What is checked; it runs in a folder of its own.
-        ranks: How many.
+        script: What is checked.
+        ranks: How many; None: as many as distdoctor starts.
         arguments: The script's.
         budget_s: As `--budget`.
         options: Further ones of `distdoctor check`.
+        folder: Where it runs, with distdoctor's cache in `cache`; None: in a folder of
+            its own, which is removed.
+        tells_output: Whether the answer has all that was printed, as `said`.
     """
 
     script: Path
-    ranks: int
+    ranks: int | None
     arguments: tuple[str, ...] = ()
     budget_s: float = 60.0
-    options: tuple[str, ...] = field(default=())
+    options: tuple[str, ...] = ()
+    folder: Path | None = None
+    tells_output: bool = False
 
 
 class Runner:
@@ -64,16 +72,17 @@ class Runner:
         """The report of a run and the exit status of distdoctor."""
         folder = Path(tempfile.mkdtemp(prefix="by-rule-"))
         report, said = folder / "report.json", folder / "said.txt"
-        work = folder / "work"
-        work.mkdir()
+        work = order.folder or folder / "work"
+        work.mkdir(exist_ok=True)
         arguments = [
             *("check", "--format", "json", "--output", str(report)),
             *("--budget", str(order.budget_s), *order.options),
-            *("-n", str(order.ranks), str(order.script)),
+            *(["-n", str(order.ranks)] if order.ranks is not None else []),
+            str(order.script),
             *(["--", *order.arguments] if order.arguments else []),
         ]
         environment = os.environ | {
-            "XDG_CACHE_HOME": str(folder / "cache"),
+            "XDG_CACHE_HOME": str((order.folder or folder) / "cache"),
             "TMPDIR": str(folder),
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": "",
@@ -89,11 +98,13 @@ class Runner:
                 )
             seconds = round(time.monotonic() - begun, 2)
             told = json.loads(report.read_text()) if report.exists() else {}
-            words = said.read_text(errors="replace")[-1500:] if said.exists() else ""
+            words = said.read_text(errors="replace") if said.exists() else ""
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         answer: Answer = {"status": status, "seconds": seconds, "report": told}
-        return answer | ({} if told else {"said": words})
+        if order.tells_output:
+            return answer | {"said": words}
+        return answer | ({} if told else {"said": words[-1500:]})
 
     def trace(self, order: Order) -> list[dict[str, Any]] | None:
         """Which lines of a script each rank runs, as JSON of `by_rule.bases.Trace`.
@@ -105,6 +116,7 @@ class Runner:
         """
         if self._warm is None:
             raise RuntimeError("only a warm runner can trace")
+        assert order.ranks is not None
         folder = Path(tempfile.mkdtemp(prefix="by-rule-"))
         work = folder / "work"
         work.mkdir()

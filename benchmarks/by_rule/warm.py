@@ -288,6 +288,9 @@ def _restore(environment: Mapping[str, str]) -> None:
         setattr(sys, stream, open(number, "w", buffering=1, closefd=False))  # noqa: SIM115
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    with contextlib.suppress(ImportError):  # as each process begins
+        backup = importlib.import_module("distdoctor.probes.comparison.file_backup")
+        backup.keep_files()
     _forget()
 
 

@@ -1,14 +1,16 @@
 """The house keeps its shape: who imports whom, where files lie, how they are named."""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from programs import FOLDERS, programs
 
 from distdoctor.model.manual import HEADINGS, Manual
 
@@ -76,34 +78,49 @@ def part(source: Path) -> str:
     return inside[1] if inside[0] == "distdoctor" else inside[0]
 
 
+@functools.cache
+def parsed(source: Path) -> ast.Module:
+    """A file's syntax tree; several tests look at it."""
+    return ast.parse(source.read_text())
+
+
 def imported(source: Path) -> Iterator[str]:
     """Dotted names a file imports, wherever in the file it does so."""
-    for node in ast.walk(ast.parse(source.read_text())):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def each(paths: Iterator[Path]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize(
-        "source", sorted(paths), ids=lambda path: str(path.relative_to(ROOT))
-    )
+def names_of(paths: Iterable[Path]) -> list[str]:
+    """Files as an assertion shows them."""
+    return sorted(str(path.relative_to(ROOT)) for path in paths)
 
 
-@each(sources())
-def test_imports_point_downwards(source: Path) -> None:
+def upward_imports(source: Path) -> set[str]:
+    """Parts of the package that a file imports and may not."""
     here = part(source)
-    allowed = {here, *MAY_IMPORT[here].split()}
+    allowed = {here, *MAY_IMPORT[here].split(), "__version__"}
     ours = [name.split(".") for name in imported(source) if name.startswith("distdoct")]
-    assert {name[1] for name in ours if name[1:]} <= allowed | {"__version__"}
+    return {name[1] for name in ours if name[1:]} - allowed
 
 
-@each(sources())
-def test_other_packages_stay_in_their_rooms(source: Path) -> None:
+def foreign_packages(source: Path) -> set[str]:
+    """Packages of others that a file imports and may not."""
     packages = {name.partition(".")[0] for name in imported(source)}
     foreign = packages - set(sys.stdlib_module_names) - {"distdoctor"}
-    assert foreign <= set(MAY_USE.get(part(source), "").split())
+    return foreign - set(MAY_USE.get(part(source), "").split())
+
+
+def test_imports_point_downwards() -> None:
+    found = {source: upward_imports(source) for source in sources()}
+    assert {str(source): parts for source, parts in found.items() if parts} == {}
+
+
+def test_other_packages_stay_in_their_rooms() -> None:
+    found = {source: foreign_packages(source) for source in sources()}
+    assert {str(source): names for source, names in found.items() if names} == {}
 
 
 def test_the_probes_load_without_any_other_package() -> None:
@@ -140,47 +157,84 @@ def test_a_question_is_answered_without_torch_and_numpy(arguments: list[str]) ->
     )
 
 
-@each((ROOT / "checks").glob("dd*.py"))
-def test_a_check_stands_alone(source: Path) -> None:
-    assert not [name for name in imported(source) if ".checks" in name]
+CHECKS = [*(ROOT / "checks").glob("[!_]*.py")]
 
 
-@each((ROOT / "checks").glob("[!_]*.py"))
-def test_a_check_is_named_for_its_disease(source: Path) -> None:
-    assert re.fullmatch(r"dd[1-7]\d\d(_[a-z0-9]+)+", source.stem)
-    tree = ast.parse(source.read_text())
-    assert f"CODE = {source.stem[:5].upper()!r}" in map(ast.unparse, tree.body)
-    manual = Manual.parse(ast.get_docstring(tree) or "")
-    assert tuple(manual.sections) == HEADINGS
+def test_a_check_stands_alone() -> None:
+    others = {
+        source: [name for name in imported(source) if ".checks" in name]
+        for source in CHECKS
+    }
+    assert names_of(source for source in CHECKS if others[source]) == []
 
 
-@each((ROOT / "checks").glob("dd*.py"))
-def test_a_manual_says_where_it_fails_and_whence_it_knows(source: Path) -> None:
-    manual = Manual.parse(ast.get_docstring(ast.parse(source.read_text())) or "")
-    references = re.split(r"^- ", manual.sections["References"], flags=re.MULTILINE)
-    assert references.pop(0) == ""
-    assert 1 <= len(references) <= 3
-    for reference in references:
-        assert A_SOURCE.search(" ".join(reference.split())), reference
-    assert manual.sections["Known problems"].endswith(".")
-    assert not manual.drawings("Known problems") + manual.drawings("References")
-    assert "TODO" not in "".join(manual.sections.values())
+def test_a_manual_says_where_it_fails_and_whence_it_knows() -> None:
+    for source in CHECKS:
+        manual = Manual.parse(ast.get_docstring(parsed(source)) or "")
+        references = re.split(r"^- ", manual.sections["References"], flags=re.MULTILINE)
+        assert references.pop(0) == "", source
+        assert 1 <= len(references) <= 3, source
+        for reference in references:
+            assert A_SOURCE.search(" ".join(reference.split())), reference
+        assert manual.sections["Known problems"].endswith("."), source
+        drawings = manual.drawings("Known problems") + manual.drawings("References")
+        assert not drawings, source
+        assert "TODO" not in "".join(manual.sections.values()), source
 
 
-@each((ROOT / "checks").glob("dd*.py"))
-def test_a_check_has_its_patient(source: Path) -> None:
-    assert (ROOT / "fixtures" / "patients" / source.name).exists()
+def is_named_for_its_disease(source: Path) -> bool:
+    code = source.stem[:5].upper()
+    tree = parsed(source)
+    return (
+        re.fullmatch(r"dd[1-7]\d\d(_[a-z0-9]+)+", source.stem) is not None
+        and f"CODE = {code!r}" in map(ast.unparse, tree.body)
+        and tuple(Manual.parse(ast.get_docstring(tree) or "").sections) == HEADINGS
+    )
 
 
-@each((ROOT / "fixtures" / "patients").glob("*.py"))
-def test_a_patient_has_its_check(source: Path) -> None:
-    assert (ROOT / "checks" / source.name).exists()
+def test_a_check_is_named_for_its_disease() -> None:
+    wrong = [source for source in CHECKS if not is_named_for_its_disease(source)]
+    assert names_of(wrong) == []
 
 
-@each(sources())
-def test_a_module_says_what_it_is(source: Path) -> None:
-    docstring = ast.get_docstring(ast.parse(source.read_text())) or ""
-    assert docstring.partition("\n")[0].endswith((".", "?"))
+def test_a_check_has_its_patient_and_a_patient_its_check() -> None:
+    patients = {path.name for path in (ROOT / "fixtures" / "patients").glob("*.py")}
+    assert patients == {source.name for source in CHECKS}
+
+
+def says_what_it_is(source: Path) -> bool:
+    docstring = ast.get_docstring(parsed(source)) or ""
+    return docstring.partition("\n")[0].endswith((".", "?"))
+
+
+def test_a_module_says_what_it_is() -> None:
+    assert names_of(one for one in sources() if not says_what_it_is(one)) == []
+
+
+def test_programs_with_known_answers_are_in_their_format() -> None:
+    """A finding has its line, and the code of a patient is that of its check."""
+    known = {folder: programs(folder) for folder in FOLDERS}
+    found = {path.parent.name for path in (ROOT / "fixtures").rglob("*.py")}
+    assert found == set(FOLDERS)
+    for patient in known["patients"]:
+        assert patient.code == patient.name[:5].upper()
+    told = [one for folder in FOLDERS[:2] + FOLDERS[4:] for one in known[folder]]
+    lineless = [
+        one.path for one in told if not all(one.lines_of(code) for code in one.findings)
+    ]
+    assert names_of(lineless) == []
+    assert not [one.name for one in known["near_misses"] if one.findings]
+    assert all(one.ranks > 0 for some in known.values() for one in some)
+
+
+def test_what_is_live_stands_in_its_folder() -> None:
+    """The folder's conftest marks its tests, so that no file has to."""
+    marking = {
+        path
+        for path in (ROOT / "tests").rglob("*.py")
+        if "mark." + "live" in path.read_text()
+    }
+    assert names_of(marking) == ["tests/live/conftest.py"]
 
 
 def test_only_what_belongs_stands_at_the_top() -> None:

@@ -26,8 +26,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from distdoctor.equivalence import EquivalenceBroken, Step, assert_ranks
 
-pytestmark = pytest.mark.live
-
 FEW = 3  # examples
 
 

@@ -1,18 +1,12 @@
 """Jobs that would not end within the budget, under the real command."""
 
-import json
-import os
 import re
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-DEADLINE_S = 300.0
-
-pytestmark = pytest.mark.live
+from by_rule.running import Runner
+from real_runs import Checked, check_forked
 
 HEAD = """
 import contextlib, time
@@ -82,28 +76,24 @@ for epoch in range(100):
 )
 
 
-def check(folder: Path, text: str, budget_s: int) -> tuple[int, dict[str, Any], str]:
-    """Run a script of two ranks under the real command."""
-    (folder / "train.py").write_text(text)
-    options = ["--budget", str(budget_s), "--format", "json", "--output", "report.json"]
-    done = subprocess.run(
-        [sys.executable, "-m", "distdoctor", "check", "train.py", *options],
-        cwd=folder,
-        env=os.environ
-        | {"XDG_CACHE_HOME": str(folder / "cache"), "OMP_NUM_THREADS": "1"},
-        timeout=DEADLINE_S,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    said = done.stdout + done.stderr
-    assert (folder / "report.json").exists(), said
-    return done.returncode, json.loads((folder / "report.json").read_text()), said
+@pytest.fixture
+def check(forked: Runner, tmp_path: Path) -> Callable[[str, int], Checked]:
+    """Checks a script of two ranks with a budget in seconds."""
+
+    def run(text: str, budget_s: int) -> Checked:
+        script = tmp_path / "train.py"
+        script.write_text(text)
+        options = ["--budget", str(budget_s)]
+        return check_forked(forked, tmp_path, script, options=options)
+
+    return run
 
 
-def test_a_job_of_many_epochs_comes_to_its_end(tmp_path: Path) -> None:
+def test_a_job_of_many_epochs_comes_to_its_end(
+    check: Callable[[str, int], Checked],
+) -> None:
     """Accumulation with a remainder, validation, and what is done at the end."""
-    status, report, said = check(tmp_path, LONG, 80)
+    status, report, said = check(LONG, 60)
     assert (status, report["verdict"], report["findings"]) == (0, "well", []), said
     # The last batch was known for the last one, a remainder of one was left, and the
     # batches at both ends had their sizes: 2 samples of 5, and 4003 % 8 outputs.
@@ -118,8 +108,10 @@ def test_a_job_of_many_epochs_comes_to_its_end(tmp_path: Path) -> None:
         assert int(told[1]) > 20
 
 
-def test_uneven_loaders_stay_uneven_by_as_many_batches(tmp_path: Path) -> None:
-    status, report, said = check(tmp_path, UNEVEN, 60)
+def test_uneven_loaders_stay_uneven_by_as_many_batches(
+    check: Callable[[str, int], Checked],
+) -> None:
+    status, report, said = check(UNEVEN, 60)
     (finding,) = report["findings"]
     assert (status, finding["code"], finding["ranks"]) == (1, "DD208", [1]), said
     assert report["run"]["seconds"] < 60

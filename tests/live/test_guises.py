@@ -1,68 +1,43 @@
-"""Diseases in another guise than that of their patients, live.
+"""Diseases in another guise than that of their patients."""
 
-From forks of one process; some as a user starts them: what they show is of an
-interpreter that begins.
-"""
-
-import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from by_rule.running import Runner
-from real_runs import (
-    ROOT,
-    check,
-    check_forked,
-    constant,
-    culprit_lines,
-    findings_of,
-    is_near,
-    named_lines,
-)
+from programs import Program, programs
+from real_runs import check_program, findings_of, is_near, named_lines
 
-pytestmark = pytest.mark.live
+GUISES = programs("guises")
 
-GUISES = sorted((ROOT / "fixtures" / "guises").glob("*.py"))
-ENDS = {"sick": 1, "well": 0, "unknown": 4}
+TWINS = [guise for guise in GUISES if guise.has_twin]
+
+SEEN = {"DD202", "DD211"}
+"""What was observed, so that no source is needed to prove it."""
 
 
-def given(script: Path, name: str, usual: object) -> object:
-    """A constant that most programs do without."""
-    there = re.search(rf"^{name}\b", script.read_text(), re.MULTILINE)
-    return constant(script, name) if there else usual
-
-
-def run(
-    runner: Runner, folder: Path, script: Path, state: str
-) -> tuple[int, dict[str, Any], str]:
-    ranks, options = constant(script, "RANKS"), given(script, "OPTIONS", [])
-    assert isinstance(options, list)
-    if given(script, "OF_A_START", usual=False):
-        return check(folder, str(script), "-n", str(ranks), *options, "--", state)
-    return check_forked(runner, script, ranks, state, options=options)
-
-
-@pytest.mark.parametrize("script", GUISES, ids=lambda path: path.stem)
-def test_the_cause_is_named_first(script: Path, forked: Runner, tmp_path: Path) -> None:
-    status, report, said = run(forked, tmp_path, script, "sick")
-    severity = given(script, "SEVERITY", "error")
-    usual = "sick" if severity == "error" else "well"
-    verdict = given(script, "VERDICT", usual)
-    assert (status, report["verdict"]) == (ENDS[str(verdict)], verdict), said
-    code = constant(script, "CODE")
-    found = findings_of(report, asked=code)
-    if error := given(script, "ERROR", ""):
-        assert error in {one["error"] for one in report["raised"]}
-    assert [one["code"] for one in found] == ([code] if code else []), said
+@pytest.mark.parametrize("guise", GUISES, ids=lambda one: one.name)
+def test_the_cause_is_named_first(
+    guise: Program, forked: Runner, tmp_path: Path
+) -> None:
+    state = ["sick"] if guise.has_twin else []
+    status, report, said = check_program(forked, tmp_path, guise, *state)
+    assert (status, report["verdict"]) == (guise.status, guise.verdict), said
+    found = findings_of(report, asked=guise.code)
+    if guise.error:
+        assert guise.error in {one["error"] for one in report["raised"]}
+    assert [one["code"] for one in found] == list(guise.findings), said
     for finding in found:
-        assert finding["severity"] == severity
-        assert finding["ranks"] == constant(script, "CULPRITS"), finding["summary"]
-        assert is_near(named_lines(finding)[:1], culprit_lines(script)), finding
+        assert finding["severity"] == guise.severity
+        assert finding["ranks"] == list(guise.culprits), finding["summary"]
+        named, lines = named_lines(finding), guise.lines_of(guise.code)
+        assert is_near(named[:1], lines), finding
+        if guise.is_exact:
+            assert named[0] in lines, finding["summary"]
+            assert "source" in finding["evidence"] or finding["code"] in SEEN
 
 
-@pytest.mark.parametrize("script", GUISES, ids=lambda path: path.stem)
-def test_mended_it_is_well(script: Path, forked: Runner, tmp_path: Path) -> None:
-    status, report, said = run(forked, tmp_path, script, "well")
+@pytest.mark.parametrize("guise", TWINS, ids=lambda one: one.name)
+def test_mended_it_is_well(guise: Program, forked: Runner, tmp_path: Path) -> None:
+    status, report, said = check_program(forked, tmp_path, guise, "well")
     verdict, findings = report["verdict"], findings_of(report)
     assert (status, verdict, findings) == (0, "well", []), said

@@ -1,17 +1,10 @@
 """Handles of asynchronous calls: what is done with them, under the real command."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-DEADLINE_S = 300.0
-
-pytestmark = pytest.mark.live
+from by_rule.running import Runner
+from real_runs import check_forked, findings_of, named_lines
 
 HEALTHY = '''
 """Everything people do with handles that looks early and is not."""
@@ -138,32 +131,25 @@ dist.destroy_process_group()
 """
 
 
-def report(folder: Path, script: str) -> dict[str, Any]:
-    (folder / "job.py").write_text(script)
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "distdoctor", "check", "job.py"),
-            *("--format", "json", "--output", "report.json"),
-        ],
-        cwd=folder,
-        env=os.environ | {"XDG_CACHE_HOME": str(folder / "cache")},
-        timeout=DEADLINE_S,
-        capture_output=True,
-        check=False,
-    )
-    assert done.returncode in {0, 1}, done.stderr
-    result: dict[str, Any] = json.loads((folder / "report.json").read_text())
-    return result
+def test_handles_that_are_waited_for_somehow_are_well(
+    forked: Runner, tmp_path: Path
+) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(HEALTHY)
+    status, report, said = check_forked(forked, tmp_path, script)
+    verdict, findings = report["verdict"], findings_of(report)
+    assert (status, verdict, findings) == (0, "well", []), said
+    assert "DD113" in report["checks"]["well"]
 
 
-def test_handles_that_are_waited_for_somehow_are_well(tmp_path: Path) -> None:
-    found = report(tmp_path, HEALTHY)
-    assert (found["verdict"], found["findings"]) == ("well", [])
-    assert "DD113" in found["checks"]["well"]
-
-
-@pytest.mark.parametrize(("script", "line"), [(STEPPING, 15), (FORGETTING, 8)])
-def test_what_is_not_waited_for_is_told(tmp_path: Path, script: str, line: int) -> None:
-    (finding,) = report(tmp_path, script)["findings"]
+@pytest.mark.parametrize(("text", "line"), [(STEPPING, 15), (FORGETTING, 8)])
+def test_what_is_not_waited_for_is_told(
+    forked: Runner, tmp_path: Path, text: str, line: int
+) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(text)
+    status, report, said = check_forked(forked, tmp_path, script)
+    assert status in {0, 1}, said
+    (finding,) = findings_of(report)
     assert finding["code"] == "DD113"
-    assert line in [location["line"] for location in finding["locations"]]
+    assert line in named_lines(finding)

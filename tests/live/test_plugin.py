@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import plugin_sessions as sessions
@@ -170,13 +168,11 @@ PASSED = [
 ]
 
 
-@pytest.mark.live
 @pytest.mark.parametrize("name", PASSED)
 def test_it_passes_on_its_ranks(session: Session, name: str) -> None:
     assert session.tests[name].outcome == "passed", session.output
 
 
-@pytest.mark.live
 @pytest.mark.parametrize("name", ["test_skipped", "test_fails_on_one_as_expected"])
 def test_it_is_left_out_or_fails_as_expected(session: Session, name: str) -> None:
     assert session.tests[name].outcome == "skipped"
@@ -187,7 +183,6 @@ def part_of(session: Session, name: str) -> str:
     return session.output.partition(f"_ {name} _")[2].partition("\n____")[0]
 
 
-@pytest.mark.live
 def test_ranks_that_fail_in_one_line_are_folded(session: Session) -> None:
     assert session.tests["test_values_differ"].message == "assert 0 == 2"
     told = part_of(session, "test_values_differ")
@@ -196,14 +191,12 @@ def test_ranks_that_fail_in_one_line_are_folded(session: Session) -> None:
     assert told.count(">       assert rank == 2") == 1
 
 
-@pytest.mark.live
 def test_what_each_rank_printed_is_shown_once(session: Session) -> None:
     told = part_of(session, "test_values_differ")
     for rank in range(4):
         assert re.search(f"stdout call, rank {rank} -+\nrank {rank} is here\n", told)
 
 
-@pytest.mark.live
 def test_failures_in_other_lines_are_shown_too(session: Session) -> None:
     told = part_of(session, "test_lines_differ")
     assert "failed otherwise" in told
@@ -211,14 +204,12 @@ def test_failures_in_other_lines_are_shown_too(session: Session) -> None:
     assert "ValueError: three" in told
 
 
-@pytest.mark.live
 def test_fake_ranks_run_one_after_the_other(session: Session) -> None:
     told = session.tests["test_fake"]
     assert told.outcome == "failed"
     assert "rank 99 failed; ranks {0-98} did not fail" in told.text
 
 
-@pytest.mark.live
 @pytest.mark.parametrize(
     ("name", "why"),
     [
@@ -232,7 +223,6 @@ def test_what_cannot_run_is_an_error(session: Session, name: str, why: str) -> N
     assert why in session.tests[name].text
 
 
-@pytest.mark.live
 def test_a_test_that_passes_is_judged_as_well(session: Session) -> None:
     told = session.tests["test_sick"]
     assert told.outcome == "failed"
@@ -240,7 +230,6 @@ def test_a_test_that_passes_is_judged_as_well(session: Session) -> None:
     assert told.properties == ["DD113 ranks {0-1}"]
 
 
-@pytest.mark.live
 def test_what_was_found_is_written_to_a_file(session: Session, folder: Path) -> None:
     assert session.status == 1
     told = json.loads((folder / "reports.json").read_text())
@@ -252,14 +241,12 @@ def test_what_was_found_is_written_to_a_file(session: Session, folder: Path) -> 
     assert ("test_sick", "DD113") in found
 
 
-@pytest.mark.live
 def test_properties_and_warnings_of_ranks_arrive(session: Session) -> None:
     told = session.tests["test_says_more"]
     assert told.properties == ["of rank 0", "of rank 1"]
     assert session.output.count("UserWarning: look here") == 1
 
 
-@pytest.mark.live
 def test_only_records_of_what_was_found_are_kept(session: Session) -> None:
     kept = set(re.findall(r"kept in (\S+)", session.output))
     folder = Path(next(iter(kept))).parent
@@ -267,7 +254,6 @@ def test_only_records_of_what_was_found_are_kept(session: Session) -> None:
     assert names == {"test_sick"}
 
 
-@pytest.mark.live
 def test_no_process_and_no_file_is_left(session: Session) -> None:
     assert session.left == []
 
@@ -284,7 +270,6 @@ def test_it(n, rank):
 """
 
 
-@pytest.mark.live
 def test_it_stops_at_the_first_and_goes_on_with_the_last_failed(
     pytester: pytest.Pytester,
 ) -> None:
@@ -296,7 +281,6 @@ def test_it_stops_at_the_first_and_goes_on_with_the_last_failed(
     result.assert_outcomes(passed=1)
 
 
-@pytest.mark.live
 def test_workers_of_xdist_have_ranks_of_their_own(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(SEVERAL)
     options = ("-n", "2", "--junitxml=report.xml", "--distdoctor-slots=2")
@@ -319,7 +303,6 @@ def test_it(rank):
 """
 
 
-@pytest.mark.live
 def test_one_rank_is_debugged_while_others_wait(pytester: pytest.Pytester) -> None:
     path = pytester.makepyfile(DEBUGGED)
     command = sessions.command("--pdb", str(path))
@@ -328,24 +311,3 @@ def test_one_rank_is_debugged_while_others_wait(pytester: pytest.Pytester) -> No
         ["*post_mortem, rank 1*", "*1800", "*DD202 waits for dead rank*"]
     )
     result.assert_outcomes(failed=1)
-
-
-def test_the_plugin_costs_nothing_until_it_is_used() -> None:
-    program = (
-        "import sys, time, pytest\n"
-        "before = set(sys.modules)\n"
-        "begun = time.process_time()\n"
-        "import distdoctor.pytest_plugin\n"
-        "took = time.process_time() - begun\n"
-        "print(took)\n"
-        "heavy = {'torch', 'numpy', 'msgspec', 'psutil', 'rich', 'hypothesis'}\n"
-        "assert not heavy & (set(sys.modules) - before)\n"
-    )
-    command = [sys.executable, "-c", program]
-    took = [
-        float(
-            subprocess.run(command, check=True, timeout=60, capture_output=True).stdout
-        )
-        for _ in range(3)  # the first may have to compile it
-    ]
-    assert min(took) < 0.02

@@ -11,8 +11,6 @@ import plugin_sessions as sessions
 import pytest
 from plugin_sessions import DEADLINE_S, Session
 
-pytestmark = pytest.mark.live
-
 TESTS = """\
 import ctypes, os, signal, subprocess, sys, time
 import pytest, torch

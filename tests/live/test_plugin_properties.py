@@ -6,8 +6,6 @@ import plugin_sessions as sessions
 import pytest
 from plugin_sessions import Session
 
-pytestmark = pytest.mark.live
-
 TESTS = """\
 import pytest, torch
 import torch.distributed as dist

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
+import real_runs
+from by_rule.running import Runner
 
 from distdoctor.journal.assembly import read_run
 from distdoctor.model.events import Failure, Left, Started, State, Wrapped
@@ -15,7 +16,6 @@ from distdoctor.model.run import Run
 
 DEADLINE_S = 300.0
 
-pytestmark = pytest.mark.live
 
 TRAINING = '''
 """Trains by DDP, by FSDP2 and with AMP, and prints what came out, bit for bit."""
@@ -147,14 +147,14 @@ finally:
 
 FAULTY_PROBES = """
 import os, sys
-from distdoctor.probes import sites
-found, calls = sites.layered_way, []
+from distdoctor.probes import call_sites
+found, calls = call_sites.layered_way, []
 def layered_way(depth):
     calls.append(depth)
     if len(calls) % 3 == 0:
         raise ZeroDivisionError("injected")
     return found(depth)
-sites.layered_way = layered_way
+call_sites.layered_way = layered_way
 sys.stderr.write("MINE TOO\\n")
 """
 
@@ -184,6 +184,17 @@ def check(folder: Path, text: str, *options: str) -> tuple[Run, str]:
     return read_run(folder / "record"), done.stdout + done.stderr
 
 
+def check_forked(runner: Runner, folder: Path, text: str) -> tuple[Run, str]:
+    """The same from a process in which torch is loaded."""
+    script = folder / "train.py"
+    script.write_text(text)
+    status, _, said = real_runs.check_forked(
+        runner, folder, script, options=["--record", "record"]
+    )
+    assert status in {0, 4}, said
+    return read_run(folder / "record"), said
+
+
 def digests(said: str) -> list[str]:
     lines = [line.partition("DIGEST ")[2] for line in said.splitlines()]
     return sorted(filter(None, lines))
@@ -195,9 +206,11 @@ def bare(folder: Path) -> list[str]:
     return digests(done.stdout)
 
 
-def test_weights_and_random_state_are_the_same_bit_for_bit(tmp_path: Path) -> None:
+def test_weights_and_random_state_are_the_same_bit_for_bit(
+    forked: Runner, tmp_path: Path
+) -> None:
     """DDP, AMP and FSDP2; also when every third look for a call site fails."""
-    _, said = check(tmp_path, TRAINING)
+    _, said = check_forked(forked, tmp_path, TRAINING)
     with_probes, without = digests(said), bare(tmp_path)
     assert len(without) == 2
     assert with_probes == without
@@ -243,8 +256,8 @@ dist.destroy_process_group()
 """
 
 
-def test_nothing_of_the_probes_is_compiled(tmp_path: Path) -> None:
-    _, said = check(tmp_path, COMPILED)
+def test_nothing_of_the_probes_is_compiled(forked: Runner, tmp_path: Path) -> None:
+    _, said = check_forked(forked, tmp_path, COMPILED)
     assert "BROKEN AT" in said
     assert "IN ONE GRAPH [None, None]" in said
     for sign in ("know how to trace the builtin", "DispatchKeySet", "/probes/"):
@@ -370,8 +383,10 @@ if __name__ == "__main__":
 """
 
 
-def test_loader_workers_and_helpers_write_no_journal(tmp_path: Path) -> None:
-    run, said = check(tmp_path, WORKERS)
+def test_loader_workers_and_helpers_write_no_journal(
+    forked: Runner, tmp_path: Path
+) -> None:
+    run, said = check_forked(forked, tmp_path, WORKERS)
     assert "isolated" in said
     names = sorted(path.name for path in (tmp_path / "record").glob("*.journal"))
     assert names == ["rank-0.0.journal", "rank-1.0.journal"]

@@ -50,7 +50,6 @@ def records(pytester: pytest.Pytester) -> list[Path]:
     return [*(pytester.path / "base").rglob("*.journal")]
 
 
-@pytest.mark.live
 def test_a_script_is_run_judged_and_told(pytester: pytest.Pytester) -> None:
     """Sick and well, through xdist, with other people's children in the process."""
     pytester.makepyfile(train=SICK, fine=WELL)
@@ -98,7 +97,6 @@ def test_a_script_is_run_judged_and_told(pytester: pytest.Pytester) -> None:
     assert found == [("distdoctor", "DD108")]
 
 
-@pytest.mark.live
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, signal.SIGKILL], ids=lambda n: n.name
 )
@@ -146,46 +144,3 @@ def carriers(mark: str) -> list[psutil.Process]:
             if process.environ().get(MARK) == mark:
                 found.append(process)
     return [p for p in found if p.status() != psutil.STATUS_ZOMBIE]
-
-
-def test_what_cannot_be_started_fails_with_one_sentence(
-    pytester: pytest.Pytester,
-) -> None:
-    pytester.makepyfile(
-        """
-        import pytest
-        from distdoctor.errors import LaunchRefused
-
-        @pytest.mark.parametrize(("words", "options", "said"), [
-            (["gone.py"], {}, "there is no script gone.py"),
-            ([], {}, "takes a script, or command="),
-            (["a.py"], {"command": ["x"]}, "takes a script, or command="),
-            ([], {"command": ["no-such-program"]}, "no program 'no-such-program'"),
-            (["test_it.py"], {"nproc": 0}, "give the number of ranks, 1 or more"),
-        ])
-        def test_refused(check_script, words, options, said):
-            with pytest.raises(LaunchRefused, match=said):
-                check_script(*words, **options)
-
-        @pytest.mark.ranks(2)
-        def test_both(check_script):
-            pass
-        """,
-        test_it="",
-    )
-    result = run(pytester, "-p", "no:randomly", "-Wignore::pytest.PytestWarning")
-    assert result.ret == 1
-    result.stdout.fnmatch_lines(["*check_script starts ranks of its own*"])
-    assert "5 passed" in result.stdout.str()
-    assert not [*(pytester.path / "base").glob("distdoctor-record[0-9]*")]
-
-
-def test_the_modules_that_every_pytest_imports_are_light() -> None:
-    program = (
-        "import sys\n"
-        "from distdoctor.pytest_plugin import scripts, session_report, slots\n"
-        "import distdoctor.testing\n"
-        "heavy = {'torch', 'numpy', 'msgspec', 'psutil', 'rich', 'click'}\n"
-        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

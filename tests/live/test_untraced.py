@@ -7,15 +7,13 @@ from pathlib import Path
 
 import pytest
 import untraced
-from real_runs import ROOT, check, culprit_lines, named_lines
+from programs import FIXTURES, program
+from real_runs import check, named_lines
 
-pytestmark = [
-    pytest.mark.live,
-    pytest.mark.skipif(
-        platform.system() != "Linux" or platform.machine() not in untraced.NUMBERS,
-        reason="the filter is of Linux, and of these processors",
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    platform.system() != "Linux" or platform.machine() not in untraced.NUMBERS,
+    reason="the filter is of Linux, and of these processors",
+)
 
 THROUGH = [sys.executable, untraced.__file__]
 
@@ -35,10 +33,10 @@ def test_nobody_may_trace_there() -> None:
 
 
 def test_the_way_to_a_call_is_told_all_the_same(tmp_path: Path) -> None:
-    script = ROOT / "fixtures" / "parted" / "helper_below_guard.py"
-    status, report, said = check(tmp_path, str(script), through=THROUGH)
+    guise = program(FIXTURES / "guises" / "helper_below_guard.py")
+    status, report, said = check(tmp_path, str(guise.path), through=THROUGH)
     assert status == 1, said
     (finding,) = report["findings"]
-    assert finding["code"] == "DD108"
-    assert named_lines(finding)[0] in culprit_lines(script)
+    assert finding["code"] == guise.code
+    assert named_lines(finding)[0] in guise.lines_of(guise.code)
     assert "The way there" in finding["summary"]

@@ -1,9 +1,7 @@
-"""Scripts of ours run by the real command, and what they say of themselves."""
+"""Scripts run by the real command, and what the report says of them."""
 
-import ast
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from by_rule.running import Order, Runner
+from programs import Program
 
-ROOT = Path(__file__).parent.parent.parent
+Checked = tuple[int, dict[str, Any], str]
+"""Exit status of distdoctor, its report, and what was printed."""
 
 DEADLINE_S = 600.0  # importing torch on a busy machine took over 30
 
@@ -21,44 +21,84 @@ BUDGET_S = 240.0  # likewise: what a test tells is not what came in time
 NEAR = 3  # lines between a culprit line and the one that is named
 
 
-def constant(script: Path, name: str) -> Any:
-    """A constant of a script's, read and not imported."""
-    match = re.search(rf"^{name}(?:: .+)? = (.+)$", script.read_text(), re.MULTILINE)
-    assert match
-    return ast.literal_eval(match[1])
-
-
-def culprit_lines(script: Path, code: str = "") -> list[int]:
-    """Lines at fault; those of one code where a script has several faults."""
-    mark = f"# culprit {code}".rstrip()
-    lines = script.read_text().splitlines()
-    return [n for n, line in enumerate(lines, start=1) if mark in line]
-
-
 def check(
-    folder: Path, *arguments: str, through: Sequence[str] = ()
-) -> tuple[int, dict[str, Any], str]:
-    """Run `distdoctor check`; its exit status, its report, and what the job printed.
+    folder: Path, *arguments: str, through: Sequence[str] = (), aborts: bool = False
+) -> Checked:
+    """Run `distdoctor check` as a user does.
 
-    `through` is a command that becomes another. Once more if torch aborted while Python
-    ended, which befalls any run now and then: the launcher then ends ranks that were
-    not done.
+    Once more if torch aborted while Python ended, which befalls any run now and then:
+    the launcher then ends ranks that were not done.
+
+    Args:
+        folder: Where it runs.
+        arguments: Of the command.
+        through: A command that becomes another.
+        aborts: An abort is what is looked for.
     """
-    status, told, said = _check_once(folder, *arguments, through=through)
-    if "DD214" in {one["code"] for one in told["findings"]}:
-        status, told, said = _check_once(folder, *arguments, through=through)
-    return status, told, said
+    checked = _check_once(folder, *arguments, through=through)
+    if _has_aborted(checked) and not aborts:
+        checked = _check_once(folder, *arguments, through=through)
+    return checked
 
 
 def check_forked(
-    runner: Runner, script: Path, ranks: int, *arguments: str, options: Sequence[str]
-) -> tuple[int, dict[str, Any], str]:
-    """The same from a warm process; see the fixture `forked`."""
-    order = Order(script, ranks, arguments, BUDGET_S, tuple(options))
-    answer = runner.run(order)
-    if "DD214" in {one["code"] for one in answer["report"].get("findings", [])}:
-        answer = runner.run(order)
-    return answer["status"], answer["report"], answer.get("said", "")
+    runner: Runner,
+    folder: Path,
+    script: Path,
+    *arguments: str,
+    ranks: int | None = None,
+    options: Sequence[str] = (),
+) -> Checked:
+    """The same from a process in which torch is loaded; see the fixture `forked`.
+
+    Args:
+        runner: That process.
+        folder: Where it runs.
+        script: What is checked.
+        arguments: The script's.
+        ranks: How many; None: as many as the command starts.
+        options: Of the command.
+    """
+    order = Order(script, ranks, arguments, BUDGET_S, tuple(options), folder, True)
+    checked = _check_forked_once(runner, order)
+    if _has_aborted(checked):
+        checked = _check_forked_once(runner, order)
+    return checked
+
+
+def check_program(
+    runner: Runner,
+    folder: Path,
+    program: Program,
+    *arguments: str,
+    options: Sequence[str] = (),
+    started: bool = False,
+) -> Checked:
+    """Run a program of `fixtures` on its ranks.
+
+    Args:
+        runner: See `check_forked`. What depends on an interpreter that starts, or on a
+            launcher that starts ranks again, is started as a user does.
+        folder: Where it runs.
+        program: Which.
+        arguments: Its state, if it has some.
+        options: Of the command; the program's own come after them.
+        started: Start it as a user does all the same.
+    """
+    options = [*options, *program.options]
+    if program.restarts:
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        torchrun += [f"--nproc-per-node={program.ranks}"]
+        torchrun += [f"--max-restarts={program.restarts}"]
+        return check(folder, *options, "--", *torchrun, str(program.path), *arguments)
+    if not (started or program.of_a_start):
+        path, ranks = program.path, program.ranks
+        return check_forked(
+            runner, folder, path, *arguments, ranks=ranks, options=options
+        )
+    command = ["-n", str(program.ranks), *options, str(program.path)]
+    command += ["--", *arguments] if arguments else []
+    return check(folder, *command, aborts="DD214" in program.findings)
 
 
 def findings_of(report: dict[str, Any], *, asked: str = "") -> list[dict[str, Any]]:
@@ -72,14 +112,23 @@ def named_lines(finding: dict[str, Any]) -> list[int]:
     return [location["line"] for location in finding["locations"]]
 
 
-def is_near(named: list[int], lines: list[int]) -> bool:
+def is_near(named: Sequence[int], lines: Sequence[int]) -> bool:
     """Whether one of the lines at fault, or one beside it, is named."""
     return any(abs(a - b) <= NEAR for a in named for b in lines)
 
 
-def _check_once(
-    folder: Path, *arguments: str, through: Sequence[str]
-) -> tuple[int, dict[str, Any], str]:
+def _has_aborted(checked: Checked) -> bool:
+    return "DD214" in {one["code"] for one in checked[1].get("findings", [])}
+
+
+def _check_forked_once(runner: Runner, order: Order) -> Checked:
+    answer = runner.run(order)
+    report: dict[str, Any] = answer["report"]
+    assert report, answer["said"]
+    return answer["status"], report, f"{report['not_examined']}\n{answer['said']}"
+
+
+def _check_once(folder: Path, *arguments: str, through: Sequence[str]) -> Checked:
     report = folder / "report.json"
     program = [*through, sys.executable, "-m", "distdoctor"]
     command = [*program, "check", "--format", "json", "--budget", str(BUDGET_S)]

@@ -1,8 +1,6 @@
 """Runs of one job that are compared: what is said, and what becomes of files."""
 
-import json
 import os
-import shlex
 import subprocess
 import sys
 import textwrap
@@ -24,8 +22,6 @@ from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Severity, Sick
 from distdoctor.model.run import Run
 from distdoctor.probes.comparison import file_backup
-
-DEADLINE_S = 600.0
 
 WRITES = "stored(file=/c,parts=model)"
 READS = "opened(file=/c,parts=model)@t.py:9"
@@ -328,9 +324,6 @@ def test_only_what_is_asked_for_is_kept(monkeypatch: pytest.MonkeyPatch) -> None
     assert not file_backup.KEEPER.on
 
 
-# --- the real command ---
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -355,128 +348,3 @@ def test_proofs_that_cannot_be_are_refused(
         check=False,
     )
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
-
-
-TRAINS = """
-import argparse, os, random
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--resume", action="store_true")
-parser.add_argument("--fault", default="")
-args = parser.parse_args()
-dist.init_process_group("gloo")
-torch.manual_seed(0)
-data = TensorDataset(torch.randn(32, 4), torch.randn(32, 1))
-sampler = DistributedSampler(data)
-loader = DataLoader(data, batch_size=4, sampler=sampler, num_workers=1)
-net = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.2), nn.Linear(4, 1))
-model = DistributedDataParallel(net)
-optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
-schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: 0.5**n)
-begun = 0
-if args.resume:
-    if args.fault == "crash":
-        raise SystemExit("no such checkpoint")
-    state = torch.load("last.pt", weights_only=False)
-    net.load_state_dict(state["net"])
-    optimizer.load_state_dict(state["optimizer"])
-    if args.fault != "schedule":
-        schedule.load_state_dict(state["schedule"])
-    begun = 0 if args.fault == "epoch" else state["epoch"] + 1
-    torch.set_rng_state(state["random"])
-for epoch in range(begun, 3):
-    sampler.set_epoch(epoch)
-    for x, y in loader:
-        if args.fault == "noise":
-            x = x + random.SystemRandom().random()
-        loss = nn.functional.mse_loss(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    schedule.step()
-    if dist.get_rank() == 0 and args.fault != "unsaved":
-        torch.save({
-            "net": net.state_dict(), "optimizer": optimizer.state_dict(),
-            "schedule": schedule.state_dict(), "epoch": epoch,
-            "random": torch.get_rng_state(),
-        }, "last.pt")
-dist.barrier()
-dist.destroy_process_group()
-"""
-
-
-def checked(folder: Path, proof: str, fault: str) -> tuple[int, dict[str, Any]]:
-    (folder / "train.py").write_text(TRAINS)
-    (folder / "last.pt").write_text("mine")
-    options = [proof]
-    if proof == "--resume":
-        options.append(shlex.join(["train.py", "--resume", f"--fault={fault}"]))
-    command = [sys.executable, "-m", "distdoctor", "check", "train.py", "--format=json"]
-    done = subprocess.run(
-        [*command, *options, "--", f"--fault={fault}"],
-        cwd=folder,
-        env=os.environ
-        | {"XDG_CACHE_HOME": str(folder / "cache"), "OMP_NUM_THREADS": "1"},
-        timeout=DEADLINE_S,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout, done.stderr
-    assert (folder / "last.pt").read_text() == "mine"
-    return done.returncode, json.loads(done.stdout)
-
-
-@pytest.mark.live
-def test_a_whole_resume_is_proved(tmp_path: Path) -> None:
-    status, report = checked(tmp_path, "--resume", "")
-    assert (status, report["verdict"]) == (0, "well"), report
-    told = report["compared"]
-    assert (told["how"], told["same"], told["steps"], told["begun"]) == (
-        "resume",
-        True,
-        8,
-        4,
-    )
-
-
-@pytest.mark.live
-@pytest.mark.parametrize(
-    ("fault", "said"),
-    [("schedule", "learning rate"), ("epoch", "The epoch of the sampler")],
-)
-def test_what_a_resume_forgets_is_named(tmp_path: Path, fault: str, said: str) -> None:
-    status, report = checked(tmp_path, "--resume", fault)
-    errors = [one for one in report["findings"] if one["severity"] == "error"]
-    assert (status, [one["code"] for one in errors]) == (1, ["DD411"] * len(errors))
-    assert any(said in one["summary"] for one in errors), errors
-
-
-@pytest.mark.live
-@pytest.mark.parametrize(
-    ("fault", "why"),
-    [
-        ("unsaved", "wrote no checkpoint"),
-        ("crash", "resumed job left with exit code 1 before its first step"),
-        ("noise", "does not repeat itself"),
-    ],
-)
-def test_what_cannot_be_proved_is_unknown(tmp_path: Path, fault: str, why: str) -> None:
-    status, report = checked(tmp_path, "--resume", fault)
-    assert (status, report["verdict"]) == (4, "unknown"), report["findings"]
-    assert why in report["compared"]["why"]
-
-
-@pytest.mark.live
-@pytest.mark.parametrize(("fault", "same"), [("", True), ("noise", False)])
-def test_a_job_is_run_twice(tmp_path: Path, fault: str, same: bool) -> None:
-    status, report = checked(tmp_path, "--twice", fault)
-    assert (status, report["compared"]["same"]) == (int(not same), same), report
-    assert report["compared"]["steps"] == 12
-    said = " ".join(one["summary"] for one in report["findings"])
-    assert ("first in input of the model" in said) is not same

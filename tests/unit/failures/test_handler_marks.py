@@ -156,7 +156,9 @@ def test_objects_of_the_user_are_not_asked(
     assert told == []
 
 
-def test_the_program_itself_comes_first() -> None:
+def test_the_program_itself_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    # multiprocessing may have given the program of this pytest a second name.
+    monkeypatch.delitem(sys.modules, "__mp_main__", raising=False)
     main = sys.modules["__main__"]
     found = [module for module, _ in handler_marks._users_modules()]
     assert main not in found or found[0] is main

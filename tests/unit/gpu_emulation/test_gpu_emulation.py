@@ -15,8 +15,6 @@ import os
 import pickle
 import select
 import signal
-import subprocess
-import sys
 import threading
 import traceback
 import warnings
@@ -38,12 +36,10 @@ import distdoctor
 from distdoctor.errors import NoStandIn
 from distdoctor.journal.environment import (
     DEVICE_VARIABLE,
-    FOLDER_VARIABLE,
     RANKS_VARIABLE,
 )
 from distdoctor.journal.folder import read_substitutes
 from distdoctor.model.substitutes import SUBSTITUTES
-from distdoctor.probes import NEEDLE
 from distdoctor.probes.recorder import RECORDER
 
 DEADLINE_S = 300.0
@@ -1086,63 +1082,3 @@ def test_gpus_that_are_there_are_used(
     monkeypatch.setenv(DEVICE_VARIABLE, asked)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     assert gpu_emulation._is_wanted() is wanted
-
-
-COMPILED = """
-import torch
-import torch._dynamo
-
-assert torch.device(1).index == 1
-
-def move(x):
-    zeros = torch.zeros(3, device=torch.device("cuda"))
-    with torch.autocast("cuda"):
-        y = x.cuda().to("cuda:0") + zeros + torch.ones(3, device=x.device)
-    return torch.mm(y.view(1, 3), y.view(3, 1))
-
-compiled = torch.compile(move, fullgraph=True, backend="aot_eager")
-print(compiled(torch.ones(3)).item())
-
-@torch.jit.script
-def scripted(x: torch.Tensor):
-    return x + torch.zeros(3)
-
-print(scripted(torch.ones(3, device="cuda")).tolist())
-"""
-
-
-@pytest.mark.live
-def test_compiled_code_has_no_break_in_its_graph(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(COMPILED)
-    variables = {FOLDER_VARIABLE: str(tmp_path), DEVICE_VARIABLE: "cpu"}
-    done = subprocess.run(
-        [sys.executable, "train.py"],
-        cwd=tmp_path,
-        env=os.environ | variables | {"PYTHONPATH": str(NEEDLE)},
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert done.stdout == "12.0\n[1.0, 1.0, 1.0]\n", done.stderr
-    assert set(read_substitutes(tmp_path)) == {"amp", "devices"}
-
-
-@pytest.mark.live
-def test_gpus_that_are_not_there_cannot_be_asked_for(tmp_path: Path) -> None:
-    if torch.cuda.device_count():
-        pytest.skip("there are some")
-    (tmp_path / "train.py").write_text("")
-    command = [sys.executable, "-m", "distdoctor", "check", "train.py"]
-    done = subprocess.run(
-        [*command, "--device", "cuda"],
-        cwd=tmp_path,
-        env=os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")},
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "torch sees no GPU" in done.stderr
-    assert len(done.stderr.splitlines()) == 1

@@ -5,9 +5,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from real_runs import check
 
-from distdoctor.cli.second_look import RANKS, is_tied, look_again, may_look_again
+from distdoctor.cli.second_look import is_tied, look_again, may_look_again
 from distdoctor.launch.command import Launcher
 from distdoctor.launch.job import Job, job_of
 
@@ -109,28 +108,3 @@ def test_only_a_number_of_ranks_that_nobody_named_is_ours_to_change(
     assert not may_look_again(job(script), script, is_default=True)
     script.write_text("init_process_group('gloo', world_size=2, rank=0)\n")
     assert not may_look_again(job(script), script, is_default=True)
-
-
-SIZES = """
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-sizes = [4, 3, 3, 3]
-for step in range(3):
-    values = torch.ones(sizes[dist.get_rank()])
-    dist.all_reduce(values)
-dist.destroy_process_group()
-"""
-
-
-@pytest.mark.live
-def test_the_majority_of_three_decides(tmp_path: Path) -> None:
-    script = tmp_path / "sizes.py"
-    script.write_text(SIZES)
-    status, report, said = check(tmp_path, str(script), "--budget", "200")
-    assert status == 1, said
-    (found,) = report["findings"]
-    assert (found["code"], found["ranks"]) == ("DD102", [0]), found["summary"]
-    assert report["world_size"] == RANKS[0]
-    assert any("again with 3" in remark for remark in report["remarks"])

@@ -1,13 +1,9 @@
 """Ranks of a larger job, simulated: what is found, and what is not claimed."""
 
-import json
-import os
-import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,7 +12,6 @@ from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.cli.simulation_options import command_alone, ranks_to_play
 from distdoctor.errors import LaunchRefused
 from distdoctor.examination.concluding import conclude
-from distdoctor.journal.environment import FOLDER_VARIABLE
 from distdoctor.journal.folder import Manifest, Simulated, Sure
 from distdoctor.journal.simulated import as_simulated
 from distdoctor.launch import rank_simulation
@@ -26,8 +21,6 @@ from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Event, Failure, Started
 from distdoctor.model.run import Run
 from distdoctor.probes.collectives.fake_backend import varied
-
-DEADLINE_S = 300.0
 
 # --- the options ---
 
@@ -243,112 +236,3 @@ def test_every_rank_gets_a_share_of_the_time(
     manifest = simulate(replace(plan, budget_s=20), 8, range(8), Nobody())
     assert [each.begun for each in manifest.simulated] == [True] * 2 + [False] * 6
     assert "no time" in manifest.remarks[0]
-
-
-# --- under the real command ---
-
-
-def check(
-    folder: Path, script: str, *arguments: str
-) -> tuple[int, dict[str, Any], str]:
-    """Exit status and report of a simulation, and what the ranks printed."""
-    (folder / "train.py").write_text(script)
-    environment = {k: v for k, v in os.environ.items() if k != FOLDER_VARIABLE}
-    command = [sys.executable, "-m", "distdoctor", "check", "train.py"]
-    done = subprocess.run(
-        [*command, "--format", "json", "--output", "report.json", *arguments],
-        cwd=folder,
-        env=environment | {"XDG_CACHE_HOME": str(folder / "cache")},
-        timeout=DEADLINE_S,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    said = done.stdout + done.stderr
-    return done.returncode, json.loads((folder / "report.json").read_text()), said
-
-
-TRAINING = """
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel as DDP
-
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), dist.get_world_size()
-assert world % 8 == 0
-lists = [None] * world
-dist.all_gather_object(lists, {"rank": rank})
-box = [{"lr": 0.1} if rank == 0 else None]
-dist.broadcast_object_list(box, src=0)
-model = DDP(nn.Linear(8, 4))
-for step in range(3):
-    loss = model(torch.randn(2, 8)).square().mean()
-    (loss * box[0]["lr"]).backward()
-    if step == 0 or rank != CULPRIT:
-        dist.all_reduce(loss.detach())
-dist.barrier()
-dist.destroy_process_group()
-"""
-
-
-def lines(report: dict[str, Any]) -> Sequence[int]:
-    (finding,) = report["findings"]
-    return [location["line"] for location in finding["locations"]]
-
-
-@pytest.mark.live
-def test_a_rank_of_1024_that_leaves_a_call_out_is_named(tmp_path: Path) -> None:
-    script = TRAINING.replace("CULPRIT", "513")
-    status, report, said = check(
-        tmp_path, script, "--world-size", "1024", "--as-rank", "0,1,513"
-    )
-    assert (status, report["verdict"]) == (1, "sick"), said
-    (finding,) = report["findings"]
-    assert (finding["code"], finding["ranks"]) == ("DD108", [513])
-    assert script.splitlines().index("        dist.all_reduce(loss.detach())") + 1 in (
-        lines(report)
-    )
-    assert (report["world_size"], report["run"]["simulated"]) == (
-        1024,
-        [0, 1, 513],
-    )
-
-
-@pytest.mark.live
-def test_its_healthy_twin_is_well(tmp_path: Path) -> None:
-    script = TRAINING.replace("CULPRIT", "-1")
-    status, report, said = check(
-        tmp_path, script, "--world-size", "1024", "--as-rank", "0,513"
-    )
-    assert (status, report["verdict"], report["findings"]) == (0, "well", []), said
-
-
-STOPS = """
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-for step in range(5):
-    stop = torch.zeros(1) if rank == 0 else torch.empty(1)
-    if rank == 0:
-        for other in range(1, dist.get_world_size()):
-            dist.send(torch.ones(1), dst=other)
-        go = True
-    else:
-        dist.recv(stop, src=0)
-        go = bool(stop.item())
-    if go:
-        dist.barrier()
-dist.all_reduce(torch.ones(2))
-"""
-
-
-@pytest.mark.live
-def test_a_rank_that_acts_on_what_it_receives_is_not_accused(tmp_path: Path) -> None:
-    status, report, said = check(
-        tmp_path, STOPS, "--world-size", "64", "--as-rank", "0-1"
-    )
-    assert (status, report["verdict"], report["findings"]) == (4, "unknown", []), said
-    assert any("stand-ins" in gap["why"] for gap in report["not_examined"])

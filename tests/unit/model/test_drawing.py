@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import fields
+from functools import cache
 from typing import Any, get_args
 
 import pytest
@@ -251,6 +252,7 @@ LIFE: dict[type, Callable[[int], st.SearchStrategy[Event]]] = {
 }
 
 
+@cache  # making the strategies takes longer than drawing from them
 def journals(rank: int) -> st.SearchStrategy[list[Event] | None]:
     events = st.one_of([kind(rank) for kind in LIFE.values()])
     return st.none() | st.lists(events, max_size=5)

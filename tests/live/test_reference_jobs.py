@@ -1,0 +1,52 @@
+"""The reference jobs are well; some are started as a user does."""
+
+from pathlib import Path
+
+import pytest
+from by_rule.running import Runner
+from programs import ROOT
+from real_runs import check, check_forked, findings_of
+
+JOBS = [
+    ("ddp_training.py", "--epochs 2 --workers 0"),
+    ("ddp_training.py", "--epochs 1 --checkpointing --no-amp --workers 1"),
+    ("spawn_training.py", ""),
+    ("device_mesh.py", ""),
+    ("device_mesh.py", "--tp 1 --fsdp"),
+    ("fsdp_training.py", ""),
+    ("pipeline.py", ""),
+    ("pipeline.py", "--schedule gpipe"),
+    ("cuda_training.py", ""),
+    ("amp_accumulation.py", ""),
+    ("amp_accumulation.py", "--precision bf16 --epochs 2 --workers 1"),
+    ("token_accumulation.py", ""),
+    ("trust_ratio.py", "--optimizer lars"),
+    ("trust_ratio.py", "--optimizer lamb"),
+    ("checkpointed.py", ""),
+    ("checkpointed.py", "--reentrant"),
+]
+
+AS_A_USER_DOES = [JOBS[0], ("cuda_training.py", "")]
+"""The one that the README begins with; and the first use of a GPU is of a start."""
+
+
+@pytest.mark.parametrize(("job", "options"), JOBS)
+def test_a_reference_job_is_well(
+    job: str, options: str, forked: Runner, tmp_path: Path
+) -> None:
+    script = ROOT / "reference_jobs" / job
+    if (job, options) in AS_A_USER_DOES:
+        checked = check(tmp_path, str(script), "--", *options.split())
+    else:
+        checked = check_forked(forked, tmp_path, script, *options.split())
+    status, report, said = checked
+    verdict, findings = report["verdict"], findings_of(report)
+    assert (status, verdict, findings) == (0, "well", []), said
+    assert report["world_size"] == 2
+    assert report["run"]["steps"] > 0
+    assert not list((tmp_path / "cache").glob("distdoctor/runs/*"))
+
+
+def test_every_reference_job_is_checked() -> None:
+    jobs = {path.name for path in (ROOT / "reference_jobs").glob("[!_]*.py")}
+    assert jobs == {job for job, _ in JOBS}

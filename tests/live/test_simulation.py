@@ -1,0 +1,94 @@
+"""Ranks of a larger job, simulated under the real command."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from real_runs import Checked, check
+
+TRAINING = """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+assert world % 8 == 0
+lists = [None] * world
+dist.all_gather_object(lists, {"rank": rank})
+box = [{"lr": 0.1} if rank == 0 else None]
+dist.broadcast_object_list(box, src=0)
+model = DDP(nn.Linear(8, 4))
+for step in range(3):
+    loss = model(torch.randn(2, 8)).square().mean()
+    (loss * box[0]["lr"]).backward()
+    if step == 0 or rank != CULPRIT:
+        dist.all_reduce(loss.detach())
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def simulated(folder: Path, script: str, *options: str) -> Checked:
+    (folder / "train.py").write_text(script)
+    return check(folder, "train.py", *options)
+
+
+def lines(report: dict[str, Any]) -> Sequence[int]:
+    (finding,) = report["findings"]
+    return [location["line"] for location in finding["locations"]]
+
+
+def test_a_rank_of_1024_that_leaves_a_call_out_is_named(tmp_path: Path) -> None:
+    script = TRAINING.replace("CULPRIT", "513")
+    status, report, said = simulated(
+        tmp_path, script, "--world-size", "1024", "--as-rank", "0,1,513"
+    )
+    assert (status, report["verdict"]) == (1, "sick"), said
+    (finding,) = report["findings"]
+    assert (finding["code"], finding["ranks"]) == ("DD108", [513])
+    assert script.splitlines().index("        dist.all_reduce(loss.detach())") + 1 in (
+        lines(report)
+    )
+    assert (report["world_size"], report["run"]["simulated"]) == (
+        1024,
+        [0, 1, 513],
+    )
+
+
+def test_its_healthy_twin_is_well(tmp_path: Path) -> None:
+    script = TRAINING.replace("CULPRIT", "-1")
+    status, report, said = simulated(
+        tmp_path, script, "--world-size", "1024", "--as-rank", "0,513"
+    )
+    assert (status, report["verdict"], report["findings"]) == (0, "well", []), said
+
+
+STOPS = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+for step in range(5):
+    stop = torch.zeros(1) if rank == 0 else torch.empty(1)
+    if rank == 0:
+        for other in range(1, dist.get_world_size()):
+            dist.send(torch.ones(1), dst=other)
+        go = True
+    else:
+        dist.recv(stop, src=0)
+        go = bool(stop.item())
+    if go:
+        dist.barrier()
+dist.all_reduce(torch.ones(2))
+"""
+
+
+def test_a_rank_that_acts_on_what_it_receives_is_not_accused(tmp_path: Path) -> None:
+    status, report, said = simulated(
+        tmp_path, STOPS, "--world-size", "64", "--as-rank", "0-1"
+    )
+    assert (status, report["verdict"], report["findings"]) == (4, "unknown", []), said
+    assert any("stand-ins" in gap["why"] for gap in report["not_examined"])

@@ -1,0 +1,152 @@
+"""The programs with known answers in `fixtures`, as their constants describe them.
+
+The format is told in `fixtures/README.md`. Programs are read and not imported: what
+they import takes seconds, and some start ranks.
+"""
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent.parent
+
+FIXTURES = ROOT / "fixtures"
+
+FOLDERS = ("patients", "guises", "near_misses", "standing", "textbook")
+
+EXIT_STATUS = {"well": 0, "sick": 1, "unknown": 4}
+"""Of `distdoctor check`, by its verdict."""
+
+_CULPRIT = re.compile(r"# culprit(?: (DD\d{3}))?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One program and the answer that is known for it.
+
+    Attributes:
+        path: Of the script.
+        ranks: On how many ranks it runs.
+        findings: Codes of all findings of its sick form, in ascending order.
+        culprits: The ranks at fault.
+        culprit_lines: Lines at fault by code; by "" where they are of the only code.
+        severity: Of the findings: "error", "warning" or "note".
+        verdict: On its sick form: "sick", "well" or "unknown".
+        has_twin: Whether it runs as `sick` and as `well`; else it takes no argument.
+        is_exact: Whether the line at fault itself must be named, not one beside it.
+        of_a_start: Whether the answer depends on an interpreter that starts, so that
+            forks of a running one do not show it.
+        options: Further ones of `distdoctor check`.
+        restarts: How often torchrun may start its ranks again.
+        error: Class of an exception that the report must name.
+    """
+
+    path: Path
+    ranks: int
+    findings: tuple[str, ...]
+    culprits: tuple[int, ...]
+    culprit_lines: Mapping[str, tuple[int, ...]]
+    severity: str
+    verdict: str
+    has_twin: bool
+    is_exact: bool
+    of_a_start: bool
+    options: tuple[str, ...]
+    restarts: int
+    error: str
+
+    @property
+    def name(self) -> str:
+        """Of the file, without its ending."""
+        return self.path.stem
+
+    @property
+    def code(self) -> str:
+        """Of its only finding; "" where nothing is found.
+
+        Raises:
+            ValueError: It has several.
+        """
+        if not self.findings:
+            return ""
+        (code,) = self.findings
+        return code
+
+    @property
+    def status(self) -> int:
+        """Exit status of `distdoctor check` on its sick form."""
+        return EXIT_STATUS[self.verdict]
+
+    def lines_of(self, code: str) -> tuple[int, ...]:
+        """The lines at fault for one of its findings."""
+        return self.culprit_lines.get(code, self.culprit_lines.get("", ()))
+
+
+def program(path: Path) -> Program:
+    """Read one.
+
+    Raises:
+        KeyError: It does not say on how many ranks it runs.
+        ValueError: One of the constants that describe it is no literal.
+    """
+    text = path.read_text()
+    told = _constants(text)
+    code = told.get("CODE", "")
+    findings = told.get("FINDINGS", [code] if code else [])
+    severity = told.get("SEVERITY", "error")
+    usual = "sick" if findings and severity == "error" else "well"
+    return Program(
+        path=path,
+        ranks=told["RANKS"],
+        findings=tuple(findings),
+        culprits=tuple(told.get("CULPRITS", ())),
+        culprit_lines=_culprit_lines(text),
+        severity=severity,
+        verdict=told.get("VERDICT", usual),
+        has_twin=told.get("TWIN", bool(findings) or "VERDICT" in told),
+        is_exact=told.get("EXACT", False),
+        of_a_start=told.get("OF_A_START", False),
+        options=tuple(told.get("OPTIONS", ())),
+        restarts=told.get("RESTARTS", 0),
+        error=told.get("ERROR", ""),
+    )
+
+
+def programs(folder: str) -> list[Program]:
+    """All of one folder of `fixtures`, by name."""
+    return [program(path) for path in sorted((FIXTURES / folder).glob("*.py"))]
+
+
+_NAMES = frozenset(
+    (
+        *("RANKS", "CODE", "FINDINGS", "CULPRITS", "SEVERITY", "VERDICT", "ERROR"),
+        *("TWIN", "EXACT", "OF_A_START", "OPTIONS", "RESTARTS"),
+    )
+)
+
+
+def _constants(text: str) -> dict[str, Any]:
+    """Values of the constants that describe a program; it has others of its own."""
+    told = {}
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.AnnAssign):
+            target: ast.expr = node.target
+        elif isinstance(node, ast.Assign) and len(node.targets) == 1:
+            (target,) = node.targets
+        else:
+            continue
+        if isinstance(target, ast.Name) and target.id in _NAMES and node.value:
+            told[target.id] = ast.literal_eval(node.value)
+    return told
+
+
+def _culprit_lines(text: str) -> dict[str, tuple[int, ...]]:
+    found: dict[str, tuple[int, ...]] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if mark := _CULPRIT.search(line):
+            code = mark[1] or ""
+            found[code] = (*found.get(code, ()), number)
+    return found
