@@ -18,6 +18,7 @@ AS_A_USER_DOES = {
     "memory": "DD413",
     "metrics": "DD311",
     "optimizer_step": "DD417",
+    "rendezvous": "DD612",
     "replicas": "DD401",
     "rng": "DD309",
 }
