@@ -19,7 +19,7 @@ from hypothesis.errors import UnsatisfiedAssumption
 from distdoctor.model.stop_reasons import Stop
 from distdoctor.pytest_plugin.forking import RanksNotStarted
 from distdoctor.pytest_plugin.outcome import Outcome
-from distdoctor.pytest_plugin.ranked_test import RankedTest
+from distdoctor.pytest_plugin.ranked_run import RankedRun
 from distdoctor.pytest_plugin.wire import NotPicklable, pickled
 
 _UNBEARABLE = (
@@ -65,13 +65,13 @@ class RankedProperty:
     def __init__(
         self,
         item: pytest.Item,
-        begin: Callable[[], RankedTest],
-        end: Callable[[RankedTest], None],
+        begin: Callable[[], RankedRun],
+        end: Callable[[RankedRun], None],
         timeout_s: float,
     ) -> None:
         self._item, self._begin, self._end = item, begin, end
         self._until = time.monotonic() + timeout_s
-        self._play: RankedTest | None = None
+        self._play: RankedRun | None = None
         self._failing = ""
         self.outcome = Outcome()
         self.falsifying = ""

@@ -27,7 +27,7 @@ from distdoctor.pytest_plugin.rank_orders import (
     Wanted,
     wanted_by,
 )
-from distdoctor.pytest_plugin.ranked_test import RankedTest
+from distdoctor.pytest_plugin.ranked_run import RankedRun
 from distdoctor.pytest_plugin.session_report import give
 from distdoctor.pytest_plugin.slots import Gpus, slots_of
 from distdoctor.pytest_plugin.wire import NotPicklable, pickled
@@ -155,14 +155,14 @@ class Scheduler:
         """A test whose arguments hypothesis draws."""
         from distdoctor.pytest_plugin.properties import RankedProperty
 
-        def begin() -> RankedTest:
+        def begin() -> RankedRun:
             play = self._new_play(
                 self._processes(wanted), item, None, wanted, examples=True
             )
             play.run()
             return play
 
-        def end(play: RankedTest) -> None:
+        def end(play: RankedRun) -> None:
             with self._ending(play, wanted):
                 if play.is_ready and not play.outcome.stopped:
                     play.finish()
@@ -180,7 +180,7 @@ class Scheduler:
         wanted: Wanted,
         *,
         examples: bool = False,
-    ) -> RankedTest:
+    ) -> RankedRun:
         assert self._zygote is not None
         self._tests += 1
         name = f"{self._tests}-{_safe(item.name)}"
@@ -196,10 +196,10 @@ class Scheduler:
             examples=examples,
             scratch=self._base() / _SCRATCH / name,
         )
-        return RankedTest(order, processes, self._zygote, self._config)
+        return RankedRun(order, processes, self._zygote, self._config)
 
     @contextmanager
-    def _ending(self, play: RankedTest, wanted: Wanted) -> Iterator[None]:
+    def _ending(self, play: RankedRun, wanted: Wanted) -> Iterator[None]:
         """See to the ranks when a test is over, however that came, and judge it."""
         done = False
         try:
@@ -244,7 +244,7 @@ class Scheduler:
             return None
         return str(item.path), item.nodeid
 
-    def _warn(self, play: RankedTest) -> None:
+    def _warn(self, play: RankedRun) -> None:
         told = set()
         for warning, when, nodeid, location in play.warnings:
             key = (str(warning.message), warning.filename, warning.lineno)

@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from distdoctor.journal.environment import FOLDER_VARIABLE, PORTS_VARIABLE
 from distdoctor.journal.layout import PORTS_FOLDER
+from distdoctor.model.events import BadAddress
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.rendezvous import address_variables, own_ports
 
@@ -19,15 +21,20 @@ AGENT = "TORCHELASTIC_USE_AGENT_STORE"
 
 Notes = list[dict[str, Any]]
 
+FIELDS = ("fault", "address", "given", "mended")
+
 
 @pytest.fixture
 def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Notes:
     """What the probe writes down of a process in a job of its own."""
     written: Notes = []
     monkeypatch.setattr(RECORDER, "folder", tmp_path)
-    monkeypatch.setattr(
-        RECORDER, "note", lambda _what, _site="", /, **more: written.append(more)
-    )
+
+    def tell(event: BadAddress, _site: str) -> None:
+        told = asdict(event)
+        written.append({name: told[name] for name in FIELDS})
+
+    monkeypatch.setattr(RECORDER, "tell", tell)
     monkeypatch.setattr(own_ports, "_served", set())
     monkeypatch.setattr(own_ports, "_overridden", {})
     monkeypatch.setattr(address_variables, "_given", {})

@@ -44,7 +44,7 @@ _SETTLE_S = 1.0  # from a rank's last word in its journal to its end
 _MUSTER_S = 8.0  # of silence while all wait at the store, until nobody is expected
 
 
-class RankedTest:
+class RankedRun:
     """Gives a test to ranks and follows it.
 
     Args:
