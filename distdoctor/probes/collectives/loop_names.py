@@ -52,7 +52,7 @@ class Turns:
         self.reset()
 
     def reset(self) -> None:
-        """The process begins to play in another run."""
+        """Forget all state: the process starts to play in another run."""
         self._left: dict[str, int] = {}  # by site, calls that may be told
         self._lines = 0
         self._loops: dict[tuple[CodeType, int], _Loop | None] = {}

@@ -29,7 +29,7 @@ def shortening() -> EpochShortening | None:
 
 
 def install() -> None:
-    """At the first `init_process_group`."""
+    """Install the probe; called at the first `init_process_group`."""
     collectives = interception.installed()
     if not registry.is_simulated() and collectives is not None:
         world, met = dist.get_world_size, collectives.met

@@ -58,7 +58,7 @@ def watch(step: int) -> None:
 
 
 def reset() -> None:
-    """Forget all: the process begins to play in another run."""
+    """Forget all state: the process starts to play in another run."""
     _look.end()
 
 

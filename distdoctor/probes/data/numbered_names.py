@@ -61,7 +61,7 @@ class Numberings:
         self.reset()
 
     def reset(self) -> None:
-        """The process begins to play in another run."""
+        """Forget all state: the process starts to play in another run."""
         self._passes = 0
         self._told: set[tuple[str, int, bool]] = set()
 

@@ -49,7 +49,7 @@ class Samples:
         self.reset()
 
     def reset(self) -> None:
-        """The process begins to play in another run."""
+        """Forget all state: the process starts to play in another run."""
         self._datasets, self._optimizers = Numbers(), Numbers()
         self._sources: weakref.WeakKeyDictionary[Any, LoaderSource]
         self._sources = weakref.WeakKeyDictionary()

@@ -28,7 +28,7 @@ class Delays:
         self.reset()
 
     def reset(self) -> None:
-        """This process plays in another run from now on."""
+        """Forget all state: the process starts to play in another run."""
         self._samples: list[tuple[int, int]] = []
         self._spacing_ns = _SPACING_NS
         self._next_ns = 0

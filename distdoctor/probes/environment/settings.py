@@ -98,7 +98,7 @@ class Optimizers:
         self.reset()
 
     def reset(self) -> None:
-        """This process plays in another run from now on."""
+        """Forget all state: the process starts to play in another run."""
         self._seen: weakref.WeakKeyDictionary[Any, list[int]] = (
             weakref.WeakKeyDictionary()
         )

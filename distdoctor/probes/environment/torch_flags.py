@@ -15,7 +15,7 @@ from distdoctor.probes.probe import Probe
 
 
 def install() -> None:
-    """Right after `import torch`."""
+    """Install the probe; called right after `import torch`."""
     kind = vars(type(torch.backends.cudnn))
     for name in ("benchmark", "deterministic"):
         prop = kind[name]

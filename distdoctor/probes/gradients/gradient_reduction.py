@@ -74,13 +74,13 @@ _lines: set[tuple[int, str]] = set()
 
 
 def install() -> None:
-    """At the first `init_process_group`."""
+    """Install the probe; called at the first `init_process_group`."""
     clip_hooks.watch(end=_clipped)
     EXCHANGES.watchers.append(harmless(_sending))
 
 
 def reset() -> None:
-    """Forget all: the process begins to play in another run."""
+    """Forget all state: the process starts to play in another run."""
     global _window
     _window = _Window()
     _lines.clear()

@@ -105,7 +105,7 @@ _window = _Window()
 
 
 def reset() -> None:
-    """Forget all: the process begins to play in another run."""
+    """Forget all state: the process starts to play in another run."""
     global _window
     _window = _Window()
 

@@ -128,7 +128,7 @@ class Rates:
         self.reset()
 
     def reset(self) -> None:
-        """This process plays in another run from now on."""
+        """Forget all state: the process starts to play in another run."""
         self._courses: weakref.WeakKeyDictionary[Any, _Course]
         self._courses = weakref.WeakKeyDictionary()
         self._kept: list[_Course] = []  # of optimizers that may be gone at the end

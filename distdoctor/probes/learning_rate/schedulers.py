@@ -115,7 +115,7 @@ class Schedules:
         self.reset()
 
     def reset(self) -> None:
-        """This process plays in another run from now on."""
+        """Forget all state: the process starts to play in another run."""
         self._plans: weakref.WeakKeyDictionary[Any, _Plan]
         self._plans = weakref.WeakKeyDictionary()
         self._kept: list[_Plan] = []

@@ -75,7 +75,7 @@ class MemoryGrowth:
         self.reset()
 
     def reset(self) -> None:
-        """This process plays in another run from now on."""
+        """Forget all state: the process starts to play in another run."""
         self._marks: weakref.WeakSet[_Mark] = weakref.WeakSet()
         self._backwards = self._steps = self._looks = 0
         self._next = 4

@@ -50,7 +50,7 @@ class Metrics:
         self.reset()
 
     def reset(self) -> None:
-        """The process begins to play in another run."""
+        """Forget all state: the process starts to play in another run."""
         self.passes = ()
         self._told = 0
         self._reported = ""  # what of it is known already: "", "number", "fraction"

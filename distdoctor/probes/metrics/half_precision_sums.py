@@ -130,7 +130,7 @@ class Tallies:
         self.reset()
 
     def reset(self) -> None:
-        """The process begins to play in another run."""
+        """Forget all state: the process starts to play in another run."""
         self._tallies: dict[tuple[Any, str], _Tally] = {}
         self._told = self._idle = 0
 

@@ -62,7 +62,7 @@ class Figures:
         self.reset()
 
     def reset(self) -> None:
-        """The process begins to play in another run."""
+        """Forget all state: the process starts to play in another run."""
         self.lines = 0
         self._text = ""
         self._told: dict[str, int] = {}

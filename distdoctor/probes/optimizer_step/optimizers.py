@@ -319,7 +319,7 @@ def unheld(parameters: Iterable[Tensor]) -> list[Tensor]:
 
 
 def reset() -> None:
-    """Forget all: the process begins to play in another run."""
+    """Forget all state: the process starts to play in another run."""
     global _made
     _made = 0
     _optimizers.clear()

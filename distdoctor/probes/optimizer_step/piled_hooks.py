@@ -43,7 +43,7 @@ _told: set[CodeType] = set()
 
 
 def reset() -> None:
-    """Forget all: the process begins to play in another run."""
+    """Forget all state: the process starts to play in another run."""
     _counts.clear()
     _told.clear()
 

@@ -98,7 +98,7 @@ STEP_HOOKS = StepHooks()
 
 
 def install() -> None:
-    """At the first `init_process_group`."""
+    """Install the probe; called at the first `init_process_group`."""
     register_optimizer_step_pre_hook(STEP_HOOKS.before)
     register_optimizer_step_post_hook(STEP_HOOKS.after)
     backward_hooks.watch(begin=STEP_HOOKS.begin, end=STEP_HOOKS.end)

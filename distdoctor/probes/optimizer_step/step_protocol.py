@@ -56,7 +56,7 @@ class Protocol:
         self.reset()
 
     def reset(self) -> None:
-        """This process plays in another run from now on."""
+        """Forget all state: the process starts to play in another run."""
         self._followed: list[Followed] = []
         self._known = (-1, -1)  # optimizers and wrappers that were made
         self.losses.reset()
@@ -364,7 +364,7 @@ PROTOCOL = Protocol()
 
 
 def install() -> None:
-    """At the first `init_process_group`."""
+    """Install the probe; called at the first `init_process_group`."""
     backward_hooks.watch(begin=harmless(PROTOCOL.begin), end=harmless(PROTOCOL.end))
     for listeners, function in (
         (CALL_HOOKS.clearing, PROTOCOL.clearing),

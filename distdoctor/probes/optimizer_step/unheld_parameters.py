@@ -114,7 +114,7 @@ def _print(tensor: Tensor | None) -> int:
 
 
 def reset() -> None:
-    """Forget all: the process begins to play in another run."""
+    """Forget all state: the process starts to play in another run."""
     _candidates.clear()
     _looks.begun, _looks.since, _looks.times = -1, 0, 0
 

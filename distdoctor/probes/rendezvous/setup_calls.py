@@ -183,7 +183,7 @@ def _whom(
 
 
 def install() -> None:
-    """Right after `import torch`."""
+    """Install the probe; called right after `import torch`."""
     replace_everywhere(dist.new_group, new_group)
 
 

@@ -52,7 +52,7 @@ _known: dict[int, tuple[weakref.ref[nn.Module], _Known]] = {}
 
 
 def install() -> None:
-    """Right after `import torch`."""
+    """Install the probe; called right after `import torch`."""
     made = nn.Module.train
 
     @functools.wraps(made)
@@ -68,7 +68,7 @@ def install() -> None:
 
 
 def reset() -> None:
-    """Another run begins."""
+    """Forget all state: the process starts to play in another run."""
     _known.clear()
     _layers.clear()
 

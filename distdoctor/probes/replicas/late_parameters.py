@@ -87,7 +87,7 @@ def _came(parent: nn.Module, parameters: list[Tensor]) -> None:
 
 
 def reset() -> None:
-    """Forget all: the process begins to play in another run."""
+    """Forget all state: the process starts to play in another run."""
     _late.clear()
     _inside.clear()
     _lines.clear()

@@ -22,7 +22,7 @@ _loaded: WeakKeyDictionary[Optimizer, str] = WeakKeyDictionary()
 
 
 def install() -> None:
-    """Right after `import torch`."""
+    """Install the probe; called right after `import torch`."""
     register_module_parameter_registration_hook(_registered)
     made = Optimizer.__init__
 

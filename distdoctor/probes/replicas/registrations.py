@@ -27,7 +27,7 @@ _remembered = 0
 
 
 def install() -> None:
-    """Right after `import torch`."""
+    """Install the probe; called right after `import torch`."""
     register_module_module_registration_hook(_registered)
     register_module_parameter_registration_hook(_registered)
 

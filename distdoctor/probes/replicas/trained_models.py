@@ -133,7 +133,7 @@ def _parents() -> dict[int, nn.Module]:
 
 
 def reset() -> None:
-    """Forget all: the process begins to play in another run."""
+    """Forget all state: the process starts to play in another run."""
     _models.clear()
 
 

@@ -83,7 +83,7 @@ _hooks: list[Any] = []
 
 
 def reset() -> None:
-    """Forget all: the process begins to play in another run."""
+    """Forget all state: the process starts to play in another run."""
     global _adoptions, _numbers
     _numbers = count()
     _copies.clear()

@@ -47,14 +47,14 @@ _inside: list[tuple[int, FrameType]] = []
 
 
 def install() -> None:
-    """Right after `import torch`."""
+    """Install the probe; called right after `import torch`."""
     module_origins.watch_loading(_loading)
     register_optimizer_step_pre_hook(_before)
     register_optimizer_step_post_hook(_after)
 
 
 def reset() -> None:
-    """Another run begins."""
+    """Forget all state: the process starts to play in another run."""
     _watched.clear()
     _by_optimizer.clear()
     _inside.clear()

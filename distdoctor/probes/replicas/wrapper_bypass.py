@@ -97,7 +97,7 @@ def _inside() -> bool:
 
 
 def reset() -> None:
-    """Forget all: the process begins to play in another run."""
+    """Forget all state: the process starts to play in another run."""
     global _search
     if _search.handle is not None:
         _search.handle.remove()

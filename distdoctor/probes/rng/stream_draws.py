@@ -87,7 +87,7 @@ class Passes:
         self.reset()
 
     def reset(self) -> None:
-        """This process plays in another run from now on."""
+        """Forget all state: the process starts to play in another run."""
         self.begun = self._told = self._known = 0
         self._loaders: weakref.WeakKeyDictionary[Any, list[int]] = (
             weakref.WeakKeyDictionary()

@@ -9,7 +9,7 @@ from distdoctor.probes.rng import seeds
 
 
 def install() -> None:
-    """Right after `import torch`."""
+    """Install the probe; called right after `import torch`."""
     seeds.watch_torch(torch)
 
 
