@@ -113,7 +113,7 @@ def _monitored_barrier(
 
 
 class _Results:
-    """What the first simulated rank of a group got, call by call."""
+    """What the first simulated rank of a group received, call by call."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -123,7 +123,7 @@ class _Results:
         self._size = 0
 
     def agree(self, kind: str, mine: Any, own: bool) -> tuple[Any, bool]:
-        """What this call gives, and whether a rank that was played sent it.
+        """The value this call is to give, and whether a simulated rank sent it.
 
         Args:
             kind: What kind of value; another kind is no stand-in.
@@ -169,7 +169,7 @@ def _varies() -> bool:
 
 
 def varied(value: Any, factor: float = 1.5) -> Any:
-    """Another value of the same kind, on which decisions fall otherwise.
+    """Another value of the same type, on which decisions come out differently.
 
     >>> varied([True, 0, 8, {"loss": 2.0}])
     [False, 1, 4, {'loss': 3.0}]
@@ -201,7 +201,7 @@ def _factor() -> float:
 
 
 class SimulatedCollectives(Collectives):
-    """The kernels, which also give stand-ins for what others would have sent."""
+    """The dispatcher kernels, which also make stand-ins for other ranks' data."""
 
     def _kernel(self, code: int, operation: Operation, op: Any) -> Callable[..., Any]:
         kernel = super()._kernel(code, operation, op)

@@ -1,4 +1,4 @@
-"""Sees how DataLoaders are gone through, batch by batch, and may end passes early."""
+"""Wraps DataLoader iterators, to record each batch and to end passes early."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _shortening: list[EpochShortening | None] = [None]
 
 
 def shortening() -> EpochShortening | None:
-    """What ends passes before their time; None: nothing does."""
+    """The object that shortens passes; None if nothing does."""
     return _shortening[0]
 
 
@@ -38,7 +38,7 @@ def install() -> None:
 
 
 def watch_loaders(shortening: EpochShortening | None) -> None:
-    """Note where each DataLoader's iterator stands, and when it ends.
+    """Wrap iterators, to report each batch and the end of each pass.
 
     Args:
         shortening: Ends passes before their time; None: nothing does.

@@ -1,4 +1,4 @@
-"""Sees how long the rank was ready to run, and the machine had no processor for it.
+"""Records how long a rank was ready to run but had to wait for a processor.
 
 Ranks share the machine on which they are tried with one another and with all else; how
 late that makes them says nothing about the job.
@@ -22,7 +22,7 @@ _SPACING_NS = 100_000_000  # between two samples, at first
 
 
 class Delays:
-    """Samples since the rank joined."""
+    """Samples of the scheduling delay since the rank joined."""
 
     def __init__(self) -> None:
         self.reset()
@@ -35,11 +35,11 @@ class Delays:
 
     @property
     def is_looking(self) -> bool:
-        """Whether the rank has joined, on a system that tells its delays."""
+        """Whether the rank has joined, and the system reports delays."""
         return bool(self._samples)
 
     def stepped(self) -> None:
-        """An optimizer made a step."""
+        """Called after an optimizer step."""
         if self._samples and time.monotonic_ns() >= self._next_ns:
             self.look()
 
@@ -55,7 +55,7 @@ class Delays:
         self._next_ns = now_ns + self._spacing_ns
 
     def tell(self) -> None:
-        """At the end, and at moments before it."""
+        """Record the samples; called at the end, and before that now and then."""
         self.look()
         at_ms, delay_ms = zip(*self._samples, strict=True)
         RECORDER.observe(Delayed(at_ms=at_ms, delay_ms=delay_ms))

@@ -1,4 +1,4 @@
-"""Sees who sets the switches of torch that decide about repeatability."""
+"""Records who sets torch's flags that affect reproducibility."""
 
 from __future__ import annotations
 

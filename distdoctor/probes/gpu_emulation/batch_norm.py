@@ -1,4 +1,4 @@
-"""Gives SyncBatchNorm the kernels that torch has for GPUs only.
+"""Implements for the CPU the SyncBatchNorm kernels that torch has for GPUs only.
 
 The module itself stays torch's own, so that its collectives are those of a GPU's run.
 The formulas are those of torch 2.13, aten/src/ATen/native/cuda/Normalization.cuh.
@@ -20,7 +20,7 @@ _libraries: list[Library] = []
 
 
 def install() -> None:
-    """Have the kernels ready at the first forward pass."""
+    """Register the kernels at the first forward pass of a SyncBatchNorm."""
     replace(torch.nn.SyncBatchNorm, "forward", _forward)
 
 

@@ -1,4 +1,4 @@
-"""Finds the random generators that a dataset holds, without asking it anything.
+"""Finds the random generators that a dataset holds, without running its code.
 
 Only attributes that are there already are looked at, in `__dict__`s, sequences and
 dictionaries, not deep and not many; properties are not called.

@@ -1,4 +1,4 @@
-"""Sees how torch's generators are seeded; see `seeds`."""
+"""Records how torch's generators are seeded; see `seeds`."""
 
 from __future__ import annotations
 
