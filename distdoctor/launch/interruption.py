@@ -1,4 +1,4 @@
-"""Signals that ask to end: each ends the job first, and then us."""
+"""Handles signals that ask to stop: the job is ended first, then distdoctor."""
 
 from __future__ import annotations
 

@@ -281,7 +281,7 @@ class Recorder:
         """Add a line to a file that processes share, also those without a journal.
 
         Args:
-            name: Of the file in the record folder.
+            name: Name of the file in the record folder.
             note: What the line tells, as JSON.
 
         Raises:

@@ -74,7 +74,7 @@ def sum_counts(node: Any, inner: Any) -> tuple[float, ...]:
 
 
 def saved(node: Any, name: str) -> Any:
-    """What a node keeps for backward; None where it is not to be read.
+    """A tensor or value that a node saved for backward; None if not to be read.
 
     A hook would have to unpack it; the memory of a gathered parameter was given back,
     as FSDP does, and to read there ends the process; to read a DTensor or another

@@ -80,7 +80,7 @@ def factor_of(loss: Tensor, *, waits: bool = True, members: int = 0) -> float:
     """The constant by which a loss multiplies its mean over the batch.
 
     Args:
-        loss: Of a batch.
+        loss: The loss of a batch.
         waits: Also read constants that lie on a GPU, and wait for it.
         members: How many ranks there are; 0: that does not matter.
 
@@ -125,7 +125,7 @@ def sum_of(terms: Sequence[Term]) -> tuple[float, tuple[float, ...]]:
     """By what a summed loss is multiplied, and which element counts it may have.
 
     Args:
-        terms: Of a loss.
+        terms: The terms of a loss.
 
     Returns:
         0.0 and nothing if the loss has several terms, is a mean, or nothing is known.
@@ -139,7 +139,7 @@ def is_multiplied(loss: Tensor, factors: Set[float], where: int = 0) -> bool:
     """Whether one of these constants is a factor of a loss or of a summed term.
 
     Args:
-        loss: Of a batch.
+        loss: The loss of a batch.
         factors: Such constants.
         where: Where one lies that is on a GPU, and would have to be waited for.
     """

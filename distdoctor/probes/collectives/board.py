@@ -40,8 +40,8 @@ def local_cells(
 
     Args:
         members: Ranks in the group.
-        rank: Of this process in the world.
-        world_size: Of the job.
+        rank: Global rank of this process.
+        world_size: World size of the job.
         told: Environment, as a launcher like torchrun sets it.
 
     Returns:
@@ -154,7 +154,7 @@ def board_of(
         members: Number of ranks in the group.
         member: This rank's number in it.
         rank: Its number in the world.
-        world_size: Of the job.
+        world_size: World size of the job.
     """
     if _has_had_other_sizes(folder, world_size):
         return NoBoard()

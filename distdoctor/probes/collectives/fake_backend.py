@@ -1,4 +1,4 @@
-"""Lets a process play one rank of a large job, alone, on torch's fake backend.
+"""Lets a process simulate one rank of a large job, alone, on torch's fake backend.
 
 No other rank is there, so what would be received from others is a stand-in: what the
 first simulated rank of the group has seen there, so that ranks that decide by a common
@@ -64,7 +64,7 @@ _META = torch._C.DispatchKey.Meta
 
 
 def install() -> None:
-    """Right after `import torch`: what needs other ranks is replaced."""
+    """Replace what needs other ranks, right after `import torch`."""
     around: dict[Callable[..., Any], Callable[..., Any]] = {
         dist.init_process_group: _init_process_group,
         dist.new_group: _new_group,

@@ -68,7 +68,7 @@ class Turns:
 
         Args:
             site: The line, as in the journal.
-            ordinal: Of the call on its group.
+            ordinal: Ordinal of the call on its group.
         """
         frame = _users_frame()
         turn = None if frame is None else self._turn(frame, ordinal)

@@ -46,7 +46,7 @@ def of_samples(batch: object, count: int | None) -> tuple[int, ...] | None:
 
     Args:
         batch: As a loader gives it: tensors, arrays, texts and numbers, nested.
-        count: Of its samples; None: as many as its first tensor has rows.
+        count: Number of its samples; None: as many as its first tensor has rows.
 
     Returns:
         None if no part of it has so many rows.

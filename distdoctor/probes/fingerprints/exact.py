@@ -83,7 +83,7 @@ def of_rows(tensor: Tensor, seed: int = 0) -> tuple[int, ...]:
 
     Args:
         tensor: With at least one dimension.
-        seed: Of the hash; that of an earlier part of the same sample joins them.
+        seed: Seed of the hash; that of an earlier part of the same sample joins them.
     """
     data = bytes_of(tensor)
     count = tensor.shape[0]

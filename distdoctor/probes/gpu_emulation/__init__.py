@@ -60,7 +60,7 @@ def install() -> None:
 
 
 def watch_fsdp(module: ModuleType) -> None:
-    """Right after `import torch.distributed.fsdp`."""
+    """Replace FSDP's functions, right after `import torch.distributed.fsdp`."""
     if _installed:
         from distdoctor.probes.gpu_emulation import nccl_groups
 

@@ -226,7 +226,7 @@ def _watch_meshes(mesh: Any) -> None:
 
 
 def watch_fsdp(module: ModuleType) -> None:
-    """Right after `import torch.distributed.fsdp`."""
+    """Wrap FSDP, right after `import torch.distributed.fsdp`."""
     wrapper = getattr(module, "FullyShardedDataParallel", None)
     if wrapper is None:
         return

@@ -29,7 +29,7 @@ class Clipping:
         parameters: The parameters whose gradients are clipped.
         bound: The bound that the user gave.
         by_value: Whether each element is clipped by itself.
-        norm: Of all gradients before that, without dimensions, on whatever device; None
+        norm: Norm of all gradients before, without dimensions, on any device; None
             until it is known, and where values are clipped.
     """
 
@@ -61,7 +61,7 @@ def watch(begin: Watcher | None = None, end: Watcher | None = None) -> None:
 
 
 def install() -> None:
-    """Right after `import torch`: the user's files import these functions by name."""
+    """Wrap the functions right after `import torch`: user files import them by name."""
     for name, bound in _BOUNDS.items():
         made = getattr(torch.nn.utils, name, None)
         if made is None:

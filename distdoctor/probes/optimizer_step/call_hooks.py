@@ -46,7 +46,7 @@ CALL_HOOKS = CallHooks()
 
 
 def install() -> None:
-    """At the first `init_process_group`: methods."""
+    """Wrap the methods; called at the first `init_process_group`."""
     scaler = torch.amp.GradScaler
     for name in ("unscale_", "step", "update"):
         _refusing(scaler, name)

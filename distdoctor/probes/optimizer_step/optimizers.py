@@ -52,7 +52,7 @@ _SHARDED = ("device_mesh", *_FLATTENED)
 
 
 class Optimizer:
-    """What is known of one optimizer of this process.
+    """What the probes know of one optimizer of this process.
 
     Attributes:
         number: Among the rank's, in order of construction.
@@ -178,7 +178,7 @@ def _make(optimizer: torch.optim.Optimizer) -> None:
 
 
 def of(optimizer: torch.optim.Optimizer, site: str = "") -> Optimizer | None:
-    """What is known of an optimizer; None if there are too many."""
+    """The record of an optimizer; None if too many are known already."""
     global _made
     known = _optimizers.get(weakref.ref(optimizer))
     if known is None and len(_optimizers) < _MOST_OPTIMIZERS:

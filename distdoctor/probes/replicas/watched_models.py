@@ -79,7 +79,7 @@ class Watched:
         parameters: By name; those that are to be alike on all ranks that share it.
         site: The line that made it.
         ranks: See `Trained`.
-        wrapped: In DistributedDataParallel.
+        wrapped: Whether it is wrapped in DistributedDataParallel.
     """
 
     def __init__(
