@@ -82,7 +82,7 @@ class Pair:
 
 
 def of_models(runner: Runner, other: Callable[[], nn.Module]) -> Runner:
-    """A runner of another model, with the weights of the first runner's.
+    """A runner of another model, which starts from the weights of the first one.
 
     Parameters and buffers belong together by their names, or by their order if those
     differ.

@@ -1,4 +1,4 @@
-"""Records when a rank joins the job and when it leaves: its process group's life.
+"""Records how a rank joins a job, by its process group, and how it leaves.
 
 There is no public hook for these, so functions are replaced wherever torch's own
 modules hold them.

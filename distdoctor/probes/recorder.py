@@ -148,7 +148,7 @@ class Recorder:
             self.writer = None
 
     def forked(self) -> None:
-        """In a child: leave the parent's journal alone."""
+        """Called in a forked child, which must not write the parent's journal."""
         self.child_of = os.getppid() if self.writer is not None else 0
         self.writer = self._notes = None
         self.lock = threading.Lock()

@@ -157,7 +157,7 @@ def slots_of(config: pytest.Config, largest: int) -> Slots:
 
 
 def default_total(largest: int) -> int:
-    """How many slots there are if nobody says.
+    """The number of slots if the user gives none.
 
     Args:
         largest: The most ranks that a test of this session asks for.

@@ -48,7 +48,7 @@ def scale_of(scaler: Any) -> float:
 
 
 def running(thing: Any) -> dict[str, Any]:
-    """State of the GradScaler that has advanced furthest; fields of a `Stored`.
+    """The scale of the GradScaler whose scale moved furthest; fields of a `Stored`.
 
     Args:
         thing: What was saved. If there is a number in it that is the scale, then the

@@ -66,7 +66,7 @@ class _Course:
         self.models = 0  # how many were given their state
 
     def restored(self) -> None:
-        """Begin a new leg: state was restored, so steps are counted anew."""
+        """Begin a new leg, unless no step was made in this one."""
         if self.stepped:
             self.leg += 1
             self.stepped = self.draws = False

@@ -382,7 +382,7 @@ def all_ranks_are_here(told: Mapping[str, str]) -> bool:
 def of_environment(
     world: Callable[[], int], met: Callable[[], int], trains: Callable[[], bool]
 ) -> EpochShortening | None:
-    """Shortening as the supervisor asked for it; None if it did not, or must not be.
+    """The shortening that the supervisor asked for; None if none, or not possible.
 
     Args:
         world: See `EpochShortening`.

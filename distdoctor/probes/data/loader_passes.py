@@ -59,7 +59,7 @@ class Numbers:
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
 
     def of(self, thing: object) -> int:
-        """The object's number; another each time if nothing tells when it is gone."""
+        """The object's number; a new one each time if it takes no weak reference."""
         known = self._known.get(id(thing))
         if known is not None and known[0]() is thing:
             return known[1]

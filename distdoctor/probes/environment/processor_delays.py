@@ -45,7 +45,7 @@ class Delays:
 
     @harmless
     def look(self) -> None:
-        """Take a sample."""
+        """Take a sample of the scheduling delay."""
         now_ns = time.monotonic_ns()
         self._samples.append((now_ns // 1_000_000, _delay_ns() // 1_000_000))
         if len(self._samples) > _MOST:

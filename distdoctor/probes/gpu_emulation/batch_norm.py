@@ -74,7 +74,7 @@ def batch_norm_gather_stats_with_counts(
     eps: float,
     counts: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """The same over all ranks; `mean` and `invstd` are [ranks, channels]."""
+    """Combine the ranks' statistics; `mean` and `invstd` are [ranks, channels]."""
     del x
     weights = counts.to(mean.dtype).view(-1, 1)
     count = weights.sum()
@@ -120,7 +120,7 @@ def batch_norm_backward_reduce(
     weight_g: bool,
     bias_g: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Sums of a rank that the gradients need: [channels] each."""
+    """This rank's sums for the gradients: [channels] each."""
     del input_g, weight_g, bias_g
     grad = _accurate(grad)
     total = grad.sum(_over(x))

@@ -1,4 +1,4 @@
-"""Records who changes MASTER_ADDR, MASTER_PORT and the like in the environment."""
+"""Records who changes MASTER_ADDR and MASTER_PORT in the environment."""
 
 from __future__ import annotations
 

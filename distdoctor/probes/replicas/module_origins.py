@@ -78,7 +78,7 @@ def loading_site_of(optimizer: Optimizer) -> str:
 
 
 def site_of(model: nn.Module) -> str:
-    """The line that made a model, or the first of its submodules that is known."""
+    """The line that made a model, by its first submodule that is known."""
     for module in model.modules():
         if not isinstance(module, _BatchNorm) and module in _modules:
             return _modules[module]

@@ -29,7 +29,7 @@ _PLAIN = (str, bytes, bytearray, int, float, complex, bool, type(None), type)
 
 
 def generators_of(dataset: Any, collate: Any = None) -> dict[str, Any]:
-    """Generators by where they are, such as "dataset.rng" or "train.py:RNG".
+    """Generators by where they are found, such as "dataset.rng" or "train.py:RNG".
 
     Args:
         dataset: Looked through down to the dataset at the bottom, with its transforms.
