@@ -1,4 +1,4 @@
-"""Properties that every training step is to have, for a test of the user's own.
+"""Equivalence properties that every training step should have, for users' tests.
 
     from distdoctor.equivalence import Step, assert_accumulates, batches
 

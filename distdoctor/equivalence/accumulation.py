@@ -1,4 +1,4 @@
-"""Accumulated over micro-batches == made with one batch."""
+"""Property: accumulating over micro-batches equals one step on the whole batch."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def assert_accumulates(
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
 ) -> PropertyReport:
-    """Fail unless micro-batches give the gradients that one batch of them all gives.
+    """Fail unless micro-batches give the same gradients as one batch of them all.
 
     What the optimizer is handed is compared with what it is handed by the same step
     for all samples in a single micro-batch, or with the gradient of `step.loss`. The
@@ -65,7 +65,7 @@ def assert_accumulates(
             a `loss` of its own.
         most: At most; windows of accumulation are `step.window` of them.
         examples: How many are tried.
-        dtype: Of the weights. Low precision hides what is to be found.
+        dtype: Dtype of the weights. Low precision hides what is to be found.
         device: Where it runs.
 
     Returns:
@@ -102,7 +102,7 @@ class _Accumulation:
         self._last: tuple[Example, Reference] | None = None
 
     def difference(self, example: Example) -> Difference:
-        """What is wrong with the gradients in the precision that was asked for."""
+        """The difference in gradients in the requested precision."""
         parts = example.micro_batches()
         expected = self._reference(example)
         try:
@@ -116,7 +116,7 @@ class _Accumulation:
         return found
 
     def is_confirmed(self, example: Example) -> bool:
-        """Whether it is wrong in float64, too, where rounding explains nothing.
+        """Whether the difference is found in float64, too, without rounding errors.
 
         A ReLU's input that is zero but for rounding can take another branch.
         """
@@ -127,7 +127,7 @@ class _Accumulation:
         return found.excess > 1
 
     def fail(self, example: Example, found: Difference) -> NoReturn:
-        """Say why, of the smallest example."""
+        """Fail with an explanation for the smallest example."""
         __tracebackhide__ = True
         expected = self._reference(example).trial
         trial = self._trial(example, example.micro_batches(), torch.float64)

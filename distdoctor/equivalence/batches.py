@@ -1,4 +1,4 @@
-"""Strategies for batches: what hypothesis draws the examples of a property from."""
+"""Strategies from which hypothesis draws the micro-batches of an example."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Make = Callable[[torch.Generator, int, Sequence[int]], Any]
 
 @dataclass(frozen=True)
 class Batches:
-    """What micro-batches look like.
+    """Describes micro-batches, and draws examples of them.
 
     Args:
         make: Makes one, of a generator, a number of rows and their lengths. A batch is
             a tensor, or tuples, lists and dicts of tensors whose first dimension are
             the rows.
-        rows: At most so many rows has a micro-batch.
-        uneven: Micro-batches have different numbers of rows. The loss of the whole is
+        rows: The most rows of a micro-batch.
+        uneven: Micro-batches differ in their numbers of rows. The loss of the whole is
             then not the mean of their losses.
         length: Rows have 1 to so many tokens that count; 0: they have no lengths.
         shortest: Least length of a row.
-        join: Puts micro-batches together into one.
+        join: Joins micro-batches into one.
     """
 
     make: Make
@@ -42,7 +42,7 @@ class Batches:
     def examples(
         self, least: int, most: int, *, ranks: int = 1
     ) -> st.SearchStrategy[Example]:
-        """Examples with `least` to `most` micro-batches on each of so many ranks.
+        """A strategy for examples with `least` to `most` micro-batches on each rank.
 
         Where numbers of samples that count may differ, they do: between ranks, and
         between micro-batches of the only one.
@@ -70,14 +70,14 @@ class Batches:
 
 @dataclass(frozen=True)
 class Example:
-    """One example: some micro-batches.
+    """One drawn example: the micro-batches of one optimizer step.
 
     Attributes:
-        batches: Whence they are.
-        rows: Of each micro-batch.
-        lengths: Of the rows of each; empty if they have none.
-        seed: Of the values, and of the random state in which the step is run.
-        ranks: That share them, in their order.
+        batches: The strategy that they are drawn from.
+        rows: Number of rows of each micro-batch.
+        lengths: Lengths of the rows of each; empty if they have none.
+        seed: Seed of the values, and of the random state for the step.
+        ranks: Number of ranks that share them, in order.
     """
 
     batches: Batches = field(repr=False)
@@ -87,7 +87,7 @@ class Example:
     ranks: int = 1
 
     def micro_batches(self) -> list[Any]:
-        """All of them; the same values each time."""
+        """All micro-batches; the same values at each call."""
         random = torch.Generator().manual_seed(self.seed)
         lengths = self.lengths or ((),) * len(self.rows)
         return [
@@ -129,7 +129,7 @@ class Example:
 def labelled(
     inputs: Sequence[int], classes: int, *, rows: int = 4, uneven: bool = False
 ) -> Batches:
-    """Pairs of inputs [rows, *inputs] float32 and labels [rows] int64."""
+    """Strategy: pairs of inputs [rows, *inputs] float32 and labels [rows] int64."""
 
     def make(random: torch.Generator, count: int, _lengths: Sequence[int]) -> Any:
         features = torch.randn(count, *inputs, generator=random)
@@ -145,7 +145,7 @@ def regression(
     rows: int = 4,
     uneven: bool = False,
 ) -> Batches:
-    """Pairs of inputs [rows, *inputs] and targets [rows, *outputs], both float32."""
+    """Strategy: pairs of inputs [rows, *inputs] and targets [rows, *outputs]."""
 
     def make(random: torch.Generator, count: int, _lengths: Sequence[int]) -> Any:
         features = torch.randn(count, *inputs, generator=random)
@@ -163,18 +163,18 @@ def tokens(
     uneven: bool = False,
     ignored: int = -100,
 ) -> Batches:
-    """Pairs of tokens and labels, both [rows, length] int64.
+    """Strategy: pairs of tokens and labels, both [rows, length] int64.
 
     Rows have different numbers of labels that count; those behind are `ignored`, and
     micro-batches therefore have different numbers, too.
 
     Args:
         vocabulary: Number of different tokens.
-        length: Of all rows, with padding.
+        length: Length of all rows, with padding.
         shortest: Least number of labels that count in a row; 2 if the step predicts
             the next token and leaves the first out.
-        rows: As of `Batches`.
-        uneven: As of `Batches`.
+        rows: As in `Batches`.
+        uneven: As in `Batches`.
         ignored: Label that does not count.
     """
 
@@ -196,12 +196,12 @@ def made(
     uneven: bool = False,
     join: Callable[[Sequence[Any]], Any] | None = None,
 ) -> Batches:
-    """Batches of any kind: `make(generator, rows)` gives one.
+    """Strategy: batches of any kind, as `make(generator, rows)` returns them.
 
     Args:
         make: All random values are to come from the generator.
-        rows: As of `Batches`.
-        uneven: As of `Batches`.
+        rows: As in `Batches`.
+        uneven: As in `Batches`.
         join: Puts several together into one, where that is more than to concatenate
             their tensors along the first dimension.
     """
@@ -214,7 +214,7 @@ def made(
 
 
 def joined(batches: Sequence[Any]) -> Any:
-    """One batch of several: tensors are concatenated along their first dimension."""
+    """Join batches: tensors are concatenated along their first dimension."""
     leaves = [tree_flatten(one) for one in batches]
     several = zip(*(flat for flat, _ in leaves), strict=True)
     whole = [_joined(parts) for parts in several]
@@ -228,7 +228,7 @@ def _joined(parts: Sequence[Any]) -> Any:
 
 
 def cast(batch: Any, dtype: torch.dtype, device: str = "cpu") -> Any:
-    """A copy of a batch, its floating-point tensors of another dtype."""
+    """A copy of a batch on a device, with floating-point tensors cast to a dtype."""
 
     def one(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
@@ -252,7 +252,7 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def share_of(counts: Sequence[int]) -> list[float]:
-    """What each micro-batch weighs in the mean over all.
+    """The weight of each micro-batch in the mean over all samples.
 
     >>> share_of([1, 3])
     [0.25, 0.75]

@@ -1,4 +1,4 @@
-"""What a step hands to its optimizer, and what it comes to."""
+"""Captures the gradients that a step hands to its optimizer, and its final weights."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Tensors = dict[str, Tensor | None]
 
 @dataclass(slots=True)
 class Trial:
-    """What came of calling a step.
+    """What one call of a step did: gradients handed over and resulting weights.
 
     Attributes:
         gradients: What optimizers were handed, for each of their steps; unscaled.
-        weights: In the end.
+        weights: Weights at the end.
         clips: The norm of all gradients before each call of `clip_grad_norm_`.
         site: The user's line that made the last optimizer step, as in a journal.
         autocast: Dtypes that the step computed with under autocast.
@@ -42,7 +42,7 @@ class Trial:
 
 
 def whole(tensor: Tensor | None) -> Tensor | None:
-    """A copy in float64 on the CPU; of a DTensor, all of it, which all ranks must ask.
+    """A float64 copy of a tensor on the CPU; a DTensor is gathered on all ranks.
 
     Raises:
         RuntimeError: It cannot be copied.
@@ -60,11 +60,11 @@ def whole(tensor: Tensor | None) -> Tensor | None:
 def capturing(
     trainee: Trainee, trial: Trial, *, frozen: bool = False
 ) -> Iterator[None]:
-    """Note what the optimizers of a trainee are handed while the block runs.
+    """Capture what a trainee's optimizers are handed while the block runs.
 
     Args:
-        trainee: Whose steps are seen.
-        trial: Gets what was seen; of the weights, when the block ends.
+        trainee: The trainee whose steps are captured.
+        trial: Filled with what was seen; weights are added when the block ends.
         frozen: Every step of an optimizer is undone, so that the next one begins with
             the same weights.
     """
@@ -157,14 +157,14 @@ def _clips(told: list[float]) -> Iterator[None]:
 
 @contextmanager
 def autocast_off() -> Iterator[None]:
-    """Let every `torch.autocast` of the block leave precision as it is."""
+    """Disable every `torch.autocast` in the block."""
     with _entering_autocast(lambda _dtype: False):
         yield
 
 
 @contextmanager
 def autocast_seen(dtypes: set[torch.dtype]) -> Iterator[None]:
-    """Note what `torch.autocast` is asked for."""
+    """Note the dtypes that `torch.autocast` is entered with in the block."""
 
     def noted(dtype: torch.dtype) -> bool:
         dtypes.add(dtype)

@@ -1,4 +1,4 @@
-"""Compares what two runs of a step came to, within what rounding can explain."""
+"""Compares the results of two runs of a step, up to rounding."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ Around = Callable[[AbstractContextManager[object]], Trial]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The worst that was found between two runs.
+    """The largest difference found between two runs, relative to its bound.
 
     Attributes:
         what: "gradient" or "weight".
-        name: Of the parameter; "" if the numbers of optimizer steps differ.
-        shape: Of the parameter.
+        name: Name of the parameter; "" if the numbers of optimizer steps differ.
+        shape: Shape of the parameter.
         error: Largest difference of an element.
         bound: What rounding can explain of it.
         size: Largest magnitude in the reference.
         here: Largest magnitude in what was compared with it.
-        step: Of the optimizer, from 1.
-        words: Told in place of the figures, where there are none.
+        step: Number of the optimizer step, from 1.
+        words: A text in place of the figures, where there are none.
     """
 
     what: str
@@ -52,7 +52,7 @@ class Difference:
 
     @property
     def excess(self) -> float:
-        """The error in units of the bound."""
+        """The error, in units of the bound."""
         if self.words:
             return math.inf
         if self.bound:
@@ -62,13 +62,13 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The step in float64, and how far rounding may lead away from it.
+    """The result of a step in float64, and bounds on rounding errors around it.
 
     Attributes:
-        trial: What it came to.
+        trial: The result.
         gradients: For each optimizer step, the bound by parameter.
         weights: The bound by parameter.
-        random: Operations of it that drew random numbers.
+        random: Operations of the step that drew random numbers.
     """
 
     trial: Trial
@@ -86,15 +86,15 @@ def reference(
     slack: float = 1.0,
     trials: int = TRIALS,
 ) -> Reference:
-    """Compute a step in float64, and what rounding in another precision may do to it.
+    """Run a step in float64, and bound the effect of rounding in another precision.
 
     Args:
-        run: Computes it, each time from the same weights and random state.
+        run: Runs the step, each time from the same weights and random state.
         dtype: The precision whose rounding is asked for.
         more: Terms that are summed beside those of the step, such as micro-batches.
         storage: Precision of results that are stored, if it is lower (autocast).
         slack: The unit round-off is taken for larger by this factor.
-        trials: How often rounding is played.
+        trials: How often rounding is simulated.
     """
     unit = unit_roundoff(dtype) * slack
     stored = 0.0 if storage is None else unit_roundoff(storage)
@@ -122,12 +122,12 @@ def reference(
 def gradient_difference(
     trial: Trial, expected: Reference, *, share: float = 1.0, repeats: int = 1
 ) -> Difference:
-    """The worst difference of gradients.
+    """The largest difference of gradients, relative to its bound.
 
     Args:
-        trial: What is compared.
-        expected: With what.
-        share: Of the bounds that is allowed.
+        trial: The result to compare.
+        expected: The reference.
+        share: Share of the bounds that is allowed.
         repeats: How often the trial made the step of the reference.
     """
     wanted = list(expected.trial.gradients) * repeats
@@ -145,7 +145,7 @@ def gradient_difference(
 
 
 def weight_difference(trial: Trial, expected: Reference) -> Difference:
-    """The worst difference of weights behind the step."""
+    """The largest difference of weights after the step, relative to its bound."""
     return _worst(
         *("weight", trial.weights, expected.trial.weights, expected.weights),
         *(1.0, len(trial.gradients)),

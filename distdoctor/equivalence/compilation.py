@@ -1,4 +1,4 @@
-"""Compiled == eager."""
+"""Property: a compiled model gives the same gradients as an eager one."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def assert_compiles(
     device: str = "cpu",
     **options: Any,
 ) -> PropertyReport:
-    """Fail unless `torch.compile` of the model leaves its gradients as they are.
+    """Fail unless `torch.compile` of the model leaves its gradients unchanged.
 
     Args:
         step: The user's step. Its model is compiled; nothing else is.
         batches: What micro-batches look like. Each new shape is compiled anew.
-        backend: As of `torch.compile`; "aot_eager" and "eager" need no compiler.
+        backend: As for `torch.compile`; "aot_eager" and "eager" need no compiler.
         examples: How many are tried.
-        dtype: Of the weights.
+        dtype: Dtype of the weights.
         device: Where it runs.
         options: More arguments for `torch.compile`.
 

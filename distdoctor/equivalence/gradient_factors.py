@@ -1,4 +1,4 @@
-"""By what factor gradients are wrong, and what is known to make them so."""
+"""Finds the factor by which gradients are wrong, and its likely cause."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NOTHING = 1e-6  # of the largest: as good as zero
 
 
 def common_factor(here: Tensors, there: Tensors, close: float = _CLOSE) -> float:
-    """What all gradients of one run are, in units of those of another; 0.0: no factor.
+    """The factor between all gradients of two runs; 0.0: there is no common one.
 
     >>> one = {"w": torch.ones(2, dtype=torch.float64)}
     >>> common_factor({"w": one["w"] * 4}, one)
@@ -34,7 +34,7 @@ def common_factor(here: Tensors, there: Tensors, close: float = _CLOSE) -> float
 
 
 def flat(tensors: Tensors, like: Tensors) -> Tensor | None:
-    """All of them in a row, zeros for what only the other has; None: other shapes."""
+    """Concatenate tensors by name, zeros for missing ones; None: shapes differ."""
     rows = []
     for name in like.keys() | tensors.keys():
         mine, other = tensors.get(name), like.get(name)
@@ -50,7 +50,7 @@ def flat(tensors: Tensors, like: Tensors) -> Tensor | None:
 
 
 def told(factor: float) -> str:
-    """A factor in words.
+    """A factor in words, for messages.
 
     >>> told(4.0), told(0.25)
     ('4.00 x too large', '4.00 x too small')
@@ -71,10 +71,10 @@ def _figure(value: float) -> str:
 
 
 def reason(factor: float, known: Mapping[str, float], close: float = _CLOSE) -> str:
-    """What is known to make gradients wrong by a factor; "" if nothing is.
+    """The known cause of a wrong factor of gradients; "" if there is none.
 
     Args:
-        factor: Of the gradients.
+        factor: Factor of the gradients.
         known: Factors by what makes them, the more likely first.
         close: Relative difference of two that are taken for the same.
     """
@@ -85,12 +85,12 @@ def reason(factor: float, known: Mapping[str, float], close: float = _CLOSE) -> 
 
 
 def near(one: float, other: float, close: float) -> bool:
-    """Whether a number is another one, up to a relative difference."""
+    """Whether two numbers are equal up to a relative difference."""
     return abs(one - other) <= close * abs(other)
 
 
 def weights_of(target: Tensor, parts: Sequence[Tensor]) -> tuple[list[float], float]:
-    """How a vector is put together from others, and what is left over.
+    """Write a vector as a linear combination of others, by least squares.
 
     Args:
         target: [elements].
@@ -98,7 +98,7 @@ def weights_of(target: Tensor, parts: Sequence[Tensor]) -> tuple[list[float], fl
 
     Returns:
         What each part is multiplied by, and the largest element of the rest in units of
-        the largest of the target. Least squares.
+        the largest of the target.
     """
     columns = torch.stack(list(parts), dim=1)
     scale = columns.abs().amax(dim=0).clamp_min(1e-300)
@@ -112,6 +112,6 @@ def weights_of(target: Tensor, parts: Sequence[Tensor]) -> tuple[list[float], fl
 def alike(
     ones: Sequence[float], others: Sequence[float], close: float = _CLOSE
 ) -> bool:
-    """Whether two rows of numbers are the same but for rounding."""
+    """Whether two sequences of numbers are equal up to rounding."""
     size = max(map(abs, (*ones, *others)), default=0.0)
     return all(abs(a - b) <= close * size for a, b in zip(ones, others, strict=True))

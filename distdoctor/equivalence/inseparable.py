@@ -1,4 +1,4 @@
-"""What cannot be equivalent by its nature: layers and losses that couple samples."""
+"""Refuses models and losses that couple samples, for which no property can hold."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def refuse(trial: Trial, random: frozenset[str], what: str) -> None:
     To be called where a difference was found: a layer may couple them and be harmless.
 
     Args:
-        trial: Of the step.
+        trial: Result of the step.
         random: Operations of the step that drew random numbers.
         what: What is compared, as a message begins.
 

@@ -1,4 +1,4 @@
-"""A world of one rank in the midst of others, and what ranks tell each other."""
+"""A process group of one rank among others, and exchange of objects between ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from distdoctor.errors import StepUnusable
 
 
 def rank_and_size() -> tuple[int, int]:
-    """This process's rank, and how many there are.
+    """This process's rank, and the world size.
 
     Raises:
         StepUnusable: There is no process group, or one whose ranks never hear of each
@@ -32,7 +32,7 @@ def rank_and_size() -> tuple[int, int]:
 
 
 def alone_group() -> Any:
-    """A process group of this rank alone; all ranks are to make theirs."""
+    """A process group of this rank alone; to be called on all ranks."""
     mine = None
     for rank in range(dist.get_world_size()):
         group = dist.new_group([rank])
@@ -43,7 +43,7 @@ def alone_group() -> Any:
 
 @contextmanager
 def alone(group: Any) -> Iterator[None]:
-    """Let the default process group be one of this rank alone.
+    """Make a group of this rank alone the default process group in the block.
 
     What the step asks of `torch.distributed` without naming a group is then answered as
     in a job of one process.
@@ -61,14 +61,14 @@ def alone(group: Any) -> Iterator[None]:
 
 
 def told_by_first(value: Any) -> Any:
-    """What rank 0 has, on every rank."""
+    """Rank 0's value, on every rank."""
     box = [value]
     dist.broadcast_object_list(box, src=0)
     return box[0]
 
 
 def told_by_all(value: Any) -> list[Any]:
-    """What each rank has, on every rank, by rank."""
+    """Each rank's value, on every rank, by rank."""
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, value)
     return found

@@ -1,4 +1,4 @@
-"""Two models, or a model in two guises, under the same step: what both come to."""
+"""Compares two models, or two forms of one model, under the same step."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _SLACK = 16.0
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A step with two models that start from the same weights.
+    """Two models under the same step, starting from the same weights.
 
     Args:
-        runner: With the model that is tried.
-        other: With the one it is held against.
-        wrap: Is applied to the model that is tried.
+        runner: Runs the step with the model under test.
+        other: Runs the step with the model that it is compared with.
+        wrap: Is applied to the model under test.
     """
 
     runner: Runner
@@ -40,13 +40,13 @@ class Pair:
     wrap: Callable[[nn.Module], nn.Module] | None = None
 
     def difference(self, example: Example, dtype: torch.dtype) -> Difference:
-        """The worst difference of gradients in a precision."""
+        """The largest difference of gradients in a precision."""
         return gradient_difference(
             self.trial(example, dtype), self.reference(example, dtype)
         )
 
     def trial(self, example: Example, dtype: torch.dtype) -> Trial:
-        """The step with the model that is tried."""
+        """The result of the step with the model under test."""
         return self.runner.run(
             [example.micro_batches()],
             dtype,
@@ -56,7 +56,7 @@ class Pair:
         )
 
     def reference(self, example: Example, dtype: torch.dtype) -> Reference:
-        """The step with the other, in float64.
+        """The result of the step with the other model, in float64.
 
         Raises:
             StepUnusable: The step makes no step of its optimizer.
@@ -82,7 +82,7 @@ class Pair:
 
 
 def of_models(runner: Runner, other: Callable[[], nn.Module]) -> Runner:
-    """A runner of another model, with the weights of a runner's own.
+    """A runner of another model, which starts from the weights of the first one.
 
     Parameters and buffers belong together by their names, or by their order if those
     differ.

@@ -1,4 +1,4 @@
-"""Mixed precision, with or without a GradScaler == full precision."""
+"""Property: mixed precision, with or without GradScaler, equals full precision."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def assert_amp(
     dtype: torch.dtype | None = None,
     device: str = "cpu",
 ) -> PropertyReport:
-    """Fail unless a step in mixed precision is the step in full precision.
+    """Fail unless a step in mixed precision equals the step in full precision.
 
     The step holds its own `torch.autocast`, and is given a GradScaler if it has a
     parameter `scaler`. What the optimizer is handed, unscaled, is compared with what
@@ -119,7 +119,7 @@ class _Precision:
         self._runner, self._dtype = runner, dtype
 
     def difference(self, course: ScalerRun, trials: int = _TRIALS) -> _Worst:
-        """The worst of all steps of a course, in either precision."""
+        """The largest difference in all steps of an example, in either precision."""
         seen = self._steps(course, low=True)
         low = self._low(seen)
         found = [self._worst(course, seen, low, trials)]
@@ -148,7 +148,7 @@ class _Precision:
         return max(found, key=lambda one: one.found.excess)
 
     def fail(self, course: ScalerRun) -> NoReturn:
-        """Say why, of the smallest example."""
+        """Fail with an explanation for the smallest example."""
         __tracebackhide__ = True
         worst = self.difference(course)
         if worst.found.excess < _CLEAR:

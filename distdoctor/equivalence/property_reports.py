@@ -1,4 +1,4 @@
-"""Tells what came of a property: in a report, in an error, and in the record."""
+"""Reports the result of a property, in a value, an error, and the journal."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ CODE = "DD551"
 
 @dataclass(slots=True)
 class PropertyReport:
-    """A property that holds.
+    """The result of a property that holds: how close it came to failing.
 
     Attributes:
-        name: Of the property.
+        name: Name of the property.
         examples: How many were tried.
         excess: The largest error that was seen, in units of what rounding can explain:
             0.1 is ten times less than that.
@@ -37,7 +37,7 @@ class PropertyReport:
     bound: float = 0.0
 
     def add(self, found: Difference) -> None:
-        """One more example was tried."""
+        """Add an example for which the property holds."""
         self.examples += 1
         self.excess = max(self.excess, found.excess)
         if found.size:
@@ -45,7 +45,7 @@ class PropertyReport:
             self.bound = max(self.bound, found.bound / found.size)
 
     def held(self) -> PropertyReport:
-        """All were as they are to be: write that down, and give this."""
+        """Record that the property holds, and return this report."""
         _write(Property(name=self.name, held=True), "")
         return self
 
@@ -61,15 +61,15 @@ def broken(
     site: str = "",
     where: str = "",
 ) -> NoReturn:
-    """Write down that a property does not hold, and fail.
+    """Record that a property does not hold, and raise.
 
     Args:
-        name: Of the property.
+        name: Name of the property.
         claim: What was to be equal, and what is not.
         found: The difference of the smallest example.
         example: That example, in words.
         why: By what factor, and what is known to cause that.
-        factor: By which all gradients are wrong.
+        factor: The factor by which all gradients are wrong.
         site: The line that made the optimizer's step, as in a journal.
         where: File and line of the step.
 

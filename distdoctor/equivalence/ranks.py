@@ -1,4 +1,4 @@
-"""Made by several ranks == made by one, on the batch of them all."""
+"""Property: a step by several ranks equals a step by one, on all their batches."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def assert_ranks(
     communicated: torch.dtype | None = None,
     device: str = "cpu",
 ) -> PropertyReport:
-    """Fail unless ranks make the step that one rank makes with the batches of all.
+    """Fail unless ranks make the same step as one rank with the batches of all.
 
     All ranks are to call it. Each runs the step on its own micro-batches, with the
     model wrapped by `step.wrap`; one rank alone, with the model bare, on the batch of
@@ -131,20 +131,20 @@ class _Ranks:
     # --- the same example everywhere ---
 
     def lead(self, example: Example | None) -> None:
-        """Tell the other ranks which example is next; None: there are no more."""
+        """On rank 0: send the next example to the other ranks; None: no more."""
         told_by_first(None if example is None else _packed(example))
 
     def follow(
         self, batches: Batches, attempt: Callable[[Example], Difference | None]
     ) -> None:
-        """Try what rank 0 tries, until it is done."""
+        """On other ranks: try the examples that rank 0 sends."""
         while (packed := told_by_first(None)) is not None:
             attempt(Example(batches, *packed))
 
     def recall(
         self, batches: Batches, worst: tuple[Example, Difference] | None
     ) -> tuple[Example, Difference] | None:
-        """What rank 0 found in the end."""
+        """The failing example that rank 0 found, on every rank."""
         packed = None if worst is None else (_packed(worst[0]), worst[1])
         packed = told_by_first(packed)
         return None if packed is None else (Example(batches, *packed[0]), packed[1])
@@ -152,7 +152,7 @@ class _Ranks:
     # --- one example ---
 
     def difference(self, example: Example) -> Difference:
-        """The worst of any rank; the same answer on all."""
+        """The largest difference on any rank; all ranks return the same."""
         expected = self._reference(example)
         trial = self._trial(example)
         found = weight_difference(trial, expected)
@@ -167,7 +167,7 @@ class _Ranks:
         return found
 
     def fail(self, example: Example, found: Difference) -> NoReturn:
-        """Say why, of the smallest example, on all ranks alike."""
+        """Fail with an explanation for the smallest example, alike on all ranks."""
         __tracebackhide__ = True
         expected = self._reference(example).trial
         trial = self._trial(example)

@@ -1,4 +1,4 @@
-"""With activation checkpoints == without."""
+"""Property: activation checkpointing gives the same gradients as without."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def assert_checkpointed(
     examples: int = 8,
     device: str = "cpu",
 ) -> PropertyReport:
-    """Fail unless recomputed activations give the gradients that kept ones give.
+    """Fail unless activation checkpointing leaves gradients unchanged.
 
     Both start from the same weights and random state, so dropout must draw the same
     masks when activations are computed again. They are compared in float64.

@@ -1,4 +1,4 @@
-"""Resumed from a checkpoint == not interrupted."""
+"""Property: a run resumed from a checkpoint equals one that was not interrupted."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def assert_resumes(
     random: bool = True,
     device: str = "cpu",
 ) -> PropertyReport:
-    """Fail unless a run that is resumed goes on as if it had not been interrupted.
+    """Fail unless a resumed run continues like one that was not interrupted.
 
     What `save` gives is written and read by `torch.save` and `torch.load`. It is loaded
     into a new model with other weights, a new optimizer, scheduler and scaler, under
@@ -119,7 +119,7 @@ class _Resumption:
     random: bool
 
     def compare(self, example: Example) -> _Compared:
-        """Run both ways."""
+        """Run both ways, and compare."""
         parts = cast(example.micro_batches(), torch.float32, self.runner.device)
         with paused():
             trainee = self._trainee(0)

@@ -1,4 +1,4 @@
-"""How far rounding alone can take a computed gradient from the exact one.
+"""Estimates how far rounding errors alone can move a gradient from the exact one.
 
 The step is computed once in float64, which is exact for our purposes, and a few times
 more with the result of every operation made wrong by as much as the precision under
@@ -66,7 +66,7 @@ def gamma(count: int, unit: float) -> float:
 
 
 class Counting(TorchDispatchMode):
-    """Sees the operations of a step.
+    """Dispatch mode that counts summed terms and notes random operations.
 
     Attributes:
         depth: The largest number of terms that an operation sums.
@@ -94,11 +94,11 @@ class Counting(TorchDispatchMode):
 
 
 class Shaking(TorchDispatchMode):
-    """Makes results of operations wrong by what rounding allows.
+    """Dispatch mode that perturbs results of operations as rounding would.
 
     Args:
-        unit: Unit round-off that is played.
-        seed: Of the errors.
+        unit: Unit round-off that is simulated.
+        seed: Seed of the errors.
         storage: Unit round-off of what goes into and comes out of products of matrices
             and the like, where sums are kept with `unit`, as under autocast.
     """
@@ -140,7 +140,7 @@ class Shaking(TorchDispatchMode):
 
 
 def terms(name: str, args: Sequence[Any], result: Any) -> int:
-    """How many terms the longest sum has that an operation makes.
+    """The number of terms of the longest sum that an operation computes.
 
     Products of matrices: their inner dimension. Convolutions: a kernel's size forwards,
     and all places of all samples backwards. Normalizations, softmax and attention: the

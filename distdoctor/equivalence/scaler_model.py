@@ -1,4 +1,4 @@
-"""A GradScaler as it should behave, and gradients that overflow when told to."""
+"""A model of GradScaler's scale, and a way to make gradients overflow."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def scaler_of(step: Step, device: str, scale: float) -> Any:
 
 
 class Expected:
-    """The scale that a scaler should have, step by step.
+    """The scale that a GradScaler should have, step by step.
 
     Source: torch 2.13, amp/grad_scaler.py and _amp_update_scale_: an overflow
     multiplies it by the backoff factor and starts the count of good steps anew; the
@@ -50,7 +50,7 @@ class Expected:
         self._good = 0
 
     def stepped(self, overflowed: bool) -> float:
-        """The scale behind one more step."""
+        """The scale after one more step."""
         self._good = 0 if overflowed else self._good + 1
         if overflowed:
             self.scale *= self._backoff
@@ -61,7 +61,7 @@ class Expected:
 
 @contextmanager
 def overflowing(model: nn.Module, wanted: bool) -> Iterator[None]:
-    """Let the gradient of one parameter be infinite in every backward pass."""
+    """Make the gradient of one parameter infinite in every backward pass."""
     first = next((one for one in model.parameters() if one.requires_grad), None)
     if first is None or not wanted:
         yield
@@ -78,7 +78,7 @@ def overflowing(model: nn.Module, wanted: bool) -> Iterator[None]:
 
 
 def scalers_word(error: BaseException) -> str:
-    """What a GradScaler said when it refused a call; "" if it was not one."""
+    """The message with which a GradScaler refused a call; "" if it did not."""
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1].filename.replace("\\", "/") if frames else ""
     return str(error) if last.endswith(_SCALERS) else ""

@@ -1,4 +1,4 @@
-"""Some steps in a row with a GradScaler, and what each of them did."""
+"""Sequences of steps with a GradScaler, and what each step did."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _SCALES = (3, 10)
 
 @dataclass(frozen=True)
 class ScalerRun:
-    """One example: micro-batches, and what happens in some steps in a row."""
+    """One example: micro-batches, an initial scale, and the steps that overflow."""
 
     example: Example
     exponent: int
     overflows: tuple[bool, ...]
 
     def told(self, scaled: bool) -> str:
-        """In words; what happens to the scale only where there is one."""
+        """The example in words, with the scale if there is one."""
         if not scaled:
             return str(self.example)
         steps = [str(n) for n, bad in enumerate(self.overflows, start=1) if bad]
@@ -34,7 +34,7 @@ class ScalerRun:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one call of the step did."""
+    """The result of one call of the step, and the scale before and after it."""
 
     trial: Trial  # of this call alone
     overflowed: bool
@@ -48,7 +48,7 @@ class Seen:
 def scaler_runs(
     batches: Batches, step: Step, most: int
 ) -> st.SearchStrategy[ScalerRun]:
-    """Courses of a step; with overflows only if it takes a scaler."""
+    """A strategy for examples; with overflows only if the step takes a scaler."""
     good = st.just((False,))
     if step.takes("scaler"):
         one_bad = [(False, True, False, False), (True, False, False), (False,) * 3]
@@ -57,7 +57,7 @@ def scaler_runs(
 
 
 def behaviour(seen: Seen, half: bool) -> Difference:
-    """What is wrong with the step and the scale, but for gradients."""
+    """What is wrong with a step and its scale, apart from the gradients."""
     return Difference("gradient", words=_words(seen, half))
 
 

@@ -1,4 +1,4 @@
-"""Tries examples until one fails, and shrinks that to the smallest that does."""
+"""Searches for an example that fails, and shrinks it to the smallest one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Found = TypeVar("Found")
 
 
 class _Fails(Exception):
-    """An example fails: what the engine hears, which shrinks it."""
+    """Tells hypothesis that an example fails, so that it shrinks it."""
 
 
 def search(
@@ -26,7 +26,7 @@ def search(
     attempt: Callable[[Kind], Found | None],
     examples: int,
 ) -> tuple[Kind, Found] | None:
-    """The smallest example that an attempt finds fault with; None: there is none.
+    """The smallest failing example; None if all pass.
 
     Examples are the same in each run. What an attempt raises ends the search and is
     raised as it is, with a note of the example.
@@ -72,7 +72,7 @@ def search(
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Leave random states, the number of threads and the default dtype as they were.
+    """Restore random states, number of threads and default dtype afterwards.
 
     One thread, because the tensors are small: two were a hundred times slower on a busy
     machine (measured, torch 2.13).

@@ -1,4 +1,4 @@
-"""A user's training step, and how to build what it works on."""
+"""Describes a user's training step, and builds the objects that it works on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MARKS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a test says of its own training step.
+    """A user's training step, and the factories of its model, optimizer and so on.
 
     Args:
         model: Makes the model, the same architecture each time. It is called under a
@@ -66,10 +66,10 @@ class Step:
 
 @dataclass(slots=True)
 class Trainee:
-    """A model and what trains it.
+    """A model and what trains it: optimizer, GradScaler and scheduler.
 
     Attributes:
-        model: As the step is given it, so perhaps wrapped.
+        model: The model as given to the step, perhaps wrapped.
         optimizer: What the factory made: an optimizer, or several.
         scaler: The GradScaler, if the step takes one.
         scheduler: If the step takes one.
@@ -82,7 +82,7 @@ class Trainee:
 
     @property
     def optimizers(self) -> Sequence[Any]:
-        """All optimizers."""
+        """All its optimizers, as a list."""
         several = isinstance(self.optimizer, list | tuple)
         return self.optimizer if several else (self.optimizer,)
 
@@ -92,14 +92,14 @@ class Trainee:
         return {clean(name): one for name, one in self.model.named_parameters()}
 
     def call(self, step: Step, micro_batches: Sequence[Any]) -> None:
-        """Make one step, as the user's loop does."""
+        """Call the step once, as the user's training loop does."""
         more = {"scaler": self.scaler, "scheduler": self.scheduler}
         given = {name: one for name, one in more.items() if step.takes(name)}
         step.step(self.model, self.optimizer, list(micro_batches), **given)
 
 
 def clean(name: str) -> str:
-    """A parameter's name without what wrappers put in.
+    """A parameter's name without the prefixes of wrappers.
 
     >>> clean("module._orig_mod.0.weight")
     '0.weight'
@@ -124,12 +124,12 @@ def build(
     wrap: Callable[[nn.Module], nn.Module] | None = None,
     scaler: Any = None,
 ) -> Trainee:
-    """A trainee that starts from the weights of a model.
+    """Build a trainee that starts from the weights of a model.
 
     Args:
         step: Says how its optimizer is made.
-        start: Is copied.
-        dtype: Of the floating-point weights.
+        start: The model that is copied.
+        dtype: Dtype of the floating-point weights.
         wrap: Is applied to the copy; a model that is not wrapped gets harmless
             attributes that the step may look for (`module`, `no_sync`).
         scaler: Is handed to the step.
@@ -165,7 +165,7 @@ def _play_wrapped(model: nn.Module) -> None:
 
 
 def without_dropout(model: nn.Module) -> nn.Module:
-    """The model, with its dropout switched off for good.
+    """Switch off the dropout of a model for good, and return the model.
 
     Masks of a whole batch are others than those of its parts, so a comparison of the
     two is only possible without.

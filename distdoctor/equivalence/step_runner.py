@@ -1,4 +1,4 @@
-"""Runs a step on the micro-batches of an example, in a precision of choice."""
+"""Runs a step on the micro-batches of an example, in a given precision."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Runner:
 
     Args:
         step: The step.
-        start: Has the weights.
-        device: Where everything lies.
+        start: The model with the initial weights.
+        device: The device of model and batches.
     """
 
     step: Step
@@ -45,15 +45,15 @@ class Runner:
         by_loss: bool = False,
         around: AbstractContextManager[object] | None = None,
     ) -> Trial:
-        """Call the step for each of some windows, without autocast and scaling.
+        """Call the step once per window, without autocast and scaling.
 
         Args:
-            calls: What it is called with.
-            dtype: Of weights and batches.
-            seed: Of the random state it begins with.
+            calls: The micro-batches of each call.
+            dtype: Dtype of weights and batches.
+            seed: Seed of the random state it begins with.
             frozen: Steps of the optimizer are undone.
             wrap: Wraps the model.
-            by_loss: Not the step is called, but its `loss`, of a single batch each.
+            by_loss: Call the step's `loss` instead, on a single batch each.
             around: Is entered while the step runs.
         """
         trial = Trial()
@@ -87,7 +87,7 @@ class Runner:
 
 
 def forget(trainee: Trainee, trial: Trial) -> None:
-    """Note what kind of layers there were, and let go of the gradients.
+    """Note the kinds of layers in a trial, and release the gradients.
 
     A model that refers to itself lives on for a while, and is not to be taken for one
     of the user's.
@@ -98,7 +98,7 @@ def forget(trainee: Trainee, trial: Trial) -> None:
 
 
 def windows_of(step: Step, example: Example) -> list[list[Any]]:
-    """An example's micro-batches, by the optimizer step that they belong to."""
+    """An example's micro-batches, grouped by optimizer step."""
     parts = example.micro_batches()
     size = step.window or len(parts)
     return [parts[first : first + size] for first in range(0, len(parts), size)]
@@ -106,7 +106,7 @@ def windows_of(step: Step, example: Example) -> list[list[Any]]:
 
 @contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Let new tensors be of a dtype, unless they say otherwise."""
+    """Set the default dtype in the block."""
     usual = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:

@@ -1,1 +1,1 @@
-"""Starts the user's job under watch, proves that it can go on or not, and ends it."""
+"""Starts the user's job, watches it for deadlocks, and ends it."""

@@ -1,4 +1,4 @@
-"""The variables that a cluster's scheduler would set, for scripts that read them.
+"""Supplies the variables of a cluster scheduler (SLURM, MPI, LSF) that a script reads.
 
 Only what a script reads is supplied, and only where it cannot learn its rank in
 another way; what a launcher would tell it is told as well. The values are those of one
@@ -64,7 +64,7 @@ def is_scheduled(source: ScriptSource) -> bool:
 
 
 def of_rank(source: ScriptSource, rank: int, world_size: int) -> dict[str, str]:
-    """What the scheduler would tell a rank, of what the script reads."""
+    """Variables of the scheduler for one rank, as far as the script reads them."""
     told = dict.fromkeys(_RANKS, str(rank)) | dict.fromkeys(_SIZES, str(world_size))
     told |= _REST | _hosts(world_size)
     told |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
@@ -75,7 +75,7 @@ def of_rank(source: ScriptSource, rank: int, world_size: int) -> dict[str, str]:
 def of_job(
     source: ScriptSource, world_size: int, there: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Variables that are the same for all ranks, that a script demands and lacks.
+    """Variables equal on all ranks that a script requires but that are not set.
 
     Those it asks for with care stay away: it may take them for a sign that it runs on
     a cluster. `CUDA_VISIBLE_DEVICES` is a sign of nothing.
@@ -97,7 +97,7 @@ def of_job(
 
 
 def meeting_point(source: ScriptSource) -> dict[str, str]:
-    """Where ranks meet that no launcher tells it, and who do not say it themselves."""
+    """MASTER_ADDR and MASTER_PORT, unless the script sets them itself."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""What to start for a script.
+"""Builds the command that starts a script's ranks.
 
 That is torchrun, or plain Python if it starts its own ranks, or one command per rank if
 it is told its rank as by hand or by a scheduler.
@@ -29,7 +29,7 @@ TORCHRUN = "torch.distributed.run"
 
 
 class Launcher(StrEnum):
-    """How a script's ranks come to life."""
+    """The ways to start a script's ranks."""
 
     AUTO = "auto"
     TORCHRUN = "torchrun"
@@ -40,7 +40,7 @@ class Launcher(StrEnum):
 def command_for(
     script: Path, arguments: Sequence[str], ranks: int, launcher: Launcher, logs: Path
 ) -> list[str]:
-    """The command that runs a script on so many ranks.
+    """The command that runs a script on a number of ranks.
 
     Args:
         script: The user's program.
@@ -74,7 +74,7 @@ def command_for(
 
 
 def source_of(script: Path) -> ScriptSource:
-    """What a script says of itself.
+    """The parsed source of a script.
 
     Raises:
         LaunchRefused: It is not there, or no Python.
@@ -87,7 +87,7 @@ def source_of(script: Path) -> ScriptSource:
 
 
 def given_command(command: Sequence[str]) -> list[str]:
-    """The user's own command, with its program found; or all those between `:::`.
+    """The user's own command with its program resolved, or several at `:::`.
 
     Raises:
         LaunchRefused: There is no such program.
@@ -113,7 +113,7 @@ def _found(command: Sequence[str]) -> list[str]:
 
 
 def script_in(command: Sequence[str]) -> str:
-    """The Python files a command runs, as the reader knows the job."""
+    """The Python files that a command runs, as shown in reports."""
     commands = multi_command.split(command)
     words = (word for one in commands for word in one[1:] if word.endswith(".py"))
     if multi_command.BETWEEN not in command:

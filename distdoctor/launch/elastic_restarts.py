@@ -1,4 +1,4 @@
-"""Whether a launcher would start the ranks again after one of them has failed."""
+"""Tells whether torchrun would restart the ranks after a failure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import psutil
 
 
 def restarts_left(pids: Iterable[int]) -> int:
-    """How often the launcher of these ranks may still start them all anew.
+    """How many more times the launcher of these ranks would restart them.
 
     Source: torchrun tells its workers by these variables (torch 2.8 to 2.13,
     torch/distributed/elastic/agent/server/local_elastic_agent.py).

@@ -1,4 +1,4 @@
-"""Puts files back that the runs of a job have changed; see `file_backup`."""
+"""Restores files that the runs of a job have changed; see `file_backup`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from distdoctor.probes.comparison.file_backup import name_of
 
 
 class FileRestore:
-    """The files of the runs within; at the end they are as they were at the beginning.
+    """Context manager that restores, at its end, the files that runs changed.
 
     What stood there is put back, and what the runs made is removed.
 
@@ -24,9 +24,9 @@ class FileRestore:
         folder: For copies; it is made, and removed in the end.
 
     Attributes:
-        folder: Of the copies.
+        folder: The folder of the copies.
         failed: Files that could not be put back; their copies stay.
-        environment: What the runs are to find in their environment.
+        environment: Variables that the runs need in their environment.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -49,7 +49,7 @@ class FileRestore:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def put_back(self) -> None:
-        """Have all files as they were; after Ctrl-C as well, which comes only once."""
+        """Restore all files; also after Ctrl-C, which counts once only."""
         try:
             self._put_back()
         except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""Whether the machine has GPUs that torch can use."""
+"""Checks whether the machine has GPUs that torch can use."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _DEADLINE_S = 120.0  # importing torch took over 30 on a busy machine
 
 
 def require_gpus(command: Sequence[str]) -> None:
-    """See to it that a job which is to run on GPUs finds some.
+    """Raise unless a job that is to run on GPUs finds some.
 
     Args:
-        command: Of the job; it is its Python that is asked, if it names one.
+        command: Command of the job; its Python is asked, if it names one.
 
     Raises:
         LaunchRefused: torch sees none, or cannot be asked.

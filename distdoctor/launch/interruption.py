@@ -1,4 +1,4 @@
-"""Signals that ask to end: each ends the job first, and then us."""
+"""Handles signals that ask to stop: the job is ended first, then distdoctor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import FrameType
 
 @contextmanager
 def signals_interrupt() -> Iterator[list[int]]:
-    """SIGTERM and SIGHUP end the job as Ctrl-C does; a second one changes nothing.
+    """Make SIGTERM and SIGHUP end the job as Ctrl-C does; later ones change nothing.
 
     Yields:
         The signals received so far.

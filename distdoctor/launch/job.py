@@ -1,4 +1,4 @@
-"""The job that a script or a command makes, before anything is started."""
+"""Describes the job that a script or a command makes, before it is started."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ _NOT_OURS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK", "LOCAL_WORLD_SIZE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What to start.
+    """A job to start: its command and its ranks.
 
     Attributes:
         command: Program and arguments.
-        name: As the reader knows the job.
-        ranks: How many were asked for.
-        expected: How many the command starts; 0: it decides for itself.
-        own: The command is ours, for a script; else the user gave it.
-        supplied: Variables that the script demands and lacks.
+        name: The job's name in reports.
+        ranks: Number of ranks that were asked for.
+        expected: Number of ranks that the command starts; 0: it decides itself.
+        own: Whether the command was built for a script; else the user gave it.
+        supplied: Variables that the script requires and that are not set.
     """
 
     command: list[str]
@@ -117,7 +117,7 @@ def plan_of(
     device: str = "auto",
     shorten: bool = True,
 ) -> Plan:
-    """How to run a job under watch, in the working directory.
+    """The plan to run a job under the supervisor, in the working directory.
 
     Args:
         job: What to run.
@@ -152,13 +152,13 @@ def plan_of(
 
 
 def leave_allocation(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Forget the rank that an allocation around us gave: the job has its own."""
+    """Remove rank variables of a surrounding allocation from an environment."""
     for variable in _NOT_OURS:
         environment.pop(variable, None)
 
 
 def require_space(folder: Path, ranks: int, *, in_turn: bool = False) -> None:
-    """See to it that the journals of a job fit.
+    """Raise unless the journals of a job fit on the disk.
 
     Args:
         folder: Where they are to lie.

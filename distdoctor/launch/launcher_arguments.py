@@ -1,4 +1,4 @@
-"""The arguments by which a launcher tells a script its rank.
+"""The arguments by which a launcher passes a script its rank.
 
 `torchrun` passes none. Older scripts get `--local_rank` from their launcher, and some
 are started by hand with a rank for each.
@@ -17,7 +17,7 @@ _WORLD_SIZE = {"world_size", "worldsize", "num_ranks"}
 
 
 def takes_rank(source: ScriptSource, given: Sequence[str]) -> bool:
-    """Whether a script is told its rank by an argument that was not given."""
+    """Whether a script takes its rank by an argument that was not given."""
     by_itself = source.gives_rank or "RANK" in source.sets
     return any(
         option.plain & _RANK
@@ -28,7 +28,7 @@ def takes_rank(source: ScriptSource, given: Sequence[str]) -> bool:
 
 
 def gives_place(source: ScriptSource, given: Sequence[str]) -> bool:
-    """Whether a script is told by its user which rank it plays, or where ranks meet."""
+    """Whether the user's arguments give the rank, or the rendezvous address."""
     return any(
         _is_given(option, given) and option.plain & (_RANK | _NODE_RANK)
         for option in source.options
@@ -43,7 +43,7 @@ def told(
     world_size: int,
     by_hand: bool,
 ) -> list[str]:
-    """What a rank is to be told by arguments, to stand before those that were given.
+    """The arguments that pass a rank its number, to precede the user's own.
 
     Args:
         source: The script.

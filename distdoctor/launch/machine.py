@@ -1,4 +1,4 @@
-"""What this machine can do for a job under watch, looked at one by one.
+"""Checks what this machine offers for running a job under watch, point by point.
 
 Nothing is changed, and no look goes on for long: torch is asked in a process of its
 own, with a deadline.
@@ -47,7 +47,7 @@ Limits = tuple[int, int]  # soft, hard
 def conditions(
     records: Path, deadline_s: float = DEADLINE_S
 ) -> Iterator[MachineCondition]:
-    """All that is known of this machine, the most important first.
+    """All results of the checks of this machine, the most important first.
 
     Args:
         records: Folder where records of runs would lie; it need not exist.
@@ -67,14 +67,14 @@ def conditions(
 
 
 def launcher(name: str) -> MachineCondition:
-    """Whether a program that starts ranks is there."""
+    """Whether a program that starts ranks is installed."""
     return present(
         shutil.which(name), name, "not on PATH", "only jobs it starts need it"
     )
 
 
 def cores() -> MachineCondition:
-    """How many processors this process may use."""
+    """How many processor cores this process may use."""
     number = len(os.sched_getaffinity(0))
     return enough(number > 1, "cores", str(number), "ranks take turns: all is slow")
 
@@ -97,7 +97,7 @@ def memory(available: int) -> MachineCondition:
 
 
 def shared_memory(mount: Path) -> MachineCondition:
-    """Where workers of data loaders hand over their batches."""
+    """How much shared memory there is, which DataLoader workers need."""
     try:
         size = shutil.disk_usage(mount)
     except OSError as error:
@@ -146,7 +146,7 @@ def locked_memory(limit: Limits) -> MachineCondition:
 
 
 def room(records: Path) -> MachineCondition:
-    """Whether the records of a run have room."""
+    """Whether there is disk space for the records of a run."""
     there = next(path for path in (records, *records.parents) if path.is_dir())
     if not os.access(there, os.W_OK):
         return enough(

@@ -1,4 +1,4 @@
-"""What ranks of one machine need of its network to find each other."""
+"""Checks the network settings that ranks of one machine need to find each other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RESOLVE_S = 5.0
 
 
 def network() -> Iterator[MachineCondition]:
-    """Name of the host, ports of the loopback, the interface for gloo."""
+    """Results for the host name, loopback ports and the interface for gloo."""
     name = socket.gethostname()
     yield host_name(name, _resolve)
     yield loopback()
@@ -28,10 +28,10 @@ def network() -> Iterator[MachineCondition]:
 def host_name(
     name: str, resolve: Callable[[str], str], deadline_s: float = RESOLVE_S
 ) -> MachineCondition:
-    """Whether the host's own name leads to an address; gloo asks for it.
+    """Whether the host's own name resolves to an address, which gloo needs.
 
     Args:
-        name: Of the host.
+        name: Name of the host.
         resolve: Gives the address of a name, or raises OSError.
         deadline_s: To wait for it.
     """
@@ -64,7 +64,7 @@ def _resolve(name: str) -> str:
 
 
 def loopback(host: str = "127.0.0.1") -> MachineCondition:
-    """Whether a port of the loopback can be opened and reached."""
+    """Whether a port on the loopback interface can be opened and reached."""
     opened, failure = f"ports of {host} open", ""
     try:
         with socket.create_server((host, 0)) as server:
@@ -85,7 +85,7 @@ def loopback(host: str = "127.0.0.1") -> MachineCondition:
 
 
 def interface(wanted: str, there: Collection[str]) -> MachineCondition:
-    """Which interface gloo uses.
+    """Which network interface gloo uses.
 
     Args:
         wanted: What GLOO_SOCKET_IFNAME says; "" if it is not set.

@@ -1,4 +1,4 @@
-"""What torch can do on this machine, asked in a process of its own.
+"""Checks what torch can do on this machine, in a process of its own.
 
 To import torch takes seconds, on a busy machine a minute, and a broken installation
 may end the process: so this one does not.
@@ -64,7 +64,7 @@ print("\\nFACTS" + json.dumps(facts), flush=True)
 
 
 def torch_conditions(deadline_s: float) -> Iterator[MachineCondition]:
-    """torch, its backends, the GPUs it sees, and Horovod beside it."""
+    """Results for torch, its backends, the GPUs that it sees, and Horovod."""
     facts, why = ask_torch(deadline_s)
     yield release(facts, why)
     if "torch" in facts:
@@ -75,7 +75,7 @@ def torch_conditions(deadline_s: float) -> Iterator[MachineCondition]:
 
 
 def ask_torch(deadline_s: float, program: str = _ASK) -> tuple[dict[str, Any], str]:
-    """What torch says of itself, and, where it says nothing, why."""
+    """What torch reports of itself, and if it reports nothing, why."""
     try:
         # -P: files of the folder we happen to be in are no part of torch.
         done = subprocess.run(
@@ -97,7 +97,7 @@ def ask_torch(deadline_s: float, program: str = _ASK) -> tuple[dict[str, Any], s
 
 
 def release(facts: Mapping[str, Any], why: str) -> MachineCondition:
-    """Which torch there is, and whether the probes know it."""
+    """Which torch is installed, and whether the probes support it."""
     if "torch" not in facts:
         return present(
             None,
@@ -125,7 +125,7 @@ def release(facts: Mapping[str, Any], why: str) -> MachineCondition:
 
 
 def gloo(facts: Mapping[str, Any]) -> MachineCondition:
-    """Whether ranks can meet on the CPU; it was tried with one."""
+    """Whether ranks can communicate by gloo, as tried with one rank."""
     failure = facts.get("gloo", "this torch was built without it")
     cure = "install a torch with torch.distributed, such as those of pytorch.org"
     if "gloo" in facts:

@@ -1,4 +1,4 @@
-"""Whether stacks can be taken from ranks: py-spy, and the right to trace processes."""
+"""Checks whether stacks can be taken from ranks: py-spy and the right to trace."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _SLEEPER = "print(flush=True); import time; time.sleep(30)"
 
 
 def tracing() -> Iterator[MachineCondition]:
-    """py-spy, and what it was allowed to do with a process of our own."""
+    """Results for py-spy, and for tracing a process of our own with it."""
     py_spy = find_py_spy()
     yield program(py_spy)
     yield permission(traced(py_spy), scope(Path("/proc/sys/kernel/yama/ptrace_scope")))
 
 
 def program(py_spy: str | None) -> MachineCondition:
-    """Whether py-spy is there."""
+    """Whether py-spy is installed."""
     return present(py_spy, "py-spy", "not installed", _WITHOUT, "pip install py-spy")
 
 
 def traced(py_spy: str | None) -> bool | None:
-    """Whether it can look into a process of ours, as it would into a rank.
+    """Whether py-spy can trace a process of ours, as it would trace a rank.
 
     Yama lets a process trace its own children. py-spy is no parent of the ranks, and
     here none of the sleeper's.
@@ -57,7 +57,7 @@ def traced(py_spy: str | None) -> bool | None:
 
 
 def scope(file: Path) -> str:
-    """What Yama allows: "0" all, "1" parents, "2" root, "3" nobody; "" without Yama."""
+    """Yama's setting: "0" all, "1" parents, "2" root, "3" nobody; "" without Yama."""
     try:
         return file.read_text().strip()
     except OSError:
@@ -65,7 +65,7 @@ def scope(file: Path) -> str:
 
 
 def permission(allowed: bool | None, yama: str) -> MachineCondition:
-    """Whether the kernel lets processes be traced."""
+    """Whether the kernel permits tracing of processes."""
     found = f"kernel.yama.ptrace_scope is {yama}" if yama else "no Yama"
     if allowed is None:
         return enough(False, "ptrace", f"not tried; {found}", _WITHOUT)

@@ -1,4 +1,4 @@
-"""Runs several commands at once, one per rank, as people do by hand in as many shells.
+"""Runs several commands at once, one per rank, as users do by hand in several shells.
 
 Runs as a process of its own, by the standard library alone, and belongs to the job:
 
@@ -27,7 +27,7 @@ _REST_S = 1.0  # for what a daemon of the job keeps open
 
 
 def split(words: Sequence[str]) -> list[list[str]]:
-    """The commands between the separators; those without a word are left out."""
+    """The commands between the separators, without empty ones."""
     commands: list[list[str]] = [[]]
     for word in words:
         if word == BETWEEN:
@@ -38,7 +38,7 @@ def split(words: Sequence[str]) -> list[list[str]]:
 
 
 def settings(command: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """The variables that stand before a program, as in a shell, and the rest.
+    """The variables set before a program, as in a shell, and the rest.
 
     >>> settings(["RANK=0", "python", "train.py", "lr=1"])
     ({'RANK': '0'}, ['python', 'train.py', 'lr=1'])
@@ -53,7 +53,7 @@ def settings(command: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def main(label: str, words: Sequence[str]) -> int:
-    """Run the commands to their ends; the exit status."""
+    """Run the commands until they end, and return the exit status."""
     children: list[subprocess.Popen[bytes]] = []
     pumps: list[threading.Thread] = []
     lock = threading.Lock()

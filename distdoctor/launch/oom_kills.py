@@ -1,4 +1,4 @@
-"""What the kernel tells of processes that it killed for want of memory.
+"""Counts processes that the kernel's out-of-memory killer has ended.
 
 A rank that the out-of-memory killer takes says nothing, and its launcher only sees the
 signal 9. The kernel counts such kills: for a control group in `memory.events` (cgroup
@@ -14,10 +14,10 @@ from pathlib import Path
 
 
 class OutOfMemoryKills:
-    """Counts the kernel's kills for want of memory, from now on.
+    """Counts kills by the out-of-memory killer since it was made.
 
     Attributes:
-        file: Where it reads them; None if the kernel does not tell.
+        file: The file that holds the count; None if the kernel has none.
     """
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
@@ -30,7 +30,7 @@ class OutOfMemoryKills:
         return self.file is not None and self.file.name.startswith("memory.")
 
     def count(self) -> int:
-        """How many there were; 0 also if that is not known."""
+        """How many kills there were; 0 also if unknown."""
         return max(0, self._read() - self._before)
 
     def _read(self) -> int:

@@ -1,4 +1,4 @@
-"""Ends the job when distdoctor itself was killed and could not.
+"""Ends the job if distdoctor itself was killed before it could.
 
 Runs as a process of its own, by the standard library alone: it reads its input until
 that is closed. If the last word was not "done", whoever should have said it is dead,
@@ -22,7 +22,7 @@ _ROUNDS = 50  # what is ordered to end may still be starting others
 
 
 class OrphanGuard:
-    """Stands by until it is released.
+    """Handle of the guard process, which stands by until it is released.
 
     Args:
         entry: An entry of the environment that every process of the job has, and no
@@ -40,11 +40,11 @@ class OrphanGuard:
 
     @property
     def pid(self) -> int:
-        """Its process number."""
+        """The guard's process id."""
         return self._process.pid
 
     def release(self) -> None:
-        """Nothing of the job is left: the guard may go."""
+        """Let the guard end: no process of the job is left."""
         with suppress(OSError, subprocess.SubprocessError):
             self._process.communicate(_DONE, timeout=_GRACE_S)
         self._process.kill()

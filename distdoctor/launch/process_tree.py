@@ -1,4 +1,4 @@
-"""The processes of the job: all that descend from the command, and only these."""
+"""The processes of the job: all that descend from its command, and no others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _GRACE_S = 2.0  # from the request to end to the order
 
 
 class ProcessTree:
-    """A command and everything it starts.
+    """A running command and all processes that it has started.
 
     Whatever leaves the tree (a daemon, a session of its own) is found again, because
     orphans become children of this process, and every process of the job carries the
@@ -76,7 +76,7 @@ class ProcessTree:
             prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0)
 
     def processes(self) -> list[psutil.Process]:
-        """All processes of the job that live, the command itself included."""
+        """All live processes of the job, including the command."""
         found = {}
         for child in self._children():
             found[child.pid] = child
@@ -91,7 +91,7 @@ class ProcessTree:
         return [process for process in found.values() if is_alive(process)]
 
     def end(self, launcher_first: bool = False) -> None:
-        """End the job: ask, wait a little, then order; nothing of it remains.
+        """End all processes of the job: by SIGTERM, and after a while by SIGKILL.
 
         Args:
             launcher_first: The command is a launcher that would only complain about
@@ -170,7 +170,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def send_all(processes: Iterable[psutil.Process], number: int) -> None:
-    """Send a signal to all that are still there."""
+    """Send a signal to all processes that still exist."""
     for process in processes:
         with suppress(psutil.Error, OSError):
             process.send_signal(number)

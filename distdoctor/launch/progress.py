@@ -1,7 +1,7 @@
-"""Sees how far the ranks have come: cheap, at every look, and never a verdict.
+"""Reads from the journals how far the ranks are, cheaply, to decide when to prove.
 
-It only says when a proof is worth the work: every rank that lives is blocked, nothing
-moves, and somebody waits for a call that has not been made.
+It concludes nothing. It only says when a proof of deadlock is worth the work: every
+live rank is blocked, nothing moves, and somebody waits for a call not yet made.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BLOCKING = frozenset(
 
 @dataclass(slots=True)
 class _Thread:
-    """Where a thread stands: the kind of its last record and what it waits for."""
+    """The state of a rank's thread: its last record and what it waits for."""
 
     kind: int = 0
     group: str = ""
@@ -41,14 +41,14 @@ class _Thread:
 
 
 class RankProgress:
-    """One rank's process, seen through its journal.
+    """The progress of one rank's process, read from its journal.
 
     Attributes:
-        started_ns: When its journal was begun, on the monotonic clock.
-        moved_ns: Time of its last record.
-        ended_ns: When its end was noticed; 0 while it lives.
-        refused: Whether a call of it was refused.
-        left: Whether it has left the job, and not joined again.
+        started_ns: When the journal was created, on the monotonic clock.
+        moved_ns: Time of the last record.
+        ended_ns: When the process was found to have ended; 0 while alive.
+        refused: Whether one of its calls was refused.
+        left: Whether it destroyed its process group, and did not join again.
     """
 
     def __init__(self, path: Path) -> None:
@@ -64,7 +64,7 @@ class RankProgress:
         self._issued: dict[str, int] = {}
 
     def update(self) -> bool:
-        """Read what is new; whether there was anything."""
+        """Read new records; whether there were any."""
         records = self.reader.poll()
         if not len(records):
             return False
@@ -101,18 +101,18 @@ class RankProgress:
         )
 
     def has_issued(self, group: str) -> int:
-        """The last ordinal it issued on a group."""
+        """The ordinal of the last collective that it issued on a group."""
         return self._issued.get(group, 0)
 
     def sets_up(self) -> bool:
-        """Whether one of its threads meets others through the store."""
+        """Whether one of its threads is in a set-up call through the store."""
         return any(
             thread.kind in _BLOCKING and thread.group.startswith(_SETTING_UP)
             for thread in self._threads.values()
         )
 
     def waits(self) -> list[tuple[str, int]]:
-        """Group and ordinal of what its threads wait for; ordinal 0: point-to-point."""
+        """Group and ordinal that its threads wait for; ordinal 0: point-to-point."""
         waits: list[tuple[str, int]] = []
         for thread in self._threads.values():
             if thread.kind == RecordKind.BACKWARD_WAIT:
@@ -127,7 +127,7 @@ def _is_dead(rank: RankProgress) -> bool:
 
 
 class Progress:
-    """All ranks of a job.
+    """The progress of all ranks of a job.
 
     Attributes:
         ranks: Their processes by journal; a restarted rank has several.
@@ -148,7 +148,7 @@ class Progress:
         self.looks_without_news = 0
 
     def discover(self) -> None:
-        """Find journals that are new."""
+        """Open journals that have appeared."""
         for path in self._folder.glob("rank-*.journal"):
             if path in self.ranks or path in self.unreadable:
                 continue
@@ -167,13 +167,13 @@ class Progress:
             return not any(file.read(8))
 
     def update(self) -> bool:
-        """Look at every rank once; whether anything moved or ended."""
+        """Read all journals once; whether any rank wrote records or ended."""
         moved = [rank.update() for rank in self.ranks.values() if not rank.ended_ns]
         self.looks_without_news = 0 if any(moved) else self.looks_without_news + 1
         return any(moved)
 
     def bury(self, now_ns: int) -> bool:
-        """Notice ranks that ended; whether there was one."""
+        """Note ranks that have ended; whether there were any."""
         ended = [
             rank
             for rank in self.ranks.values()
@@ -194,22 +194,22 @@ class Progress:
         ) and bool(rank.reader.header().ended)
 
     def living(self) -> list[RankProgress]:
-        """Ranks that have not ended."""
+        """Ranks that are alive."""
         return [rank for rank in self.ranks.values() if not rank.ended_ns]
 
     def heads(self) -> tuple[int, ...]:
-        """How much each rank has written; equal twice means nothing moved between."""
+        """How many records each rank has written; equal twice: none moved."""
         return tuple(rank.reader.head() for rank in self.ranks.values())
 
     def last_event_ns(self) -> int:
-        """Time of the last record or end."""
+        """Time of the last record or end of any rank."""
         return max(
             (max(rank.moved_ns, rank.ended_ns) for rank in self.ranks.values()),
             default=0,
         )
 
     def is_suspicious(self) -> bool:
-        """Whether all that live are blocked, and somebody, it seems, in vain."""
+        """Whether all live ranks are blocked, and one apparently for ever."""
         living = self.living()
         return (
             bool(living)
@@ -232,19 +232,19 @@ class Progress:
         return False
 
     def leaving(self) -> list[RankProgress]:
-        """All ranks that live, if they have left the job and have only to end."""
+        """All live ranks, if all have left the job and only need to exit."""
         living = self.living()
         return living if all(rank.left for rank in living) else []
 
     def entangled(self) -> list[RankProgress]:
-        """All ranks, if in each some thread waits in vain and another is free."""
+        """All live ranks, if in each one thread waits in vain and another runs."""
         living = self.living()
         if any(rank.is_blocked() or not self._in_vain(rank) for rank in living):
             return []
         return living
 
     def laggards(self) -> list[RankProgress]:
-        """Ranks that are not blocked while all others are, and somebody is."""
+        """Ranks that are not blocked, while all others, at least one, are."""
         living = self.living()
         free = [rank for rank in living if not rank.is_blocked()]
         if len(free) == len(living):

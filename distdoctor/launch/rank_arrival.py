@@ -1,4 +1,4 @@
-"""Tells when no further rank will come.
+"""Detects that no further rank will join, while others wait for one.
 
 Ranks that join the job, make a group or wait for a key of the store wait for others
 through a store, which nobody but themselves can look into. When all of them wait, no
@@ -22,7 +22,7 @@ _HELPERS = ("resource_tracker", "forkserver", "semaphore_tracker")
 
 
 class RankArrival:
-    """Watches the processes of a job whose ranks all wait for more of them."""
+    """Watches the processes of a job whose ranks all wait for further ranks."""
 
     def __init__(self) -> None:
         self._since = 0.0
@@ -32,7 +32,7 @@ class RankArrival:
     def is_closed(
         self, tree: ProcessTree, living: list[RankProgress], now: float
     ) -> bool:
-        """Whether all that will ever come is there.
+        """Whether no process can still become a rank.
 
         Args:
             tree: The processes of the job.
@@ -61,7 +61,7 @@ class RankArrival:
 
 
 def may_become_rank(process: psutil.Process, ranks: set[int]) -> bool:
-    """Whether a process is neither a rank, nor starts others, nor serves them."""
+    """Whether a process is no rank, no launcher and no helper of a rank."""
     if process.pid in ranks:
         return False
     with suppress(psutil.Error):

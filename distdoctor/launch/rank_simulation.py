@@ -1,4 +1,4 @@
-"""Runs a script as single ranks of a large job, one after the other, each alone.
+"""Simulates single ranks of a large job, one after the other, each alone.
 
 What others would send is a stand-in. So some ranks are simulated once more with other
 stand-ins: calls that change with them hang on values that nobody here can know. Those
@@ -38,7 +38,7 @@ _UNCONFIRMED = "could not be confirmed: with other stand-ins the script got no f
 
 
 def usual_ranks(world_size: int) -> tuple[int, ...]:
-    """Ranks that differ in what scripts tell ranks apart by.
+    """Ranks that differ in the ways by which scripts distinguish ranks.
 
     >>> usual_ranks(1024)
     (0, 1, 8, 512, 1023)
@@ -50,11 +50,11 @@ def usual_ranks(world_size: int) -> tuple[int, ...]:
 def simulate(
     plan: Plan, world_size: int, ranks: Sequence[int], audience: Audience
 ) -> Manifest:
-    """Run a script as these ranks of a job, and learn which of their calls are sure.
+    """Simulate these ranks of a job, and find which of their calls are certain.
 
     Args:
         plan: What to run; its budget is for all ranks together.
-        world_size: Of the job.
+        world_size: World size of the job.
         ranks: Those to play, ascending.
         audience: Hears them all.
 
@@ -107,7 +107,7 @@ def _pass(
 
     Args:
         plan: As for one rank.
-        world_size: Of the job.
+        world_size: World size of the job.
         ranks: Those to play, at least one.
         values: Which stand-ins; see `SIMULATION_VARIABLE`.
         time_left: When it must be over, and how many more ranks are to be played then.
@@ -223,7 +223,7 @@ def _calls(run: Run, rank: int) -> list[tuple[str, int, int]]:
 
 
 class _Prefixed:
-    """Tells which rank a line is of, as torchrun does."""
+    """An audience that prefixes each line with its rank, as torchrun does."""
 
     def __init__(self, audience: Audience, rank: int) -> None:
         self._audience, self._mark = audience, f"[rank{rank}]:".encode()
@@ -236,7 +236,7 @@ class _Prefixed:
 
 
 class _Silent:
-    """Hears how a second simulation stands, and not what it prints again."""
+    """An audience that passes on progress, but no output."""
 
     def __init__(self, audience: Audience) -> None:
         self._audience = audience

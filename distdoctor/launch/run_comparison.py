@@ -39,10 +39,10 @@ _WHOLE = {"", *BY_REQUEST}
 
 
 def run_twice(plan: Plan, audience: Audience) -> Manifest:
-    """Run a job two times, and learn where the second run differed.
+    """Run a job twice, and find where the second run differs.
 
     Args:
-        plan: Of each run.
+        plan: Plan of each run.
         audience: Hears both.
 
     Returns:
@@ -53,11 +53,11 @@ def run_twice(plan: Plan, audience: Audience) -> Manifest:
 
 
 def prove_resume(plan: Plan, again: Plan, audience: Audience) -> Manifest:
-    """Run a job whole, once more with an interruption, and what resumes it.
+    """Run a job as a whole, and again interrupted and resumed, and compare.
 
     Args:
-        plan: Of the job.
-        again: Of the command that resumes.
+        plan: Plan of the job.
+        again: Plan of the command that resumes the job.
         audience: Hears all three.
 
     Returns:
@@ -67,7 +67,7 @@ def prove_resume(plan: Plan, again: Plan, audience: Audience) -> Manifest:
 
 
 class _Series:
-    """Several runs; the first is the one that is judged."""
+    """Several runs of a job, of which the first is judged."""
 
     def __init__(self, plan: Plan, how: str, audience: Audience) -> None:
         self._kept = FileRestore(plan.folder / "kept")

@@ -1,4 +1,4 @@
-"""What the source of a script tells of how it wants to be started.
+"""Reads from a script's source how it has to be started.
 
 It is read and never run. The user's own modules that it imports are read with it:
 arguments and set-up often live beside the script.
@@ -41,12 +41,12 @@ class Option:
 
     @property
     def is_positional(self) -> bool:
-        """Whether it has no dashes."""
+        """Whether it is a positional argument."""
         return not self.names[0].startswith("-")
 
     @property
     def plain(self) -> set[str]:
-        """Its names without dashes before and with `_` between the words."""
+        """Its names without leading dashes and with `_` between words."""
         return {name.lstrip("-").replace("-", "_") for name in self.names}
 
 
@@ -59,7 +59,7 @@ class ScriptSource:
 
     @cached_property
     def nodes(self) -> list[ast.AST]:
-        """All nodes of all trees, those of the script first."""
+        """All AST nodes, those of the script first."""
         return [
             node for tree in (self.script, *self.modules) for node in ast.walk(tree)
         ]
@@ -76,7 +76,7 @@ class ScriptSource:
 
     @cached_property
     def sets(self) -> set[str]:
-        """Environment variables that are set, whatever they were."""
+        """Environment variables that the source assigns, whatever their value was."""
         return {
             name
             for node in self.nodes
@@ -88,7 +88,7 @@ class ScriptSource:
 
     @cached_property
     def asks(self) -> set[str]:
-        """Environment variables that may be missing: asked for by `get` or `in`."""
+        """Environment variables read in a way that allows them to be unset."""
         names: set[str] = set()
         for node in self.nodes:
             if isinstance(node, ast.Call):
@@ -100,7 +100,7 @@ class ScriptSource:
 
     @cached_property
     def demands(self) -> set[str]:
-        """Environment variables that are read without asking whether they are there."""
+        """Environment variables read in a way that requires them to be set."""
         return {
             name
             for node in self.nodes
@@ -110,12 +110,12 @@ class ScriptSource:
 
     @property
     def reads(self) -> set[str]:
-        """Environment variables that are read in any way."""
+        """Environment variables read in any way."""
         return self.asks | self.demands
 
     @cached_property
     def options(self) -> list[Option]:
-        """What its `argparse` takes, in order."""
+        """The arguments of its `argparse` parsers, in order."""
         return [
             Option(tuple(names), _is_required(node, names))
             for node in self.nodes
@@ -125,12 +125,12 @@ class ScriptSource:
 
     @cached_property
     def gives_rank(self) -> bool:
-        """Whether it tells `init_process_group` its rank itself."""
+        """Whether the script passes a rank to `init_process_group`."""
         return any("rank" in _keywords(node) for node in self._inits())
 
     @cached_property
     def world_size(self) -> int | None:
-        """The number of ranks, if `init_process_group` always gets it as a number."""
+        """The world size, if `init_process_group` always gets a literal."""
         sizes = {
             self._number(_keywords(node).get("world_size")) for node in self._inits()
         }
@@ -181,7 +181,7 @@ class ScriptSource:
 
 
 def read_source(script: Path) -> ScriptSource:
-    """A script and what it imports from beside it.
+    """Parse a script and the modules beside it that it imports.
 
     Raises:
         LaunchRefused: The script cannot be read, or is no Python.
@@ -191,7 +191,7 @@ def read_source(script: Path) -> ScriptSource:
 
 
 def parse(script: Path) -> ast.Module:
-    """A Python file as a tree.
+    """Parse a Python file.
 
     Raises:
         LaunchRefused: It cannot be read, or is no Python.

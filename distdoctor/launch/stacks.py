@@ -1,4 +1,4 @@
-"""Takes the stacks of ranks from outside: by py-spy, or else by a signal.
+"""Takes stacks of ranks from outside the process: by py-spy, or else by a signal.
 
 py-spy needs the right to trace the process. The signal makes the rank's own
 faulthandler write its stacks into the record folder; it needs no rights and no
@@ -41,16 +41,16 @@ _OURS = ("/distdoctor/probes/", "/distdoctor/pytest_plugin/")
 
 
 def find_py_spy() -> str | None:
-    """The py-spy beside this Python, or on PATH."""
+    """The py-spy program beside this Python, or on PATH."""
     beside = Path(sys.executable).with_name("py-spy")
     return str(beside) if beside.exists() else shutil.which("py-spy")
 
 
 class StackTaker:
-    """Looks into ranks; remembers whether py-spy is allowed to.
+    """Takes stacks of ranks, and remembers whether py-spy is permitted to.
 
     Attributes:
-        remark: What the reader should know of how stacks were taken, if anything.
+        remark: A note for the report on how stacks were taken; may be empty.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -64,7 +64,7 @@ class StackTaker:
     def take(
         self, ranks: Sequence[tuple[int, int]], seconds: float
     ) -> list[StackSample]:
-        """User frames of the threads; ranks that do not answer are left out.
+        """User frames of all threads; ranks that do not answer are left out.
 
         Args:
             ranks: Rank and process number of each.

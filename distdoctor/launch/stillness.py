@@ -19,7 +19,7 @@ _IDLE_SHARE = 0.1  # of a core; who waits for a file or a store asks now and the
 
 
 class Stillness:
-    """Watches how ranks get on, several times a second; cheap while they move."""
+    """Measures how long all ranks have been idle; called several times a second."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -29,7 +29,7 @@ class Stillness:
         self._cpu_s: dict[int, tuple[int, float]] = {}  # pid -> when, and how much
 
     def look(self) -> None:
-        """Notice what moved since the last look."""
+        """Note what has moved since the last call."""
         living = self._progress.living()
         steps = tuple(rank.reader.header().steps for rank in living)
         moved_ns = self._progress.last_event_ns()
@@ -45,7 +45,7 @@ class Stillness:
             self._cpu_s = {rank.pid: self._used(rank) for rank in living}
 
     def now(self) -> Still | None:
-        """What is to be told of this moment; None if no rank was ever seen."""
+        """The present duration of stillness; None if no rank was ever seen."""
         if not self._since_ns:
             return None
         idle = [rank.rank for rank in self._progress.living() if self._is_idle(rank)]

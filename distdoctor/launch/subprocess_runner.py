@@ -1,4 +1,4 @@
-"""Runs a job under watch from a process that has children of its own.
+"""Runs a job under a supervisor in a subprocess, for callers that have children.
 
 The supervisor takes leave of every child of its process and adopts orphans, which is
 right for the command line and wrong inside of somebody's program, such as pytest. So it
@@ -32,7 +32,7 @@ _MARGIN_S = 180.0  # besides the budget: start, stacks of all ranks, end
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a job has printed."""
+    """The captured output of a job."""
 
     stdout: str
     stderr: str
@@ -41,7 +41,7 @@ class Output:
 def supervise_in_subprocess(
     plan: Plan, *, own: bool, environment: Mapping[str, str] = os.environ
 ) -> Output:
-    """Run a job to its end, as `supervise` does, in a process of its own.
+    """Run a job to its end, as `supervise` does, in a subprocess.
 
     Whatever ends the wait, also an exception such as KeyboardInterrupt, ends the job.
 
@@ -97,16 +97,16 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 class _Passing:
-    """Passes the job's output on, as it is."""
+    """An audience that writes the job's output through, unchanged."""
 
     def output(self, stream: str, line: bytes) -> None:
-        """Write a line of the job."""
+        """Write a line of the job's output."""
         target: IO[bytes] = (sys.stdout if stream == "stdout" else sys.stderr).buffer
         target.write(line)
         target.flush()
 
     def progress(self, progress: JobProgress) -> None:
-        """Nobody looks."""
+        """Ignore the progress."""
 
 
 def _main() -> int:

@@ -1,4 +1,4 @@
-"""Runs a job under watch: reads the black boxes while it runs, and ends it in time.
+"""Runs a job under watch: reads the journals while it runs, and ends it in time.
 
 The supervisor adds no communication to the job and asks it nothing. It stops the job
 when a rank refused a call, when it has proved that some ranks can never go on, when a
@@ -55,7 +55,7 @@ _RANKS_MARK = re.compile(rb"^\[\w+\]: ?")
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """How the job stands, for one live line."""
+    """A summary of a job's progress, for one status line."""
 
     seconds: float
     ranks: int
@@ -64,33 +64,33 @@ class JobProgress:
 
 
 class Audience(Protocol):
-    """Who hears the job while it runs."""
+    """Interface that receives the job's output and progress while it runs."""
 
     def output(self, stream: str, line: bytes) -> None:
-        """A line of the job's "stdout" or "stderr", as it is."""
+        """Receive a line of the job's "stdout" or "stderr", unchanged."""
 
     def progress(self, progress: JobProgress) -> None:
-        """How it stands; several times a second."""
+        """Receive the progress; called several times a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to run and how much of it.
+    """A job to run, and its limits.
 
     Attributes:
         command: Program and arguments.
-        script: As the reader knows the job.
+        script: The job's name in reports.
         directory: Where it runs.
         folder: Record folder, empty.
-        ranks: How many are expected; 0: the command decides.
+        ranks: Number of ranks that are expected; 0: the command decides.
         budget_s: Seconds after which the job is ended.
         steps: Optimizer steps of every rank after which it is ended; 0: no limit.
-        quiet_launcher: The command is a launcher whose dying words nobody needs.
-        journal_bytes: Size of each rank's black box.
-        environment: Variables the job gets besides.
+        quiet_launcher: Whether to kill the launcher first, so that it prints nothing.
+        journal_bytes: Size of each rank's journal.
+        environment: Additional environment variables of the job.
         device: "cpu" puts a job for GPUs on the CPU, "auto" where there are none.
         devices: How many GPUs such a job finds if its launcher does not say.
-        alone: It plays a rank without the others: nothing it does waits for them.
+        alone: One rank is simulated without the others, and waits for none.
         shorten: Epochs may be shortened, so that it ends within the budget.
     """
 
@@ -111,7 +111,7 @@ class Plan:
 
 
 def supervise(plan: Plan, audience: Audience) -> Manifest:
-    """Run the job to its end or to the point where it is clear that it has none.
+    """Run the job until it ends, or until it is certain that it never will.
 
     Returns:
         How it ended; also written into the record folder. Nothing of the job is left.
@@ -272,14 +272,14 @@ class _Supervisor:
 
 
 class _Pumps:
-    """Hand the job's output on, line by line.
+    """Threads that pass the job's output on, line by line.
 
     Whatever becomes of those who hear it, the job's pipes are emptied: a job whose
     pipe is full would stand in `write`, for a fault that is not its own.
 
     Attributes:
-        unread: Whether the one who read what the job prints has gone.
-        remarks: What could not be written, for the reader of the report.
+        unread: Whether the reader of the job's output has gone.
+        remarks: What could not be written, as remarks for the report.
     """
 
     def __init__(self, tree: ProcessTree, audience: Audience) -> None:
@@ -327,7 +327,7 @@ class _Pumps:
             )
 
     def settle(self) -> None:
-        """Let what the job has printed arrive: launchers hand it on with a delay."""
+        """Wait until output has arrived: launchers pass it on with a delay."""
         begun = time.monotonic()
         while time.monotonic() < begun + 4 * SETTLE_S:
             if time.monotonic() > max(begun, self._last) + SETTLE_S:
@@ -335,15 +335,15 @@ class _Pumps:
             time.sleep(SLOW_POLL_S)
 
     def last_words(self, of_a_rank: bool) -> str:
-        """The last line that says something, without the mark of its rank.
+        """The last meaningful line of output, without the prefix of its rank.
 
         Args:
-            of_a_rank: Lines that have such a mark count, if there are any.
+            of_a_rank: Only lines with such a prefix count, if there are any.
         """
         line = (of_a_rank and self._ranks_line) or self._line
         return _RANKS_MARK.sub(b"", line)[:_LONGEST_LINE].decode(errors="replace")
 
     def close(self) -> None:
-        """Wait for the rest; a daemon that keeps the pipe open is not waited for."""
+        """Wait for the remaining output, but not for daemons that hold the pipe."""
         for thread in self._threads:
             thread.join(timeout=1.0)

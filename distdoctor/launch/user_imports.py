@@ -1,4 +1,4 @@
-"""The user's own files that a file of theirs imports, read and never run."""
+"""Finds the user's own files that a file imports, without running them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _INSTALLED = {"site-packages", "dist-packages"}
 def imported(
     files: list[Path], top: Path, read: Callable[[Path], str | None], most: int
 ) -> Iterator[tuple[Path, str]]:
-    """Files that these import, and those that they import in turn, with their texts.
+    """The user's files that these import, directly or indirectly, and their texts.
 
     What is looked for lies beside the file that imports it, or where a package that
     holds that file, or the program, has its top. Installed packages are not followed.

@@ -1,4 +1,4 @@
-"""Watches over ranks by their journals alone: whether some can never go on.
+"""The watchdog: decides from the journals alone whether ranks can never go on.
 
 It adds no communication and asks the ranks nothing. It tells when it is proved that
 ranks wait for ever, when a call was refused, and when a rank that others wait for has
@@ -42,18 +42,18 @@ _MOST_IMPORTED = 64  # files of the user's, beside those that calls and stacks n
 
 
 class Watchdog:
-    """The watch over one run.
+    """Watches one run, and gives reasons to end it.
 
     Attributes:
         folder: The record folder.
-        manifest: What is told of the run; `alive`, `stopped` and the like are set here.
-        progress: The ranks.
+        manifest: The run's manifest; `alive`, `stopped` and the like are set here.
+        progress: The progress of the ranks.
         begun: When the run began, monotonic time in seconds.
-        rejected: How much each rank had written when a proof last failed.
+        rejected: Records of each rank when a proof last failed.
 
     Args:
         folder: The record folder.
-        manifest: Of the run.
+        manifest: Manifest of the run.
         alone: Each rank plays without the others, and waits for nobody.
         over: Whether a rank that moves no more has ended; none: if its process has.
     """
@@ -78,17 +78,17 @@ class Watchdog:
         self._again_s = 0.0  # of quiet, before the same heads are looked at again
 
     def update(self) -> None:
-        """Read what the ranks have written; cheap."""
+        """Read new records of the journals; cheap."""
         self.progress.update()
 
     def census(self) -> None:
-        """Notice ranks that came and ranks that ended; costs more."""
+        """Note ranks that joined or ended; more expensive than `update`."""
         self.progress.discover()
         self.progress.bury(time.monotonic_ns())
         self._stillness.look()
 
     def proved(self) -> str:
-        """A reason to stop, if it is now certain that some ranks can never go on."""
+        """A reason to stop, if it is proved that some ranks can never go on."""
         progress = self.progress
         if (
             self._alone
@@ -127,13 +127,13 @@ class Watchdog:
         return Stop.REFUSED if refused else Stop.DEADLOCK
 
     def alive(self) -> list[int]:
-        """Processes of the ranks that live now, those that just began included."""
+        """Processes of all live ranks, including those just started."""
         self.progress.discover()
         self.progress.bury(time.monotonic_ns())
         return [rank.pid for rank in self.progress.living()]
 
     def stuck(self, now: float) -> str:
-        """A reason to stop, if ranks have long kept others waiting and moved nowhere.
+        """A reason to stop, if ranks that others wait for have long not moved.
 
         Args:
             now: Monotonic time in seconds.
@@ -154,7 +154,7 @@ class Watchdog:
     # --- when it is over ---
 
     def stop(self, reason: str) -> None:
-        """Note why the job is ended, if it is, and who lives now."""
+        """Record why the job is ended, and which ranks are alive."""
         self.manifest.stopped = reason
         if reason:
             self.manifest.stopped_ns = time.monotonic_ns()
@@ -162,7 +162,7 @@ class Watchdog:
         self.manifest.alive = self.alive()
 
     def look(self, others: Sequence[int] = ()) -> None:
-        """Take the stacks of all ranks that live, before they are ended.
+        """Take the stacks of all live ranks, before they are ended.
 
         Args:
             others: Processes that never became ranks; looked at if there are no ranks.
@@ -184,7 +184,7 @@ class Watchdog:
         return [last[rank] for rank in sorted(last)]
 
     def conclude(self) -> None:
-        """Write down how the run ended; nothing of it may run any more."""
+        """Write the manifest, stacks and sources, after all processes have ended."""
         manifest, folder = self.manifest, self.folder
         manifest.seconds = round(time.monotonic() - self.begun, 2)
         if self._stacks.remark and self._samples:
@@ -200,7 +200,7 @@ class Watchdog:
 
 
 class _Watch:
-    """Looks at ranks that keep others waiting, to tell the slow from the stuck."""
+    """Samples stacks of ranks that others wait for, to tell slow from stuck ones."""
 
     def __init__(self, stacks: StackTaker) -> None:
         self._stacks = stacks
@@ -211,13 +211,13 @@ class _Watch:
     def look(
         self, laggards: list[RankProgress], now: float, begun: float, *, threads: bool
     ) -> None:
-        """Look at each rank that has been silent for long, now and then.
+        """Sample each rank that has been silent for long, at intervals.
 
         Args:
-            laggards: Whom others wait for.
+            laggards: The ranks that others wait for.
             now: Monotonic time, seconds.
             begun: When the run began.
-            threads: Any thread of them may be the one; else it is the main thread.
+            threads: Any thread may be the stuck one; else only the main thread.
         """
         silent = [
             rank
@@ -250,7 +250,7 @@ class _Watch:
         return bool(moved > _IDLE_BYTES)
 
     def is_stuck(self, at_least: int = 1) -> bool:
-        """Whether so many have not moved for so long that waiting is pointless."""
+        """Whether at least so many ranks have not moved for too long."""
         stuck = sum(
             taken[-1].seconds - taken[0].seconds >= STUCK_AFTER_S
             for taken in self._by_pid.values()
@@ -259,7 +259,7 @@ class _Watch:
         return stuck >= max(1, at_least)
 
     def is_dead(self) -> bool:
-        """Whether one has long held the interpreter's lock and done nothing with it.
+        """Whether a rank has long held the GIL without using the processor.
 
         Whoever sleeps, waits for a file or for the network has let go of the lock.
         """
@@ -272,7 +272,7 @@ class _Watch:
         )
 
     def samples(self) -> Iterator[StackSample]:
-        """All looks at ranks that still keep others waiting."""
+        """All stack samples of ranks that others still wait for."""
         for taken in self._by_pid.values():
             yield from taken
 

@@ -16,7 +16,7 @@ from distdoctor.probes.recorder import RECORDER, interpreter_ends
 
 
 def start() -> None:
-    """Put in place what can be; called once, before the program's first line."""
+    """Install what can be; called once, before the program's first line."""
     registry.start()
     atexit.register(interpreter_ends)
     _open_if_ranked()

@@ -1,4 +1,4 @@
-"""Finds the line of the user's source that a call came from."""
+"""Finds the line of the user's source that a call came from: its call site."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _MOST_FRAMES = 64  # the user's and others
 
 
 def is_users(file: str) -> bool:
-    """Whether a file is the user's: not Python's, not installed, not ours.
+    """Whether a file is the user's: not Python's, not installed, not distdoctor's.
 
     A script that lies inside an installed tree is the user's if it is the program.
     """
@@ -98,7 +98,7 @@ def _is_users(file: str) -> bool:
 
 
 def text_of(file: str, line: int, function: str) -> str:
-    """A site as it stands in the journal."""
+    """A call site in the text form that the journal stores."""
     return joined(os.path.abspath(file), str(line), function)  # noqa: PTH100
 
 
@@ -108,7 +108,7 @@ def call_site(depth: int) -> str:
 
 
 def layered_site(depth: int) -> tuple[str, int]:
-    """That frame, and the part of torch it called: a position in `LAYERS`.
+    """The innermost user frame, and the part of torch called: index in `LAYERS`.
 
     Source of the figure: measured, 0.2 µs at depth 1 with the text known.
     """
@@ -117,7 +117,7 @@ def layered_site(depth: int) -> tuple[str, int]:
 
 
 def layered_way(depth: int) -> tuple[str, str, int]:
-    """The same, with the frames of the user's that called it.
+    """Like `layered_site`, with the user's frames that led to that one.
 
     Returns:
         The line; the line and, behind it, those of its callers, outwards, as in the
@@ -177,7 +177,7 @@ def _with_callers(frame: FrameType, text: str) -> str:
 
 
 def frame_above(depth: int) -> FrameType | None:
-    """The frame `depth` above the caller; None on a thread of torch's, where C++ is."""
+    """The frame `depth` above the caller; None on a thread that C++ started."""
     try:
         return sys._getframe(depth + 1)
     except ValueError:
@@ -185,7 +185,7 @@ def frame_above(depth: int) -> FrameType | None:
 
 
 def users_frames(most: int) -> Iterator[FrameType]:
-    """The innermost frames of the user's code, as seen by whoever goes through them.
+    """The innermost frames of the user's code on this thread.
 
     Args:
         most: How many.
@@ -201,7 +201,7 @@ def users_frames(most: int) -> Iterator[FrameType]:
 
 
 def making_site(depth: int, kind: type) -> str:
-    """The line of user code that makes an object, seen from inside of its making.
+    """The line of user code that constructs an object, called while it does.
 
     Args:
         depth: As in `call_site`.
@@ -235,7 +235,7 @@ def _text_at(frame: FrameType) -> str:
 
 
 def asking_site() -> str:
-    """The line of the user's that asked how a child ended; "" if a launcher did.
+    """The user's line that waited for a child's exit; "" if a launcher did.
 
     Launchers are programs, too: torchrun is a script beside Python, or a part of torch.
     """

@@ -1,4 +1,4 @@
-"""Keeps torch.compile out of the probes: they would break its graphs, and be slow."""
+"""Keeps torch.compile from tracing the probes: graph breaks would slow the job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the variables of functions that run, and leaves nothing behind.
+"""Reads the variables of running frames without keeping them alive.
 
 Until Python 3.13 (PEP 667) a frame keeps what it has once told of its variables: what
 the user's code lets go of would live on in there.
@@ -24,19 +24,19 @@ Value = Callable[[str], object]
 
 
 def variables(frame: FrameType) -> dict[str, Any]:
-    """A copy of a frame's own variables; none where they may not be read."""
+    """A copy of a frame's local variables; empty where they may not be read."""
     with Names(frame) as value:
         return dict(value.told)
 
 
 class Names:
-    """Looks up names as a frame sees them, and leaves nothing behind.
+    """Looks up names as code in a frame would, without keeping values alive.
 
     Attributes:
-        told: The frame's own variables, while they are looked at; not to be kept.
+        told: The frame's local variables, while in use; not to be kept.
 
     Args:
-        frame: One that runs.
+        frame: A running frame.
     """
 
     def __init__(self, frame: FrameType) -> None:

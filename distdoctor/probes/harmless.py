@@ -1,4 +1,4 @@
-"""Keeps what goes wrong in a probe away from the job."""
+"""Keeps errors of probes from reaching the job."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _pauses: list[None] = []
 
 
 def on_loss(report: Callable[[str, BaseException], None]) -> None:
-    """Say who is told of events that a probe lost (the recorder)."""
+    """Set the function that is called for each event that a probe lost."""
     _on_loss[:] = [report]
 
 
 def excuse_while(holds: Callable[[], bool]) -> None:
-    """Let probes fail unnoticed while there is nothing that they could see."""
+    """Set a condition under which errors of probes are ignored."""
     _excuses[:] = [holds]
 
 
@@ -55,7 +55,7 @@ def harmless(probe: Callable[Given, Result]) -> Callable[Given, Result | None]:
 
 
 def tell_each(probes: Iterable[Callable[..., object]], *given: object) -> None:
-    """Call several probes one after another, each as if it were harmless by itself.
+    """Call several probes in order, each guarded as by `harmless`.
 
     One that fails takes nothing from those behind it. What is hot and has many probes
     is told so, for less than to guard each of them.
@@ -78,7 +78,7 @@ def _name_of(probe: Callable[..., object]) -> str:
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Let probes sleep while the block runs, in all threads.
+    """Switch off all probes while the block runs, in all threads.
 
     For what distdoctor itself computes in the job's process, which is no part of the
     job. Calls of communication are noted all the same: a rank may hang in one.
@@ -91,7 +91,7 @@ def paused() -> Iterator[None]:
 
 
 def lost(probe: str, error: BaseException) -> None:
-    """Count an event that a probe lost: what `harmless` does, where a call is dear."""
+    """Count an event that a probe lost, where a `harmless` call costs too much."""
     with suppress(Exception):
         for report in _on_loss:
             report(probe, error)

@@ -1,4 +1,4 @@
-"""Comes in where a module is imported, which may be long after the program began."""
+"""Runs code of ours around the import of a module, whenever that happens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Load = Callable[[ModuleType], None]
 
 
 class AroundImports(importlib.abc.MetaPathFinder):
-    """Surrounds the loading of modules, each once; stands first on `sys.meta_path`.
+    """A finder, first on `sys.meta_path`, that wraps the loading of modules once.
 
     Args:
         around: By a module's full name, what is called in place of its loading, with
@@ -32,7 +32,7 @@ class AroundImports(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None = None,
         target: ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
-        """Find as Python would, and surround the loader."""
+        """Find a module as Python would, and wrap its loader."""
         around = self._waiting.pop(fullname, None)
         if around is None:
             return None

@@ -1,4 +1,4 @@
-"""Sees how a rank joins a job and leaves it.
+"""Records how a rank joins a job, by its process group, and how it leaves.
 
 There is no public hook for these, so functions are replaced wherever torch's own
 modules hold them.
@@ -33,7 +33,7 @@ _left_job: list[int] = []
 
 
 def install() -> None:
-    """Right after `import torch`: go around what begins and ends a job."""
+    """Wrap the functions that begin and end a job, right after `import torch`."""
     excuse_while(is_transforming)
     replace_everywhere(dist.init_process_group, _init_process_group)
     replace_everywhere(dist.destroy_process_group, _destroy_process_group)

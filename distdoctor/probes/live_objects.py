@@ -1,4 +1,4 @@
-"""The living objects of a kind, looked for without holding any other.
+"""Finds all live objects of a type, without holding any others.
 
 `gc.get_objects` hands out tuples that are still being built.  While the list of them is
 held, a thread that builds one with `tuple(generator)` cannot resize it, since it is no
@@ -22,7 +22,7 @@ _Kind = TypeVar("_Kind")
 
 
 def living(kind: type[_Kind]) -> list[_Kind]:
-    """All objects that the garbage collector knows whose type is `kind` or under it.
+    """All objects tracked by the garbage collector that are instances of a type.
 
     An object that only says through `__class__` to be of the kind is none: to ask would
     run the user's code.

@@ -1,4 +1,4 @@
-"""Puts a function in the place of one of torch's, wherever torch holds it."""
+"""Replaces functions of torch by wrappers, in every module of torch that holds them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 def replace_everywhere(
     function: Callable[..., Any], around: Callable[..., Any]
 ) -> None:
-    """Put `around(function, …)` in the place of a function, in all of torch.
+    """Replace a function by `around(function, …)`, in all of torch.
 
     Several modules of torch import these functions by name (DeviceMesh does).
     """
@@ -28,7 +28,7 @@ def replace_everywhere(
 
 
 def traced_as(made: Callable[..., Any], around: Callable[..., Any]) -> None:
-    """Let torch.compile go through a wrapper as through the function that it wraps.
+    """Make torch.compile trace a wrapper as it traces the wrapped function.
 
     It leaves out our files, and would break its graph there, or raise where the user
     asked for a whole one. What the wrapper does must stand behind a look at

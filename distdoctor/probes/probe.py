@@ -1,4 +1,4 @@
-"""What every probe is: put in place once, told of a few moments, and made as new."""
+"""The interface of a probe: installed once, called at certain moments, and reset."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def _nothing() -> None:
 
 
 class Probe(NamedTuple):
-    """Something that sees one subject of a job; a module of a probe has one, `PROBE`.
+    """Code that watches one aspect of a job; each probe's module has one, `PROBE`.
 
     None of these functions needs to be harmless by itself: who calls them, `registry`,
     sees to that. (It is no dataclass because to import those takes longer than all else
@@ -22,8 +22,8 @@ class Probe(NamedTuple):
         install: Puts it in place; called once, at its stage.
         imports: By a module's full name, what is called right after that module was
             imported, or at once if it is there already.
-        joined: The process has become a rank, for the first time.
-        stepped: An optimizer, the argument, has made a step in a process that has a
+        joined: Called when the process has become a rank, for the first time.
+        stepped: Called with an optimizer that has made a step, in a process with a
             journal.
         flush: Writes what was kept back; the job or the rank may end, or go on.
         reset: The process begins to play in another run: nothing is known any more.

@@ -1,4 +1,4 @@
-"""Tells whether the values of tensors can be read now.
+"""Tells whether the values of tensors can be read at this moment.
 
 Inside of a transform of `torch.func` a tensor stands for many, or for its own
 derivative; fake tensors and those on "meta" have no values; while a graph is traced
@@ -18,12 +18,12 @@ _mode = getattr(torch._C, "_get_dispatch_mode", lambda _key: None)
 
 
 def is_transforming() -> bool:
-    """Whether what runs now is transformed or traced, instead of computed."""
+    """Whether code now runs under a `torch.func` transform or is traced."""
     return _peek() is not None or _mode(_FAKE) is not None
 
 
 def has_values(tensor: object) -> bool:
-    """Whether a tensor has values of its own that may be read here."""
+    """Whether a tensor has concrete values that may be read here."""
     if not isinstance(tensor, torch.Tensor):
         return True
     if tensor.is_meta or (_wrapped is not None and _wrapped(tensor)):
@@ -32,12 +32,12 @@ def has_values(tensor: object) -> bool:
 
 
 def all_have_values(found: Any) -> bool:
-    """Whether that holds for a tensor, or for each of a list or tuple of them."""
+    """Whether a tensor, or each tensor of a list or tuple, has values."""
     parts = found if isinstance(found, list | tuple) else (found,)
     return all(map(has_values, parts))
 
 
 def steps_have_values(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a step of an optimizer computes anything: its weights have values."""
+    """Whether an optimizer's parameters have values, so that its steps compute."""
     groups = optimizer.param_groups
     return has_values(next((p for group in groups for p in group["params"]), None))

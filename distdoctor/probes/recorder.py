@@ -1,4 +1,4 @@
-"""The pen of this process: its journal, once it has one."""
+"""The recorder: writes the events of this process into its journal, once it has one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _sleep = time.sleep  # a job may put another in its place
 
 
 class _Goodbye:
-    """Notes the end of the thread whose local storage holds it."""
+    """A thread-local object that records the end of its thread when deleted."""
 
     def __init__(self, thread: int) -> None:
         self._thread = thread
@@ -48,7 +48,7 @@ class _Goodbye:
 
 
 class Recorder:
-    """What this process writes down, and where.
+    """Writes all records of this process; it has a journal once it is a rank.
 
     Attributes:
         writer: The journal; None until the process has a rank, and again in a forked
@@ -80,7 +80,7 @@ class Recorder:
         self._substituted: set[str] = set()
 
     def open(self, rank: int, world_size: int, part: int = 1) -> JournalWriter | None:
-        """Give this process its journal, if it has none yet.
+        """Open the journal of this process, if it has none yet.
 
         Args:
             rank: The rank it plays.
@@ -100,7 +100,7 @@ class Recorder:
     def begin_run(
         self, folder: Path, rank: int, world_size: int, *, again: bool = False
     ) -> None:
-        """Begin to play in another run, with another journal.
+        """Start to play a rank in another run, with another journal.
 
         What the probes remember of the last run is forgotten.
 
@@ -123,7 +123,7 @@ class Recorder:
         self.open(rank, world_size, part=8 if again else 1)
 
     def finish(self) -> None:
-        """Write down what is not yet; more may come.
+        """Write what the probes keep back; more records may follow.
 
         Waits a moment for the backend's threads, without the interpreter's lock. A
         call is done before its thread lets go of it, and with it of Python objects:
@@ -138,7 +138,7 @@ class Recorder:
                 _sleep(_FREED_S)
 
     def close(self) -> None:
-        """End the journal: this process plays no rank any more."""
+        """Close the journal: this process is no rank any more."""
         self.finish()
         if self._notes is not None:
             self._notes.close()
@@ -148,14 +148,14 @@ class Recorder:
             self.writer = None
 
     def forked(self) -> None:
-        """In a child: leave the parent's journal alone."""
+        """Called in a forked child, which must not write the parent's journal."""
         self.child_of = os.getppid() if self.writer is not None else 0
         self.writer = self._notes = None
         self.lock = threading.Lock()
         self._local = threading.local()
 
     def thread(self) -> int:
-        """The operating system's number of this thread; its end will be noted."""
+        """The native id of this thread, whose end will be recorded."""
         try:
             return self._local.number  # type: ignore[no-any-return]
         except AttributeError:
@@ -165,7 +165,7 @@ class Recorder:
             return number
 
     def intern(self, text: str) -> int:
-        """Number of a string in the journal."""
+        """The journal's number for a string."""
         assert self.writer is not None
         number = self.writer._ids.get(text)
         if number is None:
@@ -174,7 +174,7 @@ class Recorder:
         return number
 
     def number_of_group(self, text: str) -> int:
-        """Number of a group's text in the journal.
+        """The journal's number for a process group, given as text.
 
         Raises:
             MemoryError: There is no room for it, and calls on it could not be told.
@@ -185,9 +185,9 @@ class Recorder:
         return number
 
     def tell(self, event: Life, site: str = "") -> None:
-        """Write an event of the process's life.
+        """Write an event of the process's lifecycle into the journal itself.
 
-        It goes into the journal itself, which needs no space that is not there yet.
+        This needs no space that is not reserved already.
 
         Args:
             event: Its rank and place are filled in where it is read.
@@ -203,7 +203,7 @@ class Recorder:
         )
 
     def observe(self, observation: Observation, site: str = "") -> None:
-        """Write what the rank was seen to do.
+        """Write an observation: a typed event that a probe saw.
 
         Args:
             observation: Its rank and place are filled in where it is read.
@@ -230,7 +230,7 @@ class Recorder:
         fatal: bool,
         caught: str = "",
     ) -> None:
-        """Write that an exception left the user's code; as fatal only once.
+        """Record an exception that left the user's code; as fatal only once.
 
         Args:
             error: The exception.
@@ -262,12 +262,12 @@ class Recorder:
         self.tell(told, call_sites.error_site(traceback))
 
     def exit_of(self, pid: int, status: int) -> None:
-        """Write how a child of this process ended; negative: minus the signal."""
+        """Record how a child process ended; negative: minus the signal."""
         note = {"pid": pid, "status": status, "by": os.getpid()}
         self.append(EXITS_FILE, {**note, "site": call_sites.asking_site()})
 
     def substituted(self, kind: str) -> None:
-        """Write, once, that something took the place of CUDA.
+        """Record, once, that something was emulated in place of CUDA.
 
         Args:
             kind: Its name in `distdoctor.model.substitutes`.
@@ -281,7 +281,7 @@ class Recorder:
         """Add a line to a file that processes share, also those without a journal.
 
         Args:
-            name: Of the file in the record folder.
+            name: Name of the file in the record folder.
             note: What the line tells, as JSON.
 
         Raises:
@@ -296,7 +296,7 @@ class Recorder:
             os.close(file)
 
     def lose(self, probe: str, error: BaseException) -> None:
-        """Count what a probe failed to write."""
+        """Count an event that a probe failed to write."""
         if self.writer is not None:
             self.writer.lose(fault=not isinstance(error, OSError | MemoryError))
         recorded = self.writer is not None or FOLDER_VARIABLE in os.environ
@@ -337,7 +337,7 @@ os.register_at_fork(after_in_child=RECORDER.forked)
 
 
 def blinded(probe: str, error: BaseException) -> None:
-    """Note that a call went by uncounted: which of the others' it meets is not known.
+    """Mark this rank as blind: a call was not counted, so later ones do not line up.
 
     This rank's calls are written no further, and the run is read as if nobody had seen
     any of them. To be told where a probe is not `harmless` by itself.
@@ -350,7 +350,7 @@ def blinded(probe: str, error: BaseException) -> None:
 
 
 def interpreter_ends() -> None:
-    """Note that the exit handlers run."""
+    """Note that the interpreter's exit handlers run."""
     if RECORDER.writer is not None and sys is not None:
         RECORDER.finish()
         RECORDER.writer.end()

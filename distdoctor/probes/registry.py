@@ -1,4 +1,4 @@
-"""The probes, in the order in which they are told of each moment; see `probe`.
+"""The list of all probes, in the order in which they are called; see `probe`.
 
 This is the one place that knows all of them. They are loaded when their stage comes,
 because every Python process of the job passes through here, most without torch.
@@ -21,7 +21,7 @@ from distdoctor.probes.probe import Probe
 
 
 class Stage(IntEnum):
-    """When a probe is put in place."""
+    """When a probe is installed."""
 
     PROGRAM = 0  # before the program's first line; torch must not be imported for it
     TORCH = 1  # right after `import torch`: only what is cheap, or must be there early
@@ -29,7 +29,7 @@ class Stage(IntEnum):
 
 
 class Where(Enum):
-    """In which processes a probe is put in place."""
+    """In which processes a probe is installed."""
 
     EVERYWHERE = "everywhere"
     AMONG_RANKS = "among ranks"  # not where one rank of a large job is played alone
@@ -38,12 +38,12 @@ class Where(Enum):
 
 
 class Entry(NamedTuple):
-    """A probe that may be put in place.
+    """One probe in the list, and when and where it is installed.
 
     Attributes:
         module: Its module, below `distdoctor.probes`.
-        stage: When.
-        where: In which processes.
+        stage: When it is installed.
+        where: In which processes it is installed.
     """
 
     module: str
@@ -52,11 +52,11 @@ class Entry(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Full name of its module."""
+        """Full name of the probe's module."""
         return f"distdoctor.probes.{self.module}"
 
     def is_wanted(self) -> bool:
-        """Whether it is put in place in this process."""
+        """Whether the probe is to be installed in this process."""
         match self.where:
             case Where.AMONG_RANKS:
                 return not is_simulated()
@@ -164,12 +164,12 @@ _stepped: list[Callable[[Any], object]] = []
 
 
 def is_simulated() -> bool:
-    """Whether this process plays a rank of a job without the others."""
+    """Whether this process simulates one rank of a job, alone."""
     return SIMULATION_VARIABLE in os.environ
 
 
 def start() -> None:
-    """Before the program's first line; called once."""
+    """Install the probes of the first stage; called once, before the program runs."""
     for _ in _reached(Stage.PROGRAM):
         pass
     names = {name for probe in _active.values() for name in probe.imports}
@@ -211,7 +211,7 @@ def _tell_import(probe: Probe, name: str, module: ModuleType) -> None:
 
 
 def joined() -> None:
-    """The process has become a rank, for the first time."""
+    """Install the last stage; called when the process has become a rank."""
     for entry in _reached(Stage.JOINED):
         harmless(_active[entry].joined)()
 
@@ -245,19 +245,19 @@ def _in_order() -> list[Probe]:
 
 
 def stepped(optimizer: object) -> None:
-    """An optimizer made a step."""
+    """Call all probes' `stepped` after an optimizer step."""
     for tell in _stepped:
         tell(optimizer)
 
 
 def flush() -> None:
-    """Have all probes write what they have kept back."""
+    """Call all probes' `flush`, so that they write what they kept back."""
     for probe in _in_order():
         harmless(probe.flush)()
 
 
 def reset() -> None:
-    """Have all probes that were loaded forget what they know."""
+    """Call all loaded probes' `reset`, so that they forget all state."""
     for entry in ENTRIES:
         if (module := sys.modules.get(entry.name)) is not None:
             harmless(module.PROBE.reset)()

@@ -30,7 +30,7 @@ _MARKERS = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare the settings."""
+    """Declare the plugin's options."""
     group = parser.getgroup("distdoctor", "tests on ranks")
     group.addoption(
         "--distdoctor-slots",
@@ -65,7 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make a test of each number of ranks, where a list of them is given."""
+    """Make one test per number of ranks, where a list of them is given."""
     if metafunc.definition.get_closest_marker("ranks") is None:
         return
     from distdoctor.pytest_plugin.rank_orders import PARAMETER, MarkerWrong, sizes_of
@@ -83,7 +83,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_runtest_protocol(
     item: pytest.Item, nextitem: pytest.Item | None
 ) -> bool | None:
-    """Run a test that is marked for ranks on them, and nothing of it here."""
+    """Run a test marked for ranks on its ranks, instead of in this process."""
     config = item.config
     if fixtures.is_rank(config) or item.get_closest_marker("ranks") is None:
         return None

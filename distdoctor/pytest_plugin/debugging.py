@@ -1,4 +1,4 @@
-"""pdb on one rank: it reads and writes through the pytest that has the terminal."""
+"""Runs pdb in one rank, with its input and output relayed by the pytest process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from distdoctor.pytest_plugin.wire import Wire
 
 
 class _Terminal(io.TextIOBase):
-    """The terminal of pytest, as the debugger in a rank sees it."""
+    """The terminal of the pytest process, as pdb in a rank sees it."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -32,13 +32,13 @@ class _Terminal(io.TextIOBase):
 
 
 def debug(wire: Wire, rank: int, shown: str, traceback: TracebackType | None) -> None:
-    """In a rank: if it is the one to be looked at, talk to the user until he goes on.
+    """In a rank: if pytest chooses it, run pdb until the user continues.
 
     Args:
         wire: The connection to pytest.
         rank: This rank.
         shown: What is shown first: how it failed.
-        traceback: Of the exception.
+        traceback: Traceback of the exception.
     """
     wire.send(("debug", rank))
     if wire.wait() == "yes":
@@ -53,7 +53,7 @@ def debug(wire: Wire, rank: int, shown: str, traceback: TracebackType | None) ->
 
 @contextmanager
 def terminal_of(config: pytest.Config) -> Iterator[None]:
-    """In pytest: while a user talks to the debugger, nothing is captured."""
+    """In pytest: suspend capturing while the user talks to pdb."""
     capture = config.pluginmanager.get_plugin("capturemanager")
     if capture is not None:
         capture.suspend(in_=True)
@@ -66,7 +66,7 @@ def terminal_of(config: pytest.Config) -> Iterator[None]:
 
 
 def relay(message: Any, wire: Wire) -> None:
-    """In pytest: do what the debugger asks for."""
+    """In pytest: execute a request of the pdb in a rank."""
     match message:
         case ("show", text):
             sys.stdout.write(text)

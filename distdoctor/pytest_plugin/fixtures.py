@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 class Seat:
-    """Which part this process plays just now.
+    """The rank that this process plays at present, and its resources.
 
     Attributes:
         rank: The rank.
         world_size: Number of ranks.
         device: "cpu" or "cuda".
-        gpu: Index of this rank's own, if it has one.
+        gpu: Index of this rank's own GPU, if it has one.
         scratch: Folder that the ranks of the test share.
-        ask: Asks pytest itself a question, and waits for the answer.
+        ask: Sends a question to the pytest process and returns its answer.
     """
 
     def __init__(self, ask: Callable[[str], Any]) -> None:
@@ -39,7 +39,7 @@ SEAT = pytest.StashKey[Seat]()
 
 
 def is_rank(config: pytest.Config) -> bool:
-    """Whether this process plays ranks for another pytest."""
+    """Whether this process is a rank of another pytest process."""
     return SEAT in config.stash
 
 
@@ -56,13 +56,13 @@ def _seat(request: pytest.FixtureRequest) -> Seat:
 
 @pytest.fixture(scope="session")
 def rank(request: pytest.FixtureRequest) -> int:
-    """This rank's number in the world, from 0."""
+    """This rank's global number, from 0."""
     return _seat(request).rank
 
 
 @pytest.fixture(scope="session")
 def world_size(request: pytest.FixtureRequest) -> int:
-    """How many ranks run the test."""
+    """The number of ranks that run the test."""
     return _seat(request).world_size
 
 
@@ -79,7 +79,7 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
 @pytest.fixture
 def group(request: pytest.FixtureRequest) -> ProcessGroup:
-    """The process group of all ranks; each test has one of its own."""
+    """The process group of all ranks, made anew for each test."""
     import torch.distributed as dist
 
     _seat(request)
@@ -90,7 +90,7 @@ def group(request: pytest.FixtureRequest) -> ProcessGroup:
 
 @pytest.fixture
 def mesh(request: pytest.FixtureRequest) -> DeviceMesh:
-    """A device mesh of one dimension over all ranks."""
+    """A one-dimensional device mesh over all ranks."""
     from torch.distributed.device_mesh import init_device_mesh
 
     seat = _seat(request)
@@ -118,9 +118,9 @@ def rank_tmp_path(request: pytest.FixtureRequest) -> Path:
 def distdoctor_findings(
     request: pytest.FixtureRequest,
 ) -> Callable[[], list[dict[str, Any]]]:
-    """What distdoctor finds in what the ranks of this test have done so far.
+    """A function that gives the findings on what the ranks have done so far.
 
-    A function: all ranks must call it, and all get the same list of findings, in the
+    All ranks must call it, and all get the same list of findings, in the
     shape of the report as data.
     """
     seat = _seat(request)

@@ -1,4 +1,4 @@
-"""The process that ranks are forked from, as pytest sees it: see `zygote`."""
+"""Handle of the zygote, the process that ranks are forked from; see `zygote`."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class RanksNotStarted(Exception):
 
 
 class Zygote:
-    """The process that ranks are forked from, seen from pytest.
+    """Handle, in pytest, of the process that ranks are forked from.
 
     Attributes:
-        folder: For what lives as long as the ranks do; removed with them.
+        folder: Folder that lives as long as the ranks; removed with them.
         ended: Exit status of ranks by process; negative: minus the signal.
-        gone: Whether the process itself has ended, which it should not.
+        gone: Whether the process itself has ended unexpectedly.
 
     Raises:
         RanksNotStarted: It cannot be started, or does not answer.
@@ -100,7 +100,7 @@ class Zygote:
 
     @property
     def log(self) -> Path:
-        """What it printed, and its ranks outside of tests."""
+        """The output of the zygote, and of its ranks outside of tests."""
         return self.folder / "zygote.log"
 
     def _environment(self) -> dict[str, str]:
@@ -123,11 +123,11 @@ class Zygote:
         }
 
     def fileno(self) -> int:
-        """Descriptor that is readable when there is news."""
+        """File descriptor that is readable when the zygote has sent something."""
         return self._control.fileno()
 
     def fork(self) -> tuple[int, Wire]:
-        """A new rank: its process number and the wire to it.
+        """Fork a new rank, and return its process id and the wire to it.
 
         Raises:
             RanksNotStarted: The zygote is gone or does not answer.
@@ -144,7 +144,7 @@ class Zygote:
         return self._forked.pop(), Wire(ours)
 
     def news(self) -> None:
-        """Take in what it tells; does not wait."""
+        """Read the zygote's messages, without waiting."""
         while not self.gone:
             try:
                 data = self._control.recv(4096, socket.MSG_DONTWAIT)
@@ -180,7 +180,7 @@ class Zygote:
         return f"the process that ranks are forked from {what}\n{said}".strip()
 
     def end_ranks(self) -> None:
-        """End all that was ever forked from it: ask, wait a little, then order."""
+        """End all processes forked from it: by SIGTERM, later by SIGKILL."""
         remaining = self._descendants()
         send_all(remaining, signal.SIGTERM)
         # A stopped process would not hear it.
@@ -209,7 +209,7 @@ class Zygote:
         return [process for process in found.values() if is_alive(process)]
 
     def close(self) -> None:
-        """End it and all that came of it; nothing is left, files neither."""
+        """End it and all processes forked from it, and remove its files."""
         self.end_ranks()
         self._control.close()
         try:

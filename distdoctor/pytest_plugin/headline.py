@@ -1,4 +1,4 @@
-"""What came of a test that no rank's report tells of, in words."""
+"""Describes a test's failure for which no rank has sent a report."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WHY: dict[str, str] = {
 def representation(
     item: pytest.Item, outcome: Outcome, timeout_s: float
 ) -> ReprExceptionInfo:
-    """The failure of a test, at the line that the diagnosis names.
+    """The failure in pytest's form, at the line that the diagnosis names.
 
     Args:
         item: The test.
@@ -55,7 +55,7 @@ def representation(
 
 
 def headline(outcome: Outcome, timeout_s: float) -> str:
-    """What happened, in a line: code, ranks, line where they are known."""
+    """One line on what happened: finding, ranks and source line where known."""
     if outcome.refused:
         return outcome.refused
     parts = [_told(finding) for finding in outcome.findings]
@@ -86,7 +86,7 @@ def _told(finding: FindingData) -> str:
 
 
 def concerned(finding: FindingData) -> Sequence[int]:
-    """The culprits; of a fault that all share, those at its line."""
+    """The culprits of a finding, or else the ranks at its source line."""
     if finding.ranks or not finding.locations:
         return finding.ranks
     return finding.locations[0].ranks
@@ -103,7 +103,7 @@ def _ended(status: int) -> str:
 
 
 def stacks(outcome: Outcome) -> str:
-    """Stacks of the unfinished, each once, as Python writes them."""
+    """Stacks of the ranks that did not finish, equal ones once, as Python prints."""
     alike: dict[str, list[int]] = {}
     for rank, places in sorted(outcome.stacks.items()):
         lines = [f"  {place.file}:{place.line} {place.function}" for place in places]

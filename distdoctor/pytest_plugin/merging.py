@@ -1,4 +1,4 @@
-"""Makes one report per phase of what the ranks of a test reported.
+"""Merges the ranks' reports of a test into one report per phase.
 
 A phase failed if it failed on any rank. The failure shown in full is the culprit's; the
 others are named, and shown where they differ.
@@ -31,7 +31,7 @@ _MOST_WORDS = 16  # of ranks that failed in one line
 
 
 def merge(item: pytest.Item, outcome: Outcome, timeout_s: float) -> list[Any]:
-    """The reports of a test: setup, call, if it came to that, and teardown.
+    """The merged reports of a test: setup, call, if there was one, and teardown.
 
     Args:
         item: The test.

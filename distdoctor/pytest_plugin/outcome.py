@@ -1,4 +1,4 @@
-"""What came of one test on its ranks."""
+"""The outcome of one test on its ranks."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from distdoctor.report.schema import FindingData
 
 @dataclass(frozen=True, slots=True)
 class PhaseReport:
-    """A phase's report as a rank gave it.
+    """A rank's report of one phase of a test.
 
     Attributes:
         data: The report, serialised.
         secondary: The failure only tells that a peer, or the connection to it, is gone.
-        at_ns: When it was made, on the machine's monotonic clock.
+        at_ns: When it was made, on the monotonic clock.
     """
 
     data: dict[str, Any]
@@ -29,12 +29,12 @@ class PhaseReport:
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a test.
+    """The outcome of a test on its ranks.
 
     Attributes:
-        told: Reports of each rank, in their order.
-        refused: Why it was not given to ranks at all; then there is nothing else.
-        unable: What this machine lacks, so that it is skipped.
+        told: Reports of each rank, in order.
+        refused: Why it was not run at all; then nothing else is set.
+        unable: What this machine lacks, so that the test is skipped.
         lost: What kept ranks from running it, by rank.
         died: Exit status of ranks that ended meanwhile; negative: minus the signal.
         stopped: Why it was ended (`Stop`); empty if it ended by itself.
@@ -42,11 +42,11 @@ class Outcome:
         stacks: Where those stood: lines of the user's, innermost first, by rank; whom
             the others wait for comes first.
         printed: What those and the dead had printed in that phase, by stream.
-        said: What they printed outside of it: last words of the interpreter.
+        said: What they printed outside of it, such as the interpreter's last words.
         remark: What else is known of why it was ended.
         leave: Message of a `pytest.exit` on a rank.
-        judgement: What distdoctor says of it; none if it was not watched.
-        findings: Of those, what fails the test.
+        judgement: distdoctor's verdict and findings; None if it was not watched.
+        findings: Those findings that fail the test.
         record: The record folder, where it was kept.
         falsifying: The example that fails, as hypothesis tells it.
         seconds: How long it took.
@@ -72,7 +72,7 @@ class Outcome:
 
     @property
     def is_bad(self) -> bool:
-        """Whether the ranks can not be trusted with another test."""
+        """Whether the ranks cannot be reused for another test."""
         return bool(
             self.stopped or self.lost or self.died or self.leave is not None
         ) or any(

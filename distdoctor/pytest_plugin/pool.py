@@ -1,4 +1,4 @@
-"""Ranks that stay for the next test, forked from the zygote.
+"""A pool of rank processes, forked from the zygote and reused by later tests.
 
 A pool belongs to one pytest process, grows to the largest number of ranks that a test
 asks for, and is thrown away after a failure or a hang; the zygote stays.
@@ -22,10 +22,10 @@ _FINISH_S = 5.0  # for ranks that end by themselves
 
 
 class RankProcess:
-    """A process that plays ranks.
+    """Handle of a process that runs as a rank.
 
     Attributes:
-        pid: Its number.
+        pid: Its process id.
         wire: The connection to it.
         log: What it printed outside of tests.
     """
@@ -40,7 +40,7 @@ class RankProcess:
         self.wire.send(setup)
 
     def await_port(self) -> int:
-        """The port of the pool's store, once it is open.
+        """Wait for the port of the pool's store.
 
         Raises:
             RanksNotStarted: It never was.
@@ -49,7 +49,7 @@ class RankProcess:
         return self.port
 
     def await_ready(self) -> None:
-        """Wait until it can be given a test.
+        """Wait until it can run a test.
 
         Raises:
             RanksNotStarted: It ended before, or takes too long.
@@ -82,7 +82,7 @@ class RankProcess:
                 raise RanksNotStarted(f"a rank could not be prepared\n{text}")
 
     def printed(self) -> dict[str, str]:
-        """What the test in it has printed in its present phase, by stream."""
+        """Output of the test in its present phase, by stream."""
         found = {}
         for name, number in self._printed.items():
             with suppress(OSError):
@@ -92,14 +92,14 @@ class RankProcess:
         return found
 
     def said(self) -> str:
-        """What it printed outside of tests, as the interpreter does when it crashes."""
+        """Output outside of tests, such as the interpreter's on a crash."""
         with suppress(OSError):
             if self.log is not None:
                 return self.log.read_text(errors="replace")[-4000:].strip()
         return ""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the connection to it."""
         self.wire.close()
         for number in self._printed.values():
             os.close(number)
@@ -107,11 +107,11 @@ class RankProcess:
 
 
 class Pool:
-    """Ranks that stay for the next test.
+    """Rank processes that are reused by later tests.
 
     Attributes:
-        processes: By rank.
-        number: Of this pool in the pytest process.
+        processes: The rank processes, by rank.
+        number: Number of this pool in the pytest process.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Pool:
         self._zygote, self._setup = zygote, setup
 
     def grow(self, ranks: int) -> None:
-        """Have at least so many.
+        """Start ranks until there are at least so many.
 
         Raises:
             RanksNotStarted: They cannot be started.
@@ -141,7 +141,7 @@ class Pool:
             process.await_ready()
 
     def finish(self) -> None:
-        """Let the ranks end by themselves; who does not will be ended."""
+        """Let the ranks exit; those that do not in time will be ended."""
         for process in self.processes:
             with suppress(OSError):
                 process.wire.send(("finish",))
@@ -154,7 +154,7 @@ class Pool:
                 break
 
     def close(self) -> None:
-        """Let go of the processes; the zygote ends them."""
+        """Close the connections to the ranks; the zygote ends them."""
         for process in self.processes:
             process.close()
         self.processes.clear()

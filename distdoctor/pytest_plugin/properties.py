@@ -1,4 +1,4 @@
-"""Hypothesis on ranks: the engine runs in pytest, the bodies of the tests on ranks.
+"""Runs hypothesis tests on ranks: the engine in pytest, the test bodies on ranks.
 
 Each example is drawn once, here, and sent to all ranks, so that all of them try the
 same, and a failure replays. An example that fails, kills a rank or hangs is a failure
@@ -38,27 +38,27 @@ class ExampleFailed(AssertionError):
 
 
 class _EngineLeft(BaseException):
-    """Passes through the engine, which would try to shrink any other exception."""
+    """An exception that hypothesis does not treat as a failing example."""
 
 
 class _FromRanks:
-    """Stands here for what fixtures give to the test on each rank."""
+    """Placeholder in pytest for a fixture's value, which exists on the ranks."""
 
     def __repr__(self) -> str:
         return "..."
 
 
 class RankedProperty:
-    """A test whose examples hypothesis draws.
+    """A test on ranks whose examples hypothesis draws.
 
     Args:
         item: The test.
-        begin: Brings ranks to where they wait for the first example.
-        end: Lets those ranks end, or ends them if they can not be trusted.
+        begin: Starts ranks, up to where they wait for the first example.
+        end: Ends those ranks, by force if they cannot be reused.
         timeout_s: For all examples together.
 
     Attributes:
-        outcome: What came of the last that failed; of all, if none did.
+        outcome: Outcome of the last failed example; of all, if none failed.
         falsifying: The example that fails, as hypothesis tells it; "" if none does.
     """
 
@@ -77,7 +77,7 @@ class RankedProperty:
         self.falsifying = ""
 
     def run(self) -> Outcome:
-        """Try examples until hypothesis has seen enough."""
+        """Run examples until hypothesis has had enough."""
         try:
             if why := self._refusal():
                 return Outcome(refused=why)

@@ -1,4 +1,4 @@
-"""A rank: a pytest of its own that runs the one test it is told, and then the next.
+"""The main loop of a rank: its own pytest, which runs one test after the other.
 
 It is forked from the zygote. Nothing of it is known to the user's code but that pytest
 runs it: fixtures of all scopes, parameters, assertion rewriting and capture work as
@@ -40,7 +40,7 @@ class ItemMissing(Exception):
 
 
 def serve(end: socket.socket) -> int:
-    """Play ranks until pytest has closed its end.
+    """Run tests as a rank until the pytest process closes the connection.
 
     Returns:
         Exit status of this process.

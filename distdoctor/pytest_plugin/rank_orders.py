@@ -1,4 +1,4 @@
-"""What pytest tells its ranks, and what the marker `ranks` asks for."""
+"""The messages from pytest to its ranks, and the parsing of the marker `ranks`."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ REPORT = "distdoctor_report"
 
 
 class MarkerWrong(Exception):
-    """The marker `ranks` was given something that makes no sense."""
+    """The marker `ranks` has invalid arguments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """How a test wants to run.
+    """What a test's markers ask for: ranks, backend, device and so on.
 
     Attributes:
-        ranks: How many.
-        backend: Of the process group.
+        ranks: Number of ranks.
+        backend: Backend of the process group.
         device: "cpu" or "cuda".
-        timeout_s: Seconds after which the test is ended, whatever it does.
+        timeout_s: Seconds after which the test is ended.
         lane: How its ranks are started: "pool", "fresh" or "fake".
         watch: Whether the probes watch its communication.
         ignore: Codes of findings that do not fail it.
@@ -52,15 +52,15 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What a rank's process is told once.
+    """Settings that a rank's process gets once, at its start.
 
     Attributes:
         options: pytest's options, by name.
-        arguments: Those that must be known before the plugins are loaded.
-        sys_path: Where modules are found.
+        arguments: Arguments that are needed before plugins are loaded.
+        sys_path: The value of `sys.path`.
         directory: Where pytest was started.
         log: File for what is printed outside of the tests; none: as it comes.
-        port: Of the store of the pool; 0: this rank opens it.
+        port: Port of the pool's store; 0: this rank opens it.
         debug: A test that fails is looked at with pdb.
     """
 
@@ -75,15 +75,15 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """One test, as one process is to run it.
+    """A test that one rank process is to run.
 
     Attributes:
-        number: Of the test in this pytest process, from 1.
+        number: Number of the test in this pytest process, from 1.
         nodeid: The test.
         path: Its file.
         following: The test after it (file, nodeid), if its fixtures may stay for it.
-        ranks: The ranks that the process plays, one after the other.
-        wanted: How.
+        ranks: The ranks that the process runs as, one after the other.
+        wanted: What its markers ask for.
         examples: The body is run for each example that is sent, and not at once.
         folder: The record folder; none: it is not watched.
         scratch: Folder of `shared_tmp_path` and `rank_tmp_path`.
@@ -101,7 +101,7 @@ class Order:
 
 
 def sizes_of(item: pytest.Item | Any) -> list[int]:
-    """Numbers of ranks that a test is to run on, one after the other; mostly one.
+    """The numbers of ranks that a test runs on, one after the other.
 
     Raises:
         MarkerWrong: The marker names none.

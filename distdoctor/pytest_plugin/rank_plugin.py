@@ -1,4 +1,4 @@
-"""The plugins of the pytest in a rank: what they hear, they tell the one that asked."""
+"""The pytest plugins inside a rank, which report to the pytest process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OURS = (str(NEEDLE.parent), str(Path(__file__).parent))
 
 
 class RankPlugin:
-    """Hears what pytest says in this rank, and tells it to the pytest that asked.
+    """Sends what happens in this rank's pytest to the pytest process.
 
     Attributes:
         failed: Whether a phase of the test failed.
@@ -44,7 +44,7 @@ class RankPlugin:
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> Iterator[None]:
-        """Leave our own frames out, and note whose fault a failure is."""
+        """Remove our own frames, and note whether a peer's failure caused this."""
         if call.excinfo is not None:
             # The probes stand between the test and torch, and are nobody's concern.
             theirs = call.excinfo.traceback.filter(_is_not_ours)
@@ -62,7 +62,7 @@ class RankPlugin:
 
     @pytest.hookimpl
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Send it to the pytest that asked."""
+        """Send a report to the pytest process."""
         self.failed = self.failed or report.failed
         data = self._config.hook.pytest_report_to_serializable(
             config=self._config, report=report
@@ -77,7 +77,7 @@ class RankPlugin:
 
     @pytest.hookimpl
     def pytest_exception_interact(self, call: Any, report: Any) -> None:
-        """Let the user look at a failure, with `--pdb`."""
+        """With `--pdb`, let the user debug a failure."""
         if self._debug and report.when != "collect":
             from distdoctor.pytest_plugin.debugging import debug
 
@@ -86,7 +86,7 @@ class RankPlugin:
 
     @pytest.hookimpl
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Note what could not be collected, and why."""
+        """Note errors of collection."""
         if report.failed:
             self.uncollected.append(str(report.longrepr))
 
@@ -94,7 +94,7 @@ class RankPlugin:
     def pytest_warning_recorded(
         self, warning_message: Any, when: str, nodeid: str, location: Any
     ) -> None:
-        """Send it to the pytest that asked."""
+        """Send a warning to the pytest process."""
         with suppress(NotPicklable, OSError):  # or pytest has gone: it hears no more
             self._wire.send(("warning", (warning_message, when, nodeid, location)))
 

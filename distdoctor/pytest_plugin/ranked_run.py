@@ -1,4 +1,4 @@
-"""One test on its ranks, watched to its end or to the point where it has none."""
+"""Runs one test on its ranks, and watches it until it ends or can never end."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ _MUSTER_S = 8.0  # of silence while all wait at the store, until nobody is expec
 
 
 class RankedRun:
-    """Gives a test to ranks and follows it.
+    """One test on its ranks, from its start to its outcome.
 
     Args:
         order: The test; each process is told its own ranks.
-        processes: Who plays, by rank; a single one may play all.
-        zygote: Whence they came.
-        config: Of pytest; lines of source are named from its root.
+        processes: The processes by rank; a single one may run as all.
+        zygote: The zygote that they were forked from.
+        config: pytest's; source lines are given relative to its root.
 
     Attributes:
-        outcome: What came of it so far.
-        name: Of the test, as part of a file's name.
+        outcome: The outcome so far.
+        name: Name of the test, as part of file names.
         warnings: What the ranks were warned of: arguments of pytest's hook.
     """
 
@@ -95,7 +95,7 @@ class RankedRun:
             self._watchdog = Watchdog(order.folder, manifest, over=self._is_over)
 
     def run(self) -> Outcome:
-        """Play to the end, or to where the ranks wait for an example.
+        """Run the test to its end, or until the ranks wait for an example.
 
         Who is still in the test when its outcome is bad has to be ended.
         """
@@ -107,28 +107,28 @@ class RankedRun:
 
     @property
     def is_ready(self) -> bool:
-        """Whether all ranks wait for an example."""
+        """Whether all ranks wait for an example of hypothesis."""
         return len(self._ready) == len(self.processes)
 
     @property
     def is_intact(self) -> bool:
-        """Whether ranks have come to their end together, though an example failed."""
+        """Whether all ranks finished the test together, though an example failed."""
         outcome = self.outcome
         lost = outcome.stopped or outcome.lost or outcome.died
         return self._order.examples and not lost and self._finished
 
     @property
     def rejected(self) -> bool:
-        """Whether a rank found that the last example does not fit the test."""
+        """Whether a rank rejected the last example, as by `assume`."""
         return bool(self._rejecting) and self.is_ready and not self.outcome.is_bad
 
     def example(self, data: bytes) -> Outcome:
-        """Run the body for an example on all ranks that wait for one."""
+        """Run the body with an example on all ranks."""
         self._rejecting.clear()
         return self._tell(("example", data))
 
     def finish(self) -> Outcome:
-        """There are no more examples: let the test come to its end."""
+        """End the test: there are no more examples."""
         outcome = self._tell(("done",))
         self._finished = len(self._over) == len(self.processes)
         return outcome
@@ -356,7 +356,7 @@ class RankedRun:
             time.sleep(POLL_S)
 
     def look(self) -> None:
-        """Note who is still in the test and where, before all are ended."""
+        """Take stacks of the ranks still in the test, before they are ended."""
         outcome = self.outcome
         self._settle()
         left = set(range(len(self.processes))) - self._over - self._ready
@@ -380,7 +380,7 @@ class RankedRun:
                     outcome.stacks[sample.rank] = places
 
     def judge(self, keep: Path) -> None:
-        """Say what is found, once no rank is in the test any more.
+        """Examine the record, once no rank is in the test any more.
 
         Args:
             keep: Where the record goes if it is kept.

@@ -1,4 +1,4 @@
-"""Runs the tests of one pytest process that are marked for ranks, one by one."""
+"""Runs the tests marked for ranks in one pytest process, one after the other."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ _CHANGED: dict[str, Any] = {
 
 
 class Scheduler:
-    """Everything that runs ranks for one pytest process.
+    """Owns the zygote, pools and slots of one pytest process, and runs its tests.
 
     Args:
-        config: Of pytest.
+        config: pytest's configuration.
         largest: The most ranks that a test of the session asks for.
     """
 
@@ -328,7 +328,7 @@ class Scheduler:
 
 
 def is_property(item: pytest.Item) -> bool:
-    """Whether hypothesis draws the arguments of a test."""
+    """Whether a test is a hypothesis test."""
     return bool(getattr(getattr(item, "obj", None), "is_hypothesis_test", False))
 
 

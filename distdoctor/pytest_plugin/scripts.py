@@ -1,4 +1,4 @@
-"""The fixture `check_script`: a whole script under the machinery of `distdoctor check`.
+"""The fixture `check_script`, which runs a script as `distdoctor check` does.
 
 This module is a plugin of pytest's as well: it hands the reports of such runs on.
 """
@@ -31,7 +31,7 @@ _JUDGED = pytest.StashKey["list[Report]"]()
 
 @dataclass(frozen=True, slots=True)
 class ScriptRun:
-    """A script that was run and judged.
+    """The result of running a script under `check_script`.
 
     Attributes:
         report: All that was found, as in `distdoctor.report.schema`.
@@ -47,12 +47,12 @@ class ScriptRun:
 
     @property
     def verdict(self) -> str:
-        """Either sick, well or unknown."""
+        """The verdict: sick, well or unknown."""
         return self.report.verdict
 
     @property
     def findings(self) -> list[FindingData]:
-        """What was found; what only follows from it is under each."""
+        """The findings; each has its consequences below it."""
         return self.report.findings
 
     @property
@@ -62,7 +62,7 @@ class ScriptRun:
 
 
 class ScriptChecker:
-    """Runs scripts; what the fixture `check_script` gives."""
+    """Runs and judges scripts; the value of the fixture `check_script`."""
 
     def __init__(self, item: pytest.Item, folders: pytest.TempPathFactory) -> None:
         self._item, self._folders = item, folders
@@ -175,7 +175,7 @@ class ScriptChecker:
 def check_script(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ScriptChecker]:
-    """Runs a whole script on a few ranks under watch.
+    """Run a script on a few ranks under watch, and return what was found.
 
     After `run = check_script("train.py", nproc=2)`,
     `run.verdict`, `run.codes`, `run.findings`, `run.report` and `run.text` tell what
@@ -195,7 +195,7 @@ def check_script(
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, None, None]:
-    """Hand on what was judged, and note for `tidy` how the test ended."""
+    """Attach the judgements to the report, and note how the test ended."""
     outcome = yield
     report: pytest.TestReport = outcome.get_result()  # type: ignore[attr-defined]
     if judged := item.stash.get(_JUDGED, []):

@@ -1,4 +1,4 @@
-"""The option `--distdoctor-report`: every report of a session, in one file.
+"""The option `--distdoctor-report`, which writes all reports of a session to a file.
 
 A report goes with its test's own report, as text: xdist hands that from its workers on
 to the process that writes the file.
@@ -21,7 +21,7 @@ _ATTRIBUTE = "distdoctor_reports"
 
 
 def give(report: pytest.TestReport, judged: Sequence[Report]) -> None:
-    """Let what was judged in a phase of a test go with the report of that phase."""
+    """Attach the judgements of a test's phase to the report of that phase."""
     # Here and below, so that a session that judges nothing does not wait for msgspec.
     from distdoctor.report.json import encode
 
@@ -29,13 +29,13 @@ def give(report: pytest.TestReport, judged: Sequence[Report]) -> None:
 
 
 class SessionWriter:
-    """Collects what tests were given, and writes it when the session ends.
+    """Collects the judgements of all tests, and writes them at the session's end.
 
     To be registered where the terminal is, which is not on a worker of xdist.
 
     Args:
-        path: Of the file, as `write_session` takes it.
-        root: What names of files are to be relative to.
+        path: Path of the file, as `write_session` takes it.
+        root: Folder that file names are relative to.
     """
 
     def __init__(self, path: Path, root: Path) -> None:
@@ -43,12 +43,12 @@ class SessionWriter:
         self._collected: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take what a phase of a test brings."""
+        """Collect the judgements of a test's phase."""
         self._collected += getattr(report, _ATTRIBUTE, [])
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
-        """Write the file, also where there is nothing to tell."""
+        """Write the file, even if it is empty."""
         from distdoctor.report.json import decode
 
         write_session(self._path, [decode(one) for one in self._collected], self._root)
@@ -58,8 +58,8 @@ def write_session(path: Path, reports: Sequence[Report], root: Path) -> None:
     """Write all reports of a session, as SARIF if the file's name ends so, or as JSON.
 
     Args:
-        path: Of the file; its folder is made if need be.
-        reports: Of all tests that were judged; their files are relative to the working
+        path: Path of the file; its folder is made if need be.
+        reports: Reports of all judged tests; their files are relative to the working
             directory.
         root: What names of files are to be relative to in SARIF.
 

@@ -1,4 +1,4 @@
-"""Slots of processors, and GPUs, that the test runs of one user share on one machine.
+"""Slots for ranks, and GPUs, shared by all test runs of one user on a machine.
 
 A rank takes a slot. Every pytest process of a user (all workers of xdist, and runs that
 know nothing of each other) looks for slots in one folder, where each slot is a file and
@@ -42,7 +42,7 @@ _SLOTS = pytest.StashKey["Slots"]()
 
 
 class Slots:
-    """So many ranks may run at once, whoever starts them.
+    """Limits how many ranks run at once, in all processes of a user together.
 
     Runs that were told different totals share their slots as well: each stays within
     its own total.
@@ -87,12 +87,12 @@ class Slots:
             self._files.take(self._names, wanted, patience_s)
 
     def release(self) -> None:
-        """Give all slots back."""
+        """Release all slots."""
         self._files.release()
 
     @contextmanager
     def hold(self, n: int, patience_s: float = PATIENCE_S) -> Iterator[None]:
-        """Have so many slots for a while; see `acquire`."""
+        """Context manager that acquires slots and releases them; see `acquire`."""
         self.acquire(n, patience_s)
         try:
             yield
@@ -101,7 +101,7 @@ class Slots:
 
 
 class Gpus:
-    """GPUs, each for one holder at a time.
+    """GPUs of the machine, each leased to one process at a time.
 
     Args:
         names: As `CUDA_VISIBLE_DEVICES` names them; by default those that this process
@@ -138,7 +138,7 @@ class Gpus:
         return sorted(self.names.index(name) for name in self._files.held)
 
     def release(self) -> None:
-        """Give all back."""
+        """Release all GPUs."""
         self._files.release()
 
 
@@ -157,7 +157,7 @@ def slots_of(config: pytest.Config, largest: int) -> Slots:
 
 
 def default_total(largest: int) -> int:
-    """How many slots there are if nobody says.
+    """The number of slots if the user gives none.
 
     Args:
         largest: The most ranks that a test of this session asks for.
@@ -211,7 +211,7 @@ def shared_folder() -> Path:
 
 
 class _LockedFiles:
-    """Files of one kind in a folder, some of them locked by this object.
+    """Lock files of one kind in a folder, some of them locked by this object.
 
     Files stay open, as opening costs more than locking. A lock of flock(2) belongs to
     the open file, and is let go with its last descriptor: children that are forked
@@ -254,13 +254,13 @@ class _LockedFiles:
             self._unlock(turn)
 
     def release(self) -> None:
-        """Let go of all."""
+        """Release all locks."""
         for name in self.held:
             self._unlock(self._prefix + name)
         self.held = []
 
     def close(self) -> None:
-        """Close all files, which lets go of all."""
+        """Close all files, which releases all locks."""
         while self._open:
             with suppress(OSError):
                 os.close(self._open.popitem()[1])

@@ -1,4 +1,4 @@
-"""What distdoctor says of a test, from the record of its ranks."""
+"""Examines the record of a test's ranks, and adds findings to its outcome."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COMING_AND_GOING = {"Started", "Left"}
 
 
 def judge_now(watchdog: Watchdog) -> Judgement:
-    """Judge what was recorded so far, without stacks and sources: in milliseconds."""
+    """Examine what is recorded so far, without stacks and sources; it is fast."""
     run = assemble(watchdog.folder, watchdog.manifest, stacks=False)
     return judge_run(run, watchdog.manifest)
 
@@ -36,11 +36,11 @@ def judge_test(
     ignore: frozenset[str],
     keep: Path,
 ) -> None:
-    """Put into the outcome what is found; the record is kept if it tells more.
+    """Put the findings into the outcome; keep the record if it is of use.
 
     Args:
         watchdog: The watch over the ranks, all of which are through.
-        outcome: Of the test.
+        outcome: Outcome of the test.
         exits: Status of the processes that died in it, by number.
         ignore: Codes of findings that do not fail it.
         keep: Where the record goes if it is kept; the folder is made.

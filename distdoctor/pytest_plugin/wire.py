@@ -35,7 +35,7 @@ def pickled(value: object) -> bytes:
 
 
 class Wire:
-    """One end of a connection.
+    """One end of a connection between pytest and a rank.
 
     Attributes:
         closed: Whether the other end is gone.

@@ -43,7 +43,7 @@ _LOADED = (
 
 
 def main() -> None:
-    """Serve until pytest is gone."""
+    """Run the zygote until the pytest process is gone."""
     control = socket.socket(fileno=int(sys.argv[1]))
     parent, folder = int(sys.argv[2]), Path(sys.argv[3])
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # pytest's end is what ends it
@@ -68,7 +68,7 @@ class _Zygote:
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def serve(self) -> None:
-        """Fork and tell until pytest has closed its end, or is gone."""
+        """Fork ranks and report their ends until pytest closes the connection."""
         self._tell({"ready": os.getpid()})
         while os.getppid() == self._parent:
             sources: list[Any] = [self._control, self._woken]

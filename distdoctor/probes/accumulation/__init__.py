@@ -1,1 +1,1 @@
-"""On what, and with which weights, a step's gradients are accumulated."""
+"""Probes of gradient accumulation: which batches add up, with which weights."""

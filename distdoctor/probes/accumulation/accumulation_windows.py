@@ -1,6 +1,6 @@
-"""Sees on how many batches each step of an optimizer accumulates gradients.
+"""Records over how many batches each optimizer step accumulates gradients.
 
-Nothing is written as long as there is a step for each batch.
+Nothing is written as long as each batch has its own optimizer step.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _MOST = 2_000  # windows that differ from the one before
 
 @dataclass(slots=True)
 class _Open:
-    """Batches that backward has run on since the last step.
+    """The batches whose gradients are accumulated since the last optimizer step.
 
     Attributes:
-        reads: Numbers of the passes over loaders that gave them.
-        batches: Of each such pass.
-        passes: How often backward ran, for batches of the last one.
+        reads: Numbers of the passes over a DataLoader that gave them.
+        batches: How many of them came from each such pass.
+        passes: Backward passes on batches of the last such pass.
     """
 
     reads: list[int]
@@ -53,13 +53,13 @@ class _Open:
 
 
 class Windows:
-    """What this process accumulates."""
+    """Follows the accumulation windows of this process and records them."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """This process plays in another run from now on."""
+        """Forget all state: the process starts to play in another run."""
         self._open = _Open([], [])
         self._batch = (-1, 0)  # the last that backward ran on: its pass, its number
         self._mark = (-1, 0)  # likewise, of the window before
@@ -77,7 +77,7 @@ class Windows:
     # --- what happens ---
 
     def begin(self, loss: Tensor, _given: Any) -> None:
-        """Backward is about to run."""
+        """Called before a backward pass: assign it to the open window."""
         batch = latest()
         if batch == NO_BATCH:
             return
@@ -108,7 +108,7 @@ class Windows:
                 this.factor = 0.0
 
     def passed(self, _reduced: bool, _local: bool) -> None:
-        """Backward has run."""
+        """Called after a backward pass: note the state of one watched gradient."""
         if not self._open.batches:
             return
         gradient = self._gradient()
@@ -126,26 +126,26 @@ class Windows:
             self._seen = state_of(gradient)
 
     def stepping(self, optimizer: Any, _known: Any, _closure: bool) -> None:
-        """An optimizer is about to make a step."""
+        """Called before an optimizer step, which closes the window."""
         self._stepper = weakref.ref(optimizer)
         if self._open.batches:
             self._close(STEPPED, call_site(4))
 
     def tried(self, _scaler: Any, _optimizer: Any) -> None:
-        """A GradScaler was asked for a step, and may have left it out."""
+        """Called after `GradScaler.step`, which may have skipped the step."""
         self.attempts += 1
         if self._open.batches:
             self._close(SKIPPED, call_site(2))
 
     def scaled(self, _scaler: Any, loss: Any, result: Any) -> None:
-        """A GradScaler has multiplied a loss."""
+        """Called when a GradScaler scaled a loss: note the loss's own factor."""
         if not (self._accumulates or self._open.batches):
             return
         if isinstance(loss, Tensor) and isinstance(result, Tensor):
             self._scaled = weakref.ref(result), loss_terms.factor_of(loss, waits=False)
 
     def cleared(self, owner: Any, _given: Any) -> None:
-        """An optimizer or a model has cleared gradients; others are seen to be gone."""
+        """Called after `zero_grad`: close the window if its gradients are gone."""
         if not self._open.batches:
             return
         stepper = None if self._stepper is None else self._stepper()
@@ -154,7 +154,7 @@ class Windows:
             self._close(CLEARED, call_site(2))
 
     def flush(self) -> None:
-        """The process ends: tell what was not stepped with."""
+        """Called at the end: record the window that no optimizer step used."""
         if self._open.batches:
             self._close(LEFT, "")
         self._tell()
@@ -254,7 +254,7 @@ WINDOWS = Windows()
 
 
 def install() -> None:
-    """At the first `init_process_group`."""
+    """Install the probe; called at the first `init_process_group`."""
     call_hooks.tell(CALL_HOOKS.cleared, WINDOWS.cleared)
     call_hooks.tell(CALL_HOOKS.tried, WINDOWS.tried)
     call_hooks.tell(CALL_HOOKS.scaled, WINDOWS.scaled)

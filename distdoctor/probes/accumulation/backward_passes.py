@@ -1,4 +1,4 @@
-"""What optimizers accumulate: the backward passes since their last steps."""
+"""Follows the backward passes that each optimizer accumulates for its next step."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NO_BATCH: Batch = (-1, 0)
 
 @dataclass(slots=True)
 class BackwardPass:
-    """One backward pass."""
+    """One backward pass: its batch, its loss and which gradients it changed."""
 
     batch: Batch
     main: Term
@@ -45,7 +45,7 @@ class BackwardPass:
 
 
 class Account:
-    """What one optimizer accumulates."""
+    """The backward passes whose gradients one optimizer accumulates."""
 
     def __init__(self, known: Optimizer) -> None:
         self.known = known
@@ -58,7 +58,7 @@ class Account:
         self.reset()
 
     def reset(self) -> None:
-        """Its gradients were cleared, or used."""
+        """Start anew: the gradients were cleared, or used by an optimizer step."""
         self.passes: list[BackwardPass] = []
         self.count = self.strange = 0  # passes for it, and others meanwhile
         self.own = 0.0
@@ -66,23 +66,23 @@ class Account:
 
     @property
     def due(self) -> bool:
-        """Whether this window is looked at, if it is one."""
+        """Whether the present accumulation window is one of those to examine."""
         if self.unfit or (not self.windows and self.singles >= _SINGLES):
             return False
         number = self.windows + 1
         return number <= _EACH or number & (number - 1) == 0
 
     def gradient(self) -> Tensor | None:
-        """Of the parameter that is watched."""
+        """The gradient of the watched parameter; None if there is none."""
         parameter = None if self._parameter is None else self._parameter()
         return None if parameter is None else gradient_of(parameter)
 
     def state(self) -> tuple[int, int]:
-        """Where the gradient is, and its version."""
+        """The address and version counter of the watched gradient."""
         return state_of(self.gradient())
 
     def changed(self) -> frozenset[int]:
-        """Which of some parameters have other gradients than when this was asked."""
+        """Positions of candidate parameters whose gradients changed since last call."""
         some = self.known.held()[-_CANDIDATES:]
         now = [state_of(gradient_of(one)) for one in some]
         before, self._states = self._states, now
@@ -92,7 +92,7 @@ class Account:
         return frozenset(at for at, (old, new) in pairs if old != new)
 
     def choose(self) -> None:
-        """Watch a parameter that has a gradient, if there is one."""
+        """Choose a parameter that has a gradient as the watched one, if any."""
         held = [tensor for tensor in self.known.held() if tensor.grad is not None]
         some = [*held[:1], *held[-_CANDIDATES:]]
         self.unfit = any(map(optimizers.is_flattened, some))
@@ -105,7 +105,7 @@ class Account:
             self._parameter = weakref.ref(min(fit, key=Tensor.numel))
 
     def is_hooked(self) -> bool:
-        """Whether somebody may change gradients while backward runs."""
+        """Whether a user's hook may change gradients during a backward pass."""
         parameter = None if self._parameter is None else self._parameter()
         if parameter is None:
             return True
@@ -115,7 +115,7 @@ class Account:
 
 
 def latest() -> Batch:
-    """The batch to train on that a loader gave last; or `NO_BATCH`."""
+    """The training batch that a DataLoader returned last; or `NO_BATCH`."""
     reading = SAMPLES.latest
     if reading is None or not reading.begun:
         return NO_BATCH
@@ -123,7 +123,7 @@ def latest() -> Batch:
 
 
 def state_of(gradient: Tensor | None) -> tuple[int, int]:
-    """Where a gradient is, and its version: backward changes one of them."""
+    """A gradient's address and version counter: a backward pass changes one of them."""
     if gradient is None:
         return GONE
     strided = gradient.layout is torch.strided
@@ -132,7 +132,7 @@ def state_of(gradient: Tensor | None) -> tuple[int, int]:
 
 
 def gradient_of(parameter: Tensor) -> Tensor | None:
-    """Its gradient; of one that is sharded the part here, to which FSDP adds."""
+    """A parameter's gradient; if sharded, the local part, to which FSDP adds."""
     gradient = parameter.grad
     return None if gradient is None else local(gradient)
 

@@ -1,4 +1,4 @@
-"""Tells accumulated batches from several losses on one batch."""
+"""Tells accumulation over several batches from several losses on one batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHOWN = 64  # labels of a batch by which it is told from another
 
 
 def stack() -> int:
-    """The whole stack, as one number: that of each turn of one loop is the same."""
+    """A hash of the whole call stack, equal in each iteration of one loop."""
     found = 0
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -24,7 +24,7 @@ def stack() -> int:
 
 
 def batches_of(account: Account) -> tuple[int, bool]:
-    """Batches of a window, and whether they are parts of one; 0: nobody knows."""
+    """How many batches a window has (0: unknown), and if they are parts of one."""
     passes, now = account.passes, latest()
     numbers = {one.batch[0] for one in passes}
     if len(numbers) != 1 or now[0] not in numbers:
@@ -64,7 +64,7 @@ def _are_parts(passes: list[BackwardPass]) -> bool:
 
 
 def are_others(passes: Sequence[BackwardPass]) -> bool:
-    """Whether one loop runs the same losses on one batch after the other.
+    """Whether a loop computes the same losses on one batch after the other.
 
     Several losses on one batch have one and the same labels, or are called at several
     lines, or train parameters of their own; those of an adversary have labels that are
@@ -83,7 +83,7 @@ def are_others(passes: Sequence[BackwardPass]) -> bool:
 
 
 def are_turns(passes: Sequence[BackwardPass]) -> bool:
-    """Whether one loop runs them all, and not on labels that are known to be the same.
+    """Whether one loop runs all passes, on labels not known to be the same.
 
     An input that is changed by its gradient keeps its labels.
     """

@@ -1,4 +1,4 @@
-"""How many elements a node of a loss's graph takes together."""
+"""Reads from an autograd node over how many elements it takes a mean or a sum."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DEEP = 5  # nodes below a sum, up to a mask or labels
 
 
 def count_of(node: Any) -> int:
-    """Elements that a mean or a sum takes together."""
+    """How many elements a mean or a sum node reduces."""
     sizes = node._saved_self_sym_sizes
     if not hasattr(node, "_saved_dim"):
         return prod(sizes)
@@ -36,12 +36,12 @@ def count_of(node: Any) -> int:
 
 
 def signed(number: int) -> int:
-    """A number that torch tells as if it had no sign."""
+    """A saved attribute as a signed number; torch returns it as unsigned."""
     return number - (1 << 64) * (number >= 1 << 63)
 
 
 def sum_counts(node: Any, inner: Any) -> tuple[float, ...]:
-    """Of how many elements a sum may be: all, those of a mask, labels, or rows."""
+    """Possible element counts of a sum: all, those of a mask, labels, or rows."""
     sizes = node._saved_self_sym_sizes
     count = prod(sizes)
     counts = [float(count), *map(float, sizes[:1])]
@@ -74,7 +74,7 @@ def sum_counts(node: Any, inner: Any) -> tuple[float, ...]:
 
 
 def saved(node: Any, name: str) -> Any:
-    """What a node keeps for backward; None where it is not to be read.
+    """A tensor or value that a node saved for backward; None if not to be read.
 
     A hook would have to unpack it; the memory of a gathered parameter was given back,
     as FSDP does, and to read there ends the process; to read a DTensor or another
@@ -101,6 +101,6 @@ def _can_be_read(tensor: Tensor) -> bool:
 
 
 def shape(edge: tuple[Any, int]) -> tuple[int, ...]:
-    """Of what a node gave."""
+    """The shape of the output that an edge of the autograd graph refers to."""
     node, at = edge
     return tuple(node._input_metadata[at].shape)

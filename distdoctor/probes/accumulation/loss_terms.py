@@ -1,4 +1,4 @@
-"""Reads from a loss's graph what it is a mean of, and what that was multiplied by.
+"""Reads from a loss's autograd graph what it averages and by what it is multiplied.
 
 Nothing of the graph is changed, and a saved tensor is read only where that runs none
 of the hooks that somebody packed it with: those of checkpoints compute anew.
@@ -53,15 +53,15 @@ Edge: TypeAlias = tuple[Any, int]
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One summand of a loss.
+    """One summand of a loss, as read from the autograd graph.
 
     Attributes:
-        factor: That its mean was multiplied by; 0.0: it is not known to be a mean.
-        count: Elements that it is a mean of; 0.0: not known. A tensor without
+        factor: By which its mean is multiplied; 0.0: not known to be a mean.
+        count: How many elements it averages; 0.0: not known. A tensor without
             dimensions where the number lies on a GPU.
-        constants: What it was multiplied by one after the other.
-        counts: Of a sum, how many elements one may say that it is of.
-        target: What the loss function compared with.
+        constants: The constants that it is multiplied by, in order.
+        counts: Of a sum, the element counts that may be meant.
+        target: The target that the loss function was given.
     """
 
     factor: float = 0.0
@@ -71,16 +71,16 @@ class Term:
     target: Tensor | None = None
 
     def times(self, constant: float) -> Term:
-        """It, multiplied."""
+        """This term, multiplied by a constant."""
         constants = (*self.constants, constant)
         return replace(self, factor=self.factor * constant, constants=constants)
 
 
 def factor_of(loss: Tensor, *, waits: bool = True, members: int = 0) -> float:
-    """The constant that a mean over the batch was multiplied by.
+    """The constant by which a loss multiplies its mean over the batch.
 
     Args:
-        loss: Of a batch.
+        loss: The loss of a batch.
         waits: Also read constants that lie on a GPU, and wait for it.
         members: How many ranks there are; 0: that does not matter.
 
@@ -99,7 +99,7 @@ def factor_of(loss: Tensor, *, waits: bool = True, members: int = 0) -> float:
 
 
 def is_by(constant: float, number: int) -> bool:
-    """Whether to multiply by a constant is to multiply or divide by a number."""
+    """Whether a constant equals a number or its reciprocal."""
     size = abs(constant)
     return number > 0 and any(
         abs(size - one) <= 1e-4 * one for one in (float(number), 1.0 / number)
@@ -107,7 +107,7 @@ def is_by(constant: float, number: int) -> bool:
 
 
 def main_of(terms: Sequence[Term]) -> Term:
-    """The term that decides how much a loss weighs; with factor 0.0 if none is known.
+    """The term that dominates a loss; its factor is 0.0 if none is known to.
 
     That is the one with the largest factor. What else there is must be known, too, or
     have been multiplied by little.
@@ -122,10 +122,10 @@ def main_of(terms: Sequence[Term]) -> Term:
 
 
 def sum_of(terms: Sequence[Term]) -> tuple[float, tuple[float, ...]]:
-    """What a sum was multiplied by, and how many elements one may say that it is of.
+    """By what a summed loss is multiplied, and which element counts it may have.
 
     Args:
-        terms: Of a loss.
+        terms: The terms of a loss.
 
     Returns:
         0.0 and nothing if the loss has several terms, is a mean, or nothing is known.
@@ -136,10 +136,10 @@ def sum_of(terms: Sequence[Term]) -> tuple[float, tuple[float, ...]]:
 
 
 def is_multiplied(loss: Tensor, factors: Set[float], where: int = 0) -> bool:
-    """Whether a constant is in a loss, or in one of the terms of a sum, as a factor.
+    """Whether one of these constants is a factor of a loss or of a summed term.
 
     Args:
-        loss: Of a batch.
+        loss: The loss of a batch.
         factors: Such constants.
         where: Where one lies that is on a GPU, and would have to be waited for.
     """

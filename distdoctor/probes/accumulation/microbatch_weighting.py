@@ -1,4 +1,4 @@
-"""Sees what each of several batches weighs in the step that is made with them.
+"""Records the weight of each micro-batch's gradient in an accumulated optimizer step.
 
 Which backward passes a step is made with is seen from a parameter of each optimizer:
 those that changed its gradient. Losses are read at a few windows only.
@@ -44,13 +44,13 @@ _BACKWARD = torch.autograd.backward.__code__
 
 
 class Weighing:
-    """What this process accumulates, by optimizer."""
+    """Follows the accumulated backward passes and loss factors of each optimizer."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """This process plays in another run from now on."""
+        """Forget all state: the process starts to play in another run."""
         self._accounts: dict[int, Account] = {}
         self._pass: BackwardPass | None = None
         self._scaled: tuple[weakref.ref[Tensor], list[Term]] | None = None
@@ -59,7 +59,7 @@ class Weighing:
     # --- what happens ---
 
     def begin(self, loss: Tensor, given: Any) -> None:
-        """Backward is about to run, with a gradient of the loss itself."""
+        """Called before a backward pass, with the gradient given for the loss."""
         self._pass = None
         due = False
         for account in self._every():
@@ -73,7 +73,7 @@ class Weighing:
             self._pass = self._read(loss, given)
 
     def passed(self, _reduced: bool, _local: bool) -> None:
-        """Backward has run."""
+        """Called after a backward pass: note which optimizers it gave gradients."""
         this, self._pass = self._pass, None
         self._scaled = None  # it would keep labels alive
         for account in self._accounts.values():
@@ -97,7 +97,7 @@ class Weighing:
     def stepping(
         self, optimizer: Any, known: optimizers.Optimizer, closure: bool
     ) -> None:
-        """An optimizer is about to make a step, for which it may run a closure."""
+        """Called before an optimizer step, which may run a closure."""
         account = self._accounts.get(known.number)
         if account is None or not account.count:
             return
@@ -117,7 +117,7 @@ class Weighing:
         account.reset()
 
     def scaled(self, scaler: Any, loss: Any, result: Any) -> None:
-        """A GradScaler has multiplied a loss."""
+        """Called when a GradScaler has scaled a loss."""
         if not isinstance(loss, Tensor) or not isinstance(result, Tensor):
             return
         due = any(account.due for account in self._every())
@@ -126,7 +126,7 @@ class Weighing:
             self._scaler = weakref.ref(scaler)
 
     def cleared(self, owner: Any, _result: Any) -> None:
-        """An optimizer has cleared its gradients; others are seen to be gone."""
+        """Called after `zero_grad` of an optimizer; other clearing is detected."""
         known = optimizers.of(owner) if isinstance(owner, Optimizer) else None
         account = None if known is None else self._accounts.get(known.number)
         if account is not None:
@@ -232,7 +232,7 @@ WEIGHING = Weighing()
 
 
 def install() -> None:
-    """At the first `init_process_group`."""
+    """Install the probe; called at the first `init_process_group`."""
     call_hooks.tell(CALL_HOOKS.cleared, WEIGHING.cleared)
     call_hooks.tell(CALL_HOOKS.scaled, WEIGHING.scaled)
 

@@ -1,1 +1,1 @@
-"""Mixed precision: autocast, gradient scaling, weights in half precision."""
+"""Probes of mixed precision: autocast, GradScaler, parameters in half precision."""

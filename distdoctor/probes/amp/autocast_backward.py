@@ -1,4 +1,4 @@
-"""Sees backward run where autocast is on, and what autocast keeps over a step.
+"""Records backward passes run under autocast, and casts that outlive a step.
 
 Only the first passes under autocast are looked at; of each other one a flag is read.
 """
@@ -30,14 +30,14 @@ _INPUTS, _CREATES_GRAPH = 4, 3
 
 
 class Lowering:
-    """What was seen so far.
+    """What was seen of backward passes under autocast so far.
 
     Attributes:
         passes: Backward passes under autocast.
-        lines: Those that made them.
-        casts: Copies of parameters in the last pass's graph, with the parameter and
+        lines: The user's lines that called them.
+        casts: Casts of parameters in the last pass's graph, with the parameter and
             its version at that time.
-        told: A copy outlived a step, and that was noted.
+        told: Whether a cast that outlived a step was already recorded.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Lowering:
         self.told = False
 
     def begin(self, args: tuple[Any, ...]) -> None:
-        """Backward is about to run; hot."""
+        """Called before each backward pass; on the hot path."""
         if self.passes < _PASSES and args and args[0]:
             loss = args[0][0]
             if isinstance(loss, Tensor) and torch.is_autocast_enabled(loss.device.type):
@@ -130,7 +130,7 @@ _lowering = Lowering()
 
 
 def install() -> None:
-    """At the first `init_process_group`."""
+    """Install the probe; called at the first `init_process_group`."""
 
     @harmless
     def begin(args: tuple[Any, ...]) -> None:
@@ -140,7 +140,7 @@ def install() -> None:
 
 
 def reset() -> None:
-    """Forget all: the process begins to play in another run."""
+    """Forget all state: the process starts to play in another run."""
     global _lowering
     _lowering = Lowering()
 

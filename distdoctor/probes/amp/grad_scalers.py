@@ -1,4 +1,4 @@
-"""Sees where a GradScaler stands, and whether its state is asked for, to be saved."""
+"""Records the scale of a GradScaler, and when the job reads its state to save it."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _told: list[bool] = []
 
 
 def install() -> None:
-    """Right after `import torch`."""
+    """Install the probe; called right after `import torch`."""
     replace(GradScaler, "__init__", _make)
     for name in ("state_dict", "__getstate__"):
         replace(GradScaler, name, _keep)
 
 
 def scale_of(scaler: Any) -> float:
-    """Its scale, 1.0 if it is switched off; may wait for a GPU.
+    """The scale of a GradScaler, 1.0 if it is disabled; may wait for a GPU.
 
     Unlike `get_scale`, this does not tell that the job has asked for it.
     """
@@ -48,7 +48,7 @@ def scale_of(scaler: Any) -> float:
 
 
 def running(thing: Any) -> dict[str, Any]:
-    """Of the GradScaler in use that has gone furthest; fields of a `Stored`.
+    """The scale of the GradScaler whose scale moved furthest; fields of a `Stored`.
 
     Args:
         thing: What was saved. If there is a number in it that is the scale, then the

@@ -1,6 +1,6 @@
-"""Sees what becomes of a step on parameters that are kept in half precision.
+"""Finds optimizer steps that are lost to rounding in half-precision parameters.
 
-Only at the steps that are looked at anyway, and only some elements.
+It looks only at steps that are sampled anyway, and only at some elements.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MOST_KEPT = 4096  # tensors that are searched for copies
 
 
 class _Before:
-    """Some parameters right before a step, and the elements that were looked at."""
+    """A sample of parameter elements, taken right before an optimizer step."""
 
     def __init__(self, known: Optimizer, chosen: Sequence[Tensor], count: int) -> None:
         self.known, self.count = known, count
@@ -42,7 +42,7 @@ _before: _Before | None = None
 
 
 class _Since:
-    """Elements of some parameters as an earlier step has left them.
+    """A sample of parameter elements, as an earlier optimizer step left them.
 
     Attributes:
         still: Those that had a gradient since at all steps that were looked at, and
@@ -65,7 +65,7 @@ _since: dict[int, _Since] = {}
 
 
 def looking(known: Optimizer) -> None:
-    """A step is about to be made that is looked at."""
+    """Called before a sampled optimizer step: take the elements."""
     global _before
     _before = None
     halves = [one for one in known.parameters if one.dtype in HALVES]
@@ -84,7 +84,7 @@ def looking(known: Optimizer) -> None:
 
 
 def stepped(optimizer: torch.optim.Optimizer, known: Optimizer) -> None:
-    """A step was made."""
+    """Called after an optimizer step: compare the elements taken before."""
     global _before
     before, _before = _before, None
     if before is None or before.known is not known:
@@ -126,7 +126,7 @@ def stepped(optimizer: torch.optim.Optimizer, known: Optimizer) -> None:
 
 
 def reset() -> None:
-    """Forget all: the process begins to play in another run."""
+    """Forget all state: the process starts to play in another run."""
     global _before
     _before = None
     _since.clear()

@@ -1,4 +1,4 @@
-"""Sees NaN and Inf come into weights: the first step, and whether the loss had them.
+"""Finds the step at which parameters become NaN or Inf, and if the loss was before.
 
 On the CPU two numbers are read at each step. On a GPU, which would have to be waited
 for, only the steps that are looked at anyway tell.
@@ -24,13 +24,13 @@ _MOST_NAMES = 20
 
 
 class _Search:
-    """What is known so far.
+    """State of the search for the first non-finite loss, gradient or parameter.
 
     Attributes:
-        loss: The line whose loss was not finite, since the last step.
-        operation: That made it so.
-        looked: That was looked for.
-        told: It was seen, and noted.
+        loss: The user's line whose loss was not finite, since the last step.
+        operation: The operation that produced it.
+        looked: Whether that operation was searched for.
+        told: Whether non-finite parameters were recorded.
         pending: Gradients that were not finite, before the step that uses them.
     """
 
@@ -46,7 +46,7 @@ _search = _Search()
 
 
 def backward(loss: Tensor) -> bool:
-    """Backward begins at a loss of one element: whether it is seen not to be finite."""
+    """Called before a backward pass: whether its scalar loss is seen as non-finite."""
     search = _search
     if not loss.is_cpu or math.isfinite(loss.item()):
         return False
@@ -67,13 +67,13 @@ def _find_operation(loss: Tensor) -> None:
 
 
 def watch(known: Optimizer) -> None:
-    """A step is about to be made, and nobody looks at all of it."""
+    """Called before an optimizer step that is not sampled otherwise."""
     if not _search.told and _is_bad(known.parameters):
         examine(known)
 
 
 def examine(known: Optimizer) -> None:
-    """Some gradients are not finite: see whether weights are not, already."""
+    """Called when gradients are non-finite: check if parameters already are."""
     if _search.told:
         return
     weights = [n for n, p in enumerate(known.parameters) if not is_finite(p)]
@@ -85,7 +85,7 @@ def examine(known: Optimizer) -> None:
 
 
 def stepped(_optimizer: torch.optim.Optimizer, known: Optimizer) -> None:
-    """A step was made: see whether such gradients have spoilt the weights."""
+    """Called after an optimizer step: check if such gradients spoilt parameters."""
     search = _search
     if search.pending is not None and search.pending[0] is known:
         names = search.pending[1]
@@ -135,7 +135,7 @@ def _tell(known: Optimizer, names: list[str], *, weights: bool) -> None:
 
 
 def reset() -> None:
-    """Forget all: the process begins to play in another run."""
+    """Forget all state: the process starts to play in another run."""
     global _search
     _search = _Search()
 

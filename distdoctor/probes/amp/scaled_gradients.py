@@ -1,4 +1,4 @@
-"""Looks at gradients that a GradScaler has scaled, when they are clipped or used so.
+"""Checks gradients that are still scaled by a GradScaler when clipped or stepped with.
 
 Numbers are read at a few times only, and on a GPU where the GradScaler has just waited
 for it.
@@ -63,12 +63,12 @@ _BETWEEN = frozenset({words.CLIP, words.CHANGED, words.EXCHANGE, words.SCHEDULE}
 
 
 def is_due(time: int) -> bool:
-    """Whether something is looked at this time, from 1."""
+    """Whether the n-th occurrence (from 1) is one of those to examine."""
     return time <= _OFTEN or time & (time - 1) == 0
 
 
 def is_scaled(said: Sequence[str]) -> bool:
-    """Whether gradients with this behind them are scaled."""
+    """Whether gradients with this history of words are still scaled."""
     for word in reversed(said):
         kind = word.partition("/")[0]
         if kind == words.SCALED:
@@ -79,20 +79,20 @@ def is_scaled(said: Sequence[str]) -> bool:
 
 
 class _Clip:
-    """A clip of scaled gradients, whose numbers are not read yet."""
+    """A clipping of scaled gradients, whose values are not read yet."""
 
     def __init__(self, how: str, limit: float, found: Any, site: str) -> None:
         self.how, self.limit, self.found, self.site = how, limit, found, site
 
 
 class Scalings:
-    """What this process does with scaled gradients."""
+    """Follows a GradScaler's losses and the gradients that they give."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """This process plays in another run from now on."""
+        """Forget all state: the process starts to play in another run."""
         self._scalers: WeakSet[Any] = WeakSet()
         self._notes: dict[type, int] = {}
         self._lines: set[str] = set()
@@ -115,7 +115,7 @@ class Scalings:
     # --- the scale ---
 
     def scaled(self, scaler: Any, _outputs: Any, _result: Any) -> None:
-        """A GradScaler has multiplied a loss."""
+        """Called when a GradScaler has scaled a loss."""
         if scaler in self._scalers or not scaler.is_enabled():
             return
         self._scalers.add(scaler)
@@ -124,7 +124,7 @@ class Scalings:
         self._observe(told, call_site(3))
 
     def asked(self, scale: float) -> None:
-        """The user asked for the scale."""
+        """Called when the user's code has called `get_scale`."""
         step_protocol.PROTOCOL.losses.asked(scale)
         if len(self._lines) >= _MOST_LINES:
             return
@@ -136,7 +136,7 @@ class Scalings:
             self._observe(ScaleRead(), site)
 
     def refused(self, scaler: Any, optimizer: Any, method: str, message: str) -> None:
-        """A GradScaler has raised."""
+        """Called when a method of a GradScaler has raised an error."""
         why = next((why for part, why in _REFUSALS if part in message), "")
         if not why:
             return
@@ -156,13 +156,13 @@ class Scalings:
     # --- clips ---
 
     def clipping(self, this: Clipping) -> None:
-        """Gradients are about to be clipped."""
+        """Called before gradients are clipped."""
         self._largest = 0.0
         if this.by_value and self._scalers and self._is_time("before", 0):
             self._largest = _largest(this.parameters)
 
     def clipped(self, this: Clipping) -> None:
-        """They were."""
+        """Called after gradients were clipped."""
         how = "value" if this.by_value else "norm"
         found = (self._largest or None) if this.by_value else this.norm
         if not self._scalers or not isinstance(this.bound, int | float):
@@ -175,7 +175,7 @@ class Scalings:
                 self._clips[number] = _Clip(how, float(this.bound), found, site)
 
     def tried(self, scaler: Any, optimizer: Any) -> None:
-        """A GradScaler has made a step, and waited for the GPU, if there is one."""
+        """Called after `GradScaler.step`, which waited for the GPU, if any."""
         known = optimizers.of(optimizer)
         clip = None if known is None else self._clips.pop(known.number, None)
         if known is None or clip is None or clip.found is None:
@@ -202,7 +202,7 @@ class Scalings:
     # --- what a scaler gets ---
 
     def trying(self, scaler: Any, optimizer: Any) -> None:
-        """A GradScaler is about to divide gradients, and to make a step."""
+        """Called before `GradScaler.step` unscales gradients and steps."""
         said: list[str] = []
         number = -1
         for one, known, its in step_protocol.PROTOCOL.said():
@@ -257,7 +257,7 @@ SCALINGS = Scalings()
 
 
 def install() -> None:
-    """At the first `init_process_group`, after `protocol` is."""
+    """Install the probe at the first `init_process_group`, after `protocol`."""
     for listeners, function in (
         (CALL_HOOKS.scaled, SCALINGS.scaled),
         (CALL_HOOKS.trying, SCALINGS.trying),

@@ -1,4 +1,4 @@
-"""Tells whether backward begins at a loss that a GradScaler, or the job, has scaled."""
+"""Tells whether a backward pass starts at a loss that was scaled, by whomever."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _MOST_NODES = 40  # of a graph that are searched for a scaled loss
 
 
 class ScaledLosses:
-    """Losses that were multiplied since the last scale was computed.
+    """The losses that were scaled since a GradScaler last updated its scale.
 
     Attributes:
-        scale: That they were multiplied by; 1.0: none was, or it is not known.
+        scale: The factor that they were scaled by; 1.0: none was, or unknown.
     """
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """This process plays in another run from now on."""
+        """Forget all state: the process starts to play in another run."""
         self._results: list[weakref.ref[Tensor]] = []
         self._given: list[weakref.ref[Tensor]] = []  # what a scaler multiplied
         self.scale = 1.0
@@ -37,7 +37,7 @@ class ScaledLosses:
         self._fresh = False  # a loss was scaled, and backward has not run since
 
     def scaled(self, scaler: Any, outputs: Any, result: Any) -> None:
-        """A GradScaler has multiplied a loss, or several."""
+        """Called when a GradScaler has scaled one or several losses."""
         if not is_on(scaler):
             return
         self._fresh, self.scale = True, _scale_of(scaler)
@@ -48,17 +48,17 @@ class ScaledLosses:
         _remember(self._given, outputs)
 
     def asked(self, scale: float) -> None:
-        """The job has asked for the scale, and may multiply with it."""
+        """Called when the job has read the scale, and may multiply by it."""
         if self._is_used and scale != 1.0:
             self._factors = {scale, self.scale} - {1.0}
 
     def updated(self) -> None:
-        """A GradScaler has computed its next scale."""
+        """Called after `GradScaler.update`."""
         self._results.clear()
         self._given.clear()
 
     def begin(self, args: tuple[Any, ...]) -> bool:
-        """Backward is about to run: whether on something scaled, by whomever."""
+        """Whether the backward pass about to run starts at a scaled loss."""
         fresh, self._fresh = self._fresh, False
         roots = [one for one in args[0] if isinstance(one, Tensor)] if args else []
         if self._comes_from_scaled(roots):
@@ -101,7 +101,7 @@ class ScaledLosses:
 
 
 def is_on(scaler: Any) -> bool:
-    """Whether a scaler scales, and all that it is asked for is seen."""
+    """Whether a GradScaler is enabled, and of a kind whose calls are all seen."""
     made: Any = torch.amp.GradScaler
     kind = type(scaler)
     seen = isinstance(scaler, made) and kind.scale is made.scale

@@ -1,7 +1,7 @@
-"""Sees in which rounds optimizers make steps, and which a GradScaler leaves out.
+"""Records after which backward passes optimizers step, and which steps are skipped.
 
-A GradScaler that leaves out a step calls no hook of the optimizer. Steps that come
-evenly are told together, when that ends.
+A GradScaler that skips a step calls no step hook of the optimizer. Steps at regular
+intervals are recorded together, when the regularity ends.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _MOST = 2_000
 
 
 class _Course:
-    """Steps of one optimizer.
+    """The regular sequence of steps of one optimizer that is not recorded yet.
 
     Attributes:
-        first: Round of the first step that is not told yet; 0: there is none.
+        first: Round of its first step; 0: there is none.
         last: Round of the last step.
-        made: Steps in all.
+        made: Steps of the optimizer in all.
     """
 
     __slots__ = ("count", "every", "first", "kind", "last", "made", "number", "site")
@@ -42,13 +42,13 @@ class _Course:
 
 
 class Rounds:
-    """The rounds of this process."""
+    """Counts rounds, i.e. backward passes whose gradients are averaged, and steps."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """This process plays in another run from now on."""
+        """Forget all state: the process starts to play in another run."""
         self.now = 0
         self.stepped = self._before = 0  # steps of any optimizer
         self._courses: WeakKeyDictionary[Any, _Course] = WeakKeyDictionary()
@@ -59,27 +59,27 @@ class Rounds:
     # --- what happens ---
 
     def begun(self, loss: Tensor, _given: Any) -> None:
-        """Backward is about to run, perhaps on a loss that is not finite."""
+        """Called before a backward pass, whose loss may be non-finite."""
         if non_finite_weights.backward(loss):
             self.infinite(call_site(4))
 
     def infinite(self, site: str) -> None:
-        """It is not."""
+        """Note that the loss of the coming backward pass is non-finite."""
         self._settle()
         self._pending = Overflow(round=self.now + 1, loss=True), site
 
     def passed(self, _reduced: bool, local: bool) -> None:
-        """Backward has run; its gradients are averaged, unless they are `local`."""
+        """Called after a backward pass: a new round, unless it was `local`."""
         self.now += not local
 
     def count(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        """Some optimizer is about to make a step, be it one that nobody looks at."""
+        """Called before each step of any optimizer, known to the probes or not."""
         self.stepped += 1
 
     def stepping(
         self, optimizer: Any, known: optimizers.Optimizer, _closure: bool
     ) -> None:
-        """An optimizer is about to make a step."""
+        """Called before an optimizer step: note in which round it is made."""
         course = self._courses.get(optimizer)
         if course is None:
             course = _Course(known.number, type(optimizer).__name__)
@@ -105,11 +105,11 @@ class Rounds:
         course.last = now
 
     def trying(self, _scaler: Any, _optimizer: Any) -> None:
-        """A GradScaler is asked for a step."""
+        """Called before `GradScaler.step`."""
         self._before = self.stepped
 
     def tried(self, scaler: Any, optimizer: Any) -> None:
-        """It made the step, or left it out."""
+        """Called after `GradScaler.step`: record it if the step was skipped."""
         if not scaler.is_enabled() or (known := optimizers.of(optimizer)) is None:
             return
         if self.stepped != self._before and not _left_out_inside(scaler, optimizer):
@@ -128,7 +128,7 @@ class Rounds:
         )
 
     def flush(self) -> None:
-        """The process ends."""
+        """Called at the end of the process: record what is not yet."""
         self._settle()
         for course in self._all:
             self._tell(course)
@@ -175,7 +175,7 @@ ROUNDS = Rounds()
 
 
 def install() -> None:
-    """At the first `init_process_group`."""
+    """Install the probe; called at the first `init_process_group`."""
     call_hooks.tell(CALL_HOOKS.trying, ROUNDS.trying)
     call_hooks.tell(CALL_HOOKS.tried, ROUNDS.tried)
     register_optimizer_step_pre_hook(ROUNDS.count)

@@ -1,4 +1,4 @@
-"""Reads from the graph of a loss that is not finite which operation made it so.
+"""Finds the operation that made a loss NaN or Inf, from its autograd graph.
 
 What operations keep for backward is gone through in the order in which they were
 called, up to the first number that is not finite. It is done once in a process, nothing
@@ -28,7 +28,7 @@ _MASKING = ("WhereBackward0", "NanToNumBackward0")
 
 
 def operation_in(loss: Tensor) -> str:
-    """A word of `observations.gradients` for the operation; "": it is not known."""
+    """A word of `observations.gradients` for the operation; "" if unknown."""
     nodes: dict[Any, None] = {}
     waiting = [loss.grad_fn]
     while waiting and len(nodes) < _MOST_NODES:

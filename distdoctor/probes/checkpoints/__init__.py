@@ -1,1 +1,1 @@
-"""What a job writes and reads again, and what it gives back to its objects."""
+"""Probes of checkpoints: what a job saves, loads and restores into its objects."""

@@ -1,4 +1,4 @@
-"""What an object that is saved or was loaded holds: parts of a job's state, by form."""
+"""Recognises which parts of a training state a saved or loaded object holds."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ Source: torch 2.8 to 2.13, optim/lr_scheduler.py.
 
 
 class Contents:
-    """The parts of an object, and what is told of them.
+    """The parts of a training state in one object, and what is recorded of them.
 
     Attributes:
         parts, filled, position, schedule, scale, lr, numbers: As in a `Stored`.
-        names: Of the tensors of all models in it.
+        names: The names of the tensors of all models in it.
 
     Args:
-        thing: That is saved, or was loaded.
+        thing: The object that is saved, or was loaded.
         printed: Whether to take fingerprints of what it holds.
     """
 
@@ -62,7 +62,7 @@ class Contents:
         self.parts.sort()
 
     def fields(self) -> dict[str, Any]:
-        """Those that an observation has."""
+        """The fields of the `Stored` observation for this object."""
         return {
             "parts": tuple(self.parts),
             "filled": self.filled,
@@ -74,7 +74,7 @@ class Contents:
         }
 
     def prints(self) -> dict[str, Any]:
-        """Fingerprints of what differs where ranks save what is their own."""
+        """Fingerprints of the parts that differ when each rank saves its own."""
         return {
             "values": exact.of_value(self._values) if self._values else 0,
             "weights": exact.of_value(self._weights) if self._weights else 0,
@@ -141,7 +141,7 @@ class Contents:
 
 
 def is_optimizer(thing: Mapping[Any, Any]) -> bool:
-    """Whether a mapping is the state of an optimizer."""
+    """Whether a mapping is the state dict of an optimizer."""
     groups = thing.get("param_groups")
     return (
         isinstance(thing.get("state"), Mapping)
@@ -181,7 +181,7 @@ def _is_random_state(tensor: torch.Tensor) -> bool:
 
 
 def place_of(state: Mapping[Any, Any]) -> tuple[int, int]:
-    """Where a scheduler stands, and a fingerprint of what it does, by its state."""
+    """A scheduler's position, and a fingerprint of its settings, from its state."""
     position = state.get("last_epoch")
     if position is None:  # several that are stepped together
         parts = state.get("_schedulers", ())
@@ -208,7 +208,7 @@ def _fixed(state: Mapping[Any, Any], prefix: str = "") -> Iterator[str]:
 
 
 def number_of(value: Any) -> float:
-    """A number that may be a tensor; -1 where it is none, or not finite."""
+    """The value of a number or one-element tensor; -1 if none, or not finite."""
     if isinstance(value, torch.Tensor):
         value = value.item() if value.numel() == 1 else -1.0
     if not isinstance(value, (int, float)) or not abs(value) < float("inf"):
@@ -217,7 +217,7 @@ def number_of(value: Any) -> float:
 
 
 def file_of(target: Any) -> str:
-    """The path behind what torch.save and torch.load take; "" if that is no file."""
+    """The path behind an argument of torch.save or torch.load; "" if no file."""
     if not isinstance(target, (str, bytes, os.PathLike)):
         target = getattr(target, "name", None)
     if isinstance(target, int):  # of `os.fdopen`, as behind `tempfile.mkstemp`
@@ -231,7 +231,7 @@ def file_of(target: Any) -> str:
 
 
 def disk_of(file: str) -> int:
-    """A fingerprint of the machine and of the file system that a file is on."""
+    """A fingerprint that identifies the machine and file system of a file."""
     folder = os.path.dirname(file)  # noqa: PTH120
     while not os.path.isdir(folder) and folder != os.path.dirname(folder):  # noqa: PTH112, PTH120
         folder = os.path.dirname(folder)  # noqa: PTH120

@@ -1,4 +1,4 @@
-"""Sees checkpoints: which files a rank writes and reads, when, and what they hold.
+"""Records the checkpoints that a rank saves and loads: file, time and contents.
 
 torch has no hook for these, so its functions are replaced, and `os.replace` and
 `os.rename`, by which a file that was written whole gets its name.
@@ -33,7 +33,7 @@ _count = 0
 
 
 def install() -> None:
-    """Right after `import torch`."""
+    """Install the probe; called right after `import torch`."""
     for owner in (torch, torch.serialization):
         replace(owner, "save", _save)
         replace(owner, "load", _load)

@@ -1,4 +1,4 @@
-"""Sees which files a rank writes anew, and whether it reads them afterwards.
+"""Records files that a rank creates or overwrites, and whether it reads them later.
 
 Python tells of each file that it opens (an audit event); torch's own files are opened
 elsewhere and are no part of this. Only what the rank's own process opens is noted, and
@@ -50,20 +50,20 @@ _FRAMES = 60  # looked through for one of them
 
 
 class Files:
-    """Files of this process."""
+    """Follows the files that this process writes and reads."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """This process plays in another run from now on."""
+        """Forget all state: the process starts to play in another run."""
         self._written: dict[str, int] = {}
         self._read: dict[str, int] = {}
         self._locked = self._slept = False
         self._busy = False
 
     def heard(self, event: str, args: tuple[Any, ...]) -> None:
-        """Python is about to do something."""
+        """The audit hook: called by Python with each audit event."""
         if event == "open" and len(args) == 3:
             self._opening(*args)
         elif event in {"fcntl.flock", "fcntl.lockf"}:
@@ -83,7 +83,7 @@ class Files:
             self._busy = False
 
     def opening(self, path: Any, mode: str | None, flags: int) -> None:
-        """A file is about to be opened."""
+        """Called before a file is opened."""
         name = os.path.abspath(os.fsdecode(path))  # noqa: PTH100
         if name.startswith((*_ELSEWHERE, str(RECORDER.folder))):
             return
@@ -133,7 +133,10 @@ _noted = harmless(Files.opening)
 
 
 def install() -> None:
-    """Right after `import torch`: data are often made before a rank joins."""
+    """Install the audit hook right after `import torch`.
+
+    Data are often made before a rank joins.
+    """
     sys.addaudithook(FILES.heard)
 
 

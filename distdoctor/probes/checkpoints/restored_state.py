@@ -1,7 +1,7 @@
-"""Sees what a job gives back to its model, optimizer, scheduler and scaler.
+"""Records what a job restores to its model, optimizer, scheduler and GradScaler.
 
-And, at the first step behind it, where these stand: what was not given back starts
-anew. Objects are known by numbers, and never kept alive.
+At the first optimizer step after that it records where these stand: what was not
+restored starts anew. Objects are known by numbers, and never kept alive.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MOST_MODELS = 200
 
 
 class _Numbers:
-    """Numbers for objects, in the order of their first use."""
+    """Gives objects numbers, in the order of their first use."""
 
     def __init__(self) -> None:
         self.known: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
@@ -55,7 +55,7 @@ class _Numbers:
 
 
 class _Course:
-    """How far this process is with training: a leg begins with what is restored."""
+    """The progress of training; a new leg begins whenever state is restored."""
 
     def __init__(self) -> None:
         self.leg = 0
@@ -66,7 +66,7 @@ class _Course:
         self.models = 0  # how many were given their state
 
     def restored(self) -> None:
-        """State is given back; the next steps are the first behind it."""
+        """Begin a new leg, unless no step was made in this one."""
         if self.stepped:
             self.leg += 1
             self.stepped = self.draws = False
@@ -80,7 +80,7 @@ _inside = threading.local()
 
 
 def install() -> None:
-    """Right after `import torch`."""
+    """Install the probe; called right after `import torch`."""
     register_optimizer_step_pre_hook(_stepping)
     replace(nn.Module, "load_state_dict", _load_model)
     replace(Optimizer, "load_state_dict", _around("optimizer", _optimizers))
@@ -98,13 +98,13 @@ def install() -> None:
 
 
 def loaded(names: set[str]) -> None:
-    """A checkpoint was read, whose model has tensors of these names."""
+    """Called when a checkpoint was loaded, with the names of its model tensors."""
     _course.restored()
     _course.names = names
 
 
 def running() -> dict[str, Any]:
-    """Where the job's schedulers and optimizers stand; fields of a `Stored`."""
+    """The positions of the job's schedulers and optimizers; fields of a `Stored`."""
     legs = dict(_legs)
     last = max(legs.values(), default=0)
     active = [optimizer for optimizer, leg in legs.items() if leg == last]
@@ -122,7 +122,7 @@ def running() -> dict[str, Any]:
 
 
 def scale() -> float:
-    """Of the only scaler alive; 0 where there is not just one."""
+    """The scale of the only GradScaler alive; 0 if there is not exactly one."""
     alive = [one for one in list(_scalers.known) if one.is_enabled()]
     return number_of(scale_of(alive[0])) if len(alive) == 1 else 0.0
 

@@ -1,1 +1,1 @@
-"""Collectives and messages, as they go through torch's dispatcher."""
+"""Probes of collectives and point-to-point messages, in torch's dispatcher."""

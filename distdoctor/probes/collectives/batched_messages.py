@@ -1,4 +1,4 @@
-"""Sees which messages were given to `batch_isend_irecv` together."""
+"""Records which sends and receives were given to one `batch_isend_irecv`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distdoctor.probes.recorder import RECORDER
 
 
 def install() -> None:
-    """Go around it, wherever torch's modules hold it."""
+    """Wrap `batch_isend_irecv`, wherever torch's modules hold it."""
     replace_everywhere(dist.batch_isend_irecv, _batch_isend_irecv)
 
 

@@ -1,4 +1,4 @@
-"""The board: where ranks of one machine see, before a call, whether it can meet.
+"""The board: shared memory where ranks compare a collective before issuing it.
 
 Per group there is one shared file with a row per ordinal and in it a cell per member:
 the ordinal and the signature of its call. A rank writes its cell, then reads the row;
@@ -40,8 +40,8 @@ def local_cells(
 
     Args:
         members: Ranks in the group.
-        rank: Of this process in the world.
-        world_size: Of the job.
+        rank: Global rank of this process.
+        world_size: World size of the job.
         told: Environment, as a launcher like torchrun sets it.
 
     Returns:
@@ -60,7 +60,7 @@ def local_cells(
 
 
 class Board:
-    """One group's board.
+    """The shared file in which one group's ranks compare their calls.
 
     Args:
         folder: Where boards lie.
@@ -90,7 +90,7 @@ class Board:
             os.close(file)
 
     def write(self, ordinal: int, signature: int) -> None:
-        """Show this rank's call."""
+        """Publish this rank's call: its ordinal and signature."""
         at = (ordinal % self._rows) * self._row_words + self._at
         # The signature first: a cell counts once its ordinal is there.
         self._words[at] = 0
@@ -112,13 +112,13 @@ class Board:
 
 
 class NoBoard:
-    """Stands for the board of a group whose calls are not compared before they meet."""
+    """The board of a group whose calls are not compared before they are issued."""
 
     def write(self, _ordinal: int, _signature: int) -> None:
-        """Show nobody."""
+        """Do nothing: nobody reads it."""
 
     def agrees(self, _ordinal: int, _signature: int) -> bool:
-        """For all that is known."""
+        """Always True, as nothing is known of the other ranks' calls."""
         return True
 
 
@@ -146,7 +146,7 @@ def _size_in(journal: Path) -> int:
 def board_of(
     folder: Path, group: str, members: int, member: int, rank: int, world_size: int
 ) -> Board | NoBoard:
-    """This process's board of a group; where none can be made, that is lost.
+    """This process's board of a group; if none can be made, a `NoBoard`.
 
     Args:
         folder: The record folder.
@@ -154,7 +154,7 @@ def board_of(
         members: Number of ranks in the group.
         member: This rank's number in it.
         rank: Its number in the world.
-        world_size: Of the job.
+        world_size: World size of the job.
     """
     if _has_had_other_sizes(folder, world_size):
         return NoBoard()

@@ -1,4 +1,4 @@
-"""The way by which a thread came to a call: the user's frames, outermost first."""
+"""The user's stack frames that led a thread to a call, outermost first."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def way_here(depth: int) -> Way:
 
 
 def texts(way: Way) -> tuple[str, ...]:
-    """The lines of a way, as `Awaited` has them."""
+    """The lines of a call path in text form, as `Awaited` has them."""
     return tuple(
         step_text(Place(_file(code), _line(code, at), code.co_qualname))
         for code, at in way
@@ -41,7 +41,7 @@ def texts(way: Way) -> tuple[str, ...]:
 
 
 def site(way: Way) -> str:
-    """Its last line, as it stands in the journal."""
+    """The innermost line of a call path, in the journal's text form."""
     code, at = way[-1]
     return text_of(code.co_filename, _line(code, at), code.co_qualname)
 

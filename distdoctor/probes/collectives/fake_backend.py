@@ -1,4 +1,4 @@
-"""Lets a process play one rank of a large job, alone, on torch's fake backend.
+"""Lets a process simulate one rank of a large job, alone, on torch's fake backend.
 
 No other rank is there, so what would be received from others is a stand-in: what the
 first simulated rank of the group has seen there, so that ranks that decide by a common
@@ -64,7 +64,7 @@ _META = torch._C.DispatchKey.Meta
 
 
 def install() -> None:
-    """Right after `import torch`: what needs other ranks is replaced."""
+    """Replace what needs other ranks, right after `import torch`."""
     around: dict[Callable[..., Any], Callable[..., Any]] = {
         dist.init_process_group: _init_process_group,
         dist.new_group: _new_group,
@@ -113,7 +113,7 @@ def _monitored_barrier(
 
 
 class _Results:
-    """What the first simulated rank of a group got, call by call."""
+    """What the first simulated rank of a group received, call by call."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -123,7 +123,7 @@ class _Results:
         self._size = 0
 
     def agree(self, kind: str, mine: Any, own: bool) -> tuple[Any, bool]:
-        """What this call gives, and whether a rank that was played sent it.
+        """The value this call is to give, and whether a simulated rank sent it.
 
         Args:
             kind: What kind of value; another kind is no stand-in.
@@ -169,7 +169,7 @@ def _varies() -> bool:
 
 
 def varied(value: Any, factor: float = 1.5) -> Any:
-    """Another value of the same kind, on which decisions fall otherwise.
+    """Another value of the same type, on which decisions come out differently.
 
     >>> varied([True, 0, 8, {"loss": 2.0}])
     [False, 1, 4, {'loss': 3.0}]
@@ -201,7 +201,7 @@ def _factor() -> float:
 
 
 class SimulatedCollectives(Collectives):
-    """The kernels, which also give stand-ins for what others would have sent."""
+    """The dispatcher kernels, which also make stand-ins for other ranks' data."""
 
     def _kernel(self, code: int, operation: Operation, op: Any) -> Callable[..., Any]:
         kernel = super()._kernel(code, operation, op)

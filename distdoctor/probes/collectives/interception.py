@@ -86,14 +86,14 @@ _MOST_IN_VAIN = 100
 
 
 class Collectives:
-    """The kernels and what they remember; one per process.
+    """The dispatcher kernels that record calls, and their state; one per process.
 
     Attributes:
-        inside: What threads have issued within a function that waits for all of it.
+        inside: By thread, calls issued inside a function that waits for all of them.
         works: Work objects and their calls, by the identity of the Work: it is held so
             that pybind hands the user this very object.
         by_pointer: Calls by the address of their result, for functional collectives.
-        handles: What the user was given to wait for.
+        handles: The Work handles that the user was given.
     """
 
     def __init__(self) -> None:
@@ -118,11 +118,11 @@ class Collectives:
                 )
 
     def close(self) -> None:
-        """Take the kernels away."""
+        """Remove the kernels from the dispatcher."""
         self._library._destroy()
 
     def forget_groups(self) -> None:
-        """Group names are about to be used again; old Work objects may go."""
+        """Forget groups, whose names may be reused, and release Work objects."""
         self._groups.clear()
         self._specs.clear()  # their numbers are of a journal that may be another now
         self.works.clear()
@@ -130,7 +130,7 @@ class Collectives:
         self.handles.reset()
 
     def reset(self) -> None:
-        """Another run begins: no group was ever seen in it."""
+        """Forget all state: the process starts to play in another run."""
         self.forget_groups()
         self._seen.clear()
         self._tasks.clear()
@@ -138,7 +138,7 @@ class Collectives:
         TURNS.reset()
 
     def met(self) -> int:
-        """How many collectives this process has done on the world."""
+        """How many collectives this process has issued on the default group."""
         world = dist.group.WORLD
         group = None if world is None else self._groups.get(world.group_name)
         return 0 if group is None else group.ordinal
@@ -445,12 +445,12 @@ _installed: list[Collectives] = []
 
 
 def installed() -> Collectives | None:
-    """The kernels of this process; None: no call of it can be seen."""
+    """The kernels of this process; None if none are installed."""
     return _installed[0] if _installed else None
 
 
 def install(kernels: type[Collectives] = Collectives) -> None:
-    """Put the kernels in place."""
+    """Register the kernels in the dispatcher."""
     _installed.append(kernels())
 
 

@@ -1,4 +1,4 @@
-"""Sees by which name a call is made in a loop over names.
+"""Records the loop variable of a collective that is issued in a loop over names.
 
     for name in losses:
         dist.all_reduce(losses[name])
@@ -37,7 +37,7 @@ class _Loop:
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """What decides by which loop a line comes to be run again."""
+    """A loop or function body, which decides what makes a line run again."""
 
     begins: tuple[int, int]  # line and column
     first: int  # line of its body
@@ -46,29 +46,29 @@ class _Scope:
 
 
 class Turns:
-    """What is known of the lines that call."""
+    """Finds loops over names around collectives, and records the name at each call."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """The process begins to play in another run."""
+        """Forget all state: the process starts to play in another run."""
         self._left: dict[str, int] = {}  # by site, calls that may be told
         self._lines = 0
         self._loops: dict[tuple[CodeType, int], _Loop | None] = {}
         self._scopes: dict[str, tuple[_Scope, ...]] = {}
 
     def are_open(self, site: str) -> bool:
-        """Whether the calls of a line may be told; hot."""
+        """Whether more calls of a line may be recorded; on the hot path."""
         return self._left.get(site, 1) > 0
 
     @harmless
     def look(self, site: str, ordinal: int) -> None:
-        """A collective is about to be made by the user's line, and was noted.
+        """Called when a collective of the user's line was recorded, before it runs.
 
         Args:
             site: The line, as in the journal.
-            ordinal: Of the call on its group.
+            ordinal: Ordinal of the call on its group.
         """
         frame = _users_frame()
         turn = None if frame is None else self._turn(frame, ordinal)

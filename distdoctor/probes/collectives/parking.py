@@ -1,4 +1,4 @@
-"""Where a rank stays whose call was refused."""
+"""Holds a rank whose call was refused, until the supervisor ends the job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LONGEST_PARK_S = 600.0
 
 
 def park() -> None:
-    """Stay before a refused call until the supervisor ends the job.
+    """Block before a refused call until the supervisor ends the job.
 
     Nothing of the job runs on, so that it cannot save, send or print nonsense. When
     nobody supervises any more, the call is made as if there were no probe.

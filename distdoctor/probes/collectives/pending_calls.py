@@ -1,4 +1,4 @@
-"""Calls of communication whose end is not known yet, and the groups they are on."""
+"""Communication calls that are not known to be complete, and their groups."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class UsedGroup:
 
 
 class PendingCall:
-    """A call whose end is not known yet."""
+    """A communication call that is not known to be complete."""
 
     __slots__ = ("asynchronous", "call", "group", "ordinal", "polled", "watched")
 

@@ -1,4 +1,4 @@
-"""Reads the reduce op of a call, in releases of torch that hide it, too.
+"""Reads the reduce op of a collective, also in torch releases that hide it.
 
 A kernel gets the reduce op as a script object. From torch 2.10 on it tells its number;
 in 2.8 it tells nothing (seen with both). There, Python's calls pass through methods of
@@ -30,7 +30,7 @@ _hidden = False
 
 
 def read(boxed: Any) -> int:
-    """Number of a reduce op as a kernel gets it."""
+    """The number of a reduce op, from the script object that a kernel gets."""
     if _hidden:
         number: int = getattr(_asked, "number", UNKNOWN_REDUCE_OP)
     else:  # its attribute `op` is the same method, found in twice the time
@@ -42,7 +42,7 @@ _TELLS = (2, 10)  # the release of torch from which on a kernel can read them
 
 
 def install() -> None:
-    """Where this torch hides them, remember what Python's calls ask for."""
+    """In releases that hide reduce ops, note the one that Python code asks for."""
     global _hidden
     if tuple(map(int, torch.__version__.split(".")[:2])) >= _TELLS:
         return

@@ -1,4 +1,4 @@
-"""Reads what a call moves: dtypes, shapes, splits; as text and as a signature.
+"""Reads dtypes, shapes and splits of a call, and makes its text and signature.
 
 A key is a small tuple that determines both, so that each is worked out once.
 """
@@ -21,7 +21,7 @@ _NOTHING: Key = ((), None)
 
 
 def reader_of(op: str, at: dict[str, int]) -> Reader:
-    """The function that reads the arguments of one operator.
+    """A function that reads the tensor specs from an operator's arguments.
 
     Args:
         op: Its name in the c10d library.
@@ -122,7 +122,7 @@ def _flat(tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
 
 
 def describe(op: int, reduce_op: int, root: int, key: Key) -> tuple[int, str]:
-    """Signature and text of a call.
+    """The signature of a call, and its text.
 
     Returns:
         The 64-bit signature, and the text that `journal.texts.parse_spec` reads.

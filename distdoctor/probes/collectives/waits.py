@@ -1,4 +1,4 @@
-"""Sees when a thread waits for a communication operation to complete.
+"""Records when a thread waits for a communication call to complete.
 
 On gloo a synchronous collective returns at once from the backend; the blocking part is
 `Work.wait`, called by torch's Python code, which can be replaced. Functional
@@ -50,7 +50,7 @@ _libraries: list[Library] = []
 
 
 def install() -> None:
-    """From now on, write when a thread starts and ends to wait."""
+    """Wrap the functions that wait, to record when a wait begins and ends."""
     if (collectives := interception.installed()) is not None:
         _libraries.append(_watch_waits(collectives))
 

@@ -1,4 +1,4 @@
-"""Watches the handles of asynchronous calls that lines of the user's own hold.
+"""Follows the Work handles of asynchronous calls that the user's own code issued.
 
 torch itself waits for what it issues (DistributedDataParallel, FSDP, functional
 collectives, libraries); a handle that the user was given is the user's to wait for.
@@ -56,15 +56,15 @@ _OTHER_USES = (
 
 
 class Handle:
-    """A call that the user's own line was given a handle for.
+    """The Work handle of an asynchronous call that the user's own line issued.
 
     Attributes:
-        reference: To the Work, weakly.
-        pending: What the probes know of the call.
-        version: Sum of the version counters of what it reads, when it was issued.
-        told: Whether it was noted already that it was not waited for.
-        thread: That issued it.
-        way: By which it did; () if that is too long to be told.
+        reference: A weak reference to the Work.
+        pending: The call.
+        version: Sum of the version counters of its input tensors, when issued.
+        told: Whether a missing wait was already recorded.
+        thread: The thread that issued it.
+        way: Its call path; () if that is too long to be recorded.
     """
 
     __slots__ = ("pending", "reference", "thread", "told", "version", "way")
@@ -81,12 +81,12 @@ class Handle:
 
     @property
     def tensors(self) -> Sequence[torch.Tensor]:
-        """What it reads, as far as a change of it would be seen."""
+        """The input tensors whose version counters are watched for changes."""
         return self.pending.watched or ()
 
 
 class Handles:
-    """The handles that were not used yet; one per process.
+    """The Work handles that are not waited for yet; one object per process.
 
     Attributes:
         open: By the identity of the Work. It is held weakly: a Work keeps its tensors
@@ -101,7 +101,7 @@ class Handles:
         self._told: set[tuple[Way, Way]] = set()
 
     def hold(self, work: Any, pending: PendingCall, thread: int) -> None:
-        """Remember a handle that is about to be given to the user."""
+        """Start to follow a handle that is about to be returned to the user."""
         number, handles = id(work), self.open
 
         def dropped(reference: Any) -> None:
@@ -113,13 +113,13 @@ class Handles:
         self._fresh[thread] = work
 
     def reset(self) -> None:
-        """The groups are gone, and their handles with them."""
+        """Forget all handles: their process groups are gone."""
         self.open.clear()
         self._fresh.clear()
         self._told.clear()
 
     def used(self, work: Any, *, waited: bool) -> None:
-        """Note what a handle is used for, the first time."""
+        """Record the first use of a handle."""
         handle = self.open.get(id(work))
         if handle is None or handle.reference() is not work:
             return
@@ -147,7 +147,7 @@ class Handles:
             RECORDER.observe(told, site(issued))
 
     def stepping(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note gradients on their way that an optimizer is about to read.
+        """Record gradients still in transit that an optimizer is about to read.
 
         They are recognised by their memory, as the tensors that were given to a call.
         """
@@ -166,7 +166,7 @@ class Handles:
 
 
 def watch_uses(handles: Handles) -> None:
-    """From now on, note what is done with handles."""
+    """Wrap the methods of Work, to note how handles are used."""
     for name in _OTHER_USES:
         made = getattr(dist.Work, name, None)
         if made is not None:
@@ -207,7 +207,7 @@ def _touched(handle: Handle, how: int) -> None:
 
 
 def is_users_own(depth: int, *, point_to_point: bool) -> bool:
-    """Whether the handle of this call goes to a line of the user's own.
+    """Whether a call's handle is returned to the user's own code.
 
     It does if nothing but torch's plain functions stands between that line and the
     operator: what torch, or a library, issues is waited for there.
@@ -233,7 +233,7 @@ def is_users_own(depth: int, *, point_to_point: bool) -> bool:
 
 
 def watchable(argument: Any, on_host: bool) -> tuple[torch.Tensor, ...]:
-    """The tensors of an argument whose version counter tells that they were changed.
+    """The tensors of an argument whose version counters reveal changes.
 
     A counter is shared by all views of one memory, so a tensor that is only a part of
     its memory tells nothing. The collectives of gloo on the host and of NCCL leave the

@@ -1,1 +1,1 @@
-"""What it takes to run a job twice and compare: values, and files put back."""
+"""Probes for comparing two runs of a job: fingerprints, and copies of files."""

@@ -1,4 +1,4 @@
-"""Writes fingerprints of all that is computed, so that two runs can be compared.
+"""Writes fingerprints of all computed values, so that two runs can be compared.
 
 Only where that is asked for: all is read at each step, which costs accordingly. Before
 each step of an optimizer it is told where the rank stood (random states, learning rate,
@@ -42,7 +42,7 @@ _Parts = dict[str, int]
 
 
 class Trace:
-    """What was computed since the last step."""
+    """Collects fingerprints of inputs, outputs and gradients between two steps."""
 
     def __init__(self) -> None:
         self._on = False
@@ -58,20 +58,20 @@ class Trace:
         self._since: _Parts = {}  # what was computed
 
     def begin(self) -> None:
-        """Two runs are to be compared."""
+        """Start tracing, because two runs are to be compared."""
         self._on = True
         pause = os.environ.get(PAUSE_VARIABLE, "")
         self._pause = int(pause) if pause.isdigit() else 0
 
     def wrapped(self, model: nn.Module) -> None:
-        """A model is about to be wrapped: its names are the user's."""
+        """Called before a model is wrapped: its module names are the user's."""
         if self._on:
             self._know(model)
 
     # --- forward passes ---
 
     def entering(self, module: nn.Module, given: Any) -> None:
-        """A module begins its forward pass."""
+        """Called before the forward pass of a module."""
         self._depth += 1
         if self._depth == 1:
             self._fed = False
@@ -79,7 +79,7 @@ class Trace:
             self._given(module, given)
 
     def leaving(self, module: nn.Module, output: Any) -> None:
-        """A module has ended it; also by an exception."""
+        """Called after the forward pass of a module, also if it raised."""
         self._depth = max(0, self._depth - 1)
         if torch.is_grad_enabled():
             self._computed(module, output)
@@ -117,7 +117,7 @@ class Trace:
     # --- steps ---
 
     def stepping(self, optimizer: Any) -> None:
-        """An optimizer is about to make a step."""
+        """Called before an optimizer step: write the trace since the last one."""
         if self._pause and self._step >= self._pause:
             if RECORDER.writer is not None:
                 RECORDER.writer.step()
@@ -226,7 +226,7 @@ TRACE = Trace()
 
 
 def install() -> None:
-    """When the rank joins, where two runs are to be compared."""
+    """Start tracing when the rank joins, where two runs are to be compared."""
     TRACE.begin()
 
     def entering(module: nn.Module, given: Any) -> None:

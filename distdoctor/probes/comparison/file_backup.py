@@ -1,4 +1,4 @@
-"""Keeps copies of files that the job is about to change, so that they can be put back.
+"""Copies files before the job changes them, so that they can be restored.
 
 Only where several runs of a job are compared: each is to begin with the files that the
 first found, and what the user had there before is to be there afterwards. Python tells
@@ -31,10 +31,10 @@ _BY_PYTHON = f"{os.sep}__pycache__{os.sep}"
 
 
 class Keeper:
-    """What this process has kept.
+    """The copies of files that this process has made.
 
     Attributes:
-        on: Files are to be kept.
+        on: Whether files are to be copied.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Keeper:
         self._local = threading.local()
 
     def begin(self, folder: str) -> None:
-        """Keep files from now on."""
+        """Copy files from now on, before they are changed."""
         self._folder = folder
         home = os.path.expanduser("~")  # noqa: PTH111 - pathlib takes longer to import
         cache = os.environ.get("XDG_CACHE_HOME") or f"{home}/.cache"
@@ -56,7 +56,7 @@ class Keeper:
         self.on = True
 
     def heard(self, event: str, args: tuple[Any, ...]) -> None:
-        """Python is about to do something."""
+        """The audit hook: called by Python with each audit event."""
         about = _ABOUT.get(event)
         if about is None or getattr(self._local, "busy", False):
             return
@@ -67,7 +67,7 @@ class Keeper:
             self._local.busy = False
 
     def changes(self, file: str) -> None:
-        """A file is about to be written, by no means of Python's.
+        """Called before a file is written by other means than Python's.
 
         Raises:
             OSError: What is in it could not be kept.
@@ -192,7 +192,7 @@ Source: https://docs.python.org/3/library/audit_events.html
 
 
 def name_of(path: str) -> str:
-    """Under which name a file is kept."""
+    """The name under which a file's copy is stored."""
     return blake2b(os.fsencode(path), digest_size=16).hexdigest()
 
 
@@ -209,7 +209,7 @@ KEEPER = Keeper()
 
 
 def keep_files() -> None:
-    """Before the program's first line, where that was asked for."""
+    """Install the audit hook before the program's first line, if asked for."""
     folder = os.environ.get(KEEP_VARIABLE)
     if folder:
         KEEPER.begin(folder)

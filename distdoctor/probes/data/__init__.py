@@ -1,1 +1,1 @@
-"""What ranks read: loaders, samples, batches, and how long they go on."""
+"""Probes of data loading: DataLoaders, samplers, samples and batches."""

@@ -1,4 +1,4 @@
-"""How ranks of one machine come to one mind without a word between them.
+"""Lets ranks of one machine agree on a decision through a shared file.
 
 They share one file that each only appends to. Whoever has to decide something first
 looks whether it is decided; if not, it appends a proposal and looks again: of all
@@ -21,17 +21,17 @@ _PIECE_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A rank has begun a pass over a loader."""
+    """A rank's note that it has begun a pass over a DataLoader."""
 
     length: int | None  # batches the loader has; None: it does not say
     prefetch: int  # batches its workers load ahead
 
 
 class Agreement:
-    """What the ranks have told and decided so far.
+    """The notes and decisions that ranks share in one file.
 
     Args:
-        file: The file they share; made if it is not there.
+        file: The shared file; it is made if it does not exist.
 
     Raises:
         OSError: It cannot be opened.
@@ -61,7 +61,7 @@ class Agreement:
     def settle(
         self, key: str, gate: int, propose: Callable[[Mapping[int, Begun]], int]
     ) -> int:
-        """What all ranks do in a pass from a batch on; the first to ask decides.
+        """The ranks' decision for a pass at a gate; the first to ask makes it.
 
         Args:
             key: The pass; the same on all ranks.
@@ -85,7 +85,7 @@ class Agreement:
         return self._decided[key, gate]
 
     def forget(self, key: str) -> None:
-        """A pass is long over; what was told of it may go."""
+        """Forget what was noted of a pass that is long over."""
         self._begun.pop(key, None)
         for known in [known for known in self._decided if known[0] == key]:
             del self._decided[known]

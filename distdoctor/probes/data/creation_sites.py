@@ -1,4 +1,4 @@
-"""Remembers which line made an object that data is read with."""
+"""Remembers the line that made each DataLoader, sampler and dataset."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _born: dict[int, tuple[weakref.ref[Any], str]] = {}  # by address: not all have 
 
 
 def install() -> None:
-    """Note the lines that make loaders, samplers and datasets from now on.
+    """Wrap object creation, to note which lines make these objects.
 
     There is no hook for it. Their constructors are often not called, for subclasses
     forget to; so it is noted as they come to be.
@@ -28,7 +28,7 @@ def install() -> None:
 
 
 def site_of(thing: object) -> str:
-    """The line that made an object; "" if nobody saw it."""
+    """The line that made an object; "" if not seen."""
     known = _born.get(id(thing))
     return known[1] if known is not None and known[0]() is thing else ""
 

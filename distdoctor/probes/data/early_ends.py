@@ -1,4 +1,4 @@
-"""Whether the loop that asks a loader for a batch can do with fewer of them.
+"""Tells whether the loop over a DataLoader may safely get fewer batches.
 
 A `for` can: its loader ends, and it goes on behind the loop. Who calls `next` may have
 counted the batches before, and would meet the end unprepared.
@@ -16,7 +16,7 @@ _ITERATES = {opmap["FOR_ITER"], opmap["SEND"]}
 
 
 def may_end_early(frame: FrameType | None) -> bool:
-    """Whether all that stands between the loader and the user's loop iterates.
+    """Whether only iteration lies between the DataLoader and the user's loop.
 
     A generator in between (tqdm's, one of the user's own) hands the end on to whoever
     asks it: so he has to iterate, too. A library's generator may call `next`: the end

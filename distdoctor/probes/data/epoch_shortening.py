@@ -55,7 +55,7 @@ _UNASKED = "not asked yet"
 
 
 class _Shortened:
-    """What is left out of each pass over one loader; by rank the same, or as uneven."""
+    """What is left out of each pass over one DataLoader, by agreement of all ranks."""
 
     __slots__ = ("ends", "length", "period", "skip")
 
@@ -73,7 +73,7 @@ class _Shortened:
 
 
 class _Pass:
-    """One pass over a loader."""
+    """One pass over a DataLoader, and how far it has come."""
 
     __slots__ = (
         "around",
@@ -113,7 +113,7 @@ class _Pass:
 
 
 class _Known(NamedTuple):
-    """The last pass of a line."""
+    """The last pass that a line began."""
 
     met: int  # collectives of the world before it
     number: int  # of the passes since the last of them
@@ -122,7 +122,7 @@ class _Known(NamedTuple):
 
 
 class EpochShortening:
-    """What this process knows of its loaders and of what the ranks agreed on.
+    """Decides with the other ranks which passes to shorten, and ends them early.
 
     Args:
         launched_ns: When the job was started, by the monotonic clock.
@@ -155,24 +155,24 @@ class EpochShortening:
         self._current: _Pass | None = None  # that a batch was asked of last
 
     def joined(self) -> None:
-        """The process has joined a job (again): collectives are counted anew."""
+        """Called when the process joins a job: collectives are counted anew."""
         self._joined += 1
         self._last.clear()
 
     # --- loaders ---
 
     def of_loader(self, loader: Any, iterator: Any) -> None:
-        """An iterator was made for a loader."""
+        """Called when an iterator was made for a DataLoader."""
         iterator.distdoctor_loader = weakref.ref(loader)
         iterator.distdoctor_look = 0  # an iterator with workers may be used again
 
     def length(self, loader: Any, length: int) -> int:
-        """How many batches a loader of that length is to be said to have."""
+        """The length that a DataLoader of `length` batches is to report."""
         shortened = self._loaders.get(loader)
         return length if shortened is None else shortened.kept(length)
 
     def stepped(self) -> None:
-        """An optimizer made a step: every so many batches it does."""
+        """Called after an optimizer step: note how many batches it used."""
         this = self._current
         iterator = None if this is None else this.iterator()
         if this is None or iterator is None:
@@ -184,7 +184,7 @@ class EpochShortening:
             this.stepped = iterator._num_yielded
 
     def ended(self, iterator: Any) -> None:
-        """A pass ended."""
+        """Called when a pass over a DataLoader ended."""
         this: _Pass | None = iterator.__dict__.get("distdoctor_pass")
         iterator.distdoctor_look = 0
         if this is not None:
@@ -382,7 +382,7 @@ def all_ranks_are_here(told: Mapping[str, str]) -> bool:
 def of_environment(
     world: Callable[[], int], met: Callable[[], int], trains: Callable[[], bool]
 ) -> EpochShortening | None:
-    """Shortening as the supervisor asked for it; None if it did not, or must not be.
+    """The shortening that the supervisor asked for; None if none, or not possible.
 
     Args:
         world: See `EpochShortening`.

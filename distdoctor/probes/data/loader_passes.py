@@ -1,4 +1,4 @@
-"""A pass over a DataLoader: what it reads from, and what it has read so far."""
+"""One pass over a DataLoader: its dataset and sampler, and the samples read so far."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ _FIRST_PART, _GROWTH = 8, 8  # batches to the first telling; to each later one
 
 
 class Numbers:
-    """Numbers of objects, from 1, each as long as it lives."""
+    """Numbers objects from 1, each for as long as it lives."""
 
     def __init__(self) -> None:
         self._next = count(1)
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
 
     def of(self, thing: object) -> int:
-        """The object's number; another each time if nothing tells when it is gone."""
+        """The object's number; a new one each time if it takes no weak reference."""
         known = self._known.get(id(thing))
         if known is not None and known[0]() is thing:
             return known[1]
@@ -70,14 +70,14 @@ class Numbers:
 
 
 class LoaderSource:
-    """What a loader reads, and how; found out once for each loader.
+    """The dataset, sampler and settings of a DataLoader, examined once per loader.
 
     It keeps none of the user's objects alive but the indices of Subsets.
 
     Args:
         loader: A DataLoader.
-        number: Of the loader.
-        datasets: Numbers of those met so far.
+        number: Its number.
+        datasets: Numbers of the datasets seen so far.
     """
 
     def __init__(self, loader: Any, number: int, datasets: Numbers) -> None:
@@ -114,7 +114,7 @@ class LoaderSource:
         self._bottom = None if iterable else bottom  # until what it holds is told
 
     def held(self, known: set[int]) -> Held | None:
-        """What the dataset at the bottom holds, unless that is known."""
+        """Fingerprints of the innermost dataset's samples, unless already known."""
         bottom, self._bottom = self._bottom, None
         number = self.part.dataset
         if bottom is None or number in known or self.part.length < 0:
@@ -123,7 +123,7 @@ class LoaderSource:
         return held_by(bottom, self.part.length, number)
 
     def at_bottom(self, indices: list[int]) -> list[int]:
-        """Indices of the loader's dataset as those of the one at the bottom."""
+        """Map indices of the DataLoader's dataset to the innermost dataset."""
         for subset in self._chain:
             indices = [operator.index(subset[index]) for index in indices]
         return indices
@@ -183,18 +183,18 @@ def _draws(sampler: Any) -> bool:
 
 
 class Allowance:
-    """What a process may yet tell."""
+    """How many more sample indices and contents this process may record."""
 
     def __init__(self) -> None:
         self.contents, self.indices = MOST_CONTENTS_IN_ALL, MOST_INDICES
 
 
 class PassReading:
-    """A pass that goes on.
+    """What one unfinished pass over a DataLoader has read so far.
 
     Args:
         iterator: The DataLoader's.
-        allowance: Of the process.
+        allowance: The process's allowance.
     """
 
     def __init__(self, iterator: Any, allowance: Allowance) -> None:
@@ -224,11 +224,11 @@ class PassReading:
 
     @property
     def given(self) -> int:
-        """Batches that were given."""
+        """How many batches the pass has returned."""
         return self._given
 
     def draw(self, index: Any, left_out: bool) -> None:
-        """The indices of a batch were drawn, and maybe left out by distdoctor."""
+        """Called when the sampler drew the indices of a batch, used or left out."""
         if not self._indexed:
             return
         try:
@@ -242,7 +242,7 @@ class PassReading:
             self._drawn.append((indices, left_out))
 
     def give(self, batch: Any) -> bool:
-        """A batch was given; whether it is time to tell what was read."""
+        """Called when a batch is returned; whether it is time to record."""
         self._given += 1
         self.pass_over()
         indices = None
@@ -254,7 +254,7 @@ class PassReading:
         ) and not self.silent
 
     def pass_over(self) -> None:
-        """Go past the batches that distdoctor left out here."""
+        """Skip the batches that distdoctor left out at this point."""
         while self._drawn and self._drawn[0][1]:
             indices, _ = self._drawn.popleft()
             self._add_indices(indices)
@@ -302,7 +302,7 @@ class PassReading:
             self._samples.clear()
 
     def tell(self, unfinished: bool, cut: bool = False) -> Read:
-        """What was read since this was told last."""
+        """What was read since the last record of this pass."""
         contents = self._contents
         samples, printed, steps = self._told
         whole = () if contents is None else tuple(contents[printed:MOST_CONTENTS])

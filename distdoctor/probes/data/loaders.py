@@ -1,4 +1,4 @@
-"""Sees how DataLoaders are gone through, batch by batch, and may end passes early."""
+"""Wraps DataLoader iterators, to record each batch and to end passes early."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _shortening: list[EpochShortening | None] = [None]
 
 
 def shortening() -> EpochShortening | None:
-    """What ends passes before their time; None: nothing does."""
+    """The object that shortens passes; None if nothing does."""
     return _shortening[0]
 
 
 def install() -> None:
-    """At the first `init_process_group`."""
+    """Install the probe; called at the first `init_process_group`."""
     collectives = interception.installed()
     if not registry.is_simulated() and collectives is not None:
         world, met = dist.get_world_size, collectives.met
@@ -38,7 +38,7 @@ def install() -> None:
 
 
 def watch_loaders(shortening: EpochShortening | None) -> None:
-    """Note where each DataLoader's iterator stands, and when it ends.
+    """Wrap iterators, to report each batch and the end of each pass.
 
     Args:
         shortening: Ends passes before their time; None: nothing does.

@@ -1,4 +1,4 @@
-"""Looks at what models are called with, at a few steps, however it was read.
+"""Records fingerprints of what models are called with, at a few steps.
 
 A hook for every forward pass costs; this one is there only from the end of a step to
 the first call of a model that is trained.
@@ -24,7 +24,7 @@ _MOST_CALLS = 1000  # of modules, until one is a model that is trained
 
 
 class _Look:
-    """A step whose first call is waited for."""
+    """A step whose first forward pass of a model is awaited."""
 
     def __init__(self) -> None:
         self.handle: Any = None
@@ -49,7 +49,7 @@ _look = _Look()
 
 
 def watch(step: int) -> None:
-    """Look at what the first model is called with that is called from here on.
+    """Record the inputs of the next model that is called.
 
     Args:
         step: Number of the optimizer's step that it is for.
@@ -58,7 +58,7 @@ def watch(step: int) -> None:
 
 
 def reset() -> None:
-    """Forget all: the process begins to play in another run."""
+    """Forget all state: the process starts to play in another run."""
     _look.end()
 
 

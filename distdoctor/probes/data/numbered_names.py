@@ -1,4 +1,4 @@
-"""Sees which numbers a process gives to names: vocabularies, and maps of labels.
+"""Finds dictionaries that number names, such as vocabularies and label maps.
 
 Looked through are the variables of the user's functions that are running at a few of
 the first backward passes, and what the objects in them hold: dictionaries of Python's
@@ -55,18 +55,18 @@ _MOST_LEADING = 8  # special names before those of a set
 
 
 class Numberings:
-    """What this process numbers."""
+    """Finds and records dictionaries that map names to numbers in this process."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """The process begins to play in another run."""
+        """Forget all state: the process starts to play in another run."""
         self._passes = 0
         self._told: set[tuple[str, int, bool]] = set()
 
     def begin(self, _args: tuple[Any, ...]) -> None:
-        """A backward pass begins; hot."""
+        """Called before each backward pass; on the hot path."""
         self._passes += 1
         if self._passes in _LOOKS:
             self._look()
@@ -232,7 +232,7 @@ NUMBERINGS = Numberings()
 
 
 def install() -> None:
-    """Right after `import torch`: names are numbered before a rank joins."""
+    """Install the probe right after `import torch`: names are numbered early."""
     backward_hooks.watch(begin=NUMBERINGS.begin)
 
 

@@ -1,4 +1,4 @@
-"""How often a line of the user's source is about to be run again, where that is plain.
+"""Tells how often a source line will run again, where loops around it show that.
 
 `for epoch in range(args.epochs)` around a pass over a loader tells how many passes are
 to come. It is read from the source and the values of its names; nothing is run: no

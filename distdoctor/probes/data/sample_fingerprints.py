@@ -1,4 +1,4 @@
-"""Fingerprints of samples: of the rows of a batch, and of what a dataset holds.
+"""Makes fingerprints of samples, from a batch's rows or from a dataset's content.
 
 Nothing of the user's is called: no dataset is asked for a sample, and values are read
 only of types whose reading has no effect.
@@ -46,7 +46,7 @@ def of_samples(batch: object, count: int | None) -> tuple[int, ...] | None:
 
     Args:
         batch: As a loader gives it: tensors, arrays, texts and numbers, nested.
-        count: Of its samples; None: as many as its first tensor has rows.
+        count: Number of its samples; None: as many as its first tensor has rows.
 
     Returns:
         None if no part of it has so many rows.
@@ -67,7 +67,7 @@ def of_samples(batch: object, count: int | None) -> tuple[int, ...] | None:
 
 
 def of_whole(sample: object) -> int | None:
-    """A fingerprint of a sample that came alone; None if nothing in it is known."""
+    """A fingerprint of a single sample; None if nothing in it can be read."""
     told = 0
     for leaf in _leaves(sample, 0):
         print_ = _of_leaf(leaf)
@@ -191,12 +191,12 @@ def _of_leaf(leaf: Any) -> int | None:
 
 
 def held_by(dataset: object, length: int, number: int) -> Held | None:
-    """What a dataset holds for each sample; None if nothing is found.
+    """Fingerprints of a dataset's stored samples; None if none are found.
 
     Args:
-        dataset: Read are its own attributes alone.
-        length: Of it.
-        number: It is told by.
+        dataset: Only its own attributes are read.
+        length: Of the dataset.
+        number: The dataset's number in observations.
     """
     names: list[str] = []
     rows: list[int] = []

@@ -1,4 +1,4 @@
-"""Sees which samples each pass over a DataLoader reads.
+"""Records which samples each pass over a DataLoader reads.
 
 Indices are those that the sampler drew, told when their batch is given: workers are
 sent more than is read in the end. Of batches that were drawn and left out (see
@@ -43,13 +43,13 @@ _SOURCE, _READING = "distdoctor_source", "distdoctor_reading"
 
 
 class Samples:
-    """What this process knows of its passes."""
+    """Follows all passes over DataLoaders in this process and records their samples."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """The process begins to play in another run."""
+        """Forget all state: the process starts to play in another run."""
         self._datasets, self._optimizers = Numbers(), Numbers()
         self._sources: weakref.WeakKeyDictionary[Any, LoaderSource]
         self._sources = weakref.WeakKeyDictionary()
@@ -65,7 +65,7 @@ class Samples:
     # --- what happens ---
 
     def iterated(self, loader: Any, iterator: Any) -> None:
-        """A pass over a loader begins; its iterator may have drawn indices already."""
+        """Called when an iterator was made; it may have drawn indices already."""
         source = self._sources.get(loader)
         if source is None:
             self._loaders += 1
@@ -77,17 +77,17 @@ class Samples:
             reading.source = source
 
     def begin_anew(self, iterator: Any) -> None:
-        """An iterator whose workers stay is about to begin another pass."""
+        """Called before an iterator with persistent workers starts again."""
         self._leave(iterator.__dict__.pop(_READING, None))
 
     def drew(self, iterator: Any, index: Any) -> None:
-        """The indices of a batch were drawn."""
+        """Called when the sampler drew the indices of a batch."""
         reading = self._reading(iterator)
         if not reading.silent:
             reading.draw(index, LEFT_OUT in iterator.__dict__)
 
     def gave(self, iterator: Any, batch: Any) -> None:
-        """A batch was given."""
+        """Called when an iterator returns a batch."""
         reading = self._reading(iterator)
         if not self._is_told(reading):
             return
@@ -109,11 +109,11 @@ class Samples:
             RECORDER.observe(reading.tell(unfinished=True), reading.site)
 
     def ended(self, iterator: Any, cut: bool) -> None:
-        """A pass ended.
+        """Called when a pass over a DataLoader ended.
 
         Args:
-            iterator: That it was made with.
-            cut: distdoctor ended it.
+            iterator: The iterator of the pass.
+            cut: Whether distdoctor ended it early.
         """
         reading = self._reading(iterator)
         iterator.__dict__.pop(_READING, None)
@@ -130,7 +130,7 @@ class Samples:
             MEMORY_GROWTH.evaluated(reading.part.number, reading.given)
 
     def stepped(self, optimizer: Any) -> None:
-        """An optimizer made a step."""
+        """Called after an optimizer step, made on the latest batches."""
         TALLIES.look()
         number = self._optimizers.of(optimizer)
         for reading in self._fresh:
@@ -142,15 +142,15 @@ class Samples:
         self._fresh.clear()
 
     def resumed(self, state: Any) -> None:
-        """An optimizer was given a state; one that is not empty is an earlier one."""
+        """Called on `Optimizer.load_state_dict`; a non-empty state is a resume."""
         self._resumed += isinstance(state, dict) and bool(state.get("state"))
 
     def told_epoch(self, sampler: Any, _result: None) -> None:
-        """A sampler was told which epoch it is."""
+        """Called after `set_epoch` of a sampler."""
         self._epochs[id(sampler)] = weakref.ref(sampler), call_site(1)
 
     def flush(self) -> None:
-        """The process ends: write what open passes have read."""
+        """Called at the end: record what unfinished passes have read."""
         for reading in list(self._open):
             self._leave(reading)
 
@@ -222,14 +222,14 @@ SAMPLES = Samples()
 
 
 def install() -> None:
-    """Right after `import torch`: what happens before passes can be told."""
+    """Install the probe right after `import torch`, before passes begin."""
     told = SAMPLES.told_epoch
     _replace(DistributedSampler, "set_epoch", lambda made: _telling(made, told))
     _replace(Optimizer, "load_state_dict", _loading)
 
 
 def watch() -> None:
-    """When the rank joins a job: its passes, from then on.
+    """Follow the passes from now on; called when the rank joins a job.
 
     That batches are given, and passes end, is told by who watches the iterators.
     """

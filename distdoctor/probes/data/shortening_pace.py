@@ -1,4 +1,4 @@
-"""How much of an epoch is left out, so that a job's end is reached in time.
+"""Decides how many batches of an epoch to leave out, so that a job ends in time.
 
 For a while all is played in full. When that is over, a pass leaves out batches in its
 middle: the first and the last remain, and, so that a remainder of gradient accumulation
@@ -53,18 +53,18 @@ _MODULI = (240, 120, 48, 24, 12, 8, 6, 4, 2, 1)
 
 @dataclass(frozen=True, slots=True)
 class TimeBudget:
-    """The time from the first pass to the end of the budget, by the monotonic clock."""
+    """The time from the first pass to the end of the budget, on the monotonic clock."""
 
     launched_ns: int  # when the job was started
     begin_ns: int
     deadline_ns: int
 
     def spent(self, now_ns: int) -> float:
-        """Share of it that is over."""
+        """The share of the budget that is used up."""
         return (now_ns - self.begin_ns) / max(1, self.deadline_ns - self.begin_ns)
 
     def left_s(self, now_ns: int) -> float:
-        """Seconds in which the job should come to its end."""
+        """Seconds left for the rest of the job."""
         whole = self.deadline_ns - self.begin_ns
         leaving = LEAVING_SHARE * (self.begin_ns - self.launched_ns)
         kept = max(RESERVE_SHARE * whole, leaving)
@@ -73,7 +73,7 @@ class TimeBudget:
 
 @dataclass(frozen=True, slots=True)
 class PassProgress:
-    """How a pass has gone so far on the rank that decides."""
+    """How far a pass has come on the rank that decides."""
 
     given: int  # batches
     skipped: int  # batches left out already
@@ -86,7 +86,7 @@ class PassProgress:
 
 
 def next_gate(given: int) -> int:
-    """After how many batches ranks look next whether to shorten.
+    """The number of batches after which ranks next decide on shortening.
 
     The gates lie a quarter further apart each, so that an epoch of a million batches
     has 50 of them.
@@ -110,10 +110,10 @@ def left_out(
     spent: float,
     left_s: float,
 ) -> int:
-    """How much all ranks leave out of this pass from here on.
+    """How many batches all ranks leave out of this pass from here on.
 
     Args:
-        course: Of the pass.
+        course: Progress of the pass.
         begun: The ranks that are known to have begun it.
         ranks: How many there are; unless all have begun it, nothing is left out,
             because the pass may be one of a few ranks only.

@@ -1,1 +1,1 @@
-"""Under which conditions a rank trains: settings, and time on a processor."""
+"""Probes of a rank's environment: settings, and time on a processor."""

@@ -1,4 +1,4 @@
-"""Sees how long the rank was ready to run, and the machine had no processor for it.
+"""Records how long a rank was ready to run but had to wait for a processor.
 
 Ranks share the machine on which they are tried with one another and with all else; how
 late that makes them says nothing about the job.
@@ -22,30 +22,30 @@ _SPACING_NS = 100_000_000  # between two samples, at first
 
 
 class Delays:
-    """Samples since the rank joined."""
+    """Samples of the scheduling delay since the rank joined."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """This process plays in another run from now on."""
+        """Forget all state: the process starts to play in another run."""
         self._samples: list[tuple[int, int]] = []
         self._spacing_ns = _SPACING_NS
         self._next_ns = 0
 
     @property
     def is_looking(self) -> bool:
-        """Whether the rank has joined, on a system that tells its delays."""
+        """Whether the rank has joined, and the system reports delays."""
         return bool(self._samples)
 
     def stepped(self) -> None:
-        """An optimizer made a step."""
+        """Called after an optimizer step."""
         if self._samples and time.monotonic_ns() >= self._next_ns:
             self.look()
 
     @harmless
     def look(self) -> None:
-        """Take a sample."""
+        """Take a sample of the scheduling delay."""
         now_ns = time.monotonic_ns()
         self._samples.append((now_ns // 1_000_000, _delay_ns() // 1_000_000))
         if len(self._samples) > _MOST:
@@ -55,7 +55,7 @@ class Delays:
         self._next_ns = now_ns + self._spacing_ns
 
     def tell(self) -> None:
-        """At the end, and at moments before it."""
+        """Record the samples; called at the end, and before that now and then."""
         self.look()
         at_ms, delay_ms = zip(*self._samples, strict=True)
         RECORDER.observe(Delayed(at_ms=at_ms, delay_ms=delay_ms))

@@ -1,4 +1,4 @@
-"""Sees the settings of a rank: its arguments, and those of its optimizers."""
+"""Records a rank's settings: its arguments and its optimizers' hyperparameters."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def note(observation: Observation, site: str) -> None:
 
 
 def tell_early() -> None:
-    """Write what came before the process had a rank."""
+    """Write the observations that came before the process had a rank."""
     early, _early[:] = list(_early), []
     for told in early:
         note(*told)
@@ -87,10 +87,9 @@ is told late, and a pre-flight is short."""
 
 
 class Optimizers:
-    """What the rank's optimizers step with, at some of their steps.
+    """Records the hyperparameters of this rank's optimizers at some of their steps.
 
-    Steps that are told lie the farther apart the later they are, and are the same on
-    all ranks.
+    Recorded steps become rarer with time, and are the same on all ranks.
     """
 
     def __init__(self) -> None:
@@ -98,7 +97,7 @@ class Optimizers:
         self.reset()
 
     def reset(self) -> None:
-        """This process plays in another run from now on."""
+        """Forget all state: the process starts to play in another run."""
         self._seen: weakref.WeakKeyDictionary[Any, list[int]] = (
             weakref.WeakKeyDictionary()
         )
@@ -106,11 +105,11 @@ class Optimizers:
         self._models.clear()
 
     def wrapped(self, model: Any) -> None:
-        """Ranks train this model together."""
+        """Called when a model was wrapped, so that ranks train it together."""
         self._models.add(model)
 
     def stepped(self, optimizer: Any) -> None:
-        """An optimizer made a step."""
+        """Called after an optimizer step."""
         known = self._seen.get(optimizer)
         if known is None:
             known = self._seen[optimizer] = [self._count, 0, 1]

@@ -1,4 +1,4 @@
-"""Sees who sets the switches of torch that decide about repeatability."""
+"""Records who sets torch's flags that affect reproducibility."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from distdoctor.probes.probe import Probe
 
 
 def install() -> None:
-    """Right after `import torch`."""
+    """Install the probe; called right after `import torch`."""
     kind = vars(type(torch.backends.cudnn))
     for name in ("benchmark", "deterministic"):
         prop = kind[name]

@@ -1,1 +1,1 @@
-"""Exceptions of the job: which it handles, and how they are shown."""
+"""Probes of exceptions: which the job handles, and how they are shown."""

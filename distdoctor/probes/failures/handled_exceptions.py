@@ -1,4 +1,4 @@
-"""Sees exceptions that the job's own code handles, and goes on.
+"""Records exceptions that the job's own code handles and survives.
 
 Python has no hook for that before `sys.monitoring` of 3.12, and a trace function would
 cost far too much. It is seen where the handler has a look at it, see `catching`, and
@@ -21,7 +21,7 @@ _told: set[tuple[type, str]] = set()
 
 
 def notice() -> None:
-    """Note the exception that is being handled, if there is one; hot."""
+    """Record the exception being handled, if there is one; on the hot path."""
     error = sys.exc_info()[1]
     if error is not None and len(_told) < _MOST_TOLD:
         _notice(error)

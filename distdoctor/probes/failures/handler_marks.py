@@ -1,4 +1,4 @@
-"""Has the job's own functions tell which exceptions they handle.
+"""Rewrites the job's own functions so that they report exceptions they handle.
 
 A handler that does nothing a probe sees (`except ValueError: continue`) would be told
 of by nobody. So functions that have handlers get code that was compiled from the same
@@ -45,7 +45,7 @@ _LOOK = f"import {_MODULE} as {_NAME}\ndel {_NAME}"
 
 
 class _LookingSpec(ModuleSpec):
-    """Looks at the exception that is being handled, when it is asked."""
+    """A module spec that records the exception being handled when it is asked."""
 
     @property
     def _initializing(self) -> bool:
@@ -58,7 +58,7 @@ class _LookingSpec(ModuleSpec):
 
 
 def install() -> None:
-    """Let the handlers of all functions that are there by now tell what they catch."""
+    """Rewrite all functions of the user's that exist by now."""
     spec = importlib.import_module(_MODULE).__spec__
     if type(spec) is ModuleSpec:
         spec.__class__ = _LookingSpec

@@ -36,7 +36,7 @@ def clean(error: BaseException) -> None:
 
 
 def watch_printing(module: ModuleType) -> None:
-    """Right after `import traceback`: what it prints is without our frames.
+    """Wrap `traceback`, right after its import, to leave out our frames.
 
     Python 3.11 to 3.14 walk through this function, not a public one, for each
     exception; where there is none of that name, tracebacks are printed as they are.

@@ -1,4 +1,4 @@
-"""Sees the exceptions that end a program, a thread or a child."""
+"""Records the exceptions that end a program, a thread or a child process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from distdoctor.probes.recorder import RECORDER
 
 
 def install() -> None:
-    """Go around the hooks that Python calls with them."""
+    """Wrap the hooks that Python calls with uncaught exceptions."""
     program, threads = sys.excepthook, threading.excepthook
 
     def excepthook(
@@ -48,12 +48,12 @@ def _failed(error: BaseException, traceback: TracebackType | None) -> None:
 
 @harmless
 def seen(error: BaseException, traceback: TracebackType | None) -> None:
-    """Note an exception on its way up, which may yet be caught."""
+    """Record an exception that propagates, and may yet be caught."""
     RECORDER.failure(error, traceback, fatal=False)
 
 
 def reporting(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function and note the exception that ends it; the exception goes on."""
+    """Call a function and record the exception that ends it, if any."""
     try:
         return function(*args, **kwargs)
     except Exception as error:

@@ -1,1 +1,1 @@
-"""Few numbers that stand for many, to compare tensors by."""
+"""Fingerprints: few numbers that stand for tensors, to compare them by."""

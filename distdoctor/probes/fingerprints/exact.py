@@ -46,7 +46,7 @@ _MOST_VIEWS = 4096
 
 
 def of_tensor(tensor: Tensor) -> int:
-    """Of a tensor's elements, in order; of its dtype and shape nothing is told.
+    """A fingerprint of a tensor's elements in order, without dtype and shape.
 
     Args:
         tensor: With memory; of a dense layout, or it is made dense.
@@ -74,16 +74,16 @@ _MASK = 2**64 - 1
 
 
 def of_tensors(tensors: Sequence[Tensor]) -> tuple[int, ...]:
-    """Of each of several tensors."""
+    """Fingerprints of several tensors."""
     return pending(tensors).result()
 
 
 def of_rows(tensor: Tensor, seed: int = 0) -> tuple[int, ...]:
-    """Of each part of a tensor along its first dimension.
+    """A fingerprint of each slice of a tensor along its first dimension.
 
     Args:
         tensor: With at least one dimension.
-        seed: Of the hash; that of an earlier part of the same sample joins them.
+        seed: Seed of the hash; that of an earlier part of the same sample joins them.
     """
     data = bytes_of(tensor)
     count = tensor.shape[0]
@@ -94,22 +94,22 @@ def of_rows(tensor: Tensor, seed: int = 0) -> tuple[int, ...]:
 
 
 def of_bytes(data: bytes | memoryview[Any]) -> int:
-    """Of some bytes, of `bytes_of` a tensor for instance."""
+    """A fingerprint of some bytes."""
     return _hash(data)
 
 
 def of_value(value: object) -> int:
-    """Of a small value of Python's, by the text that `repr` gives."""
+    """A fingerprint of a small Python value, by its `repr`."""
     return _hash(repr(value).encode("utf-8", "replace"))
 
 
 def joined(numbers: Sequence[int]) -> int:
-    """One fingerprint of several, in their order."""
+    """One fingerprint of several fingerprints, in order."""
     return _hash(b"".join(number.to_bytes(8, "little") for number in numbers))
 
 
 def bytes_of(tensor: Tensor) -> memoryview[Any]:
-    """A tensor's elements as bytes, copied only if they lie apart or elsewhere."""
+    """A tensor's elements as bytes; copied if not contiguous, or on a device."""
     with torch.no_grad():
         flat = _dense(tensor).detach().cpu().contiguous().reshape(-1)
         if flat.stride(0) != 1:  # a single element may have any
@@ -118,7 +118,7 @@ def bytes_of(tensor: Tensor) -> memoryview[Any]:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Of a DTensor, the part that is here; another tensor itself."""
+    """The local part of a DTensor; any other tensor as it is."""
     part = getattr(tensor, "_local_tensor", tensor)
     return part if isinstance(part, Tensor) else tensor
 
@@ -155,7 +155,7 @@ def _memory(address: int, size: int) -> memoryview[Any]:
 
 
 class Heads:
-    """The first bytes of some tensors on the CPU, to be looked at again and again.
+    """The first bytes of some CPU tensors, as a cheap fingerprint to take repeatedly.
 
     That is far cheaper than to read all of them, and sees what changes whole tensors.
 
@@ -168,7 +168,7 @@ class Heads:
         self._views: dict[tuple[int, int], memoryview[Any]] = {}
 
     def print_of(self, tensors: Sequence[Tensor | None]) -> int:
-        """One fingerprint of them all; those that are None, or empty, have no part.
+        """One fingerprint of all; None and empty tensors are left out.
 
         Args:
             tensors: On the CPU and strided; the same in number each time.
@@ -200,17 +200,17 @@ class Heads:
 
 
 class PendingFingerprint:
-    """Fingerprints that a device may still be working on."""
+    """Fingerprints that a device may still be computing."""
 
     def __init__(self, here: list[int], copied: Tensor | None, event: Any) -> None:
         self._here, self._copied, self._event = here, copied, event
 
     def ready(self) -> bool:
-        """Whether `result` gives them without waiting."""
+        """Whether `result` returns without waiting."""
         return self._event is None or bool(self._event.query())
 
     def result(self) -> tuple[int, ...]:
-        """The fingerprints; waits if need be."""
+        """The fingerprints; waits for the device if necessary."""
         if self._copied is None:
             return tuple(self._here)
         if self._event is not None:
@@ -220,7 +220,7 @@ class PendingFingerprint:
 
 
 def pending(tensors: Sequence[Tensor]) -> PendingFingerprint:
-    """Begin the fingerprints of several tensors; on a GPU nobody waits for them."""
+    """Start fingerprints of several tensors, without waiting for a GPU."""
     away = [tensor for tensor in tensors if not tensor.is_cpu]
     here = [of_tensor(tensor) if tensor.is_cpu else -1 for tensor in tensors]
     if not away:

@@ -1,4 +1,4 @@
-"""Fingerprints of tensors made by torch itself, on whatever device they are.
+"""Computes fingerprints of tensors by torch operations, on their own device.
 
 The bytes are taken as 64-bit words. Each word of a small tensor is mixed with its
 place, and of a large one the sums of rows and of columns are. All is arithmetic of

@@ -1,4 +1,4 @@
-"""Reads tensors for comparison: a sample of their elements, evenly spaced."""
+"""Compares tensors by a sample of their elements, evenly spaced."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PROJECTED = 4096  # likewise, for a linear function of them
 
 
 def print_of(tensor: Tensor | None) -> int:
-    """Its fingerprint, or why there is none; see `model.observations.gradients`."""
+    """A fingerprint, or why there is none; see `model.observations.gradients`."""
     if tensor is None:
         return NO_GRADIENT
     sample = _sample(tensor)
@@ -24,7 +24,7 @@ def print_of(tensor: Tensor | None) -> int:
 
 
 def norm_of(tensor: Tensor | None) -> float:
-    """Its norm; 0.0 of none and of what cannot be read."""
+    """A tensor's norm; 0.0 if there is no tensor, or it cannot be read."""
     sample = None if tensor is None else _sample(tensor)
     if sample is None:
         return 0.0
@@ -34,12 +34,12 @@ def norm_of(tensor: Tensor | None) -> float:
 
 
 def is_finite(tensor: Tensor | None) -> bool:
-    """Whether no NaN and no Inf is seen in it."""
+    """Whether no NaN and no Inf is found in the sample of a tensor."""
     return tensor is None or norm_of(tensor) != NOT_FINITE
 
 
 def projected(gradient: Tensor) -> float:
-    """A linear function of a gradient, that differs for gradients that differ."""
+    """A fixed linear function of a gradient, to tell gradients apart."""
     sample = _sample(gradient, _PROJECTED)
     if sample is None:
         return math.nan
@@ -51,7 +51,7 @@ def projected(gradient: Tensor) -> float:
 
 
 def is_capturing() -> bool:
-    """Whether a CUDA graph is being captured, which reading a number would break."""
+    """Whether a CUDA graph is being captured, which reading values would break."""
     cuda = torch.cuda
     return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())
 

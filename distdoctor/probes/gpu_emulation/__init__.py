@@ -25,7 +25,7 @@ _installed: list[bool] = []
 
 @harmless
 def install() -> None:
-    """Put everything in place, where the job is to run on the CPU."""
+    """Install the emulation, if the job is to run on the CPU."""
     if not _is_wanted() or _installed:
         return
     _installed.append(True)
@@ -60,7 +60,7 @@ def install() -> None:
 
 
 def watch_fsdp(module: ModuleType) -> None:
-    """Right after `import torch.distributed.fsdp`."""
+    """Replace FSDP's functions, right after `import torch.distributed.fsdp`."""
     if _installed:
         from distdoctor.probes.gpu_emulation import nccl_groups
 

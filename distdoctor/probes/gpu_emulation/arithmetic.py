@@ -45,7 +45,7 @@ _replaced: list[tuple[Any, str, Any, Any]] = []
 
 
 def install() -> None:
-    """Put the refusals in place."""
+    """Replace the functions by ones that refuse."""
     for name in (*_OPERATORS, *_IN_PLACE):
         _put(Tensor, f"__{name}__", _of_two)
     for name in _METHODS:
@@ -57,7 +57,7 @@ def install() -> None:
 
 
 def give_back() -> None:
-    """Let compilers see torch's own functions; nothing is refused any more."""
+    """Restore torch's own functions for compilers; nothing is refused any more."""
     while _replaced:
         owner, name, own, replacement = _replaced.pop()
         if getattr(owner, name) is not replacement:

@@ -1,4 +1,4 @@
-"""Lets attention whose kernel was chosen for a GPU take one that the CPU has."""
+"""Runs attention on the CPU where the job selects a kernel that only GPUs have."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from distdoctor.probes.gpu_emulation.replacement import replace
 
 
 def install() -> None:
-    """Put the replacements in place."""
+    """Replace the functions that select or run such kernels."""
     replace(attention, "_sdpa_kernel", _choose)
     replace(torch.backends.cuda, "enable_math_sdp", _enable_math)
 

@@ -1,4 +1,4 @@
-"""Lets autocast and gradient scaling for CUDA be those for the CPU.
+"""Maps autocast and GradScaler for CUDA to those for the CPU.
 
 Without this, torch switches both off on a machine without GPUs, with a warning, and
 whatever is wrong with them stays unseen.
@@ -23,7 +23,7 @@ _dtype_of = torch.get_autocast_dtype
 
 
 def install() -> None:
-    """Put the replacements in place."""
+    """Replace the functions and classes."""
     _watch_autocast()
     _watch_scaler()
     replace(torch, "is_autocast_enabled", _is_autocast_enabled)

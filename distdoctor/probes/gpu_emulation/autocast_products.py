@@ -1,4 +1,4 @@
-"""Computes the products of autocast in float32 and rounds them, as tensor cores do.
+"""Computes matrix products under autocast in float32 and rounds, as tensor cores do.
 
 A CPU without instructions for 16-bit floats multiplies them some 40 times slower than
 float32, so that a job for mixed precision would not reach its first step in time. GPUs
@@ -30,7 +30,7 @@ _LOWERED = (torch.float32, torch.float16, torch.bfloat16)
 
 @functools.cache
 def install() -> torch.library.Library:
-    """Put the products in place; kept, because they go when their library goes."""
+    """Register the kernels; they are kept, as they go when their library goes."""
     make: Callable[..., torch.library.Library] = torch.library.Library
     library = make("aten", "IMPL")
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Gives SyncBatchNorm the kernels that torch has for GPUs only.
+"""Implements for the CPU the SyncBatchNorm kernels that torch has for GPUs only.
 
 The module itself stays torch's own, so that its collectives are those of a GPU's run.
 The formulas are those of torch 2.13, aten/src/ATen/native/cuda/Normalization.cuh.
@@ -20,7 +20,7 @@ _libraries: list[Library] = []
 
 
 def install() -> None:
-    """Have the kernels ready at the first forward pass."""
+    """Register the kernels at the first forward pass of a SyncBatchNorm."""
     replace(torch.nn.SyncBatchNorm, "forward", _forward)
 
 
@@ -74,7 +74,7 @@ def batch_norm_gather_stats_with_counts(
     eps: float,
     counts: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """The same over all ranks; `mean` and `invstd` are [ranks, channels]."""
+    """Combine the ranks' statistics; `mean` and `invstd` are [ranks, channels]."""
     del x
     weights = counts.to(mean.dtype).view(-1, 1)
     count = weights.sum()
@@ -120,7 +120,7 @@ def batch_norm_backward_reduce(
     weight_g: bool,
     bias_g: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Sums of a rank that the gradients need: [channels] each."""
+    """This rank's sums for the gradients: [channels] each."""
     del input_g, weight_g, bias_g
     grad = _accurate(grad)
     total = grad.sum(_over(x))

@@ -30,7 +30,7 @@ _given_back: list[bool] = []
 
 
 def install() -> None:
-    """Put the replacements in place."""
+    """Replace the two classes."""
     torch.Generator = Generator  # type: ignore[misc]
     torch.device = Device  # type: ignore[misc]
     if _KEEPS_TYPES not in sys.modules:
@@ -65,7 +65,7 @@ def _scripting(
 
 
 class _GivesOthers(type):
-    """A class whose instances are those of another."""
+    """Metaclass whose classes construct instances of another class."""
 
     of: type
 
@@ -77,7 +77,7 @@ class _GivesOthers(type):
 
 
 class Generator(metaclass=_GivesOthers):
-    """Makes generators."""
+    """Stands in for `torch.Generator`, and constructs real generators."""
 
     of = _Generator
 
@@ -90,7 +90,7 @@ class Generator(metaclass=_GivesOthers):
 
 
 class Device(metaclass=_GivesOthers):
-    """Makes devices: a number alone is one of CUDA's."""
+    """Stands in for `torch.device`: a number alone means a CUDA device."""
 
     of = _Device
 

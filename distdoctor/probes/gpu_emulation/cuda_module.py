@@ -1,7 +1,7 @@
-"""Stands in for `torch.cuda` and `torch.accelerator`: devices and what is told of them.
+"""Stands in for `torch.cuda` and `torch.accelerator`: devices and their properties.
 
-As many devices as the node has ranks, each like a common GPU. torch itself, when it
-asks, is told that there is none.
+There are as many devices as the node has ranks, each like a common GPU. torch itself,
+when it asks, is told that there is none.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SEED = 67280421310721  # of a generator that nobody has seeded (torch 2.13, c10
 
 
 def install() -> None:
-    """Put the stand-ins in place."""
+    """Replace the functions of these modules."""
     cuda, accelerator = torch.cuda, torch.accelerator
     _put(_DEVICES, cuda)
     _put(_MEMORY, cuda, cuda.memory)
@@ -73,7 +73,7 @@ def number_of_devices() -> int:
 
 
 def index_of(device: Any) -> int:
-    """Number of a device, given in any of the ways that torch takes."""
+    """The index of a device, given in any form that torch accepts."""
     if isinstance(device, int):
         return device
     if device is None or (named := torch.device(device)).index is None:
@@ -85,29 +85,29 @@ def index_of(device: Any) -> int:
 
 
 def is_available() -> bool:
-    """Whether there are devices."""
+    """Whether there are devices; stands in for `torch.cuda.is_available`."""
     return asked_by_user() and number_of_devices() > 0
 
 
 def device_count() -> int:
-    """How many there are."""
+    """The number of devices; stands in for `torch.cuda.device_count`."""
     return number_of_devices() if asked_by_user() else 0
 
 
 def set_device(device: Any) -> None:
-    """Choose this thread's device."""
+    """Set this thread's current device."""
     RECORDER.substituted("devices")
     if (index := index_of(device)) >= 0:
         choose(index)
 
 
 def current_device() -> int:
-    """This thread's device."""
+    """The index of this thread's current device."""
     return current.index
 
 
 class Chosen:
-    """`with torch.cuda.device(1)`."""
+    """Context manager that stands in for `torch.cuda.device`."""
 
     def __init__(self, device: Any) -> None:
         self.idx = -1 if device is None else index_of(device)
@@ -128,7 +128,7 @@ class Chosen:
 
 
 class ChosenBy(Chosen):
-    """`with torch.cuda.device_of(tensor)`."""
+    """Context manager that stands in for `torch.cuda.device_of`."""
 
     def __init__(self, obj: Any) -> None:
         place = place_of(obj)

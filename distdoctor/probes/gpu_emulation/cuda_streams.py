@@ -1,4 +1,4 @@
-"""Stands in for CUDA's streams, events and graphs: all is done at once, in order."""
+"""Stands in for CUDA streams, events and graphs: all work is done at once, in order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from distdoctor.probes.recorder import RECORDER
 
 
 def install() -> None:
-    """Put the stand-ins in place."""
+    """Replace the classes and functions."""
     cuda = torch.cuda
     for kind in (Stream, ExternalStream, Event):
         put_everywhere(kind.__name__, kind, cuda, cuda.streams)
@@ -43,7 +43,7 @@ def install() -> None:
 
 
 class Stream:
-    """A queue of work; what is put into it is done when it is put."""
+    """Stands in for `torch.cuda.Stream`: its work is done when it is enqueued."""
 
     def __init__(
         self, device: Any = None, priority: int = 0, **_kwargs: object
@@ -60,14 +60,14 @@ class Stream:
         return 0, -5
 
     def query(self) -> bool:
-        """Whether all is done."""
+        """Whether all enqueued work is done."""
         return True
 
     def synchronize(self) -> None:
-        """Wait until all is done."""
+        """Wait until all enqueued work is done."""
 
     def wait_stream(self, stream: object) -> None:
-        """Wait for what another stream has to do."""
+        """Wait for the work enqueued in another stream."""
 
     def wait_event(self, event: object) -> None:
         """Wait for an event."""
@@ -93,7 +93,7 @@ class Stream:
 
 
 class ExternalStream(Stream):
-    """A stream that somebody else has made."""
+    """Stands in for `torch.cuda.ExternalStream`."""
 
     def __init__(self, stream_ptr: int, device: Any = None, **_kwargs: object) -> None:
         super().__init__(device)
@@ -101,28 +101,28 @@ class ExternalStream(Stream):
 
 
 class Event:
-    """A moment; the times between two are those of the clock on the wall."""
+    """Stands in for `torch.cuda.Event`: it measures time by the wall clock."""
 
     def __init__(self, *_args: object, **_kwargs: object) -> None:
         RECORDER.substituted("streams")
         self._at: float | None = None
 
     def record(self, _stream: object = None) -> None:
-        """Now."""
+        """Record the present time."""
         self._at = time.perf_counter()
 
     def query(self) -> bool:
-        """Whether the moment has come."""
+        """Whether the event is recorded."""
         return True
 
     def wait(self, stream: object = None) -> None:
-        """Let a stream wait for it."""
+        """Let a stream wait for the event."""
 
     def synchronize(self) -> None:
-        """Wait for it."""
+        """Wait for the event."""
 
     def elapsed_time(self, end_event: Event) -> float:
-        """Milliseconds to another."""
+        """Milliseconds from this event to another."""
         if self._at is None or end_event._at is None:
             raise ValueError(
                 "Both events must be recorded before calculating elapsed time."
@@ -138,25 +138,25 @@ _streams = _Streams()
 
 
 def default_stream(device: Any = None) -> Stream:
-    """The stream that is there from the start."""
+    """The default stream of a device."""
     return Stream(device)
 
 
 def current_stream(device: Any = None) -> Any:
-    """The one that work goes into."""
+    """The stream that work is enqueued in."""
     if _streams.chosen is None:
         _streams.chosen = Stream(device)
     return _streams.chosen
 
 
 def set_stream(stream: Any) -> None:
-    """Let work go into a stream."""
+    """Set the current stream."""
     if stream is not None:
         _streams.chosen = stream
 
 
 class StreamContext:
-    """`with torch.cuda.stream(s)`."""
+    """Context manager that stands in for `torch.cuda.stream`."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
@@ -176,7 +176,7 @@ class StreamContext:
 
 
 class CUDAGraph:
-    """What is captured does not run, and what is replayed needs a GPU."""
+    """Stands in for `torch.cuda.CUDAGraph`, and refuses to be constructed."""
 
     def __new__(cls, *_args: Any, **_kwargs: Any) -> NoReturn:
         """Refuse.
@@ -192,6 +192,6 @@ class CUDAGraph:
 
 
 def make_graphed_callables(callables: Any, *_args: Any, **_kwargs: Any) -> Any:
-    """The callables themselves: they give the same without a graph."""
+    """The callables as they are: without a graph they compute the same."""
     RECORDER.substituted("streams")
     return callables

@@ -62,7 +62,7 @@ _replaced: list[tuple[Any, str, Any, Any]] = []
 
 
 def install() -> None:
-    """Put the refusals in place."""
+    """Replace the functions by ones that refuse."""
     for name in _LAYERS:
         _put(name, _layer(getattr(functional, name), _AT_WEIGHT.get(name, 1)))
     for name in _LOSSES:
@@ -75,7 +75,7 @@ def install() -> None:
 
 
 def give_back() -> None:
-    """Let compilers see torch's own functions; nothing is refused any more."""
+    """Restore torch's own functions for compilers; nothing is refused any more."""
     while _replaced:
         owner, name, made, replacement = _replaced.pop()
         if getattr(owner, name) is replacement:
@@ -133,11 +133,11 @@ def _counts(one: Any) -> bool:
 
 
 def refuse_if(left: Tensor, other_is_there: bool) -> None:
-    """Refuse an operation of a tensor that was left, if no wrapper would move it.
+    """Refuse an operation on a tensor left on the CPU if no wrapper would move it.
 
     Args:
-        left: It is on the CPU for sure.
-        other_is_there: Another one that takes part is on a GPU.
+        left: The tensor that is certainly on the CPU.
+        other_is_there: Whether another operand is on a GPU.
 
     Raises:
         RuntimeError: As torch would on a GPU.
@@ -181,7 +181,7 @@ def _moves(frame: FrameType) -> bool:
 
 
 def is_on_gpu(tensor: Tensor) -> bool:
-    """Whether a tensor would lie on a GPU, by itself or by what it was made of."""
+    """Whether a tensor would be on a GPU, by itself or by what it was made from."""
     if known_place(tensor) is not None:
         return is_surely_there(tensor)
     return type(tensor) is Tensor and _is_made_there(tensor)

@@ -1,4 +1,4 @@
-"""Lets process groups, meshes and wrappers that ask for CUDA be those of the CPU."""
+"""Maps process groups, meshes and wrappers that ask for CUDA to the CPU."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _AT_BACKEND = {"init_process_group": 0, "new_group": 2}
 
 
 def install() -> None:
-    """Put the replacements in place."""
+    """Replace the functions and classes."""
     _watch_wrappers()
     if not dist.is_available():
         return
@@ -53,7 +53,7 @@ def install() -> None:
 
 
 def served(backend: Any) -> Any:
-    """The backend that serves the CPU where one for GPUs was asked for.
+    """The backend that serves the CPU in place of one for GPUs.
 
     >>> served("nccl"), served("cpu:gloo,cuda:nccl"), served("cuda:nccl"), served("mpi")
     ('gloo', 'cpu:gloo', 'cpu:gloo', 'mpi')
@@ -127,7 +127,7 @@ def _get_backend(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def asked_backend(group: Any) -> str:
-    """The backend that was asked for when a group was made; "" if none was."""
+    """The backend that the user asked for when making a group; "" if none."""
     return _asked.get(getattr(group, "group_name", ""), "")
 
 
@@ -140,10 +140,10 @@ def _is_backend_available(made: Callable[..., Any], backend: str) -> Any:
 
 
 class ProcessGroupNCCL:
-    """Holds the options that only NCCL takes."""
+    """Stands in for `ProcessGroupNCCL`; it holds only its options."""
 
     class Options:
-        """Whatever is set, nobody reads it."""
+        """NCCL options, which are accepted and ignored."""
 
         def __init__(self, *_args: Any, **_kwargs: Any) -> None:
             self.config = _Config()
@@ -151,7 +151,7 @@ class ProcessGroupNCCL:
 
 
 class _Config:
-    """Takes any attribute."""
+    """An NCCL configuration that accepts any attribute."""
 
 
 # --- wrappers ---
@@ -226,7 +226,7 @@ def _watch_meshes(mesh: Any) -> None:
 
 
 def watch_fsdp(module: ModuleType) -> None:
-    """Right after `import torch.distributed.fsdp`."""
+    """Wrap FSDP, right after `import torch.distributed.fsdp`."""
     wrapper = getattr(module, "FullyShardedDataParallel", None)
     if wrapper is None:
         return

@@ -1,4 +1,4 @@
-"""Refuses, as NCCL would, tensors that were left on the CPU, and shared devices.
+"""Refuses, as NCCL would, CPU tensors and GPUs shared by several ranks.
 
 gloo would take them, and the job would break on the first machine with GPUs. Only what
 a line outside of torch hands over counts, and only tensors that are known to be there.
@@ -27,7 +27,7 @@ _MOST_TENSORS = 64
 
 
 def install() -> None:
-    """Put the refusal in place."""
+    """Wrap the communication functions, to refuse before a call is issued."""
     if dist.is_available():
         for name in _FUNCTIONS:
             function = getattr(dist, name, None)

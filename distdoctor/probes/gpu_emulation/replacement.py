@@ -1,4 +1,4 @@
-"""Puts a function in the place of one of torch's."""
+"""Replaces functions of torch by wrappers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 
 def replace(owner: Any, name: str, around: Callable[..., Any]) -> None:
-    """Let `around(function, …)` be called instead of a function; skip one that is not.
+    """Replace a function by `around(function, …)`; do nothing if there is none.
 
     Args:
         owner: Module or class that holds it.
         name: Its name there.
-        around: Gets the function itself and then what the caller gave.
+        around: Called with the function and then the caller's arguments.
     """
     made = getattr(owner, name, None)
     if made is None:
@@ -28,7 +28,7 @@ def replace(owner: Any, name: str, around: Callable[..., Any]) -> None:
 
 
 def put_everywhere(name: str, replacement: Any, *owners: Any) -> None:
-    """Put something under a name into modules.
+    """Set a name in several modules to a replacement.
 
     Each name gets a function of its own, though of the same code: torch.compile tells
     functions apart by their identity.

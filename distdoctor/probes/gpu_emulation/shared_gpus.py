@@ -32,7 +32,7 @@ _excused: list[bool] = []
 
 
 def excuse() -> None:
-    """Judge no more: a mesh of devices chooses one for each rank by itself."""
+    """Stop to refuse: a device mesh chooses a GPU for each rank by itself."""
     _excused.append(True)
 
 

@@ -1,4 +1,4 @@
-"""Knows where tensors would lie if there were GPUs.
+"""Tracks on which device each tensor would lie if there were GPUs.
 
 A tensor's place is that of its memory: views, `detach` and `data` share it, and a move
 to another device gives new memory. So places are kept by storage. What an operation
@@ -65,7 +65,7 @@ _forget = UntypedStorage._free_weak_ref
 
 
 class _Current(threading.local):
-    """CUDA keeps a current device in each thread, the first one to begin with."""
+    """The current CUDA device, one in each thread, initially 0."""
 
     index = 0
 
@@ -98,10 +98,10 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def asked_by_user(depth: int = 2) -> bool:
-    """Whether a line outside of torch asks; torch itself must see the truth.
+    """Whether code outside of torch calls; torch itself must see the truth.
 
     Args:
-        depth: Frames up from here to the one that asks.
+        depth: Number of frames from here up to the caller in question.
     """
     name = _module_above(depth)
     known = is_outside.get(name)
@@ -113,7 +113,7 @@ def asked_by_user(depth: int = 2) -> bool:
 
 
 def moves_for_user(depth: int = 2) -> bool:
-    """Whether a move to the CPU is the user's, made by `Module.to` perhaps."""
+    """Whether a move to the CPU is the user's, perhaps through `Module.to`."""
     name = _module_above(depth)
     return name == "torch.nn.modules.module" or not name.startswith(_INSIDE)
 
@@ -126,7 +126,7 @@ def _module_above(depth: int) -> str:
 
 
 def touch() -> None:
-    """Note that the process puts something on a GPU."""
+    """Note that this process puts something on a GPU."""
     if not state.touched:
         with _touching[0]:  # no thread has anything there before this is through
             if _is_all_on_cpu():
@@ -159,19 +159,19 @@ def _is_shared(tensor: torch.Tensor) -> bool:
 
 
 def choose(index: int) -> None:
-    """Make a device this thread's current one."""
+    """Set this thread's current device."""
     current.index = state.home = index
 
 
 def is_cpu(device: Any) -> bool:
-    """Whether the CPU is named."""
+    """Whether a device argument names the CPU."""
     if type(device) is str:
         return device.startswith("cpu")
     return type(device) is _Device and device.type == "cpu"
 
 
 def as_cuda(device: Any) -> torch.device | None:
-    """The GPU that is meant, with its number; None if it is none."""
+    """The GPU that a device argument means, with its index; None if it is none."""
     kind = type(device)
     if kind is int:
         return cuda_at(device) if device >= 0 else None
@@ -188,7 +188,7 @@ def as_cuda(device: Any) -> torch.device | None:
 
 @cache
 def cuda_at(index: int) -> torch.device:
-    """The GPU of that number."""
+    """The GPU of an index; always the same object for one index."""
     return _Device("cuda", index)
 
 
@@ -198,7 +198,7 @@ def _parsed(text: str) -> torch.device:
 
 
 def put(tensor: Any, device: torch.device) -> None:
-    """Note where a tensor's memory lies."""
+    """Note on which device a tensor's storage lies."""
     if type(tensor) in _plain:
         try:
             put_storage(_memory_of(tensor), device)
@@ -207,7 +207,7 @@ def put(tensor: Any, device: torch.device) -> None:
 
 
 def put_storage(storage: UntypedStorage, device: torch.device) -> None:
-    """Note where memory lies."""
+    """Note on which device a storage lies."""
     key = storage._cdata
     if key not in _known:
         storage._weak_ref()
@@ -226,7 +226,7 @@ def _prune() -> None:
 
 
 def known_place(tensor: Any) -> torch.device | None:
-    """Where a tensor lies; None if nobody noted it."""
+    """The device noted for a tensor; None if none was."""
     if type(tensor) not in _plain:
         return None
     try:
@@ -236,7 +236,7 @@ def known_place(tensor: Any) -> torch.device | None:
 
 
 def place_of(tensor: Any) -> torch.device:
-    """Where a tensor lies, as far as anybody can tell."""
+    """The device of a tensor, as noted or else as assumed."""
     known = known_place(tensor)
     if known is not None:
         return known
@@ -244,12 +244,12 @@ def place_of(tensor: Any) -> torch.device:
 
 
 def is_left_behind(tensor: Any) -> bool:
-    """Whether a tensor would be on the CPU for sure."""
+    """Whether a tensor would certainly be on the CPU."""
     return known_place(tensor) is CPU
 
 
 def is_surely_there(tensor: Any) -> bool:
-    """Whether a tensor would be on a GPU for sure: made there, or moved by a copy.
+    """Whether a tensor would certainly be on a GPU: made there, or copied there.
 
     The very object of `cuda_at` says so; an equal one that it may be so.
     """
@@ -258,18 +258,18 @@ def is_surely_there(tensor: Any) -> bool:
 
 
 def pin(tensor: torch.Tensor) -> None:
-    """Note that a tensor's memory is to be taken for pinned."""
+    """Note that a tensor's memory counts as pinned."""
     put(tensor, CPU)
     _pinned.add(_memory_of(tensor)._cdata)
 
 
 def is_pinned(tensor: torch.Tensor) -> bool:
-    """Whether it is."""
+    """Whether a tensor's memory counts as pinned."""
     return known_place(tensor) == CPU and _memory_of(tensor)._cdata in _pinned
 
 
 def default_place() -> torch.device:
-    """Where tensors are made if nobody says where."""
+    """The device on which tensors are made by default."""
     if state.contexts:
         modes = _get_current_function_mode_stack()
         for mode in reversed(modes):

@@ -1,7 +1,7 @@
-"""Lets tensors and modules go to GPUs that are not there.
+"""Emulates moving tensors and modules to GPUs, while they stay on the CPU.
 
-They stay on the CPU. A move copies where it would copy on a GPU, so that what is
-changed in place afterwards is the copy; values are those of the same script on the CPU.
+A move copies where it would copy on a GPU, so that later in-place changes go to the
+copy; values are those of the same script on the CPU.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _device_of = torch._C.TensorBase.device.__get__
 
 
 def install() -> None:
-    """Put the replacements in place."""
+    """Replace the functions and methods that move or make tensors."""
     _watch_moves()
     _watch_questions()
     _watch_factories()

@@ -1,1 +1,1 @@
-"""What becomes of gradients between backward and the optimizer's step."""
+"""Probes of gradients, from the backward pass to the optimizer step."""

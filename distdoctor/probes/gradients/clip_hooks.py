@@ -1,4 +1,4 @@
-"""Goes around torch's functions that clip gradients, for all who want to know of it.
+"""Wraps torch's gradient clipping functions, for all probes that need to know.
 
 Wrappers of training libraries call these, too.
 """
@@ -26,10 +26,10 @@ class Clipping:
     """A call of one of these functions.
 
     Attributes:
-        parameters: Whose gradients are clipped.
-        bound: That the user gave.
-        by_value: Each element is clipped by itself.
-        norm: Of all gradients before that, without dimensions, on whatever device; None
+        parameters: The parameters whose gradients are clipped.
+        bound: The bound that the user gave.
+        by_value: Whether each element is clipped by itself.
+        norm: Norm of all gradients before, without dimensions, on any device; None
             until it is known, and where values are clipped.
     """
 
@@ -55,13 +55,13 @@ _inside: list[str] = []  # functions that are running, one inside of the other
 
 
 def watch(begin: Watcher | None = None, end: Watcher | None = None) -> None:
-    """Call functions before and after each call that is in no other."""
+    """Register functions to be called around each outermost clipping call."""
     _begins.extend(map(harmless, filter(None, [begin])))
     _ends.extend(map(harmless, filter(None, [end])))
 
 
 def install() -> None:
-    """Right after `import torch`: the user's files import these functions by name."""
+    """Wrap the functions right after `import torch`: user files import them by name."""
     for name, bound in _BOUNDS.items():
         made = getattr(torch.nn.utils, name, None)
         if made is None:

@@ -1,4 +1,4 @@
-"""Sees what ranks exchange between optimizer steps: gradients, weights, or else.
+"""Counts what ranks exchange between optimizer steps: gradients, parameters, others.
 
 Every collective counts with its elements. What it carries is looked at before a few
 steps only, by the memory of its tensors or, for copies, by their first element.
@@ -42,14 +42,14 @@ Weights = Callable[[], Iterable[Tensor]]
 
 
 class Exchanges:
-    """Sums since the process began, in elements.
+    """Numbers of elements that this process exchanged by collectives, by content.
 
     Attributes:
-        looking: What the next collectives carry will be looked at.
-        moved: All, but for what wrappers do when they are made and before forward.
-        reduced: While backward ran.
-        mixed: Parameters.
-        unclear: Neither parameters nor gradients, as far as was looked.
+        looking: Whether the content of the next collectives is examined.
+        moved: All elements, except by wrappers at construction and before forward.
+        reduced: Elements exchanged during backward passes.
+        mixed: Elements of parameters.
+        unclear: Elements not recognised as parameters or gradients.
         watchers: Called with the tensors of each call that is looked at, before it is
             made.
     """
@@ -65,7 +65,7 @@ class Exchanges:
         self._weights: Weights = tuple
 
     def look(self, weights: Weights) -> None:
-        """Look at what is exchanged up to the next step.
+        """Examine the content of collectives up to the next optimizer step.
 
         Args:
             weights: Gives the parameters that are trained.
@@ -77,7 +77,7 @@ class Exchanges:
     def count(
         self, elements: int, argument: Any, layer: int, in_backward: bool
     ) -> None:
-        """A collective is about to be made; hot."""
+        """Called before each collective; on the hot path."""
         if layer in _OF_WRAPPERS:
             return
         self.moved += elements
@@ -144,7 +144,7 @@ class Exchanges:
 
 
 def is_within() -> bool:
-    """Whether the call is part of what a trained model computes, and differentiable.
+    """Whether the call is part of a trained model's differentiable computation.
 
     What an autograd function does is so, though gradients are off within it.
     """

@@ -1,4 +1,4 @@
-"""Finds out which gradients a tensor carries that is about to be sent, and how changed.
+"""Finds which parameters' gradients a tensor to be sent carries, and how changed.
 
 A tensor is the gradient itself, memory that gradients lie in, a copy of one, or several
 one after the other.
@@ -28,7 +28,7 @@ _MOST_RUNS = 4  # of parameters that a flat tensor is compared with
 
 @dataclass(slots=True)
 class Own:
-    """What backward gave for a parameter, and what of it was sent."""
+    """One parameter's own gradient after backward, and what of it was sent."""
 
     reference: weakref.ref[Tensor]
     norm: Tensor
@@ -42,13 +42,13 @@ class Own:
 
     @property
     def parameter(self) -> Tensor:
-        """Itself; an empty one if it is gone."""
+        """The parameter; an empty tensor if it is gone."""
         alive = self.reference()
         return torch.empty(0) if alive is None else alive
 
 
 def parts(tensor: Tensor, all_own: Sequence[Own]) -> list[tuple[Own, Tensor]]:
-    """The parameters whose gradients, or the like, a tensor carries."""
+    """The parameters whose gradients a tensor carries, with their parts of it."""
     begin, size = tensor.data_ptr(), tensor.nbytes
     inside = [
         (own, gradient)
@@ -79,7 +79,7 @@ def parts(tensor: Tensor, all_own: Sequence[Own]) -> list[tuple[Own, Tensor]]:
 
 
 def factor(own: Tensor, now: Tensor) -> float:
-    """By what one sample is a multiple of the other; 0.0 if it is none."""
+    """The factor between two samples; 0.0 if one is no multiple of the other."""
     if own.shape != now.shape or own.numel() < 1:
         return 0.0
     with torch.no_grad():
@@ -94,9 +94,9 @@ def factor(own: Tensor, now: Tensor) -> float:
 
 
 def settle(own: Own) -> None:
-    """Take the gradient as the step has left it: it was sent within that.
+    """Take the gradient as the step left it, if the step itself changed it.
 
-    An optimizer that averages gradients itself finds those of one rank before.
+    An optimizer that averages gradients itself starts from those of this rank alone.
     """
     gradient = own.parameter.grad
     if own.used is None or gradient is None or not is_readable(gradient):
@@ -115,13 +115,13 @@ def moved(own: Own) -> float:
 
 
 def sample(tensor: Tensor) -> Tensor:
-    """Some elements, evenly spaced: at most [64]."""
+    """At most 64 elements of a tensor, evenly spaced."""
     flat = tensor.reshape(-1)
     return flat[:: max(1, -(-flat.numel() // _SAMPLE))]
 
 
 def is_readable(tensor: Tensor) -> bool:
-    """Whether a tensor is one of torch's own, with numbers in memory."""
+    """Whether a tensor is a plain floating-point one, with values in memory."""
     return (
         type(tensor) in {Tensor, torch.nn.Parameter}
         and tensor.layout is torch.strided
@@ -131,7 +131,7 @@ def is_readable(tensor: Tensor) -> bool:
 
 
 def detached(tensor: Tensor | None) -> Tensor:
-    """A gradient that is there, without its graph."""
+    """A gradient that is known to exist, detached from its graph."""
     assert tensor is not None
     return tensor.detach()
 

@@ -1,4 +1,4 @@
-"""Sees what becomes of a rank's gradients between backward and their averaging.
+"""Checks whether a rank's gradients are changed before they are averaged by hand.
 
 Looked at are the steps that are looked at anyway, and only where lines of the user's
 own exchange gradients. What backward gave is kept as norms and some elements, and
@@ -59,7 +59,7 @@ class _Clipped:
 
 @dataclass(slots=True)
 class _Window:
-    """What happened since the last step."""
+    """What happened since the last optimizer step."""
 
     own: dict[int, Own] = field(default_factory=dict)
     clips: list[_Clipped] = field(default_factory=list)
@@ -74,13 +74,13 @@ _lines: set[tuple[int, str]] = set()
 
 
 def install() -> None:
-    """At the first `init_process_group`."""
+    """Install the probe; called at the first `init_process_group`."""
     clip_hooks.watch(end=_clipped)
     EXCHANGES.watchers.append(harmless(_sending))
 
 
 def reset() -> None:
-    """Forget all: the process begins to play in another run."""
+    """Forget all state: the process starts to play in another run."""
     global _window
     _window = _Window()
     _lines.clear()
@@ -90,7 +90,7 @@ def reset() -> None:
 
 
 def begun(_loss: Tensor, _given: object) -> None:
-    """Backward is about to run: gradients that were clipped may be cleared by now."""
+    """Called before a backward pass: see whether clipped gradients were cleared."""
     if EXCHANGES.looking:
         for one in _window.clips:
             watched = one.watched()
@@ -99,7 +99,7 @@ def begun(_loss: Tensor, _given: object) -> None:
 
 
 def passed(reduced: bool, _local: bool) -> None:
-    """Backward has run; what a wrapper has averaged meanwhile is no rank's own."""
+    """Called after a backward pass: keep norms of the rank's own gradients."""
     if not EXCHANGES.looking or is_capturing():
         return
     if reduced:
@@ -162,7 +162,7 @@ def _sending(tensors: Sequence[Tensor]) -> None:
 
 
 def looking(known: Optimizer) -> None:
-    """A step is about to be made that is looked at."""
+    """Called before an optimizer step that is sampled."""
     for one in known.parameters:
         own = _window.own.get(id(one))
         if own is not None:
@@ -173,7 +173,7 @@ def looking(known: Optimizer) -> None:
 
 
 def stepped(_optimizer: torch.optim.Optimizer, known: Optimizer) -> None:
-    """A step was made."""
+    """Called after an optimizer step."""
     global _window
     if not EXCHANGES.looking:
         return

@@ -1,4 +1,4 @@
-"""Looks at gradients and weights at some steps of optimizers.
+"""Records samples of gradients and parameters at some optimizer steps.
 
 Those are steps 1, 2, 3, 4, 8, 16 and so on. All ranks look at the same steps, so that
 what they saw can be compared. Between these steps a GPU is never waited for, and on the
@@ -50,17 +50,17 @@ _UNSTEPPED = (4, 8, 16, 32, 64)  # backward passes after which a step is asked f
 
 
 def is_due(step: int) -> bool:
-    """Whether a step, from 1, is looked at."""
+    """Whether a step, from 1, is sampled."""
     return step <= _EACH or step & (step - 1) == 0
 
 
 class _Window:
-    """What happened since the process began, and between two steps.
+    """Counts since the process began, and state between two optimizer steps.
 
     Attributes:
         passes: Backward passes.
-        local: The last pass was not to be averaged.
-        factor: Of the last loss; see `losses`.
+        local: Whether the last pass was not to be averaged (`no_sync`).
+        factor: Factor of the last loss; see `losses`.
         mean: Its factor if it is of one main term, and how many elements that is of.
         sum: If it is a sum, what that was multiplied by, and how many it may be of.
     """
@@ -76,7 +76,7 @@ class _Window:
 
 
 class _Probes:
-    """Hooks that read what backward gives for a few parameters."""
+    """Tensor hooks that read the local gradients of a few parameters in backward."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         fit = [n for n, p in enumerate(parameters) if _can_hook(p)]
@@ -105,7 +105,7 @@ _window = _Window()
 
 
 def reset() -> None:
-    """Forget all: the process begins to play in another run."""
+    """Forget all state: the process starts to play in another run."""
     global _window
     _window = _Window()
 
@@ -114,7 +114,7 @@ def reset() -> None:
 
 
 def begun(loss: Tensor, given: Any) -> None:
-    """Backward is about to run."""
+    """Called before a backward pass."""
     if EXCHANGES.looking and not sampled.is_capturing():
         unit = given is None or float(given) == 1.0
         members = EXCHANGES.members
@@ -126,14 +126,14 @@ def begun(loss: Tensor, given: Any) -> None:
 
 
 def bypassed(reduced: bool, local: bool) -> None:
-    """Backward has run: perhaps a wrapper was left out that should have averaged."""
+    """Called after a backward pass: see whether it bypassed the model's wrapper."""
     wrappers = optimizers.wrappers()
     if wrappers and not _is_compiling():
         wrapper_bypass.passed(wrappers, reduced or local)
 
 
 def passed(_reduced: bool, local: bool) -> None:
-    """Backward has run."""
+    """Called after a backward pass: count it, and record its line once."""
     window = _window
     window.passes += 1
     window.local = local
@@ -164,7 +164,7 @@ def _no_step(passes: int) -> None:
 def stepping(
     _optimizer: torch.optim.Optimizer, known: Optimizer, closure: bool
 ) -> None:
-    """A step is about to be made; it is looked at if it is due."""
+    """Called before an optimizer step: sample it if it is due."""
     _window.steps += 1
     grown = known.since(
         passes=_window.passes,
@@ -251,7 +251,7 @@ def _look(known: Optimizer, grown: dict[str, int], probes: _Probes | None) -> No
 
 
 def stepped(_optimizer: torch.optim.Optimizer, known: Optimizer) -> None:
-    """A step was made: see whether the next one is to be looked at."""
+    """Called after an optimizer step: prepare the next one if it is due."""
     following = known.steps + 1
     if is_due(following) or is_due(known.steps):
         EXCHANGES.look(optimizers.trained)

@@ -1,1 +1,1 @@
-"""Process groups and what serves them."""
+"""Process groups and the backends that serve them."""

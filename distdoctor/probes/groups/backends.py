@@ -1,4 +1,4 @@
-"""Which backend serves a process group on the devices of this job."""
+"""Tells which backend serves a process group on the devices of this job."""
 
 from __future__ import annotations
 

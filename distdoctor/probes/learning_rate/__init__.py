@@ -1,1 +1,1 @@
-"""Learning rates and the schedulers that set them."""
+"""Probes of learning rates and of the schedulers that set them."""

@@ -1,4 +1,4 @@
-"""Sees how learning rates rise, and what comes behind the rise."""
+"""Records how learning rates rise, as in a warmup, and what follows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _MOST_VALUES = 128  # of a course; then every other is forgotten
 
 
 class _Course:
-    """The learning rate of one optimizer's first group; its changes only."""
+    """The course of one optimizer's learning rate (first parameter group)."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -55,7 +55,7 @@ class _Course:
         self.told: RateCourse | None = None
 
     def sample(self) -> None:
-        """Keep the rate of this step."""
+        """Keep the learning rate of this step."""
         self.sampled.append(float(self.rate))
         if len(self.sampled) == _MOST_VALUES:
             del self.sampled[1::2]
@@ -63,7 +63,7 @@ class _Course:
         self.next = 1 + len(self.sampled) * self.stride
 
     def told_whole(self) -> RateCourse | None:
-        """All steps so far; None if nothing came since this was asked last."""
+        """The whole course so far; None if nothing changed since the last call."""
         rate = self.rate
         if not isinstance(rate, int | float):
             return None
@@ -83,11 +83,11 @@ class _Course:
         return course
 
     def reset(self) -> None:
-        """What comes is not to be compared with what was."""
+        """Forget earlier rates: later ones are not comparable with them."""
         self.values, self.rises, self.falling = [], 0, False
 
     def changed(self, rate: float) -> RateRise | None:
-        """The rate has another value; a climb, if all of it is known."""
+        """Called when the rate changed; returns a rise that is now complete."""
         rises = bool(self.values) and rate > self.values[-1][1]
         told = None
         if self.values and not rises:
@@ -106,7 +106,7 @@ class _Course:
         return told
 
     def rise(self) -> RateRise | None:
-        """What is known of a climb; the next one begins with its last value."""
+        """The present rise; the next one starts with its last value."""
         values, rises = self.values, self.rises
         self.values, self.rises, self.falling = values[-1:], 0, False
         if rises < _RISES or self.climbs >= _MOST_CLIMBS:
@@ -121,14 +121,14 @@ class _Course:
 
 
 class Rates:
-    """Learning rates of this process."""
+    """Follows the learning rates of all optimizers of this process."""
 
     def __init__(self) -> None:
         self.on_first: list[Callable[[Any], object]] = []  # told of each optimizer
         self.reset()
 
     def reset(self) -> None:
-        """This process plays in another run from now on."""
+        """Forget all state: the process starts to play in another run."""
         self._courses: weakref.WeakKeyDictionary[Any, _Course]
         self._courses = weakref.WeakKeyDictionary()
         self._kept: list[_Course] = []  # of optimizers that may be gone at the end
@@ -137,7 +137,7 @@ class Rates:
         self._calls: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def stepped(self, optimizer: Any) -> None:
-        """An optimizer made a step."""
+        """Called after an optimizer step."""
         course = self._courses.get(optimizer)
         if course is None:
             if len(self._kept) >= _MOST_OPTIMIZERS:
@@ -176,12 +176,12 @@ class Rates:
             RECORDER.observe(told, course.site)
 
     def shortened(self) -> None:
-        """Loaders are shorter from now on, and rates computed by their length jump."""
+        """Called when epochs are shortened, so that rates computed by length jump."""
         for course in self._courses.values():
             course.reset()
 
     def flush(self) -> None:
-        """The process ends: tell of climbs behind which little came, and of all."""
+        """Called at the end: record rises that are not complete, and all courses."""
         for course in self._kept:
             told = course.rise()
             if told is not None:
@@ -191,7 +191,7 @@ class Rates:
                 RECORDER.observe(whole)
 
     def course_of(self, optimizer: Any) -> _Course | None:
-        """What is known of an optimizer; None if it made no step."""
+        """The course of an optimizer's rate; None if it made no step."""
         return self._courses.get(optimizer)
 
     @property
@@ -202,7 +202,7 @@ class Rates:
     # --- who sets it ---
 
     def scheduled(self, scheduler: Any) -> None:
-        """A scheduler was asked for its next rate."""
+        """Called when a scheduler's `step` was called."""
         calls = self._calls.get(scheduler, 0)
         optimizer = getattr(scheduler, "optimizer", None)
         if calls <= _MOST_CALLS and optimizer is not None:

@@ -1,4 +1,4 @@
-"""Sees how often schedulers of learning rates are asked, and what rates they give."""
+"""Records how often schedulers are stepped, and which learning rates they set."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ and LinearLR.
 
 
 class _Plan:
-    """What is known of one scheduler."""
+    """The calls and learning rates of one scheduler."""
 
     def __init__(self, number: int, kind: str, optimizer: Any) -> None:
         self.number, self.kind = number, kind
@@ -73,9 +73,9 @@ class _Plan:
         self.told: Schedule | None = None
 
     def paired(self, rate: float) -> None:
-        """It has given a rate: does one that it is a part of, or has as one, as well?
+        """Called after a scheduler's step: see if its parts were stepped as well.
 
-        What is a part of several is taken as one of the last.
+        A scheduler that is a part of several counts as one of the last.
         """
         self.asked_at = 0 if self.course is None else self.course.step
         if abs(rate - self.before) > 0.0:
@@ -89,7 +89,7 @@ class _Plan:
                 part.twice += 1
 
     def changed(self, rate: float) -> None:
-        """The rate is another one since this call."""
+        """Called when a step of the scheduler changed the learning rate."""
         before, self.rate = self.rate, rate
         self.rises += self.down and rate > before
         self.down = rate < before
@@ -109,36 +109,36 @@ class _Plan:
 
 
 class Schedules:
-    """The schedulers of this process that were asked for a rate."""
+    """Follows the schedulers of this process."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """This process plays in another run from now on."""
+        """Forget all state: the process starts to play in another run."""
         self._plans: weakref.WeakKeyDictionary[Any, _Plan]
         self._plans = weakref.WeakKeyDictionary()
         self._kept: list[_Plan] = []
         self.depth = 0  # of schedulers that ask each other, or are being made
 
     def known(self, scheduler: Any) -> None:
-        """A scheduler was made, or is about to be asked for a rate."""
+        """Called when a scheduler was made, or is about to be stepped."""
         plan = self._plan_of(scheduler)
         if plan is not None:
             plan.before = _rate_of(plan.optimizer())
 
     def stepped(self, optimizer: Any) -> None:
-        """An optimizer makes its first step."""
+        """Called at the first step of an optimizer."""
         for plan in self._kept:
             if plan.course is None and plan.optimizer() is optimizer:
                 plan.course = RATES.course_of(optimizer)
 
     def asked(self, scheduler: Any, given: bool) -> None:
-        """The user's code has asked a scheduler for the next rate.
+        """Called when the user's code has called a scheduler's `step`.
 
         Args:
-            scheduler: That has given it.
-            given: The call named the epoch, or a metric.
+            scheduler: The scheduler.
+            given: Whether an epoch or a metric was passed.
         """
         plan = self._plan_of(scheduler)
         if plan is None:
@@ -187,7 +187,7 @@ class Schedules:
         return plan
 
     def flush(self) -> None:
-        """The process ends: tell of all that were made."""
+        """Called at the end: record all schedulers."""
         for plan in self._kept:
             course = plan.course
             rates = (plan.begin, plan.second, plan.highest, plan.lowest)
@@ -226,7 +226,7 @@ SCHEDULES = Schedules()
 
 
 def install() -> None:
-    """When the process has become a rank: its schedulers from then on."""
+    """Install the probe, once the process has become a rank."""
     for kind in vars(lr_scheduler).values():
         if isinstance(kind, type) and "step" in vars(kind):
             _telling(kind)

@@ -1,1 +1,1 @@
-"""What a rank keeps from step to step."""
+"""Probes of memory that a rank keeps from step to step."""

@@ -1,4 +1,4 @@
-"""Finds the variable that keeps graphs of autograd alive, and the line that fills it.
+"""Finds the variable that keeps autograd graphs alive, and the line that fills it.
 
 Only asked when old graphs were counted already: the variables of the user's functions
 that are running are looked through, and the graphs they hold on to are followed to the
@@ -28,11 +28,11 @@ _FILLS = {"append", "extend", "add", "appendleft", "insert", "update", "put"}
 
 
 def holder_of(marks: Collection[Any], key: str) -> tuple[str, str]:
-    """Name of the variable that holds most of the marked graphs, and its line.
+    """The variable that holds most of the marked graphs, and its line.
 
     Args:
-        marks: Those alive.
-        key: Theirs in the metadata of nodes.
+        marks: The marks that are alive.
+        key: Their key in the metadata of autograd nodes.
 
     Returns:
         The name, such as "losses" or "self.history", and the site of the line that
@@ -57,7 +57,7 @@ def holder_of(marks: Collection[Any], key: str) -> tuple[str, str]:
 
 
 class Holder:
-    """A variable of a running function that holds graphs, one by one.
+    """A variable of a running function that holds autograd graphs.
 
     A sum of tensors holds one for each addition, a list one for each of its items.
 
@@ -73,12 +73,12 @@ class Holder:
         self._frame = frame
 
     def site(self) -> str:
-        """Of the line that fills it; "" if none is found."""
+        """The line that fills the variable; "" if none is found."""
         return line_that_fills(self._frame, self.name)
 
 
 def holders() -> dict[str, Holder]:
-    """The variables that hold graphs, of the user's innermost functions, by name."""
+    """Variables of the user's innermost functions that hold graphs, by name."""
     found: dict[str, Holder] = {}
     frame: FrameType | None = sys._getframe(1)
     for _ in range(_MOST_ABOVE):
@@ -112,7 +112,7 @@ def _additions(node: Any) -> int:
 
 
 def variables_of(frame: FrameType) -> Iterator[tuple[str, Any]]:
-    """What a function's names stand for, and attributes such as "self.losses"."""
+    """A frame's variables, and attributes such as "self.losses"."""
     named = variables(frame)
     for name in frame.f_code.co_names:
         if name in frame.f_globals:
@@ -162,7 +162,7 @@ def _marks_held(roots: list[Any], key: str) -> set[int]:
 
 
 def line_that_fills(frame: FrameType, name: str) -> str:
-    """The line of the frame's file that puts something into a variable; "" if none."""
+    """The line that puts something into a variable of a frame; "" if none."""
     code = frame.f_code
     try:
         tree = ast.parse("".join(linecache.getlines(code.co_filename)))

@@ -1,4 +1,4 @@
-"""Sees what a rank keeps from step to step: graphs of autograd, and memory as a whole.
+"""Counts autograd graphs that live on after their step, and memory, and their growth.
 
 At some backward passes a small object is hung on the graph, as metadata of its last
 nodes: it lives as long as one of them. How many are alive tells how many old graphs
@@ -60,7 +60,7 @@ _SUM = "distdoctor_sum"
 
 
 class _Mark:
-    """Hangs on one graph."""
+    """An object attached to one autograd graph, alive as long as the graph."""
 
     __slots__ = ("__weakref__", "begun", "step")
 
@@ -69,13 +69,13 @@ class _Mark:
 
 
 class MemoryGrowth:
-    """What this process keeps."""
+    """Counts autograd graphs alive some steps after their forward pass, and memory."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """This process plays in another run from now on."""
+        """Forget all state: the process starts to play in another run."""
         self._marks: weakref.WeakSet[_Mark] = weakref.WeakSet()
         self._backwards = self._steps = self._looks = 0
         self._next = 4
@@ -89,16 +89,16 @@ class MemoryGrowth:
 
     @harmless
     def evaluating(self, number: int) -> None:
-        """A pass has given its second batch, and backward has not run meanwhile."""
+        """Called at the second batch of a pass without a backward pass."""
         if self._evaluations < _MOST_EVALUATIONS and torch.is_grad_enabled():
             held = {name: one.count for name, one in holders().items()}
             self._held = number, held
 
     @harmless
     def going_on(self, number: int, batches: int) -> None:
-        """A pass has given another batch, and backward has not run since it began.
+        """Called at each later batch of a pass without a backward pass.
 
-        Some are left before their end. What is held is told once for each pass.
+        Passes may be left before their end. A held graph is recorded once per pass.
         """
         of, held = self._held
         # One made of a few batches may be for the step of an accumulation.
@@ -108,7 +108,7 @@ class MemoryGrowth:
 
     @harmless
     def evaluated(self, number: int, batches: int) -> None:
-        """A pass over a loader has ended, and backward did not run since it began.
+        """Called at the end of a pass over a DataLoader without a backward pass.
 
         Whether what is held then is meant for backward is known when that runs next.
         """
@@ -147,7 +147,7 @@ class MemoryGrowth:
 
     @harmless
     def backward(self, roots: Iterable[Any]) -> None:
-        """A backward pass is about to begin at these tensors."""
+        """Called before a backward pass, with the tensors that it starts at."""
         roots = list(roots)
         self._settle(roots)
         self._backwards += 1
@@ -166,7 +166,7 @@ class MemoryGrowth:
 
     @harmless
     def stepped(self) -> None:
-        """An optimizer made a step."""
+        """Called after an optimizer step."""
         self._steps += 1
         if PASSES.begun != self._begun:
             self._begun, self._begun_at = PASSES.begun, self._steps
@@ -225,7 +225,7 @@ class MemoryGrowth:
         RECORDER.observe(told)
 
     def tell(self) -> None:
-        """At the end of the process."""
+        """Record what is not yet, at the end of the process."""
         self._finish()
         self._tell()
 

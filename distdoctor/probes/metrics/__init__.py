@@ -1,1 +1,1 @@
-"""What ranks make of their evaluations, and what they write of it."""
+"""Probes of evaluation metrics: how ranks combine them, and what they print."""

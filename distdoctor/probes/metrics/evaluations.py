@@ -1,4 +1,4 @@
-"""Sees what ranks make of their evaluations: what they exchange, and what they tell.
+"""Records which metrics ranks exchange and print after an evaluation.
 
 From the end of a pass in which backward never ran to the next time that it does, the
 few numbers that a rank gives to communication are noted, and whether it writes numbers
@@ -37,11 +37,11 @@ _MARK = "distdoctor_reads"
 
 
 class Metrics:
-    """What this process does about its evaluations.
+    """Follows evaluations, and the numbers that this rank exchanges and prints then.
 
     Attributes:
         passes: Evaluations since backward ran last, by the number of their pass.
-        backwards: How often backward ran.
+        backwards: Number of backward passes.
     """
 
     def __init__(self) -> None:
@@ -50,30 +50,30 @@ class Metrics:
         self.reset()
 
     def reset(self) -> None:
-        """The process begins to play in another run."""
+        """Forget all state: the process starts to play in another run."""
         self.passes = ()
         self._told = 0
         self._reported = ""  # what of it is known already: "", "number", "fraction"
 
     def watch(self) -> None:
-        """When the rank joins a job: what it writes."""
+        """Start to watch the rank's output; called when it joins a job."""
         for stream in (sys.stdout, sys.stderr):
             _watch_stream(stream)
         _watch_logging()
 
     def evaluated(self, number: int) -> None:
-        """A pass has ended, and backward did not run since it began."""
+        """Called at the end of a pass over a DataLoader without backward."""
         self.passes = (*self.passes, number)[-_MOST_PASSES:]
         self._reported = ""
 
     def train(self) -> None:
-        """Backward is about to run; hot."""
+        """Called before each backward pass; on the hot path."""
         self.backwards += 1
         self.passes = ()
 
     @harmless
     def contribute(self, floating: int, argument: Any, site: str) -> None:
-        """An operation of communication is about to be made; it was noted already.
+        """Called before a communication call, which is already recorded.
 
         Args:
             floating: How many floating-point numbers it gives.
@@ -92,7 +92,7 @@ class Metrics:
 
     @harmless
     def report(self, text: str) -> None:
-        """The rank writes a text."""
+        """Called when the rank prints or logs a text."""
         if self._reported == "fraction" or RECORDER.writer is None:
             return
         text = text[:_MOST_TEXT]

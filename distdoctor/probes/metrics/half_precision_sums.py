@@ -1,4 +1,4 @@
-"""Sees sums that the user's code keeps in half precision, from batch to batch.
+"""Finds sums that the user's code accumulates in half precision over batches.
 
 A number of 8 or 11 digits takes up nothing any more of what is much smaller: in
 bfloat16, 256 and 1 make 256. The variables of the innermost functions are looked at
@@ -52,7 +52,7 @@ _ROUGH, _WRONG = 1, 2
 
 
 class _Tally:
-    """A variable that may be a sum, and what it was at each look."""
+    """A variable that may be a running sum, and its values so far."""
 
     def __init__(self, name: str, digits: int, dtype: str, value: float) -> None:
         self.name, self.digits, self.dtype = name, digits, dtype
@@ -63,7 +63,7 @@ class _Tally:
         self.told = 0
 
     def see(self, value: float) -> bool:
-        """Another look; whether it can be the same sum."""
+        """Note the present value; whether it can still be the same sum."""
         change = value - self.value
         if change < 0.0:
             return False
@@ -88,31 +88,31 @@ class _Tally:
         return True
 
     def rounded(self, value: float) -> float:
-        """As the sum's type has it."""
+        """A value rounded to the sum's dtype."""
         part, exponent = math.frexp(value)
         whole = 1 << self.digits
         return math.ldexp(round(part * whole) / whole, exponent)
 
     @property
     def step(self) -> float:
-        """What is added each time, in the middle."""
+        """The median of what is added each time."""
         return median(self._added) if self._added else 0.0
 
     @property
     def exact(self) -> float:
-        """What the sum would be, if that is known; else 0.0."""
+        """The exact value of the sum, if that is known; else 0.0."""
         return 0.0 if math.isnan(self._exact) else self._exact
 
     @property
     def stands(self) -> bool:
-        """Whether it has stopped growing for want of digits."""
+        """Whether the sum has stopped growing for lack of precision."""
         enough = max(_LEAST_STILL, 4 * self._longest + 1)
         lost = self.rounded(self.value + self.step) == self.value
         return self.still >= enough and lost and len(self._added) >= _EARLY
 
     @property
     def state(self) -> int:
-        """0: nothing of note, `_ROUGH`, or `_WRONG`."""
+        """Whether the sum is `_ROUGH` or `_WRONG`; 0 if neither."""
         if len(self._added) < _EARLY or self.value <= 0.0:
             return 0
         differs = abs(self.exact - self.value) >= _FAR * self.exact
@@ -124,26 +124,26 @@ class _Tally:
 
 
 class Tallies:
-    """What this process adds up in half precision."""
+    """Finds and follows the running sums of this process in half precision."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """The process begins to play in another run."""
+        """Forget all state: the process starts to play in another run."""
         self._tallies: dict[tuple[Any, str], _Tally] = {}
         self._told = self._idle = 0
 
     def begin(self) -> None:
-        """An evaluation, or what comes after it, begins."""
+        """Called when an evaluation begins or ends."""
         self._idle = 0
 
     @harmless
     def look(self, *, last: bool = False) -> None:
-        """A batch was given to an evaluation, or a step was made; hot.
+        """Called at each batch of an evaluation and each step; on the hot path.
 
         Args:
-            last: None follows: the evaluation is over, or ranks put numbers together.
+            last: None follows: the evaluation is over, or ranks combine numbers.
         """
         if last:
             if not self._tallies:

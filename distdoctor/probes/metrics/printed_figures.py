@@ -1,4 +1,4 @@
-"""Sees which few numbers a rank gives to a sum over ranks, and which it then writes.
+"""Records which numbers a rank sums over ranks, and prints afterwards.
 
 A number that a rank gives may be the mean of its own losses, so what backward ran on is
 counted up between one such sum and the next. Losses on a GPU are not: to read one is to
@@ -52,17 +52,17 @@ _TOTAL = re.compile(r"(?<![a-z])(?:totals?|sum(?:med)?)(?![a-z])")
 
 
 class Figures:
-    """What this process sums up with others, and writes.
+    """Follows the numbers that this process sums over ranks, and its output.
 
     Attributes:
-        lines: Lines of text that are still looked at.
+        lines: How many more lines of text are examined.
     """
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """The process begins to play in another run."""
+        """Forget all state: the process starts to play in another run."""
         self.lines = 0
         self._text = ""
         self._told: dict[str, int] = {}
@@ -70,7 +70,7 @@ class Figures:
         self._looked, self._is_mean = 0, True
 
     def begun(self, loss: Tensor, given: Any) -> None:
-        """Backward is about to run."""
+        """Called before a backward pass: add its loss to the rank's own mean."""
         if not self._is_mean:
             return
         if not loss.is_cpu or not (given is None or float(given) == 1.0):
@@ -87,10 +87,10 @@ class Figures:
 
     @harmless
     def summed(self, floating: int, argument: Any, site: str) -> None:
-        """Numbers are about to be put together; the call was noted already.
+        """Called before numbers are reduced; the call is already recorded.
 
         Args:
-            floating: How many.
+            floating: How many floating-point numbers there are.
             argument: The tensors that they are in.
             site: The user's line.
         """
@@ -110,7 +110,7 @@ class Figures:
 
     @harmless
     def write(self, text: str) -> None:
-        """The rank writes a text, of which a line may come in pieces."""
+        """Called when the rank prints; a line may come in pieces."""
         self._text = (self._text + text)[-_MOST_TEXT:]
         if "\n" in text:
             whole, self._text = self._text, ""
@@ -118,7 +118,7 @@ class Figures:
 
     @harmless
     def log(self, text: str) -> None:
-        """The rank writes a message to a log."""
+        """Called when the rank logs a message."""
         self._tell(text[:_MOST_TEXT], call_site(3))
 
     def _tell(self, text: str, site: str) -> None:

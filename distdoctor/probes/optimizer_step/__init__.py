@@ -1,1 +1,1 @@
-"""Optimizers: what they hold, and what happens from step to step."""
+"""Probes of optimizers: their parameters, and what happens from step to step."""

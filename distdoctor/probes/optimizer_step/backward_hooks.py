@@ -1,4 +1,4 @@
-"""Goes around autograd's engine, in one place for all who want to know of backward.
+"""Wraps autograd's engine, so that probes can register hooks for backward passes.
 
 A hook on a tensor or a layer would be copied and pickled with it, and there is none for
 all backward passes.
@@ -26,7 +26,7 @@ def watch(
     end: Callable[[], Any] | None = None,
     part: Begin | None = None,
 ) -> None:
-    """Call functions around backward passes; they must not raise.
+    """Register functions to call around backward passes; they must not raise.
 
     Args:
         begin: Before each pass.

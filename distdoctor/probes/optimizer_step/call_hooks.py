@@ -1,4 +1,4 @@
-"""Goes around what a training step calls, in one place for all who want to know of it.
+"""Wraps methods of GradScaler, `zero_grad` and `no_sync`, and calls registered probes.
 
 There are hooks for the steps of optimizers alone, and none for what clears or scales
 gradients; for what clips them see `clips`.
@@ -23,7 +23,10 @@ Tell = Callable[..., Any]
 
 
 class CallHooks:
-    """Who is told of what, with the object and the first argument or the result."""
+    """The registered functions, by the moment at which they are called.
+
+    They get the object whose method it is, and its first argument or its result.
+    """
 
     def __init__(self) -> None:
         self.clearing: list[Tell] = []  # optimizer or module
@@ -43,7 +46,7 @@ CALL_HOOKS = CallHooks()
 
 
 def install() -> None:
-    """At the first `init_process_group`: methods."""
+    """Wrap the methods; called at the first `init_process_group`."""
     scaler = torch.amp.GradScaler
     for name in ("unscale_", "step", "update"):
         _refusing(scaler, name)
@@ -69,7 +72,7 @@ def install() -> None:
 
 
 def tell(listeners: list[Tell], function: Tell) -> None:
-    """From now on, also call a function, whose errors are kept from the job."""
+    """Register a function, whose errors are kept from the job."""
     listeners.append(harmless(function))
 
 

@@ -1,4 +1,4 @@
-"""An optimizer whose gradients are followed, by those of a few of its parameters."""
+"""Follows an optimizer's gradients by those of a few of its parameters."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ State = tuple[int, int, float] | None
 
 
 class FollowedPass:
-    """Backward ran; an optimizer has used what it gave."""
+    """A backward pass, and whether an optimizer has used its gradients."""
 
     __slots__ = ("used",)
 
@@ -54,15 +54,15 @@ class FollowedPass:
 
 
 class Followed:
-    """What is known of one optimizer.
+    """The gradient history of one optimizer since its last step.
 
     Attributes:
-        seen: Its gradients, when they were looked at last.
-        filled: They are there, and not zero.
-        spent: A step was made with them.
-        inside: It is making a step, and what happens is its own affair.
-        pending: Passes that gave what is there, since it was cleared or used.
-        scales: A GradScaler deals with it, and its update is still to come.
+        seen: State of the watched gradients when last looked at.
+        filled: Whether gradients exist and are not zero.
+        spent: Whether a step was made with them.
+        inside: Whether it is inside a step, during which nothing is recorded.
+        pending: Backward passes whose gradients were not yet cleared or used.
+        scales: Whether a GradScaler handles it, whose `update` is due.
     """
 
     def __init__(self, known: Optimizer, number: int) -> None:
@@ -93,11 +93,11 @@ class Followed:
         self.acts: set[tuple[str, str]] = set()
 
     def optimizer(self) -> Any:
-        """Itself; None if it is gone."""
+        """The optimizer; None if it is gone."""
         return self._optimizer.optimizer
 
     def choose(self) -> None:
-        """Choose the parameters that are looked at."""
+        """Choose the parameters whose gradients are watched."""
         held = self._optimizer.held()
         trained = [one for one in held if one.requires_grad] or held
         at = sorted({0, len(trained) - 1}) if trained else []
@@ -112,7 +112,7 @@ class Followed:
     # --- gradients ---
 
     def states(self) -> list[State]:
-        """Of the gradients that are looked at, now."""
+        """The present states of the watched gradients."""
         found: list[State] = []
         number = 0.0
         for ref in self._witnesses:
@@ -130,7 +130,7 @@ class Followed:
         return found
 
     def settle_change(self) -> bool:
-        """Whether something was done to them since; from now on it is known."""
+        """Whether the gradients changed since the last look; updates that look."""
         now = self.states()
         if now == self.seen:
             return False
@@ -138,15 +138,15 @@ class Followed:
         return True
 
     def settle(self) -> None:
-        """What was done to them is known."""
+        """Take the present state of the gradients as known."""
         self.seen = self.states()
 
     def begin(self) -> None:
-        """Backward is about to run."""
+        """Called before a backward pass."""
         self._before = self.seen
 
     def is_filled(self) -> bool:
-        """Whether backward added to some of them."""
+        """Whether the backward pass added to some of the gradients."""
         self.seen = now = self.states()
         if now == self._before:
             return False
@@ -156,20 +156,20 @@ class Followed:
         )
 
     def is_gone(self, was: Sequence[State]) -> bool:
-        """Whether some of those that were there are not."""
+        """Whether some gradients that existed no longer do."""
         return any(
             state is None and old is not None
             for state, old in zip(self.seen, was, strict=False)
         )
 
     def is_zero(self, anew: bool = False) -> bool:
-        """Whether they are zero.
+        """Whether the gradients are zero.
 
         They are read some times only: what is so at each step need not be asked for
         again, and a GPU would have to be waited for.
 
         Args:
-            anew: They were changed, and what was so before does not count. What cannot
+            anew: They were just changed: an earlier answer does not count. What cannot
                 be read is not zero then.
         """
         if any(state is not None and state[2] for state in self.seen):
@@ -188,7 +188,7 @@ class Followed:
     def is_divided(
         self, was: Sequence[State], scale: float, exchanged: bool = False
     ) -> bool:
-        """Whether a gradient is now what it was, divided by the scale of a scaler.
+        """Whether a gradient was divided by a GradScaler's scale since `was`.
 
         Args:
             was: Its state before.
@@ -213,7 +213,7 @@ class Followed:
         )
 
     def is_taken(self) -> bool:
-        """Whether something changed the parameters since backward."""
+        """Whether something changed the parameters since the backward pass."""
         return self._weight_seen != self._weight()
 
     def _alive(self) -> list[Tensor]:
@@ -226,11 +226,11 @@ class Followed:
         return id(tensor), tensor._version, _first(tensor)
 
     def averaging(self, reduced: bool, asked: bool) -> str:
-        """What the wrappers of the parameters did while backward ran.
+        """A suffix that tells if the DDP wrappers averaged in this backward pass.
 
         Args:
-            reduced: Something was averaged.
-            asked: `no_sync` was called once. Else a forward pass without gradients may
+            reduced: Whether any gradients were averaged.
+            asked: `no_sync` was ever called. Else a forward pass without gradients may
                 be what the wrapper says that it was told.
         """
         told = ""
@@ -251,7 +251,7 @@ class Followed:
     # --- passes ---
 
     def add(self, this: FollowedPass, batch: Batch) -> None:
-        """Backward gave some, and the last word tells it."""
+        """Note a backward pass that gave gradients; the last word stands for it."""
         self.pending.append((len(self.words) - 1, this))
         if batch != NO_BATCH:
             self._batches.add(batch)
@@ -260,7 +260,7 @@ class Followed:
 
     @property
     def asks_for_labels(self) -> bool:
-        """Whether what backward runs on is to be seen: some of it was lost before."""
+        """Whether labels are to be noted, as gradients were lost before."""
         return (
             words.DROP in self.held_words
             and self._looks < _MOST_LOOKS
@@ -268,18 +268,18 @@ class Followed:
         )
 
     def label(self, this: Labelled) -> None:
-        """Backward is about to run on it."""
+        """Note the labels of the coming backward pass."""
         self._labelled.append(this)
 
     def clear(self) -> None:
-        """They are gone."""
+        """Note that the gradients were cleared."""
         if self.pending:
             self._dropped.append((len(self.words) - 1, self.pending))
             self.pending = []
         self.filled = self.spent = False
 
     def use(self) -> None:
-        """What is there was used."""
+        """Note that the gradients were used by a step."""
         for _, one in self.pending:
             one.used = True
         self.pending = []
@@ -288,7 +288,7 @@ class Followed:
     # --- cycles ---
 
     def close(self, steps: int, site: str) -> None:
-        """The last word ends a cycle."""
+        """End the cycle of words at this optimizer step."""
         self.use()
         loaders = len({number for number, _ in self._batches})
         self.closing = self.words, len(self._batches), loaders, steps, site
@@ -301,7 +301,7 @@ class Followed:
             self._labelled = []  # it would keep labels alive
 
     def mark_spare(self, said: list[str]) -> None:
-        """Write what served another optimizer as such, and as nothing that was lost."""
+        """Mark dropped gradients that served another optimizer as not lost."""
         for at, passes in self._late:
             for where, one in passes:
                 if one.used and where < len(said):

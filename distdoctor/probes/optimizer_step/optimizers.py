@@ -1,4 +1,4 @@
-"""Sees optimizers: where they are made, what they hold, when they step.
+"""Records each optimizer's construction, parameters and steps.
 
 Public hooks tell of each step, of every optimizer; a GradScaler that skips one calls
 none. Only the construction has no hook.
@@ -52,15 +52,15 @@ _SHARDED = ("device_mesh", *_FLATTENED)
 
 
 class Optimizer:
-    """One optimizer of this process.
+    """What the probes know of one optimizer of this process.
 
     Attributes:
         number: Among the rank's, in order of construction.
         site: The line that made it.
-        steps: It made, or is about to make.
-        parameters: Those that are looked at, by position in `Holds`.
-        elements: Of all that it holds.
-        marks: What sums of the process were at its last step, by their names.
+        steps: Steps made, including one about to be made.
+        parameters: The sampled parameters, by position in `Holds`.
+        elements: Number of elements of all its parameters.
+        marks: Values of the process's counters at its last step, by name.
         most: Elements that were exchanged before a step that was not looked at.
         usual: Most elements that were exchanged before a step that was.
         extra: Steps that were looked at because much was exchanged before.
@@ -81,11 +81,11 @@ class Optimizer:
 
     @property
     def optimizer(self) -> torch.optim.Optimizer | None:
-        """Itself; None if it is gone."""
+        """The optimizer itself; None if it is gone."""
         return self._optimizer()
 
     def is_new(self) -> bool:
-        """Whether it holds more, or trains more, than when this was asked last."""
+        """Whether it has more parameters, or trains more, than at the last call."""
         optimizer = self.optimizer
         groups = [] if optimizer is None else optimizer.param_groups
         some = self.parameters[:: max(1, len(self.parameters) // _ASKED)]
@@ -98,11 +98,11 @@ class Optimizer:
         return self._news <= _MOST_NEWS
 
     def names(self, positions: Iterable[int]) -> list[str]:
-        """What some of its parameters are called, by position."""
+        """The names of some of its sampled parameters, by position."""
         return names_of([self.parameters[n] for n in positions])
 
     def held(self) -> list[Tensor]:
-        """All parameters that it holds now."""
+        """All parameters in its groups now."""
         optimizer = self.optimizer
         if optimizer is None:
             return []
@@ -111,13 +111,13 @@ class Optimizer:
         ]
 
     def since(self, **sums: int) -> dict[str, int]:
-        """How much sums have grown since the last step; from now on, since this one."""
+        """How much counters have grown since its last step; resets the marks."""
         grown = {name: now - self.marks.get(name, 0) for name, now in sums.items()}
         self.marks = sums
         return grown
 
     def look(self) -> None:
-        """Note what it holds, unless that was done."""
+        """Record its parameters, if they have changed since the last look."""
         held = self.held()
         if (now := tuple(map(id, held))) == self._held:
             return
@@ -161,7 +161,7 @@ _wrappers: list[tuple[weakref.ref[Any], dict[int, weakref.ref[Tensor]]]] = []
 
 
 def install() -> None:
-    """From now on, know where optimizers are made."""
+    """Wrap the construction of optimizers, to note the lines that make them."""
     made = torch.optim.Optimizer.__init__
 
     @functools.wraps(made)
@@ -178,7 +178,7 @@ def _make(optimizer: torch.optim.Optimizer) -> None:
 
 
 def of(optimizer: torch.optim.Optimizer, site: str = "") -> Optimizer | None:
-    """What is known of an optimizer; None of those beyond a number."""
+    """The record of an optimizer; None if too many are known already."""
     global _made
     known = _optimizers.get(weakref.ref(optimizer))
     if known is None and len(_optimizers) < _MOST_OPTIMIZERS:
@@ -197,22 +197,22 @@ def _forget(
 
 
 def every() -> list[Optimizer]:
-    """Those that are alive."""
+    """All known optimizers that are alive."""
     return list(_optimizers.values())
 
 
 def made() -> tuple[int, int]:
-    """How many were made so far, and how many wrapped models."""
+    """How many optimizers and how many wrapped models were made so far."""
     return _made, len(_wrappers)
 
 
 def trained() -> list[Tensor]:
-    """The parameters that optimizers hold."""
+    """All parameters of the known optimizers."""
     return [tensor for optimizer in every() for tensor in optimizer.held()]
 
 
 def names_of(parameters: Sequence[Tensor]) -> list[str]:
-    """What parameters are called in their models."""
+    """The names of parameters in their models."""
     found = trained_models.holding(parameters)
     names: dict[int, str] = {}
     for model in found:
@@ -223,12 +223,12 @@ def names_of(parameters: Sequence[Tensor]) -> list[str]:
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether a tensor is a part of one that lies on several ranks."""
+    """Whether a tensor is one rank's shard of a larger tensor."""
     return any(hasattr(tensor, name) for name in _SHARDED)
 
 
 def is_flattened(tensor: Tensor) -> bool:
-    """Whether a tensor is a part of several that lie on several ranks as one."""
+    """Whether a tensor is one rank's shard of several flattened parameters."""
     return any(hasattr(tensor, name) for name in _FLATTENED)
 
 
@@ -237,7 +237,7 @@ def is_flattened(tensor: Tensor) -> bool:
 
 @harmless
 def wrapped(ddp: Any) -> None:
-    """DistributedDataParallel was made: remember whose gradients it averages."""
+    """Called when a DDP wrapper was made: note which parameters it averages."""
     ignored = getattr(ddp, "parameters_to_ignore", ())
     averaged = {
         id(parameter): weakref.ref(parameter)
@@ -250,12 +250,12 @@ def wrapped(ddp: Any) -> None:
 
 
 def wrappers() -> list[Any]:
-    """Wrapped models that are alive."""
+    """All DDP wrappers that are alive."""
     return [ddp for reference, _ in _wrappers if (ddp := reference()) is not None]
 
 
 def averaging(parameters: Sequence[Tensor]) -> list[Any]:
-    """Wrapped models that average the gradients of some of these parameters."""
+    """The DDP wrappers that average the gradients of some of these parameters."""
     wanted = set(map(id, parameters))
     return [
         ddp
@@ -311,7 +311,7 @@ def _is_divided() -> bool:
 
 
 def unheld(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """Those that no optimizer holds; none if there are more optimizers than known."""
+    """The parameters that no optimizer has; none if some optimizers are unknown."""
     if len(_optimizers) >= _MOST_OPTIMIZERS:
         return []
     held = set(map(id, trained()))
@@ -319,7 +319,7 @@ def unheld(parameters: Iterable[Tensor]) -> list[Tensor]:
 
 
 def reset() -> None:
-    """Forget all: the process begins to play in another run."""
+    """Forget all state: the process starts to play in another run."""
     global _made
     _made = 0
     _optimizers.clear()

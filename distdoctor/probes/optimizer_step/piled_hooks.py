@@ -1,4 +1,4 @@
-"""Sees hooks of the user's that are registered again and again on the same object.
+"""Finds hooks of the user's that are registered repeatedly on the same object.
 
 Asked at the steps at which gradients are looked at: how often one and the same function
 hangs on a parameter, or on a module. Hooks that are removed are not there then.
@@ -43,13 +43,13 @@ _told: set[CodeType] = set()
 
 
 def reset() -> None:
-    """Forget all: the process begins to play in another run."""
+    """Forget all state: the process starts to play in another run."""
     _counts.clear()
     _told.clear()
 
 
 def looking(known: Optimizer) -> None:
-    """A step is about to be made, and looked at."""
+    """Called before an optimizer step that is sampled."""
     found: Counter[_Key] = Counter()
     names: dict[int, str] = {}
     for owner, name, kinds in _owners(known):

@@ -1,4 +1,4 @@
-"""Tells of backward passes and of optimizers' steps, in one place for all who look.
+"""Calls registered probes around backward passes and optimizer steps.
 
 What all want to know of a moment is asked for once. A probe that fails takes the event
 from no other.
@@ -29,19 +29,21 @@ Listener = Callable[..., Any]
 
 
 class StepHooks:
-    """Who is told of what, one after another; none of them needs to be harmless.
+    """The functions that probes register for backward passes and optimizer steps.
+
+    They are called in order, each guarded, so none needs to be `harmless`.
 
     Attributes:
-        begun: Backward is about to run on a loss of one element. They get the loss, and
+        begun: Before a backward pass from a loss of one element. They get the loss, and
             the gradient that was given for it or None.
-        passed: Backward has run. They get whether a wrapper has averaged something
+        passed: After a backward pass. They get whether a wrapper has averaged something
             meanwhile, and whether the pass was not to be averaged.
-        stepping: An optimizer is about to make a step. They get the optimizer, what is
+        stepping: Before an optimizer step. They get the optimizer, what is
             known of it, with this step among its `steps`, and whether there is a
             closure, in which backward may run.
-        looking: The gradients of this step were looked at, and no closure may change
+        looking: Before a step whose gradients were sampled, and no closure may change
             them. They get what is known of the optimizer.
-        stepped: It made the step. They get the optimizer, and what is known of it.
+        stepped: After an optimizer step. They get the optimizer, and what is known.
     """
 
     def __init__(self) -> None:
@@ -56,7 +58,7 @@ class StepHooks:
 
     @harmless
     def begin(self, args: tuple[Any, ...]) -> None:
-        """The engine is about to be called."""
+        """Called before autograd's engine runs."""
         METRICS.train()
         self._reduced = EXCHANGES.reduced
         if RECORDER.writer is None or not args or len(args[0]) != 1:
@@ -68,7 +70,7 @@ class StepHooks:
 
     @harmless
     def end(self) -> None:
-        """The engine has returned."""
+        """Called after autograd's engine has returned."""
         if RECORDER.writer is not None:
             reduced = EXCHANGES.reduced > self._reduced
             local = any(map(_is_local, optimizers.wrappers()))
@@ -78,7 +80,7 @@ class StepHooks:
 
     @harmless
     def before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        """A step begins."""
+        """Called before an optimizer step."""
         known = optimizers.of(optimizer)
         if RECORDER.writer is None or known is None or not _is_real(optimizer):
             return
@@ -88,7 +90,7 @@ class StepHooks:
 
     @harmless
     def after(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-        """A step ends."""
+        """Called after an optimizer step."""
         known = optimizers.of(optimizer)
         if RECORDER.writer is not None and known and _is_real(optimizer):
             tell_each(self.stepped, optimizer, known)
@@ -98,7 +100,7 @@ STEP_HOOKS = StepHooks()
 
 
 def install() -> None:
-    """At the first `init_process_group`."""
+    """Install the probe; called at the first `init_process_group`."""
     register_optimizer_step_pre_hook(STEP_HOOKS.before)
     register_optimizer_step_post_hook(STEP_HOOKS.after)
     backward_hooks.watch(begin=STEP_HOOKS.begin, end=STEP_HOOKS.end)

@@ -1,4 +1,4 @@
-"""Says which probe is told of a moment of a training step before which other."""
+"""Registers probes for backward passes and optimizer steps, in their order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from distdoctor.probes.probe import Probe
 
 
 def install() -> None:
-    """Have all told, in the order of their notes where one moment makes several."""
+    """Register all; where one moment has several probes, they write in this order."""
     STEP_HOOKS.begun += [
         FIGURES.begun,
         gradient_samples.begun,

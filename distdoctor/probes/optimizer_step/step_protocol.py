@@ -1,4 +1,4 @@
-"""Follows what happens to the gradients of each optimizer, from step to step.
+"""Follows what happens to each optimizer's gradients, from step to step.
 
 A few parameters of an optimizer are asked for where their gradient lies and how often
 it was changed. Whatever clears, fills or changes gradients is seen so, even where
@@ -45,10 +45,10 @@ _MOST_ACTS = 200
 
 
 class Protocol:
-    """What this process does to gradients.
+    """Writes for each optimizer the sequence of words for what its gradients undergo.
 
     Attributes:
-        losses: Those that it has scaled.
+        losses: The losses that were scaled.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Protocol:
         self.reset()
 
     def reset(self) -> None:
-        """This process plays in another run from now on."""
+        """Forget all state: the process starts to play in another run."""
         self._followed: list[Followed] = []
         self._known = (-1, -1)  # optimizers and wrappers that were made
         self.losses.reset()
@@ -69,7 +69,7 @@ class Protocol:
     # --- backward ---
 
     def begin(self, args: tuple[Any, ...]) -> None:
-        """Backward is about to run."""
+        """Called before a backward pass."""
         if RECORDER.writer is None:
             return
         for one in self._all():
@@ -90,7 +90,7 @@ class Protocol:
         self._reduced = EXCHANGES.reduced
 
     def end(self) -> None:
-        """Backward has run."""
+        """Called after a backward pass."""
         if RECORDER.writer is None:
             return
         this: FollowedPass | None = None
@@ -109,19 +109,19 @@ class Protocol:
     # --- what users call ---
 
     def clearing(self, _owner: Any, _given: Any) -> None:
-        """Gradients are about to be cleared."""
+        """Called before `zero_grad`."""
         for one in self._followed:
             if not one.inside:
                 self._look(one)
 
     def cleared(self, _owner: Any, _given: Any) -> None:
-        """They were, of whatever optimizer."""
+        """Called after `zero_grad`, of whatever optimizer or module."""
         for one in self._followed:
             if not one.inside and one.settle_change() and one.filled:
                 self._clear(one, called=True)
 
     def unscaling(self, scaler: Any, optimizer: Any) -> None:
-        """The user calls `unscale_`, or a scaler does for its own step."""
+        """Called before `unscale_`, by the user or in a GradScaler's step."""
         one = self._of(optimizer)
         if one is not None and self._scaler is None and is_on(scaler):
             self._look(one)
@@ -129,13 +129,13 @@ class Protocol:
             self._say(one, words.UNSCALE, called=True)
 
     def unscaled(self, _scaler: Any, optimizer: Any) -> None:
-        """That was done."""
+        """Called after `unscale_`."""
         one = self._of(optimizer)
         if one is not None:
             one.settle()
 
     def trying(self, scaler: Any, optimizer: Any) -> None:
-        """A GradScaler is about to decide on a step."""
+        """Called before `GradScaler.step`."""
         one = self._of(optimizer)
         if one is not None and is_on(scaler):
             self._look(one)
@@ -143,7 +143,7 @@ class Protocol:
             self._scaler, one.stepped = one, False
 
     def tried(self, _scaler: Any, optimizer: Any) -> None:
-        """It has decided."""
+        """Called after `GradScaler.step`."""
         one, self._scaler = self._scaler, None
         if one is None or one is not self._of(optimizer) or one.stepped:
             return
@@ -151,7 +151,7 @@ class Protocol:
         self._close(one, words.SKIP, one.steps)
 
     def updated(self, scaler: Any, _given: Any) -> None:
-        """A GradScaler has computed its next scale."""
+        """Called after `GradScaler.update`."""
         if not is_on(scaler):
             return
         self.losses.updated()
@@ -161,25 +161,25 @@ class Protocol:
                 self._say(one, words.UPDATE, called=True)
 
     def clipping(self, _this: Clipping) -> None:
-        """Something is about to be clipped."""
+        """Called before gradients are clipped."""
         for one in self._followed:
             if not one.inside:
                 self._look(one)
 
     def clipped(self, _this: Clipping) -> None:
-        """It was; whose gradients were, is seen."""
+        """Called after clipping; which gradients it was is seen from them."""
         for one in self._followed:
             if not one.inside and one.settle_change():
                 self._say(one, words.CLIP, called=True)
 
     def scheduled(self, optimizer: Any) -> None:
-        """A scheduler has set a rate; schedulers call each other."""
+        """Called when a scheduler set a learning rate, perhaps within another."""
         one = self._of(optimizer)
         if one is not None and one.words[-1:] != [words.SCHEDULE]:
             self._say(one, words.SCHEDULE, called=True)
 
     def unsynced(self, _wrapper: Any, _given: Any) -> None:
-        """A wrapper was told not to average."""
+        """Called when `no_sync` of a DDP wrapper was called."""
         site = call_site(2)
         if site not in self._unsynced and len(self._unsynced) < _MOST_ACTS:
             self._unsynced.add(site)
@@ -190,7 +190,7 @@ class Protocol:
     def stepping(
         self, optimizer: Any, known: optimizers.Optimizer, _closure: bool
     ) -> None:
-        """An optimizer is about to make a step."""
+        """Called before an optimizer step."""
         self._all()
         one = self._of(optimizer)
         if one is None:
@@ -205,7 +205,7 @@ class Protocol:
         self._close(one, word, known.steps)
 
     def stepped(self, optimizer: Any, _known: optimizers.Optimizer) -> None:
-        """It made one."""
+        """Called after an optimizer step."""
         one = self._of(optimizer)
         if one is None:
             return
@@ -216,11 +216,11 @@ class Protocol:
         one.filled = any(state is not None for state in one.seen)
 
     def said(self) -> list[tuple[Any, int, list[str]]]:
-        """Of each optimizer itself, its number and its words since its last step."""
+        """Each optimizer, its number and its words since its last step."""
         return [(one.optimizer(), one.number, one.words) for one in self._followed]
 
     def flush(self) -> None:
-        """The process ends: tell what is held."""
+        """Called at the end: record the words that are kept back."""
         for one in self._followed:
             self._finish(one)
             self._tell(one)
@@ -364,7 +364,7 @@ PROTOCOL = Protocol()
 
 
 def install() -> None:
-    """At the first `init_process_group`."""
+    """Install the probe; called at the first `init_process_group`."""
     backward_hooks.watch(begin=harmless(PROTOCOL.begin), end=harmless(PROTOCOL.end))
     for listeners, function in (
         (CALL_HOOKS.clearing, PROTOCOL.clearing),

@@ -1,6 +1,6 @@
-"""Counts the steps of optimizers, and tells the probes of each.
+"""Counts optimizer steps, and reports each to the probes.
 
-Also on ranks that never join, and train for themselves.
+It does so also on ranks that never join a process group, and train on their own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from distdoctor.probes.recorder import RECORDER
 
 
 def install() -> None:
-    """Have each optimizer tell."""
+    """Register a hook for the steps of all optimizers."""
 
     def stepped(optimizer: Any, _args: Any, _kwargs: Any) -> None:
         _step(optimizer)

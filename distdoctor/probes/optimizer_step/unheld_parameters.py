@@ -1,4 +1,4 @@
-"""Finds parameters that get gradients and that no optimizer holds."""
+"""Finds parameters that get gradients but belong to no optimizer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _candidates: list[_Seen] = []
 
 @dataclass(slots=True)
 class _Looks:
-    """When it is looked: anew, as often as a model is wrapped or an optimizer made.
+    """When modules are examined: again after each new optimizer or wrapped model.
 
     And when an optimizer makes its first step, which may be long after.
     """
@@ -46,11 +46,11 @@ _looks = _Looks()
 
 @harmless
 def look(step: int, *, first: bool) -> None:
-    """Look at all modules at two of the first steps, for what was so at both.
+    """Examine all modules at two early steps, for parameters found at both.
 
     Args:
         step: Number of this one, of all optimizers together.
-        first: It is its optimizer's first.
+        first: Whether it is its optimizer's first.
     """
     begun = sum(optimizers.made())
     if (first or _looks.begun != begun) and _looks.times < _MOST_TIMES:
@@ -114,7 +114,7 @@ def _print(tensor: Tensor | None) -> int:
 
 
 def reset() -> None:
-    """Forget all: the process begins to play in another run."""
+    """Forget all state: the process starts to play in another run."""
     _candidates.clear()
     _looks.begun, _looks.since, _looks.times = -1, 0, 0
 

@@ -1,1 +1,1 @@
-"""How the processes of a job begin and end."""
+"""Probes of how the processes of a job begin and end."""

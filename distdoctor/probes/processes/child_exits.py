@@ -1,4 +1,4 @@
-"""Sees how children end: only their parent learns it."""
+"""Records the exit status of child processes, which only their parent learns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from distdoctor.probes.recorder import RECORDER
 
 
 def install() -> None:
-    """Go around `os.waitpid`.
+    """Wrap `os.waitpid`.
 
     `subprocess` and `multiprocessing` both ask it, and neither has been imported yet.
     """

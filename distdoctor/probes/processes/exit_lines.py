@@ -1,4 +1,4 @@
-"""Sees the line that ends a process by itself; no traceback tells it."""
+"""Records the line that ends its own process, which no traceback shows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distdoctor.probes.recorder import RECORDER, interpreter_ends
 
 
 def install() -> None:
-    """Go around `os._exit`, `sys.exit` and `exit`."""
+    """Wrap `os._exit`, `sys.exit` and `exit`."""
     leave, ask = os._exit, sys.exit
 
     def _exit(status: int) -> Any:

@@ -1,4 +1,4 @@
-"""Sees which child of `torch.multiprocessing.spawn` a process is, and how it fails."""
+"""Records the index of a `torch.multiprocessing.spawn` child, and its failure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distdoctor.probes.recorder import RECORDER
 
 
 def install() -> None:
-    """Go around what each child runs; there is no public hook."""
+    """Wrap the function that each child runs; there is no public hook."""
     # torch.multiprocessing.spawn is also a function of that name.
     torch_spawn = importlib.import_module("torch.multiprocessing.spawn")
     wrapped = torch_spawn._wrap

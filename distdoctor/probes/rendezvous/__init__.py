@@ -1,1 +1,1 @@
-"""How the ranks of a job find each other."""
+"""Probes of the rendezvous: how the ranks of a job find each other."""

@@ -1,4 +1,4 @@
-"""Sees who changes the variables that tell a rank where the others are."""
+"""Records who changes MASTER_ADDR and MASTER_PORT in the environment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _written: dict[str, str] = {}
 
 
 def install() -> None:
-    """Before the program's first line: keep what was given, and note what is written.
+    """Note the launcher's values, and wrap writes to the environment.
 
     `setdefault` and `update` go through `__setitem__` (CPython 3.11 to 3.14, os.py).
     """
@@ -37,17 +37,17 @@ def _note(name: str) -> None:
 
 
 def given_address() -> str:
-    """Where the launcher sent this process, such as "node0:29500"; "" if nowhere."""
+    """The address that the launcher gave, such as "node0:29500"; "" if none."""
     return ":".join(_given[name] for name in _NAMES) if len(_given) == 2 else ""
 
 
 def present_address() -> str:
-    """Where the variables send it now."""
+    """The address that the variables give now."""
     return ":".join(os.environ.get(name, "") for name in _NAMES)
 
 
 def writer_of_address() -> str:
-    """The line of the user's that wrote one of them, the port's first; "" if none."""
+    """The user's line that set the port, or else the host; "" if none did."""
     return _written.get("MASTER_PORT") or _written.get("MASTER_ADDR", "")
 
 

@@ -1,4 +1,4 @@
-"""Lets the ranks of a job on one machine meet where no other job does.
+"""Gives each job on a machine private ports in place of those that its script names.
 
 Scripts name the same few ports again and again, so that two jobs on one machine meet
 by accident, and addresses of machines that are not here. Every process of the job asks
@@ -51,7 +51,7 @@ _overridden: dict[str, str] = {}  # address asked for: address given
 
 
 def install() -> None:
-    """Right after `import torch`: from now on stores open and look at private ports."""
+    """Wrap the stores right after `import torch`, to use private ports."""
     if not _is_private():
         return
     made = TCPStore.__init__
@@ -179,7 +179,7 @@ def _opened_files(folder: Path) -> Iterator[str]:
 
 @functools.cache  # a name server that is away takes seconds to be away
 def is_here(host: str) -> bool:
-    """Whether a name or an address is this machine's."""
+    """Whether a host name or an address is this machine's."""
     if host in {"", "localhost", socket.gethostname()}:
         return True
     with suppress(ValueError):
@@ -206,7 +206,7 @@ def _is_bound_here(address: str) -> bool:
 
 @harmless
 def joining(named: dict[str, Any]) -> None:
-    """Before a rank joins: whether it looks where its launcher has opened a store.
+    """Check, before a rank joins, whether it uses its launcher's store address.
 
     Under torchrun all ranks are clients of the launcher's store, rank 0 too, so that
     at any other address nobody answers, and they wait without a word.

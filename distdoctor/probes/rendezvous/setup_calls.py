@@ -1,4 +1,4 @@
-"""Sees the calls by which ranks meet through the store: joining, groups, keys.
+"""Records calls in which ranks meet through the store: joining, new groups, keys.
 
 They pass no dispatcher. In the journal they are calls like others: joining the job and
 making a group are collectives of all ranks, so that what is known of collectives (who
@@ -38,7 +38,7 @@ from distdoctor.probes.recorder import RECORDER, blinded
 
 
 class _Inside(threading.local):
-    """How many set-up calls this thread is in: torch makes some inside others."""
+    """Depth of nested set-up calls in this thread; torch makes some inside others."""
 
     depth = 0
 
@@ -53,7 +53,7 @@ _LONGEST_NAME = 120
 
 
 def reset() -> None:
-    """Another run begins: its groups count from 1, in a journal of its own."""
+    """Forget all state: in another run, groups count from 1 again."""
     _groups.clear()
     _ordinals.clear()
 
@@ -64,11 +64,11 @@ def around(
     members: Sequence[int],
     names: Sequence[str],
 ) -> Any:
-    """Make a set-up call, and write down that and how it ended.
+    """Make a set-up call, and record its start and end.
 
     Args:
         op: Name of the operation.
-        made: The call.
+        made: The call itself.
         members: Ranks that meet in it.
         names: What it names: the ranks of a new group, an address, keys.
     """
@@ -147,7 +147,7 @@ def _put(kind: RecordKind, number: int | None) -> None:
 
 
 def address_of(arguments: dict[str, Any]) -> str:
-    """Where a rank looks for the others."""
+    """The rendezvous address that a rank uses."""
     method = arguments.get("init_method")
     if arguments.get("store") is not None:
         return "a store of its own"
@@ -159,7 +159,7 @@ def address_of(arguments: dict[str, Any]) -> str:
 
 
 def new_group(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Around `torch.distributed.new_group`."""
+    """Wrapper of `torch.distributed.new_group`, which records the call."""
     try:
         members, ranks = _whom(args, kwargs)
     except Exception as error:  # noqa: BLE001 - torch will say what is wrong, if it is
@@ -183,7 +183,7 @@ def _whom(
 
 
 def install() -> None:
-    """Right after `import torch`."""
+    """Install the probe; called right after `import torch`."""
     replace_everywhere(dist.new_group, new_group)
 
 

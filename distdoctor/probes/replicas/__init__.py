@@ -1,1 +1,1 @@
-"""Models and their weights: where they come from, and what changes them."""
+"""Probes of models: how their parameters originate, and what changes them."""

@@ -1,7 +1,7 @@
-"""Sees what BatchNorm does: how few samples it has, and what evaluations start from.
+"""Records small BatchNorm batches, and the buffers that evaluations start from.
 
-They start from other running statistics as well, and may be told of them once they have
-begun: buffers are looked at again at the end.
+Evaluations start from other running statistics as well, and may be given them once they
+have begun: buffers are looked at again at the end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MOST_BUFFERS = 512
 
 
 class _Known:
-    """A model whose evaluations are to be seen."""
+    """A trained model whose evaluations are recorded."""
 
     def __init__(
         self, watched: Watched, module: nn.Module, ddp: nn.Module | None
@@ -52,7 +52,7 @@ _known: dict[int, tuple[weakref.ref[nn.Module], _Known]] = {}
 
 
 def install() -> None:
-    """Right after `import torch`."""
+    """Install the probe; called right after `import torch`."""
     made = nn.Module.train
 
     @functools.wraps(made)
@@ -68,13 +68,13 @@ def install() -> None:
 
 
 def reset() -> None:
-    """Another run begins."""
+    """Forget all state: the process starts to play in another run."""
     _known.clear()
     _layers.clear()
 
 
 def stepped(watched: Watched) -> None:
-    """A step was made of a model."""
+    """Called after an optimizer step of a model."""
     if watched.step <= running_buffers.LAST_STEP:
         for _, known in _known.values():
             if known.watched is watched:
@@ -84,7 +84,7 @@ def stepped(watched: Watched) -> None:
 
 @harmless
 def end() -> None:
-    """The journal is about to end: what still is evaluated is over."""
+    """Called before the journal ends: evaluations under way are over."""
     for known in {id(one): one for _, one in _known.values()}.values():
         if known.evaluating and RECORDER.writer is not None:
             known.evaluating = False
@@ -93,7 +93,7 @@ def end() -> None:
 
 @harmless
 def know(watched: Watched, module: nn.Module, ddp: nn.Module | None) -> None:
-    """A model that is trained was met, or wrapped."""
+    """Called when a trained model was found or wrapped."""
     if next(module.buffers(), None) is None:
         return
     known = _Known(watched, module, ddp)

@@ -1,4 +1,4 @@
-"""Finds the line of the user's that changes something, by looking after each line.
+"""Finds the user's line that changes a value, by checking it after each line.
 
 That is slow, and so it is done for short whiles alone, when it is known already that a
 change happens there again and again. It leaves alone programs that are traced already,
@@ -21,10 +21,10 @@ MOST_LINES = 20_000
 
 
 class Lines:
-    """Looks after each line of user code, on this thread, until it is stopped.
+    """Checks a value after each line of user code on this thread, until stopped.
 
     Args:
-        look: What changes with what is looked for.
+        look: Gives the value that is checked.
         changed: Called with the line after which it was another, the first time.
     """
 
@@ -37,13 +37,13 @@ class Lines:
         self._after = harmless(self._line)
 
     def start(self, frame: FrameType | None) -> bool:
-        """Begin.
+        """Start tracing.
 
         Args:
             frame: The innermost one that is running.
 
         Returns:
-            Whether it does: it may not be possible.
+            Whether tracing was possible.
         """
         if sys.gettrace() is not None or compiles():
             return False
@@ -61,7 +61,7 @@ class Lines:
         return True
 
     def stop(self) -> None:
-        """End; what the last line did is looked at."""
+        """Stop tracing, and check after the last line."""
         if self._on:
             self._after()
             self._end()
@@ -98,6 +98,6 @@ class Lines:
 
 
 def compiles() -> bool:
-    """Whether torch compiles something in this process."""
+    """Whether torch.compile is at work in this process."""
     utils = sys.modules.get("torch._dynamo.utils")
     return bool(utils is not None and utils.counters["frames"])

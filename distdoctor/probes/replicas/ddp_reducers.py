@@ -1,4 +1,4 @@
-"""Sees whether DistributedDataParallel got all gradients it waits for.
+"""Finds parameters whose gradients DDP's reducer waits for in vain.
 
 A parameter that played no part in the loss gets none; then its bucket is never sent,
 and backward ends without an error. The reducer knows, and says so when asked.
@@ -26,7 +26,7 @@ _MOST_NOTES = 1000  # a job that calls backward twice for one forward needs many
 
 
 class _Model:
-    """A wrapped model: its number, its parameters' names, whether some are missing."""
+    """A DDP model, its parameters' names, and whether gradients are missing now."""
 
     __slots__ = ("names", "number", "open")
 
@@ -42,7 +42,7 @@ _notes = 0
 
 @harmless
 def watch(ddp: Any) -> None:
-    """Ask this model's reducer after each backward pass from now on."""
+    """Check this model's reducer after each backward pass from now on."""
     if not hasattr(ddp.reducer, "_check_reducer_finalized"):
         return
     ignored = getattr(ddp, "parameters_to_ignore", ())
@@ -55,7 +55,7 @@ def watch(ddp: Any) -> None:
 
 
 def install() -> None:
-    """Look at the reducers whenever a backward pass has ended without an error."""
+    """Wrap autograd's engine, to check the reducers after each backward pass."""
     autograd: Any = torch.autograd
     made = autograd._engine_run_backward
 

@@ -1,4 +1,4 @@
-"""Sees modules and parameters that come into a model late.
+"""Finds modules and parameters that are added to a model too late.
 
 Late is: after an optimizer was made, or after the model was wrapped. Public hooks tell
 of every registration; none of them is a part of training.
@@ -36,26 +36,26 @@ _hooks: list[Any] = []
 
 
 def watch() -> None:
-    """Notice what is registered from now on."""
+    """Register hooks for new modules and parameters."""
     if not _hooks:
         _hooks.append(register_module_module_registration_hook(_module))
         _hooks.append(register_module_parameter_registration_hook(_parameter))
 
 
 def optimizer_made() -> None:
-    """Another optimizer was made: what is there by now came in time for it."""
+    """Called when an optimizer was made: existing parameters are in time."""
     _late.clear()
     watch()
 
 
 def wrapped(model: nn.Module) -> None:
-    """A model was wrapped: what comes into it from now on, its wrapper misses."""
+    """Called when a model was wrapped: parameters added later are missed by DDP."""
     watch()
     _inside.update({id(module): weakref.ref(module) for module in model.modules()})
 
 
 def site_of(parameter: Tensor) -> str:
-    """The line that registered a parameter behind all optimizers; "" if none did."""
+    """The line that added a parameter after the last optimizer; "" if none did."""
     known = _late.get(id(parameter))
     return known[1] if known is not None and known[0]() is parameter else ""
 
@@ -87,7 +87,7 @@ def _came(parent: nn.Module, parameters: list[Tensor]) -> None:
 
 
 def reset() -> None:
-    """Forget all: the process begins to play in another run."""
+    """Forget all state: the process starts to play in another run."""
     _late.clear()
     _inside.clear()
     _lines.clear()

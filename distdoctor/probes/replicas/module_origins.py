@@ -1,4 +1,4 @@
-"""Remembers where the user's code makes modules and optimizers, and loads them."""
+"""Remembers which lines make modules and optimizers, and which load their state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _loaded: WeakKeyDictionary[Optimizer, str] = WeakKeyDictionary()
 
 
 def install() -> None:
-    """Right after `import torch`."""
+    """Install the probe; called right after `import torch`."""
     register_module_parameter_registration_hook(_registered)
     made = Optimizer.__init__
 
@@ -43,7 +43,7 @@ def install() -> None:
 
 
 def watch_loading(told: Callable[[nn.Module, str], Any]) -> None:
-    """Have a function called with each module that is loaded, and the line."""
+    """Register a function to call with each module that is loaded, and the line."""
     made = nn.Module.load_state_dict
 
     @functools.wraps(made)
@@ -73,12 +73,12 @@ def _loading(optimizer: Optimizer) -> None:
 
 
 def loading_site_of(optimizer: Optimizer) -> str:
-    """The line that loaded an optimizer's state since this was asked last; or ""."""
+    """The line that loaded an optimizer's state since the last call; or ""."""
     return _loaded.pop(optimizer, "")
 
 
 def site_of(model: nn.Module) -> str:
-    """The line that made a model, by the first of its parts that is known."""
+    """The line that made a model, by its first submodule that is known."""
     for module in model.modules():
         if not isinstance(module, _BatchNorm) and module in _modules:
             return _modules[module]
@@ -86,12 +86,12 @@ def site_of(model: nn.Module) -> str:
 
 
 def site_of_layer(module: nn.Module) -> str:
-    """The line that made a BatchNorm layer, which may be inside of a model's."""
+    """The line that made a BatchNorm layer, which may lie inside a model's code."""
     return _modules.get(module, "")
 
 
 def site_of_optimizer(optimizer: Optimizer) -> str:
-    """The line that made an optimizer."""
+    """The line that made an optimizer; "" if not seen."""
     return _optimizers.get(optimizer, "")
 
 

@@ -1,4 +1,4 @@
-"""Remembers which lines of the user's put parameters and modules into which module.
+"""Remembers which user's lines registered each module and parameter.
 
 DistributedDataParallel goes by the order in which that was done.
 """
@@ -27,7 +27,7 @@ _remembered = 0
 
 
 def install() -> None:
-    """Right after `import torch`."""
+    """Install the probe; called right after `import torch`."""
     register_module_module_registration_hook(_registered)
     register_module_parameter_registration_hook(_registered)
 
@@ -44,7 +44,7 @@ def _registered(parent: nn.Module, name: str, child: object) -> None:
 
 
 def tell(model: nn.Module, parameters: Iterable[str]) -> None:
-    """Tell the lines by which these parameters, and what they are in, came in."""
+    """Record the lines that registered these parameters and their modules."""
     by_site: dict[str, list[str]] = {}
     for path, site in _on_the_way(model, parameters):
         by_site.setdefault(site, []).append(path)

@@ -1,4 +1,4 @@
-"""Sees buffers that training changes, such as the statistics of hand-written layers.
+"""Finds buffers that training updates, such as running statistics in custom layers.
 
 BatchNorm's are known by their class. Others are known by what becomes of them: floating
 ones that are saved with the model, and are not what they were when it was met. Whether
@@ -34,11 +34,11 @@ LAST_STEP = 8
 
 
 class Running:
-    """The buffers of a model that may be such.
+    """The buffers of a model that may be running statistics.
 
     Args:
-        module: The model, as it was met.
-        ignored: Names of what DistributedDataParallel was told to leave alone.
+        module: The model, as it was when found.
+        ignored: Names of buffers that DistributedDataParallel is told to ignore.
     """
 
     def __init__(self, module: nn.Module, ignored: Collection[str]) -> None:
@@ -70,7 +70,7 @@ class Running:
         return exact.of_tensors(self._buffers())
 
     def changed(self) -> Iterator[tuple[str, Tensor]]:
-        """Those that are not as they were met, by name."""
+        """The buffers that changed since the model was found, by name."""
         rows = zip(self._kept, self._buffers(), self._begun, strict=True)
         now = self._prints()
         for ((name, _, _), one, begun), number in zip(rows, now, strict=True):
@@ -79,7 +79,7 @@ class Running:
 
     @harmless
     def stepped(self, step: int) -> None:
-        """A step of the model was made."""
+        """Called after an optimizer step of the model."""
         if step <= _LAST_LOOK and self._kept and not compiles():
             changed = {name for name, _ in self.changed()} - self._followed
             self._followed |= changed
@@ -116,7 +116,7 @@ _before: dict[int, list[tuple[Tensor, int]]] = {}
 
 
 def reset() -> None:
-    """Another run begins, or all is known."""
+    """Forget all state: another run starts, or nothing is left to find out."""
     _layers.clear()
     _before.clear()
     while _hooks:

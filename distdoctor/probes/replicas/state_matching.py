@@ -1,4 +1,4 @@
-"""How a model's weights stand to a state: the same memory, the same names?"""
+"""Compares a model with a state dict: whether memory is shared, and names match."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def tensors(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def plain(model: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
-    """Tensors whose bits can be read without communication."""
+    """Parameters and buffers whose values can be read without communication."""
     for name, tensor in tensors(model).items():
         if type(tensor) in {torch.Tensor, nn.Parameter} and not tensor.is_meta:
             yield name, tensor
 
 
 def is_own(model: nn.Module, state: Mapping[str, Any]) -> bool:
-    """Whether all that matches is the model's own memory."""
+    """Whether all matching tensors of a state dict share the model's memory."""
     mine = {name: tensor.data_ptr() for name, tensor in plain(model) if tensor.numel()}
     both = [name for name in mine if isinstance(state.get(name), torch.Tensor)]
     return bool(both) and all(
@@ -31,7 +31,7 @@ def is_own(model: nn.Module, state: Mapping[str, Any]) -> bool:
 
 
 def explain(lacked: set[str], strange: set[str]) -> tuple[str, str, int]:
-    """What stands before the names of a state, or of a model, and for how many."""
+    """The prefixes by which names of a state dict and a model differ, and how often."""
     best = ("", "", 0)
     for prefix, lacking in sorted(_candidates(lacked, strange)):
         size = len(prefix)

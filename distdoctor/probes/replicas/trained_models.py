@@ -1,4 +1,4 @@
-"""Which models a rank trains, and what their parameters are called.
+"""Finds the models that a rank trains, and the names of their parameters.
 
 Models are known from the wrappers of data parallelism, and otherwise looked for when an
 optimizer steps for the first time: the modules that hold its parameters and are part of
@@ -19,7 +19,7 @@ _WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "OptimizedMo
 
 
 class Model:
-    """A model that is trained here.
+    """A model that this rank trains.
 
     Attributes:
         number: Among the rank's models, in the order in which they were found.
@@ -32,11 +32,11 @@ class Model:
 
     @property
     def module(self) -> nn.Module | None:
-        """The model itself, without wrappers; None if it is gone."""
+        """The module without wrappers; None if it is gone."""
         return self._module()
 
     def named(self) -> dict[int, str]:
-        """Qualified names of its parameters, by the `id` of each."""
+        """The qualified names of its parameters, by `id`."""
         module = self.module
         if module is None:
             return {}
@@ -47,23 +47,23 @@ _models: list[Model] = []
 
 
 def models() -> list[Model]:
-    """Those that are known and alive."""
+    """The known models that are alive."""
     return [model for model in _models if model.module is not None]
 
 
 def numbered(number: int) -> nn.Module | None:
-    """The model of that number, without wrappers; None if there is none any more."""
+    """The module of a model's number, without wrappers; None if it is gone."""
     found = (model.module for model in _models if model.number == number)
     return next(found, None)
 
 
 def wrapped(module: nn.Module, how: str) -> Model:
-    """A model was wrapped: know it from now on."""
+    """Called when a model was wrapped: note it as a trained model."""
     return _known(bare(module), how)
 
 
 def holding(parameters: Iterable[Tensor]) -> list[Model]:
-    """The models that hold some of these parameters; looked for if need be."""
+    """The models that have some of these parameters; searched for if necessary."""
     order = {id(parameter): n for n, parameter in enumerate(parameters)}
     wanted = set(order)
     found = [model for model in models() if wanted & model.named().keys()]
@@ -82,7 +82,7 @@ def _first(root: nn.Module, order: dict[int, int]) -> int:
 
 
 def bare(module: nn.Module) -> nn.Module:
-    """A model without the wrappers around it."""
+    """A module without the wrappers around it."""
     while type(module).__name__ in _WRAPPERS:
         inner = getattr(module, "module", None)
         if inner is None:  # one that has no length may be false, or refuse to tell
@@ -133,7 +133,7 @@ def _parents() -> dict[int, nn.Module]:
 
 
 def reset() -> None:
-    """Forget all: the process begins to play in another run."""
+    """Forget all state: the process starts to play in another run."""
     _models.clear()
 
 

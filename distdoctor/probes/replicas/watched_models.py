@@ -1,4 +1,4 @@
-"""One model as it is trained here: what of it is looked at before and after a step."""
+"""Takes fingerprints of one trained model before and after optimizer steps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PLAIN = (Tensor, nn.Parameter)
 
 
 def is_due(step: int) -> bool:
-    """Whether all is looked at before this step: 1, 2, 3, 4, 6, 8, 12 and so on.
+    """Whether all is taken before this step: 1, 2, 3, 4, 6, 8, 12 and so on.
 
     It depends on the step alone, so that all ranks look at the same.
     """
@@ -43,12 +43,12 @@ def is_due(step: int) -> bool:
 
 
 def is_whole(tensor: Tensor) -> bool:
-    """Whether a rank holds all of a tensor, as far as its type tells."""
+    """Whether a tensor is a plain one, of which this rank has all."""
     return type(tensor) in _PLAIN and tensor.layout is torch.strided
 
 
 class _Due:
-    """What was taken at one step, and is not written down yet."""
+    """The fingerprints of one step, which are not written yet."""
 
     gradients: exact.PendingFingerprint
     zero: list[bool]
@@ -67,19 +67,19 @@ class _Due:
         self.states, self.settings, self.samples = states, settings, samples
 
     def ready(self) -> bool:
-        """Whether no device is at work on it."""
+        """Whether no device is still computing them."""
         return self.prints.ready() and self.gradients.ready()
 
 
 class Watched:
-    """What the probe knows of a model.
+    """A trained model, and the fingerprints that are taken of it.
 
     Args:
         number: The model's.
         parameters: By name; those that are to be alike on all ranks that share it.
         site: The line that made it.
         ranks: See `Trained`.
-        wrapped: In DistributedDataParallel.
+        wrapped: Whether it is wrapped in DistributedDataParallel.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Watched:
         RECORDER.observe(told, site)
 
     def wrapped(self, site: str) -> None:
-        """The model was just wrapped: this is what all ranks should begin with."""
+        """Called when the model was wrapped: record what all ranks start from."""
         here = self._here()
         self._last = self._heads.print_of(self._of_trail())
         told = Weights(
@@ -135,7 +135,7 @@ class Watched:
         RECORDER.observe(told, site)
 
     def before(self, optimizer: Optimizer) -> None:
-        """A step is about to be made."""
+        """Called before an optimizer step of the model."""
         if self._lines is not None:
             self._lines.stop()
             self._lines = None
@@ -162,7 +162,7 @@ class Watched:
             )
 
     def after(self) -> None:
-        """The step was made."""
+        """Called after an optimizer step of the model."""
         if len(self._before) > len(self._after):
             here = self._of_trail()
             self._last = self._heads.print_of(here)
@@ -180,21 +180,21 @@ class Watched:
             self._look_after_lines()
 
     def is_as_stepped(self) -> bool:
-        """Whether the weights are those that the last step has left, by their heads."""
+        """Whether the parameters are as the last step left them, by a sample."""
         return self._last in {0, self._heads.print_of(self._of_trail())}
 
     def is_worth_telling(self) -> bool:
-        """Whether few loads were told so far; some jobs load in every step."""
+        """Count a state load; whether it is recorded: some jobs load in every step."""
         self._loads += 1
         return self._loads <= _MOST_LOADS
 
     def tell_all(self) -> None:
-        """Write down all that is not yet."""
+        """Write all fingerprints that are not yet written."""
         self.tell_trail()
         self._tell_weights(wait=True)
 
     def tell_trail(self) -> None:
-        """Write down the steps that are not yet."""
+        """Write the cheap fingerprints of steps that are not yet written."""
         count = len(self._after)
         if not count:
             return
@@ -328,7 +328,7 @@ def _settings_of(groups: Iterable[dict[str, Any]]) -> int:
 
 
 def samples_of(tensors: Iterable[Tensor]) -> tuple[float, ...]:
-    """First, middle and last element of each; none if one is not a finite number."""
+    """First, middle and last element of each; none if any is not finite."""
     found: list[float] = []
     with torch.no_grad():
         for tensor in tensors:

@@ -1,4 +1,4 @@
-"""Sees copies of a trained model, such as moving averages of its weights.
+"""Follows copies of a trained model, such as moving averages of its weights.
 
 They are looked for after a few steps. One that changes from step to step is followed
 for one step line by line, to know what changes it; and what it weighs is told when it
@@ -44,7 +44,7 @@ _HEAD = 256  # bytes of each
 
 
 class _Copy:
-    """A copy, and whose it is."""
+    """A copy of a trained model."""
 
     def __init__(self, module: nn.Module, watched: Watched) -> None:
         self.ref = weakref.ref(module)
@@ -59,7 +59,7 @@ class _Copy:
         self.seen = self.head()
 
     def head(self) -> int:
-        """Cheap fingerprint."""
+        """A cheap fingerprint of the copy's parameters."""
         module = self.ref()
         if module is None:
             return 0
@@ -83,7 +83,7 @@ _hooks: list[Any] = []
 
 
 def reset() -> None:
-    """Forget all: the process begins to play in another run."""
+    """Forget all state: the process starts to play in another run."""
     global _adoptions, _numbers
     _numbers = count()
     _copies.clear()
@@ -95,7 +95,7 @@ def reset() -> None:
 
 
 def stepping() -> None:
-    """A step is about to be made."""
+    """Called before an optimizer step."""
     for copy in _copies.values():
         if copy.lines is not None:
             copy.lines.stop()
@@ -106,7 +106,7 @@ def stepping() -> None:
 
 @harmless
 def stepped(watched: Watched, module: nn.Module | None) -> None:
-    """A step was made of a model."""
+    """Called after an optimizer step of a model."""
     if module is not None and watched.step in _LOOKS:
         _models[watched.number] = weakref.ref(module), watched
         _types.add(type(module))
@@ -199,7 +199,7 @@ def _follow(copy: _Copy) -> None:
 
 
 def turned(module: Any, mode: bool) -> None:
-    """A module was put into training mode (True) or evaluation mode."""
+    """Called when a module was put into training mode (True) or evaluation mode."""
     known = _copies.get(id(module))
     if known is not None and known.ref() is None:  # another was made in its place
         del _copies[id(module)]
@@ -237,7 +237,7 @@ def _compute(copy: _Copy, module: nn.Module) -> None:
 
 
 def training() -> None:
-    """Backward is about to run: what copies computed is over."""
+    """Called before a backward pass: evaluations by copies are over."""
     for copy in _copies.values():
         if copy.computing:
             copy.computing = False

@@ -1,4 +1,4 @@
-"""Sees what models weigh: when they are wrapped, and around optimizers' steps.
+"""Records models' fingerprints when they are wrapped and around optimizer steps.
 
 Fingerprints are cheap ones at each step, and of everything at steps that become rarer,
 the same on all ranks. Nothing is sent: the ranks are compared where all journals are.
@@ -47,21 +47,21 @@ _inside: list[tuple[int, FrameType]] = []
 
 
 def install() -> None:
-    """Right after `import torch`."""
+    """Install the probe; called right after `import torch`."""
     module_origins.watch_loading(_loading)
     register_optimizer_step_pre_hook(_before)
     register_optimizer_step_post_hook(_after)
 
 
 def reset() -> None:
-    """Another run begins."""
+    """Forget all state: the process starts to play in another run."""
     _watched.clear()
     _by_optimizer.clear()
     _inside.clear()
 
 
 def tell_all() -> None:
-    """Write down what is not yet: the journal is about to end."""
+    """Write what is not written yet; called before the journal ends."""
     for watched in _watched.values():
         watched.tell_all()
     batch_norm_use.end()
@@ -69,11 +69,11 @@ def tell_all() -> None:
 
 @harmless
 def wrapped(ddp: Any, ranks: tuple[int, ...]) -> None:
-    """A model was wrapped in DistributedDataParallel, which made all ranks' alike.
+    """Called when a DDP wrapper was made, which synchronised the ranks' models.
 
     Args:
         ddp: The wrapper.
-        ranks: That share it; none: all.
+        ranks: Ranks that share the model; empty: all.
     """
     if RECORDER.writer is None:
         return

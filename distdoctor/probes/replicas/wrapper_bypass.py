@@ -1,4 +1,4 @@
-"""Finds the line that calls a wrapped model and leaves its wrapper out.
+"""Finds the line that calls the bare model instead of its DDP wrapper.
 
 A hook for every forward pass costs; this one is there only after a backward pass in
 which a wrapper sent nothing, and only until it has seen a line or a few passes. What
@@ -40,11 +40,11 @@ _search = _Search()
 
 
 def passed(wrappers: list[Any], averaged: bool) -> None:
-    """Backward has run: look at the next forward passes if that is of use.
+    """Called after a backward pass: watch the next forward passes if needed.
 
     Args:
-        wrappers: Those that are alive.
-        averaged: Something was averaged meanwhile, or was not to be.
+        wrappers: The DDP wrappers that are alive.
+        averaged: Whether gradients were averaged, or were not to be.
     """
     search = _search
     line, search.line = search.line, ""
@@ -97,7 +97,7 @@ def _inside() -> bool:
 
 
 def reset() -> None:
-    """Forget all: the process begins to play in another run."""
+    """Forget all state: the process starts to play in another run."""
     global _search
     if _search.handle is not None:
         _search.handle.remove()

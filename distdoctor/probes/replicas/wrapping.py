@@ -1,4 +1,4 @@
-"""Sees which models are wrapped for data parallelism, and for which ranks."""
+"""Records which models are wrapped in DDP or FSDP, and for which ranks."""
 
 from __future__ import annotations
 

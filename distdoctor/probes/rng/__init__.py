@@ -1,1 +1,1 @@
-"""Random streams: how they are seeded, and who draws from them."""
+"""Probes of random number streams: their seeds, and who draws from them."""

@@ -1,4 +1,4 @@
-"""Finds the random generators that a dataset holds, without asking it anything.
+"""Finds the random generators that a dataset holds, without running its code.
 
 Only attributes that are there already are looked at, in `__dict__`s, sequences and
 dictionaries, not deep and not many; properties are not called.
@@ -29,7 +29,7 @@ _PLAIN = (str, bytes, bytearray, int, float, complex, bool, type(None), type)
 
 
 def generators_of(dataset: Any, collate: Any = None) -> dict[str, Any]:
-    """Generators by where they are, such as "dataset.rng" or "train.py:RNG".
+    """Generators by where they are found, such as "dataset.rng" or "train.py:RNG".
 
     Args:
         dataset: Looked through down to the dataset at the bottom, with its transforms.

@@ -1,4 +1,4 @@
-"""Sees which random generators are seeded, with what, and where that came from.
+"""Records which random generators are seeded, with which seed and from what source.
 
 The functions that seed are replaced, in Python's `random` and in numpy when they are
 imported, in torch when the other probes come in. What they do is not changed.
@@ -57,7 +57,7 @@ _begun_ns = time.time_ns()
 
 
 def watch_torch(torch: ModuleType) -> None:
-    """Right after `import torch`; see `torch_seeds`."""
+    """Wrap torch's seeding functions right after `import torch`."""
     _patch(torch, "manual_seed", "torch")
     _patch(torch, "seed", "torch", "entropy")
     _patch(torch, "set_rng_state", "torch", "state")
@@ -149,7 +149,7 @@ def _note(stream: str, number: int, source: str, site: str) -> None:
 
 
 def tell_early() -> None:
-    """Write what came before the process had a rank."""
+    """Write the observations that came before the process had a rank."""
     early, _early[:] = list(_early), []
     for told in early:
         _note(*told)
@@ -161,7 +161,7 @@ def counts() -> dict[str, int]:
 
 
 def site_of(stream: str) -> str:
-    """The line that seeded a stream last in this process; "" if none did."""
+    """The line that last seeded a stream in this process; "" if none did."""
     return _sites.get(stream, "")
 
 

@@ -1,4 +1,4 @@
-"""Sees what is drawn from random streams while batches are made and used.
+"""Records draws from random streams while batches are loaded and used.
 
 States are read around the first few batches of each pass over a DataLoader, in the
 rank's own process; `workers` does so in those of the loader.
@@ -32,7 +32,7 @@ _MARK = "distdoctor_drawn"
 
 
 class _Pass:
-    """What was seen of a pass over a loader."""
+    """The draws seen during one pass over a DataLoader."""
 
     def __init__(self, loader: Any, number: int, epoch: int) -> None:
         self.number, self.epoch = number, epoch
@@ -52,20 +52,20 @@ class _Pass:
 
     @harmless
     def asked(self) -> None:
-        """The next batch is wanted: what was drawn since the last is the user's."""
+        """Called before a batch is fetched: earlier draws were the user's."""
         os.environ.pop(LOADER_VARIABLE, None)
         if self.looks:
             self.between |= moved(self.after, states(self.generators))
 
     @harmless
     def indices_drawn(self) -> None:
-        """The sampler has said which samples."""
+        """Called when the sampler drew the indices of a batch."""
         if self.alone and 0 < self.looks < _LOOKS:
             self.drawn = states(self.generators)
 
     @harmless
     def given(self) -> None:
-        """The batch is there."""
+        """Called when a batch was fetched."""
         now = states(self.generators)
         if not self.looks:
             self.begins, self.site = now, call_site(3)
@@ -76,10 +76,10 @@ class _Pass:
 
 
 class Passes:
-    """All passes of this process.
+    """Follows random draws in all passes over DataLoaders of this process.
 
     Attributes:
-        begun: How many were begun in which an optimizer made a step.
+        begun: Number of passes in which an optimizer made a step.
     """
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Passes:
         self.reset()
 
     def reset(self) -> None:
-        """This process plays in another run from now on."""
+        """Forget all state: the process starts to play in another run."""
         self.begun = self._told = self._known = 0
         self._loaders: weakref.WeakKeyDictionary[Any, list[int]] = (
             weakref.WeakKeyDictionary()
@@ -96,7 +96,7 @@ class Passes:
 
     @harmless
     def begin(self, iterator: Any, loader: Any) -> None:
-        """An iterator is made, or used anew; its workers are started after this."""
+        """Called when an iterator is made or reused, before its workers start."""
         if RECORDER.writer is None or self._told >= _MOST_PASSES:
             return
         if loader not in self._loaders:
@@ -112,7 +112,7 @@ class Passes:
         os.environ[LOADER_VARIABLE] = f"{number}-{epoch}"
 
     def stepped(self) -> None:
-        """An optimizer made a step."""
+        """Called after an optimizer step."""
         for one in [*self._open]:
             if not one.trained:
                 one.trained = True
@@ -122,7 +122,7 @@ class Passes:
 
     @harmless
     def tell(self, one: _Pass) -> None:
-        """Write what was seen of a pass, once."""
+        """Record one pass, once."""
         if one not in self._open:
             return
         self._open.remove(one)
@@ -142,7 +142,7 @@ class Passes:
 
     @harmless
     def tell_all(self) -> None:
-        """At the end of the process."""
+        """Record all passes that are not yet; called at the end."""
         for one in [*self._open]:
             self.tell(one)
 

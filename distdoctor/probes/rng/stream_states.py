@@ -1,4 +1,4 @@
-"""Fingerprints of the states of random streams; reading them changes nothing."""
+"""Takes fingerprints of the states of random streams, without changing them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ States = dict[str, int]
 
 
 def states(generators: Mapping[str, Any]) -> States:
-    """Fingerprints of the global streams, and of further generators.
+    """Fingerprints of the global random streams' states, and of further generators.
 
     Source of the cost: measured, 50 µs with numpy.
     """
@@ -30,7 +30,7 @@ def states(generators: Mapping[str, Any]) -> States:
 
 
 def moved(before: States, now: States) -> set[str]:
-    """Streams that gave numbers, or were seeded, in between."""
+    """The streams that were drawn from, or seeded, in between."""
     return {name for name, state in now.items() if before.get(name, state) != state}
 
 

@@ -1,4 +1,4 @@
-"""Sees how torch's generators are seeded; see `seeds`."""
+"""Records how torch's generators are seeded; see `seeds`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from distdoctor.probes.rng import seeds
 
 
 def install() -> None:
-    """Right after `import torch`."""
+    """Install the probe; called right after `import torch`."""
     seeds.watch_torch(torch)
 
 

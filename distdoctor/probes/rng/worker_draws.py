@@ -1,4 +1,4 @@
-"""Sees, inside a DataLoader's worker, what is drawn from its random streams.
+"""Records, inside a DataLoader worker, what is drawn from its random streams.
 
 Torch seeds the streams of a worker, each differently, before the user's
 `worker_init_fn` has its turn (Python's and torch's by the base seed plus the number of
@@ -34,7 +34,7 @@ _MOST_PASSES = 200  # of a worker that lives on
 
 
 def install() -> None:
-    """Right after `import torch`, where workers that are spawned come by as well."""
+    """Install the probe right after `import torch`, also in spawned workers."""
     made = torchs._worker_loop
 
     @functools.wraps(made)
@@ -86,7 +86,7 @@ def _begin(*args: Any) -> tuple[Any, ...]:
 
 
 class _Look:
-    """What one worker draws in a pass."""
+    """The draws of one DataLoader worker in a pass."""
 
     def __init__(self, loader: int, epoch: int, worker: int, iterable: bool) -> None:
         self.loader, self.epoch, self.worker = loader, epoch, worker
@@ -102,7 +102,7 @@ class _Look:
 
     @harmless
     def begin(self, fetcher: Any, dataset: Any, collate: Any) -> None:
-        """A pass begins; the user's `worker_init_fn` has had its turn."""
+        """Called when a pass begins, after the user's `worker_init_fn`."""
         self.passes += 1
         if self.passes > _MOST_PASSES:
             return
@@ -124,7 +124,7 @@ class _Look:
 
     @harmless
     def fetched(self) -> None:
-        """A batch was made."""
+        """Called when the worker has fetched a batch."""
         self.batches += 1
         now = states(self.generators)
         # What an IterableDataset draws before its first sample may be an order that
