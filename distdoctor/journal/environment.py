@@ -52,7 +52,7 @@ It counts one step more then, to tell that it stands.
 """
 
 KEEP_VARIABLE = "DISTDOCTOR_KEEP"
-"""Folder for copies of the files that the job is about to change; see `keeping`."""
+"""Folder for copies of the files that the job is about to change; see `file_backup`."""
 
 STACK_SIGNAL_FROM_LAST = 2
 """Offset below SIGRTMAX of the signal that makes a rank write its stacks."""

@@ -3,7 +3,7 @@
 A note is an observation, in the form of `event_text`. The file grows only at its
 end, by one write for each note, so that notes stay whole when their writer is killed.
 Where a note lies, and how long it is, stands in a record of kind NOTE. They are read by
-`noted`; here, inside the job, only the standard library is used.
+`notes_reader`; here, inside the job, only the standard library is used.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Runs a job several times and compares the runs, step by step and bit for bit.
 
 Each run finds the files that the first found: what a run changes is put back before the
-next, unless that is to go on from it, and in the end (see `keeping`).
+next, unless that is to go on from it, and in the end (see `file_restore`).
 """
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ class Recorder:
 
         Args:
             observation: Its rank and place are filled in where it is read.
-            site: The line of the user's source; see `sites`.
+            site: The line of the user's source; see `call_sites`.
 
         Raises:
             OSError: It could not be written, for want of space for instance.

@@ -257,7 +257,7 @@ SCALINGS = Scalings()
 
 
 def install() -> None:
-    """Install the probe at the first `init_process_group`, after `protocol`."""
+    """Install the probe at the first `init_process_group`, after `step_protocol`."""
     for listeners, function in (
         (CALL_HOOKS.scaled, SCALINGS.scaled),
         (CALL_HOOKS.trying, SCALINGS.trying),

@@ -2,7 +2,7 @@
 
 Indices are those that the sampler drew, told when their batch is given: workers are
 sent more than is read in the end. Of batches that were drawn and left out (see
-`shortening`) the indices are known, too.
+`epoch_shortening`) the indices are known, too.
 """
 
 from __future__ import annotations

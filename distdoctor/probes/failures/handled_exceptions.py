@@ -1,8 +1,8 @@
 """Records exceptions that the job's own code handles and survives.
 
 Python has no hook for that before `sys.monitoring` of 3.12, and a trace function would
-cost far too much. It is seen where the handler has a look at it, see `catching`, and
-where it does something that a probe sees: it writes a line, or logs.
+cost far too much. It is seen where the handler has a look at it, see `handler_marks`,
+and where it does something that a probe sees: it writes a line, or logs.
 """
 
 from __future__ import annotations

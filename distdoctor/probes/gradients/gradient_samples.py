@@ -60,7 +60,7 @@ class _Window:
     Attributes:
         passes: Backward passes.
         local: Whether the last pass was not to be averaged (`no_sync`).
-        factor: Factor of the last loss; see `losses`.
+        factor: Factor of the last loss; see `loss_terms`.
         mean: Its factor if it is of one main term, and how many elements that is of.
         sum: If it is a sum, what that was multiplied by, and how many it may be of.
     """

@@ -1,7 +1,7 @@
 """Wraps methods of GradScaler, `zero_grad` and `no_sync`, and calls registered probes.
 
 There are hooks for the steps of optimizers alone, and none for what clears or scales
-gradients; for what clips them see `clips`.
+gradients; for what clips them see `clip_hooks`.
 """
 
 from __future__ import annotations

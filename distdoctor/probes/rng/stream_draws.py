@@ -1,7 +1,7 @@
 """Records draws from random streams while batches are loaded and used.
 
 States are read around the first few batches of each pass over a DataLoader, in the
-rank's own process; `workers` does so in those of the loader.
+rank's own process; `worker_draws` does so in those of the loader.
 """
 
 from __future__ import annotations
