@@ -59,7 +59,11 @@ def test_after(rank):
 def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     """All of these in one session."""
     return sessions.run(
-        tmp_path_factory.mktemp("properties"), TESTS, "--hypothesis-seed=7"
+        tmp_path_factory.mktemp("properties"),
+        TESTS,
+        "--hypothesis-seed=7",
+        # A hang that nothing proves is then told by the plugin, and not by the session.
+        config="distdoctor_timeout = 60\n",
     )
 
 

@@ -9,6 +9,7 @@ import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,18 +85,40 @@ def run(folder: Path, text: str, *arguments: str, config: str = "") -> Session:
     (folder / "test_it.py").write_text(text)
     (folder / "pytest.ini").write_text(f"[pytest]\n{config}")
     report = folder / "junit.xml"
-    done = subprocess.run(
+    session = subprocess.Popen(
         command(f"--junitxml={report}", *arguments),
         cwd=folder,
         env=environment(folder),
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-        timeout=DEADLINE_S,
-        check=False,
     )
-    output = done.stdout + done.stderr
+    try:
+        output, _ = session.communicate(timeout=DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        stacks = _stacks_of(session.pid)
+        session.terminate()  # on which it ends its ranks
+        output, _ = session.communicate(timeout=DEADLINE_S)
+        raise AssertionError(
+            f"no end in {DEADLINE_S:.0f} s:\n{output}\n{stacks}"
+        ) from None
     tests = dict(_tests(report)) if report.exists() else {}
-    return Session(tests, output, done.returncode, left_of(folder))
+    return Session(tests, output, session.returncode, left_of(folder))
+
+
+def _stacks_of(pid: int) -> str:
+    """What a session that does not end is doing, and all that it started."""
+    processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    dumps = []
+    for process in processes:
+        program = str(Path(sys.executable).with_name("py-spy"))
+        command = [program, "dump", "--nonblocking", "--pid", str(process.pid)]
+        with suppress(subprocess.TimeoutExpired, psutil.Error):
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=20, check=False
+            )
+            dumps.append(f"{process.status()}\n{done.stdout}{done.stderr}")
+    return "\n".join(dumps)
 
 
 def left_of(folder: Path) -> list[int]:
