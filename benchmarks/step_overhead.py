@@ -211,6 +211,8 @@ def main() -> None:
     parser.add_argument("--train", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--batch", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.rounds < 2 or options.runs < 2:
+        parser.error("a median and its error need at least two rounds and two runs")
     if options.train is not None:
         train(options.batch, options.steps, options.train)
         return
