@@ -301,7 +301,11 @@ from distdoctor.analysis.metrics.averaged_averages import Averaged, averaged
 from distdoctor.analysis.metrics.coarse_sums import Coarse, Rounded, coarse, rounded
 from distdoctor.analysis.metrics.own_counts import OwnCount, own_counts
 from distdoctor.analysis.metrics.partial_results import Partial, partial
-from distdoctor.analysis.metrics.undivided_sums import UndividedSum, undivided
+from distdoctor.analysis.metrics.undivided_sums import (
+    UndividedSum,
+    WrittenFigure,
+    undivided,
+)
 from distdoctor.analysis.metrics.unequal_fractions import UnequalFractions, uneven
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
 from distdoctor.model.observations.data import LOADER, SAMPLER, Read
@@ -489,13 +493,11 @@ def _rounded(few: Rounded) -> Finding:
     )
 
 
-def _lines(
-    one: UnequalFractions | UndividedSum | OwnCount, does: str, tells: str
-) -> tuple[Location, ...]:
+def _lines(figure: WrittenFigure, does: str, tells: str) -> tuple[Location, ...]:
     """Where the ranks' figures are brought together, and where the result is told."""
-    call, told = one.calls[0], one.told
+    call, told = figure.calls[0], figure.told
     assert call.place is not None
-    ranks = tuple(each.rank for each in one.calls)
+    ranks = tuple(each.rank for each in figure.calls)
     brought = Location(call.place, ranks, Role.CULPRIT, does)
     if told.place is None:
         return (brought,)
