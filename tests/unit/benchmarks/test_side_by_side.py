@@ -26,6 +26,6 @@ def test_rank_and_line_make_an_explanation_and_one_of_them_does_not(name: str) -
 
 
 def test_lines_of_one_body_do_not_explain_another() -> None:
-    told = [side_by_side.told_lines(name) for name in SICK]
-    assert all(told)
-    assert len(set().union(*told)) == sum(map(len, told))
+    explaining = [side_by_side.told_lines(name) for name in SICK]
+    assert all(explaining)
+    assert len(set().union(*explaining)) == sum(map(len, explaining))
