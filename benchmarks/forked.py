@@ -50,8 +50,8 @@ def main() -> int:
         rank.start()
     living = list(ranks)
     while living:
-        told = wait([rank.sentinel for rank in living])
-        over = [rank for rank in living if rank.sentinel in told]
+        ended = wait([rank.sentinel for rank in living])
+        over = [rank for rank in living if rank.sentinel in ended]
         for rank in over:
             rank.join()  # its sentinel is there before its status is
         living = [rank for rank in living if rank not in over]

@@ -70,25 +70,25 @@ _ABORT_AT_EXIT = "DD214"  # torch's own, which befalls any run now and then
 Result = dict[str, Any]
 
 
-def told_by_properties(mutant: Mutant, cases: Sequence[Case] = CASES) -> Result:
+def caught_by_properties(mutant: Mutant, cases: Sequence[Case] = CASES) -> Result:
     """The first property that does not hold of a mutant's step, and how it failed."""
     job = load_job(mutant.job, source_of(mutant))
-    return _first_told(
+    return _first_caught(
         (holds.__name__, partial(holds, job, case))
         for case in cases
         for holds in PROPERTIES[mutant.job]
     )
 
 
-def told_by_library(mutant: Mutant) -> Result:
+def caught_by_library(mutant: Mutant) -> Result:
     """Whether an assertion of `distdoctor.equivalence` fails, and how."""
     job = load_job(mutant.job, source_of(mutant))
-    return _first_told(
+    return _first_caught(
         (holds.__name__, partial(ask, job, holds)) for holds in LIBRARY[mutant.job]
     )
 
 
-def _first_told(trials: Iterable[tuple[str, Callable[[], object]]]) -> Result:
+def _first_caught(trials: Iterable[tuple[str, Callable[[], object]]]) -> Result:
     """The first trial that raises, with what it said."""
     for name, holds in trials:
         try:
@@ -96,12 +96,12 @@ def _first_told(trials: Iterable[tuple[str, Callable[[], object]]]) -> Result:
                 warnings.simplefilter("ignore")
                 holds()
         except Exception as error:  # noqa: BLE001 - whatever a fault raises
-            said = f"{type(error).__name__}: {error}"[:200]
-            return {"told": True, "by": name, "said": said}
+            message = f"{type(error).__name__}: {error}"[:200]
+            return {"told": True, "by": name, "said": message}
     return {"told": False}
 
 
-def told_by_checks(mutant: Mutant) -> Result:
+def caught_by_checks(mutant: Mutant) -> Result:
     """What `distdoctor check` finds in a mutant's job."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -120,16 +120,16 @@ def told_by_checks(mutant: Mutant) -> Result:
         status = _run([*command, *to], folder)
         if not report.exists():
             return {"told": False, "status": status, "findings": []}
-        report_told = json.loads(report.read_text())
+        content = json.loads(report.read_text())
     findings = [
         f"{one['code']} {one['severity']}"
-        for one in report_told["findings"]
+        for one in content["findings"]
         if one["code"] != _ABORT_AT_EXIT
     ]
     enough = {"error"} | (_ADVICE if mutant.advice else set())
     return {
         "told": any(one.split()[1] in enough for one in findings),
-        "verdict": report_told["verdict"],
+        "verdict": content["verdict"],
         "status": status,
         "findings": findings,
     }
@@ -148,7 +148,7 @@ def summary(
     either = [ways] if len(ways) > 1 else []
     faults = [one for one in mutants if not one.equivalent]
 
-    def told(mutant: Mutant, way: str) -> bool:
+    def is_caught(mutant: Mutant, way: str) -> bool:
         return bool(results.get((way, mutant.label), {}).get("told"))
 
     def tried(mutant: Mutant, among: Sequence[str]) -> bool:
@@ -156,7 +156,7 @@ def summary(
 
     for names in [*([way] for way in ways), *either]:
         those = [one for one in faults if tried(one, names)]
-        missed = [one for one in those if not any(told(one, way) for way in names)]
+        missed = [one for one in those if not any(is_caught(one, way) for way in names)]
         share = 1 - len(missed) / max(1, len(those))
         what = " or ".join(names)
         yield f"{what}: {len(those) - len(missed)} of {len(those)} told, {share:.1%}"
@@ -176,14 +176,14 @@ def summary(
         yield f"checks, by the code that was meant: {hits} of {len(meant)}"
     for way in ways:
         same = [one for one in mutants if one.equivalent and tried(one, [way])]
-        alarms = [one for one in same if told(one, way)]
+        alarms = [one for one in same if is_caught(one, way)]
         yield f"{way}: {len(alarms)} alarms at {len(same)} that are no fault"
         for one in same:
             result = results[way, one.label]
             if result["told"] or result.get("findings"):
-                said = result.get("findings") or f"{result['by']}: {result['said']}"
+                reason = result.get("findings") or f"{result['by']}: {result['said']}"
                 kind = "alarm" if result["told"] else "advice"
-                yield f"  {kind}: {one.label}: {said}"
+                yield f"  {kind}: {one.label}: {reason}"
 
 
 _WAYS = ("checks", "properties", "library")
@@ -225,12 +225,14 @@ def main() -> None:
     for key, result in _tried(todo, args.jobs, until):
         results[key] = result
         way, label = key
-        said = result.get("by") or ", ".join(result.get("findings", []))
-        print(f"{way} {'told' if result['told'] else '-':4} {label} {said}", flush=True)
+        reason = result.get("by") or ", ".join(result.get("findings", []))
+        print(
+            f"{way} {'told' if result['told'] else '-':4} {label} {reason}", flush=True
+        )
         if args.results:
             with args.results.open("a") as file:
-                told = {"way": way, "label": label, **result}
-                file.write(json.dumps(told) + "\n")
+                row = {"way": way, "label": label, **result}
+                file.write(json.dumps(row) + "\n")
     print("\n".join(summary(mutants, results)))
 
 
@@ -240,9 +242,9 @@ def _tried(
     """Results as they come, of what begins in time; checks run beside the others."""
 
     def checked(mutant: Mutant) -> Result | None:
-        return told_by_checks(mutant) if time.monotonic() < until else None
+        return caught_by_checks(mutant) if time.monotonic() < until else None
 
-    here = {"properties": told_by_properties, "library": told_by_library}
+    here = {"properties": caught_by_properties, "library": caught_by_library}
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         checks = [mutant for way, mutant in todo if way == "checks"]
         runs = {pool.submit(checked, mutant): mutant for mutant in checks}

@@ -76,7 +76,7 @@ def circle(ranks: int) -> tuple[Run, str, list[int]]:
 CASES = {"mismatch": mismatch, "absent": absent, "circle": circle}
 
 
-def told(run: Run) -> Report:
+def report_of(run: Run) -> Report:
     """The report of a run, which is rendered in both ways."""
     verdicts = examine(run, every_check())
     manifest = Manifest(distdoctor="0", launch=[], directory=".", stopped="deadlock")
@@ -95,7 +95,7 @@ def measure(case: str, ranks: int, profile: bool) -> dict[str, float]:
     if profile:
         profiler.enable()
     begun, used = time.perf_counter(), time.process_time()
-    report = told(run)
+    report = report_of(run)
     seconds, cpu_s = time.perf_counter() - begun, time.process_time() - used
     if profile:
         profiler.disable()

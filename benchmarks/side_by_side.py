@@ -209,7 +209,7 @@ def explains(name: str, text: str) -> bool:
     named = re.findall(r"(?i)\b(?:rank|process)(?:es|s)?[ :=#]*\{?([\d,-]+)", text)
     lines = re.findall(rf"{BODIES.name}(?::|\", line )(\d+)", text)
     return any(CULPRIT in numbers(one) for one in named) and bool(
-        {int(line) for line in lines} & told_lines(name)
+        {int(line) for line in lines} & explaining_lines(name)
     )
 
 
@@ -223,7 +223,7 @@ def numbers(words: str) -> set[int]:
     return found
 
 
-def told_lines(name: str) -> set[int]:
+def explaining_lines(name: str) -> set[int]:
     """Lines of a body that explain what is wrong with it."""
     lines = BODIES.read_text().splitlines()
     first = next(n for n, line in enumerate(lines) if line.startswith(f"def {name}("))
@@ -307,13 +307,13 @@ def wait(
         with suppress(subprocess.TimeoutExpired):
             process.wait(1.0)
             return True
-        over = sum(one["when"] == "teardown" for one in told(folder))
+        over = sum(one["when"] == "teardown" for one in phases(folder))
         if waiting and over == len(tests):
             waiting, end = False, time.monotonic() + AFTER_S
     return False
 
 
-def told(folder: Path) -> list[dict[str, str]]:
+def phases(folder: Path) -> list[dict[str, str]]:
     """All reports of pytest's so far, of each phase of each test."""
     path = folder / "reports.jsonl"
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
@@ -327,7 +327,7 @@ def reports(folder: Path) -> Iterator[tuple[str, tuple[str, str]]]:
         The name, and with it the worst outcome of its phases and all text.
     """
     for name in NAMES:
-        mine = [one for one in told(folder) if re.search(rf"{name}\b", one["test"])]
+        mine = [one for one in phases(folder) if re.search(rf"{name}\b", one["test"])]
         outcomes = {one["outcome"] for one in mine}
         if "failed" in outcomes or any(one["when"] == "teardown" for one in mine):
             worst = next(o for o in ("failed", "skipped", "passed") if o in outcomes)

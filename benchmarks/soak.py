@@ -135,7 +135,7 @@ def run(case: Case, keep: Path | None) -> Outcome:
     how = "forked" if case.forked else "torchrun"
     outcome = Outcome(f"{case.code} {case.state} {how} {case.victim}".strip())
     struck = idle = False
-    with (folder / "said.txt").open("wb") as said:
+    with (folder / "said.txt").open("wb") as output:
         doctor = subprocess.Popen(
             [
                 *(sys.executable, "-m", "distdoctor", "check", "--format", "json"),
@@ -145,7 +145,7 @@ def run(case: Case, keep: Path | None) -> Outcome:
             env=os.environ
             | {"XDG_CACHE_HOME": str(cache), "TMPDIR": str(temporary), MARK: mark},
             stdin=subprocess.DEVNULL,
-            stdout=said,
+            stdout=output,
             stderr=subprocess.STDOUT,
         )
         if case.victim:
@@ -197,23 +197,23 @@ def judge(
     if not report.exists():
         outcome.faults.append("crashed")
         return
-    told = json.loads(report.read_text())
-    codes = {finding["code"] for finding in told["findings"]}
+    content = json.loads(report.read_text())
+    codes = {finding["code"] for finding in content["findings"]}
     allowed = {case.code} if case.state == "sick" else set()
     if struck:
         allowed |= AFTER_A_KILL
     # An abort of torch's own at exit is named, and is no error.
     strange = codes - allowed - {"DD214"}
     missed = case.state == "sick" and case.code not in codes
-    accused = case.state == "well" and told["verdict"] != "well"
-    busy = case.code in TIMED and told["run"]["seconds"] > BUSY_S
+    accused = case.state == "well" and content["verdict"] != "well"
+    busy = case.code in TIMED and content["run"]["seconds"] > BUSY_S
     if missed and busy and not strange:
         outcome.faults.append("too busy to tell")
     elif strange or (not struck and (missed or accused)):
         outcome.faults.append("wrong")
     if outcome.faults:
-        outcome.what += f" -> {status} {told['verdict']} {sorted(codes)}"
-        outcome.what += "".join(f"\n{each['summary']}" for each in told["findings"])
+        outcome.what += f" -> {status} {content['verdict']} {sorted(codes)}"
+        outcome.what += "".join(f"\n{each['summary']}" for each in content["findings"])
 
 
 def cases(runs: int, seed: int) -> list[Case]:
@@ -276,8 +276,8 @@ def main() -> None:
             if sum(made.values()) % 50 == 0:
                 print(f"{sum(made.values())} runs: {dict(counts)}", flush=True)
             if outcome.faults:
-                said = [outcome.what, outcome.faults, outcome.detail]
-                print(*said, sep="\n", flush=True)
+                lines = [outcome.what, outcome.faults, outcome.detail]
+                print(*lines, sep="\n", flush=True)
     print_table(
         ["runs", "number"], [[name, str(n)] for name, n in sorted(made.items())]
     )

@@ -44,7 +44,7 @@ def seconds(folder: Path, arguments: list[str]) -> float:
 
 def imports_torch(folder: Path, arguments: list[str]) -> bool:
     """Whether a run of Python imports torch, by Python's own account of it."""
-    told = subprocess.run(
+    imports = subprocess.run(
         [sys.executable, "-X", "importtime", *arguments],
         cwd=folder,
         capture_output=True,
@@ -52,8 +52,10 @@ def imports_torch(folder: Path, arguments: list[str]) -> bool:
         timeout=300,
         check=True,
     ).stderr
-    assert "site" in told
-    return any(line.rpartition("|")[2].strip() == "torch" for line in told.splitlines())
+    assert "site" in imports
+    return any(
+        line.rpartition("|")[2].strip() == "torch" for line in imports.splitlines()
+    )
 
 
 def main() -> None:

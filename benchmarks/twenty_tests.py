@@ -84,9 +84,9 @@ def healthy_asynchronous(_rank: int) -> None:
 
 def healthy_objects(rank: int) -> None:
     """Objects of all ranks."""
-    told: list[int] = [0] * RANKS
-    dist.all_gather_object(told, rank)
-    assert told == [0, 1, 2]
+    gathered: list[int] = [0] * RANKS
+    dist.all_gather_object(gathered, rank)
+    assert gathered == [0, 1, 2]
 
 
 def healthy_scatter(rank: int) -> None:

@@ -126,15 +126,15 @@ def _story(shared: Shared) -> str:
     whose = f"{shared.stream}'s random stream"
     if shared.stream not in GLOBAL:
         whose = f"the generator {shared.stream}"
-    told = []
+    sentences = []
     if shared.workers:
-        told.append(
+        sentences.append(
             f"{len(shared.workers)} workers of the loader begin with the same state of "
             f"{whose}"
         )
     if shared.passes:
-        subject = "begin" if told else f"workers of the loader begin {whose}"
-        told.append(
+        subject = "begin" if sentences else f"workers of the loader begin {whose}"
+        sentences.append(
             f"{subject} with the same state again in epoch {shared.passes[1] + 1} "
             f"as in epoch {shared.passes[0] + 1}"
         )
@@ -142,7 +142,7 @@ def _story(shared: Shared) -> str:
     if shared.iterable:
         use += ", if that is not an order that they are to share"
     where = named(shared.ranks)
-    return f"On {where}, {', and '.join(told)}, {use}"
+    return f"On {where}, {', and '.join(sentences)}, {use}"
 
 
 def _locations(run: Run, shared: Shared) -> Iterator[Location]:

@@ -154,13 +154,13 @@ def examine(run: Run) -> Iterator[Finding]:
 
 
 def _renumbered(one: Renumbered) -> Finding:
-    told = list(one.by_rank.values())
+    numberings = list(one.by_rank.values())
     ranks = tuple(one.by_rank)
     apart = next(
         (
             f" ({mine} on rank {ranks[0]}, {theirs} on rank {ranks[n]})"
-            for n, other in enumerate(told)
-            for mine, theirs in zip(told[0].first, other.first, strict=False)
+            for n, other in enumerate(numberings)
+            for mine, theirs in zip(numberings[0].first, other.first, strict=False)
             if mine != theirs
         ),
         "",
@@ -168,10 +168,11 @@ def _renumbered(one: Renumbered) -> Finding:
     use = "a model has as many rows" if one.fits else "a model may use them"
     return Finding(
         message=(
-            f"{capital(named(ranks))} give the same {told[0].size:,} names other "
-            f"numbers each, in {told[0].name}, in the order of a set{apart}: {use}."
+            f"{capital(named(ranks))} give the same {numberings[0].size:,} names other "
+            f"numbers each, in {numberings[0].name}, in the order of a set{apart}: "
+            f"{use}."
         ),
-        exhibits=tuple(told[:_MOST_EXHIBITS]),
+        exhibits=tuple(numberings[:_MOST_EXHIBITS]),
         locations=(
             *(
                 Location(place, ranks, Role.CULPRIT, "numbers the names")
@@ -182,14 +183,14 @@ def _renumbered(one: Renumbered) -> Finding:
                 for place in one.sets
             ),
             *(
-                Location(place, ranks, Role.PARTY, f"comes to {told[0].name}")
-                for place in dict.fromkeys(each.place for each in told)
+                Location(place, ranks, Role.PARTY, f"comes to {numberings[0].name}")
+                for place in dict.fromkeys(each.place for each in numberings)
                 if place is not None
             ),
         ),
         severity=SEVERITY if one.fits else Severity.WARNING,
         certainty=Certainty.PROVED if one.hashed else Certainty.LIKELY,
-        details={"names": told[0].size, "variable": told[0].name},
+        details={"names": numberings[0].size, "variable": numberings[0].name},
     )
 
 
@@ -205,5 +206,5 @@ def _message(fault: CoverageFault) -> str:
         what = "datasets that overlap"
     else:
         what = "different samples, and read them as parts of one dataset"
-    told = f"{who} hold {what}, in {dataset}, {epochs(fault)}: {who_read(fault)}"
-    return told + (f", {how_often(fault.tally)}" if fault.tally.twice else "")
+    sentence = f"{who} hold {what}, in {dataset}, {epochs(fault)}: {who_read(fault)}"
+    return sentence + (f", {how_often(fault.tally)}" if fault.tally.twice else "")

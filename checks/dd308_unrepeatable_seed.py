@@ -129,17 +129,19 @@ def examine(run: Run) -> Iterator[Finding]:
 
 def _differed(differences: Sequence[Unrepeated]) -> Finding:
     """What is told first comes first in what the job does, and explains the rest."""
-    told = []
+    sentences = []
     for one in differences:
         name = f" ({one.name})" if one.name else ""
         figures = f": {one.here}, then {one.there}" if one.here else ""
         what = WHATS.get(one.what, one.what)
-        told.append(f"{what}{name} in step {one.step + 1} on rank {one.rank}{figures}")
+        sentences.append(
+            f"{what}{name} in step {one.step + 1} on rank {one.rank}{figures}"
+        )
     mild = not any(map(has_effect, differences))
     rest = "; nothing that was computed differs" if mild else ""
     return Finding(
-        message=f"A second run of the job differed, first in {'; then in '.join(told)}"
-        f"{rest}",
+        message="A second run of the job differed, first in "
+        f"{'; then in '.join(sentences)}{rest}",
         exhibits=tuple(differences),
         locations=tuple(
             location

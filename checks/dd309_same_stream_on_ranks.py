@@ -98,7 +98,7 @@ def examine(run: Run) -> Iterator[Finding]:
 
 
 def _finding(run: Run, same: SameNumbers) -> Finding:
-    told = "; ".join(f"{stream} {_USES[use]}" for stream, use in same.streams)
+    uses = "; ".join(f"{stream} {_USES[use]}" for stream, use in same.streams)
     exhibits: list[Event] = list(same.drawn[:_MOST_SHOWN])
     places: dict[Place, str] = {}
     for stream, _ in same.streams:
@@ -114,7 +114,7 @@ def _finding(run: Run, same: SameNumbers) -> Finding:
             places.setdefault(one.place, "goes through the loader")
     return Finding(
         message=f"{capital(named(same.ranks))} draw the same random numbers in "
-        f"training: {told}",
+        f"training: {uses}",
         exhibits=tuple(exhibits),
         culprits=() if same.everyone else same.ranks,
         locations=tuple(

@@ -301,7 +301,11 @@ from distdoctor.analysis.metrics.averaged_averages import Averaged, averaged
 from distdoctor.analysis.metrics.coarse_sums import Coarse, Rounded, coarse, rounded
 from distdoctor.analysis.metrics.own_counts import OwnCount, own_counts
 from distdoctor.analysis.metrics.partial_results import Partial, partial
-from distdoctor.analysis.metrics.undivided_sums import UndividedSum, undivided
+from distdoctor.analysis.metrics.undivided_sums import (
+    UndividedSum,
+    WrittenFigure,
+    undivided,
+)
 from distdoctor.analysis.metrics.unequal_fractions import UnequalFractions, uneven
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
 from distdoctor.model.observations.data import LOADER, SAMPLER, Read
@@ -359,7 +363,7 @@ def _averaged(run: Run, one: Averaged) -> Finding:
 
 
 def _uneven(one: UnequalFractions) -> Finding:
-    call, told = one.calls[0], one.told
+    call, shown = one.calls[0], one.told
     fractions = " and ".join(
         f"{each:,}ths" for each in sorted(set(one.counts))[:_SHOWN]
     )
@@ -371,7 +375,7 @@ def _uneven(one: UnequalFractions) -> Finding:
             f"{one.weighted:.4g} is the average over all samples of such shares, "
             "unless each share is to count as much as the others"
         ),
-        exhibits=(told, *one.given[:_SHOWN]),
+        exhibits=(shown, *one.given[:_SHOWN]),
         locations=_lines(one, "averages averages", "tells the average"),
         certainty=Certainty.LIKELY,
         details={
@@ -383,15 +387,15 @@ def _uneven(one: UnequalFractions) -> Finding:
 
 
 def _undivided(case: UndividedSum) -> Finding:
-    call, told, world = case.calls[0], case.told, len(case.calls)
+    call, shown, world = case.calls[0], case.told, len(case.calls)
     what = "average" if case.what == "loss" and case.as_average else case.what
     return Finding(
         message=(
             f"{call.op} adds up the {case.what} of each of {world} ranks, and "
-            f"{named((told.rank,))} tells the sum, {case.total:.6g}, as the {what}: "
+            f"{named((shown.rank,))} tells the sum, {case.total:.6g}, as the {what}: "
             f"their average is {case.total / world:.6g}"
         ),
-        exhibits=(told, *case.given[:_SHOWN]),
+        exhibits=(shown, *case.given[:_SHOWN]),
         locations=_lines(case, "adds up averages", "tells the sum"),
         certainty=Certainty.LIKELY,
         severity=None if case.as_average else Severity.WARNING,
@@ -404,7 +408,7 @@ def _undivided(case: UndividedSum) -> Finding:
 
 
 def _own_count(one: OwnCount) -> Finding:
-    call, told = one.calls[0], one.told
+    call, shown = one.calls[0], one.told
     right = one.total / sum(one.counts) * one.scale
     return Finding(
         message=(
@@ -415,7 +419,7 @@ def _own_count(one: OwnCount) -> Finding:
             f"is {right:.6g}"
         )
         + ("" if one.sure else ", unless the ranks divide before they add up"),
-        exhibits=(told, *one.given[:_SHOWN]),
+        exhibits=(shown, *one.given[:_SHOWN]),
         locations=_lines(one, "adds up over all ranks", "tells it by its own count"),
         certainty=Certainty.LIKELY,
         severity=None if one.sure else Severity.WARNING,
@@ -489,22 +493,22 @@ def _rounded(few: Rounded) -> Finding:
     )
 
 
-def _lines(
-    one: UnequalFractions | UndividedSum | OwnCount, does: str, tells: str
-) -> tuple[Location, ...]:
+def _lines(figure: WrittenFigure, does: str, remark: str) -> tuple[Location, ...]:
     """Where the ranks' figures are brought together, and where the result is told."""
-    call, told = one.calls[0], one.told
+    call, shown = figure.calls[0], figure.told
     assert call.place is not None
-    ranks = tuple(each.rank for each in one.calls)
+    ranks = tuple(each.rank for each in figure.calls)
     brought = Location(call.place, ranks, Role.CULPRIT, does)
-    if told.place is None:
+    if shown.place is None:
         return (brought,)
-    return brought, Location(told.place, (told.rank,), Role.PARTY, tells)
+    return brought, Location(shown.place, (shown.rank,), Role.PARTY, remark)
 
 
 def _partial(run: Run, part: Partial) -> Finding:
-    places = dict.fromkeys(told.place for told in part.told if told.place is not None)
-    tells = [
+    places = dict.fromkeys(
+        shown.place for shown in part.told if shown.place is not None
+    )
+    telling = [
         Location(place, part.tellers, Role.CULPRIT, "tells a figure of its own share")
         for place in places
     ]
@@ -516,7 +520,7 @@ def _partial(run: Run, part: Partial) -> Finding:
             "together with what other ranks evaluate, unless the figures are others"
         ),
         exhibits=(*(one.read for one in part.passes[:_SHOWN]), *part.told[:_SHOWN]),
-        locations=(*tells, *locations(run, part.passes, _WAYS, part.tellers)),
+        locations=(*telling, *locations(run, part.passes, _WAYS, part.tellers)),
         certainty=Certainty.LIKELY,
         details={"told": part.covered, "samples": part.of},
     )

@@ -246,9 +246,9 @@ NEEDS = (Gradients,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Optimizers that step with gradients of one rank, on every rank."""
-    told = {one.chapter.ranks for one in combined_wrongly(run)}
+    combined = {one.chapter.ranks for one in combined_wrongly(run)}
     for one in apart(run):
-        if one.chapter.ranks in told:
+        if one.chapter.ranks in combined:
             continue  # they are averaged, and not among all
         if one.averaged and not _is_reduced(run, one):
             found, certainty = one.averaged, Certainty.PROVED

@@ -152,12 +152,12 @@ def examine(run: Run) -> Iterator[Finding]:
 
 def _finding(run: Run, one: Differing) -> Finding:
     first = next(iter(one.first.values()))
-    told = [
+    settings = [
         f"{name.partition('.')[2]} {_values(by_rank)}"
         for name, by_rank in list(one.settings.items())[:_MOST_SHOWN]
     ]
     more = len(one.settings) - _MOST_SHOWN
-    told += [f"{more} more"] * (more > 0)
+    settings += [f"{more} more"] * (more > 0)
     shown: dict[tuple[str, ...], Event] = {}
     for event in one.first.values():
         shown.setdefault(event.values, event)
@@ -183,7 +183,7 @@ def _finding(run: Run, one: Differing) -> Finding:
         long = unequally_long(run, first.optimizer, one.ranks)
         asked = unequally_asked(run, first.optimizer, one.ranks)
     if long:
-        lengths = {rank: str(told.length) for rank, told in long.items()}
+        lengths = {rank: str(schedule.length) for rank, schedule in long.items()}
         kind = next(iter(long.values())).kind
         hints.append(f"{kind} was made for so many calls: {_values(lengths)}")
         exhibits += list(long.values())[:_MOST_SHOWN]
@@ -192,7 +192,8 @@ def _finding(run: Run, one: Differing) -> Finding:
         unequally_made(run, first.optimizer, one.ranks) if not asked else {}
     ):
         numbers = {
-            rank: ", ".join(map(str, told.numbers)) for rank, told in made_with.items()
+            rank: ", ".join(map(str, schedule.numbers))
+            for rank, schedule in made_with.items()
         }
         kind = next(iter(made_with.values())).kind
         hints.append(f"{kind} was made with these numbers: {_values(numbers)}")
@@ -205,7 +206,7 @@ def _finding(run: Run, one: Differing) -> Finding:
         ]
         locations = [*making, *counts, *locations]
     elif asked:
-        calls = {rank: str(told.calls) for rank, told in asked.items()}
+        calls = {rank: str(schedule.calls) for rank, schedule in asked.items()}
         kind = next(iter(asked.values())).kind
         hints.append(f"{kind}.step() was called so many times: {_values(calls)}")
         exhibits += list(asked.values())[:_MOST_SHOWN]
@@ -220,7 +221,7 @@ def _finding(run: Run, one: Differing) -> Finding:
     locations = [*_origins(run, one, made), *locations]
     return Finding(
         message=f"{capital(named(one.ranks))} train one model, and {first.kind} makes "
-        f"step {first.step} with {'; '.join(told)}{hint}",
+        f"step {first.step} with {'; '.join(settings)}{hint}",
         exhibits=tuple(exhibits),
         culprits=one.culprits,
         victims=tuple({*one.ranks} - {*one.culprits}) if one.culprits else (),
@@ -270,9 +271,9 @@ def _values(by_rank: dict[int, str]) -> str:
 def _asking(asked: dict[int, Schedule], remark: str) -> list[Location]:
     """Where ranks ask for the next rate that not all ask for, or that differs."""
     ranks: dict[Place, list[int]] = {}
-    for rank, told in asked.items():
-        if told.place is not None:
-            ranks.setdefault(told.place, []).append(rank)
+    for rank, schedule in asked.items():
+        if schedule.place is not None:
+            ranks.setdefault(schedule.place, []).append(rank)
     return [
         Location(place, tuple(who), Role.PARTY, remark) for place, who in ranks.items()
     ]
@@ -281,9 +282,9 @@ def _asking(asked: dict[int, Schedule], remark: str) -> list[Location]:
 def _making(run: Run, long: dict[int, Schedule]) -> list[Location]:
     """Where ranks make the schedulers whose courses are not as long on all."""
     ranks: dict[Place, list[int]] = {}
-    for rank, told in long.items():
+    for rank, schedule in long.items():
         for made in run.of(Scheduled, rank):
-            if made.kind == told.kind and made.place is not None:
+            if made.kind == schedule.kind and made.place is not None:
                 its = ranks.setdefault(made.place, [])
                 if rank not in its:
                     its.append(rank)

@@ -95,8 +95,8 @@ def examine(run: Run) -> Iterator[Finding]:
         yield _of_graphs(run, several)
     sums: dict[Place | None, list[Summed]] = {}
     for rank in run.seen:
-        for told in run.of(Summed, rank)[:1]:
-            sums.setdefault(told.place, []).append(told)
+        for summed in run.of(Summed, rank)[:1]:
+            sums.setdefault(summed.place, []).append(summed)
     for added in sums.values():
         yield _of_evaluation(run, added)
     grown = {rank: one for rank, one in growths(run).items() if rank not in kept}

@@ -109,9 +109,9 @@ def _finding(run: Run, seen: list[NotFinite]) -> Finding:
     first = [event for event in seen if event.step == step]
     ranks = tuple(sorted({event.rank for event in first}))
     lossy = [event for event in first if event.loss]
-    told = lossy or [event for event in first if event.gradients] or first
-    one = told[0]
-    culprits = tuple(sorted({event.rank for event in told}))
+    reported = lossy or [event for event in first if event.gradients] or first
+    one = reported[0]
+    culprits = tuple(sorted({event.rank for event in reported}))
     if len(culprits) == len(run.seen):
         culprits = ()
     when = f"at step {step}"
@@ -120,7 +120,7 @@ def _finding(run: Run, seen: list[NotFinite]) -> Finding:
     made = [each.holds for each in held(run, one.rank)]
     mine = [each for each in made if each.optimizer == one.optimizer]
     message = (
-        f"{_what(one, mine)} {when} on {named(sorted({e.rank for e in told}))}: "
+        f"{_what(one, mine)} {when} on {named(sorted({e.rank for e in reported}))}: "
         f"{one.count} of {one.of} parameters are hit ({some(one.names)})"
     )
     exhibits: list[Event] = [one, *mine[-1:]]
@@ -129,7 +129,7 @@ def _finding(run: Run, seen: list[NotFinite]) -> Finding:
         exhibits=tuple(exhibits),
         culprits=culprits,
         victims=tuple(rank for rank in ranks if culprits and rank not in culprits),
-        locations=tuple(_lines(run, told, mine, ranks)),
+        locations=tuple(_lines(run, reported, mine, ranks)),
         certainty=Certainty.PROVED,
         details={"step": step, "parameters": list(one.names)},
     )
@@ -151,13 +151,13 @@ def _what(one: NotFinite, made: list[Holds]) -> str:
 
 
 def _lines(
-    run: Run, told: list[NotFinite], made: list[Holds], ranks: tuple[int, ...]
+    run: Run, reported: list[NotFinite], made: list[Holds], ranks: tuple[int, ...]
 ) -> Iterator[Location]:
-    one = told[0]
-    blamed = tuple(event.rank for event in told)
+    one = reported[0]
+    blamed = tuple(event.rank for event in reported)
     for place in computing(run, one.operation):
         yield Location(place, blamed, Role.CULPRIT, "may be the operation")
-    spoilt = places(list(told), blamed, "first seen here")
+    spoilt = places(list(reported), blamed, "first seen here")
     optimizers = places(list(made[-1:]), ranks, "makes the optimizer")
     if any(each.halves for each in made) and not one.gradients:
         yield from optimizers

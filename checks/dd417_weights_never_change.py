@@ -258,8 +258,8 @@ def examine(run: Run) -> Iterator[Finding]:
     for course in optimizer_histories(run):
         if (empty := _emptied(run, course)) is not None:
             cleared.setdefault(course.optimizer, []).append((course, empty))
-    for told in cleared.values():
-        yield _empty(run, told)
+    for histories in cleared.values():
+        yield _empty(run, histories)
     alike: dict[tuple[int, str], list[Unchanged]] = {}
     for rank in run.seen:
         for one in unchanged(run, rank, LEAST_LOOKS, PATIENCE):
@@ -319,13 +319,13 @@ def _last(run: Run, rank: int, *, soon: bool = False) -> Unstepped | None:
     With `soon`, one look is enough: others have made their steps by then.
     """
     least = LEAST_PASSES_CUT if run.stopped else LEAST_PASSES
-    told = run.of(Unstepped, rank)
+    unstepped = run.of(Unstepped, rank)
     looks = _looks(run, rank)
     changed = any(len(set(weights)) > 1 for weights in looks)
-    if _has_stepped(run, rank) or changed or not told:
+    if _has_stepped(run, rank) or changed or not unstepped:
         return None
-    enough = len(told) > 1 and told[-1].passes >= least
-    return told[-1] if enough or soon else None
+    enough = len(unstepped) > 1 and unstepped[-1].passes >= least
+    return unstepped[-1] if enough or soon else None
 
 
 def _looks(run: Run, rank: int) -> list[list[int]]:
@@ -409,9 +409,9 @@ def _emptied(run: Run, course: OptimizerHistory) -> Emptied | None:
     return None if any(norm for look in looks for norm in look.norms) else found
 
 
-def _empty(run: Run, told: list[tuple[OptimizerHistory, Emptied]]) -> Finding:
-    (course, found), ranks = told[0], tuple(each.rank for each, _ in told)
-    acts = [act for each, _ in told for act in lines_of(run, each, DROP)]
+def _empty(run: Run, cleared: list[tuple[OptimizerHistory, Emptied]]) -> Finding:
+    (course, found), ranks = cleared[0], tuple(each.rank for each, _ in cleared)
+    acts = [act for each, _ in cleared for act in lines_of(run, each, DROP)]
     return Finding(
         message=(
             f"{named(ranks).capitalize()} clear{'s' * (len(ranks) == 1)} what backward "

@@ -231,14 +231,14 @@ def _story(one: Combination) -> str:
             f"{named(others)} did not get it: their weights drift apart"
         )
     if all(len(of) == 1 for of in one.sources):
-        told = ", ".join(
+        pairs = ", ".join(
             f"rank {rank} with those of rank {of[0]}"
             for rank, of in zip(ranks[:4], one.sources, strict=False)
         )
-        return f"Ranks step with the gradients of other ranks alone ({told})"
+        return f"Ranks step with the gradients of other ranks alone ({pairs})"
     camps = list(dict.fromkeys(one.sources))
-    told = "; ".join(named(camp) for camp in camps[:4])
+    among = "; ".join(named(camp) for camp in camps[:4])
     return (
-        f"Gradients are averaged among some of {named(ranks)} only ({told}), and the "
+        f"Gradients are averaged among some of {named(ranks)} only ({among}), and the "
         "weights drift apart, unless each of these sets is to train a model of its own"
     )

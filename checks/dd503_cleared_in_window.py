@@ -180,9 +180,9 @@ _MUCH_AT_ALL = 0.2
 def examine(run: Run) -> Iterator[Finding]:
     """Optimizers that lose what most batches give."""
     for found in with_fault(run, ProtocolFault.DROPPED):
-        told = [(one, of) for one in found if (of := _lost(one)) is not None]
-        if told:
-            yield _finding(run, told)
+        losing = [(one, of) for one in found if (of := _lost(one)) is not None]
+        if losing:
+            yield _finding(run, losing)
     require_whole(run)
 
 
@@ -199,10 +199,10 @@ def _lost(one: OptimizerHistory) -> LostGradients | None:
     return found if known else None
 
 
-def _finding(run: Run, told: list[tuple[OptimizerHistory, LostGradients]]) -> Finding:
-    (one, found), ranks = told[0], tuple(each.rank for each, _ in told)
-    acts = [act for each, _ in told for act in lines_of(run, each, DROP)]
-    steps = [of.typical for _, of in told]
+def _finding(run: Run, losing: list[tuple[OptimizerHistory, LostGradients]]) -> Finding:
+    (one, found), ranks = losing[0], tuple(each.rank for each, _ in losing)
+    acts = [act for each, _ in losing for act in lines_of(run, each, DROP)]
+    steps = [of.typical for _, of in losing]
     used = found.passes - found.dropped
     return Finding(
         message=f"{capital(named(ranks))} clear{'s' * (len(ranks) == 1)} gradients "

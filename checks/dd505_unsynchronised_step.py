@@ -139,10 +139,10 @@ _TOGGLES = "tells DDP whether to average"
 
 def examine(run: Run) -> Iterator[Finding]:
     """Replicas that step with gradients of their own."""
-    told = list(unreduced(run))
-    for found in told:
+    unaveraged = list(unreduced(run))
+    for found in unaveraged:
         yield _finding(run, found)
-    if not told:
+    if not unaveraged:
         for kept in kept_by_some(run):
             yield _of_some(run, kept)
     require_whole(run)
@@ -193,7 +193,7 @@ def _of_some(run: Run, kept: KeptLocal) -> Finding:
 
 def _lines(run: Run, found: UnaveragedGradients) -> list[Location]:
     ranks = found.parting.ranks
-    return _lines_of(run, ranks, found.courses, found.cycles, told=found.told)
+    return _lines_of(run, ranks, found.courses, found.cycles, by_request=found.told)
 
 
 def _lines_of(
@@ -201,27 +201,27 @@ def _lines_of(
     ranks: Sequence[int],
     courses: Sequence[OptimizerHistory],
     cycles: Sequence[Cycle],
-    told: bool = True,
+    by_request: bool = True,
 ) -> list[Location]:
     ranks = tuple(ranks)
-    tells = [event for rank in ranks for event in run.of(Unsynced, rank)]
+    unsynced = [event for rank in ranks for event in run.of(Unsynced, rank)]
     acts = [
         act
         for course in courses
         for act in lines_of(run, course, BACKWARD, SCALED)
         if "/" in act.word
     ]
-    toggled = assigning(run, "require_backward_grad_sync") if told else []
+    toggled = assigning(run, "require_backward_grad_sync") if by_request else []
     # The branch that took a pass for one that is not the last.
     decides = dict.fromkeys(
         line
-        for place in dict.fromkeys(one.place for one in tells if told)
+        for place in dict.fromkeys(one.place for one in unsynced if by_request)
         if place is not None
         for line in deciding(run, place)
         if (line.file, line.line) != (place.file, place.line)
     )
     return [
-        *(places(tells, ranks, "tells DDP not to average") if told else []),
+        *(places(unsynced, ranks, "tells DDP not to average") if by_request else []),
         *[Location(one, ranks, Role.CULPRIT, _DECIDES) for one in decides],
         *[Location(one, ranks, Role.CULPRIT, _TOGGLES) for one in toggled],
         *places(acts, ranks, "backward, not averaged"),

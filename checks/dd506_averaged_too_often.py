@@ -124,13 +124,13 @@ def examine(run: Run) -> Iterator[Finding]:
     """Optimizers whose gradients are sent more often than they are used."""
     if run.world_size > 1:
         for found in repeated(run):
-            told = [one for one in found if _is_told(run, one)]
-            if told:
-                yield _finding(run, told)
+            frequent = [one for one in found if _is_frequent(run, one)]
+            if frequent:
+                yield _finding(run, frequent)
     require_whole(run)
 
 
-def _is_told(run: Run, one: Repeated) -> bool:
+def _is_frequent(run: Run, one: Repeated) -> bool:
     asked = run.of(Unsynced, one.course.rank)
     least = _LEAST_IN_VAIN if asked else _LEAST
     return one.steps >= least and one.steps >= _SHARE * one.course.steps

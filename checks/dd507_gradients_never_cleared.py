@@ -131,13 +131,13 @@ _ALL = 0.95
 def examine(run: Run) -> Iterator[Finding]:
     """Optimizers whose gradients are those of all steps so far."""
     for found in with_fault(run, ProtocolFault.CARRIED):
-        told = [one for one in found if _is_told(one)]
-        if told:
-            yield _finding(run, told)
+        frequent = [one for one in found if _is_frequent(one)]
+        if frequent:
+            yield _finding(run, frequent)
     require_whole(run)
 
 
-def _is_told(one: OptimizerHistory) -> bool:
+def _is_frequent(one: OptimizerHistory) -> bool:
     carried = one.faults[ProtocolFault.CARRIED]
     return carried >= _LEAST and carried >= _MOST_STEPS * _later(one)
 

@@ -149,18 +149,18 @@ _FAULTS = (
 
 def examine(run: Run) -> Iterator[Finding]:
     """Optimizers whose gradients are not multiplied and divided once."""
-    told: set[int] = set()  # one fault of an optimizer brings others with it
+    reported: set[int] = set()  # one fault of an optimizer brings others with it
     found = faulty(run, *_FAULTS)
     for fault in _FAULTS:
         for several in found.get(fault, ()):
             number = several[0].optimizer
-            if number in told or not _is_clear(fault, several[0]):
+            if number in reported or not _is_clear(fault, several[0]):
                 continue
-            told.add(number)
+            reported.add(number)
             yield _finding(run, fault, several)
     for refused in refusals(run, TWICE, ADDED, NO_SCALE):
-        if refused[0].optimizer not in told:
-            told.add(refused[0].optimizer)
+        if refused[0].optimizer not in reported:
+            reported.add(refused[0].optimizer)
             yield _refused(run, refused)
     require_whole(run)
 

@@ -187,8 +187,8 @@ def _what(one: LowPrecisionWeights) -> str:
     match one.trouble:
         case Trouble.NOT_FINITE:
             assert one.spoilt is not None
-            told = f"weights became NaN or Inf by step {one.spoilt.step}"
-            return f"{told}; {faded}" if one.share else told
+            sentence = f"weights became NaN or Inf by step {one.spoilt.step}"
+            return f"{sentence}; {faded}" if one.share else sentence
         case Trouble.LOST:
             return (
                 f"of the weights that have a gradient, {one.share:.0%} or more stay as "

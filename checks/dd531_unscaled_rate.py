@@ -170,5 +170,5 @@ def _parts(one: Unscaled) -> str:
     batch = one.batch
     sizes = sorted(set(batch.of_ranks.values()))
     each = "/".join(map(str, sizes))
-    told = f"{each} on each of {len(batch.of_ranks)} ranks"
-    return told if batch.window == 1 else f"{batch.window} times {told}"
+    parts = f"{each} on each of {len(batch.of_ranks)} ranks"
+    return parts if batch.window == 1 else f"{batch.window} times {parts}"

@@ -198,14 +198,14 @@ def examine(run: Run) -> Iterator[Finding]:
 
 def _finding(run: Run, found: Sequence[Misstep]) -> Finding:
     one, ranks = found[0], tuple(each.told.rank for each in found)
-    told = one.told
+    schedule = one.told
     asked = [each.told for each in found]
     steps = [step for rank in ranks for step in run.of(Gradients, rank)[:1]]
-    whole = whole_of(run, told) if one.fault is ScheduleFault.TWICE else None
+    whole = whole_of(run, schedule) if one.fault is ScheduleFault.TWICE else None
     return Finding(
         message=f"{capital(named(ranks))} call{'s' * (len(ranks) == 1)} "
-        f"{told.kind or 'a scheduler'}.step() "
-        f"{_what(one) if whole is None else _twice(told, whole)}",
+        f"{schedule.kind or 'a scheduler'}.step() "
+        f"{_what(one) if whole is None else _twice(schedule, whole)}",
         exhibits=tuple(asked[:2]),
         locations=(
             *_making(run, found),
@@ -217,11 +217,11 @@ def _finding(run: Run, found: Sequence[Misstep]) -> Finding:
         severity=None if one.grave else Severity.WARNING,
         details={
             "fault": str(one.fault),
-            "calls": told.calls,
-            "steps": told.steps,
+            "calls": schedule.calls,
+            "steps": schedule.steps,
             "length": one.length,
             "epochs": one.epochs,
-            **rates_told(run, told.rank, told.optimizer),
+            **rates_told(run, schedule.rank, schedule.optimizer),
         },
     )
 
@@ -243,29 +243,30 @@ def _making(run: Run, found: Sequence[Misstep]) -> list[Location]:
     return places(made, ranks, "makes it for the samples of all ranks")
 
 
-def _twice(told: Schedule, whole: Schedule) -> str:
+def _twice(schedule: Schedule, whole: Schedule) -> str:
     outer = whole.kind or "another scheduler"
     return (
-        f"{told.calls:,} times in {told.steps:,} optimizer steps, and it is a part of "
-        f"{outer}, which asks its parts and is called {whole.calls:,} times: behind "
-        f"{told.twice:,} of the steps both are called, and the rate is set twice"
+        f"{schedule.calls:,} times in {schedule.steps:,} optimizer steps, and it is a "
+        f"part of {outer}, which asks its parts and is called {whole.calls:,} times: "
+        f"behind {schedule.twice:,} of the steps both are called, and the rate is set "
+        "twice"
     )
 
 
 def _what(one: Misstep) -> str:
-    told = one.told
+    schedule = one.told
     if one.fault is ScheduleFault.EARLY:
         return (
             "before the step that the rate is for, also the first time: the first rate "
-            f"of the schedule, {told.begin:.4g}, is never used, and the optimizer "
-            f"begins with {told.second:.4g}"
+            f"of the schedule, {schedule.begin:.4g}, is never used, and the optimizer "
+            f"begins with {schedule.second:.4g}"
         )
-    often = f"{told.calls:,} times in {told.steps:,} optimizer steps"
+    often = f"{schedule.calls:,} times in {schedule.steps:,} optimizer steps"
     if one.fault is ScheduleFault.EPOCHS:
         return (
             f"once for each epoch, {often}, and it was made for {one.length:,} calls, "
             f"as many as there are steps: the schedule stands at "
-            f"{told.calls / one.length:.1%} of its course when the job ends"
+            f"{schedule.calls / one.length:.1%} of its course when the job ends"
         )
     if one.fault is ScheduleFault.UNSHARDED:
         return (
@@ -275,9 +276,9 @@ def _what(one: Misstep) -> str:
         )
     if one.again:
         then = (
-            f"rises again {told.rises:,} times in {one.epochs} epochs"
-            if told.rises
-            else f"stays at {told.lowest:.4g} for all the rest"
+            f"rises again {schedule.rises:,} times in {one.epochs} epochs"
+            if schedule.rises
+            else f"stays at {schedule.lowest:.4g} for all the rest"
         )
         return (
             f"{one.fault}, {often}, and a part of its course is over after "
@@ -289,10 +290,12 @@ def _what(one: Misstep) -> str:
         else "optimizer steps"
     )
     behind = (
-        "rises again" if told.turned else f"stays at {told.lowest:.4g} for all the rest"
+        "rises again"
+        if schedule.turned
+        else f"stays at {schedule.lowest:.4g} for all the rest"
     )
     return (
         f"{one.fault}, {often}, and its course is {one.length:,} calls long, as it is "
-        f"made for {for_what}: the rate comes to its end, {told.lowest:.4g}, when "
-        f"{told.end / told.calls:.0%} of the training is done, and {behind}"
+        f"made for {for_what}: the rate comes to its end, {schedule.lowest:.4g}, when "
+        f"{schedule.end / schedule.calls:.0%} of the training is done, and {behind}"
     )

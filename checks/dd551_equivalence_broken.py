@@ -119,10 +119,10 @@ def _finding(properties: list[Property]) -> Finding:
         f"{first.excess:.3g} x what rounding can explain"
         * (1 < first.excess < _WITHOUT_FIGURE),
     ]
-    told = "; ".join(filter(None, figures))
+    details = "; ".join(filter(None, figures))
     return Finding(
         message=f"{capital(named(ranks))} tested {claim}, and it is not so: "
-        f"{first.why or 'the two differ'}{f' ({told})' if told else ''}",
+        f"{first.why or 'the two differ'}{f' ({details})' if details else ''}",
         exhibits=tuple(properties[:2]),
         locations=()
         if first.place is None

@@ -106,7 +106,7 @@ def examine(run: Run) -> Iterator[Finding]:
         if wrong.fault == "overridden":
             remark = "is sent there" if len(wrong.ranks) == 1 else "are sent there"
         yield Finding(
-            message=_told(wrong),
+            message=_message(wrong),
             exhibits=wrong.exhibits,
             culprits=culprits,
             victims=tuple(rank for rank in run.seen if rank not in culprits),
@@ -120,7 +120,7 @@ def examine(run: Run) -> Iterator[Finding]:
     require_whole(run)
 
 
-def _told(wrong: Misdirection) -> str:
+def _message(wrong: Misdirection) -> str:
     who = capital(named(wrong.ranks))
     one = len(wrong.ranks) == 1
     if wrong.fault == "taken":

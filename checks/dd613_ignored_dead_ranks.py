@@ -111,7 +111,7 @@ def examine(run: Run) -> Iterator[Finding]:
         own = [rank for rank in dead if own_failure(run, rank) is not None]
         trained = run.has(Call) or any(run.steps.values())
         yield Finding(
-            message=_told(run, dead),
+            message=_message(run, dead),
             exhibits=tuple(_exhibits(run, dead)),
             culprits=tuple(own or dead),
             victims=tuple(rank for rank in dead if own and rank not in own),
@@ -131,7 +131,7 @@ def _death(run: Run, rank: int) -> Ended | None:
     return None
 
 
-def _told(run: Run, dead: dict[int, Ended]) -> str:
+def _message(run: Run, dead: dict[int, Ended]) -> str:
     first = next(iter(dead))
     failure = _failure(run, first)
     status = dead[first].status

@@ -99,9 +99,9 @@ def examine(run: Run) -> Iterator[Finding]:
         places = dict.fromkeys(
             event.place for event in found.exhibits if isinstance(event, first)
         )
-        said = f" It last said: {run.last_words}" if run.last_words else ""
+        last = f" It last said: {run.last_words}" if run.last_words else ""
         yield Finding(
-            message=f"{capital(found.why)}, and the job left with exit code 0.{said}",
+            message=f"{capital(found.why)}, and the job left with exit code 0.{last}",
             exhibits=found.exhibits,
             locations=tuple(
                 Location(

@@ -61,8 +61,8 @@ def _contents() -> Iterator[str]:
     yield "| code | disease | severity |"
     yield "|---|---|---|"
     for check in every_check():
-        said = check.manual.summary
-        yield f"| [{check.code}](#{check.code.lower()}) | {said} | {check.severity} |"
+        code, summary = check.code, check.manual.summary
+        yield f"| [{code}](#{code.lower()}) | {summary} | {check.severity} |"
     yield ""
 
 

@@ -29,10 +29,10 @@ class Trace:
     meeting: frozenset[int]
 
 
-def trace_of(told: dict[str, Any]) -> Trace:
+def trace_of(content: dict[str, Any]) -> Trace:
     """A trace, from its JSON."""
-    counts = {int(line): count for line, count in told["counts"].items()}
-    return Trace(counts, frozenset(told["grouped"]), frozenset(told["meeting"]))
+    counts = {int(line): count for line, count in content["counts"].items()}
+    return Trace(counts, frozenset(content["grouped"]), frozenset(content["meeting"]))
 
 
 @dataclass(frozen=True)

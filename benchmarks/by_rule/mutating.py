@@ -102,7 +102,7 @@ def judged(fault: Fault, report: dict[str, Any]) -> dict[str, bool]:
         named = frozenset(finding["ranks"])
         everybody = frozenset(range(fault.ranks))
         right = fault.culprits or (everybody, frozenset())
-        told = {
+        judgement = {
             "code": True,
             "ranks": named in right,
             "line": any(
@@ -111,14 +111,14 @@ def judged(fault: Fault, report: dict[str, Any]) -> dict[str, bool]:
                 for line in fault.lines
             ),
         }
-        if sum(told.values()) > sum(best.values()):
-            best = told
+        if sum(judgement.values()) > sum(best.values()):
+            best = judgement
     return best
 
 
-def is_strict(told: dict[str, bool]) -> bool:
+def is_strict(judgement: dict[str, bool]) -> bool:
     """Whether one finding tells all of it."""
-    return all(told.values())
+    return all(judgement.values())
 
 
 def is_hang_called_well(report: dict[str, Any]) -> bool:
@@ -168,15 +168,15 @@ def measure(
 def line_of(fault: Fault, result: Result) -> str:
     """What a fault was told as."""
     report = result["report"]
-    told = judged(fault, report)
-    mark = "ok  " if is_strict(told) else "MISS"
+    judgement = judged(fault, report)
+    mark = "ok  " if is_strict(judgement) else "MISS"
     ranks = [sorted(one) for one in fault.culprits] or "all"
-    lacking = ",".join(what for what, right in told.items() if not right)
+    lacking = ",".join(what for what, right in judgement.items() if not right)
     head = (
         f"{mark} {fault.operator} {fault.base} n={fault.ranks} wants "
         f"{'/'.join(sorted(fault.codes))} {ranks} {sorted(set(fault.lines))}"
     )
-    if is_strict(told):
+    if is_strict(judgement):
         return f"{head} ({result['seconds']} s)"
     found = [
         f"{one['severity']} {one['code']} {one['ranks']} "
@@ -236,9 +236,9 @@ def summary(
 
 
 def _row(name: str, those: Sequence[tuple[Fault, Result]]) -> str:
-    told = [judged(fault, result["report"]) for fault, result in those]
-    strict = sum(map(is_strict, told))
-    parts = [sum(one[what] for one in told) for what in ("code", "ranks", "line")]
-    share = strict / max(1, len(told))
+    judgements = [judged(fault, result["report"]) for fault, result in those]
+    strict = sum(map(is_strict, judgements))
+    parts = [sum(one[what] for one in judgements) for what in ("code", "ranks", "line")]
+    share = strict / max(1, len(judgements))
     counts = "  ".join(f"{part:5}" for part in parts)
-    return f"{name:28} {len(told):7} {strict:6} {share:6.1%}  {counts}"
+    return f"{name:28} {len(judgements):7} {strict:6} {share:6.1%}  {counts}"

@@ -56,8 +56,8 @@ def program_of(path: Path) -> Program:
     """
     text = path.read_text()
     head = "\n".join(text.splitlines()[:HEAD_LINES])
-    told = _ARGUMENTS.search(head)
-    arguments = tuple(shlex.split(told[1])) if told else ()
+    found = _ARGUMENTS.search(head)
+    arguments = tuple(shlex.split(found[1])) if found else ()
     return Program(path.stem, path.absolute(), text, ranks_of(text), arguments)
 
 
@@ -70,16 +70,16 @@ def ranks_of(text: str) -> tuple[int, ...]:
     (4, 2)
     """
     head = "\n".join(text.splitlines()[:HEAD_LINES])
-    if told := _HEADER.search(head):
+    if match := _HEADER.search(head):
         found: list[int] = []
-        for part in filter(None, re.split(r"[, ]+", told[1].strip(" -,"))):
+        for part in filter(None, re.split(r"[, ]+", match[1].strip(" -,"))):
             first, _, last = part.partition("-")
             if first:
                 found.extend(range(int(first), int(last or first) + 1))
         if found:
             return tuple(dict.fromkeys(found))
-    if told := _CONSTANT.search(text):
-        return (int(told[1]),)
+    if match := _CONSTANT.search(text):
+        return (int(match[1]),)
     return (DEFAULT_RANKS,)
 
 

@@ -44,7 +44,7 @@ class Order:
         options: Further ones of `distdoctor check`.
         folder: Where it runs, with distdoctor's cache in `cache`; None: in a folder of
             its own, which is removed.
-        tells_output: Whether the answer has all that was printed, as `said`.
+        with_output: Whether the answer has all that was printed, as `said`.
     """
 
     script: Path
@@ -53,7 +53,7 @@ class Order:
     budget_s: float = 60.0
     options: tuple[str, ...] = ()
     folder: Path | None = None
-    tells_output: bool = False
+    with_output: bool = False
 
 
 class Runner:
@@ -71,7 +71,7 @@ class Runner:
     def run(self, order: Order) -> Answer:
         """The report of a run and the exit status of distdoctor."""
         folder = Path(tempfile.mkdtemp(prefix="by-rule-"))
-        report, said = folder / "report.json", folder / "said.txt"
+        report, output = folder / "report.json", folder / "said.txt"
         work = order.folder or folder / "work"
         work.mkdir(exist_ok=True)
         arguments = [
@@ -91,20 +91,24 @@ class Runner:
         begun = time.monotonic()
         try:
             if self._warm is not None:
-                status = self._warm.run(arguments, work, environment, said, limit_s)
+                status = self._warm.run(arguments, work, environment, output, limit_s)
             else:
                 status = _run(
-                    [str(self.distdoctor), *arguments], work, environment, said, limit_s
+                    [str(self.distdoctor), *arguments],
+                    work,
+                    environment,
+                    output,
+                    limit_s,
                 )
             seconds = round(time.monotonic() - begun, 2)
-            told = json.loads(report.read_text()) if report.exists() else {}
-            words = said.read_text(errors="replace") if said.exists() else ""
+            content = json.loads(report.read_text()) if report.exists() else {}
+            words = output.read_text(errors="replace") if output.exists() else ""
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        answer: Answer = {"status": status, "seconds": seconds, "report": told}
-        if order.tells_output:
+        answer: Answer = {"status": status, "seconds": seconds, "report": content}
+        if order.with_output:
             return answer | {"said": words}
-        return answer | ({} if told else {"said": words[-1500:]})
+        return answer | ({} if content else {"said": words[-1500:]})
 
     def trace(self, order: Order) -> list[dict[str, Any]] | None:
         """Which lines of a script each rank runs, as JSON of `by_rule.bases.Trace`.
@@ -129,9 +133,11 @@ class Runner:
             TRACE_VARIABLE: str(folder),
             MEETINGS_VARIABLE: ",".join(sorted(COLLECTIVES)),
         }
-        said = folder / "said.txt"
+        output = folder / "said.txt"
         try:
-            status = self._warm.run(arguments, work, environment, said, order.budget_s)
+            status = self._warm.run(
+                arguments, work, environment, output, order.budget_s
+            )
             if status != 0:
                 return None
             return [
@@ -153,11 +159,11 @@ def _run(
     command: Sequence[str],
     work: Path,
     environment: dict[str, str],
-    said: Path,
+    output: Path,
     limit_s: float,
 ) -> int | None:
     with (
-        said.open("wb") as words,
+        output.open("wb") as words,
         subprocess.Popen(
             command,
             cwd=work,
@@ -226,7 +232,7 @@ class _Warm:
         arguments: Sequence[str],
         work: Path,
         environment: dict[str, str],
-        said: Path,
+        output: Path,
         limit_s: float,
     ) -> int | None:
         with self._lock:
@@ -238,7 +244,7 @@ class _Warm:
                     "arguments": list(arguments),
                     "directory": str(work),
                     "environment": environment,
-                    "said": str(said),
+                    "said": str(output),
                 }
             )
         with self._news:
@@ -253,9 +259,9 @@ class _Warm:
 
     def _listen(self) -> None:
         for line in self._answers:
-            told = json.loads(line)
+            answer = json.loads(line)
             with self._news:
-                self._ended[told["order"]] = told["status"]
+                self._ended[answer["order"]] = answer["status"]
                 self._news.notify_all()
 
     def close(self) -> None:

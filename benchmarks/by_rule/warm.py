@@ -447,9 +447,9 @@ def _trace(script: str, folder: Path) -> None:
 
     def tell_counts() -> None:
         sys.settrace(None)
-        told = {"counts": counts, "grouped": grouped, "meeting": sorted(meeting)}
+        content = {"counts": counts, "grouped": grouped, "meeting": sorted(meeting)}
         rank = os.environ.get("RANK", "0")
-        (folder / f"{rank}.json").write_text(json.dumps(told))
+        (folder / f"{rank}.json").write_text(json.dumps(content))
 
     atexit.register(tell_counts)
     sys.settrace(call)

@@ -138,11 +138,13 @@ def test_the_options_of_check_script_are_those_that_are_told() -> None:
         if isinstance(node, ast.FunctionDef) and node.name == "__call__"
     )
     text = (ROOT / "docs" / "testing.md").read_text()
-    told = re.search(
+    listed = re.search(
         r"The options are those of `distdoctor check`:(.*?)\. ", text, re.DOTALL
     )
-    assert told
-    assert re.findall(r"`(\w+)`", told[1]) == [one.arg for one in call.args.kwonlyargs]
+    assert listed
+    assert re.findall(r"`(\w+)`", listed[1]) == [
+        one.arg for one in call.args.kwonlyargs
+    ]
 
 
 def test_the_table_of_imports_is_that_of_the_house() -> None:
@@ -150,8 +152,8 @@ def test_the_table_of_imports_is_that_of_the_house() -> None:
     section = (ROOT / "docs" / "architecture.md").read_text()
     section = section.partition("## Who may import whom")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", section, re.MULTILINE)
-    told = {part: " ".join(row.replace("–", "").split(", ")) for part, row in rows}
-    assert told == house["MAY_IMPORT"]
+    table = {part: " ".join(row.replace("–", "").split(", ")) for part, row in rows}
+    assert table == house["MAY_IMPORT"]
 
 
 def test_each_word_in_the_tables_of_drawings_is_read() -> None:
@@ -180,9 +182,9 @@ def test_messages_that_are_quoted_are_those_of_the_code() -> None:
     quoted = re.findall(r"^\| (`.*?) \| ", text, re.MULTILINE)
     assert len(quoted) > 30
     for message in quoted:
-        for said in re.findall(r"`([^`]+)`", message):
+        for sentence in re.findall(r"`([^`]+)`", message):
             # A text may be put together of several, at a semicolon.
-            for part in filter(None, map(str.strip, re.split(r"…|(?=; )", said))):
+            for part in filter(None, map(str.strip, re.split(r"…|(?=; )", sentence))):
                 assert any(part in one for one in spoken), part
 
 
@@ -199,5 +201,5 @@ def explained(rows: Iterable[CascadeStep]) -> Iterator[str]:
 
 def test_the_cascade_is_told_row_by_row() -> None:
     text = (ROOT / "docs" / "divergence.md").read_text()
-    told = re.findall(r"^ +- ([^;:\n]+)", text, re.MULTILINE)
-    assert told == [*explained(CASCADE)]
+    listed = re.findall(r"^ +- ([^;:\n]+)", text, re.MULTILINE)
+    assert listed == [*explained(CASCADE)]

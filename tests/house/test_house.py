@@ -202,13 +202,13 @@ def test_a_check_has_its_patient_and_a_patient_its_check() -> None:
     assert patients == {source.name for source in CHECKS}
 
 
-def says_what_it_is(source: Path) -> bool:
+def is_described(source: Path) -> bool:
     docstring = ast.get_docstring(parsed(source)) or ""
     return docstring.partition("\n")[0].endswith((".", "?"))
 
 
 def test_a_module_says_what_it_is() -> None:
-    assert names_of(one for one in sources() if not says_what_it_is(one)) == []
+    assert names_of(one for one in sources() if not is_described(one)) == []
 
 
 def test_programs_with_known_answers_are_in_their_format() -> None:
@@ -218,9 +218,9 @@ def test_programs_with_known_answers_are_in_their_format() -> None:
     assert found == set(FOLDERS)
     for patient in known["patients"]:
         assert patient.code == patient.name[:5].upper()
-    told = [one for folder in FOLDERS[:2] + FOLDERS[4:] for one in known[folder]]
+    sick = [one for folder in FOLDERS[:2] + FOLDERS[4:] for one in known[folder]]
     lineless = [
-        one.path for one in told if not all(one.lines_of(code) for code in one.findings)
+        one.path for one in sick if not all(one.lines_of(code) for code in one.findings)
     ]
     assert names_of(lineless) == []
     assert not [one.name for one in known["near_misses"] if one.findings]

@@ -239,10 +239,10 @@ def test_a_reader_that_goes_away_ends_the_job_and_nobody_is_sick(box: Box) -> No
     process.stdout.readline()
     process.stdout.close()
     assert process.stderr is not None
-    said = process.stderr.read()
-    assert process.wait(DEADLINE_S) == 128 + signal.SIGPIPE, said
+    output = process.stderr.read()
+    assert process.wait(DEADLINE_S) == 128 + signal.SIGPIPE, output
     process.stderr.close()
-    assert "Traceback" not in said
+    assert "Traceback" not in output
     assert box.marked() == []
 
 
@@ -253,8 +253,8 @@ def test_a_full_disk_under_the_output_makes_nobody_sick(box: Box) -> None:
     with Path("/dev/full").open("w") as full:
         process = box.start("check", "train.py", stdout=full)
         assert process.stderr is not None
-        said = process.stderr.read()
-        assert process.wait(DEADLINE_S) == 2, said
+        output = process.stderr.read()
+        assert process.wait(DEADLINE_S) == 2, output
         process.stderr.close()
-    assert "standard output: No space left on device; verdict: well" in said
+    assert "standard output: No space left on device; verdict: well" in output
     assert box.marked() == []

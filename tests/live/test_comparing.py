@@ -78,8 +78,8 @@ def compared(folder: Path, proof: str, fault: str, runner: Runner | None) -> Che
 def test_a_whole_resume_is_proved(forked: Runner, tmp_path: Path) -> None:
     status, report, _ = compared(tmp_path, "--resume", "", forked)
     assert (status, report["verdict"]) == (0, "well"), report
-    told = report["compared"]
-    assert (told["how"], told["same"], told["steps"], told["begun"]) == (
+    proof = report["compared"]
+    assert (proof["how"], proof["same"], proof["steps"], proof["begun"]) == (
         "resume",
         True,
         8,
@@ -88,16 +88,16 @@ def test_a_whole_resume_is_proved(forked: Runner, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "summary"),
     [("schedule", "learning rate"), ("epoch", "The epoch of the sampler")],
 )
 def test_what_a_resume_forgets_is_named(
-    forked: Runner, tmp_path: Path, fault: str, said: str
+    forked: Runner, tmp_path: Path, fault: str, summary: str
 ) -> None:
     status, report, _ = compared(tmp_path, "--resume", fault, forked)
     errors = [one for one in report["findings"] if one["severity"] == "error"]
     assert (status, [one["code"] for one in errors]) == (1, ["DD411"] * len(errors))
-    assert any(said in one["summary"] for one in errors), errors
+    assert any(summary in one["summary"] for one in errors), errors
 
 
 @pytest.mark.parametrize(
@@ -124,5 +124,5 @@ def test_a_job_is_run_twice(
     status, report, _ = compared(tmp_path, "--twice", fault, runner)
     assert (status, report["compared"]["same"]) == (int(not same), same), report
     assert report["compared"]["steps"] == 12
-    said = " ".join(one["summary"] for one in report["findings"])
-    assert ("first in input of the model" in said) is not same
+    summaries = " ".join(one["summary"] for one in report["findings"])
+    assert ("first in input of the model" in summaries) is not same

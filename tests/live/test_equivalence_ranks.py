@@ -145,9 +145,9 @@ def failing(step: Step, name: str = "features") -> EquivalenceBroken:
 @pytest.mark.distdoctor(ignore=["DD551", "DD504"])
 def test_a_mean_of_the_means_of_ranks_is_told() -> None:
     step = Step(Transformer, sgd, mean_of_ranks, wrap=DistributedDataParallel)
-    told = str(failing(step, "tokens"))
-    assert "a mean of means, if each rank divides by its own 1 and 2 samples" in told
-    assert "2 ranks, each with K=1 micro-batch of B=1 row" in told
+    message = str(failing(step, "tokens"))
+    assert "a mean of means, if each rank divides by its own 1 and 2 samples" in message
+    assert "2 ranks, each with K=1 micro-batch of B=1 row" in message
 
 
 @pytest.mark.ranks(2)

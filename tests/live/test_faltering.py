@@ -92,8 +92,8 @@ def faulty(forked: Runner, tmp_path: Path) -> Faulty:
 def test_a_healthy_job_is_not_stopped_nor_accused(
     faulty: Faulty, place: str, name: str, every: int
 ) -> None:
-    code, report, said = faulty(JOB, place, name, every)
-    assert said.count("WEIGHT") == 2
+    code, report, output = faulty(JOB, place, name, every)
+    assert output.count("WEIGHT") == 2
     assert (code, report["verdict"]) == (4, "unknown"), report
     assert not [f for f in report["findings"] if f["severity"] == "error"]
     assert report["run"]["exit_code"] == 0

@@ -93,27 +93,29 @@ def test_a_job_of_many_epochs_comes_to_its_end(
     check: Callable[[str, int], Checked],
 ) -> None:
     """Accumulation with a remainder, validation, and what is done at the end."""
-    status, report, said = check(LONG, 60)
-    assert (status, report["verdict"], report["findings"]) == (0, "well", []), said
+    status, report, output = check(LONG, 60)
+    assert (status, report["verdict"], report["findings"]) == (0, "well", []), output
     # The last batch was known for the last one, a remainder of one was left, and the
     # batches at both ends had their sizes: 2 samples of 5, and 4003 % 8 outputs.
-    assert "SAVED 1 1 5 2 3" in said
+    assert "SAVED 1 1 5 2 3" in output
     assert report["run"]["stopped"] == ""
     (gap,) = report["not_examined"]
     assert gap["what"] == "what takes many batches"
     # How many passes are played in full before is a matter of the machine's speed.
     for batches in (401, 501):
-        told = re.search(rf"of {batches} batches in (\d+) of 40 passes", gap["why"])
-        assert told, gap["why"]
-        assert int(told[1]) > 20
+        shortened = re.search(
+            rf"of {batches} batches in (\d+) of 40 passes", gap["why"]
+        )
+        assert shortened, gap["why"]
+        assert int(shortened[1]) > 20
 
 
 def test_uneven_loaders_stay_uneven_by_as_many_batches(
     check: Callable[[str, int], Checked],
 ) -> None:
-    status, report, said = check(UNEVEN, 60)
+    status, report, output = check(UNEVEN, 60)
     (finding,) = report["findings"]
-    assert (status, finding["code"], finding["ranks"]) == (1, "DD208", [1]), said
+    assert (status, finding["code"], finding["ranks"]) == (1, "DD208", [1]), output
     assert report["run"]["seconds"] < 60
     gaps = " ".join(gap["why"] for gap in report["not_examined"])
     assert "of 500 batches" in gaps

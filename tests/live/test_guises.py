@@ -20,12 +20,12 @@ def test_the_cause_is_named_first(
     guise: Program, forked: Runner, tmp_path: Path
 ) -> None:
     state = ["sick"] if guise.has_twin else []
-    status, report, said = check_program(forked, tmp_path, guise, *state)
-    assert (status, report["verdict"]) == (guise.status, guise.verdict), said
+    status, report, output = check_program(forked, tmp_path, guise, *state)
+    assert (status, report["verdict"]) == (guise.status, guise.verdict), output
     found = findings_of(report, asked=guise.code)
     if guise.error:
         assert guise.error in {one["error"] for one in report["raised"]}
-    assert [one["code"] for one in found] == list(guise.findings), said
+    assert [one["code"] for one in found] == list(guise.findings), output
     for finding in found:
         assert finding["severity"] == guise.severity
         assert finding["ranks"] == list(guise.culprits), finding["summary"]
@@ -38,6 +38,6 @@ def test_the_cause_is_named_first(
 
 @pytest.mark.parametrize("guise", TWINS, ids=lambda one: one.name)
 def test_mended_it_is_well(guise: Program, forked: Runner, tmp_path: Path) -> None:
-    status, report, said = check_program(forked, tmp_path, guise, "well")
+    status, report, output = check_program(forked, tmp_path, guise, "well")
     verdict, findings = report["verdict"], findings_of(report)
-    assert (status, verdict, findings) == (0, "well", []), said
+    assert (status, verdict, findings) == (0, "well", []), output

@@ -136,9 +136,9 @@ def test_handles_that_are_waited_for_somehow_are_well(
 ) -> None:
     script = tmp_path / "job.py"
     script.write_text(HEALTHY)
-    status, report, said = check_forked(forked, tmp_path, script)
+    status, report, output = check_forked(forked, tmp_path, script)
     verdict, findings = report["verdict"], findings_of(report)
-    assert (status, verdict, findings) == (0, "well", []), said
+    assert (status, verdict, findings) == (0, "well", []), output
     assert "DD113" in report["checks"]["well"]
 
 
@@ -148,8 +148,8 @@ def test_what_is_not_waited_for_is_told(
 ) -> None:
     script = tmp_path / "job.py"
     script.write_text(text)
-    status, report, said = check_forked(forked, tmp_path, script)
-    assert status in {0, 1}, said
+    status, report, output = check_forked(forked, tmp_path, script)
+    assert status in {0, 1}, output
     (finding,) = findings_of(report)
     assert finding["code"] == "DD113"
     assert line in named_lines(finding)

@@ -10,6 +10,6 @@ from real_runs import check_program, findings_of
 
 @pytest.mark.parametrize("job", programs("near_misses"), ids=lambda one: one.name)
 def test_a_near_miss_is_well(job: Program, forked: Runner, tmp_path: Path) -> None:
-    status, report, said = check_program(forked, tmp_path, job)
+    status, report, output = check_program(forked, tmp_path, job)
     verdict, findings = report["verdict"], findings_of(report)
-    assert (status, verdict, findings) == (0, "well", []), said
+    assert (status, verdict, findings) == (0, "well", []), output

@@ -41,8 +41,8 @@ def test_a_sick_patient_is_diagnosed(
     patient = patient_of(doctor)
     started = doctor.code in AS_A_USER_DOES.values()
     checked = check_program(forked, tmp_path, patient, "sick", started=started)
-    status, report, said = checked
-    assert (status, report["verdict"]) == (patient.status, patient.verdict), said
+    status, report, output = checked
+    assert (status, report["verdict"]) == (patient.status, patient.verdict), output
     (finding,) = findings_of(report, asked=doctor.code)
     assert (finding["code"], finding["severity"]) == (doctor.code, doctor.severity)
     assert finding["ranks"] == list(patient.culprits)
@@ -54,9 +54,9 @@ def test_a_sick_patient_is_diagnosed(
 def test_its_healthy_twin_is_well(
     doctor: Check, forked: Runner, tmp_path: Path
 ) -> None:
-    status, report, said = check_program(forked, tmp_path, patient_of(doctor), "well")
+    status, report, output = check_program(forked, tmp_path, patient_of(doctor), "well")
     verdict, findings = report["verdict"], findings_of(report)
-    assert (status, verdict, findings) == (0, "well", []), said
+    assert (status, verdict, findings) == (0, "well", []), output
     well = report["checks"]["well"] + [one["code"] for one in report["findings"]]
     assert doctor.code in well
 
@@ -85,8 +85,8 @@ def test_a_patient_on_nccl(
     assert on_gloo in text
     patient.write_text(text.replace(on_gloo, on_nccl))
     ranks = str(original.ranks)
-    status, report, said = check(tmp_path, str(patient), "-n", ranks, "--", state)
+    status, report, output = check(tmp_path, str(patient), "-n", ranks, "--", state)
     codes = [one["code"] for one in findings_of(report)]
     ill = state == "sick"
-    assert (status, codes) == ((1, [doctor.code]) if ill else (0, [])), said
+    assert (status, codes) == ((1, [doctor.code]) if ill else (0, [])), output
     assert report["run"]["backend"].endswith("nccl")

@@ -185,29 +185,29 @@ def part_of(session: Session, name: str) -> str:
 
 def test_ranks_that_fail_in_one_line_are_folded(session: Session) -> None:
     assert session.tests["test_values_differ"].message == "assert 0 == 2"
-    told = part_of(session, "test_values_differ")
-    assert "ranks {0-1,3} failed alike; rank 2 did not fail\n" in told
-    assert "\nrank 3: assert 3 == 2\n" in told
-    assert told.count(">       assert rank == 2") == 1
+    text = part_of(session, "test_values_differ")
+    assert "ranks {0-1,3} failed alike; rank 2 did not fail\n" in text
+    assert "\nrank 3: assert 3 == 2\n" in text
+    assert text.count(">       assert rank == 2") == 1
 
 
 def test_what_each_rank_printed_is_shown_once(session: Session) -> None:
-    told = part_of(session, "test_values_differ")
+    text = part_of(session, "test_values_differ")
     for rank in range(4):
-        assert re.search(f"stdout call, rank {rank} -+\nrank {rank} is here\n", told)
+        assert re.search(f"stdout call, rank {rank} -+\nrank {rank} is here\n", text)
 
 
 def test_failures_in_other_lines_are_shown_too(session: Session) -> None:
-    told = part_of(session, "test_lines_differ")
-    assert "failed otherwise" in told
-    assert ">       assert rank > 7" in told
-    assert "ValueError: three" in told
+    text = part_of(session, "test_lines_differ")
+    assert "failed otherwise" in text
+    assert ">       assert rank > 7" in text
+    assert "ValueError: three" in text
 
 
 def test_fake_ranks_run_one_after_the_other(session: Session) -> None:
-    told = session.tests["test_fake"]
-    assert told.outcome == "failed"
-    assert "rank 99 failed; ranks {0-98} did not fail" in told.text
+    reported = session.tests["test_fake"]
+    assert reported.outcome == "failed"
+    assert "rank 99 failed; ranks {0-98} did not fail" in reported.text
 
 
 @pytest.mark.parametrize(
@@ -224,26 +224,26 @@ def test_what_cannot_run_is_an_error(session: Session, name: str, why: str) -> N
 
 
 def test_a_test_that_passes_is_judged_as_well(session: Session) -> None:
-    told = session.tests["test_sick"]
-    assert told.outcome == "failed"
-    assert told.message.startswith("DD113 buffer touched early: ranks {0-1}")
-    assert told.properties == ["DD113 ranks {0-1}"]
+    reported = session.tests["test_sick"]
+    assert reported.outcome == "failed"
+    assert reported.message.startswith("DD113 buffer touched early: ranks {0-1}")
+    assert reported.properties == ["DD113 ranks {0-1}"]
 
 
 def test_what_was_found_is_written_to_a_file(session: Session, folder: Path) -> None:
     assert session.status == 1
-    told = json.loads((folder / "reports.json").read_text())
+    written = json.loads((folder / "reports.json").read_text())
     found = {
         (report["script"].rpartition("::")[2], finding["code"])
-        for report in told["reports"]
+        for report in written["reports"]
         for finding in report["findings"]
     }
     assert ("test_sick", "DD113") in found
 
 
 def test_properties_and_warnings_of_ranks_arrive(session: Session) -> None:
-    told = session.tests["test_says_more"]
-    assert told.properties == ["of rank 0", "of rank 1"]
+    reported = session.tests["test_says_more"]
+    assert reported.properties == ["of rank 0", "of rank 1"]
     assert session.output.count("UserWarning: look here") == 1
 
 

@@ -109,19 +109,21 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
 
 
 def test_a_proven_deadlock_fails_at_once(session: Session) -> None:
-    told = session.tests["test_deadlock"]
+    reported = session.tests["test_deadlock"]
     at = line("        dist.barrier()\n\ndef test_mismatch")
-    assert told.outcome == "failed"
-    assert told.seconds < 5
-    assert told.message == f"DD108 skipped collective: rank 1 at test_it.py:{at - 1}"
-    assert told.properties == ["DD108 rank 1"]
+    assert reported.outcome == "failed"
+    assert reported.seconds < 5
+    assert (
+        reported.message == f"DD108 skipped collective: rank 1 at test_it.py:{at - 1}"
+    )
+    assert reported.properties == ["DD108 rank 1"]
     for part in (
         "SICK   DD108",
         "cure ",
         f"rank 1\n  test_it.py:{at} test_deadlock",  # its stack
         "kept in",
     ):
-        assert part in told.text
+        assert part in reported.text
 
 
 def test_what_was_printed_before_a_hang_is_shown(session: Session) -> None:
@@ -136,32 +138,32 @@ def test_the_record_of_a_failure_is_kept_and_named(session: Session) -> None:
 
 
 def test_a_mismatch_is_refused(session: Session) -> None:
-    told = session.tests["test_mismatch"]
-    assert told.outcome == "failed"
-    assert told.message.startswith("DD102")
-    assert told.seconds < 5
+    reported = session.tests["test_mismatch"]
+    assert reported.outcome == "failed"
+    assert reported.message.startswith("DD102")
+    assert reported.seconds < 5
 
 
 def test_who_ignores_sigterm_is_ended_all_the_same(session: Session) -> None:
-    told = session.tests["test_ignores_sigterm"]
-    assert told.outcome == "failed"
-    assert "timeout of 2 s" in told.message
+    reported = session.tests["test_ignores_sigterm"]
+    assert reported.outcome == "failed"
+    assert "timeout of 2 s" in reported.message
     at = line("        time.sleep(0.1)")
-    assert f"rank 1 stood at test_it.py:{at}" in told.message
+    assert f"rank 1 stood at test_it.py:{at}" in reported.message
 
 
 def test_who_holds_the_interpreter_in_c_is_ended(session: Session) -> None:
-    told = session.tests["test_holds_the_lock_in_c"]
-    assert told.outcome == "failed"
-    assert "timeout of 2 s" in told.message
+    reported = session.tests["test_holds_the_lock_in_c"]
+    assert reported.outcome == "failed"
+    assert "timeout of 2 s" in reported.message
     at = line("        ctypes.PyDLL(None).sleep(1000)")
-    assert f"rank 1 stood at test_it.py:{at}" in told.message
+    assert f"rank 1 stood at test_it.py:{at}" in reported.message
 
 
 def test_who_was_stopped_is_named_and_ended(session: Session) -> None:
-    told = session.tests["test_stopped"]
-    assert told.outcome == "failed"
-    assert told.message.startswith("rank 1 was stopped by a signal (SIGSTOP)")
+    reported = session.tests["test_stopped"]
+    assert reported.outcome == "failed"
+    assert reported.message.startswith("rank 1 was stopped by a signal (SIGSTOP)")
 
 
 @pytest.mark.parametrize(
@@ -173,10 +175,10 @@ def test_who_was_stopped_is_named_and_ended(session: Session) -> None:
     ],
 )
 def test_a_death_is_told_with_its_status(session: Session, name: str, how: str) -> None:
-    told = session.tests[name]
-    assert told.outcome == "failed"
-    assert how in told.message
-    assert told.seconds < 5
+    reported = session.tests[name]
+    assert reported.outcome == "failed"
+    assert how in reported.message
+    assert reported.seconds < 5
 
 
 def test_last_words_of_the_dead_are_shown(session: Session) -> None:
@@ -184,24 +186,24 @@ def test_last_words_of_the_dead_are_shown(session: Session) -> None:
 
 
 def test_a_loop_without_end_ends_at_the_timeout(session: Session) -> None:
-    told = session.tests["test_for_ever"]
-    assert told.outcome == "failed"
-    assert "did not end within its timeout of 2 s; ranks {0-1}" in told.message
-    assert "where the ranks stood" in told.text
+    reported = session.tests["test_for_ever"]
+    assert reported.outcome == "failed"
+    assert "did not end within its timeout of 2 s; ranks {0-1}" in reported.message
+    assert "where the ranks stood" in reported.text
 
 
 def test_unwatched_ranks_are_ended_at_the_timeout(session: Session) -> None:
-    told = session.tests["test_nobody_watches"]
-    assert told.outcome == "failed"
-    assert "timeout of 2 s; rank 1 had not ended" in told.message
-    assert told.properties == []
+    reported = session.tests["test_nobody_watches"]
+    assert reported.outcome == "failed"
+    assert "timeout of 2 s; rank 1 had not ended" in reported.message
+    assert reported.properties == []
 
 
 def test_the_one_that_raised_is_shown_not_those_that_wait(session: Session) -> None:
-    told = session.tests["test_one_raises"]
-    assert told.message == "ValueError: mine"
-    assert 'raise ValueError("mine")' in told.text
-    assert told.properties == ["DD202 rank 1"]
+    reported = session.tests["test_one_raises"]
+    assert reported.message == "ValueError: mine"
+    assert 'raise ValueError("mine")' in reported.text
+    assert reported.properties == ["DD202 rank 1"]
 
 
 def test_a_hang_may_be_expected(session: Session) -> None:
@@ -209,9 +211,9 @@ def test_a_hang_may_be_expected(session: Session) -> None:
 
 
 def test_a_hang_in_teardown_is_an_error(session: Session) -> None:
-    told = session.tests["test_hangs_in_teardown"]
-    assert told.outcome == "error"
-    assert "DD108" in told.message
+    reported = session.tests["test_hangs_in_teardown"]
+    assert reported.outcome == "error"
+    assert "DD108" in reported.message
 
 
 def test_the_next_test_finds_healthy_ranks(session: Session) -> None:

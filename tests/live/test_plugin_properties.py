@@ -80,24 +80,24 @@ def part_of(session: Session, name: str) -> str:
 
 
 def test_a_failure_shrinks_and_is_the_ranks_own(session: Session) -> None:
-    told = session.tests["test_fails"]
-    assert told.outcome == "failed"
-    assert told.message == "assert (10 < 10 or 1 == 0)"
-    assert "rank 1 failed; rank 0 did not fail" in told.text
-    assert re.search(r"test_fails\(\s*rank=\.\.\.,\s*n=10,?\s*\)", told.text)
+    reported = session.tests["test_fails"]
+    assert reported.outcome == "failed"
+    assert reported.message == "assert (10 < 10 or 1 == 0)"
+    assert "rank 1 failed; rank 0 did not fail" in reported.text
+    assert re.search(r"test_fails\(\s*rank=\.\.\.,\s*n=10,?\s*\)", reported.text)
 
 
 def test_a_hang_is_a_failure_for_the_engine(session: Session) -> None:
-    told = session.tests["test_hangs"]
-    assert told.outcome == "failed"
-    assert told.message.startswith("DD108 skipped collective: rank 1")
+    reported = session.tests["test_hangs"]
+    assert reported.outcome == "failed"
+    assert reported.message.startswith("DD108 skipped collective: rank 1")
     assert "n=2" in part_of(session, "test_hangs")
 
 
 def test_what_is_drawn_inside_is_refused(session: Session) -> None:
-    told = session.tests["test_draws_inside"]
-    assert told.outcome == "error"
-    assert "draw all arguments by @given" in told.text
+    reported = session.tests["test_draws_inside"]
+    assert reported.outcome == "error"
+    assert "draw all arguments by @given" in reported.text
 
 
 def test_no_process_is_left(session: Session) -> None:

@@ -188,15 +188,15 @@ def check_forked(runner: Runner, folder: Path, text: str) -> tuple[Run, str]:
     """The same from a process in which torch is loaded."""
     script = folder / "train.py"
     script.write_text(text)
-    status, _, said = real_runs.check_forked(
+    status, _, output = real_runs.check_forked(
         runner, folder, script, options=["--record", "record"]
     )
-    assert status in {0, 4}, said
-    return read_run(folder / "record"), said
+    assert status in {0, 4}, output
+    return read_run(folder / "record"), output
 
 
-def digests(said: str) -> list[str]:
-    lines = [line.partition("DIGEST ")[2] for line in said.splitlines()]
+def digests(output: str) -> list[str]:
+    lines = [line.partition("DIGEST ")[2] for line in output.splitlines()]
     return sorted(filter(None, lines))
 
 
@@ -210,8 +210,8 @@ def test_weights_and_random_state_are_the_same_bit_for_bit(
     forked: Runner, tmp_path: Path
 ) -> None:
     """DDP, AMP and FSDP2; also when every third look for a call site fails."""
-    _, said = check_forked(forked, tmp_path, TRAINING)
-    with_probes, without = digests(said), bare(tmp_path)
+    _, output = check_forked(forked, tmp_path, TRAINING)
+    with_probes, without = digests(output), bare(tmp_path)
     assert len(without) == 2
     assert with_probes == without
 
@@ -257,19 +257,19 @@ dist.destroy_process_group()
 
 
 def test_nothing_of_the_probes_is_compiled(forked: Runner, tmp_path: Path) -> None:
-    _, said = check_forked(forked, tmp_path, COMPILED)
-    assert "BROKEN AT" in said
-    assert "IN ONE GRAPH [None, None]" in said
+    _, output = check_forked(forked, tmp_path, COMPILED)
+    assert "BROKEN AT" in output
+    assert "IN ONE GRAPH [None, None]" in output
     for sign in ("know how to trace the builtin", "DispatchKeySet", "/probes/"):
-        assert sign not in said
+        assert sign not in output
 
 
 def test_every_kind_of_call_is_seen_with_its_line(tmp_path: Path) -> None:
-    run, said = check(tmp_path, EVERY_CALL)
-    assert "refused by torch" in said
-    assert "joined already" in said
-    assert "left already" in said
-    assert "A probe of" not in said
+    run, output = check(tmp_path, EVERY_CALL)
+    assert "refused by torch" in output
+    assert "joined already" in output
+    assert "left already" in output
+    assert "A probe of" not in output
     calls = [run.call(row) for row in run.rows_of(0)]
     ops = [call.op for call in calls]
     expected = [
@@ -386,8 +386,8 @@ if __name__ == "__main__":
 def test_loader_workers_and_helpers_write_no_journal(
     forked: Runner, tmp_path: Path
 ) -> None:
-    run, said = check_forked(forked, tmp_path, WORKERS)
-    assert "isolated" in said
+    run, output = check_forked(forked, tmp_path, WORKERS)
+    assert "isolated" in output
     names = sorted(path.name for path in (tmp_path / "record").glob("*.journal"))
     assert names == ["rank-0.0.journal", "rank-1.0.journal"]
     assert not run.partial

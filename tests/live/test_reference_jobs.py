@@ -39,9 +39,9 @@ def test_a_reference_job_is_well(
         checked = check(tmp_path, str(script), "--", *options.split())
     else:
         checked = check_forked(forked, tmp_path, script, *options.split())
-    status, report, said = checked
+    status, report, output = checked
     verdict, findings = report["verdict"], findings_of(report)
-    assert (status, verdict, findings) == (0, "well", []), said
+    assert (status, verdict, findings) == (0, "well", []), output
     assert report["world_size"] == 2
     assert report["run"]["steps"] > 0
     assert not list((tmp_path / "cache").glob("distdoctor/runs/*"))

@@ -123,8 +123,8 @@ def test_whatever_ends_pytest_ends_the_script(
             time.sleep(0.1)
         assert len(carriers(mark)) > 3
         process.send_signal(number)
-        said, _ = process.communicate(timeout=DEADLINE_S)
-        assert process.returncode == (2 if number == signal.SIGINT else -number), said
+        output, _ = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == (2 if number == signal.SIGINT else -number), output
         end = time.monotonic() + 60
         while carriers(mark) and time.monotonic() < end:
             time.sleep(0.1)

@@ -23,8 +23,8 @@ dist.destroy_process_group()
 def test_the_majority_of_three_decides(forked: Runner, tmp_path: Path) -> None:
     script = tmp_path / "sizes.py"
     script.write_text(SIZES)
-    status, report, said = check_forked(forked, tmp_path, script)
-    assert status == 1, said
+    status, report, output = check_forked(forked, tmp_path, script)
+    assert status == 1, output
     (found,) = report["findings"]
     assert (found["code"], found["ranks"]) == ("DD102", [0]), found["summary"]
     assert report["world_size"] == RANKS[0]

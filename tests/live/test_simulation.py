@@ -42,10 +42,10 @@ def lines(report: dict[str, Any]) -> Sequence[int]:
 
 def test_a_rank_of_1024_that_leaves_a_call_out_is_named(tmp_path: Path) -> None:
     script = TRAINING.replace("CULPRIT", "513")
-    status, report, said = simulated(
+    status, report, output = simulated(
         tmp_path, script, "--world-size", "1024", "--as-rank", "0,1,513"
     )
-    assert (status, report["verdict"]) == (1, "sick"), said
+    assert (status, report["verdict"]) == (1, "sick"), output
     (finding,) = report["findings"]
     assert (finding["code"], finding["ranks"]) == ("DD108", [513])
     assert script.splitlines().index("        dist.all_reduce(loss.detach())") + 1 in (
@@ -59,10 +59,10 @@ def test_a_rank_of_1024_that_leaves_a_call_out_is_named(tmp_path: Path) -> None:
 
 def test_its_healthy_twin_is_well(tmp_path: Path) -> None:
     script = TRAINING.replace("CULPRIT", "-1")
-    status, report, said = simulated(
+    status, report, output = simulated(
         tmp_path, script, "--world-size", "1024", "--as-rank", "0,513"
     )
-    assert (status, report["verdict"], report["findings"]) == (0, "well", []), said
+    assert (status, report["verdict"], report["findings"]) == (0, "well", []), output
 
 
 STOPS = """
@@ -87,8 +87,8 @@ dist.all_reduce(torch.ones(2))
 
 
 def test_a_rank_that_acts_on_what_it_receives_is_not_accused(tmp_path: Path) -> None:
-    status, report, said = simulated(
+    status, report, output = simulated(
         tmp_path, STOPS, "--world-size", "64", "--as-rank", "0-1"
     )
-    assert (status, report["verdict"], report["findings"]) == (4, "unknown", []), said
+    assert (status, report["verdict"], report["findings"]) == (4, "unknown", []), output
     assert any("stand-ins" in gap["why"] for gap in report["not_examined"])

@@ -15,13 +15,13 @@ def test_a_job_that_stands_still_is_not_well(
     # What is proved ends the run; the rest takes all of it, from the ranks' start on.
     budget = "240" if job.verdict == "sick" else "30"
     options = ["--budget", budget, "--no-second-look"]
-    status, report, said = check_program(forked, tmp_path, job, options=options)
-    assert report["verdict"] == job.verdict, said
-    assert status == job.status, said
+    status, report, output = check_program(forked, tmp_path, job, options=options)
+    assert report["verdict"] == job.verdict, output
+    assert status == job.status, output
     errors = [one for one in report["findings"] if one["severity"] == "error"]
-    assert [one["code"] for one in errors] == list(job.findings), said
+    assert [one["code"] for one in errors] == list(job.findings), output
     if job.verdict == "unknown":
         assert report["run"]["stopped"] == "budget"
-        assert job.path.name in said  # where it stands
+        assert job.path.name in output  # where it stands
     for finding in errors:
         assert finding["ranks"] == list(job.culprits), finding["summary"]

@@ -124,47 +124,49 @@ MADE: list[tuple[Callable[[int], object], str]] = [
 ]
 
 
-def play(rank: int, store: str, said: Queue[tuple[int, list[str]]]) -> None:
+def play(rank: int, store: str, answers: Queue[tuple[int, list[str]]]) -> None:
     """All cases, on one rank; and what it was told each time."""
     torch.set_num_threads(1)  # threads of OpenMP do not live on in a fork
     dist.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD
     )
-    told = []
+    messages = []
     for make, _ in [*MADE, (unread, "")]:
         try:
             assert_same_across_ranks(make(rank), "w")  # type: ignore[arg-type]
-            told.append("")
+            messages.append("")
         except AssertionError as error:
-            told.append(str(error))
+            messages.append(str(error))
     pair = dist.new_group([1, 3])
     if rank in (1, 3):
         try:
             assert_same_across_ranks(torch.tensor([rank]), group=pair)
         except AssertionError as error:
-            told.append(str(error))
+            messages.append(str(error))
     dist.barrier()
-    said.put((rank, told))
+    answers.put((rank, messages))
     dist.destroy_process_group()
 
 
 def test_ranks_that_differ_are_named_on_every_rank_alike(tmp_path: Path) -> None:
     context = mp.get_context("fork")
-    said: Queue[tuple[int, list[str]]] = context.Queue()
-    arguments = (str(tmp_path / "store"), said)
+    answers: Queue[tuple[int, list[str]]] = context.Queue()
+    arguments = (str(tmp_path / "store"), answers)
     played = [context.Process(target=play, args=(n, *arguments)) for n in range(WORLD)]
     for process in played:
         process.start()
     try:
-        told = dict(said.get(timeout=DEADLINE_S) for _ in played)
+        messages = dict(answers.get(timeout=DEADLINE_S) for _ in played)
     finally:
         for process in played:
             process.kill()
             process.join()
     for rank in range(WORLD):
         expected = [text for _, text in MADE]
-        assert told[rank][: len(MADE)] == expected
-        assert "a tensor that cannot be read" in told[rank][len(MADE)]
-    assert told[1][-1] == told[3][-1]
-    assert told[1][-1].startswith("the tensor differs across ranks; rank 3 compared")
-    assert len(told[0]) == len(MADE) + 1
+        assert messages[rank][: len(MADE)] == expected
+        assert "a tensor that cannot be read" in messages[rank][len(MADE)]
+    assert messages[1][-1] == messages[3][-1]
+    assert messages[1][-1].startswith(
+        "the tensor differs across ranks; rank 3 compared"
+    )
+    assert len(messages[0]) == len(MADE) + 1

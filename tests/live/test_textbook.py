@@ -34,12 +34,12 @@ def test_every_fault_is_found_and_nothing_else(
     """One fault does not hide another, and each is named where it is."""
     started = listing.name in AS_A_USER_DOES.values()
     checked = check_program(forked, tmp_path, listing, "sick", started=started)
-    status, report, said = checked
-    assert (status, report["verdict"]) == (listing.status, listing.verdict), said
+    status, report, output = checked
+    assert (status, report["verdict"]) == (listing.status, listing.verdict), output
     named: dict[str, list[int]] = {}
     for finding in findings_of(report):
         named.setdefault(finding["code"], []).extend(named_lines(finding))
-    assert sorted(named) == list(listing.findings), said
+    assert sorted(named) == list(listing.findings), output
     for code, lines in named.items():
         at_fault = listing.lines_of(code)
         assert is_near(lines, at_fault), (code, lines, at_fault)
@@ -62,6 +62,6 @@ def test_a_sound_listing_is_well(
 def findings_in(
     listing: Program, runner: Runner, folder: Path, *state: str
 ) -> list[dict[str, Any]]:
-    status, report, said = check_program(runner, folder, listing, *state)
-    assert (status, report["verdict"]) == (0, "well"), said
+    status, report, output = check_program(runner, folder, listing, *state)
+    assert (status, report["verdict"]) == (0, "well"), output
     return findings_of(report)

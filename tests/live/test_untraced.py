@@ -34,8 +34,8 @@ def test_nobody_may_trace_there() -> None:
 
 def test_the_way_to_a_call_is_told_all_the_same(tmp_path: Path) -> None:
     guise = program(FIXTURES / "guises" / "helper_below_guard.py")
-    status, report, said = check(tmp_path, str(guise.path), through=THROUGH)
-    assert status == 1, said
+    status, report, output = check(tmp_path, str(guise.path), through=THROUGH)
+    assert status == 1, output
     (finding,) = report["findings"]
     assert finding["code"] == guise.code
     assert named_lines(finding)[0] in guise.lines_of(guise.code)

@@ -21,7 +21,7 @@ DEADLINE_S = 240.0  # for a whole session on a busy machine
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ReportedTest:
     """What junit's report says of a test.
 
     Attributes:
@@ -50,7 +50,7 @@ class Session:
         left: Processes that carry the mark of its ranks and still live.
     """
 
-    tests: dict[str, Told]
+    tests: dict[str, ReportedTest]
     output: str
     status: int
     left: list[int]
@@ -162,7 +162,7 @@ def _is_of(process: psutil.Process, folder: Path) -> bool:
         return False
 
 
-def _tests(report: Path) -> Iterator[tuple[str, Told]]:
+def _tests(report: Path) -> Iterator[tuple[str, ReportedTest]]:
     for case in ElementTree.parse(report).getroot().iter("testcase"):
         outcome, message, text = "passed", "", ""
         for kind in ("failure", "error", "skipped"):
@@ -175,4 +175,7 @@ def _tests(report: Path) -> Iterator[tuple[str, Told]]:
             if one.get("name") == "distdoctor"
         ]
         seconds = float(case.get("time", "0"))
-        yield case.get("name", ""), Told(outcome, message, text, seconds, properties)
+        yield (
+            case.get("name", ""),
+            ReportedTest(outcome, message, text, seconds, properties),
+        )

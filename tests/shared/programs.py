@@ -93,25 +93,25 @@ def program(path: Path) -> Program:
         ValueError: One of the constants that describe it is no literal.
     """
     text = path.read_text()
-    told = _constants(text)
-    code = told.get("CODE", "")
-    findings = told.get("FINDINGS", [code] if code else [])
-    severity = told.get("SEVERITY", "error")
+    constants = _constants(text)
+    code = constants.get("CODE", "")
+    findings = constants.get("FINDINGS", [code] if code else [])
+    severity = constants.get("SEVERITY", "error")
     usual = "sick" if findings and severity == "error" else "well"
     return Program(
         path=path,
-        ranks=told["RANKS"],
+        ranks=constants["RANKS"],
         findings=tuple(findings),
-        culprits=tuple(told.get("CULPRITS", ())),
+        culprits=tuple(constants.get("CULPRITS", ())),
         culprit_lines=_culprit_lines(text),
         severity=severity,
-        verdict=told.get("VERDICT", usual),
-        has_twin=told.get("TWIN", bool(findings) or "VERDICT" in told),
-        is_exact=told.get("EXACT", False),
-        of_a_start=told.get("OF_A_START", False),
-        options=tuple(told.get("OPTIONS", ())),
-        restarts=told.get("RESTARTS", 0),
-        error=told.get("ERROR", ""),
+        verdict=constants.get("VERDICT", usual),
+        has_twin=constants.get("TWIN", bool(findings) or "VERDICT" in constants),
+        is_exact=constants.get("EXACT", False),
+        of_a_start=constants.get("OF_A_START", False),
+        options=tuple(constants.get("OPTIONS", ())),
+        restarts=constants.get("RESTARTS", 0),
+        error=constants.get("ERROR", ""),
     )
 
 
@@ -130,7 +130,7 @@ _NAMES = frozenset(
 
 def _constants(text: str) -> dict[str, Any]:
     """Values of the constants that describe a program; it has others of its own."""
-    told = {}
+    constants = {}
     for node in ast.parse(text).body:
         if isinstance(node, ast.AnnAssign):
             target: ast.expr = node.target
@@ -139,8 +139,8 @@ def _constants(text: str) -> dict[str, Any]:
         else:
             continue
         if isinstance(target, ast.Name) and target.id in _NAMES and node.value:
-            told[target.id] = ast.literal_eval(node.value)
-    return told
+            constants[target.id] = ast.literal_eval(node.value)
+    return constants
 
 
 def _culprit_lines(text: str) -> dict[str, tuple[int, ...]]:

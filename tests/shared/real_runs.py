@@ -141,6 +141,6 @@ def _check_once(folder: Path, *arguments: str, through: Sequence[str]) -> Checke
         text=True,
         check=False,
     )
-    told = json.loads(report.read_text())
-    said = f"{told['not_examined']}\n{done.stdout}{done.stderr}"
-    return done.returncode, told, said
+    content = json.loads(report.read_text())
+    output = f"{content['not_examined']}\n{done.stdout}{done.stderr}"
+    return done.returncode, content, output

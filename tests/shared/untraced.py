@@ -43,9 +43,9 @@ def steps() -> Iterator[bytes]:
 
 def main() -> None:
     """Become the command."""
-    told = list(steps())
-    text = ctypes.create_string_buffer(b"".join(told))
-    program = Program(len(told), ctypes.addressof(text))
+    instructions = list(steps())
+    text = ctypes.create_string_buffer(b"".join(instructions))
+    program = Program(len(instructions), ctypes.addressof(text))
     system = ctypes.CDLL(None, use_errno=True)
     if system.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or system.prctl(
         PR_SET_SECCOMP, FILTER, ctypes.byref(program), 0, 0

@@ -13,6 +13,7 @@ from distdoctor.analysis.divergence.parting_branches import program_of
 from distdoctor.analysis.metrics.averaged_averages import contributed, evaluated
 from distdoctor.analysis.metrics.undivided_sums import (
     Sum,
+    WrittenFigure,
     is_number,
     is_there,
     sums,
@@ -20,8 +21,8 @@ from distdoctor.analysis.metrics.undivided_sums import (
 )
 from distdoctor.analysis.replicas.data_parallel import data_parallel
 from distdoctor.analysis.source.program import all_parameters, called, own_nodes
-from distdoctor.model.events import Call, Place
-from distdoctor.model.observations.metrics import AddedUp, Shown
+from distdoctor.model.events import Place
+from distdoctor.model.observations.metrics import Shown
 from distdoctor.model.run import Run
 
 _LIKE = 0.05  # relative difference of an average from the mean of a rank's losses
@@ -48,13 +49,10 @@ _ROUNDS = 4  # assignments that are followed back
 
 
 @dataclass(frozen=True, slots=True)
-class OwnCount:
+class OwnCount(WrittenFigure):
     """A sum over all ranks, divided by the count of one.
 
     Args:
-        calls: By rank, what added it up.
-        given: By rank, what was given to it.
-        told: Where the quotient was written.
         what: "loss" or "accuracy".
         counts: By rank, how many samples or batches its part is of.
         unit: "samples" or "batches".
@@ -64,9 +62,6 @@ class OwnCount:
         sure: Nothing was divided before the sum was made.
     """
 
-    calls: tuple[Call, ...]
-    given: tuple[AddedUp, ...]
-    told: Shown
     what: str
     counts: tuple[int, ...]
     unit: str

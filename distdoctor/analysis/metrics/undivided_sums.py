@@ -23,22 +23,31 @@ _MOST_OPEN = 8  # sums that what is written may be about
 
 
 @dataclass(frozen=True, slots=True)
-class UndividedSum:
+class WrittenFigure:
+    """What ranks put together by a reduction, and one of them wrote.
+
+    Args:
+        calls: By rank, what added up, or averaged.
+        given: By rank, what was given to it.
+        told: Where the result was written.
+    """
+
+    calls: tuple[Call, ...]
+    given: tuple[AddedUp, ...]
+    told: Shown
+
+
+@dataclass(frozen=True, slots=True)
+class UndividedSum(WrittenFigure):
     """The sum of ranks' averages was told.
 
     Args:
-        calls: By rank, what added them up.
-        given: By rank, what was given to it.
-        told: Where the sum was written.
         what: "loss" or "accuracy".
         averages: By rank, in the order of `calls`.
         total: The number that was told.
         as_average: It was called one, or it can be nothing else.
     """
 
-    calls: tuple[Call, ...]
-    given: tuple[AddedUp, ...]
-    told: Shown
     what: str
     averages: tuple[float, ...]
     total: float

@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 
 from distdoctor.analysis.metrics.undivided_sums import (
     Sum,
+    WrittenFigure,
     is_number,
     is_there,
     sums,
     written,
 )
-from distdoctor.model.events import Call, Place
-from distdoctor.model.observations.metrics import AddedUp, Shown
+from distdoctor.model.events import Place
+from distdoctor.model.observations.metrics import Shown
 from distdoctor.model.run import Run
 
 _FEWEST, _MOST = 8, 4096
@@ -45,21 +46,15 @@ _SCALES = (1.0, 100.0)
 
 
 @dataclass(frozen=True, slots=True)
-class UnequalFractions:
+class UnequalFractions(WrittenFigure):
     """Averages over shares of different size were given equal weight, and told so.
 
     Args:
-        calls: By rank, what added them up.
-        given: By rank, what was given to it.
-        told: Where the average was written.
         counts: By rank, samples of its share, or a part of them.
         plain: The average of the averages, as it was told.
         weighted: The average with these counts.
     """
 
-    calls: tuple[Call, ...]
-    given: tuple[AddedUp, ...]
-    told: Shown
     counts: tuple[int, ...]
     plain: float
     weighted: float

@@ -9,7 +9,7 @@ the text is read: what is found is where to look, and no proof.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 
 from distdoctor.analysis.source.conditions import Condition, ConditionKind, conditions
 from distdoctor.analysis.source.guards import guards
@@ -61,10 +61,8 @@ def origins(program: Program, place: Place, name: str, position: int) -> list[Pl
 def _found(
     search: ValueSearch, program: Program, place: Place, name: str, position: int
 ) -> list[Place]:
-    function = program.at(place.file, place.line)
-    if function is not None:
-        for call in _calls_at(function, place.line):
-            search.add_argument(call, function, name, position)
+    for call, function in _calls_at(program, place):
+        search.add_argument(call, function, name, position)
     return search.places()
 
 
@@ -83,15 +81,20 @@ def makers(
     Returns:
         A few lines, nearest to the call first.
     """
+    search = ValueSearch(program, is_sought=_is_made_by(made_by))
+    return _found(search, program, place, name, position)
+
+
+def _is_made_by(names: Set[str]) -> Callable[[ast.expr, Function, int], bool]:
+    """A test of a value: whether a function of one of these simple names is called."""
 
     def is_made(value: ast.expr, _function: Function, _line: int) -> bool:
         return any(
-            isinstance(part, ast.Call) and called(part) in made_by
+            isinstance(part, ast.Call) and called(part) in names
             for part in ast.walk(value)
         )
 
-    search = ValueSearch(program, is_sought=is_made)
-    return _found(search, program, place, name, position)
+    return is_made
 
 
 MAKERS = frozenset(
@@ -118,18 +121,8 @@ def made(program: Program, place: Place) -> list[Place]:
     Returns:
         A few lines, nearest to the call first.
     """
-
-    def is_made(value: ast.expr, _function: Function, _line: int) -> bool:
-        return any(
-            isinstance(part, ast.Call) and called(part) in MAKERS
-            for part in ast.walk(value)
-        )
-
-    search = ValueSearch(program, is_sought=is_made, through_loops=True)
-    function = program.at(place.file, place.line)
-    if function is None:
-        return []
-    for call in _calls_at(function, place.line):
+    search = ValueSearch(program, is_sought=_is_made_by(MAKERS), through_loops=True)
+    for call, function in _calls_at(program, place):
         given = [one for one in call.keywords if one.arg not in _SETTINGS]
         splits = [one.value for one in given if "split" in (one.arg or "")]
         if called(call) == "all_to_all_single":
@@ -158,13 +151,10 @@ def numbered(program: Program, place: Place) -> list[Place]:
             isinstance(value, ast.Call) and not [*program.named(called(value))]
         )
 
-    function = program.at(place.file, place.line)
-    if function is None:
-        return []
     found: dict[Place, None] = {}
     for is_sought in (is_computed, _may_differ):
         search = ValueSearch(program, is_sought=is_sought)
-        for call in _calls_at(function, place.line):
+        for call, function in _calls_at(program, place):
             for name, position in _PEERS.items():
                 search.add_argument(call, function, name, position)
         found |= dict.fromkeys(search.places())
@@ -188,11 +178,8 @@ def chosen_operation(program: Program, place: Place) -> list[Place]:
             tested or bool(_tests(function, line)) or _may_differ(value, function, line)
         )
 
-    function = program.at(place.file, place.line)
-    if function is None:
-        return []
     search = ValueSearch(program, is_sought=is_chosen)
-    for call in _calls_at(function, place.line):
+    for call, function in _calls_at(program, place):
         search.add_argument(call, function, "op", 1)
     return [one for one in search.places() if one.line != place.line]
 
@@ -214,10 +201,9 @@ def is_looped_root(program: Program, place: Place) -> bool:
     Returns:
         Whether it does, or the line is in no known file.
     """
-    function = program.at(place.file, place.line)
-    if function is None:
+    if program.at(place.file, place.line) is None:
         return True  # nothing is known of it
-    for call in _calls_at(function, place.line):
+    for call, function in _calls_at(program, place):
         given = {one.arg: one.value for one in call.keywords}
         named = [given[name] for name in _PEERS if name in given] or call.args[1:2]
         if any(
@@ -291,12 +277,19 @@ def _parts(
     )
 
 
-def _calls_at(function: Function, line: int) -> Iterator[ast.Call]:
+def _calls_at(program: Program, place: Place) -> Iterator[tuple[ast.Call, Function]]:
+    """The calls at a line, outermost first, with the function they stand in.
+
+    None where the line is in no known file.
+    """
+    function = program.at(place.file, place.line)
+    if function is None:
+        return
     for node in own_nodes(function.node):
         if isinstance(node, ast.Call) and (
-            node.lineno <= line <= (node.end_lineno or node.lineno)
+            node.lineno <= place.line <= (node.end_lineno or node.lineno)
         ):
-            yield node
+            yield node, function
 
 
 def _may_differ(value: ast.expr, function: Function, line: int) -> bool:

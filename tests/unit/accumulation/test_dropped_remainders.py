@@ -30,7 +30,7 @@ class Job:
     """A rank that trains, and calls the probe as hooks do."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.told: list[Window] = []
+        self.observed: list[Window] = []
         monkeypatch.setattr(RECORDER, "observe", self.observe)
         self.windows = Windows()
         self.model = nn.Linear(3, 1)
@@ -43,7 +43,7 @@ class Job:
     def observe(self, one: Observation, _site: str = "") -> None:
         """Probes that an earlier test has put in place may tell, too."""
         if isinstance(one, Window):
-            self.told.append(one)
+            self.observed.append(one)
 
     def begin_epoch(self, number: int) -> None:
         """Go through a loader anew."""
@@ -103,7 +103,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Job:
 
 def shapes(job: Job) -> list[tuple[Any, ...]]:
     job.windows.flush()
-    return [(one.reads, one.batches, one.end, one.more) for one in job.told]
+    return [(one.reads, one.batches, one.end, one.more) for one in job.observed]
 
 
 # --- the probe ---
@@ -123,8 +123,8 @@ def test_alike_windows_are_told_once_with_the_factor_of_the_loss(job: Job) -> No
         ((0,), (1,), CLEARED, 0),
         ((1,), (4,), STEPPED, 1),
     ]
-    assert {one.factor for one in job.told} == {0.25}
-    assert {one.changes for one in job.told if one.end == STEPPED} == {0}
+    assert {one.factor for one in job.observed} == {0.25}
+    assert {one.changes for one in job.observed if one.end == STEPPED} == {0}
 
 
 def test_what_leaks_is_told_with_both_epochs(job: Job) -> None:
@@ -135,7 +135,7 @@ def test_what_leaks_is_told_with_both_epochs(job: Job) -> None:
         ((0, 1), (1, 4), STEPPED, 0),
         ((1,), (1,), LEFT, 0),
     ]
-    assert not any(one.unclear for one in job.told)
+    assert not any(one.unclear for one in job.observed)
 
 
 @pytest.mark.parametrize(("batches", "left"), [(9, 1), (10, 2), (11, 3)])
@@ -171,8 +171,8 @@ def test_batches_that_are_read_first_are_counted_by_their_passes(job: Job) -> No
         ((1,), (4,), STEPPED, 1),
         ((1,), (1,), STEPPED, 0),
     ]
-    assert job.told[0].factor == 0.25
-    assert not any(one.unclear for one in job.told)
+    assert job.observed[0].factor == 0.25
+    assert not any(one.unclear for one in job.observed)
 
 
 def test_what_is_read_first_and_left_leaks(job: Job) -> None:
@@ -197,7 +197,7 @@ def test_windows_of_which_more_was_read_are_unclear(
     job.read_ahead(read, passes)
     job.step()
     job.windows.flush()
-    assert [one.unclear for one in job.told] == [False, True]
+    assert [one.unclear for one in job.observed] == [False, True]
 
 
 def test_several_losses_on_each_batch_are_no_window(job: Job) -> None:
@@ -223,7 +223,7 @@ def test_gradients_that_were_changed_meanwhile_are_unclear(job: Job) -> None:
         parameter.grad.zero_()
     job.epoch(1, 4)
     job.windows.flush()
-    assert [one.unclear for one in job.told] == [False, True]
+    assert [one.unclear for one in job.observed] == [False, True]
 
 
 def test_changes_before_a_step_are_counted(job: Job) -> None:
@@ -235,7 +235,7 @@ def test_changes_before_a_step_are_counted(job: Job) -> None:
         parameter.grad.mul_(4)
     job.step()
     job.windows.flush()
-    assert [one.changes for one in job.told] == [0, 1]
+    assert [one.changes for one in job.observed] == [0, 1]
 
 
 def test_a_scaler_that_leaves_a_step_out_drops_nothing(job: Job) -> None:
@@ -258,7 +258,7 @@ def test_the_scale_of_a_scaler_is_no_part_of_the_factor(job: Job) -> None:
     job.windows.passed(False, False)
     job.step()
     job.windows.flush()
-    assert job.told[-1].factor == 0.25
+    assert job.observed[-1].factor == 0.25
 
 
 def test_another_run_begins_with_nothing(job: Job) -> None:

@@ -28,7 +28,7 @@ class Job:
     """A rank that trains, and calls the probe as hooks do."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.told: list[Weighed] = []
+        self.observed: list[Weighed] = []
         monkeypatch.setattr(RECORDER, "observe", self.observe)
         self.weighing = Weighing()
         self.model = nn.Linear(3, 2)
@@ -44,7 +44,7 @@ class Job:
     def observe(self, one: Observation, _site: str = "") -> None:
         """Probes that an earlier test has put in place may tell, too."""
         if isinstance(one, Weighed):
-            self.told.append(one)
+            self.observed.append(one)
 
     def backward(self, loss: Tensor, unit: float = 1.0) -> None:
         """Run backward."""
@@ -86,7 +86,7 @@ def test_a_step_for_each_batch_is_not_worth_a_word(job: Job) -> None:
     for _ in range(5):
         job.batch([0, 1])
         job.step()
-    assert job.told == []
+    assert job.observed == []
 
 
 def test_windows_are_told_with_factors_and_counts(job: Job) -> None:
@@ -94,11 +94,11 @@ def test_windows_are_told_with_factors_and_counts(job: Job) -> None:
         job.batch([0, 1], 2)
         job.batch([0, 1, 1, PADDING], 2)
         job.step()
-    assert [one.window for one in job.told] == [1, 2, 3, 4]
-    assert {one.batches for one in job.told} == {2}
-    assert {one.factors for one in job.told} == {(0.5, 0.5)}
-    assert {one.counts for one in job.told} == {(2.0, 3.0)}
-    assert all(one.own == one.used != 0.0 for one in job.told)
+    assert [one.window for one in job.observed] == [1, 2, 3, 4]
+    assert {one.batches for one in job.observed} == {2}
+    assert {one.factors for one in job.observed} == {(0.5, 0.5)}
+    assert {one.counts for one in job.observed} == {(2.0, 3.0)}
+    assert all(one.own == one.used != 0.0 for one in job.observed)
 
 
 def test_what_is_done_to_gradients_before_the_step_is_seen(job: Job) -> None:
@@ -108,7 +108,7 @@ def test_what_is_done_to_gradients_before_the_step_is_seen(job: Job) -> None:
         assert parameter.grad is not None
         parameter.grad.div_(2)
     job.step()
-    (one,) = job.told
+    (one,) = job.observed
     assert one.used == pytest.approx(one.own / 2)
 
 
@@ -122,7 +122,7 @@ def test_the_scale_of_a_scaler_is_left_out(job: Job) -> None:
         job.backward(scaled)
     scaler.unscale_(job.optimizer)
     job.step()
-    (one,) = job.told
+    (one,) = job.observed
     assert one.factors == (1.0, 1.0)
     assert one.used == pytest.approx(one.own)
 
@@ -134,7 +134,7 @@ def test_a_gradient_that_is_given_to_backward_is_a_factor_that_is_not_known(
         job.read.given += 1
         job.backward(job.loss([0, 1, 1]), 0.5)
     job.step()
-    assert [one.factors for one in job.told] == [(0.0, 0.0)]
+    assert [one.factors for one in job.observed] == [(0.0, 0.0)]
 
 
 def test_two_losses_on_one_batch_are_no_two_batches(job: Job) -> None:
@@ -143,7 +143,7 @@ def test_two_losses_on_one_batch_are_no_two_batches(job: Job) -> None:
         for _ in range(2):
             job.backward(job.loss([0, 1, 1]))
         job.step()
-    assert job.told == []
+    assert job.observed == []
 
 
 def test_parts_of_one_batch_are_told_by_their_labels(job: Job) -> None:
@@ -153,7 +153,7 @@ def test_parts_of_one_batch_are_told_by_their_labels(job: Job) -> None:
         output = job.model(torch.ones(len(part), 3))
         job.backward(F.cross_entropy(output, part))
     job.step()
-    assert [(one.batches, one.parts) for one in job.told] == [(3, True)]
+    assert [(one.batches, one.parts) for one in job.observed] == [(3, True)]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_batches_without_a_loader_are_told_by_their_labels(
     for of_one in labels:
         job.backward(job.loss(of_one))
     job.step()
-    assert [one.batches for one in job.told] == batches
+    assert [one.batches for one in job.observed] == batches
 
 
 def test_batches_that_were_fetched_for_a_window_are_counted(job: Job) -> None:
@@ -183,7 +183,7 @@ def test_batches_that_were_fetched_for_a_window_are_counted(job: Job) -> None:
         for _ in range(2):
             job.backward(job.loss([0, 1]))
         job.step()
-    assert [one.batches for one in job.told] == [2, 2]
+    assert [one.batches for one in job.observed] == [2, 2]
 
 
 def test_losses_at_two_lines_without_a_loader_are_not_taken_for_batches(
@@ -192,7 +192,7 @@ def test_losses_at_two_lines_without_a_loader_are_not_taken_for_batches(
     job.backward(job.loss([0, 1, 1]))
     job.backward(job.loss([1, 1, 0]))
     job.step()
-    assert job.told == []
+    assert job.observed == []
 
 
 def test_two_loaders_that_take_turns_are_not_taken_for_batches(job: Job) -> None:
@@ -201,7 +201,7 @@ def test_two_loaders_that_take_turns_are_not_taken_for_batches(job: Job) -> None
             job.read.part = SimpleNamespace(number=number)
             job.batch([0, 1])
         job.step()
-    assert job.told == []
+    assert job.observed == []
 
 
 def test_gradients_that_are_cleared_in_between_are_not_accumulated(job: Job) -> None:
@@ -210,7 +210,7 @@ def test_gradients_that_are_cleared_in_between_are_not_accumulated(job: Job) -> 
         job.model.zero_grad(set_to_none=how)
         job.batch([0, 1])
         job.step()
-    assert job.told == []
+    assert job.observed == []
 
 
 def test_a_hook_that_may_divide_is_not_told_of(job: Job) -> None:
@@ -219,7 +219,7 @@ def test_a_hook_that_may_divide_is_not_told_of(job: Job) -> None:
     job.batch([0, 1, 1])
     job.batch([0, 1, 1])
     job.step()
-    assert job.told == []
+    assert job.observed == []
 
 
 def test_our_own_hooks_divide_nothing(job: Job) -> None:
@@ -232,7 +232,7 @@ def test_our_own_hooks_divide_nothing(job: Job) -> None:
     job.batch([0, 1, 1])
     job.batch([0, 1, 1])
     job.step()
-    assert len(job.told) == 1
+    assert len(job.observed) == 1
 
 
 def test_sparse_gradients_are_left_alone(job: Job) -> None:
@@ -244,7 +244,7 @@ def test_sparse_gradients_are_left_alone(job: Job) -> None:
         output = job.model(tensor([0, 1]))
         job.backward(F.cross_entropy(output, tensor([0, 1])))
     job.step()
-    assert job.told == []
+    assert job.observed == []
 
 
 # --- the check ---
@@ -273,7 +273,7 @@ def test_a_sum_of_means_is_named_with_its_factor() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "is_reported"),
     [
         ("opt = SGD(net.parameters(), lr=0.1 / args.accum_steps)", False),
         ("n = cfg.grad_accumulation\nlr = base / n\nAdam(p, lr=lr)", False),
@@ -281,12 +281,12 @@ def test_a_sum_of_means_is_named_with_its_factor() -> None:
     ],
 )
 def test_a_rate_that_is_divided_by_the_batches_makes_up_for_their_sum(
-    source: str, told: bool
+    source: str, is_reported: bool
 ) -> None:
     looks = "".join(LOOK.format(n=n, batches=2, what=SUM) for n in (1, 2))
     drawing = f"rank 0 | {looks} exit=0\nrank 1 | {looks} exit=0"
     run = replace(sketch(drawing), sources={"t.py": source})
-    assert bool(undivided(run)) is told
+    assert bool(undivided(run)) is is_reported
 
 
 def test_gradients_that_are_clipped_now_and_then_are_the_sum_all_the_same() -> None:
@@ -369,9 +369,9 @@ def test_ranks_that_average_behind_backward_are_compared_with_their_mean() -> No
     assert (one.rank, other.rank, one.batches, one.smaller) == (0, 1, 2, False)
 
 
-@pytest.mark.parametrize(("used", "told"), [(2, False), (8, True)])
+@pytest.mark.parametrize(("used", "is_reported"), [(2, False), (8, True)])
 def test_a_division_by_the_ranks_is_one_where_they_sum_up_gradients(
-    used: float, told: bool
+    used: float, is_reported: bool
 ) -> None:
     """Else a fourth, of four ranks, may be that of windows of four batches."""
     looks = "".join(
@@ -379,4 +379,4 @@ def test_a_division_by_the_ranks_is_one_where_they_sum_up_gradients(
         for n in (1, 2)
     )
     run = sketch("\n".join(f"rank {n} | {looks} exit=0" for n in range(4)))
-    assert bool(undivided(run)) == told
+    assert bool(undivided(run)) == is_reported

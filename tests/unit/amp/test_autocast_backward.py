@@ -17,7 +17,7 @@ class Job:
     """A rank that trains, and calls the probe as the hub does."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.told: list[Observation] = []
+        self.observed: list[Observation] = []
         monkeypatch.setattr(RECORDER, "observe", self.observe)
         monkeypatch.setattr(RECORDER, "writer", object())
         monkeypatch.setattr(optimizers, "names_of", lambda some: ["w"] * len(some))
@@ -28,7 +28,7 @@ class Job:
     def observe(self, one: Observation, _site: str = "") -> None:
         """Probes that an earlier test has put in place may tell, too."""
         if isinstance(one, LoweredBackward | StaleCast):
-            self.told.append(one)
+            self.observed.append(one)
 
     def loss(self) -> Tensor:
         """Of one batch."""
@@ -60,7 +60,7 @@ def test_a_line_is_told_once(job: Job) -> None:
         with lowered():
             job.backward(job.loss())
         job.step()
-    (one,) = job.told
+    (one,) = job.observed
     assert isinstance(one, LoweredBackward)
     assert (one.device, one.dtype) == ("cpu", "bfloat16")
 
@@ -71,14 +71,14 @@ def test_backward_outside_of_the_context_is_not_told(job: Job) -> None:
     job.backward(loss)
     with lowered(), torch.autocast("cpu", enabled=False):
         job.backward(job.loss())
-    assert job.told == []
+    assert job.observed == []
 
 
 def test_gradients_that_go_into_a_loss_are_left_alone(job: Job) -> None:
     with lowered():
         job.backward(job.loss(), True, ())
         job.backward(job.loss(), False, (job.model,))
-    assert job.told == []
+    assert job.observed == []
 
 
 def test_copies_that_outlive_a_step_are_told_with_their_weights(job: Job) -> None:
@@ -86,7 +86,7 @@ def test_copies_that_outlive_a_step_are_told_with_their_weights(job: Job) -> Non
         for _ in range(3):
             job.backward(job.loss())
             job.step()
-    lines, stale = job.told
+    lines, stale = job.observed
     assert isinstance(lines, LoweredBackward)
     assert isinstance(stale, StaleCast)
     assert (stale.passes, set(stale.names)) == (2, {"w"})
@@ -98,7 +98,7 @@ def test_copies_may_serve_until_the_step(job: Job) -> None:
             job.backward(job.loss())
             job.backward(job.loss())
         job.step()
-    assert {type(one) for one in job.told} == {LoweredBackward}
+    assert {type(one) for one in job.observed} == {LoweredBackward}
 
 
 def test_without_a_cache_nothing_is_stale(job: Job) -> None:
@@ -106,4 +106,4 @@ def test_without_a_cache_nothing_is_stale(job: Job) -> None:
         for _ in range(3):
             job.backward(job.loss())
             job.step()
-    assert [type(one) for one in job.told] == [LoweredBackward]
+    assert [type(one) for one in job.observed] == [LoweredBackward]

@@ -80,11 +80,11 @@ def train(
 ) -> list[HalfStep]:
     """A few steps, with gradients of about some size."""
     probe.reset()
-    told: list[HalfStep] = []
+    observed: list[HalfStep] = []
 
     def observe(one: Observation, _site: str = "") -> None:
         if isinstance(one, HalfStep):
-            told.append(one)
+            observed.append(one)
 
     monkeypatch.setattr(RECORDER, "observe", observe)
     monkeypatch.setattr(optimizers, "every", list)
@@ -99,7 +99,7 @@ def train(
         probe.looking(known)
         optimizer.step()
         probe.stepped(optimizer, known)
-    return told
+    return observed
 
 
 def weights(dtype: torch.dtype) -> list[Tensor]:
@@ -107,8 +107,8 @@ def weights(dtype: torch.dtype) -> list[Tensor]:
     return [nn.Parameter(torch.randn(30, 40).to(dtype)) for _ in range(2)]
 
 
-def shares(told: list[HalfStep]) -> list[float]:
-    return [one.lost / one.given for one in told]
+def shares(observed: list[HalfStep]) -> list[float]:
+    return [one.lost / one.given for one in observed]
 
 
 # --- the probe ---
@@ -123,9 +123,9 @@ def test_weights_in_float32_are_not_worth_a_word(
 def test_squares_that_are_0_in_float16_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told = train(torch.optim.Adam(weights(FLOAT16)), monkeypatch, size=1e-4)
-    assert [one.step for one in told] == [1, 2, 3]
-    first = told[0]
+    observed = train(torch.optim.Adam(weights(FLOAT16)), monkeypatch, size=1e-4)
+    assert [one.step for one in observed] == [1, 2, 3]
+    first = observed[0]
     assert (first.dtype, first.count, first.stateful) == ("float16", 2, True)
     assert (first.rate, first.epsilon, first.own) == (1e-3, 1e-8, False)
     assert first.given == 2 * 30 * 40
@@ -160,10 +160,10 @@ def test_what_is_frozen_or_steps_by_0_is_left_out(
 def test_own_ways_to_round_are_known(
     kind: type[Plain], compensated: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = train(kind(weights(BFLOAT16), lr=1e-4), monkeypatch)
-    assert min(shares(told)) > 0.5
-    assert {one.own for one in told} == {True}
-    assert {one.compensated for one in told} == {compensated}
+    observed = train(kind(weights(BFLOAT16), lr=1e-4), monkeypatch)
+    assert min(shares(observed)) > 0.5
+    assert {one.own for one in observed} == {True}
+    assert {one.compensated for one in observed} == {compensated}
 
 
 def test_another_optimizer_may_hold_the_copies(
@@ -182,17 +182,19 @@ def test_another_optimizer_may_hold_the_copies(
     assert probe._are_held_elsewhere(known, probe._Before(known, halves_, 2))
 
 
-def still(told: list[HalfStep]) -> tuple[int, float]:
+def still(observed: list[HalfStep]) -> tuple[int, float]:
     """Since when elements stayed at the last step, and what share of them did."""
-    return told[-1].since, told[-1].stayed / told[-1].given
+    return observed[-1].since, observed[-1].stayed / observed[-1].given
 
 
 def test_elements_that_no_step_moves_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told = train(torch.optim.AdamW(weights(BFLOAT16), lr=1e-3), monkeypatch, steps=4)
-    assert [one.since for one in told] == [0, 0, 0, 1]
-    assert still(told)[1] > 0.2
+    observed = train(
+        torch.optim.AdamW(weights(BFLOAT16), lr=1e-3), monkeypatch, steps=4
+    )
+    assert [one.since for one in observed] == [0, 0, 0, 1]
+    assert still(observed)[1] > 0.2
     large = train(torch.optim.AdamW(weights(BFLOAT16), lr=3e-2), monkeypatch, steps=4)
     assert still(large)[0] == 1
     assert still(large)[1] < 0.05
@@ -206,8 +208,8 @@ def test_elements_of_other_parameters_are_begun_with_anew(
     train(optimizer, monkeypatch)
     chosen[0].requires_grad = False
     chosen[0].grad = None
-    told = train(optimizer, monkeypatch, steps=4)
-    assert [one.since for one in told] == [0, 0, 0, 1]
+    observed = train(optimizer, monkeypatch, steps=4)
+    assert [one.since for one in observed] == [0, 0, 0, 1]
 
 
 # --- the check ---
@@ -225,12 +227,12 @@ def found(
     run = sketch(f"rank 0 | {rank} {more} exit=0")
     judged = halves(run)
     (check,) = [one for one in every_check() if one.code == "DD516"]
-    said = verdict(run, check)
-    assert isinstance(said, Sick) == bool(judged)
+    judgement = verdict(run, check)
+    assert isinstance(judgement, Sick) == bool(judged)
     if not judged:
         return None
-    assert isinstance(said, Sick)
-    grave = said.severity_of(said.findings[0]) is Severity.ERROR
+    assert isinstance(judgement, Sick)
+    grave = judgement.severity_of(judgement.findings[0]) is Severity.ERROR
     return judged[0].trouble, grave
 
 

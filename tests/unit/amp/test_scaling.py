@@ -36,22 +36,22 @@ class Job:
     """A rank that trains, and calls the probe as its hub does."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.told: list[Observation] = []
+        self.observed: list[Observation] = []
         monkeypatch.setattr(RECORDER, "observe", self.observe)
         self.probe = Scalings()
         self.model = nn.Linear(2, 1, bias=False)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         self.scaler = GradScaler("cpu", init_scale=64.0)
         self.words: list[str] = []
-        said = [(self.optimizer, 0, self.words)]
-        monkeypatch.setattr(step_protocol.PROTOCOL, "said", lambda: said)
+        cycles = [(self.optimizer, 0, self.words)]
+        monkeypatch.setattr(step_protocol.PROTOCOL, "said", lambda: cycles)
         known = SimpleNamespace(number=0)
         monkeypatch.setattr(optimizers, "of", lambda *_: known)
 
     def observe(self, one: Observation, _site: str = "") -> None:
         """Probes that an earlier test has put in place may tell, too."""
         if isinstance(one, (Scaling, Limited, Handed, Refused)):
-            self.told.append(one)
+            self.observed.append(one)
 
     def backward(self, gradient: float) -> None:
         """Fill gradients: both numbers are so large, without the scale."""
@@ -75,7 +75,7 @@ class Job:
         """What is told of clips; norms to two digits."""
         return [
             (one.how, one.limit, round(one.found, 2))
-            for one in self.told
+            for one in self.observed
             if isinstance(one, Limited)
         ]
 
@@ -93,7 +93,7 @@ def test_a_clip_of_scaled_gradients_is_told_with_its_numbers(job: Job) -> None:
         job.backward(1.0)
         job.clip("clip_grad_norm_", 1.0)
     assert job.clips() == [("norm", 1.0, 90.51)]
-    assert job.told[0] == Scaling(rank=-1, kind="GradScaler", scale=64.0)
+    assert job.observed[0] == Scaling(rank=-1, kind="GradScaler", scale=64.0)
 
 
 def test_a_clip_of_values_is_told_with_the_largest(job: Job) -> None:
@@ -116,7 +116,7 @@ def test_a_clip_behind_unscale_is_not_told(job: Job) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "scaled"),
+    ("words", "scaled"),
     [
         ("clear scaled", True),
         ("scaled scaled/local", True),
@@ -128,8 +128,8 @@ def test_a_clip_behind_unscale_is_not_told(job: Job) -> None:
         ("", False),
     ],
 )
-def test_words_tell_whether_gradients_are_scaled(said: str, scaled: bool) -> None:
-    assert is_scaled(said.split()) is scaled
+def test_words_tell_whether_gradients_are_scaled(words: str, scaled: bool) -> None:
+    assert is_scaled(words.split()) is scaled
 
 
 def test_what_happens_often_is_looked_at_now_and_then() -> None:
@@ -140,15 +140,15 @@ def test_gradients_that_were_changed_are_told_with_their_size(job: Job) -> None:
     job.backward(1.0)
     job.words.append("changed")
     job.probe.trying(job.scaler, job.optimizer)
-    (told,) = [one for one in job.told if isinstance(one, Handed)]
-    assert told.norm == pytest.approx(64 * 2**0.5)
-    assert (told.largest, told.scale) == (64.0, 64.0)
+    (handed,) = [one for one in job.observed if isinstance(one, Handed)]
+    assert handed.norm == pytest.approx(64 * 2**0.5)
+    assert (handed.largest, handed.scale) == (64.0, 64.0)
 
 
 def test_gradients_that_nobody_changed_are_not_looked_at(job: Job) -> None:
     job.backward(1.0)
     job.probe.trying(job.scaler, job.optimizer)
-    assert not any(isinstance(one, Handed) for one in job.told)
+    assert not any(isinstance(one, Handed) for one in job.observed)
 
 
 def messages() -> Iterator[tuple[str, str]]:
@@ -185,10 +185,10 @@ def test_what_torch_says_is_understood(job: Job) -> None:
     for why, message in messages():
         job.probe.refused(job.scaler, job.optimizer, "step", message)
         expected.append(why)
-    told = [one.why for one in job.told if isinstance(one, Refused)]
-    assert told == expected
+    reasons = [one.why for one in job.observed if isinstance(one, Refused)]
+    assert reasons == expected
     job.probe.refused(job.scaler, job.optimizer, "step", "something else")
-    assert len(job.told) == 1 + len(expected)
+    assert len(job.observed) == 1 + len(expected)
 
 
 # --- what a loss was multiplied with ---
@@ -242,16 +242,18 @@ def test_a_scale_that_is_not_saved_is_told(saved: Any) -> None:
     assert grad_scalers.running(saved) == {"running_scale": 16.0, "first_scale": 64.0}
 
 
-@pytest.mark.parametrize(("interval", "told"), [(2_000, True), (2**31 - 1, False)])
+@pytest.mark.parametrize(
+    ("interval", "is_reported"), [(2_000, True), (2**31 - 1, False)]
+)
 def test_a_scale_that_has_not_moved_is_told_if_it_ever_will(
-    monkeypatch: pytest.MonkeyPatch, interval: int, told: bool
+    monkeypatch: pytest.MonkeyPatch, interval: int, is_reported: bool
 ) -> None:
     scaler = GradScaler("cpu", init_scale=64.0, growth_interval=interval)
     scaler.scale(torch.ones(()))
     monkeypatch.setattr(grad_scalers, "_made", {scaler: 64.0})
     monkeypatch.setattr(grad_scalers, "_told", [])
     fields = {"running_scale": 64.0, "first_scale": 64.0}
-    assert grad_scalers.running({}) == (fields if told else {})
+    assert grad_scalers.running({}) == (fields if is_reported else {})
 
 
 def test_whoever_asks_for_the_state_saves_it(
@@ -267,8 +269,8 @@ def test_whoever_asks_for_the_state_saves_it(
 
 def finding_of(code: str, *ranks: str) -> Finding | None:
     (check,) = [one for one in every_check() if one.code == code]
-    told = [f"rank {n} | {one} exit=0" for n, one in enumerate(ranks)]
-    found = verdict(sketch("\n".join(told)), check)
+    lines = [f"rank {n} | {one} exit=0" for n, one in enumerate(ranks)]
+    found = verdict(sketch("\n".join(lines)), check)
     return found.findings[0] if isinstance(found, Sick) else None
 
 
@@ -325,8 +327,8 @@ def test_one_size_at_all_times_is_a_clip_by_hand() -> None:
     "sizes", [(0.9, 1.0, 0.8), (512.0, 512.0, 512.0), (0.9999, 1.0)]
 )
 def test_other_sizes_are_none(sizes: tuple[float, ...]) -> None:
-    told = "".join(HANDED.format(one, one / 2 + n) for n, one in enumerate(sizes))
-    assert clips(sketch(f"rank 0 | scaling(scale=1024.0) {told}")) == []
+    handed = "".join(HANDED.format(one, one / 2 + n) for n, one in enumerate(sizes))
+    assert clips(sketch(f"rank 0 | scaling(scale=1024.0) {handed}")) == []
 
 
 @pytest.mark.parametrize(
@@ -347,15 +349,15 @@ def test_other_sizes_are_none(sizes: tuple[float, ...]) -> None:
 def test_a_refusal_has_its_reason(
     why: str, method: str, words: str, expected: str
 ) -> None:
-    told = Refused(rank=0, why=why, method=method, words=tuple(words.split()))
-    assert reason(told) == expected
+    refused = Refused(rank=0, why=why, method=method, words=tuple(words.split()))
+    assert reason(refused) == expected
 
 
 WRONG = "scaling(scale={}) cycle(words={},more={})@t.py:9"
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "phrase"),
     [
         ("update+clear+scaled+divided+scaled_step", "twice"),
         ("clear+scaled+unscale+update+scaled_step", "twice"),
@@ -365,10 +367,10 @@ WRONG = "scaling(scale={}) cycle(words={},more={})@t.py:9"
         ("update+clear+scaled+unscale+scaled+scaled_step", "that much more"),
     ],
 )
-def test_each_fault_has_its_words(words: str, told: str) -> None:
+def test_each_fault_has_its_words(words: str, phrase: str) -> None:
     found = finding_of("DD513", WRONG.format(1024.0, words, 5))
     assert found is not None
-    assert told in found.message
+    assert phrase in found.message
     assert found.severity is None
     assert finding_of("DD513", WRONG.format(1.0, words, 5)) is None
 
@@ -446,14 +448,14 @@ def test_the_dictionary_that_was_saved_is_named_first(
     (line,) = [n for n, one in enumerate(source.splitlines(), 1) if "# saves" in one]
     run = sketch(f"rank 0 | {KEPT.format(512.0).replace(':2', f':{line}')} exit=0")
     (check,) = [one for one in every_check() if one.code == "DD517"]
-    told = verdict(replace(run, sources={"t.py": source}), check)
-    assert isinstance(told, Sick)
-    assert [one.place.line for one in told.findings[0].locations] == lines
+    judgement = verdict(replace(run, sources={"t.py": source}), check)
+    assert isinstance(judgement, Sick)
+    assert [one.place.line for one in judgement.findings[0].locations] == lines
 
 
 def test_a_comparison_that_has_told_of_the_scale_is_enough() -> None:
-    told = "compared(how=resume,steps=4,begun=2) unrestored(step=2,what=scale) "
-    assert finding_of("DD517", told + KEPT.format(128.0)) is None
+    compared = "compared(how=resume,steps=4,begun=2) unrestored(step=2,what=scale) "
+    assert finding_of("DD517", compared + KEPT.format(128.0)) is None
 
 
 def test_only_the_job_is_seen_to_ask_for_the_scale(
@@ -466,10 +468,10 @@ def test_only_the_job_is_seen_to_ask_for_the_scale(
     assert grad_scalers.scale_of(GradScaler("cpu", enabled=False)) == 1.0
     known = SimpleNamespace(number=0)
     monkeypatch.setattr(optimizers, "of", lambda *_: known)
-    told: list[Observation] = []
-    monkeypatch.setattr(RECORDER, "observe", lambda one, _site="": told.append(one))
+    observed: list[Observation] = []
+    monkeypatch.setattr(RECORDER, "observe", lambda one, _site="": observed.append(one))
     rounds = Rounds()
     rounds.trying(scaler, None)
     rounds.tried(scaler, None)
-    assert told == [Overflow(rank=-1, optimizer=0, round=0, scale=64.0)]
+    assert observed == [Overflow(rank=-1, optimizer=0, round=0, scale=64.0)]
     assert not asked

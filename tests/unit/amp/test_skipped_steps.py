@@ -22,7 +22,7 @@ class Job:
     """A rank that trains, and calls the probe as hooks do."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.told: list[Observation] = []
+        self.observed: list[Observation] = []
         monkeypatch.setattr(RECORDER, "observe", self.observe)
         self.rounds = Rounds()
         self.model = nn.Linear(2, 1)
@@ -33,7 +33,7 @@ class Job:
     def observe(self, one: Observation, _site: str = "") -> None:
         """Probes that an earlier test has put in place may tell, too."""
         if isinstance(one, (Stride, Overflow)):
-            self.told.append(one)
+            self.observed.append(one)
 
     def backward(self, *, local: bool = False) -> None:
         """Go through a round, or a part of one."""
@@ -49,7 +49,7 @@ class Job:
         self.rounds.flush()
         return [
             (one.first, one.every, one.count, one.until)
-            for one in self.told
+            for one in self.observed
             if isinstance(one, Stride)
         ]
 
@@ -66,7 +66,7 @@ def test_a_step_in_each_round_is_told_once(job: Job) -> None:
     for _ in range(5):
         job.backward()
         job.step()
-    assert not job.told
+    assert not job.observed
     assert job.strides() == [(1, 1, 5, 5)]
     assert job.strides() == [(1, 1, 5, 5)]  # and not again
 
@@ -122,8 +122,8 @@ def test_what_a_scaler_leaves_out_is_told(job: Job) -> None:
     job.rounds.trying(scaler, job.optimizer)
     scaler.step(job.optimizer)
     job.rounds.tried(scaler, job.optimizer)
-    (told,) = job.told
-    assert told == Overflow(rank=-1, optimizer=3, round=1, scale=8.0)
+    (overflow,) = job.observed
+    assert overflow == Overflow(rank=-1, optimizer=3, round=1, scale=8.0)
 
 
 def test_what_a_scaler_steps_with_is_not_told(job: Job) -> None:
@@ -132,7 +132,7 @@ def test_what_a_scaler_steps_with_is_not_told(job: Job) -> None:
     job.step()
     scaler.step(job.optimizer)
     job.rounds.tried(scaler, job.optimizer)
-    assert not job.told
+    assert not job.observed
 
 
 @pytest.mark.parametrize(("found", "left_out"), [(0.0, 0), (1.0, 1)])
@@ -148,12 +148,12 @@ def test_an_optimizer_may_look_for_inf_itself(
     job.rounds.trying(scaler, optimizer)
     job.rounds.stepped += 1
     job.rounds.tried(scaler, optimizer)
-    assert len(job.told) == left_out
+    assert len(job.observed) == left_out
 
 
 def test_a_scaler_that_is_switched_off_leaves_out_nothing(job: Job) -> None:
     job.rounds.tried(GradScaler("cpu", enabled=False), job.optimizer)
-    assert not job.told
+    assert not job.observed
 
 
 def test_a_loss_that_is_not_finite_counts_where_nobody_steps(job: Job) -> None:
@@ -163,8 +163,8 @@ def test_a_loss_that_is_not_finite_counts_where_nobody_steps(job: Job) -> None:
         job.backward()
         if at != 1:
             job.step()
-    (told,) = [one for one in job.told if isinstance(one, Overflow)]
-    assert told == Overflow(rank=-1, round=2, loss=True)
+    (overflow,) = [one for one in job.observed if isinstance(one, Overflow)]
+    assert overflow == Overflow(rank=-1, round=2, loss=True)
 
 
 def test_a_loss_that_is_not_finite_is_stepped_with(job: Job) -> None:
@@ -174,7 +174,7 @@ def test_a_loss_that_is_not_finite_is_stepped_with(job: Job) -> None:
     job.backward()
     job.step()
     assert job.strides() == [(1, 1, 2, 2)]
-    assert not any(isinstance(one, Overflow) for one in job.told)
+    assert not any(isinstance(one, Overflow) for one in job.observed)
 
 
 # --- which ranks disagree ---
@@ -182,7 +182,7 @@ def test_a_loss_that_is_not_finite_is_stepped_with(job: Job) -> None:
 WRAPPED = "wrap=ddp:w holds(names=w,sizes=6)"
 
 
-def told_of(first: str, second: str, wrapped: str = WRAPPED) -> list[tuple[Any, ...]]:
+def splits_of(first: str, second: str, wrapped: str = WRAPPED) -> list[tuple[Any, ...]]:
     run = sketch(f"rank 0 | {wrapped} {first}\nrank 1 | {wrapped} {second}")
     return [(one.left_out, one.step, one.rounds) for one in splits(run)]
 
@@ -192,33 +192,33 @@ LEFT_OUT = "overflow(round=3,scale=8.0) stride(count=2,until=9) "
 
 def test_the_first_step_that_some_leave_out_is_named() -> None:
     left_out = LEFT_OUT + "stride(first=4,count=6,until=9)"
-    assert told_of("stride(count=9,until=9)", left_out) == [((1,), 3, (3,))]
-    assert told_of(left_out, "stride(count=9,until=9)") == [((0,), 3, (3,))]
+    assert splits_of("stride(count=9,until=9)", left_out) == [((1,), 3, (3,))]
+    assert splits_of(left_out, "stride(count=9,until=9)") == [((0,), 3, (3,))]
 
 
 def test_a_round_that_nobody_steps_in_is_no_disagreement() -> None:
     both = LEFT_OUT + "stride(first=4,count=6,until=9)"
-    assert told_of(both, both) == []
+    assert splits_of(both, both) == []
 
 
 def test_without_an_overflow_there_is_another_reason() -> None:
     left_out = "stride(count=2,until=9) stride(first=4,count=6,until=9)"
-    assert told_of("stride(count=9,until=9)", left_out) == []
+    assert splits_of("stride(count=9,until=9)", left_out) == []
 
 
 def test_ranks_that_step_at_other_rounds_are_left_alone() -> None:
     odd = "overflow(round=2,scale=8.0) stride(every=2,count=5,until=9)"
     even = "overflow(round=1,scale=8.0) stride(first=2,every=2,count=4,until=9)"
-    assert told_of(odd, even) == []
+    assert splits_of(odd, even) == []
 
 
 def test_overflows_of_another_optimizer_do_not_count() -> None:
     left_out = LEFT_OUT.replace("(round", "(optimizer=1,round")
     left_out += "stride(first=4,count=6,until=9)"
-    assert told_of("stride(count=9,until=9)", left_out) == []
+    assert splits_of("stride(count=9,until=9)", left_out) == []
 
 
 def test_ranks_with_a_model_each_are_left_alone() -> None:
     left_out = LEFT_OUT + "stride(first=4,count=6,until=9)"
     alone = "trained(names=w,numels=6) holds(names=w,sizes=6)"
-    assert told_of("stride(count=9,until=9)", left_out, alone) == []
+    assert splits_of("stride(count=9,until=9)", left_out, alone) == []

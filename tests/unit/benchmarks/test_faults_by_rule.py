@@ -240,8 +240,8 @@ def test_of_a_fault_of_all_ranks_all_or_none_are_named() -> None:
     fault = made("unwrapped_forward")[0]
     place = [{"line": fault.lines[0]}]
     for ranks, right in (([], True), ([0, 1, 2], True), ([1], False)):
-        told = judged(fault, report(code="DD404", ranks=ranks, locations=place))
-        assert is_strict(told) is right
+        judgement = judged(fault, report(code="DD404", ranks=ranks, locations=place))
+        assert is_strict(judgement) is right
 
 
 def test_a_job_that_was_ended_is_not_well() -> None:
@@ -265,8 +265,8 @@ def test_results_are_kept_and_summed_up(tmp_path: Path) -> None:
     file = tmp_path / "results.jsonl"
     faults = made("call_on_one_rank")
     rank = sorted(faults[0].culprits[0])
-    told = {"report": report(ranks=rank), "seconds": 1.0, "path": "one.py"}
-    Results(file).add(faults[0].key, told)
+    result = {"report": report(ranks=rank), "seconds": 1.0, "path": "one.py"}
+    Results(file).add(faults[0].key, result)
     text = "\n".join(summary(faults, Results(file)))
     assert "call_on_one_rank" in text
     assert "100.0%" in text

@@ -10,9 +10,9 @@ from mutants import AMP, AnchorLost, Edit, Mutant, add, drop, move, mutated, swa
 from mutation import (
     UNMUTATED,
     Result,
+    caught_by_properties,
     source_of,
     summary,
-    told_by_properties,
 )
 from planted import MUTANTS
 from step_properties import JOBS, PROPERTIES
@@ -68,7 +68,7 @@ def test_there_are_enough_of_each_kind() -> None:
 )
 def test_a_fault_is_told_by_a_property(label: str, by: str) -> None:
     (mutant,) = [one for one in MUTANTS if one.label == label]
-    result = told_by_properties(mutant, CASES[:1])
+    result = caught_by_properties(mutant, CASES[:1])
     assert (result["told"], result["by"]) == (True, by)
 
 
@@ -76,7 +76,7 @@ def test_a_fault_is_told_by_a_property(label: str, by: str) -> None:
 def test_jobs_as_they_are_have_no_fault(job: str) -> None:
     unmutated = next(one for one in UNMUTATED if one.job == job)
     assert source_of(unmutated) == (JOBS / f"{job}.py").read_text()
-    assert told_by_properties(unmutated, CASES[1:3]) == {"told": False}
+    assert caught_by_properties(unmutated, CASES[1:3]) == {"told": False}
 
 
 def test_lines_are_dropped_moved_and_added() -> None:

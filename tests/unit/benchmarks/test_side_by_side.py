@@ -13,7 +13,7 @@ def test_there_are_ten_healthy_and_ten_sick_bodies() -> None:
 
 @pytest.mark.parametrize("name", SICK)
 def test_rank_and_line_make_an_explanation_and_one_of_them_does_not(name: str) -> None:
-    line = min(side_by_side.told_lines(name))
+    line = min(side_by_side.explaining_lines(name))
     explains = side_by_side.explains
     assert explains(name, f"ranks {{0-1}} wait\ntwenty_tests.py:{line} {name}")
     assert explains(name, f'-- Process 1 ended\nFile "/x/twenty_tests.py", line {line}')
@@ -26,6 +26,6 @@ def test_rank_and_line_make_an_explanation_and_one_of_them_does_not(name: str) -
 
 
 def test_lines_of_one_body_do_not_explain_another() -> None:
-    told = [side_by_side.told_lines(name) for name in SICK]
-    assert all(told)
-    assert len(set().union(*told)) == sum(map(len, told))
+    explaining = [side_by_side.explaining_lines(name) for name in SICK]
+    assert all(explaining)
+    assert len(set().union(*explaining)) == sum(map(len, explaining))

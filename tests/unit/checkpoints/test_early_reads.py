@@ -26,35 +26,37 @@ def missing(path: str, *, fatal: bool = True) -> Failure:
     )
 
 
-def told(of_0: list[Event], of_1: list[Event], source: str = "") -> list[Finding]:
+def findings_of(
+    of_0: list[Event], of_1: list[Event], source: str = ""
+) -> list[Finding]:
     run = Run.of_events({0: of_0, 1: of_1}, sources={"t.py": source})
     return list(early_reads(run))
 
 
 @pytest.mark.parametrize("path", ["/c/best.pt", "best.pt", "./best.pt"])
 def test_an_open_of_the_scripts_own_fails_as_well(path: str) -> None:
-    (found,) = told([SAVE], [missing(path)])
+    (found,) = findings_of([SAVE], [missing(path)])
     assert "rank 0 has written it, and failed to (FileNotFoundError)" in found.message
     assert [one.place.line for one in found.locations] == [5, 3]
 
 
 def test_another_file_that_is_missing_is_another_matter() -> None:
-    assert told([SAVE], [missing("/c/best.pth")]) == []
-    assert told([SAVE], [missing("/c/best.pt", fatal=False)]) == []
+    assert findings_of([SAVE], [missing("/c/best.pth")]) == []
+    assert findings_of([SAVE], [missing("/c/best.pt", fatal=False)]) == []
 
 
 def test_a_rank_that_tries_until_the_file_is_there_is_well() -> None:
     opened = Opened(rank=1, file="/c/best.pt", began_ns=20, ended_ns=21)
     failed = replace(opened, began_ns=2, error=NOT_THERE)
-    (found,) = told([SAVE], [failed, opened])
+    (found,) = findings_of([SAVE], [failed, opened])
     assert found.certainty is Certainty.LIKELY  # by luck alone, as far as is seen
 
 
 def test_a_write_that_was_begun_is_no_write_until_it_ends() -> None:
     begun = Storing(rank=0, file="/c/best.pt", began_ns=5, place=Place("t.py", 3))
-    (found,) = told([begun], [missing("/c/best.pt")])
+    (found,) = findings_of([begun], [missing("/c/best.pt")])
     assert found.exhibits[1] == begun
-    (found,) = told([begun, SAVE], [missing("/c/best.pt")])
+    (found,) = findings_of([begun, SAVE], [missing("/c/best.pt")])
     assert found.exhibits[1] == SAVE
 
 
@@ -68,7 +70,9 @@ main(dist.get_rank(), "best.pt")
 
 
 def test_the_source_tells_what_was_about_to_be_written() -> None:
-    (found,) = told([], [missing("best.pt")], APART.format(between="time.sleep(1)"))
+    (found,) = findings_of(
+        [], [missing("best.pt")], APART.format(between="time.sleep(1)")
+    )
     assert found.certainty is Certainty.LIKELY
     assert [one.place.line for one in found.locations] == [5, 3]
 
@@ -86,7 +90,7 @@ def test_the_source_tells_what_was_about_to_be_written() -> None:
 def test_a_file_that_nobody_writes_above_is_missing_for_other_reasons(
     source: str,
 ) -> None:
-    assert told([], [missing("best.pt")], source) == []
+    assert findings_of([], [missing("best.pt")], source) == []
 
 
 def test_a_barrier_between_them_is_an_order() -> None:

@@ -12,13 +12,13 @@ from distdoctor.model.findings import Certainty
 MODEL = "given(what=model,matched=4)"
 
 
-def told(drawing: str) -> list[tuple[object, Certainty]]:
+def missing_states(drawing: str) -> list[tuple[object, Certainty]]:
     found = incomplete(sketch(drawing))
     return [(one.details["state"], one.certainty) for one in found]
 
 
 def test_state_in_several_files_is_one() -> None:
-    assert told(
+    assert missing_states(
         f"rank 0 | opened(file=m,parts=model)  {MODEL}"
         "  opened(file=o,parts=optimizer,filled=1)  given(what=optimizer)"
         "  opened(file=s,parts=scheduler,position=4,schedule=7)"
@@ -28,7 +28,7 @@ def test_state_in_several_files_is_one() -> None:
 
 def test_another_sampler_has_another_count() -> None:
     """That of the validation set is told its epochs in between."""
-    assert not told(
+    assert not missing_states(
         "rank 0 | shuffled(length=9)  shuffled(length=5)"
         "  shuffled(epoch=1,length=9)  shuffled(epoch=1,length=5)  continued"
         "  stored(file=c,parts=model+optimizer,filled=1)"
@@ -43,15 +43,15 @@ def test_a_new_optimizer_of_other_rules_is_a_new_training() -> None:
     stored = "stored(file=c,parts=model+optimizer,filled=1,rules=5,lr=0.1)"
     opened = f"opened(file=c,parts=model+optimizer,filled=1,lr=0.1)  {MODEL}"
     line = f"{begun}  {stored}  {opened}"
-    assert told(f"{line}  continued(rules=5,lr=0.1)") == [
+    assert missing_states(f"{line}  continued(rules=5,lr=0.1)") == [
         ("optimizer", Certainty.LIKELY)
     ]
-    assert not told(f"{line}  continued(rules=6,lr=0.1)")
-    assert not told(f"{line}  continued(rules=5,lr=0.01)")
+    assert not missing_states(f"{line}  continued(rules=6,lr=0.1)")
+    assert not missing_states(f"{line}  continued(rules=5,lr=0.01)")
 
 
 def test_an_optimizer_that_got_the_state_of_another_is_told() -> None:
-    assert told(
+    assert missing_states(
         f"rank 0 | opened(file=c,parts=model+optimizer,filled=1)  {MODEL}"
         "  given(what=optimizer)  continued(number=1)"
     ) == [("optimizer", Certainty.PROVED)]

@@ -14,7 +14,7 @@ def one_sentence(err: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "sentence"),
     [
         (["check", "gone.py"], "no script gone.py"),
         (["check", "."], "no script ."),
@@ -34,7 +34,7 @@ def one_sentence(err: str) -> str:
     ids=lambda value: "-".join(value) if isinstance(value, list) else "",
 )
 def test_bad_input_gets_one_clear_sentence(
-    box: Box, arguments: list[str], said: str
+    box: Box, arguments: list[str], sentence: str
 ) -> None:
     box.write("x = 1\nif:\n", "broken.py")
     (box.folder / "binary.py").write_bytes(b"\x00\x01\xff" * 50)
@@ -54,7 +54,7 @@ def test_bad_input_gets_one_clear_sentence(
             (box.folder / name / "run.json").write_text(manifest)
     status, out, err = box.run(*arguments)
     assert (status, out) == (2, "")
-    assert said in one_sentence(err)
+    assert sentence in one_sentence(err)
     assert not box.records()
 
 

@@ -147,7 +147,7 @@ def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 # --- groups larger than a machine -----------------------------------------------------
 
 
-def told(rank: int, size: int, local: int, of: int) -> dict[str, str]:
+def launched_as(rank: int, size: int, local: int, of: int) -> dict[str, str]:
     """What torchrun tells a rank of the second machine."""
     return {
         "RANK": str(rank),
@@ -159,20 +159,20 @@ def told(rank: int, size: int, local: int, of: int) -> dict[str, str]:
 
 
 def test_of_a_large_group_only_the_ranks_of_the_machine_have_cells() -> None:
-    assert local_cells(16384, 13, 16384, told(13, 16384, 5, 8)) == (8, 5, "\n1")
+    assert local_cells(16384, 13, 16384, launched_as(13, 16384, 5, 8)) == (8, 5, "\n1")
 
 
 def test_a_small_group_has_a_cell_for_each_member() -> None:
-    assert local_cells(64, 13, 16384, told(13, 16384, 5, 8)) is None
+    assert local_cells(64, 13, 16384, launched_as(13, 16384, 5, 8)) is None
 
 
 @pytest.mark.parametrize(
     "variables",
     [
         {},
-        told(0, 1, 0, 1),  # inherited by a rank that the script has started
-        told(13, 16384, 8, 8),
-        {**told(13, 16384, 5, 8), "LOCAL_WORLD_SIZE": "many"},
+        launched_as(0, 1, 0, 1),  # inherited by a rank that the script has started
+        launched_as(13, 16384, 8, 8),
+        {**launched_as(13, 16384, 5, 8), "LOCAL_WORLD_SIZE": "many"},
     ],
 )
 def test_without_the_launchers_word_all_members_have_cells(

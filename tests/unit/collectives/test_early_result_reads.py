@@ -61,10 +61,10 @@ def found(
 
 def read_line(source: str, **ways: str) -> int:
     """The line that is told to read early."""
-    (told,) = found(source, **ways)
-    assert told.certainty is Certainty.LIKELY
-    assert told.details[SOURCE]
-    return told.elsewhere[0].place.line
+    (divergence,) = found(source, **ways)
+    assert divergence.certainty is Certainty.LIKELY
+    assert divergence.details[SOURCE]
+    return divergence.elsewhere[0].place.line
 
 
 PLAIN = """
@@ -144,10 +144,10 @@ def test_lines_behind_the_wait_are_not_early() -> None:
 
 
 def test_what_is_read_is_named_first_then_the_call_then_the_wait() -> None:
-    (told,) = found(PLAIN.format("total += loss.item()"), issued="i", waited="w")
-    assert [one.place.line for one in told.elsewhere] == [3, 2, 4]
-    assert told.culprits == ()
-    assert "t.py:3 reads its result" in worded(told)
+    (divergence,) = found(PLAIN.format("total += loss.item()"), issued="i", waited="w")
+    assert [one.place.line for one in divergence.elsewhere] == [3, 2, 4]
+    assert divergence.culprits == ()
+    assert "t.py:3 reads its result" in worded(divergence)
 
 
 POOL = """
@@ -355,8 +355,8 @@ def test_a_list_that_is_gathered_is_read_by_its_items() -> None:
 def test_who_sends_may_read_what_is_sent() -> None:
     source = PLAIN.replace("all_reduce(loss", "broadcast(loss, 0")
     source = source.format("loss.item()")
-    (told,) = found(source, issued="i", waited="w", call="broadcast(4,root=1)")
-    assert told.culprits == (0,)
+    (divergence,) = found(source, issued="i", waited="w", call="broadcast(4,root=1)")
+    assert divergence.culprits == (0,)
     sends = PLAIN.replace("all_reduce(loss, async_op=True", "isend(loss, 1")
     sent = {"issued": "i", "waited": "w", "call": "send(4,peer=1)"}
     assert not found(sends.format("loss.item()"), **sent)

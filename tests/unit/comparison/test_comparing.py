@@ -29,10 +29,10 @@ READS = "opened(file=/c,parts=model)@t.py:9"
 
 def step(number: int, **sorts: int) -> str:
     """A traced step; sorts that are not named are alike in all."""
-    told = {"weights": 1, "rate": 1, "input": number, "output": number} | sorts
-    names = "+".join(told).replace("random", "random%20torch")
-    prints = "+".join(map(str, told.values()))
-    return f"traced(step={number},names={names},prints={prints},lr=0.{told['rate']})"
+    digests = {"weights": 1, "rate": 1, "input": number, "output": number} | sorts
+    names = "+".join(digests).replace("random", "random%20torch")
+    prints = "+".join(map(str, digests.values()))
+    return f"traced(step={number},names={names},prints={prints},lr=0.{digests['rate']})"
 
 
 def run_of(*ranks: str) -> Run:
@@ -51,8 +51,8 @@ def test_what_is_done_again_alike_is_repeated() -> None:
 def test_what_differs_in_one_step_is_told_in_the_order_of_its_causes() -> None:
     first = run_of(step(1), f"seeded(seed=7)@t.py:3  {step(1)}  {step(2)}")
     second = run_of(step(1), f"seeded(seed=9)@t.py:3  {step(1, weights=5, output=5)}")
-    _, told = repeated(first, second)
-    assert [(one.rank, one.step, one.what) for one in told] == [
+    _, differences = repeated(first, second)
+    assert [(one.rank, one.step, one.what) for one in differences] == [
         (1, 0, "seed"),
         (1, 0, "weights"),
         (1, 0, "output"),
@@ -62,8 +62,8 @@ def test_what_differs_in_one_step_is_told_in_the_order_of_its_causes() -> None:
 def test_what_follows_from_an_earlier_step_is_not_told() -> None:
     first = run_of(f"{step(1)}  {step(2)}")
     second = run_of(f"{step(1, output=5)}  {step(2, weights=5, output=5)}")
-    _, told = repeated(first, second)
-    assert [(one.step, one.what) for one in told] == [(0, "output")]
+    _, differences = repeated(first, second)
+    assert [(one.step, one.what) for one in differences] == [(0, "output")]
 
 
 def test_a_stream_that_nobody_draws_from_may_begin_anywhere() -> None:
@@ -77,8 +77,8 @@ def test_a_tensor_is_named_where_steps_tell_it() -> None:
         names = "output+output%20conv+output%20fc"
         return f"traced(names={names},prints={value}+1+{value})"
 
-    _, told = repeated(run_of(traced(2)), run_of(traced(3)))
-    assert [(one.what, one.name) for one in told] == [("output", "fc")]
+    _, differences = repeated(run_of(traced(2)), run_of(traced(3)))
+    assert [(one.what, one.name) for one in differences] == [("output", "fc")]
 
 
 def judged(first: Run, second: Run) -> tuple[str, list[tuple[str, Severity]]]:
@@ -118,8 +118,8 @@ INTERRUPTED = f"{step(1)}  {step(2)}  {WRITES}  {step(3)}"
 
 
 def lost(again: str, whole: str = WHOLE, interrupted: str = INTERRUPTED) -> list[Any]:
-    _, told = resumed(run_of(whole), run_of(interrupted), run_of(again))
-    return [(one.what, one.step) for one in told]
+    _, differences = resumed(run_of(whole), run_of(interrupted), run_of(again))
+    return [(one.what, one.step) for one in differences]
 
 
 def later(number: int, **sorts: int) -> str:
@@ -129,8 +129,8 @@ def later(number: int, **sorts: int) -> str:
 
 def test_a_job_that_goes_on_as_it_was_is_proved() -> None:
     runs = [WHOLE, INTERRUPTED, f"{READS}  {later(1)}  {later(2)}  {later(3)}"]
-    compared, told = resumed(*map(run_of, runs))
-    assert (compared.steps, compared.begun, told) == (3, 2, [])
+    compared, differences = resumed(*map(run_of, runs))
+    assert (compared.steps, compared.begun, differences) == (3, 2, [])
 
 
 def test_a_learning_rate_that_begins_anew_is_told_and_not_what_follows() -> None:
@@ -325,7 +325,7 @@ def test_only_what_is_asked_for_is_kept(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "sentence"),
     [
         (["--twice", "--resume", "train.py"], "two proofs"),
         (["--twice", "--world-size", "8"], "--world-size simulates"),
@@ -335,7 +335,7 @@ def test_only_what_is_asked_for_is_kept(monkeypatch: pytest.MonkeyPatch) -> None
     ],
 )
 def test_proofs_that_cannot_be_are_refused(
-    tmp_path: Path, options: list[str], said: str
+    tmp_path: Path, options: list[str], sentence: str
 ) -> None:
     (tmp_path / "train.py").write_text("")
     done = subprocess.run(
@@ -347,4 +347,4 @@ def test_proofs_that_cannot_be_are_refused(
         text=True,
         check=False,
     )
-    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    assert (done.returncode, sentence in done.stderr) == (2, True), done.stderr

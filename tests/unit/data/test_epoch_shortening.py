@@ -363,7 +363,7 @@ def test_a_probe_that_fails_ends_nothing(
 
 
 @pytest.mark.parametrize(
-    ("told", "here"),
+    ("environment", "here"),
     [
         ({}, True),
         ({"LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "2"}, True),
@@ -373,8 +373,10 @@ def test_a_probe_that_fails_ends_nothing(
         ({"SLURM_NNODES": "1"}, True),
     ],
 )
-def test_only_ranks_of_one_machine_can_agree(told: dict[str, str], here: bool) -> None:
-    assert all_ranks_are_here(told) is here
+def test_only_ranks_of_one_machine_can_agree(
+    environment: dict[str, str], here: bool
+) -> None:
+    assert all_ranks_are_here(environment) is here
 
 
 @pytest.mark.parametrize(

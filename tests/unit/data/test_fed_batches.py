@@ -29,7 +29,7 @@ class Sum(nn.Module):
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Fed, str]]:
+def observed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Fed, str]]:
     found: list[tuple[Fed, str]] = []
 
     def observe(one: Observation, site: str = "") -> None:
@@ -48,15 +48,15 @@ def model() -> Sum:
     return model
 
 
-def fed(told: list[tuple[Fed, str]]) -> int:
-    (one, _), *more = told
+def fed(observed: list[tuple[Fed, str]]) -> int:
+    (one, _), *more = observed
     assert not more
-    told.clear()
+    observed.clear()
     return one.inputs
 
 
 def test_the_first_call_behind_a_step_is_told_with_its_line(
-    told: list[tuple[Fed, str]], model: Sum
+    observed: list[tuple[Fed, str]], model: Sum
 ) -> None:
     batch = torch.ones(3, 2)
     model(batch)
@@ -65,30 +65,32 @@ def test_the_first_call_behind_a_step_is_told_with_its_line(
     line = inspect.currentframe().f_lineno + 1  # type: ignore[union-attr]
     model(batch)
     model(batch)
-    ((one, site),) = told
+    ((one, site),) = observed
     assert one.step == 2
     assert site.split("\n")[1] == str(line)
 
 
-def test_what_is_given_by_name_counts(told: list[tuple[Fed, str]], model: Sum) -> None:
+def test_what_is_given_by_name_counts(
+    observed: list[tuple[Fed, str]], model: Sum
+) -> None:
     batch, other = torch.ones(3, 2), torch.zeros(3, 2)
     seen = []
     for right in (batch, other, other):
         model_inputs.watch(2)
         model(batch, right=right)
-        seen.append(fed(told))
+        seen.append(fed(observed))
     assert seen[0] != seen[1] == seen[2] != 0
 
 
 @pytest.mark.parametrize("state", ["evaluating", "without gradients"])
 def test_what_is_not_training_is_not_told(
-    told: list[tuple[Fed, str]], model: Sum, state: str
+    observed: list[tuple[Fed, str]], model: Sum, state: str
 ) -> None:
     model_inputs.watch(2)
     model.train(state != "evaluating")
     with torch.set_grad_enabled(state == "evaluating"):
         model(torch.ones(3, 2))
-    assert told == []
+    assert observed == []
 
 
 def of_ranks(*batches: str, before: str = "wrap=ddp:a") -> list[tuple[int, ...]]:

@@ -22,7 +22,7 @@ WORDS = [f"word{n}" for n in range(60)]
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[Numbered]:
+def observed(monkeypatch: pytest.MonkeyPatch) -> list[Numbered]:
     """What is observed."""
     heard: list[Numbered] = []
     monkeypatch.setattr(RECORDER, "writer", object())
@@ -47,29 +47,29 @@ class Vocab:
         raise AssertionError(name)
 
 
-def looked(told: list[Numbered], **held: Any) -> list[Numbered]:
+def looked(observed: list[Numbered], **held: Any) -> list[Numbered]:
     """What is told where a function has these variables when it runs backward."""
     looks = numbered_names.Numberings()
     names: dict[str, Any] = {"looks": looks}
     text = f"def train({', '.join(held)}):\n    for _ in range(9): looks.begin(())\n"
     exec(compile(text, "/home/user/t.py", "exec"), names)
     names["train"](**held)
-    return told
+    return observed
 
 
 def test_the_vocabulary_that_an_object_holds_is_told_once(
-    told: list[Numbered],
+    observed: list[Numbered],
 ) -> None:
     words = list(set(WORDS))
-    (one,) = looked(told, loader={"data": {"vocab": Vocab(words)}})
+    (one,) = looked(observed, loader={"data": {"vocab": Vocab(words)}})
     assert (one.name, one.size) == ("loader.data.vocab.stoi", 60)
     assert one.first[0] == f"word0={words.index('word0')}"
     assert one.hashed
 
 
-def test_names_are_the_same_whatever_their_numbers(told: list[Numbered]) -> None:
+def test_names_are_the_same_whatever_their_numbers(observed: list[Numbered]) -> None:
     mine, theirs = looked(
-        told,
+        observed,
         mine=Vocab(sorted(WORDS)),
         theirs=Vocab(sorted(WORDS, reverse=True)),
     )
@@ -91,25 +91,29 @@ def test_names_are_the_same_whatever_their_numbers(told: list[Numbered]) -> None
         dict(zip([*WORDS, 7], range(61), strict=True)),
     ],
 )
-def test_other_dictionaries_are_no_numbering(told: list[Numbered], held: Any) -> None:
-    assert not looked(told, held=held)
+def test_other_dictionaries_are_no_numbering(
+    observed: list[Numbered], held: Any
+) -> None:
+    assert not looked(observed, held=held)
 
 
-def ordered(words: list[str], told: list[Numbered]) -> bool:
-    (one,) = looked(told, held={word: n for n, word in enumerate(words)})
+def ordered(words: list[str], observed: list[Numbered]) -> bool:
+    (one,) = looked(observed, held={word: n for n, word in enumerate(words)})
     return one.hashed
 
 
 @pytest.mark.parametrize("leading", [[], ["<pad>", "<unk>", "<s>", "</s>"]])
-def test_the_order_of_a_set_is_known(told: list[Numbered], leading: list[str]) -> None:
-    assert ordered(leading + list(set(WORDS)), told)
+def test_the_order_of_a_set_is_known(
+    observed: list[Numbered], leading: list[str]
+) -> None:
+    assert ordered(leading + list(set(WORDS)), observed)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_shuffled_order_is_none(told: list[Numbered], seed: int) -> None:
+def test_a_shuffled_order_is_none(observed: list[Numbered], seed: int) -> None:
     words = sorted(WORDS)
     random.Random(seed).shuffle(words)
-    assert not ordered(words, told)
+    assert not ordered(words, observed)
 
 
 MEASURE = """
@@ -133,12 +137,12 @@ def test_orders_are_told_apart_under_a_seed() -> None:
 
 
 def test_a_dimension_of_that_size_is_known(
-    told: list[Numbered], monkeypatch: pytest.MonkeyPatch
+    observed: list[Numbered], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = torch.nn.Embedding(60, 4)
     known = trained_models.Model(0, table, "")
     monkeypatch.setattr(trained_models, "_models", [known])
-    first, second = looked(told, first=Vocab(WORDS), second=Vocab(WORDS[:-1]))
+    first, second = looked(observed, first=Vocab(WORDS), second=Vocab(WORDS[:-1]))
     assert (first.fits, second.fits) == (True, False)
 
 

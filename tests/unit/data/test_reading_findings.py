@@ -30,8 +30,10 @@ EPOCHS = """
 def test_the_sampler_that_a_loader_made_for_itself_is_the_loader() -> None:
     run = sketch(EPOCHS)
     (repeat,) = repeats(run)
-    told = locations(run, repeat.passes, [SAMPLER, LOADER, LOOP, SAMPLER], repeat.ranks)
-    assert [(one.place.line, one.remark) for one in told] == [
+    named = locations(
+        run, repeat.passes, [SAMPLER, LOADER, LOOP, SAMPLER], repeat.ranks
+    )
+    assert [(one.place.line, one.remark) for one in named] == [
         (5, "made its sampler"),
         (7, "made the loader"),
         (9, "goes through the loader"),
@@ -45,8 +47,8 @@ def test_a_line_is_named_once_though_it_counts_twice() -> None:
     run = replace(sketch(drawing), sources={"t.py": source})
     (one,) = passes(run, 0)
     made = replace(one.made[0], place=Place("t.py", 2, "share"))
-    told = locations(run, [replace(one, made=(made,))], [SUBSET, "ordering"], [0])
-    assert [location.remark for location in told] == ["made the subset it reads"]
+    named = locations(run, [replace(one, made=(made,))], [SUBSET, "ordering"], [0])
+    assert [location.remark for location in named] == ["made the subset it reads"]
 
 
 def test_a_list_of_files_counts_unless_it_is_sorted_or_counted() -> None:
@@ -77,8 +79,8 @@ def start(loader, epoch):
 
 def speaking(drawing: str, source: str) -> list[tuple[int, str]]:
     run = replace(sketch(drawing), sources={"t.py": source})
-    told = unheard(run, passes(run, 0), [0])
-    return [(location.place.line, location.remark) for location in told]
+    named = unheard(run, passes(run, 0), [0])
+    return [(location.place.line, location.remark) for location in named]
 
 
 def test_where_no_epoch_came_to_a_sampler_the_lines_that_speak_of_it_are_told() -> None:
@@ -88,10 +90,10 @@ def test_where_no_epoch_came_to_a_sampler_the_lines_that_speak_of_it_are_told() 
 
 
 def test_what_an_epoch_reached_is_not_told_so() -> None:
-    told = UNHEARD.replace("made=1", "made=1+2").replace(
+    reached = UNHEARD.replace("made=1", "made=1+2").replace(
         "rank 0 |", "rank 0 | made(number=2,role=epoch)@t.py:4\n           |"
     )
-    assert speaking(told, GUARDED) == []
+    assert speaking(reached, GUARDED) == []
 
 
 def test_a_sampler_of_the_users_own_may_have_heard() -> None:
@@ -101,11 +103,11 @@ def test_a_sampler_of_the_users_own_may_have_heard() -> None:
 
 def test_torchs_sampler_behind_one_of_the_users_own_has_not_heard() -> None:
     own = "class Batches:\n    def set_epoch(self, epoch): pass\n"
-    told = UNHEARD.replace("made=1", "made=1+2").replace(
+    reached = UNHEARD.replace("made=1", "made=1+2").replace(
         "rank 0 |",
         "rank 0 | made(number=2,role=sampler,kind=Batches)@t.py:6\n           |",
     )
-    assert [line for line, _ in speaking(told, own + GUARDED)] == [5, 6]
+    assert [line for line, _ in speaking(reached, own + GUARDED)] == [5, 6]
     alone = UNHEARD.replace("kind=DistributedSampler", "kind=Batches")
     assert speaking(alone, own + GUARDED) == []
 
@@ -126,8 +128,8 @@ def coming_from(index: str, count: str = "2") -> list[int]:
         "sampler = DistributedSampler(data, COUNT, rank=INDEX)\n"
     )
     run = replace(sketch(SAME), sources={"t.py": source})
-    told = shares_come_from(run, [*passes(run, 0), *passes(run, 1)], [])
-    return [location.place.line for location in told]
+    named = shares_come_from(run, [*passes(run, 0), *passes(run, 1)], [])
+    return [location.place.line for location in named]
 
 
 def test_where_a_share_comes_from_is_told() -> None:
@@ -146,8 +148,8 @@ def test_the_number_of_shares_is_told_where_it_is_not_that_of_the_readers() -> N
     source = "\nCOUNT = 2\n\n\nsampler = DistributedSampler(data, COUNT)\n"
     run = replace(sketch(SAME), sources={"t.py": source})
     (one,) = passes(run, 0)
-    told = shares_come_from(run, [one], [0])
-    assert [location.place.line for location in told] == [2]
+    named = shares_come_from(run, [one], [0])
+    assert [location.place.line for location in named] == [2]
 
 
 def test_what_is_kept_from_before_the_group_is_told_where_it_is_kept() -> None:
@@ -165,8 +167,8 @@ sampler = DistributedSampler(data, topology().size, topology().rank)
 """
     drawing = SAME.replace("replicas=2", "replicas=1").replace("t.py:5", "t.py:10")
     run = replace(sketch(drawing), sources={"t.py": source})
-    told = shares_come_from(run, [*passes(run, 0), *passes(run, 1)], [])
-    assert [location.place.line for location in told] == [2, 6]
+    named = shares_come_from(run, [*passes(run, 0), *passes(run, 1)], [])
+    assert [location.place.line for location in named] == [2, 6]
     right = replace(sketch(SAME.replace("t.py:5", "t.py:10")), sources=run.sources)
     assert not shares_come_from(right, [*passes(right, 0), *passes(right, 1)], [])
 

@@ -96,9 +96,9 @@ def test_workers_that_stay_begin_anew(folder: Path) -> None:
         for _ in loader:
             pass
     next(iter(loader))
-    _, told = seen(folder)
-    assert [len(one.samples) for one in told] == [12, 12, 5]
-    assert [one.whole for one in told] == [True, True, False]
+    _, read = seen(folder)
+    assert [len(one.samples) for one in read] == [12, 12, 5]
+    assert [one.whole for one in read] == [True, True, False]
 
 
 def test_what_distdoctor_leaves_out_has_an_index_and_no_content(folder: Path) -> None:
@@ -159,8 +159,8 @@ def test_steps_are_those_made_on_a_pass(folder: Path) -> None:
     for (batch,) in training:  # one step for all of it
         model(batch).sum().backward()
     optimizer.step()
-    _, told = seen(folder)
-    assert [one.steps for one in told] == [0, 2, 1]
+    _, read = seen(folder)
+    assert [one.steps for one in read] == [0, 2, 1]
 
 
 def test_the_lines_that_made_things_are_known(folder: Path) -> None:
@@ -239,9 +239,9 @@ def test_a_batch_of_what_is_not_known_has_no_samples() -> None:
 def test_a_large_row_is_told_by_its_pieces() -> None:
     large = torch.zeros(2, 300_000)
     large[1, 299_999] = 1
-    told = of_samples(large, 2)
-    assert told is not None
-    assert told[0] != told[1]
+    digests = of_samples(large, 2)
+    assert digests is not None
+    assert digests[0] != digests[1]
 
 
 def test_what_a_dataset_holds_is_told_row_by_row() -> None:

@@ -9,7 +9,7 @@ from distdoctor.model.drawing import sketch
 from distdoctor.model.run import Run
 
 
-def told(run: Run, rank: int = 0) -> list[str]:
+def calls_after(run: Run, rank: int = 0) -> list[str]:
     return [str(run.call(row)) for row in next_calls(run, rank)]
 
 
@@ -39,7 +39,7 @@ ROUND = "all_reduce(4)@t.py:3  broadcast(2,root=0)@t.py:4  barrier@t.py:5  "
 )
 def test_what_came_next_the_time_before(calls: str, following: list[str]) -> None:
     run = sketch(f"rank 0 | {calls}\nrank 1 | barrier")
-    assert [text.replace(", op=sum", "") for text in told(run)] == following
+    assert [text.replace(", op=sum", "") for text in calls_after(run)] == following
 
 
 @given(
@@ -53,4 +53,4 @@ def test_a_steady_round_is_foretold(round_: list[int], times: int, at: int) -> N
     words = [f"broadcast({n},root=0)@t.py:{n}" for n in sizes]
     run = sketch(f"rank 0 | {'  '.join(words)}!\nrank 1 | barrier")
     next_one = (round_ * 2)[at + 1]
-    assert told(run)[0] == f"broadcast({next_one} float32, root=0)"
+    assert calls_after(run)[0] == f"broadcast({next_one} float32, root=0)"

@@ -73,9 +73,9 @@ def test_it_is_told_where_the_ranks_stood() -> None:
     assert "ranks {0-1} in wait_for_file at wait.py:9" in why(
         ended(NOBODY_WAITS, Quiet(9, idle=BOTH))
     )
-    told = why(ended(ONE_ELSEWHERE, Quiet(30)))
-    assert "30 s" in told
-    assert "rank 1 in wait_for_file at wait.py:9" in told
+    reason = why(ended(ONE_ELSEWHERE, Quiet(30)))
+    assert "30 s" in reason
+    assert "rank 1 in wait_for_file at wait.py:9" in reason
 
 
 def test_processes_that_never_became_ranks_are_told_by_their_lines() -> None:

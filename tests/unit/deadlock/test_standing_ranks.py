@@ -7,7 +7,7 @@ from distdoctor.model.drawing import sketch
 
 
 @pytest.mark.parametrize(
-    ("drawing", "told"),
+    ("drawing", "stands"),
     [
         (  # who stands at the same call is told together, by the first
             """
@@ -41,10 +41,10 @@ from distdoctor.model.drawing import sketch
     ],
 )
 def test_who_stands_where_since_when(
-    drawing: str, told: list[tuple[tuple[int, ...], str, float]]
+    drawing: str, stands: list[tuple[tuple[int, ...], str, float]]
 ) -> None:
     found = standing(sketch(drawing), range(3))
-    assert [(one.ranks, one.call.op, one.since_s) for one in found] == told
+    assert [(one.ranks, one.call.op, one.since_s) for one in found] == stands
 
 
 def test_only_the_ranks_in_question_are_told() -> None:

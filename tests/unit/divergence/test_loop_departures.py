@@ -58,7 +58,9 @@ def line(source: str, word: str) -> int:
     return max(n for n, text in enumerate(lines, 1) if word in text)
 
 
-def told(source: str, drawing: str = LEAVES, end: str = "destroy") -> Divergence:
+def divergence_of(
+    source: str, drawing: str = LEAVES, end: str = "destroy"
+) -> Divergence:
     drawing = drawing.format(line(source, "all_reduce("), line(source, end))
     run = replace(sketch(drawing), sources={"t.py": cleandoc(source)})
     (divergence,) = divergences(run)
@@ -70,7 +72,7 @@ def words(divergence: Divergence) -> str:
 
 
 def test_a_loop_above_the_call_is_left_by_its_head() -> None:
-    found = told(BUDGET)
+    found = divergence_of(BUDGET)
     assert (found.why, found.culprits) == (Cause.FINISHED, (2,))
     assert [one.place.line for one in found.elsewhere][:3] == [13, 5, 8]
     assert words(found) == "the loop by `while not budget.exhausted` "
@@ -111,7 +113,7 @@ def trained(*inside: str) -> str:
     ],
 )
 def test_a_jump_by_what_only_a_rank_knows_is_named(inside: list[str], way: str) -> None:
-    found = told(trained(*inside))
+    found = divergence_of(trained(*inside))
     assert words(found) == f"the loop by `{way}` "
 
 
@@ -125,13 +127,13 @@ def test_a_jump_by_what_only_a_rank_knows_is_named(inside: list[str], way: str) 
     ],
 )
 def test_what_all_decide_alike_is_not_named(inside: list[str]) -> None:
-    found = told(trained(*inside))
+    found = divergence_of(trained(*inside))
     assert not words(found)
 
 
 def test_who_goes_on_behind_the_loop_left_it() -> None:
     source = trained("if loss < 0.1:", "    break")
-    found = told(source, GOES_ON, "barrier(")
+    found = divergence_of(source, GOES_ON, "barrier(")
     assert found.culprits == (2,)
     assert words(found) == "the loop by `if loss < 0.1: break` "
     assert [one.place.line for one in found.elsewhere][:2] == [6, 7]
@@ -161,7 +163,7 @@ def test_a_round_cut_short_explains_it_as_well() -> None:
     train(read(urandom()))
     destroy_process_group()
     """
-    found = told(source)
+    found = divergence_of(source)
     assert "left the loop, or a round of it, by `for batch in data`" in found.story
     assert "`if not (not batch.any()): continue`" not in found.story
 
@@ -202,7 +204,7 @@ def test_who_never_came_to_the_call_left_no_loop_of_it() -> None:
 
 def test_of_many_ways_none_is_named() -> None:
     jumps = [f"if loss < {n}: break" for n in range(4)]
-    assert not words(told(trained(*jumps)))
+    assert not words(divergence_of(trained(*jumps)))
 
 
 SKIPS = """
@@ -222,6 +224,6 @@ destroy_process_group()
 
 
 def test_a_round_may_be_cut_short_above_the_call() -> None:
-    found = told(SKIPS)
+    found = divergence_of(SKIPS)
     remarks = {one.place.line: one.remark for one in found.elsewhere}
     assert remarks[line(SKIPS, "continue")] == "a way to cut a round short"

@@ -41,14 +41,16 @@ def calls(names: str, op: str = "all_reduce({size})") -> str:
     return "  ".join(words)
 
 
-def told(*ranks: str, source: str = SOURCE, **options: str) -> list[Divergence]:
+def divergences_of(
+    *ranks: str, source: str = SOURCE, **options: str
+) -> list[Divergence]:
     lines = [f"rank {n} | {calls(names, **options)}" for n, names in enumerate(ranks)]
     run = replace(sketch("\n".join(lines)), sources={"t.py": source})
     return divergences(run)
 
 
 def test_calls_for_different_names_are_paired() -> None:
-    (found,) = told("..ab.ab", "..ab.ba")
+    (found,) = divergences_of("..ab.ab", "..ab.ba")
     assert (found.why, found.culprits, found.victims) == (Cause.ORDER, (), (0, 1))
     assert found.certainty is Certainty.LIKELY
     assert found.ordinal == 6
@@ -57,7 +59,7 @@ def test_calls_for_different_names_are_paired() -> None:
 
 
 def test_the_minority_is_at_fault() -> None:
-    (found,) = told("abc", "acb", "abc")
+    (found,) = divergences_of("abc", "acb", "abc")
     assert (found.culprits, found.victims) == ((1,), (0, 2))
 
 
@@ -73,21 +75,21 @@ def test_the_minority_is_at_fault() -> None:
     ],
 )
 def test_other_names_and_one_order_are_well(ranks: tuple[str, ...]) -> None:
-    found = told(*ranks)
+    found = divergences_of(*ranks)
     assert bool(found) is (ranks == ("abab", "baba"))
 
 
 def test_the_source_must_keep_them_by_name() -> None:
     source = SOURCE.replace("sums[name] = total", "x = 1")
-    assert told("ab", "ba", source=source)  # an entry that is changed itself
+    assert divergences_of("ab", "ba", source=source)  # an entry that is changed itself
     source = source.replace("total = sums[name]", "total = norm(model)")
-    assert not told("ab", "ba", source=source)
-    assert not told("ab", "ba", source="")
+    assert not divergences_of("ab", "ba", source=source)
+    assert not divergences_of("ab", "ba", source="")
 
 
 def test_what_carries_gradients_must_be_the_names_own() -> None:
     source = SOURCE.replace("= sums[name]", "= gradients(data[name])")
-    assert told("ab", "ba", source=source)
+    assert divergences_of("ab", "ba", source=source)
     sent = "  sent@t.py:5"
     lines = [f"rank {n} | {calls(names)}{sent}" for n, names in enumerate(("ab", "ba"))]
     run = replace(sketch("\n".join(lines)), sources={"t.py": source})
@@ -95,7 +97,7 @@ def test_what_carries_gradients_must_be_the_names_own() -> None:
 
 
 def test_a_barrier_puts_nothing_together() -> None:
-    assert not told("ab", "ba", op="barrier")
+    assert not divergences_of("ab", "ba", op="barrier")
 
 
 def test_a_call_that_cannot_be_matched_is_left_out() -> None:

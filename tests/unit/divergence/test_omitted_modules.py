@@ -76,10 +76,10 @@ def lines(source: str, names: str = "box.weight+box.bias") -> list[int]:
     )
     (found,) = divergences(replace(run, sources={"t.py": cleandoc(source)}))
     assert (found.why, found.culprits) == (Cause.UNUSED, (1,))
-    told = [location.place.line for location in found.elsewhere]
-    assert told[-1] == 99
-    assert ("Most likely" in found.story) is (len(told) > 1)
-    return told[:-1]
+    named = [location.place.line for location in found.elsewhere]
+    assert named[-1] == 99
+    assert ("Most likely" in found.story) is (len(named) > 1)
+    return named[:-1]
 
 
 @pytest.mark.parametrize(

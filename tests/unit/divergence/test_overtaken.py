@@ -50,14 +50,14 @@ def usual(step: int | None) -> list[Frame]:
     return stack(step, (2, "average"), (9, "usual"), (13, "train"))
 
 
-def told(source: str, stacks: dict[int, list[Frame]]) -> Divergence:
+def divergence_of(source: str, stacks: dict[int, list[Frame]]) -> Divergence:
     run = replace(sketch(CALLS), sources={"t.py": source}, stacks=stacks)
     (found,) = divergences(run)
     return found
 
 
 def test_who_has_come_further_in_the_same_round_skipped_the_call() -> None:
-    found = told(HELPER, {0: rare(1), 1: rare(1), 2: usual(1)})
+    found = divergence_of(HELPER, {0: rare(1), 1: rare(1), 2: usual(1)})
     assert (found.why, found.culprits, found.victims) == (Cause.SKIPPED, (2,), (0, 1))
     assert found.certainty is Certainty.LIKELY
     assert {5, 7} <= {one.place.line for one in found.elsewhere}
@@ -66,15 +66,15 @@ def test_who_has_come_further_in_the_same_round_skipped_the_call() -> None:
 
 @pytest.mark.parametrize("theirs", [0, 2, None])
 def test_in_another_round_nobody_knows_who_is_further(theirs: int | None) -> None:
-    found = told(HELPER, {0: rare(1), 1: rare(1), 2: usual(theirs)})
+    found = divergence_of(HELPER, {0: rare(1), 1: rare(1), 2: usual(theirs)})
     assert found.why is not Cause.SKIPPED
 
 
 def test_where_nothing_leads_around_the_call_it_was_not_skipped() -> None:
     source = HELPER.replace("rows.numel() == 0", "False")
-    found = told(source, {0: rare(1), 1: rare(1), 2: usual(1)})
+    found = divergence_of(source, {0: rare(1), 1: rare(1), 2: usual(1)})
     assert found.why is not Cause.SKIPPED
 
 
 def test_without_stacks_it_is_what_the_calls_tell() -> None:
-    assert told(HELPER, {0: rare(1)}).why is not Cause.SKIPPED
+    assert divergence_of(HELPER, {0: rare(1)}).why is not Cause.SKIPPED

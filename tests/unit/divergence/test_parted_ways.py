@@ -37,7 +37,7 @@ def the_run(rows: list[str], source: str = SOURCE) -> Run:
     return replace(run, sources={"t.py": dedent(source).strip() + "\n"})
 
 
-def told(rows: list[str], source: str = SOURCE) -> Divergence:
+def divergence_of(rows: list[str], source: str = SOURCE) -> Divergence:
     (divergence,) = divergences(the_run(rows, source))
     return divergence
 
@@ -63,7 +63,7 @@ USUAL = rounds(3, 4, f"{HARD}...")
     ],
 )
 def test_the_loop_that_was_left_is_told(rows: list[str], culprits: tuple[int]) -> None:
-    found = told(rows)
+    found = divergence_of(rows)
     assert (found.why, found.culprits) == (Cause.SKIPPED, culprits)
     assert lines(found)[0] == 4
     assert "Calls that look alike have met since" in found.story
@@ -71,7 +71,7 @@ def test_the_loop_that_was_left_is_told(rows: list[str], culprits: tuple[int]) -
 
 def test_one_more_round_is_told() -> None:
     others = rounds(3, 5, "barrier@t.py:12!")
-    found = told([rounds(4, 4, f"{HARD}..."), others, others])
+    found = divergence_of([rounds(4, 4, f"{HARD}..."), others, others])
     assert (found.why, found.culprits, lines(found)[0]) == (Cause.UNEVEN, (0,), 4)
 
 
@@ -81,8 +81,8 @@ def test_of_two_the_head_of_the_loop_decides() -> None:
         "def easy(share):", "def easy(share, rank=dist.get_rank()):"
     )
     rows = [rounds(3, 5, "barrier@t.py:12!"), rounds(4, 4, f"{HARD}...")]
-    assert told(rows, source).culprits == (1,)
-    assert told(rows).culprits == (0,)  # who is behind the loop has left it
+    assert divergence_of(rows, source).culprits == (1,)
+    assert divergence_of(rows).culprits == (0,)  # who is behind the loop has left it
 
 
 def test_a_branch_by_rank_before_it_shows_is_told() -> None:
@@ -102,7 +102,7 @@ def test_a_branch_by_rank_before_it_shows_is_told() -> None:
         f"{usual}  {usual}  {usual}  barrier@t.py:8<t.py:9!",
         f"{usual}  {extra}  {usual}  {extra}...",
     ]
-    found = told(rows, source)
+    found = divergence_of(rows, source)
     assert (found.why, found.culprits) == (Cause.SKIPPED, (1,))
     assert lines(found)[0] == 6
 
@@ -122,7 +122,7 @@ def test_what_one_rank_left_out_in_no_loop_is_told_where_it_was() -> None:
     calls = [f"all_reduce(4)@t.py:2<t.py:{n}" for n in (4, 6, 7, 8)]
     usual = "  ".join([*calls[:3], f"{calls[3]}..."])
     short = "  ".join([calls[0], *calls[2:], "barrier@t.py:9!"])
-    found = told([usual, short, usual], source)
+    found = divergence_of([usual, short, usual], source)
     assert (found.why, found.culprits, lines(found)) == (Cause.SKIPPED, (1,), [6])
 
 
@@ -145,8 +145,8 @@ def test_branches_that_fit_each_other_are_no_parting() -> None:
     end = f"{calls[9]}  barrier@t.py:11!"
     usual = f"{calls[4]}  {calls[6]}  {end}"
     other = f"{calls[4]}  {calls[8]}  {calls[9]}  {calls[12]}..."
-    assert 6 not in lines(told([usual, other, usual], source))
-    assert "look alike" not in told([usual, other, usual], source).story
+    assert 6 not in lines(divergence_of([usual, other, usual], source))
+    assert "look alike" not in divergence_of([usual, other, usual], source).story
 
 
 def test_without_callers_nothing_is_told() -> None:
@@ -155,7 +155,7 @@ def test_without_callers_nothing_is_told() -> None:
         row.replace("<t.py:5<t.py:10", "").replace("<t.py:8<t.py:11", "")
         for row in rows
     ]
-    assert "look alike" not in told(bare).story
+    assert "look alike" not in divergence_of(bare).story
 
 
 def test_ranks_whose_calls_one_shadows_for_a_while_are_together_behind() -> None:
@@ -178,6 +178,8 @@ def test_ranks_whose_calls_one_shadows_for_a_while_are_together_behind() -> None
         for of in calls
     ]
     ends = ("all_reduce(1)@t.py:10!", "all_reduce(1:int8)@t.py:10!")
-    found = told([f"{row}  {end}" for row, end in zip(rows, ends, strict=True)], source)
+    found = divergence_of(
+        [f"{row}  {end}" for row, end in zip(rows, ends, strict=True)], source
+    )
     assert found.why is Cause.DTYPE
     assert "look alike" not in found.story

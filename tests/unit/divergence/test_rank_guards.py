@@ -29,7 +29,7 @@ main()
 """
 
 
-def told(source: str, drawing: str, *stacks: list[int]) -> Divergence:
+def divergence_of(source: str, drawing: str, *stacks: list[int]) -> Divergence:
     """The divergence of a drawing whose calls are from the lines of a source t.py.
 
     Args:
@@ -52,7 +52,7 @@ def lines(divergence: Divergence) -> list[int]:
 
 
 def test_of_two_ranks_the_one_alone_behind_a_guard_is_the_culprit() -> None:
-    found = told(
+    found = divergence_of(
         REPORT,
         """
         rank 0 | all_reduce(9)@t.py:10  all_reduce(1)@t.py:2...
@@ -69,7 +69,7 @@ def test_of_two_ranks_the_one_alone_behind_a_guard_is_the_culprit() -> None:
 
 def test_a_stray_call_is_found_where_it_first_met_another() -> None:
     """Of one size, calls pair up one step apart, and the fault shows much later."""
-    found = told(
+    found = divergence_of(
         REPORT,
         """
         rank 0 | all_reduce(1)@t.py:10  all_reduce(1)@t.py:2   all_reduce(1)@t.py:10...
@@ -85,7 +85,7 @@ def test_whom_a_guard_keeps_out_is_the_culprit_if_it_lets_most_through() -> None
         barrier()
     all_reduce(gradients)
     """
-    found = told(
+    found = divergence_of(
         source,
         """
         rank 0 | all_reduce(9)@t.py:3!
@@ -103,7 +103,7 @@ def test_with_a_majority_the_branch_is_named_all_the_same() -> None:
             all_reduce(gradients)
         barrier()
     """
-    found = told(
+    found = divergence_of(
         source,
         """
         rank 0 | all_reduce(9)@t.py:3...
@@ -124,7 +124,7 @@ def test_who_ended_without_a_guarded_call_did_not_skip_it() -> None:
         save()
         barrier()
     """
-    found = told(
+    found = divergence_of(
         source,
         """
         rank 0 | all_reduce(9)@t.py:1  barrier@t.py:4...
@@ -142,7 +142,7 @@ def test_a_model_run_behind_a_guard_is_told_as_a_forward_pass() -> None:
         if rank == 0:
             model(y)
     """
-    found = told(
+    found = divergence_of(
         source,
         """
         rank 0 | broadcast(8)@t.py:2  broadcast(8,by=ddp)@t.py:4  broadcast(8)@t.py:2...
@@ -165,7 +165,7 @@ def test_a_guard_with_a_counterpart_explains_nothing() -> None:
         all_gather(sizes)
     all_reduce(gradients)
     """
-    found = told(
+    found = divergence_of(
         source,
         """
         rank 0 | barrier@t.py:5  all_gather(1)@t.py:7...
@@ -188,7 +188,7 @@ def test_a_counterpart_may_lie_in_a_helper() -> None:
         barrier()
     all_reduce(gradients)
     """
-    found = told(
+    found = divergence_of(
         source,
         """
         rank 0 | broadcast(9)@t.py:4  barrier@t.py:8...
@@ -205,7 +205,7 @@ def test_two_branches_of_one_test_with_different_calls_are_a_mismatch() -> None:
     else:
         all_reduce(x)
     """
-    found = told(
+    found = divergence_of(
         source,
         """
         rank 0 | reduce(9,root=0)@t.py:2...
@@ -230,8 +230,8 @@ def test_a_line_that_all_may_come_to_is_not_blamed_on_a_guard() -> None:
     rank 0 | barrier@t.py:2  all_reduce(9)@t.py:6  barrier@t.py:2...
     rank 1 | barrier@t.py:2  all_reduce(9)@t.py:6  all_reduce(9)@t.py:6!
     """
-    assert "rank == 0" not in worded(told(source, drawing))
-    assert "rank == 0" in worded(told(source, drawing, [2, 5], [6]))
+    assert "rank == 0" not in worded(divergence_of(source, drawing))
+    assert "rank == 0" in worded(divergence_of(source, drawing, [2, 5], [6]))
 
 
 BROKEN_OFF = """
@@ -246,7 +246,7 @@ train()
 
 
 def test_a_round_before_that_ended_the_loop_for_one_rank_is_told() -> None:
-    found = told(
+    found = divergence_of(
         BROKEN_OFF.format(leaves="break"),
         """
         rank 0 | all_reduce(9)@t.py:3  all_reduce(9)@t.py:3!
@@ -264,12 +264,14 @@ def test_who_left_a_loop_and_is_at_it_again_is_told_by_the_way_out() -> None:
         rank 1 | all_reduce(9)@t.py:3  all_reduce(9)@t.py:3!
         rank 2 | all_reduce(9)@t.py:3  all_reduce(4)@t.py:3!
     """
-    found = told(BROKEN_OFF.format(leaves="break"), drawing)
+    found = divergence_of(BROKEN_OFF.format(leaves="break"), drawing)
     assert (found.why, found.culprits) == (Cause.SKIPPED, (1,))
     assert found.certainty is Certainty.LIKELY
     assert lines(found)[:2] == [4, 5]
     for leaves in ("continue", "raise Odd", "count += 1"):
-        assert told(BROKEN_OFF.format(leaves=leaves), drawing).why is Cause.NUMEL
+        assert (
+            divergence_of(BROKEN_OFF.format(leaves=leaves), drawing).why is Cause.NUMEL
+        )
 
 
 def test_unlike_calls_of_the_two_branches_of_a_test_of_data_are_no_skipped_ones() -> (
@@ -297,7 +299,7 @@ def test_unlike_calls_of_the_two_branches_of_a_test_of_data_are_no_skipped_ones(
         rank 1 | {0}  {1}!
         rank 2 | {0}  {0}!
     """
-    found = told(source, drawing.format(gather, reduce))
+    found = divergence_of(source, drawing.format(gather, reduce))
     assert (found.why, found.culprits, lines(found)) == (Cause.OPERATION, (1,), [2])
     assert found.certainty is Certainty.LIKELY
     counted = (
@@ -305,12 +307,12 @@ def test_unlike_calls_of_the_two_branches_of_a_test_of_data_are_no_skipped_ones(
         .replace("exchange(batch)", "exchange(step)")
         .replace("def exchange(rows)", "def exchange(step, rows=0)")
     )
-    assert 2 not in lines(told(counted, drawing.format(gather, reduce)))
+    assert 2 not in lines(divergence_of(counted, drawing.format(gather, reduce)))
 
 
 def test_each_side_tells_its_way_to_its_call() -> None:
     """From where the ways part, at most three lines of it."""
-    found = told(
+    found = divergence_of(
         "pass\n",
         """
         rank 0 | all_reduce(9)@t.py:1<t.py:3<t.py:9  all_reduce(1)@u.py:2<t.py:4<t.py:9!
@@ -346,8 +348,8 @@ def test_a_line_that_looks_up_what_it_calls_is_told_with_its_key() -> None:
         rank 1 | {reduce}  {gather}!
         rank 2 | {reduce}  {reduce}!
     """
-    found = told(source, drawing)
+    found = divergence_of(source, drawing)
     assert (found.why, found.culprits) == (Cause.OPERATION, (1,))
     assert lines(found)[:2] == [11, 4]
     plain = source.replace("TABLE[batch.layout](loss)", "dense(loss), ragged(loss)")
-    assert 11 not in lines(told(plain, drawing))
+    assert 11 not in lines(divergence_of(plain, drawing))

@@ -12,7 +12,7 @@ from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Certainty
 
 
-def told(source: str, drawing: str) -> Divergence:
+def divergence_of(source: str, drawing: str) -> Divergence:
     """The divergence of a drawing whose calls are from the lines of a source t.py."""
     run = replace(sketch(drawing), sources={"t.py": cleandoc(source)})
     (divergence,) = divergences(run)
@@ -22,7 +22,7 @@ def told(source: str, drawing: str) -> Divergence:
 def sized(source: str, one: int = 3, other: int = 4) -> Divergence:
     """Of two ranks that reduce so many elements in the last line of a source."""
     last = len(cleandoc(source).splitlines())
-    return told(
+    return divergence_of(
         source,
         f"""
         rank 0 | all_reduce({one})@t.py:{last}...
@@ -83,7 +83,7 @@ broadcast(weights)
 
 
 def test_who_left_before_a_call_skipped_it() -> None:
-    found = told(
+    found = divergence_of(
         LOAD,
         """
         rank 0 | all_reduce(4)@t.py:5...
@@ -96,7 +96,7 @@ def test_who_left_before_a_call_skipped_it() -> None:
 
 
 def test_who_is_alone_in_a_branch_added_its_call() -> None:
-    found = told(
+    found = divergence_of(
         """
         if loss > limit:
             all_gather(losses)
@@ -111,7 +111,7 @@ def test_who_is_alone_in_a_branch_added_its_call() -> None:
 
 
 def test_a_test_of_what_all_count_alike_tells_nothing() -> None:
-    found = told(
+    found = divergence_of(
         """
         for step in range(100):
             if step % 10 == 0:
@@ -127,7 +127,7 @@ def test_a_test_of_what_all_count_alike_tells_nothing() -> None:
 
 
 def test_where_both_went_ways_of_their_own_nobody_is_named() -> None:
-    found = told(
+    found = divergence_of(
         """
         if big:
             all_gather(losses)
@@ -149,7 +149,7 @@ def test_where_both_went_ways_of_their_own_nobody_is_named() -> None:
 def test_who_comes_to_a_branch_by_the_round_alone_has_added_nothing(
     head: str, why: Cause
 ) -> None:
-    found = told(
+    found = divergence_of(
         f"""
         {head}:
             all_reduce(gradients)
@@ -184,7 +184,7 @@ def test_a_minority_left_early_or_made_the_call_by_itself(alone: int) -> None:
         here, there = there, here
     calls = [there if rank == 2 else here for rank in range(3)]
     lines = [f"rank {n} | {call}..." for n, call in enumerate(calls[:2])]
-    found = told(EARLY_RETURN, "\n".join([*lines, f"rank 2 | {calls[2]}!"]))
+    found = divergence_of(EARLY_RETURN, "\n".join([*lines, f"rank 2 | {calls[2]}!"]))
     assert (found.why, found.culprits) == (Cause.SKIPPED, (2,))
     assert ("alone call" in worded(found)) == (alone == 0)
 
@@ -204,7 +204,7 @@ def test_a_forward_pass_that_one_of_two_came_to_by_a_new_way_is_its_own() -> Non
     """
     step = "all_gather_into_tensor(4,by=fsdp)@t.py:6<t.py:8"
     alone = "all_gather_into_tensor(9,by=fsdp)@t.py:4<t.py:9"
-    found = told(
+    found = divergence_of(
         source,
         f"""
         rank 0 | {step}  {alone}...

@@ -31,13 +31,13 @@ MET = """
 """
 
 
-def told(source: str) -> Divergence:
+def divergence_of(source: str) -> Divergence:
     (found,) = divergences(replace(sketch(MET), sources={"t.py": source}))
     return found
 
 
 def test_where_each_goes_on_to_the_other_call_it_is_the_order() -> None:
-    found = told(BOTH.format(first=LOW, second=HIGH))
+    found = divergence_of(BOTH.format(first=LOW, second=HIGH))
     assert (found.why, found.culprits) == (Cause.ORDER, (1,))
     assert found.certainty is Certainty.LIKELY
     assert "Rank 1 makes two calls in another order than ranks {0,2}" in worded(found)
@@ -45,7 +45,7 @@ def test_where_each_goes_on_to_the_other_call_it_is_the_order() -> None:
 
 @pytest.mark.parametrize(("first", "second"), [("pass", "pass"), (LOW, "pass")])
 def test_where_one_makes_no_such_call_it_is_not(first: str, second: str) -> None:
-    assert told(BOTH.format(first=first, second=second)).why is Cause.REDUCE_OP
+    assert divergence_of(BOTH.format(first=first, second=second)).why is Cause.REDUCE_OP
 
 
 ONE_BY_ONE = cleandoc("""

@@ -27,7 +27,7 @@ ROUNDS = """
 """
 
 
-def told(
+def divergence_of(
     source: str, drawing: str, stacks: dict[int, list[tuple[int, str]]] | None = None
 ) -> Divergence:
     """The divergence of a drawing; stacks are lines and functions, innermost first."""
@@ -57,7 +57,7 @@ STACKS = {0: [(3, "train"), (4, "<module>")], 1: [(5, "<module>")]}
 def test_of_two_the_one_is_blamed_whom_the_head_singles_out(
     head: str, culprit: int
 ) -> None:
-    found = told(LOOP.format(head=head), ROUNDS, STACKS)
+    found = divergence_of(LOOP.format(head=head), ROUNDS, STACKS)
     assert found.culprits == (culprit,)
     assert {found.culprits[0], *found.victims} == {0, 1}
     if culprit == 0:
@@ -72,7 +72,7 @@ def test_a_majority_needs_no_head() -> None:
         + "    rank 2 | all_reduce(4)@t.py:3  all_reduce(4)@t.py:3  barrier@t.py:5!"
     )
     source = LOOP.format(head="range(2 + (dist.get_rank() == 0))")
-    assert told(source, drawing, STACKS).culprits == (0,)
+    assert divergence_of(source, drawing, STACKS).culprits == (0,)
 
 
 CALLED_BOTH_WAYS = """
@@ -290,8 +290,8 @@ def test_a_break_for_one_rank_has_let_it_out_of_its_loop(rank: int) -> None:
         },
     )
     (found,) = divergences(run)
-    told = {line.remark for line in found.elsewhere}
-    assert ("leaves by break" in told) is (rank == 0)
+    remarks = {line.remark for line in found.elsewhere}
+    assert ("leaves by break" in remarks) is (rank == 0)
     assert rank or found.culprits == (0,)
 
 

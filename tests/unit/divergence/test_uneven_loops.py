@@ -28,14 +28,14 @@ CALLS = """
 """
 
 
-def told(source: str, end: str = "leave@t.py:9  exit=0") -> Divergence:
+def divergence_of(source: str, end: str = "leave@t.py:9  exit=0") -> Divergence:
     run = replace(sketch(CALLS.format(end=end)), sources={"t.py": source})
     (found,) = divergences(run)
     return found
 
 
 def test_who_has_finished_had_a_shorter_share() -> None:
-    found = told(PACKED)
+    found = divergence_of(PACKED)
     assert (found.why, found.culprits) == (Cause.UNEVEN, (1,))
     assert found.certainty is Certainty.LIKELY
     assert [one.place.line for one in found.elsewhere][:2] == [2, 6]
@@ -51,4 +51,4 @@ def test_who_has_finished_had_a_shorter_share() -> None:
     ids=["no shares", "it was asked for", "it failed"],
 )
 def test_another_end_is_told_as_it_was(source: str, end: str) -> None:
-    assert told(source, end).why is not Cause.UNEVEN
+    assert divergence_of(source, end).why is not Cause.UNEVEN

@@ -31,12 +31,12 @@ def finding_of(code: str, drawing: str) -> Finding:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def observed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What the probes write."""
-    observed: list[Any] = []
-    monkeypatch.setattr(RECORDER, "observe", lambda one, _site="": observed.append(one))
+    written: list[Any] = []
+    monkeypatch.setattr(RECORDER, "observe", lambda one, _site="": written.append(one))
     monkeypatch.setattr(RECORDER, "writer", object())
-    return observed
+    return written
 
 
 # --- memory ---
@@ -55,22 +55,22 @@ def losses_of(kept: MemoryGrowth, steps: int, keep: Any) -> None:
         kept.stepped()
 
 
-def test_graphs_in_a_list_are_counted(told: list[Any]) -> None:
+def test_graphs_in_a_list_are_counted(observed: list[Any]) -> None:
     curve: list[torch.Tensor] = []
     losses_of(MemoryGrowth(), 30, curve.append)
-    retained = [one for one in told if isinstance(one, Retained)]
+    retained = [one for one in observed if isinstance(one, Retained)]
     assert retained
     assert retained[0].graphs >= 8
     assert retained[0].oldest == 1
     assert not retained[0].outlived
 
 
-def test_numbers_and_detached_tensors_keep_nothing(told: list[Any]) -> None:
+def test_numbers_and_detached_tensors_keep_nothing(observed: list[Any]) -> None:
     numbers: list[Any] = []
     losses_of(
         MemoryGrowth(), 40, lambda loss: numbers.extend([loss.item(), loss.detach()])
     )
-    assert not [one for one in told if isinstance(one, Retained)]
+    assert not [one for one in observed if isinstance(one, Retained)]
 
 
 def evaluated(
@@ -89,20 +89,22 @@ def evaluated(
     kept.backward(((total / batches) if later else model(torch.ones(3)),))
 
 
-def test_an_evaluation_that_adds_up_graphs_is_told(told: list[Any]) -> None:
+def test_an_evaluation_that_adds_up_graphs_is_told(observed: list[Any]) -> None:
     evaluated(MemoryGrowth(), 5, later=False)
-    (summed,) = [one for one in told if isinstance(one, Summed)]
+    (summed,) = [one for one in observed if isinstance(one, Summed)]
     assert (summed.name, summed.batches) == ("total", 5)
     assert summed.graphs >= 5
 
 
-def test_what_is_no_evaluation_or_keeps_nothing_is_not_told(told: list[Any]) -> None:
+def test_what_is_no_evaluation_or_keeps_nothing_is_not_told(
+    observed: list[Any],
+) -> None:
     evaluated(MemoryGrowth(), 5, later=True)
     evaluated(MemoryGrowth(), 5, later=False, anew=True)
     evaluated(MemoryGrowth(), 3, later=False)
     with torch.no_grad():
         evaluated(MemoryGrowth(), 5, later=False)
-    assert not [one for one in told if isinstance(one, Summed)]
+    assert not [one for one in observed if isinstance(one, Summed)]
 
 
 def held_by_a_sum() -> tuple[str, str]:
@@ -126,7 +128,7 @@ def test_a_sum_that_keeps_its_graphs_is_found_by_name() -> None:
 # --- hyper-parameters ---
 
 
-def test_optimizers_are_told_ever_more_seldom_and_alike(told: list[Any]) -> None:
+def test_optimizers_are_told_ever_more_seldom_and_alike(observed: list[Any]) -> None:
     optimizers = Optimizers()
     model = nn.Linear(2, 1)
     optimizers.wrapped(model)
@@ -135,14 +137,14 @@ def test_optimizers_are_told_ever_more_seldom_and_alike(told: list[Any]) -> None
     for _ in range(1000):
         optimizers.stepped(optimizer)
     optimizers.stepped(stranger)
-    shared = [one for one in told if one.optimizer == 0]
+    shared = [one for one in observed if one.optimizer == 0]
     steps = [one.step for one in shared]
     assert steps[:10] == [1, 2, 3, 4, 5, 6, 7, 8, 10, 12]
     assert all(b - a <= 1 + a // 8 for a, b in pairwise(steps))
     assert len(shared) < 60
     assert all(one.shared for one in shared)
     assert dict(zip(shared[0].names, shared[0].values, strict=True))["0.lr"] == "0.1"
-    assert [one.shared for one in told if one.optimizer == 1] == [False]
+    assert [one.shared for one in observed if one.optimizer == 1] == [False]
 
 
 def test_the_minority_is_at_fault_and_an_argument_explains_it() -> None:
@@ -192,7 +194,7 @@ def test_a_line_that_writes_many_files_is_told_once() -> None:
 
 
 def test_one_result_that_keeps_the_graphs_of_its_step_grows_no_further(
-    told: list[Any],
+    observed: list[Any],
 ) -> None:
     """As of a first step that is compared with another way to compute it."""
     kept, first = MemoryGrowth(), []
@@ -205,4 +207,4 @@ def test_one_result_that_keeps_the_graphs_of_its_step_grows_no_further(
             if not step:
                 first.append(loss)
         kept.stepped()
-    assert not [one for one in told if isinstance(one, Retained)]
+    assert not [one for one in observed if isinstance(one, Retained)]

@@ -34,14 +34,14 @@ def test_samples_are_spread_over_a_job_of_any_length(
     now = count(step=200_000_000)
     monkeypatch.setattr(time, "monotonic_ns", lambda: next(now))
     monkeypatch.setattr(processor_delays, "_delay_ns", lambda: 7_000_000)
-    told: list[Observation] = []
-    monkeypatch.setattr(RECORDER, "observe", told.append)
+    observed: list[Observation] = []
+    monkeypatch.setattr(RECORDER, "observe", observed.append)
     seen = processor_delays.Delays()
     seen.look()
     for _ in range(20_000):
         seen.stepped()
     seen.tell()
-    (one,) = (one for one in told if isinstance(one, Delayed))
+    (one,) = (one for one in observed if isinstance(one, Delayed))
     at = one.at_ms
     assert len(at) == len(one.delay_ms) <= 513
     gaps = [later - earlier for earlier, later in pairwise(at[:-1])]

@@ -78,10 +78,10 @@ def test_a_wrong_step_is_told(name: str, step: Callable[..., None], why: str) ->
 def test_a_mean_of_means_is_told_with_its_weights(name: str) -> None:
     with pytest.raises(EquivalenceBroken) as caught:
         assert_accumulates(*of(name, mean_of_means), examples=FEW)
-    told = str(caught.value)
-    assert "weigh 0.5 : 0.5 where 0.333 : 0.667 is right" in told
-    assert "1+2 tokens that count" in told
-    assert caught.value.excess >= 10, told
+    message = str(caught.value)
+    assert "weigh 0.5 : 0.5 where 0.333 : 0.667 is right" in message
+    assert "1+2 tokens that count" in message
+    assert caught.value.excess >= 10, message
 
 
 def test_a_sum_is_told_from_a_mean() -> None:

@@ -13,11 +13,11 @@ from distdoctor.model.run import Run
 HERE, THERE = Place("t.py", 3), Place("t.py", 4)
 
 
-def found(*told: tuple[str, Place, tuple[int, ...]]) -> list[str]:
+def found(*reported: tuple[str, Place, tuple[int, ...]]) -> list[str]:
     """Messages that are left of findings with their line and ranks."""
 
     def examine(_run: Run) -> Iterator[Finding]:
-        for message, place, ranks in told:
+        for message, place, ranks in reported:
             at = Location(place, (0, 1), Role.PARTY, "here")
             yield Finding(message=message, exhibits=(), culprits=ranks, locations=(at,))
 

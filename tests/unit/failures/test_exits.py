@@ -52,10 +52,10 @@ def asked(folder: Path, text: str) -> list[Quit]:
 def test_the_line_that_ends_the_process_is_noted(
     tmp_path: Path, text: str, how: str, status: int
 ) -> None:
-    (told,) = asked(tmp_path, text)
-    assert (told.how, told.status) == (how, status)
-    assert told.place is not None
-    assert (told.place.line, told.place.function) == (3, "f")
+    (exit_,) = asked(tmp_path, text)
+    assert (exit_.how, exit_.status) == (how, status)
+    assert exit_.place is not None
+    assert (exit_.place.line, exit_.place.function) == (3, "f")
 
 
 def test_who_is_asked_to_end_does_not_quit(tmp_path: Path) -> None:
@@ -98,8 +98,8 @@ rank 1 | all_reduce(4)@t.py:7  quit={0}@t.py:12 {1} exit={2}
 def test_a_failing_exit_is_a_death(
     quit_: str, then: str, exit_: int, why: Cause
 ) -> None:
-    (told,) = divergences(sketch(GOES.format(quit_, then, exit_)))
-    assert (told.why, told.culprits) == (why, (1,))
+    (divergence,) = divergences(sketch(GOES.format(quit_, then, exit_)))
+    assert (divergence.why, divergence.culprits) == (why, (1,))
 
 
 def test_an_exit_that_was_caught_ended_nothing() -> None:
@@ -111,13 +111,13 @@ def test_an_exit_that_was_caught_ended_nothing() -> None:
 
 
 def test_who_gives_up_after_its_peer_has_failed_it_did_not_die_of_itself() -> None:
-    (told,) = divergences(
+    (divergence,) = divergences(
         sketch(
             "rank 0 | all_reduce(4)  all_reduce(4)^  quit=sys.exit:1@t.py:9  exit=1\n"
             "rank 1 | all_reduce(4)  fail=KeyError@t.py:5  exit=1"
         )
     )
-    assert told.culprits == (1,)
+    assert divergence.culprits == (1,)
 
 
 def test_lines_that_raise_an_exit_are_told_where_they_are_few() -> None:

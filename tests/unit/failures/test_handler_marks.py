@@ -81,7 +81,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+def noted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """What is noted: the kind of the exception, and the line of the `try`."""
     seen: list[tuple[str, str]] = []
 
@@ -96,19 +96,19 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
 
 def test_what_is_swallowed_is_told_once(
-    program: ModuleType, told: list[tuple[str, str]]
+    program: ModuleType, noted: list[tuple[str, str]]
 ) -> None:
     before = program.untouched.__code__
     handler_marks.install()
     assert program.plain([1, 0, 2, 0]) == [1.0, 0.5]
     assert program.Reader.read("x") == -1
-    assert [kind for kind, _ in told] == ["ZeroDivisionError", "ValueError"]
+    assert [kind for kind, _ in noted] == ["ZeroDivisionError", "ValueError"]
     assert program.untouched.__code__ is before
     assert program.plain.__doc__ == "Skip what is zero."
 
 
 def test_a_file_that_was_changed_meanwhile_is_left_alone(
-    program: ModuleType, told: list[tuple[str, str]]
+    program: ModuleType, noted: list[tuple[str, str]]
 ) -> None:
     assert program.__file__ is not None
     Path(program.__file__).write_text(SOURCE.replace("1 / one", "2 / one"))
@@ -116,11 +116,11 @@ def test_a_file_that_was_changed_meanwhile_is_left_alone(
     handler_marks.install()
     assert program.plain.__code__ is before
     assert program.plain([0]) == []
-    assert told == []
+    assert noted == []
 
 
 def test_where_nobody_looks_it_is_an_import(
-    program: ModuleType, told: list[tuple[str, str]]
+    program: ModuleType, noted: list[tuple[str, str]]
 ) -> None:
     handler_marks.install()
     elsewhere = (
@@ -135,25 +135,25 @@ def test_where_nobody_looks_it_is_an_import(
         check=True,
     )
     assert done.stdout.strip() == b"[1.0]"
-    assert told == []
+    assert noted == []
 
 
 def test_what_looks_can_be_compiled_whole(
-    program: ModuleType, told: list[tuple[str, str]]
+    program: ModuleType, noted: list[tuple[str, str]]
 ) -> None:
     handler_marks.install()
     whole: Any = torch.compile(program.halved, backend="eager", fullgraph=True)
     assert whole(torch.ones(3)).tolist() == [0.5] * 3
     assert whole(torch.ones(2)).tolist() == [1.0] * 2
-    assert told == []  # nothing is handled while it runs
+    assert noted == []  # nothing is handled while it runs
 
 
 def test_objects_of_the_user_are_not_asked(
-    program: ModuleType, told: list[tuple[str, str]]
+    program: ModuleType, noted: list[tuple[str, str]]
 ) -> None:
     handler_marks.install()
     assert program.asked == []
-    assert told == []
+    assert noted == []
 
 
 def test_the_program_itself_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:

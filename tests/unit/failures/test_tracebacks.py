@@ -70,10 +70,10 @@ def test_the_exception_that_led_to_it_shows_none_either() -> None:
 def test_what_the_job_prints_of_an_exception_shows_none(
     printing: ModuleType,
 ) -> None:
-    said = "".join(printing.format_exception(raised(THROUGH_US)))
-    assert OURS not in said
-    assert "/job/train.py" in said
-    assert "KeyError: 'weights'" in said
+    output = "".join(printing.format_exception(raised(THROUGH_US)))
+    assert OURS not in output
+    assert "/job/train.py" in output
+    assert "KeyError: 'weights'" in output
 
 
 def test_an_exception_all_of_whose_lines_are_ours_stays_as_it_is(

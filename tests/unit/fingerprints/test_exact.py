@@ -102,9 +102,9 @@ def test_heads_see_a_change_and_its_undoing() -> None:
     )
 )
 def test_sums_are_those_of_each_tensor_alone(
-    told: list[tuple[int, int, torch.dtype]],
+    drawn: list[tuple[int, int, torch.dtype]],
 ) -> None:
-    tensors = [a_tensor(*one) for one in told]
+    tensors = [a_tensor(*one) for one in drawn]
     assert sums(tensors).tolist() == [sums([one]).item() for one in tensors]
 
 

@@ -48,7 +48,7 @@ INSIDE = {"__name__": "torch.some.part", "torch": torch}
 """Globals of what is to look like a module of torch's."""
 
 
-def told(body: Callable[[], object], device: str) -> str:
+def result_of(body: Callable[[], object], device: str) -> str:
     """What a function returned in a process of its own, as text; its error, if any.
 
     What stands in for CUDA cannot be taken away again.
@@ -90,7 +90,7 @@ def without_gpus(test: Callable[[], None]) -> Callable[[Path], None]:
     def alone(tmp_path: Path) -> None:
         RECORDER.folder = tmp_path
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-        told(test, "cpu")
+        result_of(test, "cpu")
 
     del alone.__wrapped__  # pytest asks it for fixtures
     return alone
@@ -226,7 +226,7 @@ def test_default_devices_may_be_gpus() -> None:
 
 def test_a_number_alone_names_a_device(tmp_path: Path) -> None:
     RECORDER.folder = tmp_path
-    told(_numbers_are_devices, "cpu")
+    result_of(_numbers_are_devices, "cpu")
 
 
 def _one(x: torch.Tensor) -> torch.Tensor:
@@ -571,7 +571,7 @@ def test_what_may_be_on_a_gpu_before_one_is_used_is_not_refused(
         return len(torch.ones(3).cuda() + result)
 
     RECORDER.folder = tmp_path
-    assert told(combined, "cpu") == "3"
+    assert result_of(combined, "cpu") == "3"
 
 
 @without_gpus
@@ -581,7 +581,7 @@ def test_a_forked_child_of_who_used_a_gpu_knows_nothing_of_its_results() -> None
     def combined() -> int:
         return len(torch.ones(3).cuda() + result)
 
-    assert told(combined, "cpu") == "3"
+    assert result_of(combined, "cpu") == "3"
 
 
 @without_gpus
@@ -888,7 +888,7 @@ def as_another_process(body: Callable[[], int | None]) -> int | None:
 def test_of_two_living_ranks_the_second_on_a_device_is_told(tmp_path: Path) -> None:
     from distdoctor.probes.gpu_emulation.shared_gpus import _first_of
 
-    told(functools.partial(_two_on_a_device, tmp_path, _first_of), "")
+    result_of(functools.partial(_two_on_a_device, tmp_path, _first_of), "")
 
 
 def _two_on_a_device(folder: Path, first_of: Callable[..., int | None]) -> None:
@@ -912,11 +912,11 @@ def test_two_ranks_on_one_device_are_refused_if_each_could_have_its_own(
         ({RANKS_VARIABLE: "2", "CUDA_VISIBLE_DEVICES": "3"}, False),
         ({RANKS_VARIABLE: "2", "NCCL_MULTI_RANK_GPU_ENABLE": "1"}, False),
     ):
-        told(functools.partial(_meets, environment, refused), "cpu")
+        result_of(functools.partial(_meets, environment, refused), "cpu")
 
 
-def _zero_on_the_first(_folder: Path, told: str, _mine: int) -> int | None:
-    return 0 if told.endswith(" 0") else None
+def _zero_on_the_first(_folder: Path, device: str, _mine: int) -> int | None:
+    return 0 if device.endswith(" 0") else None
 
 
 def _meets(environment: dict[str, str], refused: bool) -> None:
@@ -1021,8 +1021,8 @@ def trained(device: str) -> str:
 def test_results_are_those_of_the_script_written_for_the_cpu(tmp_path: Path) -> None:
     RECORDER.folder = tmp_path
     for device in ("cpu", "cuda"):
-        written = told(functools.partial(trained, "cpu"), "")
-        played = told(functools.partial(trained, device), "cpu")
+        written = result_of(functools.partial(trained, "cpu"), "")
+        played = result_of(functools.partial(trained, device), "cpu")
         assert played == written
     assert set(read_substitutes(tmp_path)) == {"amp", "devices"}
 
@@ -1046,8 +1046,10 @@ def lowered(device: str, dtype: torch.dtype) -> tuple[list[str], list[float]]:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_products_of_autocast_are_rounded_as_on_the_cpu(dtype: torch.dtype) -> None:
-    written = json.loads(told(lambda: json.dumps(lowered("cpu", dtype)), "")[1:-1])
-    played = json.loads(told(lambda: json.dumps(lowered("cuda", dtype)), "cpu")[1:-1])
+    written = json.loads(result_of(lambda: json.dumps(lowered("cpu", dtype)), "")[1:-1])
+    played = json.loads(
+        result_of(lambda: json.dumps(lowered("cuda", dtype)), "cpu")[1:-1]
+    )
     assert played[0] == written[0]
     unit = torch.finfo(dtype).eps
     assert played[1] == pytest.approx(written[1], rel=8 * unit, abs=8 * unit)

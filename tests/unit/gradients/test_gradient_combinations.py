@@ -37,13 +37,13 @@ def averaged(
             held = 10 + step + 10 * rank * (apart and step > STEPS[0])
             lines[rank] += (
                 f"  reduce(4)@t.py:8  gradients(step={step},passes=1,moved=4,"
-                f"weights={held},probed=0-2,own={_told(own[rank])},"
-                f"used={_told(used[rank])})"
+                f"weights={held},probed=0-2,own={joined(own[rank])},"
+                f"used={joined(used[rank])})"
             )
     return sketch("\n".join(line + ending for line in lines))
 
 
-def _told(numbers: NDArray[np.float64]) -> str:
+def joined(numbers: NDArray[np.float64]) -> str:
     return "+".join(f"{number:.12f}" for number in numbers)
 
 

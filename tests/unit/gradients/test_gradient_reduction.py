@@ -58,22 +58,24 @@ def test_who_watches_is_told_of_each_clip(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_clip_within_another_is_told_once_and_none_while_it_is_compiled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told: list[str] = []
+    events: list[str] = []
     monkeypatch.setattr(clip_hooks, "_begins", [])
     monkeypatch.setattr(clip_hooks, "_ends", [])
-    clip_hooks.watch(lambda _: told.append("before"), lambda _: told.append("after"))
+    clip_hooks.watch(
+        lambda _: events.append("before"), lambda _: events.append("after")
+    )
 
     def clip(_parameters: object, max_norm: float) -> None:
         assert max_norm == 1.0
-        told.append("clips")
+        events.append("clips")
 
     inner = clip_hooks._telling(clip, "max_norm")
     outer = clip_hooks._telling(inner, "max_norm")
     outer([], max_norm=1.0)
-    assert told == ["before", "clips", "after"]
+    assert events == ["before", "clips", "after"]
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     inner([], max_norm=1.0)
-    assert told[3:] == ["clips"]
+    assert events[3:] == ["clips"]
 
 
 def test_a_wrong_call_raises_what_torch_raises() -> None:
@@ -89,7 +91,7 @@ class Rank:
     """A rank that calls the probe as hooks do."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.told: list[Observation] = []
+        self.observed: list[Observation] = []
         monkeypatch.setattr(RECORDER, "observe", self.observe)
         monkeypatch.setattr(EXCHANGES, "looking", True)
         monkeypatch.setattr(EXCHANGES, "reduced", 0)
@@ -104,7 +106,7 @@ class Rank:
     def observe(self, one: Observation, _site: str = "") -> None:
         """Probes that an earlier test has put in place may tell, too."""
         if isinstance(one, Clip | Exchange | Sent):
-            self.told.append(one)
+            self.observed.append(one)
 
     @property
     def parameters(self) -> list[Tensor]:
@@ -138,7 +140,7 @@ class Rank:
         gradient_reduction.looking(self.known)
         self.optimizer.step()
         gradient_reduction.stepped(self.optimizer, self.known)
-        found = [one for one in self.told if isinstance(one, Sent)]
+        found = [one for one in self.observed if isinstance(one, Sent)]
         return found[-1] if found else None
 
 
@@ -153,14 +155,14 @@ def test_gradients_that_are_sent_as_they_are(rank: Rank) -> None:
     own = [float(one.norm()) for one in rank.gradients]
     for gradient in rank.gradients:
         rank.send(gradient)
-    told = rank.step()
-    assert told is not None
-    assert (told.optimizer, told.step, told.positions) == (3, 1, (0, 1, 2, 3))
-    assert told.own == pytest.approx(own)
-    assert told.sent == pytest.approx(own)
-    assert told.factors == pytest.approx([1.0] * 4)
-    assert told.moved[:3] == pytest.approx([0.5] * 3, rel=1e-3)
-    assert (told.norm, told.bound, told.again) == (0.0, 0.0, False)
+    step = rank.step()
+    assert step is not None
+    assert (step.optimizer, step.step, step.positions) == (3, 1, (0, 1, 2, 3))
+    assert step.own == pytest.approx(own)
+    assert step.sent == pytest.approx(own)
+    assert step.factors == pytest.approx([1.0] * 4)
+    assert step.moved[:3] == pytest.approx([0.5] * 3, rel=1e-3)
+    assert (step.norm, step.bound, step.again) == (0.0, 0.0, False)
 
 
 @pytest.mark.parametrize(
@@ -184,11 +186,11 @@ def test_a_clip_is_a_factor_however_it_is_sent(rank: Rank, how: str) -> None:
         flat = [one.reshape(-1) for one in rank.gradients]
         rank.send(torch.cat(flat[:2]))
         rank.send(torch.cat(flat[2:]))
-    told = rank.step()
-    assert told is not None
-    wide = [told.factors[told.positions.index(n)] for n in (0, 1, 2)]
+    step = rank.step()
+    assert step is not None
+    wide = [step.factors[step.positions.index(n)] for n in (0, 1, 2)]
     assert wide == pytest.approx([0.5 / norm] * 3, rel=0.01)
-    assert [told.norm, told.bound] == pytest.approx([norm, 0.5])
+    assert [step.norm, step.bound] == pytest.approx([norm, 0.5])
 
 
 def test_a_clip_behind_the_exchange_is_no_clip_before_it(rank: Rank) -> None:
@@ -196,9 +198,9 @@ def test_a_clip_behind_the_exchange_is_no_clip_before_it(rank: Rank) -> None:
     for gradient in rank.gradients:
         rank.send(gradient)
     rank.clip(0.5)
-    told = rank.step()
-    assert told is not None
-    assert (told.norm, told.again) == (0.0, True)
+    step = rank.step()
+    assert step is not None
+    assert (step.norm, step.again) == (0.0, True)
 
 
 def test_noise_makes_no_multiple(rank: Rank) -> None:
@@ -206,9 +208,9 @@ def test_noise_makes_no_multiple(rank: Rank) -> None:
     for gradient in rank.gradients:
         gradient += torch.randn_like(gradient) * gradient.norm()
         rank.send(gradient)
-    told = rank.step()
-    assert told is not None
-    assert told.factors[0] == told.factors[2] == 0.0
+    step = rank.step()
+    assert step is not None
+    assert step.factors[0] == step.factors[2] == 0.0
 
 
 def test_weights_and_metrics_are_no_gradients(rank: Rank) -> None:
@@ -221,10 +223,10 @@ def test_a_metric_of_a_parameters_shape_does_not_hide_its_gradient(rank: Rank) -
     rank.backward()
     rank.send(torch.randn(30))
     rank.send(rank.gradients[0].clone())
-    told = rank.step()
-    assert told is not None
-    assert told.positions == (0,)
-    assert told.factors == pytest.approx([1.0])
+    step = rank.step()
+    assert step is not None
+    assert step.positions == (0,)
+    assert step.factors == pytest.approx([1.0])
 
 
 def test_what_a_wrapper_has_averaged_is_not_followed(rank: Rank) -> None:
@@ -261,10 +263,10 @@ def test_a_clip_between_the_batches_of_a_window_is_sent_later(
     rank.backward()
     norm = rank.clip(0.5)
     average_later(rank, monkeypatch)
-    told = rank.step()
-    assert told is not None
-    assert told.in_backward
-    assert [told.norm, told.bound] == pytest.approx([norm, 0.5])
+    step = rank.step()
+    assert step is not None
+    assert step.in_backward
+    assert [step.norm, step.bound] == pytest.approx([norm, 0.5])
 
 
 class _Averaging(torch.optim.SGD):
@@ -293,14 +295,14 @@ def test_what_a_step_averages_itself_is_what_it_uses(rank: Rank, clears: bool) -
     rank.known.parameters = rank.parameters
     rank.backward()
     own = [print_of(one) for one in rank.gradients]
-    told = rank.step()
-    assert told is not None
+    step = rank.step()
+    assert step is not None
     if clears:  # nobody knows then what it was
-        assert told.settled == ()
+        assert step.settled == ()
         return
-    assert told.settled == tuple(map(print_of, rank.gradients))
-    assert set(told.settled).isdisjoint(own)
-    assert told.moved[:3] == pytest.approx([0.5] * 3, rel=1e-3)
+    assert step.settled == tuple(map(print_of, rank.gradients))
+    assert set(step.settled).isdisjoint(own)
+    assert step.moved[:3] == pytest.approx([0.5] * 3, rel=1e-3)
 
 
 def test_what_was_averaged_before_the_step_is_not_settled_by_it(rank: Rank) -> None:
@@ -314,9 +316,9 @@ def test_what_was_averaged_before_the_step_is_not_settled_by_it(rank: Rank) -> N
             gradient.mul_(2.0)
 
     rank.optimizer.register_step_pre_hook(doubled)
-    told = rank.step()
-    assert told is not None
-    assert told.settled == ()
+    step = rank.step()
+    assert step is not None
+    assert step.settled == ()
 
 
 # --- what it proves ---
@@ -324,7 +326,7 @@ def test_what_was_averaged_before_the_step_is_not_settled_by_it(rank: Rank) -> N
 HOLDS = "holds(names=a+b,sizes=40+8)"
 
 
-def told(*steps: tuple[str, str], norms: str = "") -> tuple[Any, Any]:
+def faults_of(*steps: tuple[str, str], norms: str = "") -> tuple[Any, Any]:
     """What is found of two ranks, given what each sent at each step."""
     ranks = [HOLDS, HOLDS]
     for n, pair in enumerate(steps, start=1):
@@ -344,7 +346,7 @@ def sent(own: float, factor: float, more: str = "") -> str:
 
 
 def test_a_clip_that_bites_on_one_rank_alone_is_enough() -> None:
-    (one,), trusted = told(
+    (one,), trusted = faults_of(
         (sent(4, 0.25, ",norm=4,bound=1"), sent(0.5, 1, ",norm=.5,bound=1"))
     )
     assert isinstance(one, Clipped)
@@ -364,7 +366,7 @@ def test_a_clip_that_bites_on_one_rank_alone_is_enough() -> None:
     ids=["never reached", "one norm", "noise", "twice", "not finite"],
 )
 def test_a_clip_that_may_be_right_is_not_accused(pair: tuple[str, str]) -> None:
-    assert told(pair, pair) == ([], [])
+    assert faults_of(pair, pair) == ([], [])
 
 
 def test_a_bound_that_nobody_exceeds_tells_of_a_clip() -> None:
@@ -373,10 +375,10 @@ def test_a_bound_that_nobody_exceeds_tells_of_a_clip() -> None:
         (sent(8, 0.125), sent(0.5, 1)),
         (sent(5, 0.2), sent(3, 1 / 3)),
     ]
-    (one,), trusted = told(*steps)
+    (one,), trusted = faults_of(*steps)
     assert isinstance(one, Clipped)
     assert (one.by_function, len(one.meetings), trusted) == (False, 3, [])
-    assert told(*steps[:1]) == ([], [])
+    assert faults_of(*steps[:1]) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -389,7 +391,7 @@ def test_a_bound_that_nobody_exceeds_tells_of_a_clip() -> None:
     ids=["tokens", "mean", "compressed"],
 )
 def test_weights_of_ranks_are_no_clip(steps: list[tuple[str, str]]) -> None:
-    assert told(*steps) == ([], [])
+    assert faults_of(*steps) == ([], [])
 
 
 def layers(own: str, sent_: str, more: str = "") -> str:
@@ -403,12 +405,12 @@ TRUSTED = [
 
 
 def test_lengths_that_are_a_share_of_the_weights_tell_of_their_ratio() -> None:
-    clipped, (one,) = told(*TRUSTED)
+    clipped, (one,) = faults_of(*TRUSTED)
     assert clipped == []
     assert isinstance(one, Trusted)
     assert (one.sends, one.positions) == (True, (0, 1))
     assert one.ratio == pytest.approx((0.01, 0.031 / 3))
-    assert told(*TRUSTED[:1]) == ([], [])
+    assert faults_of(*TRUSTED[:1]) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -422,15 +424,15 @@ def test_lengths_that_are_a_share_of_the_weights_tell_of_their_ratio() -> None:
     ids=["one factor", "other ratios", "the same gradients", "like the weights"],
 )
 def test_other_lengths_are_no_trust_ratio(steps: list[tuple[str, str]]) -> None:
-    assert told(*steps)[1] == []
+    assert faults_of(*steps)[1] == []
 
 
 def test_factors_of_a_ranks_own_on_one_gradient_are_found() -> None:
     one_rank = layers("4.0+.5", "4.0+.5", ",moved=.06+.2")
     other = layers("6.0+.4", "6.0+.4", ",moved=.04+.25")
-    _, (one,) = told(("same," + one_rank, "same," + other))
+    _, (one,) = faults_of(("same," + one_rank, "same," + other))
     assert isinstance(one, Trusted)
     assert (one.sends, one.ratio) == (False, (0.04, 0.25))
-    assert told((one_rank, other)) == ([], [])
+    assert faults_of((one_rank, other)) == ([], [])
     rate = layers("6.0+.4", "6.0+.4", ",moved=.03+.1")
-    assert told(("same," + one_rank, "same," + rate)) == ([], [])
+    assert faults_of(("same," + one_rank, "same," + rate)) == ([], [])

@@ -150,7 +150,7 @@ def test_as_many_passes_as_ranks_excuse_no_undivided_loss() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batches", "source", "told"),
+    ("batches", "source", "is_reported"),
     [
         (2, "loss = loss / 2", True),
         (2, "loss = loss / world_size\nloss.backward()", False),
@@ -158,7 +158,7 @@ def test_as_many_passes_as_ranks_excuse_no_undivided_loss() -> None:
     ],
 )
 def test_as_many_batches_as_ranks_are_told_from_ranks(
-    batches: int, source: str, told: bool
+    batches: int, source: str, is_reported: bool
 ) -> None:
     more = f"  cycle(words=2:backward+step,batches={batches},more=3)"
     ranks = [
@@ -166,7 +166,7 @@ def test_as_many_batches_as_ranks_are_told_from_ranks(
         for own in ("own=1+2+3", "own=2+3+4")
     ]
     run = replace(drawn(*ranks), sources={"t.py": source})
-    assert bool(wrong_ratios(run)) == told
+    assert bool(wrong_ratios(run)) == is_reported
 
 
 def test_a_rate_whose_digits_tell_of_a_division_is_a_warning() -> None:

@@ -16,7 +16,7 @@ def rank(own: int, kinds: Mapping[str, str], sent: str, more: str) -> str:
     """A rank that averages some parameters by hand, and makes two steps."""
     names = "+".join(kinds)
     eights = "+".join("8" for _ in kinds)
-    first, samples, told = [], [], []
+    first, samples, steps = [], [], []
     for n, kind in enumerate(kinds.values()):
         apart_, zeros = kind == OWN, kind == ZEROS
         first.append(100 + n + 10 * own * apart_)
@@ -31,17 +31,17 @@ def rank(own: int, kinds: Mapping[str, str], sent: str, more: str) -> str:
             for n, kind in enumerate(kinds.values())
         ]
         weights = first if step == 1 else later
-        told.append(
+        steps.append(
             f"gradients(step={step},prints={'+'.join(map(str, prints))},"
             f"weights={'+'.join(map(str, weights))},passes=1,moved=8{more})"
         )
         if sent:
-            told.append(f"sent(step={step},positions={sent},own=1,sent=1,factors=1)")
+            steps.append(f"sent(step={step},positions={sent},own=1,sent=1,factors=1)")
     weights_ = "+".join(map(str, first))
     return (
         f"trained(names={names},numels={eights})  "
         f"weights(step=1,prints={weights_},samples={'+'.join(samples)})  "
-        f"holds(names={names},sizes={eights})  {'  '.join(told)}  exit=0"
+        f"holds(names={names},sizes={eights})  {'  '.join(steps)}  exit=0"
     )
 
 

@@ -19,14 +19,14 @@ Pair = tuple[float, float]
 
 def rank(own: int, looks: list[tuple[Pair, Pair, Pair]], sizes: str) -> str:
     """A rank that drifts; by step what it had, what it used, and the norms of that."""
-    told = [
+    steps = [
         f"gradients(step={n},prints={own}{n}0+{own}{n}1,weights={own}{n}8+{own}{n}9,"
         f"passes=1,moved=8,probed=0-1,own={had[0]}+{had[1]},used={used[0]}+{used[1]},"
         f"norms={norms[0]}+{norms[1]})"
         for n, (had, used, norms) in enumerate(looks, start=2)
     ]
     first = f"gradients(step=1,prints={own}2+{own}3,weights=7+8,passes=1,moved=8)"
-    return "  ".join([f"holds(names=a+b,sizes={sizes},divided)", first, *told])
+    return "  ".join([f"holds(names=a+b,sizes={sizes},divided)", first, *steps])
 
 
 def drawn(
@@ -64,9 +64,9 @@ def test_another_gradient_is_no_multiple() -> None:
     found = multiples(chapters(run)[0])
     assert (set(found.same), set(found.others)) == ({0}, {1})
     (check,) = [one for one in every_check() if one.code == "DD404"]
-    told = verdict(run, check)
-    assert isinstance(told, Sick)
-    assert [one.details["parameters"] for one in told.findings] == [["b"]]
+    judgement = verdict(run, check)
+    assert isinstance(judgement, Sick)
+    assert [one.details["parameters"] for one in judgement.findings] == [["b"]]
 
 
 @pytest.mark.parametrize(

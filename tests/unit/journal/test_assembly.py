@@ -610,26 +610,28 @@ def test_a_call_on_a_tensor_without_memory_is_told(
     start: Callable[..., Process], tmp_path: Path
 ) -> None:
     start(0, 2).note("misplaced", site(4), device="meta", op="broadcast")
-    (told,) = living(tmp_path).of(Misplaced, 0)
-    assert told == Misplaced(rank=0, op="broadcast", place=Place("t.py", 4, "train"))
+    (misplaced,) = living(tmp_path).of(Misplaced, 0)
+    assert misplaced == Misplaced(
+        rank=0, op="broadcast", place=Place("t.py", 4, "train")
+    )
 
 
 @pytest.mark.parametrize(
-    ("alive", "told"),
+    ("alive", "drawing"),
     [
         ([ME], "rank 0 | barrier@t.py:7...inside\nrank 1 | ?"),
         ([], "rank 0 | barrier@t.py:7^  exit=?!\nrank 1 | ?"),
     ],
 )
 def test_what_a_rank_did_while_it_was_ended_tells_nothing(
-    start: Callable[..., Process], tmp_path: Path, alive: list[int], told: str
+    start: Callable[..., Process], tmp_path: Path, alive: list[int], drawing: str
 ) -> None:
     process = start(0, 2)
     process.enter("barrier")
     stopped_ns = time.monotonic_ns()
     process.then(RecordKind.RAISE)
     run = assemble(tmp_path, manifest_of(alive=alive, stopped_ns=stopped_ns))
-    assert draw(run) == told
+    assert draw(run) == drawing
 
 
 def test_members_may_describe_a_group_differently(

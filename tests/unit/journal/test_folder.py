@@ -51,7 +51,7 @@ manifests = st.builds(
 
 
 def statuses(folder: Path) -> dict[int, int]:
-    return {pid: told.status for pid, told in read_exits(folder).items()}
+    return {pid: exit_.status for pid, exit_ in read_exits(folder).items()}
 
 
 @settings(deadline=None)

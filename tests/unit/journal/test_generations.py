@@ -46,7 +46,7 @@ class Job:
             writer.put(RecordKind.LIFE, spec=writer.intern('{"what": "leave"}'))
             writer.end()
 
-    def told(self) -> list[list[str]]:
+    def journals(self) -> list[list[str]]:
         """The names of journals, by generation."""
         parts = generations(self.folder)
         return [[path.name.removesuffix(".journal") for path in part] for part in parts]
@@ -59,20 +59,20 @@ def job(tmp_path: Path) -> Job:
 
 def test_ranks_that_are_started_once_are_one_generation(job: Job) -> None:
     job.start(3)
-    assert job.told() == [["rank-0.0", "rank-1.0", "rank-2.0"]]
+    assert job.journals() == [["rank-0.0", "rank-1.0", "rank-2.0"]]
 
 
 def test_each_start_is_a_generation(job: Job) -> None:
     for _ in range(3):
         job.start(2)
-    assert job.told() == [[f"rank-0.{n}", f"rank-1.{n}"] for n in range(3)]
+    assert job.journals() == [[f"rank-0.{n}", f"rank-1.{n}"] for n in range(3)]
 
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_starts_may_differ_in_their_number_of_ranks(job: Job, first: int) -> None:
     for size in (1, 3, 2, 3):
         job.start(size, first)
-    assert job.told() == [
+    assert job.journals() == [
         ["rank-0.0"],
         ["rank-0.1", "rank-1.0", "rank-2.0"],
         ["rank-0.2", "rank-1.1"],
@@ -85,7 +85,7 @@ def test_a_rank_started_anew_alone_joins_those_that_go_on(job: Job) -> None:
     job.begins(1, 2)
     job.begins(1, 2)
     first.put(RecordKind.LIFE, spec=first.intern('{"what": "start", "world_size": 2}'))
-    assert job.told()[-1] == ["rank-0.0", "rank-1.1"]
+    assert job.journals()[-1] == ["rank-0.0", "rank-1.1"]
 
 
 def test_a_rank_that_left_in_order_is_not_dead_in_the_next_start(job: Job) -> None:
@@ -102,13 +102,13 @@ def test_more_ranks_than_before_are_another_start_also_while_some_have_not_come(
     job.start(1)
     job.begins(1, 4)
     job.begins(2, 4)
-    assert job.told() == [["rank-0.0"], ["rank-1.0", "rank-2.0"]]
+    assert job.journals() == [["rank-0.0"], ["rank-1.0", "rank-2.0"]]
 
 
 def test_ranks_of_one_start_may_be_told_different_sizes(job: Job) -> None:
     for rank, size in enumerate((2, 3, 2)):
         job.begins(rank, size)
-    assert job.told() == [["rank-0.0", "rank-1.0", "rank-2.0"]]
+    assert job.journals() == [["rank-0.0", "rank-1.0", "rank-2.0"]]
 
 
 def test_a_group_is_the_same_however_often_its_members_were_started() -> None:
@@ -158,7 +158,7 @@ def test_a_rank_that_left_is_not_of_a_smaller_job_that_goes_on(job: Job) -> None
         job.begins(rank, 2)
     leaver.put(RecordKind.LIFE, spec=leaver.intern('{"what": "leave"}'))
     leaver.end()  # after the others have begun anew
-    assert job.told() == [
+    assert job.journals() == [
         ["rank-0.0", "rank-1.0", "rank-2.0"],
         ["rank-0.1", "rank-1.1"],
     ]

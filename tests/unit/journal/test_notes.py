@@ -39,7 +39,7 @@ def only_notes(folder: Path) -> Path:
     return file
 
 
-def told(folder: Path) -> list[Observation]:
+def observations(folder: Path) -> list[Observation]:
     return read(folder).of(Observation, 0)
 
 
@@ -49,7 +49,7 @@ def test_an_observation_is_read_as_it_was_written(
     recorder.observe(Read(samples=(0, 1, 2), contents=(2**64 - 1,)), SITE)
     recorder.tell(Left())
     recorder.observe(Read(steps=3, unfinished=True))
-    assert told(tmp_path)[0] == Read(
+    assert observations(tmp_path)[0] == Read(
         rank=0,
         samples=(0, 1, 2),
         contents=(2**64 - 1,),
@@ -76,7 +76,7 @@ def test_a_note_that_was_cut_off_costs_only_itself(
     recorder.observe(Read(number=2))
     data = only_notes(tmp_path).read_bytes()
     only_notes(tmp_path).write_bytes(data[: whole + kept if kept >= 0 else -1])
-    assert told(tmp_path) == [Read(rank=0, number=1)]
+    assert observations(tmp_path) == [Read(rank=0, number=1)]
     assert read(tmp_path).partial == {0: "1 records were torn"}
 
 
@@ -97,7 +97,7 @@ def test_a_damaged_note_is_told_as_torn(
     recorder.observe(Read(rank=-1))
     size = only_notes(tmp_path).stat().st_size
     only_notes(tmp_path).write_bytes(damage.ljust(size))
-    assert not told(tmp_path)
+    assert not observations(tmp_path)
     assert read(tmp_path).partial == {0: "1 records were torn"}
 
 
@@ -106,7 +106,7 @@ def test_a_note_without_its_file_is_told_as_torn(
 ) -> None:
     recorder.observe(Read(rank=-1))
     only_notes(tmp_path).unlink()
-    assert not told(tmp_path)
+    assert not observations(tmp_path)
     assert read(tmp_path).partial == {0: "1 records were torn"}
 
 
@@ -117,9 +117,9 @@ def test_kinds_and_fields_of_a_later_release_are_passed_over(
     file = only_notes(tmp_path)
     data = file.read_bytes()
     file.write_bytes(data.replace(b"number", b"letter"))
-    assert told(tmp_path) == [Read(rank=0)]
+    assert observations(tmp_path) == [Read(rank=0)]
     file.write_bytes(data.replace(b"Read", b"Rose"))
-    assert not told(tmp_path)
+    assert not observations(tmp_path)
     assert not read(tmp_path).partial
 
 
@@ -130,7 +130,7 @@ def test_there_is_an_end_to_what_one_process_may_write(
     monkeypatch.setattr(notes, "MOST_BYTES", only_notes(tmp_path).stat().st_size + 9)
     with pytest.raises(OSError, match="bytes of notes"):
         recorder.observe(Read(number=2))
-    assert told(tmp_path) == [Read(rank=0, number=1)]
+    assert observations(tmp_path) == [Read(rank=0, number=1)]
 
 
 def test_a_child_leaves_its_parents_notes_alone(
@@ -139,7 +139,7 @@ def test_a_child_leaves_its_parents_notes_alone(
     recorder.observe(Read(number=1))
     recorder.forked()
     recorder.observe(Read(number=2))
-    assert told(tmp_path) == [Read(rank=0, number=1)]
+    assert observations(tmp_path) == [Read(rank=0, number=1)]
 
 
 def test_a_process_that_turns_to_another_run_begins_new_notes(
@@ -149,5 +149,5 @@ def test_a_process_that_turns_to_another_run_begins_new_notes(
     (tmp_path / "next").mkdir()
     recorder.begin_run(tmp_path / "next", 0, 1)
     recorder.observe(Read(number=2))
-    assert told(tmp_path) == [Read(rank=0, number=1)]
-    assert told(tmp_path / "next") == [Read(rank=0, number=2)]
+    assert observations(tmp_path) == [Read(rank=0, number=1)]
+    assert observations(tmp_path / "next") == [Read(rank=0, number=2)]

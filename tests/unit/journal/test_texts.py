@@ -77,7 +77,7 @@ def test_a_process_ends_in_a_file_with_a_strange_name(tmp_path: Path) -> None:
 def test_a_note_of_a_file_with_a_strange_name_is_read(tmp_path: Path) -> None:
     journal = tmp_path / "rank-0.0.journal"
     writer = NotesWriter(journal)
-    told = Written(rank=-1, path="a\n\udc80")
-    begin, size = writer.add(told)
+    event = Written(rank=-1, path="a\n\udc80")
+    begin, size = writer.add(event)
     writer.close()
-    assert read_note(journal, begin, size) == told
+    assert read_note(journal, begin, size) == event

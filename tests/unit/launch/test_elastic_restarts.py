@@ -14,7 +14,7 @@ NOBODY = 2**22 + 1  # above the greatest process number
 
 
 @pytest.mark.parametrize(
-    ("told", "left"),
+    ("variables", "left"),
     [
         ({ALLOWED: "3", USED: "1"}, 2),
         ({ALLOWED: "0", USED: "0"}, 0),
@@ -25,12 +25,12 @@ NOBODY = 2**22 + 1  # above the greatest process number
     ],
 )
 def test_a_rank_is_told_how_often_it_may_be_started(
-    told: dict[str, str], left: int
+    variables: dict[str, str], left: int
 ) -> None:
     bare = {k: v for k, v in os.environ.items() if k not in {ALLOWED, USED}}
     command = [sys.executable, "-S", "-c", "print(flush=True); input()"]
     with subprocess.Popen(
-        command, env=bare | told, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        command, env=bare | variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()

@@ -37,7 +37,7 @@ UNLIMITED = resource.RLIM_INFINITY
 
 
 @pytest.mark.parametrize(
-    ("changes", "state", "said"),
+    ("changes", "state", "phrase"),
     [
         ({}, MachineState.OK, "2.13.0+cpu, built for the CPU alone"),
         ({"torch": "2.9.1", "cuda": "12.8"}, MachineState.OK, "built for CUDA 12.8"),
@@ -47,11 +47,11 @@ UNLIMITED = resource.RLIM_INFINITY
     ],
 )
 def test_torch_is_told_with_its_build(
-    changes: dict[str, str], state: MachineState, said: str
+    changes: dict[str, str], state: MachineState, phrase: str
 ) -> None:
     found = of_torch.release({**GOOD, **changes}, "")
     assert (found.state, found.prevents) == (state, False)
-    assert said in found.found
+    assert phrase in found.found
 
 
 def test_without_torch_nothing_can_be_checked() -> None:

@@ -60,7 +60,7 @@ def test_a_reader_that_goes_away_is_noticed_and_the_job_goes_on() -> None:
     assert (pumps.unread, pumps.remarks) == (True, [])
 
 
-def told(redirection: str) -> tuple[int, str]:
+def explained(redirection: str) -> tuple[int, str]:
     command = (
         f"set -o pipefail; {sys.executable} -m distdoctor explain DD101 {redirection}"
     )
@@ -75,11 +75,11 @@ def told(redirection: str) -> tuple[int, str]:
 
 
 def test_nothing_is_said_where_nobody_reads() -> None:
-    assert told("| true") in {(141, ""), (0, "")}  # it may have been quicker
+    assert explained("| true") in {(141, ""), (0, "")}  # it may have been quicker
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux only")  # noqa: PTH110
 def test_a_full_disk_under_the_report_is_no_fault_of_ours() -> None:
-    status, said = told("> /dev/full")
+    status, stderr = explained("> /dev/full")
     assert status == 2
-    assert said == "distdoctor: [Errno 28] No space left on device\n"
+    assert stderr == "distdoctor: [Errno 28] No space left on device\n"

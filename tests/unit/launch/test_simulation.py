@@ -42,7 +42,7 @@ def test_ranks_are_named_as_people_write_them(
 
 
 @pytest.mark.parametrize(
-    ("world_size", "given", "said"),
+    ("world_size", "given", "message"),
     [
         (None, "0,1", "--world-size as well"),
         (1, None, "from 2"),
@@ -56,9 +56,9 @@ def test_ranks_are_named_as_people_write_them(
     ],
 )
 def test_ranks_that_are_none_are_refused(
-    world_size: int | None, given: str | None, said: str
+    world_size: int | None, given: str | None, message: str
 ) -> None:
-    with pytest.raises(LaunchRefused, match=said):
+    with pytest.raises(LaunchRefused, match=message):
         ranks_to_play(world_size, given)
 
 
@@ -164,9 +164,9 @@ def test_ranks_that_were_not_simulated_are_not_missed() -> None:
     assert not run.missing
     assert not divergences(run)
     conclusion = conclude(run, [])
-    told = {gap.what: gap for gap in conclusion.gaps}
-    assert not told["ranks {2-63}"].hides
-    assert not told["values, waiting and speed"].hides
+    gap_of = {gap.what: gap for gap in conclusion.gaps}
+    assert not gap_of["ranks {2-63}"].hides
+    assert not gap_of["values, waiting and speed"].hides
 
 
 def test_ranks_that_there_was_no_time_for_are_missed() -> None:

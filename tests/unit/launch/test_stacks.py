@@ -129,9 +129,9 @@ def thread(number: int | None, *frames: dict[str, object]) -> dict[str, object]:
 
 def answering(output: str, status: int = 0) -> subprocess.Popen[bytes]:
     """A process that answers as py-spy might."""
-    said = "Error: No such process" if status else ""
+    error = "Error: No such process" if status else ""
     answer = (
-        f"import sys; sys.stdout.write({output!r}); sys.stderr.write({said!r}); "
+        f"import sys; sys.stdout.write({output!r}); sys.stderr.write({error!r}); "
         f"sys.exit({status})"
     )
     return subprocess.Popen(

@@ -107,11 +107,11 @@ def test_an_argument_counts_and_not_its_default() -> None:
         "p.add_argument('--base-batch', type=int, default=16, help='for the rate')\n"
         "base_batch = 16\nbase_lr = 0.02"
     )
-    told = "arguments(names=base_batch+base_lr,values={n}+0.02)@t.py:3"
-    (one,) = unscaled(run_of(source, more=told.format(n=8)))
+    arguments = "arguments(names=base_batch+base_lr,values={n}+0.02)@t.py:3"
+    (one,) = unscaled(run_of(source, more=arguments.format(n=8)))
     assert one.base == 8
     assert [place.line for place in one.recipe.places] == [1, 2]
-    assert unscaled(run_of(source, more=told.format(n=32))) == []
+    assert unscaled(run_of(source, more=arguments.format(n=32))) == []
 
 
 def test_adaptive_optimizers_have_the_rule_of_the_root() -> None:

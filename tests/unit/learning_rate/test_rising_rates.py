@@ -22,21 +22,21 @@ STEPS = 60
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def observed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What the probe writes, each with its place."""
-    observed: list[Any] = []
+    written: list[Any] = []
     monkeypatch.setattr(
-        RECORDER, "observe", lambda one, site="": observed.append((one, site))
+        RECORDER, "observe", lambda one, site="": written.append((one, site))
     )
-    return observed
+    return written
 
 
 def optimizer() -> Optimizer:
     return torch.optim.SGD(nn.Linear(2, 1).parameters(), lr=0.1)
 
 
-def jumps(told: list[Any]) -> list[Jump]:
-    climbs = [one for one, _ in told if isinstance(one, RateRise)]
+def jumps(observed: list[Any]) -> list[Jump]:
+    climbs = [one for one, _ in observed if isinstance(one, RateRise)]
     return [jump for climb in climbs if (jump := jump_of(climb)) is not None]
 
 
@@ -74,10 +74,10 @@ def warm_up(step: int, length: int, behind: Callable[[int], float]) -> float:
     ids=["down", "up", "late", "drops", "rises", "by epochs", "half way"],
 )
 def test_a_jump_is_found_at_its_step(
-    told: list[Any], course: Callable[[int], float], step: int, decays: bool
+    observed: list[Any], course: Callable[[int], float], step: int, decays: bool
 ) -> None:
     follow(course)
-    (jump,) = jumps(told)
+    (jump,) = jumps(observed)
     assert (jump.step, jump.decays) == (step, decays)
     assert jump.after == course(step - 1)
     assert jump.before == course(step - 2)
@@ -109,10 +109,10 @@ def test_a_jump_is_found_at_its_step(
     ],
 )
 def test_what_goes_on_is_no_jump(
-    told: list[Any], course: Callable[[int], float]
+    observed: list[Any], course: Callable[[int], float]
 ) -> None:
     follow(course)
-    assert jumps(told) == []
+    assert jumps(observed) == []
 
 
 SCHEDULES: list[Callable[[Optimizer], lr_scheduler.LRScheduler]] = [
@@ -136,7 +136,7 @@ SCHEDULES: list[Callable[[Optimizer], lr_scheduler.LRScheduler]] = [
 
 
 @pytest.mark.parametrize("number", range(len(SCHEDULES)))
-def test_schedules_of_torch_do_not_jump(told: list[Any], number: int) -> None:
+def test_schedules_of_torch_do_not_jump(observed: list[Any], number: int) -> None:
     rates, one = Rates(), optimizer()
     schedule = SCHEDULES[number](one)
     for _ in range(STEPS):
@@ -144,11 +144,11 @@ def test_schedules_of_torch_do_not_jump(told: list[Any], number: int) -> None:
         rates.stepped(one)
         schedule.step()
     rates.flush()
-    assert jumps(told) == []
+    assert jumps(observed) == []
 
 
 def test_a_milestone_that_comes_before_the_warm_up_ends_is_a_jump(
-    told: list[Any],
+    observed: list[Any],
 ) -> None:
     rates, one = Rates(), optimizer()
     parts = [
@@ -160,7 +160,7 @@ def test_a_milestone_that_comes_before_the_warm_up_ends_is_a_jump(
         one.step()
         rates.stepped(one)
         schedule.step()
-    (jump,) = jumps(told)
+    (jump,) = jumps(observed)
     assert jump.step == 6
     assert jump.after == pytest.approx(0.1)
 
@@ -168,15 +168,15 @@ def test_a_milestone_that_comes_before_the_warm_up_ends_is_a_jump(
 # --- what is told ---
 
 
-def test_much_is_never_told(told: list[Any]) -> None:
+def test_much_is_never_told(observed: list[Any]) -> None:
     follow(lambda step: (step % 10 + 1) / 10, steps=2_000)
-    climbs = [one for one, _ in told if isinstance(one, RateRise)]
+    climbs = [one for one, _ in observed if isinstance(one, RateRise)]
     assert 0 < len(climbs) <= 16
     assert all(len(one.rates) <= 12 for one in climbs)
 
 
 def test_a_rate_that_follows_a_shortened_loader_is_not_compared(
-    told: list[Any],
+    observed: list[Any],
 ) -> None:
     rates, one = Rates(), optimizer()
     for step in range(STEPS):
@@ -185,18 +185,18 @@ def test_a_rate_that_follows_a_shortened_loader_is_not_compared(
             rates.shortened()
         rates.stepped(one)
     rates.flush()
-    assert jumps(told) == []
+    assert jumps(observed) == []
 
 
-def test_the_lines_are_those_that_set_the_rate(told: list[Any]) -> None:
+def test_the_lines_are_those_that_set_the_rate(observed: list[Any]) -> None:
     follow(lambda step: (step + 1) / 10, steps=8)
-    lines = [site.split("\n")[1] for one, site in told if isinstance(one, RateSet)]
+    lines = [site.split("\n")[1] for one, site in observed if isinstance(one, RateSet)]
     source = inspect.getsourcelines(inspect.getmodule(follow) or follow)[0]
     texts = [source[int(line) - 1].strip() for line in lines]
     assert texts[0] == 'one.param_groups[0]["lr"] = course(step)'
 
 
-def test_a_formula_is_named_before_its_scheduler(told: list[Any]) -> None:
+def test_a_formula_is_named_before_its_scheduler(observed: list[Any]) -> None:
     rates, one = Rates(), optimizer()
 
     def formula(step: int) -> float:
@@ -208,6 +208,6 @@ def test_a_formula_is_named_before_its_scheduler(told: list[Any]) -> None:
         rates.stepped(one)
         rates.scheduled(schedule)
         schedule.step()
-    lines = [site.split("\n")[1] for one, site in told if isinstance(one, RateSet)]
+    lines = [site.split("\n")[1] for one, site in observed if isinstance(one, RateSet)]
     assert lines[0] == str(formula.__code__.co_firstlineno)
     assert len(lines) == 2

@@ -48,9 +48,9 @@ class Job:
     """A rank that trains, and calls the probe as hooks do."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.told: list[Any] = []
+        self.observed: list[Any] = []
         monkeypatch.setattr(
-            RECORDER, "observe", lambda one, _site="": self.told.append(one)
+            RECORDER, "observe", lambda one, _site="": self.observed.append(one)
         )
         self.rates = Rates()
         monkeypatch.setattr(schedulers, "RATES", self.rates)
@@ -81,8 +81,8 @@ class Job:
         """What is told of the only scheduler."""
         self.rates.flush()
         self.schedules.flush()
-        (told,) = [one for one in self.told if isinstance(one, Schedule)]
-        return told
+        (observed,) = [one for one in self.observed if isinstance(one, Schedule)]
+        return observed
 
 
 @pytest.fixture
@@ -90,8 +90,8 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Job:
     return Job(monkeypatch)
 
 
-def fault_of(told: Schedule) -> ScheduleFault | None:
-    found = misstep(Run.of_events({0: [told]}), told)
+def fault_of(schedule: Schedule) -> ScheduleFault | None:
+    found = misstep(Run.of_events({0: [schedule]}), schedule)
     return None if found is None else found.fault
 
 
@@ -156,9 +156,9 @@ MAKERS: dict[str, Callable[[Optimizer, int], Any]] = {
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_schedule_for_steps_is_not_for_micro_batches(name: str, job: Job) -> None:
     job.train(MAKERS[name](job.optimizer, STEPS))
-    told = job.schedule()
-    assert (told.calls, told.steps) == (STEPS * WINDOW, STEPS)
-    assert fault_of(told) is ScheduleFault.MICRO_BATCHES
+    schedule = job.schedule()
+    assert (schedule.calls, schedule.steps) == (STEPS * WINDOW, STEPS)
+    assert fault_of(schedule) is ScheduleFault.MICRO_BATCHES
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -173,16 +173,20 @@ def test_a_schedule_for_as_many_calls_as_are_made_is_well(
 @pytest.mark.parametrize("name", MAKERS)
 def test_its_length_or_its_numbers_are_known(name: str, job: Job) -> None:
     job.train(MAKERS[name](job.optimizer, 37))
-    told = job.schedule()
-    assert told.length == 37 or 37 in told.numbers
+    schedule = job.schedule()
+    assert schedule.length == 37 or 37 in schedule.numbers
 
 
 def test_schedulers_that_ask_each_other_are_not_counted(job: Job) -> None:
     inner = lr_scheduler.CosineAnnealingLR(job.optimizer, STEPS)
     outer = lr_scheduler.ChainedScheduler([inner])
     job.train(outer, window=1)
-    told = job.schedule()
-    assert (told.kind, told.calls, told.length) == ("ChainedScheduler", STEPS, STEPS)
+    schedule = job.schedule()
+    assert (schedule.kind, schedule.calls, schedule.length) == (
+        "ChainedScheduler",
+        STEPS,
+        STEPS,
+    )
 
 
 def test_a_call_that_names_the_epoch_is_not_counted(job: Job) -> None:
@@ -193,20 +197,20 @@ def test_a_call_that_names_the_epoch_is_not_counted(job: Job) -> None:
 
 
 def test_the_line_that_gives_a_metric_is_told_for_each_rank() -> None:
-    told = "schedule(steps=9,kind=ReduceLROnPlateau)@t.py:7"
-    run = sketch(f"rank 0 | {told}  exit=0\nrank 1 | {told}  exit=0")
+    drawing = "schedule(steps=9,kind=ReduceLROnPlateau)@t.py:7"
+    run = sketch(f"rank 0 | {drawing}  exit=0\nrank 1 | {drawing}  exit=0")
     assert {rank: one.place for rank, one in given_metrics(run, 0, (0, 1)).items()} == {
         rank: Place("t.py", 7) for rank in (0, 1)
     }
-    without = sketch(f"rank 0 | {told}  exit=0\nrank 1 | schedule(steps=9)  exit=0")
+    without = sketch(f"rank 0 | {drawing}  exit=0\nrank 1 | schedule(steps=9)  exit=0")
     assert given_metrics(without, 0, (0, 1)) == {}
 
 
 def test_restarts_are_no_end(job: Job) -> None:
     job.train(lr_scheduler.CosineAnnealingWarmRestarts(job.optimizer, STEPS))
-    told = job.schedule()
-    assert (told.end, told.turned) == (0, False)
-    assert fault_of(told) is None
+    schedule = job.schedule()
+    assert (schedule.end, schedule.turned) == (0, False)
+    assert fault_of(schedule) is None
 
 
 def test_a_drop_is_no_slope(job: Job) -> None:
@@ -226,12 +230,12 @@ def test_what_was_told_is_told_again_only_if_it_changes(job: Job) -> None:
     for _ in range(2):
         job.rates.flush()
         job.schedules.flush()
-    assert len(job.told) == 2  # the course and the schedule
+    assert len(job.observed) == 2  # the course and the schedule
     job.step()
     job.ask(scheduler)
     job.rates.flush()
     job.schedules.flush()
-    assert len(job.told) == 4
+    assert len(job.observed) == 4
 
 
 def test_rates_in_tensors_are_left_alone(job: Job) -> None:
@@ -239,7 +243,7 @@ def test_rates_in_tensors_are_left_alone(job: Job) -> None:
     job.train(lr_scheduler.CosineAnnealingLR(job.optimizer, STEPS))
     job.rates.flush()
     job.schedules.flush()
-    assert job.told == []
+    assert job.observed == []
 
 
 # --- before the optimizer ---
@@ -250,10 +254,10 @@ def test_a_call_before_each_step_is_too_early(job: Job) -> None:
     for _ in range(STEPS):
         job.ask(scheduler)
         job.step()
-    told = job.schedule()
-    assert fault_of(told) is ScheduleFault.EARLY
-    assert told.begin == pytest.approx(0.1)
-    assert told.second == pytest.approx(0.095)
+    schedule = job.schedule()
+    assert fault_of(schedule) is ScheduleFault.EARLY
+    assert schedule.begin == pytest.approx(0.1)
+    assert schedule.second == pytest.approx(0.095)
 
 
 @pytest.mark.parametrize(
@@ -289,8 +293,8 @@ def test_half_of_a_rate_behind_half_of_the_calls_is_no_error(job: Job) -> None:
         job.optimizer, lambda step: max(0.4, 1.0 - 0.6 * step / STEPS)
     )
     job.train(course, window=2)
-    told = job.schedule()
-    found = misstep(Run.of_events({0: [told]}), told)
+    schedule = job.schedule()
+    found = misstep(Run.of_events({0: [schedule]}), schedule)
     assert found is not None
     assert not found.grave
 
@@ -358,8 +362,8 @@ def test_a_scheduler_that_is_never_asked_is_told_of(job: Job) -> None:
     for _ in range(STEPS):
         job.step()
     del job.optimizer
-    told = job.schedule()
-    assert (told.optimizer, told.calls, told.steps) == (0, 0, STEPS)
+    schedule = job.schedule()
+    assert (schedule.optimizer, schedule.calls, schedule.steps) == (0, 0, STEPS)
 
 
 @pytest.mark.parametrize(
@@ -386,7 +390,7 @@ def test_a_long_course_is_told_in_few_values(job: Job) -> None:
     scheduler = lr_scheduler.CosineAnnealingLR(job.optimizer, 5_000)
     job.train(scheduler, window=1, steps=5_000)
     job.schedule()
-    (course,) = [one for one in job.told if isinstance(one, RateCourse)]
+    (course,) = [one for one in job.observed if isinstance(one, RateCourse)]
     assert (course.steps, len(course.rates) <= 128) == (5_000, True)
     assert course.rates[0] == course.highest == pytest.approx(0.1)
     for n, rate in enumerate(course.rates):
@@ -434,9 +438,9 @@ def in_parts(job: Job, make: Callable[[Optimizer], Any], source: str) -> list[Mi
     line = Place("t.py", 1)
     made = Scheduled(rank=0, kind="CosineAnnealingLR", place=line)
     read = [Read(rank=0, number=n, steps=12, place=Place("t.py", 5)) for n in range(4)]
-    told = replace(job.schedule(), rank=0)
-    run = Run.of_events({0: [made, *read, told]}, sources={"t.py": source})
-    found = misstep(run, told)
+    schedule = replace(job.schedule(), rank=0)
+    run = Run.of_events({0: [made, *read, schedule]}, sources={"t.py": source})
+    found = misstep(run, schedule)
     return [] if found is None else [found]
 
 
@@ -502,7 +506,7 @@ def test_one_that_asks_others_counts_the_steps_since_they_were_made(job: Job) ->
     job.schedules.known(make := lr_scheduler.LinearLR(job.optimizer, 0.1))
     job.train(lr_scheduler.ChainedScheduler([make]), window=1, steps=9)
     job.schedules.flush()
-    assert [one.steps for one in job.told if isinstance(one, Schedule)] == [9, 9]
+    assert [one.steps for one in job.observed if isinstance(one, Schedule)] == [9, 9]
 
 
 def test_the_line_that_made_a_part_is_told_first() -> None:
@@ -511,8 +515,8 @@ def test_the_line_that_made_a_part_is_told_first() -> None:
     schedule = "kind=Sequence,calls=60,steps=60,rises=15,parts=3+40,kinds=Restarts+Line"
 
     def lines(made: str) -> list[int]:
-        told = f"{made} schedule({schedule})@t.py:9"
-        sick = verdict(sketch(f"rank 0 | {told}{EPOCHS} exit=0"), check)
+        drawing = f"{made} schedule({schedule})@t.py:9"
+        sick = verdict(sketch(f"rank 0 | {drawing}{EPOCHS} exit=0"), check)
         assert isinstance(sick, Sick)
         return [one.place.line for one in sick.findings[0].locations]
 
@@ -541,8 +545,10 @@ def asked_besides(job: Job, order: str, rounds: int = STEPS) -> list[Misstep]:
         job.step() if letter == "s" else job.ask(asked[letter])
     job.rates.flush()
     job.schedules.flush()
-    told = [replace(one, rank=0) for one in job.told if isinstance(one, Schedule)]
-    run = Run.of_events({0: told})
+    schedules = [
+        replace(one, rank=0) for one in job.observed if isinstance(one, Schedule)
+    ]
+    run = Run.of_events({0: schedules})
     return [found for (found,) in missteps(run)]
 
 

@@ -13,7 +13,7 @@ from distdoctor.probes.recorder import RECORDER
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Observation]]:
+def observed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Observation]]:
     """What is observed."""
     heard: list[Observation] = []
     monkeypatch.setattr(
@@ -67,7 +67,7 @@ def detached(model: nn.Module, number: int, most: int) -> Tensor:
     ids=["to its end", "left before", "left early", "numbers alone"],
 )
 def test_graphs_of_an_evaluation_are_told(
-    told: list[Observation],
+    observed: list[Observation],
     by: Callable[[nn.Module, int, int], Tensor],
     number: int,
     most: int,
@@ -75,16 +75,16 @@ def test_graphs_of_an_evaluation_are_told(
 ) -> None:
     by(nn.Linear(3, 1), number, most)
     MEMORY_GROWTH.tell()
-    assert [one.batches for one in told if isinstance(one, Summed)] == (
+    assert [one.batches for one in observed if isinstance(one, Summed)] == (
         [batches] if batches else []
     )
 
 
 @pytest.mark.parametrize("most", [9, 31, 40])
 def test_a_sum_that_backward_runs_on_is_meant(
-    told: list[Observation], most: int
+    observed: list[Observation], most: int
 ) -> None:
     total = evaluate(nn.Linear(3, 1), 40, most)
     MEMORY_GROWTH.backward([total / most])
     MEMORY_GROWTH.tell()
-    assert not [one for one in told if isinstance(one, Summed)]
+    assert not [one for one in observed if isinstance(one, Summed)]

@@ -12,13 +12,13 @@ from distdoctor.model.observations.metrics import Tallied
 from distdoctor.probes.metrics.half_precision_sums import TALLIES
 from distdoctor.probes.recorder import RECORDER
 
-Told = list[tuple[Tallied, str]]
+Observed = list[tuple[Tallied, str]]
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
+def observed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Observed]:
     """What is observed, and where."""
-    heard: Told = []
+    heard: Observed = []
     monkeypatch.setattr(RECORDER, "writer", object())
     monkeypatch.setattr(
         RECORDER, "observe", lambda event, site="": heard.append((event, site))
@@ -37,10 +37,10 @@ def count(times: int, by: float, dtype: torch.dtype = torch.bfloat16) -> None:
 
 
 def test_samples_that_are_counted_wrongly_are_told_once_more_in_the_end(
-    told: Told,
+    observed: Observed,
 ) -> None:
     count(100, 7)
-    first, last = (event for event, _ in told if event.wrong)
+    first, last = (event for event, _ in observed if event.wrong)
     assert (last.name, last.dtype, last.step, last.exact) == (
         "total",
         "bfloat16",
@@ -49,12 +49,12 @@ def test_samples_that_are_counted_wrongly_are_told_once_more_in_the_end(
     )
     assert first.additions < last.additions
     assert last.value != last.exact
-    assert all(site.split("\n")[2] == "count" for _, site in told)
+    assert all(site.split("\n")[2] == "count" for _, site in observed)
 
 
-def test_a_sum_that_stands_still_is_told(told: Told) -> None:
+def test_a_sum_that_stands_still_is_told(observed: Observed) -> None:
     count(440, 2.31)
-    last = told[-1][0]
+    last = observed[-1][0]
     assert (last.wrong, last.value) == (True, 1024.0)
     assert last.still > 8
 
@@ -70,10 +70,10 @@ def test_a_sum_that_stands_still_is_told(told: Told) -> None:
     ],
 )
 def test_a_sum_that_has_digits_enough_is_not_told(
-    told: Told, times: int, by: float, dtype: torch.dtype
+    observed: Observed, times: int, by: float, dtype: torch.dtype
 ) -> None:
     count(times, by, dtype)
-    assert not told
+    assert not observed
 
 
 def level_off() -> None:
@@ -85,9 +85,9 @@ def level_off() -> None:
         TALLIES.look()
 
 
-def test_what_levels_off_is_no_sum(told: Told) -> None:
+def test_what_levels_off_is_no_sum(observed: Observed) -> None:
     level_off()
-    assert not told
+    assert not observed
 
 
 def make_anew() -> float:
@@ -97,9 +97,9 @@ def make_anew() -> float:
     return float(progress)
 
 
-def test_what_is_made_anew_each_time_is_no_sum(told: Told) -> None:
+def test_what_is_made_anew_each_time_is_no_sum(observed: Observed) -> None:
     make_anew()
-    assert not told
+    assert not observed
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from distdoctor.probes.metrics import evaluations
 from distdoctor.probes.metrics.evaluations import METRICS
 from distdoctor.probes.recorder import RECORDER
 
-Told = list[Contributed | Reported]
+Averages = list[Contributed | Reported]
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ class Output:
         return self.raw.getvalue().decode()
 
 
-def told(folder: Path) -> Told:
+def averages_in(folder: Path) -> Averages:
     run = assemble(folder, Manifest(distdoctor="", launch=[], directory="/"))
     assert not run.partial
     return [*run.of(Contributed, 0), *run.of(Reported, 0)]
@@ -83,7 +83,7 @@ def test_what_is_written_after_an_evaluation_is_told_once(folder: Path) -> None:
     evaluate()
     output.print("accuracy", 0.75, end="!\n")
     output.print("loss", 1.5)
-    (one,) = told(folder)
+    (one,) = averages_in(folder)
     assert isinstance(one, Reported)
     assert (one.passes, one.fraction) == ((0,), True)
     assert output.text == "before 0.5\naccuracy 0.75!\nloss 1.5\n"
@@ -95,7 +95,7 @@ def test_a_count_is_a_number_and_a_progress_bar_tells_nothing(folder: Path) -> N
     output.stream.write("\r 50%|####    | 1.5 s")
     assert output.stream.write("nothing at all") == len("nothing at all")
     output.stream.write("3 of 4")
-    assert [one.fraction for one in told(folder)] == [False]  # type: ignore[union-attr]
+    assert [one.fraction for one in averages_in(folder)] == [False]  # type: ignore[union-attr]
     assert output.text.endswith("3 of 4")
 
 
@@ -109,7 +109,7 @@ def test_when_training_goes_on_nothing_is_told(folder: Path) -> None:
         METRICS.train()
     output.print(0.5)
     assert not METRICS.passes
-    assert [one for one in told(folder) if one.passes] == []
+    assert [one for one in averages_in(folder) if one.passes] == []
     assert output.text == "0.5\n0.5\n"
 
 
@@ -120,7 +120,7 @@ def test_what_is_logged_to_any_handler_is_told(folder: Path, tmp_path: Path) -> 
     evaluate()
     logger.info("%.3f right", 0.25)
     handler.close()
-    assert [type(one) for one in told(folder)] == [Reported]
+    assert [type(one) for one in averages_in(folder)] == [Reported]
     assert (tmp_path / "log.txt").read_text() == "0.250 right\n"
 
 
@@ -130,7 +130,7 @@ def test_few_numbers_are_told_and_many_are_not(folder: Path) -> None:
     METRICS.contribute(9, [torch.ones(9)], "")
     METRICS.contribute(0, [torch.ones(2, dtype=torch.int64)], "")
     METRICS.contribute(1, [torch.tensor(float("nan"))], "")
-    given = [one.values for one in told(folder) if isinstance(one, Contributed)]
+    given = [one.values for one in averages_in(folder) if isinstance(one, Contributed)]
     assert given == [(0.5, 3.0), (), (), ()]
 
 
@@ -147,7 +147,7 @@ def test_a_stream_that_is_watched_can_be_printed_to_by_compiled_code(
     evaluate()
     assert compiled(torch.ones(1)).item() == 2
     assert output.text == "2.0\n"
-    assert len(told(folder)) == 1
+    assert len(averages_in(folder)) == 1
 
 
 # --- conclusions ---

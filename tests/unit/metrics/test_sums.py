@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     FIGURES.reset()
 
 
-def told(folder: Path) -> tuple[list[AddedUp], list[Shown]]:
+def sums_in(folder: Path) -> tuple[list[AddedUp], list[Shown]]:
     run = assemble(folder, Manifest(distdoctor="", launch=[], directory="/"))
     assert not run.partial
     return run.of(AddedUp, 0), run.of(Shown, 0)
@@ -51,7 +51,7 @@ def test_losses_are_counted_from_one_sum_to_the_next(folder: Path) -> None:
     FIGURES.summed(1, [torch.tensor(0.5)], "t.py:10:f")
     FIGURES.begun(loss(4.0), torch.ones(()))
     FIGURES.summed(1, [torch.tensor(4.0)], "t.py:9:f")
-    found, _ = told(folder)
+    found, _ = sums_in(folder)
     assert [one.values for one in found] == [(2.0,), (0.5,), (4.0,)]
     assert [one.losses for one in found] == [2, 2, 1]
     assert [one.loss for one in found] == pytest.approx([2, 2, 4])
@@ -65,14 +65,14 @@ def test_losses_that_were_divided_are_not_taken_for_means(
     FIGURES.summed(1, [torch.tensor(2.0 * factor)], "t.py:9:f")
     FIGURES.begun(loss(2.0), None)
     FIGURES.summed(1, [torch.tensor(2.0)], "t.py:9:f")
-    found, _ = told(folder)
+    found, _ = sums_in(folder)
     assert [one.losses for one in found] == [0, 0]
 
 
 def test_a_loss_that_is_scaled_by_its_gradient_is_no_mean(folder: Path) -> None:
     FIGURES.begun(loss(2.0), torch.tensor(0.5))
     FIGURES.summed(1, [torch.tensor(2.0)], "t.py:9:f")
-    found, _ = told(folder)
+    found, _ = sums_in(folder)
     assert [one.losses for one in found] == [0]
 
 
@@ -82,14 +82,14 @@ def test_a_loss_that_overflows_is_no_mean(folder: Path, size: float) -> None:
     FIGURES.summed(1, [torch.tensor(2.0)], "t.py:9:f")
     FIGURES.begun(loss(2.0), None)
     FIGURES.summed(1, [torch.tensor(2.0)], "t.py:9:f")
-    found, _ = told(folder)
+    found, _ = sums_in(folder)
     assert [one.losses for one in found] == [0, 1]
 
 
 def test_a_number_beyond_all_bounds_is_left_out(folder: Path) -> None:
     FIGURES.summed(1, [torch.tensor(2.0)], "t.py:9:f")
     FIGURES.write("loss 1.5e999, then loss 2.5\n")
-    _, found = told(folder)
+    _, found = sums_in(folder)
     assert [one.numbers for one in found] == [(2.5,)]
 
 
@@ -99,7 +99,7 @@ def test_a_line_of_text_is_told_with_what_its_numbers_are(folder: Path) -> None:
         FIGURES.write(piece)
     FIGURES.write("total loss 2.5000\n")
     FIGURES.write("7 of 9\n")
-    _, found = told(folder)
+    _, found = sums_in(folder)
     assert [one.numbers for one in found] == [(1.25, 0.95, 3.5), (2.5,)]
     assert [one.decimals for one in found] == [(3, 2, 1), (4,)]
     assert [one.labels for one in found] == [
@@ -111,7 +111,7 @@ def test_a_line_of_text_is_told_with_what_its_numbers_are(folder: Path) -> None:
 def test_what_one_line_gives_again_and_again_is_told_some_times(folder: Path) -> None:
     for _ in range(50):
         FIGURES.summed(1, [torch.tensor(2.0)], "t.py:9:f")
-    found, _ = told(folder)
+    found, _ = sums_in(folder)
     assert len(found) == 12
 
 

@@ -325,9 +325,9 @@ def test_an_observation_says_what_is_not_as_usual() -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_all_fields_of_an_observation_can_be_left_out(kind: type[Observation]) -> None:
-    told = kind(rank=0)
+    observation = kind(rank=0)
     assert all(field.type in VALUES or field.name == "place" for field in fields(kind))
-    assert not any(getattr(told, f.name) is True for f in fields(kind))
+    assert not any(getattr(observation, f.name) is True for f in fields(kind))
 
 
 def test_what_is_not_written_has_its_usual_value() -> None:

@@ -190,12 +190,12 @@ def test_ranks_are_written_as_ranges(ranks: list[int], text: str) -> None:
 @settings(deadline=None)
 @given(st.sets(st.integers(0, 50)))
 def test_ranges_name_every_rank_and_no_other(ranks: set[int]) -> None:
-    told: set[int] = set()
+    ranks_named: set[int] = set()
     for part in ranges(ranks).strip("{}").split(","):
         first, _, last = part.partition("-")
         if part:
-            told.update(range(int(first), int(last or first) + 1))
-    assert told == ranks
+            ranks_named.update(range(int(first), int(last or first) + 1))
+    assert ranks_named == ranks
 
 
 @pytest.mark.parametrize(

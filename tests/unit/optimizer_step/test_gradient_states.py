@@ -36,7 +36,7 @@ class Job:
     """A rank that trains, and calls the probe as hooks do."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.told: list[Observation] = []
+        self.observed: list[Observation] = []
         monkeypatch.setattr(RECORDER, "observe", self.observe)
         monkeypatch.setattr(RECORDER, "writer", SimpleNamespace())
         monkeypatch.setattr(SAMPLES, "latest", None)
@@ -51,7 +51,7 @@ class Job:
     def observe(self, one: Observation, _site: str = "") -> None:
         """Probes that an earlier test has put in place may tell, too."""
         if isinstance(one, Cycle | Act):
-            self.told.append(one)
+            self.observed.append(one)
 
     def optimize(self, model: nn.Module) -> torch.optim.Optimizer:
         """Make an optimizer."""
@@ -115,26 +115,26 @@ class Job:
         nn.utils.clip_grad_norm_(this.parameters, this.bound)
         self.protocol.clipped(this)
 
-    def said(self, optimizer: int = 0) -> list[str]:
+    def cycle_texts(self, optimizer: int = 0) -> list[str]:
         """Each kind of cycle as a text, with how often it came."""
         self.protocol.flush()
         return [
             f"{' '.join(one.words)} *{one.more + 1}"
-            for one in self.told
+            for one in self.observed
             if isinstance(one, Cycle) and one.optimizer == optimizer
         ]
 
     def faults(self, optimizer: int = 0) -> set[ProtocolFault]:
         """What the table says to it."""
         self.protocol.flush()
-        told = [one for one in self.told if isinstance(one, Cycle)]
-        said = [
+        cycles = [one for one in self.observed if isinstance(one, Cycle)]
+        words = [
             word
-            for one in told
+            for one in cycles
             if one.optimizer == optimizer
             for word in list(unpacked(one.words)) * (one.more + 1)
         ]
-        return set(walk(GradientState.EMPTY, said)[1])
+        return set(walk(GradientState.EMPTY, words)[1])
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_a_job_as_it_should_be_is_told_once(job: Job) -> None:
         job.backward()
         job.clip()
         job.step()
-    assert job.said() == ["backward clip step *1", "clear backward clip step *4"]
+    assert job.cycle_texts() == ["backward clip step *1", "clear backward clip step *4"]
     assert not job.faults()
 
 
@@ -162,7 +162,7 @@ def test_windows_are_told_by_their_passes(job: Job, *, to_none: bool) -> None:
             job.backward()
         job.step()
         job.zero(to_none=to_none)
-    assert job.said() == ["4:backward step *1", "clear 4:backward step *2"]
+    assert job.cycle_texts() == ["4:backward step *1", "clear 4:backward step *2"]
     assert not job.faults()
 
 
@@ -173,7 +173,7 @@ def test_gradients_that_are_cleared_within_a_window_are_dropped(job: Job) -> Non
             job.backward()
         job.step()
     usual = "3:backward.drop backward step"
-    assert job.said() == [f"{usual} *1", f"clear {usual} *2"]
+    assert job.cycle_texts() == [f"{usual} *1", f"clear {usual} *2"]
     assert job.faults() == {ProtocolFault.DROPPED}
 
 
@@ -181,7 +181,7 @@ def test_nothing_that_clears_is_seen_by_the_gradients(job: Job) -> None:
     for _ in range(3):
         job.backward()
         job.step()
-    assert job.said() == ["backward step *3"]
+    assert job.cycle_texts() == ["backward step *3"]
     assert job.faults() == {ProtocolFault.CARRIED}
 
 
@@ -204,7 +204,9 @@ def test_what_clears_is_seen_whatever_it_is(job: Job, how: str) -> None:
                 torch._foreach_zero_([gradient])
             else:
                 torch._foreach_zero_(stale)
-    assert job.said()[-1].startswith("backward" if how == "stale" else "clear backward")
+    assert job.cycle_texts()[-1].startswith(
+        "backward" if how == "stale" else "clear backward"
+    )
     assert job.faults() == ({ProtocolFault.CARRIED} if how == "stale" else set())
 
 
@@ -220,7 +222,7 @@ def test_gradients_that_cannot_be_read_are_not_said_to_be_zero(
         job.backward()
         job.step()
         job.zero()
-    assert job.said()[-1] == "clear backward changed backward step *1"
+    assert job.cycle_texts()[-1] == "clear backward changed backward step *1"
 
 
 def test_an_optimizer_may_clear_what_it_used(job: Job) -> None:
@@ -233,7 +235,7 @@ def test_an_optimizer_may_clear_what_it_used(job: Job) -> None:
     for _ in range(3):
         job.backward()
         job.step()
-    assert job.said() == ["backward step *1", "clear backward step *2"]
+    assert job.cycle_texts() == ["backward step *1", "clear backward step *2"]
 
 
 def test_a_pass_for_another_optimizer_is_not_lost(job: Job) -> None:
@@ -246,9 +248,9 @@ def test_a_pass_for_another_optimizer_is_not_lost(job: Job) -> None:
         job.zero(of_maker)
         job.backward(job.loss(maker, job.model))
         job.step(of_maker)
-    assert job.said() == ["backward step *1", "spare clear backward step *2"]
+    assert job.cycle_texts() == ["backward step *1", "spare clear backward step *2"]
     assert not job.faults()
-    assert job.said(1) == ["backward step *1", "clear backward step *2"]
+    assert job.cycle_texts(1) == ["backward step *1", "clear backward step *2"]
 
 
 def test_parameters_that_are_moved_in_between_have_used_it(job: Job) -> None:
@@ -262,7 +264,7 @@ def test_parameters_that_are_moved_in_between_have_used_it(job: Job) -> None:
         job.backward()
         job.step()
         job.zero()
-    assert job.said()[-1] == "clear backward taken clear backward step *2"
+    assert job.cycle_texts()[-1] == "clear backward taken clear backward step *2"
     assert not job.faults()
 
 
@@ -283,7 +285,7 @@ def test_a_closure_is_the_affair_of_its_step(job: Job) -> None:
         job.protocol.stepping(job.optimizer, known, True)
         job.optimizer.step(closure)
         job.protocol.stepped(job.optimizer, known)
-    assert job.said() == ["backward step *1", "step *1"]
+    assert job.cycle_texts() == ["backward step *1", "step *1"]
 
 
 def test_a_scaler_is_followed_also_where_it_skips(job: Job) -> None:
@@ -296,7 +298,7 @@ def test_a_scaler_is_followed_also_where_it_skips(job: Job) -> None:
         job.scaler.update()
         job.protocol.updated(job.scaler, None)
     usual = "update clear scaled unscale clip"
-    assert job.said() == [
+    assert job.cycle_texts() == [
         "scaled unscale clip scaled_step *1",
         f"{usual} scaled_step *1",
         f"{usual} skip *1",
@@ -317,7 +319,7 @@ def test_division_by_hand_is_seen_by_the_numbers(job: Job) -> None:
         assert parameter.grad is not None
         parameter.grad.data.div_(4.0)
     job.scaled_step()
-    assert job.said() == ["scaled divided scaled_step *1"]
+    assert job.cycle_texts() == ["scaled divided scaled_step *1"]
     assert job.faults() == {ProtocolFault.UNSCALED_TWICE}
 
 
@@ -329,7 +331,10 @@ def test_what_changes_gradients_else_is_told(job: Job) -> None:
             parameter.grad.mul_(3)
         job.step()
         job.zero()
-    assert job.said() == ["backward changed step *1", "clear backward changed step *1"]
+    assert job.cycle_texts() == [
+        "backward changed step *1",
+        "clear backward changed step *1",
+    ]
 
 
 def test_passes_may_all_come_before_the_steps(job: Job) -> None:
@@ -342,7 +347,7 @@ def test_passes_may_all_come_before_the_steps(job: Job) -> None:
         job.backward()
         job.step()
         job.step(of_maker)
-    assert job.said() == ["spare clear backward step *3"]
+    assert job.cycle_texts() == ["spare clear backward step *3"]
     assert not job.faults()
 
 
@@ -377,7 +382,7 @@ def test_what_ranks_exchange_before_a_step_is_told(
         EXCHANGES.moved += 2
         job.step()
         job.zero()
-    assert job.said() == [
+    assert job.cycle_texts() == [
         "backward exchange step *1",
         "clear backward exchange step *1",
     ]
@@ -436,7 +441,7 @@ def test_optimizers_by_the_dozen_are_not_followed(job: Job) -> None:
         job.optimize(job.model)
     job.backward()
     assert job.protocol._followed == []
-    assert job.said() == ["backward step *1"]
+    assert job.cycle_texts() == ["backward step *1"]
 
 
 def test_a_scaler_that_is_off_or_of_another_kind_is_no_scaler(job: Job) -> None:
@@ -450,14 +455,14 @@ def test_a_scaler_that_is_off_or_of_another_kind_is_no_scaler(job: Job) -> None:
         job.backward(job.scale(job.loss()))
         job.scaled_step()
         job.protocol.updated(scaler, None)
-    assert job.said() == ["backward step *1", "clear backward step *1"]
+    assert job.cycle_texts() == ["backward step *1", "clear backward step *1"]
 
 
 def test_another_run_begins_with_nothing(job: Job) -> None:
     job.backward()
     job.step()
     job.protocol.reset()
-    assert job.said() == []
+    assert job.cycle_texts() == []
 
 
 # --- what goes around functions ---
@@ -468,19 +473,19 @@ def test_a_method_is_told_with_what_it_was_given() -> None:
         def method(self, optimizer: object) -> object:
             return optimizer
 
-    told: list[tuple[object, object]] = []
-    call_hooks._around(Kind, "method", [], [lambda *given: told.append(given)])
+    given_to: list[tuple[object, object]] = []
+    call_hooks._around(Kind, "method", [], [lambda *given: given_to.append(given)])
     kind = Kind()
     assert kind.method(optimizer=1) == kind.method(1) == 1
-    assert told == [(kind, 1)] * 2
+    assert given_to == [(kind, 1)] * 2
 
 
 # --- words ---
 
 
 @given(st.lists(st.sampled_from(["backward", "clear", "scaled/local", "step"])))
-def test_packed_words_are_the_same_words(said: list[str]) -> None:
-    assert list(unpacked(packed(said))) == said
+def test_packed_words_are_the_same_words(words: list[str]) -> None:
+    assert list(unpacked(packed(words))) == words
 
 
 def test_cycles_are_drawn_and_read() -> None:
@@ -561,24 +566,26 @@ def windows(draw: st.DrawFn) -> list[str]:
     """A step as it should be, after which nothing is left."""
     scaler = draw(st.booleans())
     kinds = ["scaled", "scaled/local"] if scaler else ["backward", "backward/local"]
-    said = draw(st.lists(st.sampled_from([*kinds, "spare"]), min_size=1))
-    said.append(kinds[0])
+    words = draw(st.lists(st.sampled_from([*kinds, "spare"]), min_size=1))
+    words.append(kinds[0])
     if scaler and draw(st.booleans()):
-        said += ["unscale", *["clip"] * draw(st.integers(0, 2))]
+        words += ["unscale", *["clip"] * draw(st.integers(0, 2))]
     elif not scaler and draw(st.booleans()):
-        said.append(draw(st.sampled_from(["clip", "changed", "exchange"])))
+        words.append(draw(st.sampled_from(["clip", "changed", "exchange"])))
     behind = ["clear", "schedule"]
     if scaler:
-        said.append(draw(st.sampled_from(["scaled_step", "skip"])))
+        words.append(draw(st.sampled_from(["scaled_step", "skip"])))
         behind.append("update")
     else:
-        said.append("step")
-    return said + draw(st.permutations(behind))
+        words.append("step")
+    return words + draw(st.permutations(behind))
 
 
 @given(st.lists(windows()))
 def test_windows_in_any_order_have_no_fault(found: list[list[str]]) -> None:
-    state, faults = walk(GradientState.EMPTY, [word for said in found for word in said])
+    state, faults = walk(
+        GradientState.EMPTY, [word for window in found for word in window]
+    )
     assert (state, faults) == (GradientState.EMPTY, [])
 
 

@@ -19,14 +19,14 @@ from distdoctor.probes.replicas import trained_models
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def observed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What the probe writes."""
-    observed: list[Any] = []
-    monkeypatch.setattr(RECORDER, "observe", lambda one, _site="": observed.append(one))
+    written: list[Any] = []
+    monkeypatch.setattr(RECORDER, "observe", lambda one, _site="": written.append(one))
     monkeypatch.setattr(RECORDER, "writer", object())
     monkeypatch.setattr(trained_models, "_models", [])
     piled_hooks.reset()
-    return observed
+    return written
 
 
 def train(begin: Callable[[nn.Module], Callable[[], None] | None]) -> None:
@@ -71,26 +71,26 @@ def on_module(model: nn.Module) -> None:
 
 @pytest.mark.parametrize("begin", [on_weight(halved), on_weight(partial(scaled, 0.5))])
 def test_a_hook_of_each_step_piles_up_on_a_parameter(
-    begin: Callable[[nn.Module], None], told: list[Any]
+    begin: Callable[[nn.Module], None], observed: list[Any]
 ) -> None:
     train(begin)
-    (one,) = [one for one in told if isinstance(one, Piled)]
+    (one,) = [one for one in observed if isinstance(one, Piled)]
     assert (one.step, one.count, one.first, one.forward) == (3, 3, 1, False)
 
 
-def test_a_hook_of_each_step_piles_up_on_a_module(told: list[Any]) -> None:
+def test_a_hook_of_each_step_piles_up_on_a_module(observed: list[Any]) -> None:
     train(on_module)
-    (one,) = [one for one in told if isinstance(one, Piled)]
+    (one,) = [one for one in observed if isinstance(one, Piled)]
     assert (one.count, one.forward) == (3, True)
 
 
-def test_hooks_that_are_removed_do_not_pile_up(told: list[Any]) -> None:
+def test_hooks_that_are_removed_do_not_pile_up(observed: list[Any]) -> None:
     train(lambda model: model.register_forward_hook(noted).remove)
-    assert not [one for one in told if isinstance(one, Piled)]
+    assert not [one for one in observed if isinstance(one, Piled)]
 
 
 def test_many_hooks_of_one_function_that_stay_as_many_do_not_pile_up(
-    told: list[Any],
+    observed: list[Any],
 ) -> None:
     done: list[nn.Module] = []
 
@@ -101,7 +101,7 @@ def test_many_hooks_of_one_function_that_stay_as_many_do_not_pile_up(
                 on_weight(halved)(model)
 
     train(begin)
-    assert not [one for one in told if isinstance(one, Piled)]
+    assert not [one for one in observed if isinstance(one, Piled)]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ class Job:
     """A rank with a probe that fails at every moment, before one that does not."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.told: list[tuple[Any, ...]] = []
+        self.observed: list[tuple[Any, ...]] = []
         self.lost: list[str] = []
         monkeypatch.setattr(RECORDER, "writer", SimpleNamespace())
         monkeypatch.setattr(
@@ -36,7 +36,7 @@ class Job:
 
     def hear(self, *given: Any) -> None:
         """Listen, behind one that fails."""
-        self.told.append(given)
+        self.observed.append(given)
 
     def train(self) -> None:
         """One step, as the hooks tell of it."""
@@ -58,7 +58,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Job:
 
 def test_a_listener_that_fails_leaves_the_others_their_event(job: Job) -> None:
     job.train()
-    begun, passed, stepping, stepped = job.told
+    begun, passed, stepping, stepped = job.observed
     assert begun[0].numel() == 1
     assert passed == (False, False)
     assert stepping[0] is stepped[0] is job.optimizer
@@ -74,10 +74,10 @@ def test_the_one_that_failed_is_named_each_time_with_its_module(job: Job) -> Non
 def test_nobody_is_told_while_probes_sleep(job: Job) -> None:
     with paused():
         job.train()
-    assert not job.told
+    assert not job.observed
 
 
 def test_a_loss_of_several_elements_tells_of_no_beginning(job: Job) -> None:
     job.moments.begin(((torch.ones(2),),))
-    assert not job.told
+    assert not job.observed
     assert not job.lost

@@ -30,14 +30,14 @@ def concluded(run: Run) -> Conclusion:
     return conclude(run, examine(run, every_check()))
 
 
-def told(run: Run) -> dict[str, str]:
+def gaps_of(run: Run) -> dict[str, str]:
     return {gap.what: gap.why for gap in concluded(run).gaps}
 
 
 def test_a_job_without_any_rank_has_trained_nothing() -> None:
     run = Run(world_size=0, exit_code=0, last_words="needs 2 GPUs")
     assert concluded(run).verdict == "unknown"
-    assert told(run)["everything"] == (
+    assert gaps_of(run)["everything"] == (
         "the script never called torch.distributed.init_process_group, and the job "
         "left with exit code 0: nothing was trained together (DD614); it last said: "
         "needs 2 GPUs"
@@ -97,7 +97,7 @@ def test_steps_are_training() -> None:
 
 def test_a_failure_of_all_ranks_before_training_is_told_once() -> None:
     assert concluded(sketch(ALL_FELL)).verdict == "unknown"
-    assert told(sketch(ALL_FELL)) == {
+    assert gaps_of(sketch(ALL_FELL)) == {
         "everything": "ranks {0-1} raised FileNotFoundError at t.py:5 before anything "
         "was trained"
     }
@@ -105,7 +105,7 @@ def test_a_failure_of_all_ranks_before_training_is_told_once() -> None:
 
 def test_different_failures_are_told_apart_and_not_without_end() -> None:
     lines = [f"rank {n} | start=5  fail=E{n}@t.py:5  exit=1" for n in range(5)]
-    why = told(sketch("\n".join([*lines, "the command left with 1"])))["everything"]
+    why = gaps_of(sketch("\n".join([*lines, "the command left with 1"])))["everything"]
     assert why.startswith("rank 0 raised E0 at t.py:5; rank 1 raised E1")
     assert "E3" not in why
     assert "; and 2 more before anything was trained" in why
@@ -113,7 +113,7 @@ def test_different_failures_are_told_apart_and_not_without_end() -> None:
 
 def test_a_failure_before_joining_is_told_of_all_ranks() -> None:
     run = sketch("rank 0 | fail=ImportError  exit=1\nrank 1 | fail=ImportError  exit=1")
-    assert told(run)["everything"] == (
+    assert gaps_of(run)["everything"] == (
         "ranks {0-1} raised ImportError before init_process_group"
     )
 
@@ -125,7 +125,7 @@ def test_a_failure_before_joining_is_told_of_all_ranks() -> None:
 def test_processes_that_fail_without_a_rank_are_told(code: int, also: str) -> None:
     failure = Failure(rank=-1, error="OSError", place=Place("t.py", 4))
     run = Run(world_size=0, exit_code=code, outside=(failure, failure))
-    assert told(run)["everything"] == (
+    assert gaps_of(run)["everything"] == (
         f"2 processes raised OSError at t.py:4 before init_process_group{also}"
     )
 
@@ -178,7 +178,7 @@ def test_a_job_that_left_with_a_failure_is_never_well(end: str, why: str) -> Non
     lines = f"rank 0 | {rank}exit=0\nrank 1 | {rank}{end}\nthe command left with 3"
     run = sketch(lines)
     assert concluded(run).verdict == "unknown"
-    assert told(run)["why the job failed"] == why
+    assert gaps_of(run)["why the job failed"] == why
 
 
 def test_an_abort_on_the_way_out_explains_the_failure() -> None:
@@ -195,7 +195,7 @@ def test_a_signal_of_ours_is_no_fault_of_the_rank() -> None:
     end = Ended(rank=1, status=190, orderly=False, stopped=True)
     run = replace(run, life={**run.life, 1: [*run.life[1], (1, end)]})
     assert concluded(run).verdict == "unknown"
-    assert "distdoctor asks for stacks" in told(run)["why the job failed"]
+    assert "distdoctor asks for stacks" in gaps_of(run)["why the job failed"]
 
 
 RAISED = """
@@ -243,7 +243,7 @@ def test_what_was_led_elsewhere_is_told_and_hides_nothing() -> None:
         "rank 1 | start=2  elsewhere=10.1.1.20:22@t.py:4  all_reduce(4)  exit=0"
     )
     assert concluded(run).verdict == "well"
-    assert told(run) == {
+    assert gaps_of(run) == {
         "the address 10.1.1.20:22": "this machine has no such address: ranks {0-1} "
         "used loopback at t.py:4"
     }
@@ -253,7 +253,7 @@ def test_a_signal_that_ended_all_ranks_is_told() -> None:
     """Nobody is left who would wait for the dead."""
     one = "start=2  wrap=ddp:w  all_reduce(4)@t.py:7  exit=139!"
     lines = [f"rank {n} | {one}" for n in range(2)]
-    why = told(sketch("\n".join([*lines, "the command left with 1"])))
+    why = gaps_of(sketch("\n".join([*lines, "the command left with 1"])))
     assert why["why the job failed"] == (
         "the job left with exit code 1: ranks {0-1} ended by signal 11 (SIGSEGV); the "
         "last call of rank 0 that is known is at t.py:7"

@@ -11,14 +11,14 @@ from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Certainty
 
 
-def told(drawing: str, source: str) -> Divergence:
+def divergence_of(drawing: str, source: str) -> Divergence:
     run = replace(sketch(drawing), sources={"t.py": cleandoc(source)})
     (found,) = divergences(run)
     return found
 
 
 def test_who_alone_is_kept_from_its_send_left_it_out() -> None:
-    found = told(
+    found = divergence_of(
         """
         rank 0 | barrier@t.py:6...
         rank 1 | recv(4,peer=0)@t.py:5...
@@ -37,7 +37,7 @@ def test_who_alone_is_kept_from_its_send_left_it_out() -> None:
 
 
 def test_a_wait_for_anybody_is_no_proof_against_who_waits_elsewhere() -> None:
-    found = told(
+    found = divergence_of(
         """
         rank 0 | recv_any(4)@t.py:4  recv_any(4)@t.py:4...
         rank 1 | send(4,peer=0)@t.py:7  barrier@t.py:9...
@@ -60,7 +60,7 @@ def test_a_wait_for_anybody_is_no_proof_against_who_waits_elsewhere() -> None:
 
 
 def test_a_tag_given_by_one_branch_for_one_rank_is_its_fault() -> None:
-    found = told(
+    found = divergence_of(
         """
         rank 0 | send(4,peer=1)@t.py:9  barrier@t.py:10...
         rank 1 | recv(4,peer=0,tag=7)@t.py:4...
@@ -83,7 +83,7 @@ def test_a_tag_given_by_one_branch_for_one_rank_is_its_fault() -> None:
 
 
 def test_two_of_three_whose_tags_differ_are_both_named() -> None:
-    found = told(
+    found = divergence_of(
         """
         rank 0 | send(4,peer=1,tag=2)@t.py:3  barrier@t.py:6...
         rank 1 | recv(4,peer=0,tag=3)@t.py:5...
@@ -102,7 +102,7 @@ def test_two_of_three_whose_tags_differ_are_both_named() -> None:
 
 
 def test_a_ring_that_rank_0_begins_singles_out_nobody() -> None:
-    found = told(
+    found = divergence_of(
         """
         rank 0 | recv(4,peer=2)@t.py:5...
         rank 1 | recv(4,peer=0)@t.py:8...
@@ -124,7 +124,7 @@ def test_a_ring_that_rank_0_begins_singles_out_nobody() -> None:
 
 
 def test_a_peer_that_one_rank_numbers_otherwise_is_its_fault() -> None:
-    found = told(
+    found = divergence_of(
         """
         rank 0 | recv_any(4)@t.py:3  recv_any(4)@t.py:3...
         rank 1 | send(4,peer=0)@t.py:5  barrier@t.py:6...
@@ -144,7 +144,7 @@ def test_a_peer_that_one_rank_numbers_otherwise_is_its_fault() -> None:
 
 
 def test_of_a_hub_and_one_that_it_serves_the_one_is_at_fault() -> None:
-    found = told(
+    found = divergence_of(
         """
         rank 0 | recv(4,peer=1)@t.py:3  recv(4,peer=2)@t.py:3  exit=0
         rank 1 | send(4,peer=0)@t.py:5  exit=0
@@ -162,7 +162,7 @@ def test_of_a_hub_and_one_that_it_serves_the_one_is_at_fault() -> None:
 
 
 def test_a_circle_in_one_branch_names_the_branch_and_what_it_asks_for() -> None:
-    found = told(
+    found = divergence_of(
         """
         rank 0 | recv(4,peer=1)@t.py:5...
         rank 1 | recv(4,peer=0)@t.py:5...
@@ -184,7 +184,7 @@ def test_a_circle_in_one_branch_names_the_branch_and_what_it_asks_for() -> None:
 
 
 def test_a_message_to_oneself_is_refused_and_told() -> None:
-    found = told(
+    found = divergence_of(
         """
         rank 0 | send(4,peer=1)@t.py:2  barrier@t.py:4...
         rank 1 | recv(4,peer=1)@t.py:3^  exit=1
@@ -196,7 +196,7 @@ def test_a_message_to_oneself_is_refused_and_told() -> None:
 
 
 def test_tags_that_fit_are_not_looked_at() -> None:
-    found = told(
+    found = divergence_of(
         """
         rank 0 | send(4,peer=1,tag=2)@t.py:3  barrier@t.py:6...
         rank 1 | recv(8,peer=0,tag=2)@t.py:5  barrier@t.py:6...
@@ -220,12 +220,15 @@ def test_the_hub_has_a_peer_of_its_own_and_so_has_each_of_two() -> None:
         send(x, dst=peer)
         """
     two = "rank 0 | recv(4,peer=1)@t.py:2...\nrank 1 | recv(4,peer=0)@t.py:2..."
-    assert told(two, source).culprits == ()
-    assert told(f"{two}\nrank 2 | recv(4,peer=0)@t.py:2...", source).culprits == ()
+    assert divergence_of(two, source).culprits == ()
+    assert (
+        divergence_of(f"{two}\nrank 2 | recv(4,peer=0)@t.py:2...", source).culprits
+        == ()
+    )
 
 
 def test_an_end_of_a_pipeline_is_not_kept_from_what_it_has_no_part_in() -> None:
-    found = told(
+    found = divergence_of(
         """
         rank 0 | send(4,peer=1)@t.py:6  recv(4,peer=1)@t.py:8...
         rank 1 | recv(4,peer=0)@t.py:3  recv(4,peer=0)@t.py:3...

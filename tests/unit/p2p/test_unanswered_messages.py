@@ -14,7 +14,7 @@ from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Certainty
 
 
-def told(drawing: str) -> tuple[Cause, tuple[int, ...]]:
+def cause_of(drawing: str) -> tuple[Cause, tuple[int, ...]]:
     (found,) = divergences(sketch(drawing))
     return found.why, found.culprits
 
@@ -32,7 +32,7 @@ def test_a_rank_that_did_less_than_its_like_is_at_fault() -> None:
 
 
 def test_a_rank_that_waits_for_one_more_than_all_others_gave_is_at_fault() -> None:
-    assert told("""
+    assert cause_of("""
         rank 0 | recv(4,peer=1)@t:9  recv(4,peer=2)@t:9  recv(4,peer=1)@t:9...
         rank 1 | send(4,peer=0)@t:5  barrier@t:11...     .
         rank 2 | send(4,peer=0)@t:5  barrier@t:11...     .
@@ -40,7 +40,7 @@ def test_a_rank_that_waits_for_one_more_than_all_others_gave_is_at_fault() -> No
 
 
 def test_a_rank_that_leaves_its_habit_is_at_fault() -> None:
-    assert told("""
+    assert cause_of("""
         rank 0 | recv(peer=1)@t:5  barrier@t:6  recv(peer=1)@t:5  recv(peer=1)@t:7...
         rank 1 | send(peer=0)@t:9  barrier@t:6  send(peer=0)@t:9  barrier@t:6...
     """) == (Cause.UNANSWERED, (0,))
@@ -70,7 +70,7 @@ def test_who_waits_for_one_that_waits_in_vain_is_a_victim() -> None:
 
 
 def test_a_rank_that_died_of_waiting_is_a_victim() -> None:
-    assert told("""
+    assert cause_of("""
         rank 0 | send(4,peer=1)  leave  exit=0
         rank 1 | recv(4,peer=0)  recv(4,peer=0)^  fail=RuntimeError^  exit=1
     """) == (Cause.UNANSWERED, (0,))
@@ -81,20 +81,23 @@ def test_a_rank_whose_handle_found_the_connection_closed_is_a_victim_too() -> No
         rank 0 | send(4,peer=1)&...issued  send(4,peer=1)&...issued  {how}  exit=1
         rank 1 | exit=0
     """
-    assert told(drawing.format(how="fail=RuntimeError^")) == (Cause.UNANSWERED, (1,))
+    assert cause_of(drawing.format(how="fail=RuntimeError^")) == (
+        Cause.UNANSWERED,
+        (1,),
+    )
     (found,) = divergences(sketch(drawing.format(how="fail=RuntimeError^")))
     assert "Rank 0 waited in vain in send for rank 1" in found.story
 
 
 def test_a_death_goes_before_the_message_it_left_out() -> None:
-    assert told("""
+    assert cause_of("""
         rank 0 | fail=KeyError@t:3  exit=1
         rank 1 | recv(4,peer=0)@t:5...
     """) == (Cause.DIED, (0,))
 
 
 def test_a_circle_of_messages_whose_ranks_all_keep_their_habit_is_an_order() -> None:
-    assert told("""
+    assert cause_of("""
         rank 0 | send(4,peer=1)@t:5...
         rank 1 | send(4,peer=0)@t:5...
     """) == (Cause.MESSAGES, ())
@@ -189,5 +192,5 @@ def stages(*chunks: int) -> str:
 
 
 def test_a_stage_that_sends_fewer_than_in_all_steps_before_is_at_fault() -> None:
-    assert told(stages(4, 4, 3)) == (Cause.UNANSWERED, (0,))
-    assert told(stages(4, 3)) == (Cause.MESSAGES, ())  # once is no habit
+    assert cause_of(stages(4, 4, 3)) == (Cause.UNANSWERED, (0,))
+    assert cause_of(stages(4, 3)) == (Cause.MESSAGES, ())  # once is no habit

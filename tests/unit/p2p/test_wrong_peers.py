@@ -13,53 +13,53 @@ def found(drawing: str) -> Divergence:
 
 
 def test_who_alone_receives_from_the_next_one_has_the_wrong_peer() -> None:
-    told = found("""
+    divergence = found("""
         rank 0 | send(peer=1)@t:8&...issued  recv(peer=3)@t:9    send(peer=1)@t:8...
         rank 1 | send(peer=2)@t:8&...issued  recv(peer=0)@t:9    recv(peer=0)@t:9...
         rank 2 | send(peer=3)@t:8&...issued  recv(peer=3)@t:9... .
         rank 3 | send(peer=0)@t:8&...issued  recv(peer=2)@t:9    recv(peer=2)@t:9...
     """)
-    assert (told.why, told.culprits) == (Cause.UNANSWERED, (2,))
-    assert "the one before" in told.story
+    assert (divergence.why, divergence.culprits) == (Cause.UNANSWERED, (2,))
+    assert "the one before" in divergence.story
 
 
 def test_who_alone_sends_two_further_has_the_wrong_peer() -> None:
-    told = found("""
+    divergence = found("""
         rank 0 | send(peer=2)@t:8+&...issued  recv(peer=1)@t:8+...
         rank 1 | send(peer=2)@t:8+&...issued  recv(peer=0)@t:8+...
         rank 2 | send(peer=3)@t:8+&...issued  recv(peer=1)@t:8+    recv(peer=3)@t:9...
         rank 3 | send(peer=0)@t:8+...         recv(peer=2)@t:8+&...issued
     """)
-    assert (told.why, told.culprits) == (Cause.UNANSWERED, (0,))
+    assert (divergence.why, divergence.culprits) == (Cause.UNANSWERED, (0,))
 
 
 def test_batches_in_which_no_two_sides_meet_are_no_fault_of_order() -> None:
-    told = found("""
+    divergence = found("""
         rank 0 | send(4,peer=1)@t:8+...  recv(4,peer=1)@t:8+&...issued
         rank 1 | send(4,peer=2)@t:8+...  recv(4,peer=2)@t:8+&...issued
         rank 2 | send(4,peer=0)@t:8+...  recv(4,peer=0)@t:8+&...issued
     """)
-    assert (told.why, told.culprits) == (Cause.UNANSWERED, ())
+    assert (divergence.why, divergence.culprits) == (Cause.UNANSWERED, ())
 
 
 def test_a_last_stage_that_sends_on_to_the_first_is_at_fault() -> None:
-    told = found("""
+    divergence = found("""
         rank 0 | send(4,peer=1)@t:8  recv(4,peer=1)@t:9...
         rank 1 | recv(4,peer=0)@t:7  send(4,peer=2)@t:8  recv(4,peer=2)@t:9...
         rank 2 | recv(4,peer=1)@t:7  send(4,peer=0)@t:8...
     """)
-    assert (told.why, told.culprits) == (Cause.UNANSWERED, (2,))
+    assert (divergence.why, divergence.culprits) == (Cause.UNANSWERED, (2,))
 
 
 def test_one_that_never_sends_because_it_sent_to_another_is_at_fault() -> None:
-    told = found("""
+    divergence = found("""
         rank 0 | recv(4,peer=1)@t:5  recv(4,peer=2)@t:5...  .
         rank 1 | send(4,peer=0)@t:8  barrier@t:9...         .
         rank 2 | send(4,peer=3)@t:8&...issued  barrier@t:9...
         rank 3 | send(4,peer=0)@t:8&...issued  barrier@t:9...
     """)
-    assert (told.why, told.culprits) == (Cause.UNANSWERED, (2,))
-    assert any("another peer" in location.remark for location in told.elsewhere)
+    assert (divergence.why, divergence.culprits) == (Cause.UNANSWERED, (2,))
+    assert any("another peer" in location.remark for location in divergence.elsewhere)
 
 
 @pytest.mark.parametrize(

@@ -252,13 +252,13 @@ def test_a_loader_that_fails_is_the_ranks_own_fault(module: str, text: str) -> N
 
 
 def test_a_thread_of_torchs_own_has_no_line() -> None:
-    told: list[str] = []
+    sites: list[str] = []
     done = threading.Event()
 
     def ask(depth: int) -> None:
-        told.append(call_site(depth))
+        sites.append(call_site(depth))
         done.set()
 
     _thread.start_new_thread(ask, (50,))
     assert done.wait(10)
-    assert told == [""]
+    assert sites == [""]

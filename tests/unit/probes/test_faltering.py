@@ -55,13 +55,13 @@ def test_the_others_are_compared_all_the_same(rank: int) -> None:
 
 def verdicts_of(run: Run) -> tuple[str, list[tuple[str, Severity, Certainty]]]:
     verdicts = examine(run, every_check())
-    told = [
+    findings = [
         (sick.code, sick.severity_of(finding), finding.certainty)
         for sick in verdicts
         if isinstance(sick, Sick)
         for finding in sick.findings
     ]
-    return conclude(run, verdicts).verdict, told
+    return conclude(run, verdicts).verdict, findings
 
 
 def test_what_is_found_where_a_probe_went_wrong_is_advice() -> None:
@@ -77,8 +77,8 @@ def test_what_is_found_where_a_probe_went_wrong_is_advice() -> None:
 def test_a_finding_that_is_doubted_says_why() -> None:
     run = replace(sketch(PARTING), faltered={1})
     (found,) = [one for one in examine(run, every_check()) if isinstance(one, Sick)]
-    said = found.findings[0].message
-    assert said.endswith(
+    message = found.findings[0].message
+    assert message.endswith(
         "root=0) (a probe of rank 1 failed in this run; it may only look so)"
     )
 

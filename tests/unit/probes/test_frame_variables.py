@@ -50,8 +50,8 @@ def with_its_own() -> list[object]:
 
 
 def test_who_holds_its_own_locals_does_not_see_them_change() -> None:
-    told = 3 if sys.version_info >= (3, 13) else None
-    assert with_its_own() == [told, 0, 3]
+    expected = 3 if sys.version_info >= (3, 13) else None
+    assert with_its_own() == [expected, 0, 3]
 
 
 class Model:
@@ -75,8 +75,8 @@ def by_its_module() -> object:
 
 def test_a_method_of_that_name_asks_for_no_variables() -> None:
     assert evaluating(Model()) == [3, 3]
-    told = 3 if sys.version_info >= (3, 13) else None
-    assert by_its_module() == [told, 3, False]
+    expected = 3 if sys.version_info >= (3, 13) else None
+    assert by_its_module() == [expected, 3, False]
 
 
 def copied(first: int, second: str) -> dict[str, object]:  # noqa: ARG001

@@ -13,8 +13,8 @@ from distdoctor.model.drawing import sketch
 
 
 def test_calls_in_children_are_read_and_damaged_lines_left_out(tmp_path: Path) -> None:
-    told = {"by": 7, "pid": 9, "op": "all_reduce", "site": "/t.py\n3\nf", "worker": 1}
-    (tmp_path / CHILDREN_FILE).write_text(json.dumps(told) + '\n{"by": 7, "op"')
+    call = {"by": 7, "pid": 9, "op": "all_reduce", "site": "/t.py\n3\nf", "worker": 1}
+    (tmp_path / CHILDREN_FILE).write_text(json.dumps(call) + '\n{"by": 7, "op"')
     assert read_children(tmp_path) == [InChild(7, "all_reduce", "/t.py\n3\nf", 1)]
 
 

@@ -31,8 +31,8 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Notes:
     monkeypatch.setattr(RECORDER, "folder", tmp_path)
 
     def tell(event: BadAddress, _site: str) -> None:
-        told = asdict(event)
-        written.append({name: told[name] for name in FIELDS})
+        fields = asdict(event)
+        written.append({name: fields[name] for name in FIELDS})
 
     monkeypatch.setattr(RECORDER, "tell", tell)
     monkeypatch.setattr(own_ports, "_served", set())

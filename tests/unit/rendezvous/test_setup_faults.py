@@ -93,7 +93,7 @@ def test_what_may_still_come_is_not_accused(drawing: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("drawing", "culprits", "said"),
+    ("drawing", "culprits", "phrase"),
     [
         (f"rank 0 | {JOIN}...inside\nrank 1 | ?\nnobody else", (), "only 1 of 2"),
         (
@@ -118,21 +118,21 @@ def test_what_may_still_come_is_not_accused(drawing: str) -> None:
     ],
 )
 def test_ranks_that_do_not_join(
-    drawing: str, culprits: tuple[int, ...], said: str
+    drawing: str, culprits: tuple[int, ...], phrase: str
 ) -> None:
     divergence = only(drawing)
     assert (divergence.why, divergence.culprits) == (Cause.JOINING, culprits)
-    assert said in worded(divergence)
+    assert phrase in worded(divergence)
 
 
-@pytest.mark.parametrize(("seconds", "told"), [(0.2, 0), (20.0, 1)])
+@pytest.mark.parametrize(("seconds", "count"), [(0.2, 0), (20.0, 1)])
 def test_ranks_that_came_just_now_may_yet_find_each_other(
-    seconds: float, told: int
+    seconds: float, count: int
 ) -> None:
     one = f"{JOIN}(names=a)...inside"
     run = sketch(f"rank 0 | {one}\nrank 1 | {one}\nnobody else")
     quiet = Quiet(seconds, idle=frozenset({0, 1}))
-    assert len(divergences(replace(run, quiet=quiet))) == told
+    assert len(divergences(replace(run, quiet=quiet))) == count
 
 
 def test_world_sizes_that_differ() -> None:

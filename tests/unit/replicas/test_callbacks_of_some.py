@@ -25,12 +25,12 @@ CALLBACKS = cleandoc("""
 
 
 @pytest.mark.parametrize(
-    ("test", "told"), [("dist.get_rank() == 0", True), ("verbose", False)]
+    ("test", "is_blamed"), [("dist.get_rank() == 0", True), ("verbose", False)]
 )
 def test_a_callback_of_one_rank_is_behind_what_hands_it_out(
-    test: str, told: bool
+    test: str, is_blamed: bool
 ) -> None:
     met = "rank 0 | all_reduce(4)@t.py:3!\nrank 1 | barrier@t.py:7!"
     source = CALLBACKS.format(test=test)
     (found,) = divergences(replace(sketch(met), sources={"t.py": source}))
-    assert (found.culprits == (0,) and "get_rank" in worded(found)) == told
+    assert (found.culprits == (0,) and "get_rank" in worded(found)) == is_blamed

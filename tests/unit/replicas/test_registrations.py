@@ -73,17 +73,17 @@ def test_each_part_is_told_with_the_line_that_put_it_there(
 ) -> None:
     names: dict[str, Any] = {"nn": nn, "torch": torch}
     exec(compile(USERS, str(tmp_path / "t.py"), "exec"), names)
-    told = lines(names["build"](["b", "a"]), monkeypatch)
-    assert (told["trunk"], told["heads"], told["scale"]) == ("5", "6", "9")
-    assert told["heads.a"] == told["heads.b"] == "8"
-    assert told["heads.a.weight"] == "12"
+    line_of = lines(names["build"](["b", "a"]), monkeypatch)
+    assert (line_of["trunk"], line_of["heads"], line_of["scale"]) == ("5", "6", "9")
+    assert line_of["heads.a"] == line_of["heads.b"] == "8"
+    assert line_of["heads.a.weight"] == "12"
 
 
 def test_what_was_there_before_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not lines(nn.Sequential(nn.Linear(2, 2)), monkeypatch)
 
 
-def told_lines(first: str, second: str) -> list[int]:
+def named_lines(first: str, second: str) -> list[int]:
     (check,) = [one for one in every_check() if one.code == "DD115"]
     sick = verdict(sketch(f"rank 0 | {first}\nrank 1 | {second}"), check)
     assert isinstance(sick, Sick)
@@ -94,7 +94,7 @@ def told_lines(first: str, second: str) -> list[int]:
 def test_the_line_of_the_part_in_which_the_names_differ_comes_first() -> None:
     parts = "registered(names=heads)@t.py:6  registered(names=heads.a+heads.b)@t.py:8"
     inner = "registered(names=heads.a.w+heads.b.w)@t.py:12"
-    assert told_lines(
+    assert named_lines(
         f"{parts}  {inner}  wrap=ddp:t.w+heads.a.w+heads.b.w@t.py:20",
         f"{parts}  {inner}  wrap=ddp:t.w+heads.b.w+heads.a.w@t.py:20",
     ) == [8, 20]
@@ -102,13 +102,13 @@ def test_the_line_of_the_part_in_which_the_names_differ_comes_first() -> None:
 
 def test_another_models_lines_are_not_its() -> None:
     other = "registered(names=a+b)@t.py:8  wrap=ddp:a.w+b.w@t.py:20"
-    assert told_lines(
+    assert named_lines(
         f"{other}  wrap=ddp:a.w+b.w@t.py:21", f"{other}  wrap=ddp:b.w+a.w@t.py:21"
     ) == [21]
 
 
 def test_each_rank_may_have_a_line_of_its_own() -> None:
-    assert told_lines(
+    assert named_lines(
         "registered(names=a)@t.py:8  registered(names=b)@t.py:9  "
         "wrap=ddp:a.w+b.w@t.py:20",
         "registered(names=b)@t.py:11  registered(names=a)@t.py:12  "

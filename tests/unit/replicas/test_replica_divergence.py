@@ -211,8 +211,8 @@ def test_a_broadcast_that_left_some_parameters_out_is_located(
     ).format
     first, second = drawing(1).format(0, 3), drawing(2).format(1, others)
     (finding,) = findings(sketch(f"{first}\n{second}"), DivergenceCause.START)
-    said = [one for one in finding.locations if "broadcasts" in one.remark]
-    assert [one.place.line for one in said] == lines
+    broadcasting = [one for one in finding.locations if "broadcasts" in one.remark]
+    assert [one.place.line for one in broadcasting] == lines
 
 
 def test_thousands_of_ranks_are_compared() -> None:

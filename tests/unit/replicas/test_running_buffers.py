@@ -158,7 +158,7 @@ def test_a_buffer_of_a_library_may_be_anything() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "forward", "told"),
+    ("kind", "forward", "expected"),
     [
         ("running", "return x - self.seen\n", [True]),
         ("changed", "return x - self.seen\n", [False]),
@@ -167,7 +167,7 @@ def test_a_buffer_of_a_library_may_be_anything() -> None:
     ],
 )
 def test_replicas_are_to_evaluate_with_the_same_statistics(
-    kind: str, forward: str, told: list[bool]
+    kind: str, forward: str, expected: list[bool]
 ) -> None:
     lines = [
         f"rank {rank} | wrap=ddp:w  "
@@ -176,4 +176,4 @@ def test_replicas_are_to_evaluate_with_the_same_statistics(
         for rank in range(2)
     ]
     run = replace(sketch("\n".join(lines)), sources={"t.py": source(forward)})
-    assert [one.sure for one in unlike_evaluations(run)] == told
+    assert [one.sure for one in unlike_evaluations(run)] == expected

@@ -33,7 +33,7 @@ def between(mean, model, is_kept):
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Observation, str]]:
+def observed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Observation, str]]:
     """What is observed, and where."""
     heard: list[tuple[Observation, str]] = []
     monkeypatch.setattr(RECORDER, "writer", object())
@@ -65,30 +65,30 @@ def trained(mean: nn.Module, model: nn.Module, folder: Path, *, is_kept: bool) -
 @pytest.mark.skipif(sys.gettrace() is not None, reason="lines are traced already")
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_a_copy_and_the_line_that_changes_it_are_told(
-    told: list[tuple[Observation, str]], tmp_path: Path, is_kept: bool
+    observed: list[tuple[Observation, str]], tmp_path: Path, is_kept: bool
 ) -> None:
     model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
     mean = copy.deepcopy(model)
     trained(mean, model, tmp_path, is_kept=is_kept)
-    (copied,) = (event for event, _ in told if isinstance(event, Copied))
+    (copied,) = (event for event, _ in observed if isinstance(event, Copied))
     assert (copied.steps, copied.moved, len(copied.prints)) == (5, is_kept, 4)
-    lines = [site for event, site in told if isinstance(event, Changed)]
+    lines = [site for event, site in observed if isinstance(event, Changed)]
     assert [line.split("\n")[1] for line in lines] == ["4"] * is_kept
 
 
 def test_what_is_trained_itself_is_no_copy(
-    told: list[tuple[Observation, str]], tmp_path: Path
+    observed: list[tuple[Observation, str]], tmp_path: Path
 ) -> None:
     model, other = nn.Linear(3, 2), nn.Linear(3, 2)
     for parameter in other.parameters():
         parameter.grad = torch.zeros_like(parameter)
     trained(other, model, tmp_path, is_kept=True)
-    assert not [event for event, _ in told if isinstance(event, Copied)]
+    assert not [event for event, _ in observed if isinstance(event, Copied)]
 
 
-def evaluations(told: list[tuple[Observation, str]]) -> list[Copied]:
+def evaluations(observed: list[tuple[Observation, str]]) -> list[Copied]:
     """What is told of a copy in use."""
-    return [event for event, _ in told if isinstance(event, Copied)]
+    return [event for event, _ in observed if isinstance(event, Copied)]
 
 
 def known_copy() -> tuple[nn.Module, Watched]:
@@ -104,24 +104,24 @@ def known_copy() -> tuple[nn.Module, Watched]:
 
 
 def test_a_copy_that_is_in_no_mode_is_told_when_it_computes_without_gradients(
-    told: list[tuple[Observation, str]],
+    observed: list[tuple[Observation, str]],
 ) -> None:
     mean, watched = known_copy()
     watched.step = 5
     mean(torch.ones(1, 3))
-    assert not evaluations(told)
+    assert not evaluations(observed)
     with torch.no_grad():
         for _ in range(3):
             mean(torch.ones(1, 3))
-    (begun,) = evaluations(told)
+    (begun,) = evaluations(observed)
     assert (begun.steps, begun.over, len(begun.prints)) == (5, False, 4)
     weight_averages.training()
     weight_averages.training()
-    assert [event.over for event in evaluations(told)] == [False, True]
+    assert [event.over for event in evaluations(observed)] == [False, True]
 
 
 def test_a_teacher_that_computes_in_each_step_is_told_at_some(
-    told: list[tuple[Observation, str]],
+    observed: list[tuple[Observation, str]],
 ) -> None:
     teacher, watched = known_copy()
     for step in range(2, 40):
@@ -129,13 +129,13 @@ def test_a_teacher_that_computes_in_each_step_is_told_at_some(
         with torch.no_grad():
             teacher(torch.ones(1, 3))
         weight_averages.training()
-    begun = [event.steps for event in evaluations(told) if not event.over]
+    begun = [event.steps for event in evaluations(observed) if not event.over]
     assert begun == [2, 4, 8, 16, 32]
 
 
 @pytest.mark.parametrize("is_frozen", [True, False])
 def test_a_frozen_teacher_needs_no_mode_to_be_told(
-    told: list[tuple[Observation, str]], is_frozen: bool
+    observed: list[tuple[Observation, str]], is_frozen: bool
 ) -> None:
     teacher, watched = known_copy()
     teacher.requires_grad_(not is_frozen)
@@ -143,7 +143,7 @@ def test_a_frozen_teacher_needs_no_mode_to_be_told(
         watched.step = step
         teacher(torch.ones(1, 3))
         weight_averages.training()
-    begun = [event.steps for event in evaluations(told) if not event.over]
+    begun = [event.steps for event in evaluations(observed) if not event.over]
     assert begun == ([2, 4] if is_frozen else [])
 
 
@@ -190,7 +190,7 @@ def test_of_as_many_ranks_the_source_tells_who_moves_a_teacher(
 
 
 def test_a_copy_in_a_mode_that_was_told_is_told_once(
-    told: list[tuple[Observation, str]],
+    observed: list[tuple[Observation, str]],
 ) -> None:
     mean, watched = known_copy()
     watched.step = 5
@@ -198,7 +198,7 @@ def test_a_copy_in_a_mode_that_was_told_is_told_once(
     with torch.no_grad():
         mean(torch.ones(1, 3))
     weight_averages.training()
-    assert len(evaluations(told)) == 1
+    assert len(evaluations(observed)) == 1
 
 
 MODEL = "trained(names=w,numels=6,wrapped)  wrap=ddp:w  weights(step=1,prints=1)"
@@ -255,7 +255,9 @@ def filled(average: dict[str, torch.Tensor]) -> nn.Module:
 
 @pytest.mark.parametrize("others", [0, 1])
 def test_a_model_that_is_made_for_one_evaluation_is_told_as_it_computes(
-    told: list[tuple[Observation, str]], monkeypatch: pytest.MonkeyPatch, others: int
+    observed: list[tuple[Observation, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    others: int,
 ) -> None:
     installed(monkeypatch)
     model = nn.Linear(3, 2)
@@ -268,7 +270,7 @@ def test_a_model_that_is_made_for_one_evaluation_is_told_as_it_computes(
         one = filled(average) if not others else nn.Linear(2, 3).eval()
         weight_averages.training()
     model.eval()
-    begun = [event for event in evaluations(told) if not event.over]
+    begun = [event for event in evaluations(observed) if not event.over]
     assert [event.steps for event in begun] == ([] if others else [1, 2])
     if begun:
         assert begun[-1].prints == exact.of_tensors(list(one.parameters()))
@@ -276,7 +278,9 @@ def test_a_model_that_is_made_for_one_evaluation_is_told_as_it_computes(
 
 @pytest.mark.parametrize("swapped", [True, False])
 def test_a_model_with_other_weights_put_in_is_told_as_it_computes(
-    told: list[tuple[Observation, str]], monkeypatch: pytest.MonkeyPatch, swapped: bool
+    observed: list[tuple[Observation, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    swapped: bool,
 ) -> None:
     installed(monkeypatch)
     model = nn.Linear(3, 2)
@@ -295,7 +299,7 @@ def test_a_model_with_other_weights_put_in_is_told_as_it_computes(
     model.eval()
     with torch.no_grad():
         model(torch.ones(3))
-    begun = [event for event in evaluations(told) if not event.over]
+    begun = [event for event in evaluations(observed) if not event.over]
     assert len(begun) == swapped
     assert all(
         one.prints == exact.of_tensors(list(model.parameters())) for one in begun

@@ -12,7 +12,7 @@ from distdoctor.probes.replicas import wrapper_bypass
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def observed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Lines that were told."""
     lines: list[str] = []
     monkeypatch.setattr(RECORDER, "observe", lambda _one, site: lines.append(site))
@@ -23,22 +23,22 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     wrapper_bypass.reset()
 
 
-def test_a_line_is_told_if_nothing_is_averaged_behind_it(told: list[str]) -> None:
+def test_a_line_is_told_if_nothing_is_averaged_behind_it(observed: list[str]) -> None:
     model = nn.Linear(2, 2)
     wrappers = [SimpleNamespace(module=model)]
     wrapper_bypass.passed(wrappers, averaged=False)
     model(torch.ones(2))  # as a generator's step does, which is averaged
     wrapper_bypass.passed(wrappers, averaged=True)
-    assert told == []
+    assert observed == []
     model(torch.ones(2))
     wrapper_bypass.passed(wrappers, averaged=False)
-    assert told == ["t.py:2:f"]
+    assert observed == ["t.py:2:f"]
     model(torch.ones(2))
     wrapper_bypass.passed(wrappers, averaged=False)
-    assert told == ["t.py:2:f"]
+    assert observed == ["t.py:2:f"]
 
 
-def test_frozen_models_and_evaluations_are_no_bypass(told: list[str]) -> None:
+def test_frozen_models_and_evaluations_are_no_bypass(observed: list[str]) -> None:
     model = nn.Linear(2, 2)
     wrappers = [SimpleNamespace(module=model)]
     wrapper_bypass.passed(wrappers, averaged=False)
@@ -48,13 +48,13 @@ def test_frozen_models_and_evaluations_are_no_bypass(told: list[str]) -> None:
     with torch.no_grad():
         model(torch.ones(2))
     wrapper_bypass.passed(wrappers, averaged=False)
-    assert told == []
+    assert observed == []
 
 
-def test_where_all_is_averaged_nobody_looks(told: list[str]) -> None:
+def test_where_all_is_averaged_nobody_looks(observed: list[str]) -> None:
     model = nn.Linear(2, 2)
     wrapper_bypass.passed([SimpleNamespace(module=model)], averaged=True)
     model(torch.ones(2))
     wrapper_bypass.passed([SimpleNamespace(module=model)], averaged=False)
-    assert told == []
+    assert observed == []
     assert wrapper_bypass._search.handle is not None

@@ -58,14 +58,14 @@ def test_the_json_report_keeps_its_schema() -> None:
 
 
 def test_a_sick_run_reads_verdict_rank_line_and_cure() -> None:
-    said = text_of(sick())
-    assert "SICK   DD108 skipped collective" in said
-    assert "ranks {0-1,3}" in said
-    assert "▸   12 │ line_12()" in said
-    assert "\ncure   " in said
-    assert "distdoctor explain DD108" in " ".join(said.split())
-    assert said.rstrip().splitlines()[-1].startswith("verdict: sick · 1 error")
-    assert max(map(len, said.splitlines())) <= 80
+    text = text_of(sick())
+    assert "SICK   DD108 skipped collective" in text
+    assert "ranks {0-1,3}" in text
+    assert "▸   12 │ line_12()" in text
+    assert "\ncure   " in text
+    assert "distdoctor explain DD108" in " ".join(text.split())
+    assert text.rstrip().splitlines()[-1].startswith("verdict: sick · 1 error")
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_it_is_told_since_when_ranks_wait() -> None:
@@ -81,19 +81,19 @@ def test_it_is_told_since_when_ranks_wait() -> None:
 
 
 def test_ranks_that_stand_since_the_same_moment_are_told_together() -> None:
-    said = text_of(
+    text = text_of(
         sketch("""
         rank 0 | barrier+10ms  all_reduce(4)@train.py:7!+2050ms
         rank 1 | barrier+12ms  barrier@train.py:9!+2060ms
         """)
     )
-    assert "after the first call: ranks {0-1} from 2.0\n" in said
+    assert "after the first call: ranks {0-1} from 2.0\n" in text
 
 
 def test_a_healthy_run_is_told_in_three_lines() -> None:
-    said = text_of(sketch(WELL))
-    assert len(said.splitlines()) <= 3
-    assert "checks found nothing" in said
+    text = text_of(sketch(WELL))
+    assert len(text.splitlines()) <= 3
+    assert "checks found nothing" in text
 
 
 def test_what_only_gpus_show_is_told_and_leaves_a_job_well() -> None:
@@ -108,10 +108,10 @@ def test_what_only_gpus_show_is_told_and_leaves_a_job_well() -> None:
         "NCCL",
         "SyncBatchNorm's kernels",
     ]
-    said = " ".join(text_of(run).split())
+    text = " ".join(text_of(run).split())
     assert (
         "substituted gloo for NCCL; the same formulas for SyncBatchNorm's kernels"
-        in said
+        in text
     )
     nothing_hidden = replace(sketch(WELL), substituted=("properties",))
     assert report_of(nothing_hidden).not_examined == []
@@ -124,10 +124,10 @@ def test_what_was_not_seen_makes_the_verdict_unknown() -> None:
 
 
 def test_control_characters_of_the_job_do_not_reach_the_terminal() -> None:
-    said = text_of(sketch(WELL), script="evil\x1b]0;owned\x07.py")
-    assert "\x1b" not in said
-    assert "\x07" not in said
-    assert "\\x1b" in said
+    text = text_of(sketch(WELL), script="evil\x1b]0;owned\x07.py")
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert "\\x1b" in text
 
 
 @pytest.mark.parametrize(
@@ -200,12 +200,12 @@ def test_what_ended_the_job_stands_above_all_else() -> None:
     run = replace(sketch(RAISED), sources={"train.py": SOURCE})
     report = report_of(run)
     report.run.exit_code = run.exit_code
-    said = text_report.render(report, run)
-    head, _, first, *_ = said.splitlines()
+    text = text_report.render(report, run)
+    head, _, first, *_ = text.splitlines()
     assert head.endswith("exit code 1")
     assert first.split() == ["FAILED", "ValueError"]
-    assert said.index("9 │ line_9()") < said.index("not examined")
-    assert "nothing wrong was found" not in said
+    assert text.index("9 │ line_9()") < text.index("not examined")
+    assert "nothing wrong was found" not in text
 
 
 def test_what_ended_the_job_is_told_to_machines() -> None:

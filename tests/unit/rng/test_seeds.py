@@ -38,11 +38,11 @@ def test_a_seed_from_the_clock_is_known(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [0, 1, 7, 42, 1234, 1337, 20240, 2**31 - 1, 3407, -5])
 def test_a_fixed_seed_is_not_taken_for_the_clock(seed: int) -> None:
-    told = [
+    sources = [
         source_of(seed, now, now - 20 * 10**9, 4711)
         for now in range(NOW_NS, NOW_NS + 10**12, 10**9 + 7919)
     ]
-    assert told.count("clock") <= 1
+    assert sources.count("clock") <= 1
 
 
 def test_the_number_of_the_process_is_known() -> None:
@@ -96,16 +96,16 @@ def test_reading_states_changes_none_and_tells_what_moved() -> None:
 
 
 @pytest.mark.parametrize(
-    ("caller", "told"),
+    ("caller", "path"),
     [("<frozen importlib._bootstrap>", None), ("<string>", __file__)],
     ids=["while it is imported", "for the user"],
 )
 def test_a_seed_that_a_library_needs_to_be_imported_is_its_own(
-    caller: str, told: str | None
+    caller: str, path: str | None
 ) -> None:
     library = os.path.join(sysconfig.get_path("purelib"), "library.py")  # noqa: PTH118
     names: dict[str, Any] = {"site_of_call": seeds._site}
     exec(compile("def seed(): return site_of_call(1)", library, "exec"), names)
     exec(compile("def call(): return seed()", caller, "exec"), names)
     found = names["call"]()
-    assert found is None if told is None else found.startswith(told)
+    assert found is None if path is None else found.startswith(path)

@@ -243,12 +243,12 @@ COUNTED = (
 
 
 @pytest.mark.parametrize(
-    ("scale", "counts", "told"),
+    ("scale", "counts", "is_found"),
     [(0.1, (4, 6), True), (0.2, (4, 6), False), (0.1, (5, 5), False)],
     ids=["by all", "times the ranks", "a constant"],
 )
 def test_sums_that_are_divided_by_the_count_of_all_ranks(
-    scale: float, counts: tuple[int, int], told: bool
+    scale: float, counts: tuple[int, int], is_found: bool
 ) -> None:
     """DDP averages what is meant to be summed; of equal counts it may be a constant."""
     lines = [
@@ -258,4 +258,4 @@ def test_sums_that_are_divided_by_the_count_of_all_ranks(
     drawing = "\n".join(f"rank {n} | {one}" for n, one in enumerate(lines))
     source = "loss = total(x)\nn = count(x)\ndist.all_reduce(n)\n(loss / n).backward()"
     found = shrunk(replace(sketch(drawing), sources={"t.py": source}))
-    assert [one.by_all for one in found] == [True] * told
+    assert [one.by_all for one in found] == [True] * is_found

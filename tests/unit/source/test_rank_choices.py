@@ -66,5 +66,5 @@ def test_those_of_a_circle_learn_where_they_part() -> None:
     run = replace(run, sources={"t.py": PLANS}, stacks={0: stack(13), 1: stack(15)})
     (found,) = divergences(run)
     assert found.why is Cause.CIRCLE
-    told = {one.place.line: one.ranks for one in found.elsewhere}
-    assert told == {6: (0, 1), 7: (0, 1), 13: (0,), 15: (1,)}
+    ranks_at = {one.place.line: one.ranks for one in found.elsewhere}
+    assert ranks_at == {6: (0, 1), 7: (0, 1), 13: (0,), 15: (1,)}
