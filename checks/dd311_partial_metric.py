@@ -359,7 +359,7 @@ def _averaged(run: Run, one: Averaged) -> Finding:
 
 
 def _uneven(one: UnequalFractions) -> Finding:
-    call, told = one.calls[0], one.told
+    call, told = one.calls[0], one.shown
     fractions = " and ".join(
         f"{each:,}ths" for each in sorted(set(one.counts))[:_SHOWN]
     )
@@ -383,7 +383,7 @@ def _uneven(one: UnequalFractions) -> Finding:
 
 
 def _undivided(case: UndividedSum) -> Finding:
-    call, told, world = case.calls[0], case.told, len(case.calls)
+    call, told, world = case.calls[0], case.shown, len(case.calls)
     what = "average" if case.what == "loss" and case.as_average else case.what
     return Finding(
         message=(
@@ -404,7 +404,7 @@ def _undivided(case: UndividedSum) -> Finding:
 
 
 def _own_count(one: OwnCount) -> Finding:
-    call, told = one.calls[0], one.told
+    call, told = one.calls[0], one.shown
     right = one.total / sum(one.counts) * one.scale
     return Finding(
         message=(
@@ -428,7 +428,7 @@ def _own_count(one: OwnCount) -> Finding:
 
 
 def _coarse(run: Run, one: Coarse) -> Finding:
-    first = one.told[0]
+    first = one.tallies[0]
     if first.still:
         what = (
             f"the last {first.still} times that {first.step:.4g} was to be added, "
@@ -445,14 +445,14 @@ def _coarse(run: Run, one: Coarse) -> Finding:
             f"it is {first.value:.6g}, and of the {first.step:.4g} that is added each "
             "time a large part is rounded away; later on, all of it is"
         )
-    places = [one.place for one in one.told[:1] if one.place is not None]
+    places = [one.place for one in one.tallies[:1] if one.place is not None]
     again = [call.place for call in one.calls[:1] if call.place is not None]
     return Finding(
         message=(
             f"{capital(named(one.ranks))} add{s(one.ranks)} up {first.name} in "
             f"{first.dtype}; after {first.additions} additions, {what}"
         ),
-        exhibits=one.told[:_SHOWN],
+        exhibits=one.tallies[:_SHOWN],
         culprits=() if len(one.ranks) == len(run.seen) else one.ranks,
         locations=(
             *(Location(at, one.ranks, Role.CULPRIT, "adds to it") for at in places),
@@ -493,7 +493,7 @@ def _lines(
     one: UnequalFractions | UndividedSum | OwnCount, does: str, tells: str
 ) -> tuple[Location, ...]:
     """Where the ranks' figures are brought together, and where the result is told."""
-    call, told = one.calls[0], one.told
+    call, told = one.calls[0], one.shown
     assert call.place is not None
     ranks = tuple(each.rank for each in one.calls)
     brought = Location(call.place, ranks, Role.CULPRIT, does)
@@ -503,7 +503,9 @@ def _lines(
 
 
 def _partial(run: Run, part: Partial) -> Finding:
-    places = dict.fromkeys(told.place for told in part.told if told.place is not None)
+    places = dict.fromkeys(
+        told.place for told in part.reported if told.place is not None
+    )
     tells = [
         Location(place, part.tellers, Role.CULPRIT, "tells a figure of its own share")
         for place in places
@@ -515,7 +517,7 @@ def _partial(run: Run, part: Partial) -> Finding:
             f"{part.of:,} samples, {part.covered / part.of:.0%}: nothing is put "
             "together with what other ranks evaluate, unless the figures are others"
         ),
-        exhibits=(*(one.read for one in part.passes[:_SHOWN]), *part.told[:_SHOWN]),
+        exhibits=(*(one.read for one in part.passes[:_SHOWN]), *part.reported[:_SHOWN]),
         locations=(*tells, *locations(run, part.passes, _WAYS, part.tellers)),
         certainty=Certainty.LIKELY,
         details={"told": part.covered, "samples": part.of},

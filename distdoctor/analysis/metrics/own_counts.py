@@ -54,7 +54,7 @@ class OwnCount:
     Args:
         calls: By rank, what added it up.
         given: By rank, what was given to it.
-        told: Where the quotient was written.
+        shown: Where the quotient was written.
         what: "loss" or "accuracy".
         counts: By rank, how many samples or batches its part is of.
         unit: "samples" or "batches".
@@ -66,7 +66,7 @@ class OwnCount:
 
     calls: tuple[Call, ...]
     given: tuple[AddedUp, ...]
-    told: Shown
+    shown: Shown
     what: str
     counts: tuple[int, ...]
     unit: str
@@ -101,9 +101,9 @@ def own_counts(run: Run) -> Iterator[OwnCount]:
     """
     known = sums(run, frozenset(("sum",)))
     after_passes = {
-        (rank, call.group, call.ordinal): told.passes
+        (rank, call.group, call.ordinal): contribution.passes
         for rank in run.seen
-        for call, told in contributed(run, rank)
+        for call, contribution in contributed(run, rank)
     }
     found: dict[Place | None, list[OwnCount]] = {}
     divided: set[Place | None] = set()
@@ -142,11 +142,11 @@ def _trained(run: Run, one: Sum, rank: int) -> Iterator[_Counts]:
     if not all(given.losses > 1 for given in one.given):
         return
     yield _Counts(tuple(given.losses for given in one.given), "batches", True)
-    told = set()
+    counts = set()
     for meeting in meetings(run):
         if any(each.rank == rank for each in meeting.passes) and trains(meeting):
-            told |= set(_of_passes(run, one, meeting.passes, trained=True))
-    yield from told
+            counts |= set(_of_passes(run, one, meeting.passes, trained=True))
+    yield from counts
 
 
 def _evaluated(
@@ -187,9 +187,9 @@ def _case(
     total, mine = sum(values), counts.by_rank[one.ranks.index(rank)]
     if mine < 2 or min(values) <= 0.0:
         return None
-    for told in after:
+    for shown in after:
         for number, digits, label in zip(
-            told.numbers, told.decimals, told.labels, strict=True
+            shown.numbers, shown.decimals, shown.labels, strict=True
         ):
             if "total" in label:
                 continue
@@ -204,7 +204,7 @@ def _case(
                     sure = counts.trained
                 if what:
                     return OwnCount(
-                        one.calls, one.given, told, what, counts.by_rank, counts.unit,
+                        one.calls, one.given, shown, what, counts.by_rank, counts.unit,
                         rank, total, scale, sure,
                     )  # fmt: skip
     return None
