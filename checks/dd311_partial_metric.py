@@ -363,7 +363,7 @@ def _averaged(run: Run, one: Averaged) -> Finding:
 
 
 def _uneven(one: UnequalFractions) -> Finding:
-    call, shown = one.calls[0], one.told
+    call, shown = one.calls[0], one.shown
     fractions = " and ".join(
         f"{each:,}ths" for each in sorted(set(one.counts))[:_SHOWN]
     )
@@ -387,7 +387,7 @@ def _uneven(one: UnequalFractions) -> Finding:
 
 
 def _undivided(case: UndividedSum) -> Finding:
-    call, shown, world = case.calls[0], case.told, len(case.calls)
+    call, shown, world = case.calls[0], case.shown, len(case.calls)
     what = "average" if case.what == "loss" and case.as_average else case.what
     return Finding(
         message=(
@@ -408,7 +408,7 @@ def _undivided(case: UndividedSum) -> Finding:
 
 
 def _own_count(one: OwnCount) -> Finding:
-    call, shown = one.calls[0], one.told
+    call, shown = one.calls[0], one.shown
     right = one.total / sum(one.counts) * one.scale
     return Finding(
         message=(
@@ -432,7 +432,7 @@ def _own_count(one: OwnCount) -> Finding:
 
 
 def _coarse(run: Run, one: Coarse) -> Finding:
-    first = one.told[0]
+    first = one.tallies[0]
     if first.still:
         what = (
             f"the last {first.still} times that {first.step:.4g} was to be added, "
@@ -449,14 +449,14 @@ def _coarse(run: Run, one: Coarse) -> Finding:
             f"it is {first.value:.6g}, and of the {first.step:.4g} that is added each "
             "time a large part is rounded away; later on, all of it is"
         )
-    places = [one.place for one in one.told[:1] if one.place is not None]
+    places = [one.place for one in one.tallies[:1] if one.place is not None]
     again = [call.place for call in one.calls[:1] if call.place is not None]
     return Finding(
         message=(
             f"{capital(named(one.ranks))} add{s(one.ranks)} up {first.name} in "
             f"{first.dtype}; after {first.additions} additions, {what}"
         ),
-        exhibits=one.told[:_SHOWN],
+        exhibits=one.tallies[:_SHOWN],
         culprits=() if len(one.ranks) == len(run.seen) else one.ranks,
         locations=(
             *(Location(at, one.ranks, Role.CULPRIT, "adds to it") for at in places),
@@ -495,7 +495,7 @@ def _rounded(few: Rounded) -> Finding:
 
 def _lines(figure: WrittenFigure, does: str, remark: str) -> tuple[Location, ...]:
     """Where the ranks' figures are brought together, and where the result is told."""
-    call, shown = figure.calls[0], figure.told
+    call, shown = figure.calls[0], figure.shown
     assert call.place is not None
     ranks = tuple(each.rank for each in figure.calls)
     brought = Location(call.place, ranks, Role.CULPRIT, does)
@@ -506,7 +506,7 @@ def _lines(figure: WrittenFigure, does: str, remark: str) -> tuple[Location, ...
 
 def _partial(run: Run, part: Partial) -> Finding:
     places = dict.fromkeys(
-        shown.place for shown in part.told if shown.place is not None
+        shown.place for shown in part.reported if shown.place is not None
     )
     telling = [
         Location(place, part.tellers, Role.CULPRIT, "tells a figure of its own share")
@@ -519,7 +519,7 @@ def _partial(run: Run, part: Partial) -> Finding:
             f"{part.of:,} samples, {part.covered / part.of:.0%}: nothing is put "
             "together with what other ranks evaluate, unless the figures are others"
         ),
-        exhibits=(*(one.read for one in part.passes[:_SHOWN]), *part.told[:_SHOWN]),
+        exhibits=(*(one.read for one in part.passes[:_SHOWN]), *part.reported[:_SHOWN]),
         locations=(*telling, *locations(run, part.passes, _WAYS, part.tellers)),
         certainty=Certainty.LIKELY,
         details={"told": part.covered, "samples": part.of},

@@ -152,7 +152,7 @@ def _finding(run: Run, found: UnaveragedGradients) -> Finding:
     one = found.courses[0]
     ranks = found.parting.ranks
     number = len(list(passes_of(found.cycles[0])))
-    if found.told:
+    if found.sync_disabled:
         story = "the last backward before them ran without averaging, as DDP was told"
     else:
         story = "DDP averages in the first backward behind a forward pass alone"
@@ -168,7 +168,7 @@ def _finding(run: Run, found: UnaveragedGradients) -> Finding:
             "steps": found.steps,
             "of": one.steps,
             "parted": found.parting.step,
-            "told": found.told,
+            "told": found.sync_disabled,
         },
     )
 
@@ -193,7 +193,9 @@ def _of_some(run: Run, kept: KeptLocal) -> Finding:
 
 def _lines(run: Run, found: UnaveragedGradients) -> list[Location]:
     ranks = found.parting.ranks
-    return _lines_of(run, ranks, found.courses, found.cycles, by_request=found.told)
+    return _lines_of(
+        run, ranks, found.courses, found.cycles, by_request=found.sync_disabled
+    )
 
 
 def _lines_of(

@@ -112,7 +112,7 @@ from distdoctor.analysis.causes import capital
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.gradients.used_gradients import places
 from distdoctor.analysis.learning_rate.rate_scaling import Unscaled, unscaled
-from distdoctor.analysis.learning_rate.schedules import rates_told
+from distdoctor.analysis.learning_rate.schedules import rate_details
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
 from distdoctor.model.observations.learning_rate import RateCourse
 from distdoctor.model.run import Run, named
@@ -143,7 +143,7 @@ def _finding(run: Run, one: Unscaled) -> Finding:
     return Finding(
         message=f"{capital(named(ranks))} train with a global batch of "
         f"{batch.samples:,} samples, {_parts(one)}, {one.times:.3g} times the "
-        f"{one.base:,} that the recipe's learning rate is for ({one.recipe.said}), "
+        f"{one.base:,} that the recipe's learning rate is for ({one.recipe.evidence}), "
         f"and {one.kind} steps with that rate, {one.rate:.4g}: it was not scaled with "
         f"the global batch; by {rule} it is {one.by_rule:.4g}, behind a warm-up, "
         f"unless {one.rate:.4g} was found for this batch",
@@ -161,7 +161,7 @@ def _finding(run: Run, one: Unscaled) -> Finding:
             "rate": one.rate,
             "rate_by_rule": one.by_rule,
             "rule": "square root" if one.adaptive else "linear",
-            **rates_told(run, ranks[0], one.optimizer),
+            **rate_details(run, ranks[0], one.optimizer),
         },
     )
 

@@ -172,7 +172,7 @@ from distdoctor.analysis.learning_rate.schedules import (
     Misstep,
     ScheduleFault,
     missteps,
-    rates_told,
+    rate_details,
     whole_of,
 )
 from distdoctor.analysis.learning_rate.warm_restarts import making_part
@@ -197,9 +197,9 @@ def examine(run: Run) -> Iterator[Finding]:
 
 
 def _finding(run: Run, found: Sequence[Misstep]) -> Finding:
-    one, ranks = found[0], tuple(each.told.rank for each in found)
-    schedule = one.told
-    asked = [each.told for each in found]
+    one, ranks = found[0], tuple(each.schedule.rank for each in found)
+    schedule = one.schedule
+    asked = [each.schedule for each in found]
     steps = [step for rank in ranks for step in run.of(Gradients, rank)[:1]]
     whole = whole_of(run, schedule) if one.fault is ScheduleFault.TWICE else None
     return Finding(
@@ -221,24 +221,26 @@ def _finding(run: Run, found: Sequence[Misstep]) -> Finding:
             "steps": schedule.steps,
             "length": one.length,
             "epochs": one.epochs,
-            **rates_told(run, schedule.rank, schedule.optimizer),
+            **rate_details(run, schedule.rank, schedule.optimizer),
         },
     )
 
 
 def _making(run: Run, found: Sequence[Misstep]) -> list[Location]:
     """Where a scheduler is made, or a part of it, whose length is to be put right."""
-    one, ranks = found[0], tuple(each.told.rank for each in found)
+    one, ranks = found[0], tuple(each.schedule.rank for each in found)
     if one.again:
         parts = [
-            part for each in found for part in making_part(run, each.told, each.length)
+            part
+            for each in found
+            for part in making_part(run, each.schedule, each.length)
         ]
         return places(parts, ranks, "makes the part that begins anew")
     made = [
         event
         for rank in ranks
         for event in run.of(Scheduled, rank)
-        if event.kind == one.told.kind and one.fault is ScheduleFault.UNSHARDED
+        if event.kind == one.schedule.kind and one.fault is ScheduleFault.UNSHARDED
     ]
     return places(made, ranks, "makes it for the samples of all ranks")
 
@@ -254,7 +256,7 @@ def _twice(schedule: Schedule, whole: Schedule) -> str:
 
 
 def _what(one: Misstep) -> str:
-    schedule = one.told
+    schedule = one.schedule
     if one.fault is ScheduleFault.EARLY:
         return (
             "before the step that the rate is for, also the first time: the first rate "

@@ -88,7 +88,7 @@ from collections.abc import Iterator, Sequence
 from distdoctor.analysis.divergence.parting_branches import program_of
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.gradients.used_gradients import places
-from distdoctor.analysis.learning_rate.schedules import rates_told
+from distdoctor.analysis.learning_rate.schedules import rate_details
 from distdoctor.analysis.learning_rate.warm_up_jumps import MUCH, Jump, jumps
 from distdoctor.analysis.source.result_lines import returned_at, returns_of
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
@@ -139,7 +139,7 @@ def _finding(run: Run, ranks: tuple[int, ...], jump: Jump) -> Finding:
             "before": jump.before,
             "after": jump.after,
             "slope": jump.slope,
-            **rates_told(run, climb.rank, climb.optimizer),
+            **rate_details(run, climb.rank, climb.optimizer),
         },
     )
 

@@ -64,6 +64,6 @@ def _with(
             here = (caller.file, caller.line)
             if here not in known:
                 known.add(here)
-                told = replace(one, place=caller, role=Role.PARTY)
-                found.append(replace(told, remark="leads there"))
+                location = replace(one, place=caller, role=Role.PARTY)
+                found.append(replace(location, remark="leads there"))
     return (*locations, *found)

@@ -88,7 +88,7 @@ class RootFinding:
         return self.sick.severity_of(self.finding)
 
 
-def told(verdicts: Iterable[Verdict]) -> list[RootFinding]:
+def root_findings(verdicts: Iterable[Verdict]) -> list[RootFinding]:
     """The findings of all sick verdicts, each under its cause.
 
     Args:

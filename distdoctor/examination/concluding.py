@@ -59,7 +59,7 @@ def _raised(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Raised]:
         whole = [one for one in run.outside if one.error not in _ECHOES]
         for failure in whole or run.outside:
             alike.setdefault(in_words(failure), []).append(failure)
-    told = {
+    places = {
         location.place
         for verdict in verdicts
         if isinstance(verdict, Sick)
@@ -67,10 +67,12 @@ def _raised(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Raised]:
         for location in finding.locations
     }
     every = [one for failures in alike.values() for one in failures]
-    if all(one.secondary for one in every) and any(one.place in told for one in every):
+    if all(one.secondary for one in every) and any(
+        one.place in places for one in every
+    ):
         return  # calls that failed on several ranks, and one finding tells why
     for failures in [*alike.values()][:MOST_FAILURES_TOLD]:
-        if failures[0].place is None or failures[0].place not in told:
+        if failures[0].place is None or failures[0].place not in places:
             ranks = sorted({one.rank for one in failures if one.rank >= 0})
             yield Raised(failures[0], tuple(ranks))
 

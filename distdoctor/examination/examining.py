@@ -100,8 +100,8 @@ def _joined(last: Verdict, earlier: Sequence[Verdict], starts: int) -> Verdict:
         return replace(sick, findings=(*found, *own))
     every = [last, *earlier]
     for kind in (Unknown, Well):
-        if told := [verdict for verdict in every if isinstance(verdict, kind)]:
-            return told[0]
+        if of_kind := [verdict for verdict in every if isinstance(verdict, kind)]:
+            return of_kind[0]
     return last
 
 

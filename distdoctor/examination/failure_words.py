@@ -40,8 +40,8 @@ def fell_before(run: Run) -> bool:
 def in_words(failure: Failure) -> str:
     """An exception with its message, shortened, and where it was raised."""
     message = failure.message.splitlines()
-    said = f": {message[0][:160]}" if message else ""
-    return f"{failure.error}{said}" + (f" at {failure.place}" if failure.place else "")
+    text = f": {message[0][:160]}" if message else ""
+    return f"{failure.error}{text}" + (f" at {failure.place}" if failure.place else "")
 
 
 def all_in_words(failures: Sequence[Failure]) -> str:
@@ -49,9 +49,9 @@ def all_in_words(failures: Sequence[Failure]) -> str:
     ranks: dict[str, list[int]] = {}
     for failure in failures:
         ranks.setdefault(in_words(failure), []).append(failure.rank)
-    told = [f"{named(who)} raised {what}" for what, who in ranks.items()]
-    more = len(told) - MOST_FAILURES_TOLD
-    return "; ".join(told[:MOST_FAILURES_TOLD]) + f"; and {more} more" * (more > 0)
+    phrases = [f"{named(who)} raised {what}" for what, who in ranks.items()]
+    more = len(phrases) - MOST_FAILURES_TOLD
+    return "; ".join(phrases[:MOST_FAILURES_TOLD]) + f"; and {more} more" * (more > 0)
 
 
 def failure_of_the_whole(run: Run) -> str:
@@ -98,14 +98,14 @@ def _killed(run: Run, fallen: Mapping[int, Ended]) -> str:
     first, end = next(iter(fallen.items()))
     alike = [rank for rank, one in fallen.items() if one.status == end.status]
     number = (end.status or 0) - _BY_SIGNAL
-    told = f"{named(alike)} ended by signal {number}"
+    text = f"{named(alike)} ended by signal {number}"
     with suppress(ValueError):  # not all numbers have names
-        told += f" ({Signals(number).name})"
+        text += f" ({Signals(number).name})"
     rows = run.rows_of(first)
     place = run.call(rows[-1]).place if rows else None
     if place is not None:
-        told += f"; the last call of rank {first} that is known is at {place}"
-    return told
+        text += f"; the last call of rank {first} that is known is at {place}"
+    return text
 
 
 def _was_over(run: Run, rank: int) -> bool:

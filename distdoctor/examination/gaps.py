@@ -237,21 +237,21 @@ def _left_out(run: Run) -> Iterator[Gap]:
     lines = shortenings(run)
     if not lines:
         return
-    told = [_told_line(line) for line in lines[:_MOST_LINES]]
+    phrases = [_shortening_in_words(line) for line in lines[:_MOST_LINES]]
     if len(lines) > _MOST_LINES:
-        told.append(f"{len(lines) - _MOST_LINES} others likewise")
+        phrases.append(f"{len(lines) - _MOST_LINES} others likewise")
     what = "what takes many batches"
     if any(line.length is None for line in lines):
         what += ", and where each rank's stream of data ends"
     yield Gap(
         what,
         "epochs were shortened so that the job ends within --budget: "
-        f"{'; '.join(told)}; --full leaves nothing out",
+        f"{'; '.join(phrases)}; --full leaves nothing out",
         hides=False,
     )
 
 
-def _told_line(line: Shortening) -> str:
+def _shortening_in_words(line: Shortening) -> str:
     fewest, most = line.kept
     given = f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}"
     whole = "" if line.length is None else f" of {line.length:,}"

@@ -223,8 +223,8 @@ class _Assembly:
     def _adopt(self) -> None:
         """Give the ranks they were spawned for to processes that failed without one."""
         for journal in self._unranked:
-            told = [e.spawned for _, e in journal.life if isinstance(e, Failure)]
-            rank = max(told, default=-1)
+            spawned = [e.spawned for _, e in journal.life if isinstance(e, Failure)]
+            rank = max(spawned, default=-1)
             if rank >= 0 and rank not in self._journals:
                 self._give(journal, rank)
 
@@ -243,7 +243,7 @@ class _Assembly:
         as many; which of them is which makes no difference.
         """
         over = self._manifest.closed or self._manifest.exit_code is not None
-        parents = {told.by for told in self._exits.values()}
+        parents = {end.by for end in self._exits.values()}
         strays = [
             journal
             for journal in self._unranked
@@ -266,7 +266,7 @@ class _Assembly:
 
     def _outside(self) -> tuple[Failure, ...]:
         """How processes failed that never had a rank; their parents come last."""
-        parents = {told.by for told in self._exits.values()}
+        parents = {end.by for end in self._exits.values()}
         strays = [journal for journal in self._unranked if journal.header.rank < 0]
         strays.sort(key=lambda journal: journal.header.pid in parents)
         failures = (failure for journal in strays for failure in _fatal(journal))
@@ -328,20 +328,20 @@ class _Assembly:
         called = [
             CalledInChild(
                 rank=rank,
-                op=told.op,
-                worker=told.worker,
-                place=self._tables.place(told.site),
+                op=child.op,
+                worker=child.worker,
+                place=self._tables.place(child.site),
             )
-            for told in self.children
-            if told.by == journal.header.pid
+            for child in self.children
+            if child.by == journal.header.pid
         ]
         return [(len(journal.calls), one) for one in called] + [
             (
                 len(journal.calls),
-                replace(told.drawn, rank=rank, place=self._tables.place(told.site)),
+                replace(stream.drawn, rank=rank, place=self._tables.place(stream.site)),
             )
-            for told in self.streams
-            if told.by == journal.header.pid
+            for stream in self.streams
+            if stream.by == journal.header.pid
         ]
 
     def _why_unseen(self, rank: int, damaged: Mapping[Path, str]) -> str:
@@ -356,8 +356,8 @@ class _Assembly:
         header = journal.header
         if header.pid in self._manifest.alive:
             return None
-        told = self._exits.get(header.pid)
-        status = None if told is None else told.status
+        end = self._exits.get(header.pid)
+        status = None if end is None else end.status
         failed = any(
             isinstance(event, Failure) and event.fatal for _, event in journal.life
         )
@@ -371,7 +371,7 @@ class _Assembly:
             orderly=bool(header.ended),
             stopped=status == STACKS_AS_SHELL
             or (status == _SIGTERM_AS_SHELL and not header.ended),
-            place=None if told is None else self._tables.place(told.site),
+            place=None if end is None else self._tables.place(end.site),
         )
 
 

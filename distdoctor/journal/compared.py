@@ -69,10 +69,10 @@ def with_comparison(run: Run, comparison: Comparison | None) -> Run:
         why=comparison.why,
     )
     kind = Unrestored if comparison.how == RESUME else Unrepeated
-    told: list[Event] = [compared]
+    added: list[Event] = [compared]
     for one in comparison.differences:
         place = Place(one.file, one.line) if one.file else None
-        told.append(
+        added.append(
             kind(
                 rank=one.rank,
                 step=one.step,
@@ -84,7 +84,7 @@ def with_comparison(run: Run, comparison: Comparison | None) -> Run:
             )
         )
     life = {rank: list(events) for rank, events in run.life.items()}
-    for event in told:
+    for event in added:
         if run.has_seen((event.rank,)):
             calls = len(run.rows_of(event.rank))
             life.setdefault(event.rank, []).append((calls, event))

@@ -25,12 +25,12 @@ def event_text(event: Life | Observation) -> str:
     Raises:
         ValueError: A number in it is not finite.
     """
-    told = {
+    values = {
         field.name: getattr(event, field.name)
         for field in fields(event)
         if field.name not in _OF_THE_RECORD
     }
-    note = [type(event).__name__, told]
+    note = [type(event).__name__, values]
     return json.dumps(note, separators=(",", ":"), allow_nan=False, default=asdict)
 
 
@@ -51,8 +51,8 @@ def place_in(text: str) -> Place | None:
 def kind_of(text: str) -> str:
     """Name of an event's kind, without a look at its fields; "" if it has none."""
     try:
-        told: Any = json.loads(text)
-        name = FORMER_WORDS[told["what"]] if isinstance(told, dict) else told[0]
+        note: Any = json.loads(text)
+        name = FORMER_WORDS[note["what"]] if isinstance(note, dict) else note[0]
     except (ValueError, KeyError, TypeError, IndexError, RecursionError):
         return ""
     return name if isinstance(name, str) else ""

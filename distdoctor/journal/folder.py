@@ -286,8 +286,8 @@ def read_exits(folder: Path) -> dict[int, Exit]:
     with suppress(OSError), (folder / EXITS_FILE).open(errors="replace") as file:
         for line in file:
             with suppress(*_DAMAGED):  # torn: its writer died
-                told = msgspec.convert(json.loads(line), Exit)
-                exits[told.pid] = told
+                end = msgspec.convert(json.loads(line), Exit)
+                exits[end.pid] = end
     return exits
 
 
@@ -343,15 +343,15 @@ def read_streams(folder: Path) -> list[Streams]:
     Returns:
         One for each worker process, loader and epoch.
     """
-    told: dict[tuple[int, int, int], Streams] = {}
+    streams: dict[tuple[int, int, int], Streams] = {}
     with suppress(OSError), (folder / STREAMS_FILE).open(errors="replace") as file:
         for line in islice(file, _MOST_LINES):
             with suppress(*_DAMAGED):  # torn: its writer died
                 one = json.loads(line)
                 drawn = msgspec.convert({"rank": -1, **one["drawn"]}, Drawn)
                 key = (int(one["pid"]), drawn.loader, drawn.epoch)
-                told[key] = Streams(int(one["by"]), str(one["site"]), drawn)
-    return list(told.values())
+                streams[key] = Streams(int(one["by"]), str(one["site"]), drawn)
+    return list(streams.values())
 
 
 class InChild(msgspec.Struct):
@@ -372,12 +372,12 @@ def read_children(folder: Path) -> list[InChild]:
     Returns:
         The calls in the order in which they were written down.
     """
-    told: list[InChild] = []
+    calls: list[InChild] = []
     with suppress(OSError), (folder / CHILDREN_FILE).open(errors="replace") as file:
         for line in islice(file, _MOST_LINES):
             with suppress(msgspec.DecodeError, *_DAMAGED):  # torn: its writer died
-                told.append(msgspec.json.decode(line, type=InChild))
-    return told
+                calls.append(msgspec.json.decode(line, type=InChild))
+    return calls
 
 
 class RunDifference(msgspec.Struct, kw_only=True):

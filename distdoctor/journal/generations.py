@@ -63,8 +63,8 @@ def generations(
         return [paths]
     parts = _parted(ranked, ended, set(alive))
     rest = [path for path in paths if path not in {one.path for one in ranked}]
-    told = [sorted(brief.path for brief in part.values()) for part in parts] or [[]]
-    return [*told[:-1], [*told[-1], *rest]]
+    files = [sorted(brief.path for brief in part.values()) for part in parts] or [[]]
+    return [*files[:-1], [*files[-1], *rest]]
 
 
 def _is_first(path: Path) -> bool:
@@ -144,8 +144,8 @@ def _has_joined(path: Path) -> bool:
     except JournalUnreadable:
         return False
     records = box.last()
-    told = records["spec"][records["kind"] == RecordKind.LIFE]
-    for number in np.unique(told).tolist():
+    numbers = records["spec"][records["kind"] == RecordKind.LIFE]
+    for number in np.unique(numbers).tolist():
         try:
             event, _ = read_life(box.string(number))
             if isinstance(event, Started) and event.joined:

@@ -60,8 +60,8 @@ def life_of(
     """
     history = _History(rank, tables)
     batches, notes = records.view(BATCH_TYPE), records.view(NOTE_TYPE)
-    told = np.isin(records["kind"], _TOLD)
-    for position in np.flatnonzero(told):
+    selected = np.isin(records["kind"], _TOLD)
+    for position in np.flatnonzero(selected):
         record, calls = records[position], int(calls_so_far[position])
         if record["kind"] == RecordKind.THREAD_END:
             ended = ThreadEnded(rank=rank, thread=int(record["thread"]))

@@ -32,10 +32,10 @@ def read_life(text: str) -> tuple[Life | None, str]:
     """
     site = ""
     try:
-        told = _decoded(text.encode())
-        if isinstance(told, dict):
-            *told, site = as_present(told)
-        name, fields = msgspec.convert(told, tuple[str, dict[str, Any]])
+        note = _decoded(text.encode())
+        if isinstance(note, dict):
+            *note, site = as_present(note)
+        name, fields = msgspec.convert(note, tuple[str, dict[str, Any]])
         kind = _LIFE.get(name)
         return None if kind is None else msgspec.convert(fields, kind), site
     except (*_DAMAGED, msgspec.MsgspecError) as error:

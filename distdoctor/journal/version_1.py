@@ -11,7 +11,7 @@ from typing import Any
 from distdoctor.journal.event_text import FORMER_WORDS, place_in
 
 
-def as_present(told: dict[str, Any]) -> tuple[str, dict[str, Any], str]:
+def as_present(note: dict[str, Any]) -> tuple[str, dict[str, Any], str]:
     """Kind and fields of an event, and its line if it stood among the fields.
 
     Returns:
@@ -21,7 +21,7 @@ def as_present(told: dict[str, Any]) -> tuple[str, dict[str, Any], str]:
         KeyError: A field is missing.
         ValueError: A line in it is none.
     """
-    fields = dict(told)
+    fields = dict(note)
     what, site = fields.pop("what"), ""
     if what in {"start", "started"}:
         fields["joined"] = what == "started"

@@ -60,7 +60,7 @@ class Word:
         value: Fields that the value of the word tells, in order.
         separator: Stands between them.
         marks: By what stands at the end of the word, the fields that it tells.
-        told: Fields that the name of the word tells.
+        implied: Fields that the name of the word tells.
         placed: It always has a place.
     """
 
@@ -68,7 +68,7 @@ class Word:
     value: tuple[str, ...] = ()
     separator: str = ":"
     marks: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
-    told: Mapping[str, Any] = field(default_factory=dict)
+    implied: Mapping[str, Any] = field(default_factory=dict)
     placed: bool = False
 
     def read(self, rank: int, value: str, mark: str, place: Place | None) -> Event:
@@ -86,15 +86,15 @@ class Word:
             for name, part in zip_longest(self.value, parts, fillvalue="")
             if name
         }
-        told = {**values, **self.told, **self.marks.get(mark, {})}
-        event: Event = self.kind(rank=rank, place=place, **told)
+        arguments = {**values, **self.implied, **self.marks.get(mark, {})}
+        event: Event = self.kind(rank=rank, place=place, **arguments)
         return event
 
     def write(self, name: str, event: Event, where: str) -> str:
         """The word of a name for an event, without separators at the value's end."""
         parts = (drawing_syntax.text_of(getattr(event, one)) for one in self.value)
         value = self.separator.join(parts).rstrip(self.separator)
-        mark = next((m for m, told in self.marks.items() if _has(event, told)), "")
+        mark = next((m for m, marked in self.marks.items() if _has(event, marked)), "")
         return f"{name}{'=' * bool(self.value)}{value}{where}{mark}"
 
 
@@ -121,8 +121,8 @@ WORDS = {
     "quit": Word(Quit, ("how", "status")),
     "exit": Word(Ended, ("status",), marks=_ENDS),
     "over": Word(ThreadEnded, ("thread",)),
-    "touched": Word(Touched, ("issued",), told={"stepped": False}),
-    "stepped": Word(Touched, ("issued",), told={"stepped": True}),
+    "touched": Word(Touched, ("issued",), implied={"stepped": False}),
+    "stepped": Word(Touched, ("issued",), implied={"stepped": True}),
     "dead": Word(Dead, ("seconds",)),
     "locked": Word(Locked, ("seconds",), placed=True),
     "busy": Word(Busy, ("seconds",), placed=True),
@@ -133,7 +133,7 @@ WORDS |= {
         ("address", "given"),
         separator=">",
         marks={"...": {"mended": False}},
-        told={"fault": fault},
+        implied={"fault": fault},
     )
     for fault in ADDRESS_FAULTS
 }
@@ -182,6 +182,6 @@ def write(event: Event, places: bool) -> str:
     name, word = next(
         (name, word)
         for name, word in WORDS.items()
-        if isinstance(event, word.kind) and _has(event, word.told)
+        if isinstance(event, word.kind) and _has(event, word.implied)
     )
     return word.write(name, event, where if places or word.placed else "")

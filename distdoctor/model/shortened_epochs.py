@@ -32,20 +32,20 @@ def shortenings(run: Run) -> list[Shortening]:
         were met; empty if nothing was shortened.
     """
     for rank in sorted(run.life):
-        if told := run.of(Shortened, rank):
+        if events := run.of(Shortened, rank):
             ended = [event for event in run.of(Batch, rank) if event.ended]
-            lines = dict.fromkeys((event.place, event.length) for event in told)
-            return [_of_line(*line, told, ended) for line in lines]
+            lines = dict.fromkeys((event.place, event.length) for event in events)
+            return [_of_line(*line, events, ended) for line in lines]
     return []
 
 
 def _of_line(
     place: Place | None,
     length: int | None,
-    told: list[Shortened],
+    events: list[Shortened],
     ended: list[Batch],
 ) -> Shortening:
-    kept = {e.kept for e in told if (e.place, e.length) == (place, length)}
+    kept = {e.kept for e in events if (e.place, e.length) == (place, length)}
     counts = [event.count for event in ended if event.place == place]
     given = [count for count in counts if count in kept] or sorted(kept)
     return Shortening(

@@ -9,7 +9,7 @@ from distdoctor.analysis.comparison.repeated_runs import has_effect
 from distdoctor.analysis.deadlock.next_calls import next_calls
 from distdoctor.analysis.deadlock.standing_ranks import standing
 from distdoctor.analysis.divergence.rank_guards import GUARD
-from distdoctor.examination.causality import RootFinding, told
+from distdoctor.examination.causality import RootFinding, root_findings
 from distdoctor.examination.concluding import Conclusion, Raised
 from distdoctor.journal.folder import Manifest
 from distdoctor.model.events import Busy, Ended, Started
@@ -64,7 +64,7 @@ def compose(
         world_size=run.world_size,
         script=manifest.script,
         launch=manifest.launch,
-        findings=[_finding(one, run) for one in told(verdicts)],
+        findings=[_finding(one, run) for one in root_findings(verdicts)],
         not_examined=[NotExamined(gap.what, gap.why) for gap in conclusion.gaps],
         remarks=manifest.remarks,
         raised=[_raised(one) for one in conclusion.raised],
@@ -100,14 +100,14 @@ def _raised(raised: Raised) -> RaisedData:
     )
 
 
-def _finding(told: RootFinding, run: Run) -> FindingData:
-    sick, finding = told.sick, told.finding
+def _finding(root: RootFinding, run: Run) -> FindingData:
+    sick, finding = root.sick, root.finding
     stacks = any(isinstance(event, Busy) for event in finding.exhibits)
     source = not finding.details.keys().isdisjoint({GUARD, SOURCE})
     return FindingData(
         code=sick.code,
         name=sick.name,
-        severity=str(told.severity),
+        severity=str(root.severity),
         summary=finding.message,
         ranks=list(finding.culprits),
         victims=list(finding.victims),
@@ -130,7 +130,7 @@ def _finding(told: RootFinding, run: Run) -> FindingData:
             **_standing(finding, run),
             **_outlook(finding, run),
         },
-        consequences=[_finding(one, run) for one in told.consequences],
+        consequences=[_finding(one, run) for one in root.consequences],
     )
 
 
@@ -138,7 +138,7 @@ def _standing(finding: Finding, run: Run) -> dict[str, object]:
     """Where the ranks of a finding wait that cannot go on, and since when."""
     ranks = {*finding.culprits, *finding.victims}
     ranks |= {rank for location in finding.locations for rank in location.ranks}
-    told = [
+    waits = [
         {
             "ranks": list(one.ranks),
             "call": str(one.call),
@@ -148,19 +148,19 @@ def _standing(finding: Finding, run: Run) -> dict[str, object]:
         }
         for one in standing(run, ranks)[:_MOST_STANDINGS_TOLD]
     ]
-    return {"waiting": told} if told else {}
+    return {"waiting": waits} if waits else {}
 
 
 def _outlook(finding: Finding, run: Run) -> dict[str, object]:
     """What ranks of a finding would have done next, where their past tells."""
     ranks = [*finding.culprits, *finding.victims][:_MOST_RANKS_TOLD]
     following = {rank: next_calls(run, rank) for rank in ranks}
-    told = {
+    outlook = {
         str(rank): [f"{run.call(row)} at {run.call(row).place}" for row in rows]
         for rank, rows in following.items()
         if rows
     }
-    return {"next": told} if told else {}
+    return {"next": outlook} if outlook else {}
 
 
 def _compared(run: Run) -> ComparedData | None:
@@ -171,13 +171,13 @@ def _compared(run: Run) -> ComparedData | None:
     differences: list[Unrepeated | Unrestored] = []
     for rank in run.seen:
         differences += [*run.of(Unrepeated, rank), *run.of(Unrestored, rank)]
-    told = every[0]
+    compared = every[0]
     return ComparedData(
-        how=told.how,
-        steps=told.steps,
-        begun=told.begun,
-        same=bool(told.steps) and not any(map(has_effect, differences)),
-        why=told.why,
+        how=compared.how,
+        steps=compared.steps,
+        begun=compared.begun,
+        same=bool(compared.steps) and not any(map(has_effect, differences)),
+        why=compared.why,
     )
 
 

@@ -88,8 +88,8 @@ def as_text(
     for condition in conditions:
         style = "bold red" if condition.prevents else _STYLES[condition.state]
         state = Text(str(condition.state), style)
-        said = ": ".join(filter(None, (condition.found, condition.means)))
-        table.add_row(state, condition.name, Text(plain(said)))
+        text = ": ".join(filter(None, (condition.found, condition.means)))
+        table.add_row(state, condition.name, Text(plain(text)))
         if condition.cure:
             table.add_row("", "", Text(f"cure: {plain(condition.cure)}", "green"))
     page.print(table)

@@ -53,8 +53,8 @@ def spelled(text: str, encoding: str) -> str:
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
-        told = text.translate(_ASCII).encode(encoding, "backslashreplace")
-        return told.decode(encoding)
+        replaced = text.translate(_ASCII).encode(encoding, "backslashreplace")
+        return replaced.decode(encoding)
     return text
 
 

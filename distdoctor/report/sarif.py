@@ -99,13 +99,15 @@ def _rule(finding: FindingData, manual: Manual | None) -> dict[str, Any]:
         "defaultConfiguration": {"level": finding.severity},
     }
     if manual is not None:
-        told = [(heading, manual.sections[heading]) for heading in HEADINGS]
+        sections = [(heading, manual.sections[heading]) for heading in HEADINGS]
         what = " ".join(manual.sections[HEADINGS[0]].split("\n\n")[0].split())
         rule["shortDescription"] = {"text": manual.summary}
         rule["fullDescription"] = {"text": what}
         rule["help"] = {
-            "text": "\n\n".join(f"{title}\n\n{body}" for title, body in told),
-            "markdown": "\n\n".join(f"## {title}\n\n{body}" for title, body in told),
+            "text": "\n\n".join(f"{title}\n\n{body}" for title, body in sections),
+            "markdown": "\n\n".join(
+                f"## {title}\n\n{body}" for title, body in sections
+            ),
         }
     return rule
 
@@ -148,13 +150,13 @@ def _location(location: LocationData, placed: _Placed) -> dict[str, Any]:
     physical: dict[str, Any] = {"artifactLocation": placed.artifact(location.file)}
     if location.line >= 1:  # 3.30.5: lines count from 1
         physical["region"] = {"startLine": location.line}
-    told: dict[str, Any] = {"physicalLocation": physical}
+    entry: dict[str, Any] = {"physicalLocation": physical}
     words = [named(location.ranks)] if location.ranks else []
     if remark := [*words, *filter(None, [location.remark])]:
-        told["message"] = {"text": ": ".join(remark)}
+        entry["message"] = {"text": ": ".join(remark)}
     if location.function:
-        told["logicalLocations"] = [{"name": location.function, "kind": "function"}]
-    return told
+        entry["logicalLocations"] = [{"name": location.function, "kind": "function"}]
+    return entry
 
 
 def _script(report: Report, placed: _Placed) -> list[dict[str, Any]]:
@@ -170,14 +172,14 @@ def _invocation(report: Report, placed: _Placed) -> dict[str, Any]:
     level = "warning" if report.verdict == "unknown" else "note"
     gaps = (f"not examined: {gap.what}: {gap.why}" for gap in report.not_examined)
     notices = _notices(chain(gaps, report.remarks), level, _script(report, placed))
-    told: dict[str, Any] = {"script": report.script, "verdict": report.verdict}
+    properties: dict[str, Any] = {"script": report.script, "verdict": report.verdict}
     if report.compared is not None:
-        told["compared"] = msgspec.to_builtins(report.compared)
+        properties["compared"] = msgspec.to_builtins(report.compared)
     return {
         "commandLine": " ".join(report.launch),
         "executionSuccessful": not report.checks.crashed,
         "toolExecutionNotifications": list(notices),
-        "properties": told,
+        "properties": properties,
     }
 
 

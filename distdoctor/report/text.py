@@ -72,8 +72,10 @@ def render(
     for gap in report.not_examined:
         page.print(_hanging("not examined", f"{gap.what}: {gap.why}", "dim"))
     if report.substituted:
-        told = "; ".join(f"{one.by} for {one.what}" for one in report.substituted)
-        page.print(_hanging("substituted", told, "dim"))
+        substitutes = "; ".join(
+            f"{one.by} for {one.what}" for one in report.substituted
+        )
+        page.print(_hanging("substituted", substitutes, "dim"))
     for remark in report.remarks:
         page.print(_hanging("remark", remark, "dim"))
     if verbose:
@@ -106,11 +108,11 @@ def _headline(report: Report) -> Text:
 
 def _raised(raised: RaisedData, run: Run) -> RenderableType:
     """An exception that ended the job, and its line."""
-    said = "".join(raised.message.splitlines()[:1])
-    told = f"{raised.error}: {said}" if said else raised.error
+    message = "".join(raised.message.splitlines()[:1])
+    headline = f"{raised.error}: {message}" if message else raised.error
     who = capital(named(raised.ranks)) if raised.ranks else "A process without a rank"
     parts: list[RenderableType] = [
-        Text.assemble((f"{'FAILED':7}", "bold red"), (plain(told), "bold")),
+        Text.assemble((f"{'FAILED':7}", "bold red"), (plain(headline), "bold")),
         Padding(
             Text(f"{who} raised it, and no finding tells of it."),
             (0, 0, 1, _MARGIN),
@@ -293,9 +295,9 @@ def _since(finding: FindingData) -> str:
     since: dict[str, set[int]] = {}
     for one in finding.details.get("waiting", []):
         since.setdefault(f"{one['since_s']:.1f}", set()).update(one["ranks"])
-    told = [f"{named(ranks)} from {at}" for at, ranks in [*since.items()][:_ROWS]]
+    waits = [f"{named(ranks)} from {at}" for at, ranks in [*since.items()][:_ROWS]]
     head = "standing still, in seconds after the first call"
-    return f"{head}: {', '.join(told)}" if told else ""
+    return f"{head}: {', '.join(waits)}" if waits else ""
 
 
 def _table(rows: list[tuple[str, str, str, str]]) -> RenderableType:

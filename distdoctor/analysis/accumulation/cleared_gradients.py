@@ -66,14 +66,14 @@ def lost(course: OptimizerHistory) -> LostGradients | None:
     own = True
     sizes, left = set(), set()
     for cycle in course.cycles:
-        said = [word.partition("/")[0] for word in unpacked(cycle.words)]
+        words = [word.partition("/")[0] for word in unpacked(cycle.words)]
         count = 1 + cycle.more
-        here = sum(word in {BACKWARD, SCALED} for word in said)
+        here = sum(word in {BACKWARD, SCALED} for word in words)
         used = sum(1 for _ in passes_of(cycle))
         passes += here * count
         sizes.add(here)
         left.add(used)
-        if DROP not in said or {CHANGED, TAKEN} & set(said):
+        if DROP not in words or {CHANGED, TAKEN} & set(words):
             continue
         if not used:
             unused += here * count
@@ -160,6 +160,6 @@ def only_drops(cycle: Cycle | Refused) -> bool:
     """
     if any(passes_of(cycle)):
         return False
-    said = {word.partition("/")[0] for word in unpacked(cycle.words)}
-    given = {BACKWARD, SCALED} & said and DROP in said
-    return bool(given) and SKIP not in said and not {CHANGED, TAKEN} & said
+    words = {word.partition("/")[0] for word in unpacked(cycle.words)}
+    given = {BACKWARD, SCALED} & words and DROP in words
+    return bool(given) and SKIP not in words and not {CHANGED, TAKEN} & words

@@ -80,9 +80,11 @@ def remainders(run: Run) -> list[list[Remainder]]:
             if one.read.number in windows:
                 loops.setdefault(one.key, []).append(one)
         for key, turns in loops.items():
-            told = _of_loop(run, turns, windows)
-            if told is not None:
-                found.setdefault((key, told.fate, told.size), []).append(told)
+            remainder = _of_loop(run, turns, windows)
+            if remainder is not None:
+                found.setdefault((key, remainder.fate, remainder.size), []).append(
+                    remainder
+                )
     return list(found.values())
 
 
@@ -116,10 +118,10 @@ def _of_loop(
         left = last.batches[0]
         if left == size:
             continue
-        told = _fate(last, full, size)
-        if told is None:
+        fate_and_proof = _fate(last, full, size)
+        if fate_and_proof is None:
             return None
-        fate, proved = told
+        fate, proved = fate_and_proof
         if fate is Fate.MISDIVIDED and for_ranks:
             return None
         proved &= fate is Fate.DROPPED or not for_ranks
@@ -182,8 +184,8 @@ def _shortened_at(run: Run, rank: int) -> float:
 
     Who asked for a loader's length before is wrong about its end from then on.
     """
-    told = (at for at, event in run.life[rank] if isinstance(event, Shortened))
-    return min(told, default=inf)
+    counts = (at for at, event in run.life[rank] if isinstance(event, Shortened))
+    return min(counts, default=inf)
 
 
 def _batches(one: LoaderPass, windows: Sequence[Window]) -> int:

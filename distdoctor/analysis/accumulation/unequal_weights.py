@@ -114,9 +114,11 @@ def undivided(run: Run) -> list[list[UndividedAccumulation]]:
     found: dict[tuple[Place | None, int], list[UndividedAccumulation]] = {}
     means = _means(run)
     for rank, number, looks in _optimizers(run):
-        told = _undivided(run, rank, number, looks, means)
-        if told is not None:
-            found.setdefault((told.seen[0].place, told.batches), []).append(told)
+        accumulation = _undivided(run, rank, number, looks, means)
+        if accumulation is not None:
+            found.setdefault(
+                (accumulation.seen[0].place, accumulation.batches), []
+            ).append(accumulation)
     return list(found.values())
 
 
@@ -131,9 +133,11 @@ def uneven(run: Run) -> list[list[UnequalMeans]]:
     """
     found: dict[tuple[Place | None, int], list[UnequalMeans]] = {}
     for rank, _, looks in _optimizers(run):
-        told = _uneven(rank, looks)
-        if told is not None:
-            found.setdefault((told.seen[0].place, told.batches), []).append(told)
+        unequal = _uneven(rank, looks)
+        if unequal is not None:
+            found.setdefault((unequal.seen[0].place, unequal.batches), []).append(
+                unequal
+            )
     return list(found.values())
 
 
@@ -200,7 +204,8 @@ def _is_only_clipped(run: Run, rank: int, number: int) -> bool:
     cycles = [one for one in run.of(Cycle, rank) if one.optimizer == number]
     words = [{*unpacked(one.words)} for one in cycles]
     return bool(words) and all(
-        CLIP in said and said.isdisjoint({CHANGED, DIVIDED}) for said in words
+        CLIP in of_cycle and of_cycle.isdisjoint({CHANGED, DIVIDED})
+        for of_cycle in words
     )
 
 
@@ -309,12 +314,12 @@ def uneven_ranks(run: Run) -> list[UnevenRanks]:
     for ranks in replicas(run):
         if not run.has_seen(ranks):
             continue
-        told: dict[tuple[int, int], list[Weighed]] = {}
+        by_window: dict[tuple[int, int], list[Weighed]] = {}
         for rank in ranks:
             for one in run.of(Weighed, rank):
                 if one.batches == 1:
-                    told.setdefault((one.optimizer, one.window), []).append(one)
-        looks = [tuple(of) for of in told.values() if len(of) == len(ranks)]
+                    by_window.setdefault((one.optimizer, one.window), []).append(one)
+        looks = [tuple(of) for of in by_window.values() if len(of) == len(ranks)]
         for number in _averaged(run, ranks):
             one_of = [of for of in looks if of[0].optimizer == number]
             uneven = _across(tuple(ranks), one_of)

@@ -87,11 +87,11 @@ def _splits(run: Run) -> Iterator[Split]:
     for ranks in _sets(run):
         if not run.has_seen(ranks):
             continue
-        told = {rank: run.of(Stride, rank) for rank in ranks}
-        numbers = [{one.optimizer for one in told[rank]} for rank in ranks]
+        by_rank = {rank: run.of(Stride, rank) for rank in ranks}
+        numbers = [{one.optimizer for one in by_rank[rank]} for rank in ranks]
         for number in sorted(set.intersection(*numbers)):
             strides = {
-                rank: [one for one in told[rank] if one.optimizer == number]
+                rank: [one for one in by_rank[rank] if one.optimizer == number]
                 for rank in ranks
             }
             found = _split(run, ranks, number, strides)
@@ -102,25 +102,25 @@ def _splits(run: Run) -> Iterator[Split]:
 def _split(
     run: Run, ranks: tuple[int, ...], number: int, strides: dict[int, list[Stride]]
 ) -> Split | None:
-    until = {max(one.until for one in told) for told in strides.values()}
-    kinds = {one.kind for told in strides.values() for one in told}
+    until = {max(one.until for one in of_rank) for of_rank in strides.values()}
+    kinds = {one.kind for of_rank in strides.values() for one in of_rank}
     # Ranks count alike only if they have equally many rounds in all.
     if len(until) > 1 or len(kinds) > 1 or max(until) > _MOST_ROUNDS:
         return None
-    made = {rank: _rounds(told) for rank, told in strides.items()}
+    made = {rank: _rounds(of_rank) for rank, of_rank in strides.items()}
     together = np.unique(np.concatenate(list(made.values())))
     reasons = {rank: _reasons(run, rank, number) for rank in ranks}
-    told: dict[int, dict[int, Overflow]] = {}
+    by_round: dict[int, dict[int, Overflow]] = {}
     for rank in ranks:
         left = np.setdiff1d(together, made[rank])
         if 2 * len(left) > len(together):
             return None  # it takes another part, as a server of parameters does
         for at in left.tolist():
             if at in reasons[rank]:
-                told.setdefault(at, {})[rank] = reasons[rank][at]
-    if not told:
+                by_round.setdefault(at, {})[rank] = reasons[rank][at]
+    if not by_round:
         return None
-    first = min(told)
+    first = min(by_round)
     left_out = tuple(rank for rank in ranks if first not in made[rank])
     others = [rank for rank in ranks if rank not in left_out]
     return Split(
@@ -129,8 +129,10 @@ def _split(
         sharded=_are_sharded(run, ranks, number),
         left_out=left_out,
         step=int(np.searchsorted(made[others[0]], first)) + 1,
-        rounds=tuple(sorted(told)),
-        overflows=tuple(one for at in sorted(told) for one in told[at].values()),
+        rounds=tuple(sorted(by_round)),
+        overflows=tuple(
+            one for at in sorted(by_round) for one in by_round[at].values()
+        ),
         strides=tuple(strides[rank][0] for rank in others),
     )
 
@@ -177,7 +179,8 @@ def _are_sharded(run: Run, ranks: tuple[int, ...], number: int) -> bool:
         for rank in ranks
     ]
     return all(
-        told and told[0].sharded and told[0].names == held[0][0].names for told in held
+        of_rank and of_rank[0].sharded and of_rank[0].names == held[0][0].names
+        for of_rank in held
     )
 
 
@@ -196,7 +199,7 @@ def _average_by_hand(run: Run) -> bool:
             continue
         if all(
             sent_by(run, rank)[-1]
-            >= _SHARE * sum(one.told.numels) * (len(one.before) - 1)
+            >= _SHARE * sum(one.trained.numels) * (len(one.before) - 1)
             for rank, one in seen.items()
         ):
             return True

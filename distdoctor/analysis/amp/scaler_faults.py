@@ -95,9 +95,9 @@ def last_words(cycle: Cycle) -> list[str]:
     Returns:
         The words without their ends.
     """
-    said = [word.partition("/")[0] for word in unpacked(cycle.words)]
-    at = max((n for n, word in enumerate(said) if word == SCALED), default=-1)
-    return said[at + 1 :]
+    words = [word.partition("/")[0] for word in unpacked(cycle.words)]
+    at = max((n for n, word in enumerate(words) if word == SCALED), default=-1)
+    return words[at + 1 :]
 
 
 # --- clipped while scaled ---
@@ -147,32 +147,32 @@ def clips(run: Run) -> list[list[ScaledClip]]:
 
 def _by_function(run: Run, rank: int) -> Iterator[ScaledClip]:
     mine = {one.optimizer: one for one in optimizer_histories(run) if one.rank == rank}
-    for told in run.of(Limited, rank):
-        course = mine.get(told.optimizer)
-        if course is None or not _is_chosen(told.limit, told.scale):
+    for limited in run.of(Limited, rank):
+        course = mine.get(limited.optimizer)
+        if course is None or not _is_chosen(limited.limit, limited.scale):
             continue
-        if told.found <= told.limit or told.scale == 1.0:
+        if limited.found <= limited.limit or limited.scale == 1.0:
             continue
         cycle = course.first.get(ProtocolFault.CLIPPED_SCALED)
         if cycle is None or _are_given(cycle):
             continue
-        lines: tuple[Event, ...] = tuple(lines_of(run, course, CLIP)) or (told,)
+        lines: tuple[Event, ...] = tuple(lines_of(run, course, CLIP)) or (limited,)
         yield ScaledClip(
             rank,
-            told.optimizer,
-            told.how,
-            told.limit,
-            told.found,
-            told.scale,
+            limited.optimizer,
+            limited.how,
+            limited.limit,
+            limited.found,
+            limited.scale,
             lines,
-            (told, cycle),
+            (limited, cycle),
         )
 
 
 def _are_given(cycle: Cycle) -> bool:
     """Whether the job may have divided gradients itself, before it clips them."""
-    said = last_words(cycle)
-    before = said[: said.index(CLIP)] if CLIP in said else said
+    words = last_words(cycle)
+    before = words[: words.index(CLIP)] if CLIP in words else words
     return CHANGED in before and EXCHANGE not in before
 
 
@@ -196,10 +196,10 @@ def _digits(number: float) -> int:
 
 def _by_hand(run: Run, rank: int) -> Iterator[ScaledClip]:
     """Gradients that were changed, and then have one size at all times."""
-    told: dict[int, list[Handed]] = {}
+    by_optimizer: dict[int, list[Handed]] = {}
     for one in run.of(Handed, rank):
-        told.setdefault(one.optimizer, []).append(one)
-    for optimizer, several in told.items():
+        by_optimizer.setdefault(one.optimizer, []).append(one)
+    for optimizer, several in by_optimizer.items():
         if len(several) < _LEAST_ALIKE:
             continue
         for how in ("norm", "largest"):
@@ -268,17 +268,17 @@ def reason(refused: Refused) -> str:
     Returns:
         One of the names of this module, or "".
     """
-    said = [word.partition("/")[0] for word in unpacked(refused.words)]
+    words = [word.partition("/")[0] for word in unpacked(refused.words)]
     if refused.why == STEPPED:
         return NO_UPDATE
     if refused.why == UNUSED:
         return NO_SCALE if refused.method != "update" else ""
     if refused.why == EARLY:
-        return EARLY_UPDATE if SCALED in said else ""
-    places = [n for n, word in enumerate(said) if word == UNSCALE]
+        return EARLY_UPDATE if SCALED in words else ""
+    places = [n for n, word in enumerate(words) if word == UNSCALE]
     if refused.why != UNSCALED or len(places) < 2:
         return ""
-    between = said[places[-2] + 1 : places[-1]]
+    between = words[places[-2] + 1 : places[-1]]
     if not {SCALED, BACKWARD} & set(between):
         return TWICE
     return NO_UPDATE if {CLEAR, DROP} & set(between) else ADDED
@@ -293,5 +293,5 @@ def is_by_passed(cycle: Cycle) -> bool:
     Returns:
         Whether it was.
     """
-    said = last_words(cycle)
-    return said[-1:] == [STEP] and CHANGED not in said
+    words = last_words(cycle)
+    return words[-1:] == [STEP] and CHANGED not in words

@@ -97,15 +97,15 @@ def contested(run: Run) -> Iterator[Finding]:
             if isinstance(event, Stored):
                 of_ranks = by_file.setdefault((event.disk, event.file), {})
                 of_ranks.setdefault(rank, []).append((count, event))
-    told: set[tuple[Place | None, ...]] = set()
+    reported: set[tuple[Place | None, ...]] = set()
     for (_, file), of_ranks in by_file.items():
         race = _race(run, of_ranks)
         if race is None:
             continue
         writers = _lined_up(of_ranks)
         key = tuple(dict.fromkeys(event.place for event in writers.values()))
-        if key not in told:  # the files of other epochs
-            told.add(key)
+        if key not in reported:  # the files of other epochs
+            reported.add(key)
             yield _contest(run, file, writers, race)
 
 

@@ -57,7 +57,7 @@ def early_reads(run: Run) -> Iterator[Finding]:
                 lines = one.event.place, found.written.event.place
                 early.setdefault(lines, []).append(found)
     for found_here in early.values():
-        yield _told_early(found_here)
+        yield _early_finding(found_here)
     if not early:
         yield from _about_to_be_written(run, stores)
 
@@ -114,15 +114,15 @@ class _Stores:
     def of(self, read: _Read) -> list[_Write]:
         """Those of the file that is read."""
         if read.disk is not None:
-            told = self._by_file.get(read.file, [])
-            return [one for one in told if one.event.disk == read.disk]
+            writes = self._by_file.get(read.file, [])
+            return [one for one in writes if one.event.disk == read.disk]
         # The exception has the name as the script wrote it.
         end = "/" + read.file.removeprefix("./").lstrip("/")
         return [
             one
-            for file, told in self._by_file.items()
+            for file, writes in self._by_file.items()
             if file == read.file or file.endswith(end)
-            for one in told
+            for one in writes
         ]
 
 
@@ -171,7 +171,7 @@ def _before(run: Run, read: _Read, stores: list[_Write]) -> _Early | None:
     return None
 
 
-def _told_early(found: list[_Early]) -> Finding:
+def _early_finding(found: list[_Early]) -> Finding:
     first = max(found, key=lambda one: one.seen)
     readers = sorted({one.read.rank for one in found})
     file = short(first.written.file)
@@ -199,10 +199,10 @@ def _told_early(found: list[_Early]) -> Finding:
     )
 
 
-def _lines(*told: tuple[Place | None, list[int], str]) -> tuple[Location, ...]:
+def _lines(*entries: tuple[Place | None, list[int], str]) -> tuple[Location, ...]:
     return tuple(
         Location(place, tuple(who), Role.PARTY, remark)
-        for place, who, remark in told
+        for place, who, remark in entries
         if place is not None
     )
 
@@ -215,21 +215,21 @@ def _about_to_be_written(run: Run, stores: _Stores) -> Iterator[Finding]:
 
     It is for other ranks by the source, and none of them was seen to come to it.
     """
-    told: set[Place] = set()
+    reported: set[Place] = set()
     for rank in run.seen:
         ends = [one.place for one in run.of(Failure, rank) if _is_not_there(one)]
         for read in _reads(run, rank):
             place = read.event.place
-            if place is None or place in told or place not in ends:
+            if place is None or place in reported or place not in ends:
                 continue
             line, writers = _writing(run, place, rank)
             if line is None or not writers or stores.of(read):
                 continue
-            told.add(place)
-            yield _told_missing(read, line, writers)
+            reported.add(place)
+            yield _missing_finding(read, line, writers)
 
 
-def _told_missing(read: _Read, line: Place, writers: list[int]) -> Finding:
+def _missing_finding(read: _Read, line: Place, writers: list[int]) -> Finding:
     has = "has" if len(writers) == 1 else "have"
     return Finding(
         message=(
@@ -286,10 +286,10 @@ def _comes_to(program: Program, line: Place, rank: int, size: int) -> bool | Non
         return None
     reader = RankReader(program, rank, size)
     every = [reader.holds(one) for one in conditions(function, line.line)]
-    told = [one.truth for one in every if one.ranked]
-    if False in told:
+    truths = [one.truth for one in every if one.ranked]
+    if False in truths:
         return False
-    return True if True in told else None
+    return True if True in truths else None
 
 
 def _targets(call: ast.Call) -> list[ast.expr]:

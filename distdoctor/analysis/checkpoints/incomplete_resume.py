@@ -243,10 +243,10 @@ def _epochs(resume: Resume) -> Iterator[UnrestoredPart]:
     if not epochs or now.epoch >= epochs[-1] or now.epoch not in epochs or not counted:
         return
     file = short(resume.source.file)
-    told = ", ".join(str(one.epoch) for one in resume.leg.shuffled[:4])
+    listed = ", ".join(str(one.epoch) for one in resume.leg.shuffled[:4])
     story = (
         f"the epoch counter is not restored: after the resume from {file} the sampler "
-        f"is told epoch {told}, and it had been told {epochs[0]} to {epochs[-1]} "
+        f"is told epoch {listed}, and it had been told {epochs[0]} to {epochs[-1]} "
         "before that was written; so the same order of samples is replayed"
     )
     yield UnrestoredPart(

@@ -91,5 +91,5 @@ def _story(given: Given) -> str:
         why = f"the state's begin with {given.prefix!r}, which the model's do not"
     elif given.lacking:
         why = f"the model's begin with {given.lacking!r}, which the state's do not"
-    told = f": the names differ, {why}" if why else ": no name is the same"
-    return f"{what}{told}"
+    reason = f": the names differ, {why}" if why else ": no name is the same"
+    return f"{what}{reason}"

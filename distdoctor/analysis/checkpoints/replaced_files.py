@@ -44,13 +44,13 @@ def replaced(run: Run) -> Iterator[Finding]:
             if one.moved is not None:
                 its = by_file.setdefault((one.stored.disk, one.file), {})
                 its.setdefault(rank, []).append(one)
-    told: set[Place | None] = set()
+    reported: set[Place | None] = set()
     for its in by_file.values():
         turn = _unlike(run, its)
         place = None if turn is None else next(iter(turn.values())).stored.place
-        if turn is not None and place not in told:
-            told.add(place)
-            yield _told(run, turn)
+        if turn is not None and place not in reported:
+            reported.add(place)
+            yield _finding(run, turn)
 
 
 def _unlike(run: Run, its: _By) -> dict[int, WrittenCheckpoint] | None:
@@ -86,7 +86,7 @@ def _differ(one: WrittenCheckpoint, other: WrittenCheckpoint) -> list[str]:
     ]
 
 
-def _told(run: Run, turn: dict[int, WrittenCheckpoint]) -> Finding:
+def _finding(run: Run, turn: dict[int, WrittenCheckpoint]) -> Finding:
     first, *others = turn.values()
     what = dict.fromkeys(name for one in others for name in _differ(first, one))
     named_so = {"values": "numbers, texts or random states", "weights": "weights"}

@@ -59,13 +59,13 @@ def clashes(run: Run) -> Iterator[Clash]:
                     at_once.setdefault(key, []).append(event)
             elif before is not None and not event.locked:
                 written.setdefault(key, {}).setdefault(rank, event)
-    told: set[str] = set()
+    reported: set[str] = set()
     for key, by_rank in written.items():
         path, _ = key
         others = [one for one in at_once.get(key, ()) if one.rank not in by_rank]
-        if path in told or not (len(by_rank) > 1 or others):
+        if path in reported or not (len(by_rank) > 1 or others):
             continue
-        told.add(path)
+        reported.add(path)
         events = tuple(by_rank[rank] for rank in sorted(by_rank))
         everyones = read.get(path, ()) if len(by_rank) > 1 else others
         yield Clash(path, events, tuple(everyones))

@@ -106,15 +106,15 @@ def differences(first: Run, second: Run) -> list[Unrepeated]:
                     look not in found or one.step < found[look].step
                 ):
                     found[look] = one
-    told = [found[look] for look in _LOOKS if look in found]
-    return _without_what_follows(told)
+    unrepeated = [found[look] for look in _LOOKS if look in found]
+    return _without_what_follows(unrepeated)
 
 
-def _without_what_follows(told: Sequence[Unrepeated]) -> list[Unrepeated]:
+def _without_what_follows(unrepeated: Sequence[Unrepeated]) -> list[Unrepeated]:
     """Without what differs a step or more behind a difference in computing."""
-    computed = [one.step for one in told if has_effect(one)]
+    computed = [one.step for one in unrepeated if has_effect(one)]
     first = min(computed, default=0)
-    return [one for one in told if not computed or one.step <= first]
+    return [one for one in unrepeated if not computed or one.step <= first]
 
 
 def _pairs(

@@ -202,17 +202,17 @@ def _on_rank(sides: _Sides) -> Iterator[Unrestored]:
     if not first:
         return
     earliest = min(one.step for one, _, _ in first.values())
-    told = [
+    keys = [
         key
         for key, (one, _, _) in first.items()
         if (one.step == earliest and key[0] in _STATE) or key[0] in _ON_THEIR_OWN
     ]
-    for key in told or [next(iter(first))]:
+    for key in keys or [next(iter(first))]:
         one, other, name = first[key]
-        yield _told(sides, key[0], name, one, other, first)
+        yield _unrestored(sides, key[0], name, one, other, first)
 
 
-def _told(
+def _unrestored(
     sides: _Sides,
     what: str,
     name: str,
@@ -262,14 +262,14 @@ def _epochs(
     sides: _Sides, one: Traced, other: Traced
 ) -> tuple[Shuffled, Shuffled] | None:
     """What samplers had been told last before a step, if they were told otherwise."""
-    here = _last_told(sides.whole, sides.rank, one)
-    there = _last_told(sides.again, sides.rank, other)
+    here = _last_shuffled(sides.whole, sides.rank, one)
+    there = _last_shuffled(sides.again, sides.rank, other)
     if here is None or there is None or here.epoch == there.epoch:
         return None
     return here, there
 
 
-def _last_told(run: Run, rank: int, step: Traced) -> Shuffled | None:
+def _last_shuffled(run: Run, rank: int, step: Traced) -> Shuffled | None:
     last = None
     for _, event in run.life.get(rank, ()):
         if event is step:

@@ -136,20 +136,20 @@ def faults(run: Run, why: CoverageCause) -> list[CoverageFault]:
 
 def _of_one_loop(found: Iterable[CoverageFault]) -> list[CoverageFault]:
     """The faults, those of one loop as one, whichever groups of ranks go through it."""
-    told: dict[tuple[object, ...], CoverageFault] = {}
+    one_per_loop: dict[tuple[object, ...], CoverageFault] = {}
     for fault in found:
         key = (
             *(fault.why, fault.meeting.key, fault.sure, fault.in_order),
             *(fault.by_worker, fault.by_rank, fault.reordered, fault.split_by),
             len(fault.sharing) == len(fault.meeting.ranks),
         )
-        first = told.get(key)
+        first = one_per_loop.get(key)
         if first is None or set(first.has_it) & set(fault.sharing):
-            told[key if first is None else (*key, fault.sharing)] = fault
+            one_per_loop[key if first is None else (*key, fault.sharing)] = fault
         else:
             likewise = (*first.likewise, fault.sharing)
-            told[key] = replace(first, likewise=likewise)
-    return list(told.values())
+            one_per_loop[key] = replace(first, likewise=likewise)
+    return list(one_per_loop.values())
 
 
 _OF_LEAKS = {CoverageCause.OVERLAP, CoverageCause.SPLIT, CoverageCause.DATASET}
@@ -260,7 +260,7 @@ def _same(
     groups: dict[bytes, list[int]] = {}
     for rank, value in zip(meeting.ranks, values, strict=True):
         groups.setdefault(value[:shortest].tobytes(), []).append(rank)
-    telling = _tells_apart(values, exact)
+    telling = _are_identifying(values, exact)
     if shortest >= FEWEST and telling:
         shared = [ranks for ranks in groups.values() if len(ranks) > 1]
         if shared:
@@ -279,7 +279,7 @@ def _same(
     return None
 
 
-def _tells_apart(values: Sequence[NDArray[np.generic]], exact: bool) -> bool:
+def _are_identifying(values: Sequence[NDArray[np.generic]], exact: bool) -> bool:
     """Whether equal values mean equal samples: within a rank they seldom repeat."""
     different = [len(np.unique(value)) for value in values]
     if min(different, default=0) < FEWEST:

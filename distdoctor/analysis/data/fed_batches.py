@@ -51,14 +51,14 @@ def same_batches(run: Run) -> Iterator[Feeding]:
             continue
         if any(read.steps for rank in ranks for read in run.of(Read, rank)):
             continue
-        told = {rank: {one.step: one for one in run.of(Fed, rank)} for rank in ranks}
-        steps = sorted(set.intersection(*(set(one) for one in told.values())))
+        by_rank = {rank: {one.step: one for one in run.of(Fed, rank)} for rank in ranks}
+        steps = sorted(set.intersection(*(set(one) for one in by_rank.values())))
         by_inputs: dict[tuple[int, ...], list[int]] = {}
-        for rank, fed in told.items():
+        for rank, fed in by_rank.items():
             inputs = tuple(fed[step].inputs for step in steps)
             by_inputs.setdefault(inputs, []).append(rank)
         for inputs, sharing in by_inputs.items():
             changing = len(set(inputs)) > 1 and 0 not in inputs
             if len(sharing) > 1 and changing and len(steps) >= LEAST_STEPS:
-                first = tuple(told[sharing[0]][step] for step in steps)
+                first = tuple(by_rank[sharing[0]][step] for step in steps)
                 yield Feeding(ranks, tuple(sharing), tuple(steps), first)

@@ -112,11 +112,11 @@ def _passes(run: Run, rank: int) -> list[LoaderPass]:
             parts.setdefault(event.number, []).append((at, event))
         elif isinstance(event, Made):
             made.setdefault(event.number, event)
-    return [_joined(told, made) for _, told in sorted(parts.items())]
+    return [_joined(of_pass, made) for _, of_pass in sorted(parts.items())]
 
 
-def _joined(told: Sequence[tuple[int, Read]], made: dict[int, Made]) -> LoaderPass:
-    reads = [read for _, read in told]
+def _joined(parts: Sequence[tuple[int, Read]], made: dict[int, Made]) -> LoaderPass:
+    reads = [read for _, read in parts]
     last = reads[-1]
     indexed = not last.iterable and all(
         read.samples or not read.contents for read in reads
@@ -130,8 +130,8 @@ def _joined(told: Sequence[tuple[int, Read]], made: dict[int, Made]) -> LoaderPa
         steps=sum(read.steps for read in reads),
         batch=max(read.batch for read in reads),
         made=tuple(made[number] for number in last.made if number in made),
-        begin=told[0][0],
-        end=told[-1][0],
+        begin=parts[0][0],
+        end=parts[-1][0],
         whole=not any(read.shortened for read in reads)
         and not lost
         and not all(read.unfinished for read in reads),
@@ -275,13 +275,13 @@ def _contents_at(
     """Indices that a rank ever read of a dataset, each once, and their contents."""
     key = f"contents of {one.read.dataset} on {one.rank}"
     if key not in run.memory:
-        told = [
+        of_dataset = [
             each
             for each in passes(run, one.rank)
             if each.read.dataset == one.read.dataset and len(each.samples)
         ]
-        sizes = [min(len(each.samples), len(each.contents)) for each in told]
-        pairs = list(zip(told, sizes, strict=True))
+        sizes = [min(len(each.samples), len(each.contents)) for each in of_dataset]
+        pairs = list(zip(of_dataset, sizes, strict=True))
         none = np.empty(0, np.int64), np.empty(0, np.uint64)
         indices = np.concatenate([none[0], *(each.samples[:n] for each, n in pairs)])
         values = np.concatenate([none[1], *(each.contents[:n] for each, n in pairs)])

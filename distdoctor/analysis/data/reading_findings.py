@@ -56,8 +56,8 @@ def locations(
     for way in ways:
         for place, remark in _on_way(run, passes, way):
             who = at_fault or tuple(sorted({one.rank for one in passes}))
-            told = Location(place, who, Role.CULPRIT, remark)
-            found.setdefault((place.file, place.line), told)
+            location = Location(place, who, Role.CULPRIT, remark)
+            found.setdefault((place.file, place.line), location)
     return tuple(found.values())
 
 
@@ -317,11 +317,11 @@ def who_read(fault: CoverageFault) -> str:
     by_count: dict[int, list[int]] = {}
     for rank, count in zip(fault.meeting.ranks, fault.tally.read, strict=True):
         by_count.setdefault(count, []).append(rank)
-    told = [
+    phrases = [
         f"{named(ranks)} read {count:,}{' each' if len(ranks) > 1 else ''}"
         for count, ranks in list(by_count.items())[:_TALL]
     ]
-    return ", ".join(told)
+    return ", ".join(phrases)
 
 
 def likewise(fault: CoverageFault) -> str:
@@ -335,9 +335,9 @@ def likewise(fault: CoverageFault) -> str:
     """
     if not fault.likewise:
         return ""
-    told = [named(ranks) for ranks in fault.likewise[:_MOST_GROUPS]]
-    told += ["more"] * (len(fault.likewise) > _MOST_GROUPS)
-    return f"; likewise {', '.join(told)}"
+    groups = [named(ranks) for ranks in fault.likewise[:_MOST_GROUPS]]
+    groups += ["more"] * (len(fault.likewise) > _MOST_GROUPS)
+    return f"; likewise {', '.join(groups)}"
 
 
 _MOST_GROUPS = 4
@@ -352,8 +352,8 @@ def how_often(tally: Tally) -> str:
     Returns:
         Words; of samples read by none only where their number is known.
     """
-    told = f"{tally.twice:,} of them by more than one"
-    return told + (f", and {tally.never:,} samples by none" if tally.never > 0 else "")
+    text = f"{tally.twice:,} of them by more than one"
+    return text + (f", and {tally.never:,} samples by none" if tally.never > 0 else "")
 
 
 def details(fault: CoverageFault) -> dict[str, object]:
@@ -366,17 +366,17 @@ def details(fault: CoverageFault) -> dict[str, object]:
         Values that JSON can hold, by name.
     """
     having, compared = fault.epochs
-    told: dict[str, object] = {
+    figures: dict[str, object] = {
         "explanation": str(fault.why),
         "epochs": {"with": having, "compared": compared},
         "read": dict(zip(map(str, fault.meeting.ranks), fault.tally.read, strict=True)),
         "read_by_several": fault.tally.twice,
     }
     if fault.tally.never >= 0:
-        told["read_by_none"] = fault.tally.never
+        figures["read_by_none"] = fault.tally.never
     # Where datasets differ, an index is not the same sample on all ranks.
     drawn = [] if fault.why is CoverageCause.DATASET else picture(fault.meeting.passes)
-    return told | ({"picture": drawn} if drawn else {})
+    return figures | ({"picture": drawn} if drawn else {})
 
 
 def picture(passes: Sequence[LoaderPass]) -> list[str]:

@@ -126,49 +126,49 @@ def _trainings(passes: Sequence[LoaderPass]) -> Iterator[list[LoaderPass]]:
 
 
 def _repeats(training: Sequence[LoaderPass]) -> Iterator[Repeat]:
-    told = [one for one in training if _may_vary(one)][:MOST_TURNS]
+    varying = [one for one in training if _may_vary(one)][:MOST_TURNS]
     pairs = []
     first: dict[int, int] = {}
-    shortest = min((len(one.samples) for one in told), default=0)
+    shortest = min((len(one.samples) for one in varying), default=0)
     if shortest < FEWEST:
         return
-    for turn, one in enumerate(told):
+    for turn, one in enumerate(varying):
         order = hash(one.samples[:shortest].tobytes())
-        before = told[first.setdefault(order, turn)]
+        before = varying[first.setdefault(order, turn)]
         again = one.read.resumed > before.read.resumed and not before.whole
         if before is not one and not again:  # else it takes up a pass that was left
             pairs.append((turn, first[order]))
-    if not pairs or _is_chance(told, shortest, len(pairs)):
+    if not pairs or _is_chance(varying, shortest, len(pairs)):
         return
-    rebuilt = not all(one.read.shuffled for one in told)
-    if rebuilt and not _each_its_own(told):
+    rebuilt = not all(one.read.shuffled for one in varying)
+    if rebuilt and not _each_its_own(varying):
         return
-    if rebuilt and len({len(one.samples) for one in told}) > 1:
+    if rebuilt and len({len(one.samples) for one in varying}) > 1:
         return  # as in a curriculum, of which each stage has more
-    then, before = (told[turn] for turn in pairs[0])
+    then, before = (varying[turn] for turn in pairs[0])
     resumed = then.read.resumed > before.read.resumed
-    changes = len(pairs) + 1 < len(told)
+    changes = len(pairs) + 1 < len(varying)
     yield Repeat(
-        ranks=(told[0].rank,),
-        passes=tuple(told),
+        ranks=(varying[0].rank,),
+        passes=tuple(varying),
         pairs=tuple(pairs),
         resumed=resumed,
         rebuilt=rebuilt,
         deliberate=changes
         and not resumed
-        and (_is_told(then) or then.read.loader != before.read.loader),
+        and (_has_set_epoch(then) or then.read.loader != before.read.loader),
     )
 
 
-def _is_chance(told: Sequence[LoaderPass], shortest: int, pairs: int) -> bool:
+def _is_chance(varying: Sequence[LoaderPass], shortest: int, pairs: int) -> bool:
     """Whether so many pairs of so few samples may have one order by chance."""
-    split = max(1, *(one.read.replicas for one in told))
+    split = max(1, *(one.read.replicas for one in varying))
     length = shortest * split  # that a sampler shuffles, and splits then
     orders = lgamma(length + 1) - lgamma(length - shortest + 1)  # natural logarithm
     return pairs * orders < log(LEAST_ORDERS) - 1e-9
 
 
-def _is_told(one: LoaderPass) -> bool:
+def _has_set_epoch(one: LoaderPass) -> bool:
     """Whether the sampler of a pass was told an epoch."""
     return any(made.role == SET_EPOCH for made in one.made)
 
@@ -183,6 +183,6 @@ def _may_vary(one: LoaderPass) -> bool:
     return subset and one.read.rising and bool((np.diff(one.samples) < 0).any())
 
 
-def _each_its_own(told: Sequence[LoaderPass]) -> bool:
+def _each_its_own(varying: Sequence[LoaderPass]) -> bool:
     """Whether each pass has a subset that was made for it."""
-    return len({one.read.view for one in told}) == len(told)
+    return len({one.read.view for one in varying}) == len(varying)

@@ -74,10 +74,10 @@ Side = tuple[LoaderPass, LoaderPass, NDArray[np.generic], NDArray[np.generic]]
 
 
 def _sides(run: Run, rank: int, by_index: bool) -> Side | None:
-    told = passes(run, rank)
-    trained = [one for one in told if one.steps]
+    of_rank = passes(run, rank)
+    trained = [one for one in of_rank if one.steps]
     evaluated = [
-        one for one in told if not one.steps and _values(one, by_index) is not None
+        one for one in of_rank if not one.steps and _values(one, by_index) is not None
     ]
     trained = [one for one in trained if _values(one, by_index) is not None]
     if by_index and trained:

@@ -44,7 +44,7 @@ def renumbered(run: Run) -> Iterator[Renumbered]:
     Yields:
         One for each numbering.
     """
-    told: set[int] = set()
+    reported: set[int] = set()
     for ranks in () if run.simulated else replicas(run):
         last = {
             rank: {(one.name, one.keys): one for one in run.of(Numbered, rank)}
@@ -52,13 +52,13 @@ def renumbered(run: Run) -> Iterator[Renumbered]:
         }
         for key in last[ranks[0]]:
             by_rank = {rank: one[key] for rank, one in last.items() if key in one}
-            if len(by_rank) < len(ranks) or key[1] in told:
+            if len(by_rank) < len(ranks) or key[1] in reported:
                 continue
             if len({one.numbers for one in by_rank.values()}) == 1:
                 continue
             made, sets = makers_of(program_of(run), key[0])
             hashed = all(one.hashed for one in by_rank.values())
             if hashed or sets:
-                told.add(key[1])
+                reported.add(key[1])
                 fits = all(one.fits for one in by_rank.values())
                 yield Renumbered(by_rank, tuple(made), tuple(sets), hashed, fits)

@@ -46,15 +46,15 @@ class UnaveragedGradients:
         courses: Of one optimizer, of each of the replicas.
         cycles: Of each of them the first such step.
         steps: How many there are, of the first of them.
-        told: DDP was told not to average; else backward came again without a forward
-            pass of the wrapper.
+        sync_disabled: DDP was told not to average; else backward came again without a
+            forward pass of the wrapper.
         parting: Where their weights part.
     """
 
     courses: tuple[OptimizerHistory, ...]
     cycles: tuple[Cycle, ...]
     steps: int
-    told: bool
+    sync_disabled: bool
     parting: ReplicaDivergence
 
 
@@ -75,15 +75,15 @@ def unreduced(run: Run) -> Iterator[UnaveragedGradients]:
             found = [one for one in course.cycles if is_local(one)]
             if course.rank in parting.ranks and found:
                 by_optimizer.setdefault(course.optimizer, []).append((course, found))
-        for told in by_optimizer.values():
-            if len(told) < len(parting.ranks) or not _explains(told, parting):
+        for of_ranks in by_optimizer.values():
+            if len(of_ranks) < len(parting.ranks) or not _explains(of_ranks, parting):
                 continue
-            cycles = told[0][1]
+            cycles = of_ranks[0][1]
             yield UnaveragedGradients(
-                courses=tuple(course for course, _ in told),
-                cycles=tuple(found[0] for _, found in told),
+                courses=tuple(course for course, _ in of_ranks),
+                cycles=tuple(found[0] for _, found in of_ranks),
                 steps=sum(1 + one.more for one in cycles),
-                told=any(word.endswith(LOCAL) for word in _last(cycles[0])),
+                sync_disabled=any(word.endswith(LOCAL) for word in _last(cycles[0])),
                 parting=parting,
             )
 
@@ -99,8 +99,8 @@ def is_local(cycle: Cycle) -> bool:
     Returns:
         Whether it is.
     """
-    said = list(unpacked(cycle.words))
-    if said[-1] == SKIP or EXCHANGE in said or CHANGED in said:
+    words = list(unpacked(cycle.words))
+    if words[-1] == SKIP or EXCHANGE in words or CHANGED in words:
         return False
     passes = list(passes_of(cycle))
     if not passes or not _last(cycle):
@@ -117,12 +117,13 @@ def _last(cycle: Cycle) -> list[str]:
 
 
 def _explains(
-    told: Sequence[tuple[OptimizerHistory, Sequence[Cycle]]], parting: ReplicaDivergence
+    of_ranks: Sequence[tuple[OptimizerHistory, Sequence[Cycle]]],
+    parting: ReplicaDivergence,
 ) -> bool:
     """Whether weights part behind such a step; where steps are counted apart, maybe."""
     if len(next(iter(parting.seen.values())).optimizers) != 1:
         return True
-    return all(cycles[0].step <= parting.step for _, cycles in told)
+    return all(cycles[0].step <= parting.step for _, cycles in of_ranks)
 
 
 # --- too often ---
@@ -186,13 +187,13 @@ def _repeated(run: Run, course: OptimizerHistory) -> Repeated | None:
 
 def _is_plain(cycle: Cycle) -> bool:
     """Whether nothing but averaged passes comes before the last pass of a cycle."""
-    said = list(unpacked(cycle.words))
-    if any("/" in word for word in said):
+    words = list(unpacked(cycle.words))
+    if any("/" in word for word in words):
         return False
-    passes = [n for n, word in enumerate(said) if word in {BACKWARD, SCALED}]
+    passes = [n for n, word in enumerate(words) if word in {BACKWARD, SCALED}]
     known = _BETWEEN | {BACKWARD, SCALED}
     return bool(passes) and all(
-        word in known for word in said[: passes[-1] + 1] if word not in ENDS
+        word in known for word in words[: passes[-1] + 1] if word not in ENDS
     )
 
 

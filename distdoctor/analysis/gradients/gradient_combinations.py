@@ -93,7 +93,7 @@ def combined_wrongly(run: Run) -> list[Combination]:
 
 
 def _combination(run: Run, chapter: Chapter) -> Combination | None:
-    looks = tuple(look for look in chapter.looks if _is_told(look))
+    looks = tuple(look for look in chapter.looks if _is_comparable(look))
     if len(looks) < LEAST_LOOKS or raced(run, chapter.ranks):
         return None
     own = [np.array([one.own for one in look.seen]) for look in looks]
@@ -115,7 +115,7 @@ def _combination(run: Run, chapter: Chapter) -> Combination | None:
     return Combination(chapter, tuple(sources), looks)
 
 
-def _is_told(look: Look) -> bool:
+def _is_comparable(look: Look) -> bool:
     seen = look.seen
     if any(one.local or not one.passes or not one.probed for one in seen):
         return False

@@ -72,22 +72,22 @@ def _replicas(run: Run) -> set[tuple[int, ...]]:
 
 def _first(of_ranks: dict[int, OptimizerHistory]) -> KeptLocal | None:
     """The first step at which some average and others do not."""
-    told = {rank: _by_step(course) for rank, course in of_ranks.items()}
-    for step in sorted(set.intersection(*(set(one) for one in told.values()))):
-        here = {rank: cycles[step] for rank, cycles in told.items()}
+    by_rank = {rank: _by_step(course) for rank, course in of_ranks.items()}
+    for step in sorted(set.intersection(*(set(one) for one in by_rank.values()))):
+        here = {rank: cycles[step] for rank, cycles in by_rank.items()}
         kept = {rank: one for rank, one in here.items() if _is_kept(one)}
         others = [rank for rank, one in here.items() if _is_averaged(one)]
         if not kept or not others:
             continue
         one = next(iter(kept))
-        steps = sum(_is_kept(cycle) for cycle in told[one].values())
+        steps = sum(_is_kept(cycle) for cycle in by_rank[one].values())
         return KeptLocal(
             ranks=tuple(kept),
             others=tuple(others),
             cycles=kept,
             courses=tuple(of_ranks[rank] for rank in kept),
             averaged=here[others[0]],
-            steps=(steps, len(told[one])),
+            steps=(steps, len(by_rank[one])),
             step=step,
         )
     return None

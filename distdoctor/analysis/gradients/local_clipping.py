@@ -111,10 +111,10 @@ def _by_hand(looks: Sequence[AveragedStep]) -> Clipped | None:
     scaled: list[_Scaled] = []
     for look in looks:
         for one in look.sent:
-            told = None if one.bound else _scaled(look, one)
-            if told is None:
+            scaling = None if one.bound else _scaled(look, one)
+            if scaling is None:
                 return None
-            scaled.append(told)
+            scaled.append(scaling)
     bound = max((one.sent for one in scaled), default=0.0)
     base = max((one.factor for one in scaled), default=0.0)
     full = [one for one in scaled if one.sent >= bound * (1 - APART / 2)]

@@ -54,19 +54,19 @@ def multiples(chapter: Chapter) -> Multiples:
     Returns:
         Positions of such gradients, and of others, as far as enough looks tell.
     """
-    told: dict[int, list[bool]] = {}
+    by_position: dict[int, list[bool]] = {}
     for look in chapter.looks:
-        if _is_told(look):
+        if _is_comparable(look):
             for position, same in _compared(look, chapter.holds[0].sizes):
-                told.setdefault(position, []).append(same)
-    known = {n: all(one) for n, one in told.items() if len(one) >= LEAST_LOOKS}
+                by_position.setdefault(position, []).append(same)
+    known = {n: all(one) for n, one in by_position.items() if len(one) >= LEAST_LOOKS}
     return Multiples(
         same=frozenset(n for n, same in known.items() if same),
         others=frozenset(n for n, same in known.items() if not same),
     )
 
 
-def _is_told(look: Look) -> bool:
+def _is_comparable(look: Look) -> bool:
     seen = look.seen
     count = len(seen[0].probed)
     return (

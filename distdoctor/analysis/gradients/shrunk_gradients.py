@@ -116,13 +116,13 @@ def shrunk(run: Run) -> list[Shrunk]:
         return []
     found = [one for one in _optimizers(run, ranks) if _is_divided(run, one)]
     lines = _divisions(run) if found else None
-    told = []
+    cases = []
     for looks in found:
         if is_by_all(looks):
-            told.append(_told(run, looks, *_by_counts(run), by_all=True))
+            cases.append(_shrunk(run, looks, *_by_counts(run), by_all=True))
         elif lines is not None:
-            told.append(_told(run, looks, *lines))
-    return told
+            cases.append(_shrunk(run, looks, *lines))
+    return cases
 
 
 def _averages(run: Run, ranks: Sequence[int]) -> bool:
@@ -169,16 +169,16 @@ def _optimizers(
     run: Run, ranks: Sequence[int]
 ) -> Iterator[tuple[tuple[Gradients, ...], ...]]:
     """The looks at each optimizer, with what each rank tells of one."""
-    told = [
+    of_ranks = [
         {(one.optimizer, one.step): one for one in run.of(Gradients, rank)}
         for rank in ranks
     ]
-    common = set(told[0]).intersection(*told[1:])
+    common = set(of_ranks[0]).intersection(*of_ranks[1:])
     # What was counted up to the first step may belong to others.
     common = {(number, step) for number, step in common if step > 1}
     for number in sorted({one for one, _ in common}):
         yield tuple(
-            tuple(one[key] for one in told)
+            tuple(one[key] for one in of_ranks)
             for key in sorted(common)
             if key[0] == number
         )
@@ -280,7 +280,7 @@ def _backward(run: Run) -> list[Place]:
     return list(dict.fromkeys(place for place in places if place is not None))
 
 
-def _told(
+def _shrunk(
     run: Run,
     looks: tuple[tuple[Gradients, ...], ...],
     divided: Sequence[Place],

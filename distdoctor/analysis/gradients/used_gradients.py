@@ -157,10 +157,10 @@ def _of_sets(run: Run, sets: Iterable[tuple[int, ...]]) -> Iterator[Chapter]:
     for ranks in sets:
         if not run.has_seen(ranks):
             continue
-        told = [_told(run, rank) for rank in ranks]
-        common = set(told[0]).intersection(*told[1:])
+        of_ranks = [_parts(run, rank) for rank in ranks]
+        common = set(of_ranks[0]).intersection(*of_ranks[1:])
         for key in sorted(common):
-            parts = [one[key] for one in told]
+            parts = [one[key] for one in of_ranks]
             holds = tuple(part.holds for part in parts)
             if len({(one.names, one.sizes) for one in holds}) > 1:
                 continue
@@ -193,7 +193,7 @@ class _Part:
     sent: dict[int, Sent] = field(default_factory=dict)
 
 
-def _told(run: Run, rank: int) -> dict[tuple[int, int], _Part]:
+def _parts(run: Run, rank: int) -> dict[tuple[int, int], _Part]:
     """By optimizer and number of its `Holds`, what came after that."""
     found: dict[tuple[int, int], _Part] = {}
     last: dict[int, tuple[int, int]] = {}
@@ -433,9 +433,9 @@ def is_drawn(run: Run, rank: int, name: str) -> bool:
     """
     for by_rank in weight_history(run).values():
         seen = by_rank.get(rank)
-        if seen is None or name not in seen.told.names or 1 not in seen.weights:
+        if seen is None or name not in seen.trained.names or 1 not in seen.weights:
             continue
-        at = 3 * seen.told.names.index(name)
+        at = 3 * seen.trained.names.index(name)
         return len(set(seen.weights[1].samples[at : at + 3])) > 1
     return False
 

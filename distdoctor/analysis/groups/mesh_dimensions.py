@@ -89,7 +89,7 @@ def mixed_dimensions(run: Run, found: list[Divergence]) -> list[Divergence]:
         for line in _lines_of(run, divergence):
             confusion = _confusion(run, line) or _halves(run, line, divergence)
             if confusion is not None and set(confusion.culprits) & involved:
-                return [_told(run, confusion, divergence)]
+                return [_mesh_divergence(run, confusion, divergence)]
     return found or list(_unnoticed(run))
 
 
@@ -260,7 +260,7 @@ def _unnoticed(run: Run) -> Iterator[Divergence]:
                 and _used_by_others(first, rank, second.groups[rank])
                 for rank in first.culprits
             ):
-                yield _told(run, first, None)
+                yield _mesh_divergence(run, first, None)
                 return
 
 
@@ -270,7 +270,9 @@ def _used_by_others(confusion: _Confusion, rank: int, group: int) -> bool:
     )
 
 
-def _told(run: Run, confusion: _Confusion, divergence: Divergence | None) -> Divergence:
+def _mesh_divergence(
+    run: Run, confusion: _Confusion, divergence: Divergence | None
+) -> Divergence:
     ranks, line = confusion.culprits, confusion.line
     place = run.sites[line.site]
     user = place if line.callers == _ANY else run.callers[line.callers][0]

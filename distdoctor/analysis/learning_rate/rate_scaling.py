@@ -94,8 +94,8 @@ def unscaled(run: Run) -> list[Unscaled]:
         return []
     ranks = sets[0]
     # What optimizers that ranks share made their first step with.
-    told = run.of(Hyperparameters, ranks[0])
-    first = {one.optimizer: one for one in told if one.shared and one.step == 1}
+    settings = run.of(Hyperparameters, ranks[0])
+    first = {one.optimizer: one for one in settings if one.shared and one.step == 1}
     found = (_of(run, ranks, one) for one in first.values())
     return [one for one in found if one is not None]
 
@@ -134,8 +134,8 @@ def _of(run: Run, ranks: tuple[int, ...], first: Hyperparameters) -> Unscaled | 
 
 def _rate(first: Hyperparameters, course: RateCourse) -> float:
     """The highest rate that the optimizer was made with, or came to."""
-    told = zip(first.names, map(number, first.values), strict=False)
-    rates = [rate for name, rate in told if name.rpartition(".")[2] in _RATES]
+    settings = zip(first.names, map(number, first.values), strict=False)
+    rates = [rate for name, rate in settings if name.rpartition(".")[2] in _RATES]
     return max(filter(isfinite, [course.highest, *rates]), default=0.0)
 
 

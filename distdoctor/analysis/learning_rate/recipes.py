@@ -65,14 +65,14 @@ class Recipe:
 
     Attributes:
         rate: As it is stated.
-        said: What says so, in words for readers.
+        evidence: What says so, in words for readers.
         places: The lines that do.
         batch: Samples; 0: those of some ranks.
         ranks: How many read the batch, if it is not known itself.
     """
 
     rate: float
-    said: str
+    evidence: str
     places: tuple[Place, ...]
     batch: int
     ranks: int = 1
@@ -95,26 +95,28 @@ def _recipes(run: Run) -> Iterator[Recipe]:
         size = int(base.value)
         for rate in based or rates:
             if of_ranks or _belong(base, rate):
-                said = f"{rate.name} is {rate.value:g}, and {base.name} {size}"
+                evidence = f"{rate.name} is {rate.value:g}, and {base.name} {size}"
                 many = (size, 1) if batch else (0, size)
-                yield Recipe(rate.value, said, _places(rate, base), *many)
+                yield Recipe(rate.value, evidence, _places(rate, base), *many)
     for rate in rates:
         named = f"its name is {rate.name}"
         beside = f'beside {rate.name} stands "{_short(rate.near)}"'
         if size := _size(_LINKS, rate.near):
-            said = beside
+            evidence = beside
         elif (size := _size(_IN_NAME, rate.name)) or _is_of_one_rank(rate):
-            said = named
+            evidence = named
         elif _ALONE.search(rate.near):
-            said = beside
+            evidence = beside
         else:
             continue
-        yield Recipe(rate.value, said, _places(rate), size)
+        yield Recipe(rate.value, evidence, _places(rate), size)
     for file, text in run.sources.items():
         for words, line in _sentences(text):
             if (match := _TOGETHER.search(words)) is not None:
-                said, place = f'it says "{_short(match[0])}"', Place(file, line)
-                yield Recipe(float(match["rate"]), said, (place,), int(match["batch"]))
+                evidence, place = f'it says "{_short(match[0])}"', Place(file, line)
+                yield Recipe(
+                    float(match["rate"]), evidence, (place,), int(match["batch"])
+                )
 
 
 def _size(pattern: re.Pattern[str], text: str) -> int:
@@ -172,5 +174,5 @@ def _is_base_ranks(one: Stated) -> bool:
 
 def _belong(batch: Stated, rate: Stated) -> bool:
     """Whether a batch is the one that a rate is given for."""
-    told = rate.words & _BASE or batch.words & {"lr", "tuned"}
-    return bool(told) or not batch.used
+    matching = rate.words & _BASE or batch.words & {"lr", "tuned"}
+    return bool(matching) or not batch.used

@@ -89,7 +89,7 @@ class Misstep:
     """
 
     fault: ScheduleFault
-    told: Schedule
+    schedule: Schedule
     length: int = 0
     epochs: int = 0
     grave: bool = True
@@ -101,10 +101,10 @@ def missteps(run: Run) -> list[list[Misstep]]:
     """Each scheduler that is asked at the wrong moments, with all ranks that do."""
     found: dict[tuple[int, ScheduleFault], list[Misstep]] = {}
     for rank in run.seen:
-        for told in schedulers(run, rank):
-            one = misstep(run, told)
+        for schedule in schedulers(run, rank):
+            one = misstep(run, schedule)
             if one is not None:
-                found.setdefault((told.scheduler, one.fault), []).append(one)
+                found.setdefault((schedule.scheduler, one.fault), []).append(one)
     return list(found.values())
 
 
@@ -114,36 +114,38 @@ def schedulers(run: Run, rank: int) -> list[Schedule]:
     return list(last.values())
 
 
-def misstep(run: Run, told: Schedule) -> Misstep | None:
+def misstep(run: Run, schedule: Schedule) -> Misstep | None:
     """What is wrong with the moments at which a scheduler is asked, if anything."""
-    if told.optimizer < 0 or told.calls < 1 or told.steps < 2:
+    if schedule.optimizer < 0 or schedule.calls < 1 or schedule.steps < 2:
         return None
-    if _is_asked_twice(told):
-        return Misstep(ScheduleFault.TWICE, told)
-    if any(map(_is_asked_twice, parts_of(run, told))):
+    if _is_asked_twice(schedule):
+        return Misstep(ScheduleFault.TWICE, schedule)
+    if any(map(_is_asked_twice, parts_of(run, schedule))):
         return None  # its rates are not its own
-    epochs = _epochs(run, told)
+    epochs = _epochs(run, schedule)
     found: Misstep | None = None
-    if not run.stopped and not run.of(Shortened, told.rank):
+    if not run.stopped and not run.of(Shortened, schedule.rank):
         found = (
-            _by_micro_batch(told)
-            or _by_batch(run, told, epochs)
-            or _by_epoch(run, told, epochs)
+            _by_micro_batch(schedule)
+            or _by_batch(run, schedule, epochs)
+            or _by_epoch(run, schedule, epochs)
         )
     if found is None and not run.stopped:
-        found = _unsharded(run, told, epochs)
-    return found or _too_early(told, epochs)
+        found = _unsharded(run, schedule, epochs)
+    return found or _too_early(schedule, epochs)
 
 
-def parts_of(run: Run, told: Schedule) -> list[Schedule]:
+def parts_of(run: Run, schedule: Schedule) -> list[Schedule]:
     """The schedulers that are parts of another one, and were asked themselves."""
-    return [one for one in schedulers(run, told.rank) if one.outer == told.scheduler]
+    return [
+        one for one in schedulers(run, schedule.rank) if one.outer == schedule.scheduler
+    ]
 
 
-def whole_of(run: Run, told: Schedule) -> Schedule | None:
+def whole_of(run: Run, schedule: Schedule) -> Schedule | None:
     """The scheduler that has another one as a part."""
-    of_rank = schedulers(run, told.rank)
-    return next((one for one in of_rank if one.scheduler == told.outer), None)
+    of_rank = schedulers(run, schedule.rank)
+    return next((one for one in of_rank if one.scheduler == schedule.outer), None)
 
 
 def unequally_asked(
@@ -158,11 +160,15 @@ def unequally_asked(
         for one in schedulers(run, rank):
             if one.optimizer == optimizer:
                 by_number.setdefault(one.scheduler, {})[rank] = one
-    for told in by_number.values():
-        whole = len(told) == len(ranks)
-        steps = {one.steps for one in told.values()}
-        if whole and len(steps) == 1 and len({one.calls for one in told.values()}) > 1:
-            return told
+    for by_rank in by_number.values():
+        whole = len(by_rank) == len(ranks)
+        steps = {one.steps for one in by_rank.values()}
+        if (
+            whole
+            and len(steps) == 1
+            and len({one.calls for one in by_rank.values()}) > 1
+        ):
+            return by_rank
     return {}
 
 
@@ -190,17 +196,17 @@ def _unlike(
     run: Run,
     optimizer: int,
     ranks: Sequence[int],
-    told_by: Callable[[Schedule], int | tuple[int, ...]],
+    key: Callable[[Schedule], int | tuple[int, ...]],
 ) -> dict[int, Schedule]:
     """By rank, a scheduler that is not the same on all in something known of it."""
     by_number: dict[int, dict[int, Schedule]] = {}
     for rank in ranks:
         for one in schedulers(run, rank):
-            if one.optimizer == optimizer and told_by(one):
+            if one.optimizer == optimizer and key(one):
                 by_number.setdefault(one.scheduler, {})[rank] = one
-    for told in by_number.values():
-        if len(told) == len(ranks) and len(set(map(told_by, told.values()))) > 1:
-            return told
+    for by_rank in by_number.values():
+        if len(by_rank) == len(ranks) and len(set(map(key, by_rank.values()))) > 1:
+            return by_rank
     return {}
 
 
@@ -235,150 +241,168 @@ def given_metrics(
 
     It was never asked but with a metric, or an epoch. Empty unless all ranks have one.
     """
-    told = {
+    by_rank = {
         rank: one
         for rank in ranks
         for one in schedulers(run, rank)
         if one.optimizer == optimizer and not one.calls and one.place is not None
     }
-    return told if len(told) == len(ranks) else {}
+    return by_rank if len(by_rank) == len(ranks) else {}
 
 
 def course_of(run: Run, rank: int, optimizer: int) -> RateCourse | None:
     """The rates of an optimizer; its number is as in `Schedule`."""
-    told = [one for one in run.of(RateCourse, rank) if one.optimizer == optimizer]
-    return told[-1] if told else None
+    courses = [one for one in run.of(RateCourse, rank) if one.optimizer == optimizer]
+    return courses[-1] if courses else None
 
 
 # --- one scheduler ---
 
 
-def _is_asked_twice(told: Schedule) -> bool:
+def _is_asked_twice(schedule: Schedule) -> bool:
     """Whether the user's code asks a part, and the whole, behind the same steps."""
-    return told.twice >= _LEAST_TWICE
+    return schedule.twice >= _LEAST_TWICE
 
 
-def _by_micro_batch(told: Schedule) -> Misstep | None:
+def _by_micro_batch(schedule: Schedule) -> Misstep | None:
     """As many calls as batches, and a course as long as there are optimizer steps."""
-    if told.steps < _LEAST_STEPS or told.calls < _MANY_CALLS * told.steps:
+    if schedule.steps < _LEAST_STEPS or schedule.calls < _MANY_CALLS * schedule.steps:
         return None
-    if told.length and not _is_near(told.length, told.steps):
+    if schedule.length and not _is_near(schedule.length, schedule.steps):
         return None
-    if not _ends(told):
+    if not _ends(schedule):
         return None
-    if not _is_near(told.end, told.steps):
+    if not _is_near(schedule.end, schedule.steps):
         return None
     # A rate that is halved in the first half of the training may be on purpose.
     grave = (
-        bool(told.length)
-        or told.turned
-        or told.lowest <= _NOTHING * told.highest
-        or told.calls >= _SURELY * told.steps
+        bool(schedule.length)
+        or schedule.turned
+        or schedule.lowest <= _NOTHING * schedule.highest
+        or schedule.calls >= _SURELY * schedule.steps
     )
     return Misstep(
-        ScheduleFault.MICRO_BATCHES, told, told.length or told.end, grave=grave
+        ScheduleFault.MICRO_BATCHES,
+        schedule,
+        schedule.length or schedule.end,
+        grave=grave,
     )
 
 
-def _by_batch(run: Run, told: Schedule, epochs: int) -> Misstep | None:
+def _by_batch(run: Run, schedule: Schedule, epochs: int) -> Misstep | None:
     """A call for each optimizer step, and a course as long as there are epochs.
 
     That it has their number may be chance; where it is made, it is called by a name.
     """
-    if epochs < 2 or told.calls < _OFTEN * epochs or told.steps < _LEAST_STEPS:
+    if epochs < 2 or schedule.calls < _OFTEN * epochs or schedule.steps < _LEAST_STEPS:
         return None
-    if told.calls > _MANY_CALLS * told.steps or told.steps > _MANY_CALLS * told.calls:
+    if (
+        schedule.calls > _MANY_CALLS * schedule.steps
+        or schedule.steps > _MANY_CALLS * schedule.calls
+    ):
         return None
-    part = part_in_epochs(run, told, epochs)
-    whole = told.length == epochs
+    part = part_in_epochs(run, schedule, epochs)
+    whole = schedule.length == epochs
     # The rate of a whole course turns once; that of a part of it over and over.
-    if part is not None and not (whole and told.end * _OFTEN <= told.calls):
+    if part is not None and not (whole and schedule.end * _OFTEN <= schedule.calls):
         return Misstep(
-            ScheduleFault.BATCHES, told, part[0], epochs, part[1], again=True
+            ScheduleFault.BATCHES, schedule, part[0], epochs, part[1], again=True
         )
-    if told.length:
-        named = "epoch" in _near_its_making(run, told).lower()
+    if schedule.length:
+        named = "epoch" in _near_its_making(run, schedule).lower()
         named = named or (part is not None and part[1])
-        if not whole or not (told.end > 0 or named):
+        if not whole or not (schedule.end > 0 or named):
             return None
-        late = told.rises > 1 and told.end * _OFTEN > told.calls
-        return Misstep(ScheduleFault.BATCHES, told, epochs, epochs, named, again=late)
-    to_nothing = told.lowest <= _NOTHING * told.highest
-    sick = _ends(told) and to_nothing and abs(told.end - epochs) <= 1
-    return Misstep(ScheduleFault.BATCHES, told, epochs, epochs) if sick else None
+        late = schedule.rises > 1 and schedule.end * _OFTEN > schedule.calls
+        return Misstep(
+            ScheduleFault.BATCHES, schedule, epochs, epochs, named, again=late
+        )
+    to_nothing = schedule.lowest <= _NOTHING * schedule.highest
+    sick = _ends(schedule) and to_nothing and abs(schedule.end - epochs) <= 1
+    return Misstep(ScheduleFault.BATCHES, schedule, epochs, epochs) if sick else None
 
 
-def _by_epoch(run: Run, told: Schedule, epochs: int) -> Misstep | None:
+def _by_epoch(run: Run, schedule: Schedule, epochs: int) -> Misstep | None:
     """A call for each epoch, and a course as long as there are optimizer steps."""
-    if epochs < 2 or abs(told.calls - epochs) > 1 or told.steps < _LEAST_STEPS:
+    if epochs < 2 or abs(schedule.calls - epochs) > 1 or schedule.steps < _LEAST_STEPS:
         return None
-    if told.steps < _SELDOM * told.calls:
+    if schedule.steps < _SELDOM * schedule.calls:
         return None
-    lengths = [told.length] if told.length else told.numbers
-    if told.steps not in lengths or _is_written(run, told, told.steps):
+    lengths = [schedule.length] if schedule.length else schedule.numbers
+    if schedule.steps not in lengths or _is_written(run, schedule, schedule.steps):
         return None
-    return Misstep(ScheduleFault.EPOCHS, told, told.steps, epochs)
+    return Misstep(ScheduleFault.EPOCHS, schedule, schedule.steps, epochs)
 
 
-def _unsharded(run: Run, told: Schedule, epochs: int) -> Misstep | None:
+def _unsharded(run: Run, schedule: Schedule, epochs: int) -> Misstep | None:
     """A call for each step, and a course for the steps that one rank alone would make.
 
     A part of a longer training may be as long by chance, but for a source that divides
     the number of samples.
     """
-    if epochs < 1 or told.steps < _LEAST_STEPS:
+    if epochs < 1 or schedule.steps < _LEAST_STEPS:
         return None
-    if told.calls > _MANY_CALLS * told.steps or told.steps > _MANY_CALLS * told.calls:
+    if (
+        schedule.calls > _MANY_CALLS * schedule.steps
+        or schedule.steps > _MANY_CALLS * schedule.calls
+    ):
         return None
-    alone = steps_alone(run, told.rank, epochs)
+    alone = steps_alone(run, schedule.rank, epochs)
     if alone is None:
         return None
-    lengths = [told.length] if told.length else list(told.numbers)
-    wanted = alone.wanted - (set() if told.length else alone.sizes)
+    lengths = [schedule.length] if schedule.length else list(schedule.numbers)
+    wanted = alone.wanted - (set() if schedule.length else alone.sizes)
     steps = alone.steps
     found = [one for one in lengths if one in wanted and one > _MANY_CALLS * steps]
     if not found or any(_is_near(one, steps) for one in lengths):
         return None
-    grave = divides_samples(run) and not _is_written(run, told, found[0])
-    return Misstep(ScheduleFault.UNSHARDED, told, found[0], epochs, grave, steps=steps)
-
-
-def _too_early(told: Schedule, epochs: int) -> Misstep | None:
-    """Each call comes before the step that it belongs to, also the first."""
-    if told.early != 1 or told.scaled or not told.alike or told.second == told.begin:
-        return None
-    by_step = abs(told.calls - told.steps) <= 1
-    if not by_step and (epochs < 2 or abs(told.calls - epochs) > 1):
-        return None
-    higher = max(told.begin, told.second)
-    changed = abs(told.second - told.begin) / higher if higher > 0.0 else 0.0
-    grave = 1 / told.calls >= _GRAVE_SHARE and changed >= _GRAVE_SHARE
-    return Misstep(ScheduleFault.EARLY, told, epochs=epochs, grave=grave)
-
-
-def _ends(told: Schedule) -> bool:
-    """Whether a rate fell along a slope to its end, long before the last call."""
-    return (
-        told.falls >= _LEAST_FALLS
-        and 0.0 <= told.lowest <= _LOW * told.highest
-        and told.calls - told.end >= _LEFT * told.calls
+    grave = divides_samples(run) and not _is_written(run, schedule, found[0])
+    return Misstep(
+        ScheduleFault.UNSHARDED, schedule, found[0], epochs, grave, steps=steps
     )
 
 
-def _is_written(run: Run, told: Schedule, number: int) -> bool:
+def _too_early(schedule: Schedule, epochs: int) -> Misstep | None:
+    """Each call comes before the step that it belongs to, also the first."""
+    if (
+        schedule.early != 1
+        or schedule.scaled
+        or not schedule.alike
+        or schedule.second == schedule.begin
+    ):
+        return None
+    by_step = abs(schedule.calls - schedule.steps) <= 1
+    if not by_step and (epochs < 2 or abs(schedule.calls - epochs) > 1):
+        return None
+    higher = max(schedule.begin, schedule.second)
+    changed = abs(schedule.second - schedule.begin) / higher if higher > 0.0 else 0.0
+    grave = 1 / schedule.calls >= _GRAVE_SHARE and changed >= _GRAVE_SHARE
+    return Misstep(ScheduleFault.EARLY, schedule, epochs=epochs, grave=grave)
+
+
+def _ends(schedule: Schedule) -> bool:
+    """Whether a rate fell along a slope to its end, long before the last call."""
+    return (
+        schedule.falls >= _LEAST_FALLS
+        and 0.0 <= schedule.lowest <= _LOW * schedule.highest
+        and schedule.calls - schedule.end >= _LEFT * schedule.calls
+    )
+
+
+def _is_written(run: Run, schedule: Schedule, number: int) -> bool:
     """Whether a number stands where such a scheduler is made, and was not computed.
 
     Then it is as many as there are steps by chance, as round numbers are.
     """
-    near = _near_its_making(run, told).replace("_", "")
+    near = _near_its_making(run, schedule).replace("_", "")
     return re.search(rf"\b{number}\b", near) is not None
 
 
-def _near_its_making(run: Run, told: Schedule) -> str:
+def _near_its_making(run: Run, schedule: Schedule) -> str:
     """The lines around those that make such a scheduler."""
     found: list[str] = []
-    for made in run.of(Scheduled, told.rank):
-        if made.kind == told.kind and made.place is not None:
+    for made in run.of(Scheduled, schedule.rank):
+        if made.kind == schedule.kind and made.place is not None:
             lines = run.sources.get(made.place.file, "").splitlines()
             first = max(0, made.place.line - 1 - _AROUND)
             found += lines[first : made.place.line + _AROUND]
@@ -389,10 +413,12 @@ def _is_near(length: int, steps: int) -> bool:
     return abs(length - steps) <= max(2.0, _NEAR * steps)
 
 
-def _epochs(run: Run, told: Schedule) -> int:
+def _epochs(run: Run, schedule: Schedule) -> int:
     """Passes over a loader that an optimizer made steps on, if all are of one loop."""
-    trained: Sequence[LoaderPass] = [one for one in passes(run, told.rank) if one.steps]
-    its = [one for one in trained if one.read.optimizer == told.optimizer + 1]
+    trained: Sequence[LoaderPass] = [
+        one for one in passes(run, schedule.rank) if one.steps
+    ]
+    its = [one for one in trained if one.read.optimizer == schedule.optimizer + 1]
     trained = its or trained  # passes count optimizers from 1
     return len(trained) if len({one.key for one in trained}) == 1 else 0
 
@@ -403,7 +429,7 @@ _WIDE = 48
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
-def rates_told(run: Run, rank: int, optimizer: int) -> dict[str, object]:
+def rate_details(run: Run, rank: int, optimizer: int) -> dict[str, object]:
     """Details of a finding: a picture of the rates, and their figures."""
     course = course_of(run, rank, optimizer)
     if course is None or not course.rates:

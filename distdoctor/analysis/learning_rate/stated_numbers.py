@@ -107,8 +107,8 @@ def _declared(file: str, text: str) -> Iterator[Stated]:
             line, words = call.lineno, {one.arg: one.value for one in call.keywords}
             near = comment.get(line) or comment.get(-line, "")
             match words.get("help"):
-                case ast.Constant(value=str(told)) if told:
-                    near = f"{name}: {told}"
+                case ast.Constant(value=str(help_text)) if help_text:
+                    near = f"{name}: {help_text}"
             default, place = _constant(words.get("default")), Place(file, line)
             yield Stated(name, default, place, near, name in sizes, option=True)
 

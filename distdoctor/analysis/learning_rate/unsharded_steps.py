@@ -68,10 +68,10 @@ def _is_share(one: LoaderPass, world: int) -> bool:
 
 def _kept(run: Run, one: LoaderPass) -> int:
     """Batches of a pass that distdoctor has left; 0: all."""
-    told = [
+    kept = [
         event.kept for event in run.of(Shortened, one.rank) if event.place == one.place
     ]
-    return told[-1] if told else 0
+    return kept[-1] if kept else 0
 
 
 def _wanted(samples: int, batch: int, epochs: int, window: int) -> set[int]:

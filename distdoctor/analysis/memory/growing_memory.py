@@ -48,9 +48,9 @@ def retained(run: Run) -> dict[int, Retained]:
     """
     found = {}
     for rank in run.seen:
-        if told := run.of(Retained, rank):
-            outlived = [one for one in told if one.outlived]
-            found[rank] = (outlived or told)[-1]
+        if events := run.of(Retained, rank):
+            outlived = [one for one in events if one.outlived]
+            found[rank] = (outlived or events)[-1]
     return found
 
 

@@ -91,13 +91,13 @@ def averaged(run: Run) -> Iterator[Averaged]:
             by_place.setdefault(one.calls[0].place, []).append(one)
     known = _by_pass(run)
     for some in by_place.values():
-        told = [found for one in some for found in _of_exchange(one, known, run)]
-        if not told:
+        results = [found for one in some for found in _of_exchange(one, known, run)]
+        if not results:
             continue
-        steady = np.logical_and.reduce([columns for columns, _ in told])
+        steady = np.logical_and.reduce([columns for columns, _ in results])
         cases = [
             case
-            for _, found in told
+            for _, found in results
             for column, case in found
             if column == _ANY or steady[column]
         ]
@@ -110,12 +110,14 @@ def _exchanges(run: Run) -> Iterator[_Exchange]:
     parts: dict[tuple[str, int], list[tuple[Call, Contributed]]] = {}
     busy: dict[tuple[int, tuple[int, ...]], int] = {}
     for rank in run.seen:
-        for call, told in contributed(run, rank):
+        for call, contribution in contributed(run, rank):
             if call.op not in NOT_COMBINING:
-                key = rank, told.passes
+                key = rank, contribution.passes
                 busy[key] = busy.get(key, 0) + 1
-            if call.ordinal and told.values:
-                parts.setdefault((call.group, call.ordinal), []).append((call, told))
+            if call.ordinal and contribution.values:
+                parts.setdefault((call.group, call.ordinal), []).append(
+                    (call, contribution)
+                )
     for some in parts.values():
         calls, given = zip(*some, strict=True)
         alike = len({(call.op, call.reduce_op) for call in calls}) == 1

@@ -24,18 +24,18 @@ class Coarse:
 
     Args:
         ranks: On which.
-        told: By rank, the last that was seen of it; wrong ones first.
+        tallies: By rank, the last that was seen of it; wrong ones first.
         calls: By which ranks add it up.
     """
 
     ranks: tuple[int, ...]
-    told: tuple[Tallied, ...]
+    tallies: tuple[Tallied, ...]
     calls: tuple[Call, ...]
 
     @property
     def wrong(self) -> bool:
         """Whether it is known to be, and the ranks put it together."""
-        return self.told[0].wrong and bool(self.calls)
+        return self.tallies[0].wrong and bool(self.calls)
 
 
 def coarse(run: Run) -> list[Coarse]:
@@ -53,12 +53,12 @@ def coarse(run: Run) -> list[Coarse]:
             by_rank = found.setdefault((one.place, one.name), {})
             if not by_rank.get(rank, one).wrong or one.wrong:
                 by_rank[rank] = one
-    told = []
+    cases = []
     for by_rank in found.values():
         every = sorted(by_rank.values(), key=lambda one: (not one.wrong, one.rank))
         calls = [call for one in every for call in _exchanged(run, one)]
-        told.append(Coarse(tuple(sorted(by_rank)), tuple(every), tuple(calls)))
-    return told
+        cases.append(Coarse(tuple(sorted(by_rank)), tuple(every), tuple(calls)))
+    return cases
 
 
 def _exchanged(run: Run, tally: Tallied) -> list[Call]:
@@ -105,9 +105,9 @@ def rounded(run: Run) -> Iterator[Rounded]:
         One for each line.
     """
     passes = {
-        (rank, call.group, call.ordinal): told.passes
+        (rank, call.group, call.ordinal): contribution.passes
         for rank in run.seen
-        for call, told in contributed(run, rank)
+        for call, contribution in contributed(run, rank)
     }
     lines = set()
     for (group, ordinal), one in sums(run, frozenset(("sum",))).items():

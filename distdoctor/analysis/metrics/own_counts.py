@@ -96,9 +96,9 @@ def own_counts(run: Run) -> Iterator[OwnCount]:
     """
     known = sums(run, frozenset(("sum",)))
     after_passes = {
-        (rank, call.group, call.ordinal): told.passes
+        (rank, call.group, call.ordinal): contribution.passes
         for rank in run.seen
-        for call, told in contributed(run, rank)
+        for call, contribution in contributed(run, rank)
     }
     found: dict[Place | None, list[OwnCount]] = {}
     divided: set[Place | None] = set()
@@ -137,11 +137,11 @@ def _trained(run: Run, one: Sum, rank: int) -> Iterator[_Counts]:
     if not all(given.losses > 1 for given in one.given):
         return
     yield _Counts(tuple(given.losses for given in one.given), "batches", True)
-    told = set()
+    counts = set()
     for meeting in meetings(run):
         if any(each.rank == rank for each in meeting.passes) and trains(meeting):
-            told |= set(_of_passes(run, one, meeting.passes, trained=True))
-    yield from told
+            counts |= set(_of_passes(run, one, meeting.passes, trained=True))
+    yield from counts
 
 
 def _evaluated(
@@ -182,9 +182,9 @@ def _case(
     total, mine = sum(values), counts.by_rank[one.ranks.index(rank)]
     if mine < 2 or min(values) <= 0.0:
         return None
-    for told in after:
+    for shown in after:
         for number, digits, label in zip(
-            told.numbers, told.decimals, told.labels, strict=True
+            shown.numbers, shown.decimals, shown.labels, strict=True
         ):
             if "total" in label:
                 continue
@@ -199,7 +199,7 @@ def _case(
                     sure = counts.trained
                 if what:
                     return OwnCount(
-                        one.calls, one.given, told, what, counts.by_rank, counts.unit,
+                        one.calls, one.given, shown, what, counts.by_rank, counts.unit,
                         rank, total, scale, sure,
                     )  # fmt: skip
     return None

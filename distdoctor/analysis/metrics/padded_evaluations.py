@@ -55,11 +55,11 @@ def padded(run: Run) -> Iterator[Padded]:
     Yields:
         One for each loop.
     """
-    told = set()
+    reported = set()
     split = {leak.ranks for leak in leaks(run)}  # their shares are of several splits
     for meeting in meetings(run):
         place = meeting.passes[0].place
-        if not evaluates(meeting) or not meeting.whole or place in told:
+        if not evaluates(meeting) or not meeting.whole or place in reported:
             continue
         if meeting.ranks in split:
             continue
@@ -77,7 +77,7 @@ def padded(run: Run) -> Iterator[Padded]:
             _counts(one, evaluated - repeated, evaluated) for one in sums
         ):
             continue  # those that come twice were left out
-        told.add(place)
+        reported.add(place)
         yield Padded(meeting, repeated, evaluated, calls, counted)
 
 
@@ -85,13 +85,15 @@ def _sums(run: Run, meeting: LoopMeeting) -> Iterator[float]:
     """What the numbers come to that ranks put together after an evaluation."""
     given: dict[tuple[str, int], list[Contributed]] = {}
     for one in meeting.passes:
-        for call, told in contributed(run, one.rank):
-            if one.read.number in told.passes:
-                given.setdefault((call.group, call.ordinal), []).append(told)
+        for call, contribution in contributed(run, one.rank):
+            if one.read.number in contribution.passes:
+                given.setdefault((call.group, call.ordinal), []).append(contribution)
     for some in given.values():
         if len(some) == len(meeting.passes):
-            yield sum(told.total for told in some)
-            yield from map(sum, zip(*(told.values for told in some), strict=False))
+            yield sum(contribution.total for contribution in some)
+            yield from map(
+                sum, zip(*(contribution.values for contribution in some), strict=False)
+            )
 
 
 def _counts(total: float, this: int, not_that: int) -> bool:

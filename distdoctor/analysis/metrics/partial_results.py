@@ -34,7 +34,7 @@ class Partial:
     Args:
         passes: Of the evaluation, by rank; of those who tell, if others made none.
         tellers: Ranks that told figures.
-        told: What shows it.
+        reported: What shows it.
         covered: Samples of theirs.
         of: All samples of the evaluation.
         ranks: That train the model.
@@ -42,7 +42,7 @@ class Partial:
 
     passes: tuple[LoaderPass, ...]
     tellers: tuple[int, ...]
-    told: tuple[Reported, ...]
+    reported: tuple[Reported, ...]
     covered: int
     of: int
     ranks: tuple[int, ...]
@@ -61,7 +61,7 @@ def partial(run: Run) -> Iterator[Partial]:
         return  # what was not seen may have put it together
     seen: set[Place | None] = set()
     for found in (*_shared(run), *_by_one(run)):
-        place = found.told[0].place
+        place = found.reported[0].place
         if place is not None and place not in seen:
             seen.add(place)
             yield found
@@ -80,8 +80,8 @@ def _shared(run: Run) -> Iterator[Partial]:
             continue
         if not all(one.whole or one.read.shortened for one in some):
             continue
-        told = _tellers(run, some)
-        if told is None or any(_is_trained_on(run, one) for one in some):
+        reports = _tellers(run, some)
+        if reports is None or any(_is_trained_on(run, one) for one in some):
             continue
         keys = _keys(run, some)
         if keys is None:
@@ -89,11 +89,16 @@ def _shared(run: Run) -> Iterator[Partial]:
         every = len(np.unique(np.concatenate(keys)))
         if sum(map(len, keys)) - every >= len(some) or max(map(len, keys)) == every:
             continue  # several read the same, by more than what fills up shares
-        mine = [key for key, one in zip(keys, some, strict=True) if one.rank in told]
+        mine = [key for key, one in zip(keys, some, strict=True) if one.rank in reports]
         covered = len(np.unique(np.concatenate(mine)))
-        if not _evaluates_more(run, told, every, some):
+        if not _evaluates_more(run, reports, every, some):
             yield Partial(
-                some, tuple(told), tuple(told.values()), covered, every, meeting.ranks
+                some,
+                tuple(reports),
+                tuple(reports.values()),
+                covered,
+                every,
+                meeting.ranks,
             )
 
 
@@ -113,13 +118,13 @@ def _by_one(run: Run) -> Iterator[Partial]:
             split = one.whole and one.read.replicas == len(ranks)
             if not split or others or not 0 < count <= -(-length // len(ranks)):
                 continue
-            told = _tellers(run, [one], ranks)
-            if told is None or any(_gave(run, rank) for rank in ranks):
+            reports = _tellers(run, [one], ranks)
+            if reports is None or any(_gave(run, rank) for rank in ranks):
                 continue
-            if _is_trained_on(run, one) or _evaluates_more(run, told, length, [one]):
+            if _is_trained_on(run, one) or _evaluates_more(run, reports, length, [one]):
                 continue
             yield Partial(
-                (one,), (one.rank,), tuple(told.values()), count, length, ranks
+                (one,), (one.rank,), tuple(reports.values()), count, length, ranks
             )
 
 
@@ -129,8 +134,8 @@ def _gave(run: Run, rank: int) -> bool:
 
 def _is_combined(run: Run, one: LoaderPass) -> bool:
     """Whether a rank gave anything to others in an evaluation, or after it."""
-    for call, told in contributed(run, one.rank):
-        if one.read.number in told.passes and call.op not in NOT_COMBINING:
+    for call, contribution in contributed(run, one.rank):
+        if one.read.number in contribution.passes and call.op not in NOT_COMBINING:
             return True
     for row in run.rows_of(one.rank)[one.begin : one.end]:
         call = run.call(row)

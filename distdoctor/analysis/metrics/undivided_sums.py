@@ -29,12 +29,12 @@ class WrittenFigure:
     Args:
         calls: By rank, what added up, or averaged.
         given: By rank, what was given to it.
-        told: Where the result was written.
+        shown: Where the result was written.
     """
 
     calls: tuple[Call, ...]
     given: tuple[AddedUp, ...]
-    told: Shown
+    shown: Shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +96,10 @@ def undivided(run: Run) -> Iterator[UndividedSum]:
                 values = one.column(number)
                 if is_there(after, sum(values) / len(values)):
                     divided.add(one.calls[0].place)
-                for told in after:
-                    case = _told(run, one, values, told)
+                for shown in after:
+                    case = _undivided_sum(run, one, values, shown)
                     if case is not None:
-                        lines = one.calls[0].place, told.place
+                        lines = one.calls[0].place, shown.place
                         found.setdefault(lines, []).append(case)
     for (line, _), cases in found.items():
         if line not in divided:
@@ -178,13 +178,13 @@ def written(
     yield from latest
 
 
-def _told(
-    run: Run, one: Sum, values: Sequence[float], told: Shown
+def _undivided_sum(
+    run: Run, one: Sum, values: Sequence[float], shown: Shown
 ) -> UndividedSum | None:
     """Whether a line of text tells a sum of averages."""
     total = sum(values)
     for number, digits, label in zip(
-        told.numbers, told.decimals, told.labels, strict=True
+        shown.numbers, shown.decimals, shown.labels, strict=True
     ):
         if "total" in label:
             continue
@@ -204,7 +204,7 @@ def _told(
                 continue
             averages = tuple(values)
             return UndividedSum(
-                one.calls, one.given, told, what, averages, total, as_average=sure
+                one.calls, one.given, shown, what, averages, total, as_average=sure
             )
     return None
 
@@ -259,8 +259,8 @@ def is_there(after: Sequence[Shown], value: float) -> bool:
     """
     return any(
         is_number(number, digits, value)
-        for told in after
-        for number, digits in zip(told.numbers, told.decimals, strict=True)
+        for shown in after
+        for number, digits in zip(shown.numbers, shown.decimals, strict=True)
     )
 
 

@@ -60,7 +60,7 @@ class UnequalFractions(WrittenFigure):
     weighted: float
 
 
-_Told = tuple[Sum, list[Shown]]
+_WrittenSum = tuple[Sum, list[Shown]]
 
 
 def uneven(run: Run) -> Iterator[UnequalFractions]:
@@ -75,7 +75,7 @@ def uneven(run: Run) -> Iterator[UnequalFractions]:
     known = sums(run, frozenset(("sum", "avg")))
     done: set[Place | None] = set()
     for rank in run.seen:
-        by_line: dict[object, list[_Told]] = {}
+        by_line: dict[object, list[_WrittenSum]] = {}
         for one, after in written(run, rank, known):
             key = one.calls[0].place, one.ranks, len(one.given[0].values)
             by_line.setdefault(key, []).append((one, after))
@@ -86,14 +86,16 @@ def uneven(run: Run) -> Iterator[UnequalFractions]:
                 yield found
 
 
-def _at_line(some: Sequence[_Told]) -> UnequalFractions | None:
+def _at_line(some: Sequence[_WrittenSum]) -> UnequalFractions | None:
     """What one line adds up again and again."""
     for column in range(len(some[0][0].given[0].values)):
         values = np.array([one.column(column) for one, _ in some], np.float64)
         for scale in _SCALES:
             counts = _shares(values / scale)
             if counts:
-                cases = [_told(told, column, counts, scale) for told in some]
+                cases = [
+                    _case(written_sum, column, counts, scale) for written_sum in some
+                ]
                 if any(case is _OTHERWISE for case in cases):
                     continue
                 found = [case for case in cases if isinstance(case, UnequalFractions)]
@@ -138,11 +140,11 @@ def _denominator(values: NDArray[np.float64]) -> int:
 _OTHERWISE = "told in another way"
 
 
-def _told(
-    told: _Told, column: int, counts: tuple[int, ...], scale: float
+def _case(
+    written_sum: _WrittenSum, column: int, counts: tuple[int, ...], scale: float
 ) -> UnequalFractions | str | None:
     """Whether a rank told the plain average; or another that weighs the shares."""
-    one, after = told
+    one, after = written_sum
     values = np.array(one.column(column)) / scale
     plain = float(values.mean())
     weighted = float(np.average(values, weights=counts))

@@ -203,7 +203,7 @@ _EMPTYING = frozenset({CLEAR, DROP})
 
 
 def walk(
-    state: GradientState, said: Sequence[str]
+    state: GradientState, words: Sequence[str]
 ) -> tuple[GradientState, list[ProtocolFault]]:
     """Where words lead, and the faults that come on the way.
 
@@ -212,14 +212,14 @@ def walk(
 
     Args:
         state: What gradients the optimizer has.
-        said: What happens to them, in order.
+        words: What happens to them, in order.
 
     Returns:
         The state at the end, and the faults in order.
     """
     faults: list[ProtocolFault] = []
     used = 0  # of the faults, those that a step was made with
-    for word in said:
+    for word in words:
         if word in _EMPTYING:
             faults[used:] = [one for one in faults[used:] if one not in _OF_SUMS]
         state, fault = follow(state, word)

@@ -112,12 +112,12 @@ def _course(rank: int, optimizer: int, cycles: Sequence[Cycle]) -> OptimizerHist
     course = OptimizerHistory(rank, optimizer, list(cycles))
     state = GradientState.EMPTY
     for cycle in cycles:
-        said = list(unpacked(cycle.words))
+        words = list(unpacked(cycle.words))
         # The first of several that are alike may begin elsewhere than the others.
         for count in (1, cycle.more):
             if not count:
                 continue
-            state, faults = walk(state, said)
+            state, faults = walk(state, words)
             course.steps += count
             for fault in dict.fromkeys(faults):
                 course.faults[fault] = course.faults.get(fault, 0) + count

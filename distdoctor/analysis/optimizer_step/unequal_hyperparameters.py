@@ -61,20 +61,24 @@ def differing(run: Run) -> Iterator[Differing]:
     for ranks in replicas(run):
         if set(ranks) - set(run.seen):
             continue
-        told = {
+        by_step = {
             (one.optimizer, one.step, one.kind): by_rank
             for one, by_rank in _by_step(run, ranks)
         }
         known: set[int] = set()
-        for (optimizer, _, _), by_rank in sorted(told.items(), key=lambda i: i[0][:2]):
+        for (optimizer, _, _), by_rank in sorted(
+            by_step.items(), key=lambda i: i[0][:2]
+        ):
             if optimizer in known or len(by_rank) < len(ranks):
                 continue
             settings = dict(_unequal(by_rank))
             if settings and not _went_the_same_way(run, ranks, optimizer):
                 known.add(optimizer)
                 few = _minority(settings, ranks)
-                told_by = () if few else _singled_out(run, by_rank, settings, ranks)
-                yield Differing(by_rank, settings, few or told_by, bool(told_by), ranks)
+                singled_out = () if few else _singled_out(run, by_rank, settings, ranks)
+                yield Differing(
+                    by_rank, settings, few or singled_out, bool(singled_out), ranks
+                )
 
 
 def _went_the_same_way(run: Run, ranks: Sequence[int], optimizer: int) -> bool:
@@ -125,7 +129,7 @@ def _unequal(
         for rank, one in by_rank.items()
     }
     for name in dict.fromkeys(name for one in by_rank.values() for name in one.names):
-        of_ranks = {rank: told.get(name, UNSET) for rank, told in values.items()}
+        of_ranks = {rank: own.get(name, UNSET) for rank, own in values.items()}
         if len(set(of_ranks.values())) > 1:
             yield name, of_ranks
 
@@ -200,10 +204,10 @@ def _made_at(run: Run, first: Hyperparameters, ranks: Sequence[int]) -> Place | 
         if len(here) == 1 and None not in here:
             return here.pop()
     for rank in ranks:
-        told: dict[int, Holds] = {}
+        holds: dict[int, Holds] = {}
         for event in run.of(Holds, rank):
-            told.setdefault(event.optimizer, event)
-        in_order = [*told.values()]
+            holds.setdefault(event.optimizer, event)
+        in_order = [*holds.values()]
         for event in [*in_order[first.optimizer : first.optimizer + 1], *in_order]:
             if event.kind == first.kind and event.place is not None:
                 return event.place
@@ -270,17 +274,17 @@ def unequal_arguments(
         rank read none.
     """
     last = {rank: run.of(Arguments, rank)[-1:] for rank in ranks}
-    told = {
+    arguments = {
         rank: dict(zip(one.names, one.values, strict=False))
         for rank, read in last.items()
         for one in read
     }
-    if len(told) < len(ranks):
+    if len(arguments) < len(ranks):
         return {}
     first = last[ranks[0]][0]
     found = {}
     for name in first.names:
-        of_ranks = {rank: told[rank].get(name, UNSET) for rank in ranks}
+        of_ranks = {rank: arguments[rank].get(name, UNSET) for rank in ranks}
         if len(set(of_ranks.values())) > 1:
             found[name] = (of_ranks, first)
     return found

@@ -64,18 +64,18 @@ def of_setting_up(run: Run, divergence: Divergence) -> Divergence:
         return divergence  # of which one check alone has the words
     absent = {*divergence.culprits, *divergence.victims} - set(makers)
     tie = len(absent) == len(makers)
-    told = replace(
+    refined = replace(
         divergence,
         why=Cause.GROUPS,
         culprits=() if tie else divergence.culprits,
         story="",
         facts=_unlike(makers, absent),
     )
-    return _kept_out(run, told, makers, absent)
+    return _kept_out(run, refined, makers, absent)
 
 
 def _kept_out(
-    run: Run, told: Divergence, makers: dict[int, Call], absent: Iterable[int]
+    run: Run, divergence: Divergence, makers: dict[int, Call], absent: Iterable[int]
 ) -> Divergence:
     """The same groups, where a branch for the members alone decides a tie.
 
@@ -96,16 +96,17 @@ def _kept_out(
         few = len(inside) == 1 and not members and found.singles_out
         if members or few:
             return replace(
-                told,
+                divergence,
                 culprits=tuple(sorted(inside)) if few else outside,
                 victims=outside if few else tuple(sorted(inside)),
                 certainty=Certainty.LIKELY,
                 elsewhere=lines(found, outside, few=few),
-                story=f"{told.story} `{found.condition}` at {found.condition.place} "
-                f"keeps {named(outside)} out. The way there: {found.way()}.",
-                details={**told.details, GUARD: str(found.condition)},
+                story=f"{divergence.story} `{found.condition}` at "
+                f"{found.condition.place} keeps {named(outside)} out. The way there: "
+                f"{found.way()}.",
+                details={**divergence.details, GUARD: str(found.condition)},
             )
-    return told
+    return divergence
 
 
 def _are_all_members(call: Call, ranks: Iterable[int]) -> bool:
@@ -149,7 +150,7 @@ def groups_left_out(run: Run) -> Iterator[Divergence]:
     a_maker, an_other = next(iter(makers.values())), next(iter(away.values()))
     tie = len(makers) == len(away)
     few, many = (away, makers) if len(away) <= len(makers) else (makers, away)
-    told = Divergence(
+    divergence = Divergence(
         why=Cause.GROUPS,
         group=None,
         ordinal=0,
@@ -160,4 +161,4 @@ def groups_left_out(run: Run) -> Iterator[Divergence]:
             tuple(makers), _members(a_maker.names), tuple(away), an_other.op
         ),
     )
-    yield _kept_out(run, told, makers, away)
+    yield _kept_out(run, divergence, makers, away)

@@ -93,13 +93,13 @@ def joining(run: Run) -> Iterator[Divergence]:
     fault = JoiningFault(tuple(here), size)
     if len(set(sizes.values())) > 1:
         culprits = _minority(sizes)
-        fault = replace(fault, sizes=_told(sizes))
+        fault = replace(fault, sizes=_values_in_words(sizes))
     elif missing:
         culprits = tuple(rank for rank in missing if run.has_seen((rank,)))
         fault = replace(fault, missing=tuple(missing), elsewhere=culprits)
     elif len(set(addresses.values())) > 1:
         culprits = _minority(addresses)
-        fault = replace(fault, addresses=_told(addresses))
+        fault = replace(fault, addresses=_values_in_words(addresses))
     elif run.quiet is not None and run.quiet.seconds < STOOD_S:
         return  # the last of them came just now
     else:
@@ -129,8 +129,8 @@ def _gave_up(run: Run, row: int) -> bool:
     if run.calls["state"][row] != State.RAISED:
         return False
     failures = run.of(Failure, int(run.calls["rank"][row]))
-    said = next((f.message for f in reversed(failures) if f.caught is None), "")
-    return not said or _TIME_IS_UP.search(said) is not None
+    message = next((f.message for f in reversed(failures) if f.caught is None), "")
+    return not message or _TIME_IS_UP.search(message) is not None
 
 
 def _group(run: Run, row: int) -> tuple[int, ...]:
@@ -143,14 +143,14 @@ def _minority(of: dict[int, int] | dict[int, str]) -> tuple[int, ...]:
     counts = Counter(of.values()).most_common()
     if len(counts) > 1 and counts[0][1] == counts[1][1]:
         return ()
-    return tuple(rank for rank, said in of.items() if said != counts[0][0])
+    return tuple(rank for rank, value in of.items() if value != counts[0][0])
 
 
-def _told(of: dict[int, int] | dict[int, str]) -> str:
+def _values_in_words(of: dict[int, int] | dict[int, str]) -> str:
     by_value: dict[object, list[int]] = {}
-    for rank, said in of.items():
-        by_value.setdefault(said, []).append(rank)
-    return "; ".join(f"{named(ranks)} {said}" for said, ranks in by_value.items())
+    for rank, value in of.items():
+        by_value.setdefault(value, []).append(rank)
+    return "; ".join(f"{named(ranks)} {value}" for value, ranks in by_value.items())
 
 
 def missing_key(run: Run) -> Iterator[Divergence]:

@@ -59,8 +59,8 @@ def _finding(run: Run, found: list[ReplicaDivergence]) -> Finding:
 
 
 def _sets(sets: list[tuple[int, ...]]) -> str:
-    told = " and among ".join(named(ranks) for ranks in sets[:_MOST_TOLD])
-    return told + " and others" * (len(sets) > _MOST_TOLD)
+    text = " and among ".join(named(ranks) for ranks in sets[:_MOST_TOLD])
+    return text + " and others" * (len(sets) > _MOST_TOLD)
 
 
 def _locations(run: Run, ranks: list[int]) -> Iterator[Location]:

@@ -92,31 +92,33 @@ def _ends(run: Run, rank: int) -> dict[tuple[int, int], Evaluated]:
 
 def _compare(run: Run, begun: Mapping[int, Begun[Evaluated]]) -> Evaluation | None:
     events = {rank: one[0] for rank, one in begun.items()}
-    told = list(events.values())
-    if any(one.shared or one.names != told[0].names for one in told):
+    evaluated = list(events.values())
+    if any(one.shared or one.names != evaluated[0].names for one in evaluated):
         return None
-    if not all(one.steps for one in told):  # nothing was trained yet
+    if not all(one.steps for one in evaluated):  # nothing was trained yet
         return None
-    differing = _differing(told) - _made_alike(run, begun)
-    names, sure = _in_use(run, told, differing)
+    differing = _differing(evaluated) - _made_alike(run, begun)
+    names, sure = _in_use(run, evaluated, differing)
     calls = combined(run, begun)
     if not names or len(calls) < len(begun):
         return None
     return Evaluation(
         events,
         names,
-        kept=any(name in one.running + one.changed for one in told for name in names),
+        kept=any(
+            name in one.running + one.changed for one in evaluated for name in names
+        ),
         sure=sure,
-        gap=max((_gap(told, name) for name in names), default=0.0),
+        gap=max((_gap(evaluated, name) for name in names), default=0.0),
         combined=calls,
         before=_right_before(run, begun),
     )
 
 
-def _differing(told: Sequence[Evaluated]) -> set[str]:
+def _differing(evaluated: Sequence[Evaluated]) -> set[str]:
     """Names of buffers that are not the same on all ranks."""
-    numbers = zip(*(one.prints for one in told), strict=False)
-    rows = zip(told[0].names, numbers, strict=False)
+    numbers = zip(*(one.prints for one in evaluated), strict=False)
+    rows = zip(evaluated[0].names, numbers, strict=False)
     return {name for name, prints in rows if len(set(prints)) > 1}
 
 
@@ -139,7 +141,7 @@ def _made_alike(run: Run, begun: Mapping[int, Begun[Evaluated]]) -> set[str]:
 
 
 def _in_use(
-    run: Run, told: Sequence[Evaluated], differing: set[str]
+    run: Run, evaluated: Sequence[Evaluated], differing: set[str]
 ) -> tuple[tuple[str, ...], bool]:
     """Of buffers that differ, those that evaluations use, and whether that is sure.
 
@@ -147,11 +149,11 @@ def _in_use(
     """
     sure, likely = [], []
     buffers = Buffers(program_of(run)) if differing else None
-    for name in told[0].names:
+    for name in evaluated[0].names:
         if name not in differing or buffers is None:
             continue
-        running = all(name in one.running for one in told)
-        if not any(name in one.running + one.changed for one in told):
+        running = all(name in one.running for one in evaluated)
+        if not any(name in one.running + one.changed for one in evaluated):
             sure.append(name)  # BatchNorm's
             continue
         used = buffers.are_computed_with(name.rpartition(".")[2])
@@ -162,10 +164,10 @@ def _in_use(
     return (tuple(sure), True) if sure else (tuple(likely), False)
 
 
-def _gap(told: Sequence[Evaluated], name: str) -> float:
+def _gap(evaluated: Sequence[Evaluated], name: str) -> float:
     """The largest difference of a buffer's elements that were sampled; 0.0: unknown."""
-    at = 3 * told[0].names.index(name)
-    columns = zip(*(one.samples[at : at + 3] for one in told), strict=False)
+    at = 3 * evaluated[0].names.index(name)
+    columns = zip(*(one.samples[at : at + 3] for one in evaluated), strict=False)
     return max((max(values) - min(values) for values in columns), default=0.0)
 
 

@@ -42,14 +42,14 @@ def compared(
         What `compare` finds, the first of each model.
     """
     for ranks in () if run.simulated else replicas(run):
-        told: set[int] = set()
+        reported: set[int] = set()
         begun = {rank: begun_by(run, rank) for rank in ranks}
         for key in sorted(set.intersection(*(set(one) for one in begun.values()))):
-            if key[0] in told:
+            if key[0] in reported:
                 continue
             found = compare(run, {rank: begun[rank][key] for rank in ranks})
             if found is not None:
-                told.add(key[0])
+                reported.add(key[0])
                 yield found
 
 

@@ -96,7 +96,7 @@ class ReplicaDivergence:
     @property
     def model(self) -> int:
         """Number of the model."""
-        return self.seen[self.ranks[0]].told.model
+        return self.seen[self.ranks[0]].trained.model
 
 
 @memoize
@@ -122,7 +122,7 @@ def _partings(run: Run) -> Iterator[ReplicaDivergence]:
             for ranks in sets
             if seen.keys() >= set(ranks)
         ]
-        by_hand = {rank: one for rank, one in seen.items() if not one.told.wrapped}
+        by_hand = {rank: one for rank, one in seen.items() if not one.trained.wrapped}
         parts += [
             {rank: seen[rank].of(names) for rank in ranks}
             for ranks, names in sharing(run, by_hand)
@@ -204,9 +204,9 @@ def _replicas(run: Run, seen: Mapping[int, WeightHistory]) -> list[tuple[int, ..
     """Sets of ranks that are to have the same weights of a model."""
     wrapped: dict[object, list[int]] = {}
     for rank, one in seen.items():
-        if one.told.wrapped:
-            wrapped.setdefault((one.told.ranks, one.alike), []).append(rank)
-    by_hand = {rank: one for rank, one in seen.items() if not one.told.wrapped}
+        if one.trained.wrapped:
+            wrapped.setdefault((one.trained.ranks, one.alike), []).append(rank)
+    by_hand = {rank: one for rank, one in seen.items() if not one.trained.wrapped}
     sets = [tuple(ranks) for ranks in wrapped.values() if len(ranks) > 1]
     return sets + averaging_gradients(run, by_hand)
 
@@ -230,13 +230,13 @@ def _parting(seen: Mapping[int, WeightHistory]) -> ReplicaDivergence | None:
 
 def _differ(seen: Mapping[int, WeightHistory], step: int) -> tuple[str, ...]:
     """Names of what differs at a step that all have told of."""
-    told = [one.weights[step].prints for one in seen.values()]
-    if len(set(told)) == 1:
+    tables = [one.weights[step].prints for one in seen.values()]
+    if len(set(tables)) == 1:
         return ()
-    names = next(iter(seen.values())).told.names
+    names = next(iter(seen.values())).trained.names
     return tuple(
         name
-        for name, prints in zip(names, zip(*told, strict=False), strict=False)
+        for name, prints in zip(names, zip(*tables, strict=False), strict=False)
         if len(set(prints)) > 1
     )
 
@@ -248,7 +248,7 @@ def _from_the_start(
     names, ranks = _differ(seen, first), tuple(seen)
     if not names:  # one of them has fewer tensors: it is another model
         return None
-    wrapped = all(one.told.wrapped for one in seen.values())
+    wrapped = all(one.trained.wrapped for one in seen.values())
     culprits: tuple[int, ...] = ()
     cause = DivergenceCause.START
     if first and 0 in steps:
@@ -287,7 +287,7 @@ def _explained(
     """They were alike up to a step: what was it?"""
     ranks = tuple(seen)
     names = _names_from(seen, step)
-    wrapped = all(one.told.wrapped for one in seen.values())
+    wrapped = all(one.trained.wrapped for one in seen.values())
     if is_before and step <= 1:
         return ReplicaDivergence(
             DivergenceCause.START, ranks, seen, step, (), names, wrapped
@@ -353,21 +353,21 @@ def _by_the_step(
     """With the same weights and gradients, a step gave other weights."""
     ranks = tuple(seen)
     common = set.intersection(*(set(one.weights) for one in seen.values()))
-    next_told = min((one for one in common if one >= step), default=None)
-    if next_told is not None:
-        told = {rank: one.weights[next_told] for rank, one in seen.items()}
-        if len({one.gradients for one in told.values()}) > 1:
+    next_known = min((one for one in common if one >= step), default=None)
+    if next_known is not None:
+        weights = {rank: one.weights[next_known] for rank, one in seen.items()}
+        if len({one.gradients for one in weights.values()}) > 1:
             return ReplicaDivergence(
                 DivergenceCause.GRADIENTS, ranks, seen, step, (), names, wrapped
             )
-        if len({one.settings for one in told.values()}) > 1:
+        if len({one.settings for one in weights.values()}) > 1:
             return ReplicaDivergence(
                 DivergenceCause.SETTINGS, ranks, seen, step, (), names, wrapped
             )
-        states = {rank: hash(one.states) for rank, one in told.items()}
+        states = {rank: hash(one.states) for rank, one in weights.items()}
         # After the step another state may be what came of it.
-        if next_told == step and len(set(states.values())) > 1:
-            having = {rank for rank in ranks if any(told[rank].states)}
+        if next_known == step and len(set(states.values())) > 1:
+            having = {rank for rank in ranks if any(weights[rank].states)}
             culprits = _odd(states, ranks)
             if having != set(ranks):
                 culprits = _without_state(seen, having, step)
@@ -417,9 +417,9 @@ def _unseen(
     """Parameters differ that the trail does not follow."""
     names = _differ(seen, first)
     earlier = [step for step in steps if step < first]
-    order = next(iter(seen.values())).told.names
+    order = next(iter(seen.values())).trained.names
     places = [order.index(name) for name in names]
-    wrapped = all(one.told.wrapped for one in seen.values())
+    wrapped = all(one.trained.wrapped for one in seen.values())
     ranks = tuple(seen)
     if not names:
         return None
@@ -430,9 +430,9 @@ def _unseen(
         )
     # Of gradients that are averaged, other weights have the same on all ranks, too.
     for step in [*earlier, first]:
-        told = [one.weights[step] for one in seen.values()]
+        weights = [one.weights[step] for one in seen.values()]
         if any(
-            len({one.gradients[at] for one in told if at < len(one.gradients)}) > 1
+            len({one.gradients[at] for one in weights if at < len(one.gradients)}) > 1
             for at in places
         ):
             return ReplicaDivergence(

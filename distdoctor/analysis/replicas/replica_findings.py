@@ -43,12 +43,14 @@ def findings(run: Run, *causes: DivergenceCause) -> Iterator[Finding]:
     Yields:
         A finding for each cause and its culprits.
     """
-    told: dict[tuple[DivergenceCause, tuple[int, ...]], list[ReplicaDivergence]] = {}
+    by_cause: dict[
+        tuple[DivergenceCause, tuple[int, ...]], list[ReplicaDivergence]
+    ] = {}
     for parting in replica_divergences(run):
         if parting.cause in causes:
             key = parting.cause, parting.culprits
-            told.setdefault(key, []).append(parting)
-    for (cause, _), same in told.items():
+            by_cause.setdefault(key, []).append(parting)
+    for (cause, _), same in by_cause.items():
         yield _finding(run, same[0], _STORIES[cause](same[0]), len(same) - 1)
 
 
@@ -89,7 +91,7 @@ def _figures(parting: ReplicaDivergence) -> str:
     names = parting.names
     if not names:
         return f"the weights of {named(parting.ranks)} differ"
-    whole = len(parting.seen[parting.ranks[0]].told.names)
+    whole = len(parting.seen[parting.ranks[0]].trained.names)
     listed = ", ".join(names[:_MOST_NAMES]) + ", …" * (len(names) > _MOST_NAMES)
     return f"{len(names)} of {whole} parameters differ ({listed})"
 
@@ -103,16 +105,20 @@ def _gap(parting: ReplicaDivergence) -> tuple[float, float, str]:
     seen = parting.seen.values()
     steps = set.intersection(*(set(one.weights) for one in seen))
     for step in sorted(steps, reverse=True):
-        told = [one.weights[step].samples for one in seen]
-        if len({len(one) for one in told}) > 1 or not told[0] or step < parting.step:
+        samples = [one.weights[step].samples for one in seen]
+        if (
+            len({len(one) for one in samples}) > 1
+            or not samples[0]
+            or step < parting.step
+        ):
             continue
-        gaps = [max(values) - min(values) for values in zip(*told, strict=True)]
+        gaps = [max(values) - min(values) for values in zip(*samples, strict=True)]
         gap = max(gaps)
         place = gaps.index(gap) // (
-            len(gaps) // len(parting.seen[parting.ranks[0]].told.names)
+            len(gaps) // len(parting.seen[parting.ranks[0]].trained.names)
         )
-        scale = max(map(abs, chain.from_iterable(told)))
-        names = parting.seen[parting.ranks[0]].told.names
+        scale = max(map(abs, chain.from_iterable(samples)))
+        names = parting.seen[parting.ranks[0]].trained.names
         return gap, gap / scale if scale else 0.0, names[place]
     return 0.0, 0.0, ""
 
@@ -125,10 +131,10 @@ def _exhibits(parting: ReplicaDivergence) -> tuple[Event, ...]:
         changes += one.changed[:1] if rank in parting.culprits else []
         weights = _at(one.weights, parting.step)
         if weights is not None:
-            told = one.whole.weights[weights.step]
-            shown.setdefault((weights.prints, rank in parting.culprits), told)
+            event = one.whole.weights[weights.step]
+            shown.setdefault((weights.prints, rank in parting.culprits), event)
         else:
-            shown.setdefault(rank in parting.culprits, one.whole.told)
+            shown.setdefault(rank in parting.culprits, one.whole.trained)
     return (*changes[:_MOST_EXHIBITS], *list(shown.values())[:_MOST_EXHIBITS])
 
 
@@ -155,10 +161,10 @@ def _locations(run: Run, parting: ReplicaDivergence) -> Iterator[Location]:
     yield from _grouped(changes, role, "changes the weights")
     steps = [(r, _place(_at(seen[r].weights, max(parting.step, 1)))) for r in blamed]
     if parting.cause is DivergenceCause.START and not parting.wrapped:
-        if 0 < len(parting.names) < len(seen[parting.ranks[0]].told.names):
+        if 0 < len(parting.names) < len(seen[parting.ranks[0]].trained.names):
             sent = [(r, p) for r in parting.ranks for p in _broadcasts(run, r)]
             yield from _grouped(sent, role, "broadcasts others, and not these")
-        made = [(r, seen[r].told.place) for r in parting.ranks]
+        made = [(r, seen[r].trained.place) for r in parting.ranks]
         yield from _grouped(made, role, "makes the model")
         seeds = _seeds(run, parting)
         yield from _grouped(seeds, role, "gives each rank a seed of its own")
@@ -234,7 +240,7 @@ def _seeds(run: Run, parting: ReplicaDivergence) -> list[tuple[int, Place | None
     last: dict[int, Seeded] = {}
     for rank in parting.ranks:
         for event in run.of(Observation, rank):
-            if event is parting.seen[rank].told:
+            if event is parting.seen[rank].trained:
                 break
             if isinstance(event, Seeded) and event.stream == "torch":
                 last[rank] = event
@@ -383,7 +389,8 @@ def _having(parting: ReplicaDivergence) -> list[int]:
     return [
         rank
         for rank, one in parting.seen.items()
-        if (told := one.weights.get(parting.step)) is not None and any(told.states)
+        if (weights := one.weights.get(parting.step)) is not None
+        and any(weights.states)
     ]
 
 

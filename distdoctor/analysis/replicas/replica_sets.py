@@ -146,19 +146,19 @@ def sharing(
 def _traces(seen: WeightHistory) -> Iterator[tuple[str, object]]:
     """Each parameter that always has a gradient, and what that was at all steps."""
     steps = [step for step in sorted(seen.weights) if step]
-    told = [seen.weights[step].gradients for step in steps]
-    whole = all(len(one) == len(seen.told.names) for one in told)
+    gradients = [seen.weights[step].gradients for step in steps]
+    whole = all(len(one) == len(seen.trained.names) for one in gradients)
     if len(steps) < _LEAST_STEPS or not whole:
         return
-    for n, name in enumerate(seen.told.names):
-        trace = tuple(one[n] for one in told)
+    for n, name in enumerate(seen.trained.names):
+        trace = tuple(one[n] for one in gradients)
         if all(trace) and len(set(trace)) > 1:
-            yield name, (seen.told.numels[n], tuple(steps), trace)
+            yield name, (seen.trained.numels[n], tuple(steps), trace)
 
 
 def _sends_for(run: Run, rank: int, seen: WeightHistory, names: Sequence[str]) -> bool:
     """Whether a rank sends before each step about as much as these have."""
-    numels = dict(zip(seen.told.names, seen.told.numels, strict=True))
+    numels = dict(zip(seen.trained.names, seen.trained.numels, strict=True))
     shared = sum(numels[name] for name in names)
     volume = sent_by(run, rank)
     calls = last = 0
@@ -198,7 +198,7 @@ def _sent(
     run: Run, rank: int, seen: WeightHistory
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Steps before which a rank sent about as much as the model has."""
-    least = sum(seen.told.numels) * _SHARE
+    least = sum(seen.trained.numels) * _SHARE
     volume = sent_by(run, rank)
     calls, last = 0, 0
     for step, weights in seen.weights.items():
@@ -270,7 +270,7 @@ def optimizers_of(run: Run, rank: int, seen: WeightHistory) -> set[int]:
         tell.
     """
     holds = run.of(Holds, rank)
-    names, numels = set(seen.told.names), Counter(seen.told.numels)
+    names, numels = set(seen.trained.names), Counter(seen.trained.numels)
     return (
         {one.optimizer for one in holds if names <= set(one.names)}
         or {one.optimizer for one in holds if numels <= Counter(one.sizes)}
@@ -285,11 +285,11 @@ def _sends_gradients(run: Run, rank: int, seen: WeightHistory) -> bool:
         if isinstance(event, Holds):
             sizes[event.optimizer] = event.sizes
         elif isinstance(event, Sent) and event.optimizer in sizes:
-            told = sizes[event.optimizer]
+            numels = sizes[event.optimizer]
             pairs = zip(event.positions, event.factors, strict=False)
-            sent = [told[n] for n, multiple in pairs if multiple and n < len(told)]
+            sent = [numels[n] for n, multiple in pairs if multiple and n < len(numels)]
             # Of a few elements nobody knows whether they are a multiple.
-            if 2 * sum(sent) > sum(told):
+            if 2 * sum(sent) > sum(numels):
                 return True
     return _reduces_each(run, rank, seen)
 
@@ -305,7 +305,7 @@ def _reduces_each(run: Run, rank: int, seen: WeightHistory) -> bool:
     ):
         for tensor in run.specs[at].tensors:
             times[tensor.numel] = times.get(tensor.numel, 0) + int(count)
-    return all(times.get(numel, 0) > 1 for numel in seen.told.numels)
+    return all(times.get(numel, 0) > 1 for numel in seen.trained.numels)
 
 
 def _can_meet(run: Run, ranks: Sequence[int]) -> bool:

@@ -92,19 +92,19 @@ def _compare(run: Run, begun: Mapping[int, Begun[Copied]]) -> UnlikeCopies | Non
 
 def _unlike(run: Run, events: Mapping[int, Copied]) -> UnlikeCopies | None:
     """Copies of one model, as they were used once, that only some ranks had changed."""
-    told = list(events.values())
-    if len({(one.model, one.names, one.steps) for one in told}) > 1:
+    copies = list(events.values())
+    if len({(one.model, one.names, one.steps) for one in copies}) > 1:
         return None
     moved = tuple(rank for rank, one in events.items() if one.moved)
     if not 0 < len(moved) < len(events):
         moved = _advanced(run, events)
     if not 0 < len(moved) < len(events):
         return None
-    common = _alike(run, told[0].model, tuple(events))
+    common = _alike(run, copies[0].model, tuple(events))
     names = tuple(
         name
         for name, *numbers in zip(
-            told[0].names, *(one.prints for one in told), strict=False
+            copies[0].names, *(one.prints for one in copies), strict=False
         )
         if len(set(numbers)) > 1 and name in common
     )
@@ -150,7 +150,7 @@ def _advanced(run: Run, events: Mapping[int, Copied]) -> tuple[int, ...]:
         start = model.weights.get(0) if model else None
         if model is None or start is None:
             return ()
-        first = dict(zip(model.told.names, start.prints, strict=False))
+        first = dict(zip(model.trained.names, start.prints, strict=False))
         if any(
             first.get(name) != now
             for name, now in zip(one.names, one.prints, strict=False)
@@ -174,7 +174,7 @@ def unlike_teachers(run: Run) -> Iterator[UnlikeCopies]:
     for ranks in () if run.simulated else replicas(run):
         uses = {rank: _uses(run, rank) for rank in ranks}
         for copy in sorted(set.intersection(*map(set, uses.values()))):
-            by_rank = {rank: told[copy] for rank, told in uses.items()}
+            by_rank = {rank: of_rank[copy] for rank, of_rank in uses.items()}
             steps = set.intersection(*map(set, by_rank.values()))
             if len(steps) < _LEAST_USES or not all(
                 map(_in_each_step, by_rank.values())
@@ -199,8 +199,8 @@ def _uses(run: Run, rank: int) -> dict[int, dict[int, Copied]]:
     return found
 
 
-def _in_each_step(told: Mapping[int, Copied]) -> bool:
-    return all(step & (step - 1) == 0 for step in told)
+def _in_each_step(uses: Mapping[int, Copied]) -> bool:
+    return all(step & (step - 1) == 0 for step in uses)
 
 
 def _alike(run: Run, model: int, ranks: tuple[int, ...]) -> set[str]:
@@ -215,6 +215,6 @@ def _alike(run: Run, model: int, ranks: tuple[int, ...]) -> set[str]:
     tables = [one.weights[max(steps)].prints for one in seen]
     return {
         name
-        for name, *numbers in zip(seen[0].told.names, *tables, strict=False)
+        for name, *numbers in zip(seen[0].trained.names, *tables, strict=False)
         if len(set(numbers)) == 1
     }

@@ -67,9 +67,9 @@ def unused_parameters(run: Run, found: list[Divergence]) -> list[Divergence]:
         waiting = _waiting(divergence, guilty)
         if not refused and not waiting:
             continue  # another backward may bring the rest: nobody waits for it
-        told = _told(run, divergence, guilty, waiting, missing, refused)
+        explained = _explained(run, divergence, guilty, waiting, missing, refused)
         others = [d for d in found if not _involved(d) & {*guilty, *waiting}]
-        return [told, *others]
+        return [explained, *others]
     return found
 
 
@@ -96,7 +96,7 @@ def _in_backward(call: Call) -> bool:
     return by_autograd and call.state in BLOCKED
 
 
-def _told(
+def _explained(
     run: Run,
     divergence: Divergence,
     guilty: set[int],

@@ -29,7 +29,7 @@ class WeightHistory:
     """What was seen of one model on one rank.
 
     Attributes:
-        told: The model.
+        trained: The model.
         weights: By step, 0 for the moment after it was wrapped.
         calls: By step, how many calls the rank had made when the step was over.
         before: Cheap fingerprints by step: [steps + 1] uint64; 0: not known.
@@ -41,8 +41,8 @@ class WeightHistory:
         whole: The same of all parameters, as it was told.
     """
 
-    def __init__(self, told: Trained) -> None:
-        self.told = told
+    def __init__(self, trained: Trained) -> None:
+        self.trained = trained
         self.weights: dict[int, Weights] = {}
         self.calls: dict[int, int] = {}
         self.before = self.gradients = self.after = np.zeros(1, np.uint64)
@@ -55,7 +55,7 @@ class WeightHistory:
     @property
     def alike(self) -> object:
         """What is equal for models that can be compared."""
-        return self.told.names, self.told.numels
+        return self.trained.names, self.trained.numels
 
     def add(self, calls: int, event: object) -> None:
         """Take what else was seen of it.
@@ -83,12 +83,12 @@ class WeightHistory:
         size = max(ends, default=1)
         self.before, self.gradients, self.after = np.zeros((3, size), np.uint64)
         for one in self._trails:
-            for numbers, told in (
+            for numbers, values in (
                 (self.before, one.before),
                 (self.gradients, one.gradients),
                 (self.after, one.after),
             ):
-                numbers[one.first : one.first + len(told)] = told
+                numbers[one.first : one.first + len(values)] = values
         self._trails.clear()
 
     def of(self, names: Sequence[str]) -> WeightHistory:
@@ -103,15 +103,15 @@ class WeightHistory:
         Raises:
             KeyError: The model has no such parameter.
         """
-        told = self.told
-        order = {name: n for n, name in enumerate(told.names)}
+        trained = self.trained
+        order = {name: n for n, name in enumerate(trained.names)}
         at = [order[name] for name in names]
         part = WeightHistory(
             replace(
-                told,
+                trained,
                 names=tuple(names),
-                numels=tuple(told.numels[n] for n in at),
-                frozen=tuple(name for name in told.frozen if name in names),
+                numels=tuple(trained.numels[n] for n in at),
+                frozen=tuple(name for name in trained.frozen if name in names),
             )
         )
         part.whole = self.whole

@@ -28,7 +28,7 @@ def is_module(program: Program, function: Function, node: ast.expr) -> bool:
     values = _values(program, function, node)
     if values:
         return all(map(_makes_module, values))
-    return isinstance(node, ast.Name) and _is_told_module(function, node.id)
+    return isinstance(node, ast.Name) and _is_annotated_module(function, node.id)
 
 
 def forward_of(program: Program, function: Function, node: ast.expr) -> Function | None:
@@ -63,7 +63,7 @@ def _values(program: Program, function: Function, node: ast.expr) -> list[ast.ex
     return [use.node for use in uses]
 
 
-def _is_told_module(function: Function, name: str) -> bool:
+def _is_annotated_module(function: Function, name: str) -> bool:
     """Whether a parameter is said to be a module."""
     if isinstance(function.node, ast.Module):
         return False

@@ -45,7 +45,7 @@ def read(name: str, options: str, rank: int, place: Place | None) -> Observation
         ValueError: A field's value is not of its type.
     """
     kind = KINDS[name]
-    known = {field.name: field for field in _told(kind)}
+    known = {field.name: field for field in _own_fields(kind)}
     values: dict[str, Any] = {}
     for option in filter(None, options.split(",")):
         key, equals, text = option.partition("=")
@@ -65,17 +65,17 @@ def write(observation: Observation) -> str:
         The word as `read` reads it, without the place.
     """
     options = []
-    for field in _told(type(observation)):
+    for field in _own_fields(type(observation)):
         value = getattr(observation, field.name)
         if value == field.default:
             continue
         flag = isinstance(value, bool)
         options.append(field.name if flag else f"{field.name}={text_of(value)}")
-    told = f"({','.join(options)})" if options else ""
-    return _NAMES[type(observation)] + told
+    bracketed = f"({','.join(options)})" if options else ""
+    return _NAMES[type(observation)] + bracketed
 
 
-def _told(kind: type[Observation]) -> list[Field[Any]]:
+def _own_fields(kind: type[Observation]) -> list[Field[Any]]:
     return [field for field in fields(kind) if field.name not in {"rank", "place"}]
 
 

@@ -131,7 +131,7 @@ def packed(words: Sequence[str]) -> tuple[str, ...]:
         The words, with a pattern that repeats as `times:pattern`, its words joined by
         dots.
     """
-    told: list[str] = []
+    patterns: list[str] = []
     at = 0
     while at < len(words):
         length, times = 1, 1
@@ -140,11 +140,11 @@ def packed(words: Sequence[str]) -> tuple[str, ...]:
             if count > 1 and size * count > length * times:
                 length, times = size, count
         if times == 1:
-            told.append(words[at])
+            patterns.append(words[at])
         else:
-            told.append(f"{times}:{'.'.join(words[at : at + length])}")
+            patterns.append(f"{times}:{'.'.join(words[at : at + length])}")
         at += length * times
-    return tuple(told)
+    return tuple(patterns)
 
 
 def _times(words: Sequence[str], at: int, size: int) -> int:

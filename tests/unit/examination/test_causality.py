@@ -8,7 +8,7 @@ from graphlib import TopologicalSorter
 import pytest
 
 from distdoctor.catalogue import every_check
-from distdoctor.examination.causality import CAUSES, flat, told
+from distdoctor.examination.causality import CAUSES, flat, root_findings
 from distdoctor.model.events import Left, Place
 from distdoctor.model.findings import (
     Certainty,
@@ -38,7 +38,7 @@ def at(code: str, *lines: int) -> Sick:
 
 
 def codes(*verdicts: Verdict) -> list[str]:
-    return [one.sick.code for one in told(verdicts)]
+    return [one.sick.code for one in root_findings(verdicts)]
 
 
 def test_a_result_that_is_but_likely_read_early_explains_nothing() -> None:
@@ -62,7 +62,7 @@ def test_every_code_in_the_order_is_a_check() -> None:
 
 
 def test_what_follows_stands_under_its_cause() -> None:
-    (one,) = told([sick("DD402"), sick("DD406"), Well("DD407")])
+    (one,) = root_findings([sick("DD402"), sick("DD406"), Well("DD407")])
     assert one.sick.code == "DD406"
     assert [after.sick.code for after in one.consequences] == ["DD402"]
 
@@ -73,7 +73,7 @@ def test_a_call_is_missing_for_an_average_that_one_rank_left_out() -> None:
 
 
 def test_the_first_cause_of_a_chain_stands_alone() -> None:
-    (one,) = told([sick("DD402"), sick("DD404"), sick("DD408"), sick("DD505")])
+    (one,) = root_findings([sick("DD402"), sick("DD404"), sick("DD408"), sick("DD505")])
     assert one.sick.code == "DD505"
     assert sorted(after.sick.code for after in flat([one])) == [
         *("DD402", "DD404", "DD408", "DD505"),
@@ -93,7 +93,7 @@ def test_advice_does_not_explain_an_error_away(severity: Severity) -> None:
 
 @pytest.mark.parametrize("code", ["DD409", "DD312"])
 def test_a_death_where_a_file_was_read_too_early_follows_from_that(code: str) -> None:
-    (one,) = told([at("DD202", 9, 4), at(code, 9, 5)])
+    (one,) = root_findings([at("DD202", 9, 4), at(code, 9, 5)])
     assert one.sick.code == code
     assert [after.sick.code for after in one.consequences] == ["DD202"]
 
@@ -113,6 +113,6 @@ def test_weights_part_by_a_round_that_only_some_ranks_make(code: str) -> None:
 def test_errors_stand_first_and_all_findings_are_told_once() -> None:
     note = sick("DD309", severity=Severity.NOTE)
     verdicts = [note, sick("DD402", more=2), sick("DD404", more=1)]
-    found = told(verdicts)
+    found = root_findings(verdicts)
     assert [one.sick.code for one in found] == ["DD404", "DD404", "DD309"]
     assert len(list(flat(found))) == 6

@@ -123,12 +123,12 @@ ALL = "cycle(step=1,words=3:backward/local+step,more=5)@t.py:9"
 
 def test_steps_with_gradients_of_one_rank_explain_the_drift() -> None:
     (found,) = unreduced(parted(ALL))
-    assert (found.steps, found.told, found.parting.step) == (6, True, 2)
+    assert (found.steps, found.sync_disabled, found.parting.step) == (6, True, 2)
 
 
 def test_a_second_backward_for_one_forward_pass_is_not_averaged() -> None:
     (found,) = unreduced(parted("cycle(step=1,words=backward+backward/bare+step)"))
-    assert not found.told
+    assert not found.sync_disabled
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from distdoctor.analysis.learning_rate.schedules import (
     given_metrics,
     misstep,
     missteps,
-    rates_told,
+    rate_details,
     sparkline,
     unequally_asked,
 )
@@ -402,11 +402,11 @@ def test_a_course_is_drawn_with_its_figures() -> None:
     run = sketch(
         "rank 0 | rate_course(steps=9,stride=4,rates=.1+.2+0.0,highest=.2) exit=0"
     )
-    assert rates_told(run, 0, 0)["picture"] == [
+    assert rate_details(run, 0, 0)["picture"] == [
         "learning rate |▅█▁|",
         "steps 1 to 9: first 0.1, highest 0.2, last 0",
     ]
-    assert rates_told(run, 0, 1) == {}
+    assert rate_details(run, 0, 1) == {}
 
 
 def test_a_jump_of_the_rate_is_drawn() -> None:
@@ -555,8 +555,11 @@ def asked_besides(job: Job, order: str, rounds: int = STEPS) -> list[Misstep]:
 @pytest.mark.parametrize("order", ["sbc", "scb", "scbc"])
 def test_a_part_that_is_asked_besides_the_whole_is_told(order: str, job: Job) -> None:
     (found,) = asked_besides(job, order)
-    assert (found.fault, found.told.kind) == (ScheduleFault.TWICE, "CosineAnnealingLR")
-    assert STEPS - 1 <= found.told.twice <= STEPS
+    assert (found.fault, found.schedule.kind) == (
+        ScheduleFault.TWICE,
+        "CosineAnnealingLR",
+    )
+    assert STEPS - 1 <= found.schedule.twice <= STEPS
 
 
 @pytest.mark.parametrize(

@@ -114,5 +114,5 @@ def test_a_sum_is_an_error_where_ranks_put_it_together(
     does = f"{word} all_reduce(-)@t.py:12 added_up(values={given:.6f})@t.py:12 leave"
     (found,) = coarse(sketch(f"rank 0 | {does}\nrank 1 | {does}"))
     assert (found.wrong, found.ranks) == (wrong, (0, 1))
-    assert found.told[0].wrong
+    assert found.tallies[0].wrong
     assert not replace(found, calls=()).wrong
