@@ -92,10 +92,10 @@ def assert_same_across_ranks(
         dist.broadcast_object_list(sent, src=first, group=group)
         if mine.differs_inside(usual) and dense is not None and sent[0] is not None:
             difference = _difference(dense, sent[0])
-    told = [difference] * len(seen)
-    dist.all_gather_object(told, difference or mine.unlike(usual), group=group)
+    differences = [difference] * len(seen)
+    dist.all_gather_object(differences, difference or mine.unlike(usual), group=group)
     members = dist.get_process_group_ranks(group)
-    raise AssertionError("\n".join(_lines(what, members, seen, usual, told)))
+    raise AssertionError("\n".join(_lines(what, members, seen, usual, differences)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +164,13 @@ def _difference(mine: Tensor, usual: Tensor) -> str:
     bits = " (of other bits)" if repr(here) == repr(there) else ""
     at = [int(index) for index in torch.unravel_index(rows[0], mine.shape)]
     count = f"{len(rows):,} of {mine.numel():,} elements differ"
-    told = f"{count}, first at {at}: {here!r} instead of {there!r}{bits}"
+    text = f"{count}, first at {at}: {here!r} instead of {there!r}{bits}"
     if mine.dtype == torch.bool:
-        return told
+        return text
     wide = torch.complex128 if mine.is_complex() else torch.float64
     gaps = (flat[rows].to(wide) - flat_usual[rows].to(wide)).abs()
     gaps = gaps[gaps.isfinite()]
-    return f"{told}; at most by {gaps.max().item():.6g}" if len(gaps) else told
+    return f"{text}; at most by {gaps.max().item():.6g}" if len(gaps) else text
 
 
 def _lines(
@@ -178,7 +178,7 @@ def _lines(
     members: Sequence[int],
     seen: Sequence[_Look],
     usual: _Look,
-    told: Sequence[str],
+    differences: Sequence[str],
 ) -> Iterator[str]:
     """The message: who differs, then a line for all ranks that differ alike."""
     from distdoctor.model.run import named
@@ -196,7 +196,7 @@ def _lines(
     else:
         yield f"{what} differs across ranks: {named(other)} from {named(same)}"
     folded: dict[tuple[str, str], list[int]] = {}
-    for rank, one, words in zip(members, seen, told, strict=True):
+    for rank, one, words in zip(members, seen, differences, strict=True):
         if rank in other:
             folded.setdefault((one.digest, words), []).append(rank)
     for (_, words), ranks in folded.items():

@@ -74,18 +74,18 @@ def main() -> None:
 
 def _break() -> NoReturn:
     """Leave because of a bug of ours: the exception that is being handled."""
-    said = "distdoctor: internal error; this says nothing about the job\n"
-    _leave(BROKEN, traceback.format_exc() + said)
+    message = "distdoctor: internal error; this says nothing about the job\n"
+    _leave(BROKEN, traceback.format_exc() + message)
 
 
-def _leave(status: str | int | None, said: str = "") -> NoReturn:
+def _leave(status: str | int | None, message: str = "") -> NoReturn:
     """End with this status, also where nobody can or wants to hear anything.
 
     Python would write what is left in its buffers when it ends, and change the status
     where that fails.
     """
     with suppress(OSError):
-        sys.stderr.write(said)
+        sys.stderr.write(message)
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
         try:
             stream.flush()

@@ -164,7 +164,7 @@ class Judged:
 
         terminal = options.output is None and sys.stdout.isatty()
         width = shutil.get_terminal_size((80, 24)).columns if terminal else 80
-        said = text.render(
+        rendered = text.render(
             self.report,
             self.run,
             width=max(60, min(width, 120)),
@@ -172,7 +172,9 @@ class Judged:
             verbose=options.verbose,
         )
         return (
-            said if options.output is not None else spelled(said, sys.stdout.encoding)
+            rendered
+            if options.output is not None
+            else spelled(rendered, sys.stdout.encoding)
         )
 
     def status(self, options: ReportOptions) -> int:

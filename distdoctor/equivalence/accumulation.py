@@ -20,9 +20,9 @@ from distdoctor.equivalence.comparing import (
 from distdoctor.equivalence.gradient_factors import (
     alike,
     common_factor,
+    factor_in_words,
     flat,
     reason,
-    told,
     weights_of,
 )
 from distdoctor.equivalence.inseparable import refuse, refuse_inseparable
@@ -202,7 +202,8 @@ class _Accumulation:
             known = _known(len(window), size, example)
             because = reason(factor, known)
             return (
-                f"gradients are {told(factor)}{': ' * bool(because)}{because}",
+                f"gradients are {factor_in_words(factor)}"
+                f"{': ' * bool(because)}{because}",
                 factor,
             )
         first = sum(len(one) for one in windows[:position])
@@ -257,19 +258,19 @@ class _Accumulation:
             numbers = ", ".join(str(k + 1) for k in lost)
             return f"micro-batch {numbers} of {count} does not count"
         shares = [a / b if b else math.inf for a, b in zip(given, wanted, strict=True)]
-        told_weights = (
+        weights_clause = (
             f"the micro-batches weigh {_weights(given)} where {_weights(wanted)} is "
             "right"
         )
         if alike(wanted, share_of(counts)) and alike(shares[:1] * count, shares):
-            return f"gradients are {told(shares[0])}"
+            return f"gradients are {factor_in_words(shares[0])}"
         if len(set(counts)) > 1 and alike(given, given[:1] * count):
             scale = "" if abs(given[0] * count - 1) < _APART else ", and not divided"
             return (
-                f"a mean of means: {told_weights}, because they have "
+                f"a mean of means: {weights_clause}, because they have "
                 f"{' and '.join(map(str, counts))} samples that count{scale}"
             )
-        return told_weights
+        return weights_clause
 
 
 def _is_there(gradients: Tensors) -> bool:
@@ -310,7 +311,7 @@ def _of_steps(made: float, windows: Sequence[Sequence[Any]]) -> str:
 def _of_second(factor: float, trial: Trial, position: int) -> str:
     """The step is made a second time with the same micro-batches, and gives another."""
     again = common_factor(trial.gradients[-1], trial.gradients[position])
-    much = f" {told(factor)}" if factor else " others"
+    much = f" {factor_in_words(factor)}" if factor else " others"
     return (
         f"the first step is right, and the same step made again gets gradients{much}: "
         "nothing clears the gradients of the step before"

@@ -112,18 +112,18 @@ class Example:
         sizes = set(self.rows)
         rows = f"{self.rows[0]}" if len(sizes) == 1 else _listed(self.rows)
         one = count == 1
-        told = (
+        text = (
             f"{ranks}K={count} micro-batch{'' if one else 'es'} of B={rows} "
             f"row{'s' * (rows != '1')}"
         )
         if self.lengths:
-            told += f" with {_listed(self.counts)} tokens that count"
+            text += f" with {_listed(self.counts)} tokens that count"
         shapes = [
             f"{list(leaf.shape)}"
             for leaf in tree_flatten(self.micro_batches()[0])[0]
             if isinstance(leaf, Tensor)
         ]
-        return f"{told}, of shapes {' and '.join(shapes)}, seed {self.seed}"
+        return f"{text}, of shapes {' and '.join(shapes)}, seed {self.seed}"
 
 
 def labelled(

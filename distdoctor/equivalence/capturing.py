@@ -132,7 +132,7 @@ def _around_steps(
 
 
 @contextmanager
-def _clips(told: list[float]) -> Iterator[None]:
+def _clips(norms: list[float]) -> Iterator[None]:
     """Note the calls of `clip_grad_norm_`, under whatever name it was imported.
 
     Source: torch 2.8 to 2.15, nn/utils/clip_grad.py: it finds the norm, and calls
@@ -145,7 +145,7 @@ def _clips(told: list[float]) -> Iterator[None]:
     ) -> Any:
         norm = whole(total_norm)
         assert norm is not None
-        told.append(float(norm))
+        norms.append(float(norm))
         return made(parameters, max_norm, total_norm, *more)
 
     clip_grad._clip_grads_with_norm_ = clipped  # type: ignore[assignment]

@@ -14,7 +14,7 @@ from torch import nn
 
 from distdoctor.equivalence.batches import Batches, Example
 from distdoctor.equivalence.comparing import Difference
-from distdoctor.equivalence.gradient_factors import common_factor, told
+from distdoctor.equivalence.gradient_factors import common_factor, factor_in_words
 from distdoctor.equivalence.model_pairs import Pair
 from distdoctor.equivalence.property_reports import PropertyReport, broken
 from distdoctor.equivalence.searching import search, undisturbed
@@ -94,7 +94,7 @@ def assert_compiles(
                 example=str(example),
                 why=found.words
                 or (
-                    f"gradients are {told(factor)}"
+                    f"gradients are {factor_in_words(factor)}"
                     if factor
                     else "gradients are no multiple of the right ones"
                 ),
@@ -126,10 +126,10 @@ def _own_cache(backend: str) -> Iterator[None]:
     try:
         yield
     except BackendCompilerFailed as error:
-        told_by = type(getattr(error, "inner_exception", error)).__name__
-        if backend == "inductor" and told_by in _NO_TOOLCHAIN:
+        error_name = type(getattr(error, "inner_exception", error)).__name__
+        if backend == "inductor" and error_name in _NO_TOOLCHAIN:
             raise unittest.SkipTest(
-                f"torch.compile with 'inductor' cannot compile here: {told_by}; "
+                f"torch.compile with 'inductor' cannot compile here: {error_name}; "
                 "backend='aot_eager' needs no compiler"
             ) from error
         raise

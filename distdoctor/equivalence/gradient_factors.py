@@ -49,10 +49,10 @@ def flat(tensors: Tensors, like: Tensors) -> Tensor | None:
     return torch.cat([tensor.reshape(-1) for _, tensor in rows])
 
 
-def told(factor: float) -> str:
+def factor_in_words(factor: float) -> str:
     """A factor in words, for messages.
 
-    >>> told(4.0), told(0.25)
+    >>> factor_in_words(4.0), factor_in_words(0.25)
     ('4.00 x too large', '4.00 x too small')
     """
     if factor < 0:

@@ -75,5 +75,5 @@ def dropping(model: nn.Module) -> Iterator[str]:
 
 def _listed(named: Sequence[str]) -> str:
     more = len(named) - _FIRST
-    told = ", ".join(named[:_FIRST])
-    return f"{told} and {more} more" if more > 0 else told
+    text = ", ".join(named[:_FIRST])
+    return f"{text} and {more} more" if more > 0 else text

@@ -60,14 +60,14 @@ def alone(group: Any) -> Iterator[None]:
         world.default_pg = usual
 
 
-def told_by_first(value: Any) -> Any:
+def broadcast_from_first(value: Any) -> Any:
     """Rank 0's value, on every rank."""
     box = [value]
     dist.broadcast_object_list(box, src=0)
     return box[0]
 
 
-def told_by_all(value: Any) -> list[Any]:
+def gather_from_all(value: Any) -> list[Any]:
     """Each rank's value, on every rank, by rank."""
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, value)

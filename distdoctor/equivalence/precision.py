@@ -22,7 +22,12 @@ from distdoctor.equivalence.comparing import (
     gradient_difference,
     reference,
 )
-from distdoctor.equivalence.gradient_factors import common_factor, near, reason, told
+from distdoctor.equivalence.gradient_factors import (
+    common_factor,
+    factor_in_words,
+    near,
+    reason,
+)
 from distdoctor.equivalence.property_reports import PropertyReport, broken
 from distdoctor.equivalence.rounding import unit_roundoff
 from distdoctor.equivalence.scaler_model import (
@@ -161,7 +166,7 @@ class _Precision:
             PRECISION,
             "the step in mixed precision is not equivalent to full precision",
             found,
-            example=course.told(self._runner.step.takes("scaler")),
+            example=course.in_words(self._runner.step.takes("scaler")),
             why=why,
             factor=factor,
             site=seen.trial.site,
@@ -275,4 +280,7 @@ class _Precision:
         if count > 1:
             known[f"the loss is not divided by {count}"] = float(count)
         because = reason(factor, known, close)
-        return f"gradients are {told(factor)}{': ' * bool(because)}{because}", factor
+        return (
+            f"gradients are {factor_in_words(factor)}{': ' * bool(because)}{because}",
+            factor,
+        )

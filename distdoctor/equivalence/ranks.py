@@ -17,14 +17,18 @@ from distdoctor.equivalence.comparing import (
     reference,
     weight_difference,
 )
-from distdoctor.equivalence.gradient_factors import common_factor, reason, told
+from distdoctor.equivalence.gradient_factors import (
+    common_factor,
+    factor_in_words,
+    reason,
+)
 from distdoctor.equivalence.inseparable import refuse
 from distdoctor.equivalence.lone_group import (
     alone,
     alone_group,
+    broadcast_from_first,
+    gather_from_all,
     rank_and_size,
-    told_by_all,
-    told_by_first,
 )
 from distdoctor.equivalence.property_reports import PropertyReport, broken
 from distdoctor.equivalence.searching import search, undisturbed
@@ -77,7 +81,7 @@ def assert_ranks(
     rank, size = rank_and_size()
     with undisturbed():
         start = first_model(step)
-        start.load_state_dict(told_by_first(start.state_dict()))
+        start.load_state_dict(broadcast_from_first(start.state_dict()))
         runner = Runner(step, start, device)
         tried = _Ranks(runner, rank, alone_group(), steps, communicated)
         report = PropertyReport(RANKS)
@@ -132,13 +136,13 @@ class _Ranks:
 
     def lead(self, example: Example | None) -> None:
         """On rank 0: send the next example to the other ranks; None: no more."""
-        told_by_first(None if example is None else _packed(example))
+        broadcast_from_first(None if example is None else _packed(example))
 
     def follow(
         self, batches: Batches, attempt: Callable[[Example], Difference | None]
     ) -> None:
         """On other ranks: try the examples that rank 0 sends."""
-        while (packed := told_by_first(None)) is not None:
+        while (packed := broadcast_from_first(None)) is not None:
             attempt(Example(batches, *packed))
 
     def recall(
@@ -146,7 +150,7 @@ class _Ranks:
     ) -> tuple[Example, Difference] | None:
         """The failing example that rank 0 found, on every rank."""
         packed = None if worst is None else (_packed(worst[0]), worst[1])
-        packed = told_by_first(packed)
+        packed = broadcast_from_first(packed)
         return None if packed is None else (Example(batches, *packed[0]), packed[1])
 
     # --- one example ---
@@ -160,7 +164,7 @@ class _Ranks:
             gradients = gradient_difference(trial, expected)
             if gradients.excess > 1:
                 found = gradients
-        everywhere: list[Difference] = told_by_all(found)
+        everywhere: list[Difference] = gather_from_all(found)
         found = max(everywhere, key=lambda one: one.excess)
         if found.excess > 1:
             refuse(expected.trial, expected.random, _CLAIM)
@@ -171,8 +175,10 @@ class _Ranks:
         __tracebackhide__ = True
         expected = self._reference(example).trial
         trial = self._trial(example)
-        factors = told_by_all(self._factor(found, trial, expected))
-        same = told_by_all(self._is_same(trial, told_by_first(trial.weights)))
+        factors = gather_from_all(self._factor(found, trial, expected))
+        same = gather_from_all(
+            self._is_same(trial, broadcast_from_first(trial.weights))
+        )
         factor = factors[0] if _all_near(factors) else 0.0
         broken(
             RANKS,
@@ -267,7 +273,10 @@ def _why(example: Example, found: Difference, factors: list[float], same: bool) 
             / count,
         }
         because = reason(factor, known)
-        return f"gradients are {told(factor)}{': ' * bool(because)}{because}{apart}"
+        return (
+            f"gradients are {factor_in_words(factor)}"
+            f"{': ' * bool(because)}{because}{apart}"
+        )
     if len(set(example.counts)) > 1 and same:
         per_rank = [sum(example.share(example.counts, rank)) for rank in range(ranks)]
         return (

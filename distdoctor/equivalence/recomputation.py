@@ -12,7 +12,7 @@ from torch import nn
 from distdoctor.equivalence.batches import Batches, Example
 from distdoctor.equivalence.capturing import Tensors
 from distdoctor.equivalence.comparing import Difference
-from distdoctor.equivalence.gradient_factors import common_factor, told
+from distdoctor.equivalence.gradient_factors import common_factor, factor_in_words
 from distdoctor.equivalence.model_pairs import Pair, of_models
 from distdoctor.equivalence.property_reports import PropertyReport, broken
 from distdoctor.equivalence.searching import search, undisturbed
@@ -108,7 +108,7 @@ def _why(
             "elsewhere)"
         )
     if factor:
-        return f"gradients are {told(factor)}"
+        return f"gradients are {factor_in_words(factor)}"
     return "other activations come of the second computation than of the first"
 
 

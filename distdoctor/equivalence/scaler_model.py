@@ -30,8 +30,8 @@ def scaler_of(step: Step, device: str, scale: float) -> Any:
     if not scaler.is_enabled():
         scaler = torch.amp.GradScaler(device)
     state = scaler.state_dict()
-    told = {"scale": scale, "growth_interval": INTERVAL, "_growth_tracker": 0}
-    scaler.load_state_dict(state | told)
+    settings = {"scale": scale, "growth_interval": INTERVAL, "_growth_tracker": 0}
+    scaler.load_state_dict(state | settings)
     return scaler
 
 

@@ -23,7 +23,7 @@ class ScalerRun:
     exponent: int
     overflows: tuple[bool, ...]
 
-    def told(self, scaled: bool) -> str:
+    def in_words(self, scaled: bool) -> str:
         """The example in words, with the scale if there is one."""
         if not scaled:
             return str(self.example)

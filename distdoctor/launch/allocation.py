@@ -65,11 +65,13 @@ def is_scheduled(source: ScriptSource) -> bool:
 
 def of_rank(source: ScriptSource, rank: int, world_size: int) -> dict[str, str]:
     """Variables of the scheduler for one rank, as far as the script reads them."""
-    told = dict.fromkeys(_RANKS, str(rank)) | dict.fromkeys(_SIZES, str(world_size))
-    told |= _REST | _hosts(world_size)
-    told |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-    told |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(world_size))
-    return {name: value for name, value in told.items() if name in source.reads}
+    variables = dict.fromkeys(_RANKS, str(rank)) | dict.fromkeys(
+        _SIZES, str(world_size)
+    )
+    variables |= _REST | _hosts(world_size)
+    variables |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    variables |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(world_size))
+    return {name: value for name, value in variables.items() if name in source.reads}
 
 
 def of_job(
@@ -86,14 +88,14 @@ def of_job(
         there: The variables that are set already.
     """
     sizes = dict.fromkeys(_SIZES, str(world_size))
-    told = sizes | _REST | _hosts(world_size)
+    variables = sizes | _REST | _hosts(world_size)
     wanted = source.demands - source.asks
     visible = "CUDA_VISIBLE_DEVICES"
     if visible in source.reads:
-        told[visible] = ",".join(map(str, range(world_size)))
+        variables[visible] = ",".join(map(str, range(world_size)))
         wanted = wanted | {visible}
     lacking = wanted - source.sets - set(there)
-    return {name: value for name, value in told.items() if name in lacking}
+    return {name: value for name, value in variables.items() if name in lacking}
 
 
 def meeting_point(source: ScriptSource) -> dict[str, str]:
@@ -101,9 +103,9 @@ def meeting_point(source: ScriptSource) -> dict[str, str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     own = source.sets - source.asks  # who asks first sets it only where it is not there
-    return {name: value for name, value in told.items() if name not in own}
+    return {name: value for name, value in variables.items() if name not in own}
 
 
 def _hosts(world_size: int) -> dict[str, str]:

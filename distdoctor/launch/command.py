@@ -15,7 +15,7 @@ from pathlib import Path
 from distdoctor.errors import LaunchRefused
 from distdoctor.launch import multi_command
 from distdoctor.launch.allocation import is_scheduled, meeting_point, of_rank
-from distdoctor.launch.launcher_arguments import gives_place, takes_rank, told
+from distdoctor.launch.launcher_arguments import gives_place, rank_arguments, takes_rank
 from distdoctor.launch.script_source import (
     LAUNCHER_VARIABLES,
     ScriptSource,
@@ -65,7 +65,7 @@ def command_for(
         return [*program, *arguments]
     if launcher is Launcher.COMMANDS:
         return _by_hand(source, program, arguments, ranks)
-    extra = told(source, arguments, _LOCAL_RANK, ranks, by_hand=False)
+    extra = rank_arguments(source, arguments, _LOCAL_RANK, ranks, by_hand=False)
     return [
         *(sys.executable, "-m", TORCHRUN, "--standalone"),
         *("--nproc-per-node", str(ranks), "--tee", "3", "--log-dir", str(logs)),
@@ -166,7 +166,7 @@ def _by_hand(
     for rank in range(ranks):
         variables = meeting | of_rank(source, rank, ranks)
         named = [f"{name}={value}" for name, value in variables.items()]
-        extra = told(source, arguments, rank, ranks, by_hand=True)
+        extra = rank_arguments(source, arguments, rank, ranks, by_hand=True)
         commands.append([*named, *program, *extra, *arguments])
     return _together("rank", commands)
 

@@ -16,7 +16,7 @@ def restarts_left(pids: Iterable[int]) -> int:
     """
     for pid in pids:
         with suppress(psutil.Error, KeyError, ValueError):
-            told = psutil.Process(pid).environ()
-            allowed = int(told["TORCHELASTIC_MAX_RESTARTS"])
-            return max(allowed - int(told["TORCHELASTIC_RESTART_COUNT"]), 0)
+            environment = psutil.Process(pid).environ()
+            allowed = int(environment["TORCHELASTIC_MAX_RESTARTS"])
+            return max(allowed - int(environment["TORCHELASTIC_RESTART_COUNT"]), 0)
     return 0

@@ -36,7 +36,7 @@ def gives_place(source: ScriptSource, given: Sequence[str]) -> bool:
     ) or any("tcp://" in word for word in given)
 
 
-def told(
+def rank_arguments(
     source: ScriptSource,
     given: Sequence[str],
     rank: int | str,

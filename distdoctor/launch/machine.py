@@ -128,9 +128,9 @@ def _counted(
     name: str, limit: Limits, least: int, flag: str, what: str
 ) -> MachineCondition:
     some, most = (one == resource.RLIM_INFINITY or one >= least for one in limit)
-    told = "unlimited" if limit[0] == resource.RLIM_INFINITY else str(limit[0])
+    limit_text = "unlimited" if limit[0] == resource.RLIM_INFINITY else str(limit[0])
     cure = f"ulimit {flag} {least}" if most else "ask for a higher hard limit"
-    return enough(some, name, told, f"may be too few for {what}", cure)
+    return enough(some, name, limit_text, f"may be too few for {what}", cure)
 
 
 def locked_memory(limit: Limits) -> MachineCondition:

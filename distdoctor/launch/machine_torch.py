@@ -92,8 +92,8 @@ def ask_torch(deadline_s: float, program: str = _ASK) -> tuple[dict[str, Any], s
     for line in done.stdout.splitlines():
         if line.startswith("FACTS"):
             return json.loads(line.removeprefix("FACTS")), ""
-    said = done.stderr.strip().splitlines()
-    return {}, said[-1] if said else f"Python left with {done.returncode}"
+    error_lines = done.stderr.strip().splitlines()
+    return {}, error_lines[-1] if error_lines else f"Python left with {done.returncode}"
 
 
 def release(facts: Mapping[str, Any], why: str) -> MachineCondition:

@@ -72,5 +72,5 @@ def permission(allowed: bool | None, yama: str) -> MachineCondition:
     cure = "in a container: start it with --cap-add=SYS_PTRACE"
     if yama not in {"", "0"}:
         cure = f"sysctl kernel.yama.ptrace_scope=0; {cure}"
-    said = "a process was traced" if allowed else "refused"
-    return enough(allowed, "ptrace", f"{said}; {found}", _WITHOUT, cure)
+    result = "a process was traced" if allowed else "refused"
+    return enough(allowed, "ptrace", f"{result}; {found}", _WITHOUT, cure)

@@ -80,8 +80,10 @@ class RankProgress:
                 continue
             thread.kind = kind
             if kind == RecordKind.LIFE:
-                told = kind_of(self.reader.string(spec))
-                self.left = told == "Left" or (self.left and told != "Started")
+                event_kind = kind_of(self.reader.string(spec))
+                self.left = event_kind == "Left" or (
+                    self.left and event_kind != "Started"
+                )
             if kind in {RecordKind.ENTER, RecordKind.REFUSE, RecordKind.WAIT}:
                 thread.group, thread.ordinal = self.reader.string(group), ordinal
             if kind == RecordKind.ENTER and ordinal:

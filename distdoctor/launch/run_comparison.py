@@ -152,5 +152,5 @@ def _require_steps(run: Run, manifest: Manifest, name: str) -> None:
     how = f"left with exit code {manifest.exit_code}"
     if manifest.exit_code is None:
         how = f"was ended ({manifest.stopped})"
-    said = f"; it last said: {manifest.last_words}" if manifest.last_words else ""
-    raise MissingEvidence(f"the {name} job {how} before its first step{said}")
+    last_words = f"; it last said: {manifest.last_words}" if manifest.last_words else ""
+    raise MissingEvidence(f"the {name} job {how} before its first step{last_words}")

@@ -118,8 +118,8 @@ class StackTaker:
             process.communicate()
             return []
         if process.returncode:
-            said = errors.decode(errors="replace").strip().splitlines()
-            if said and "ermission" in errors.decode(errors="replace"):
+            error_lines = errors.decode(errors="replace").strip().splitlines()
+            if error_lines and "ermission" in errors.decode(errors="replace"):
                 self._py_spy = None
                 self.remark = (
                     "py-spy may not trace here (ptrace is not permitted): stacks came "

@@ -54,7 +54,7 @@ def supervise_in_subprocess(
         LaunchRefused: It could not be started.
         RuntimeError: The supervisor failed, or did not come back.
     """
-    told = {"plan": asdict(plan), "own": own, "parent": os.getpid()}
+    request = {"plan": asdict(plan), "own": own, "parent": os.getpid()}
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "distdoctor.launch.subprocess_runner"],
         stdin=subprocess.PIPE,
@@ -66,7 +66,7 @@ def supervise_in_subprocess(
     )
     try:
         out, err = process.communicate(
-            json.dumps(told, default=str).encode(), plan.budget_s + _MARGIN_S
+            json.dumps(request, default=str).encode(), plan.budget_s + _MARGIN_S
         )
     except subprocess.TimeoutExpired as error:
         raise RuntimeError(
@@ -110,11 +110,11 @@ class _Passing:
 
 
 def _main() -> int:
-    told = json.load(sys.stdin)
-    threading.Thread(target=_follow, args=(told["parent"],), daemon=True).start()
-    plan = told["plan"]
+    request = json.load(sys.stdin)
+    threading.Thread(target=_follow, args=(request["parent"],), daemon=True).start()
+    plan = request["plan"]
     paths = {name: Path(plan[name]) for name in ("directory", "folder")}
-    if told["own"]:
+    if request["own"]:
         leave_allocation()
     try:
         with signals_interrupt():

@@ -26,14 +26,14 @@ Value = Callable[[str], object]
 def variables(frame: FrameType) -> dict[str, Any]:
     """A copy of a frame's local variables; empty where they may not be read."""
     with Names(frame) as value:
-        return dict(value.told)
+        return dict(value.local_variables)
 
 
 class Names:
     """Looks up names as code in a frame would, without keeping values alive.
 
     Attributes:
-        told: The frame's local variables, while in use; not to be kept.
+        local_variables: The frame's local variables, while in use; not to be kept.
 
     Args:
         frame: A running frame.
@@ -48,23 +48,24 @@ class Names:
         hidden = self._optimised and _KEEPS_A_COPY
         self._readable = not (hidden and _sees_locals(code))
         self._emptied = hidden and self._readable
-        self.told: Any = {}
+        self.local_variables: Any = {}
 
     def __enter__(self) -> Names:
         if self._readable:
-            self.told = self._frame.f_locals
+            self.local_variables = self._frame.f_locals
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._emptied:
-            self.told.clear()  # it would keep what the user's code lets go of
-        self.told = {}
+            # It would keep what the user's code lets go of.
+            self.local_variables.clear()
+        self.local_variables = {}
 
     def __call__(self, name: str) -> object:
         """What a name stands for."""
         code = self._frame.f_code
-        if name in self.told:
-            return self.told[name]
+        if name in self.local_variables:
+            return self.local_variables[name]
         if self._optimised and name in code.co_varnames + code.co_cellvars:
             return None  # a local name that may not be read, or has no value yet
         return self._frame.f_globals.get(name)

@@ -127,13 +127,13 @@ def _joined() -> None:
         blinded("communication", RuntimeError("no call of this process can be seen"))
     if (shortening := loaders.shortening()) is not None:
         shortening.joined()
-    told = Started(
+    event = Started(
         world_size=size,
         backend=str(backend_of()),
         torch=str(torch.__version__),
         device="cuda" if torch.cuda.is_available() else "cpu",
     )
-    RECORDER.tell(told)
+    RECORDER.tell(event)
 
 
 def _destroy_process_group(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

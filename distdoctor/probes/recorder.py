@@ -76,7 +76,7 @@ class Recorder:
         self._notes: NotesWriter | None = None
         self._stack_file: TextIO | None = None
         self._failed: BaseException | None = None
-        self._told = False
+        self._loss_reported = False
         self._substituted: set[str] = set()
 
     def open(self, rank: int, world_size: int, part: int = 1) -> JournalWriter | None:
@@ -117,7 +117,7 @@ class Recorder:
         self.close()
         self.folder = folder
         self.calls, self._calls_freed, self.spawned, self.blind = 0, 0, -1, False
-        self._failed, self._told = None, False
+        self._failed, self._loss_reported = None, False
         self._substituted.clear()
         registry.reset()
         self.open(rank, world_size, part=8 if again else 1)
@@ -251,7 +251,7 @@ class Recorder:
         from distdoctor.journal.event_text import place_in
         from distdoctor.model.events import Failure
 
-        told = Failure(
+        event = Failure(
             error=type(error).__name__,
             message=str(error)[:500],
             fatal=fatal,
@@ -259,7 +259,7 @@ class Recorder:
             spawned=self.spawned,
             secondary=call_sites.is_peers_fault(error, traceback),
         )
-        self.tell(told, call_sites.error_site(traceback))
+        self.tell(event, call_sites.error_site(traceback))
 
     def exit_of(self, pid: int, status: int) -> None:
         """Record how a child process ended; negative: minus the signal."""
@@ -300,8 +300,8 @@ class Recorder:
         if self.writer is not None:
             self.writer.lose(fault=not isinstance(error, OSError | MemoryError))
         recorded = self.writer is not None or FOLDER_VARIABLE in os.environ
-        if recorded and not self._told:
-            self._told = True
+        if recorded and not self._loss_reported:
+            self._loss_reported = True
             rank = -1 if self.writer is None else self.writer.rank
             rank = _rank_of_environment() if rank < 0 else rank
             why = f"{probe}: {error!r}"[:500]

@@ -206,8 +206,8 @@ def _imported(name: str, module: ModuleType) -> None:
 
 
 def _tell_import(probe: Probe, name: str, module: ModuleType) -> None:
-    if (told := probe.imports.get(name)) is not None:
-        harmless(told)(module)
+    if (callback := probe.imports.get(name)) is not None:
+        harmless(callback)(module)
 
 
 def joined() -> None:
@@ -235,9 +235,9 @@ def _bring_in(entry: Entry) -> None:
     if probe.stepped is not None:
         _stepped.append(probe.stepped)
     harmless(probe.install)()
-    for name, told in probe.imports.items():
+    for name, callback in probe.imports.items():
         if name in sys.modules and name != "torch":
-            harmless(told)(sys.modules[name])
+            harmless(callback)(sys.modules[name])
 
 
 def _in_order() -> list[Probe]:

@@ -174,10 +174,10 @@ class Zygote:
             self.news()
 
     def _why(self, what: str) -> str:
-        said = ""
+        output = ""
         with suppress(OSError):
-            said = self.log.read_text(errors="replace")[-2000:].strip()
-        return f"the process that ranks are forked from {what}\n{said}".strip()
+            output = self.log.read_text(errors="replace")[-2000:].strip()
+        return f"the process that ranks are forked from {what}\n{output}".strip()
 
     def end_ranks(self) -> None:
         """End all processes forked from it: by SIGTERM, later by SIGKILL."""

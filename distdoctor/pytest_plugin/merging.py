@@ -46,10 +46,10 @@ def merge(item: pytest.Item, outcome: Outcome, timeout_s: float) -> list[Any]:
     phases = _by_phase(item, outcome)
     broken = _broken_phase(outcome)
     reports = []
-    for key, told in phases.items():
-        report = _merged(told, outcome, culprits=_blamed(outcome))
+    for key, by_rank in phases.items():
+        report = _merged(by_rank, outcome, culprits=_blamed(outcome))
         reports.append(report)
-        if _is_follower(report, told, outcome):
+        if _is_follower(report, by_rank, outcome):
             # What was told is only what came of it: a connection that broke.
             followed = str(report.longrepr)
             _fail(item, report, outcome, timeout_s)
@@ -61,8 +61,8 @@ def merge(item: pytest.Item, outcome: Outcome, timeout_s: float) -> list[Any]:
             broken = ""
     if broken:
         _break(item, reports, broken, outcome, timeout_s)
-    told_already = any(report.outcome == "failed" for report in reports)
-    if outcome.findings and not told_already:  # of a test that was skipped, say
+    has_failed = any(report.outcome == "failed" for report in reports)
+    if outcome.findings and not has_failed:  # of a test that was skipped, say
         _break(item, reports, "call", outcome, timeout_s)
     _complete(item, reports)
     _decorate(reports, outcome)
@@ -77,15 +77,15 @@ def _by_phase(
 ) -> dict[tuple[str, str], dict[int, tuple[Any, PhaseReport]]]:
     """Reports by phase and rank; subtests are phases of their own."""
     phases: dict[tuple[str, str], dict[int, tuple[Any, PhaseReport]]] = {}
-    for rank, reports in sorted(outcome.told.items()):
-        for told in reports:
+    for rank, reports in sorted(outcome.phase_reports.items()):
+        for phase_report in reports:
             report = item.config.hook.pytest_report_from_serializable(
-                config=item.config, data=told.data
+                config=item.config, data=phase_report.data
             )
             if report is not None:
                 context = str(getattr(report, "context", ""))
                 by_rank = phases.setdefault((report.when, context), {})
-                by_rank[rank] = (report, told)
+                by_rank[rank] = (report, phase_report)
     order = sorted(phases, key=lambda key: (_PHASES.index(key[0]), not key[1]))
     return {key: phases[key] for key in order}
 
@@ -95,24 +95,28 @@ def _blamed(outcome: Outcome) -> set[int]:
 
 
 def _is_follower(
-    report: Any, told: Mapping[int, tuple[Any, PhaseReport]], outcome: Outcome
+    report: Any, by_rank: Mapping[int, tuple[Any, PhaseReport]], outcome: Outcome
 ) -> bool:
     """Whether all failures of a phase are due to a rank that told of none."""
-    failed = [told for report, told in told.values() if report.outcome == "failed"]
+    failed = [
+        phase_report
+        for report, phase_report in by_rank.values()
+        if report.outcome == "failed"
+    ]
     known = outcome.died or outcome.findings or outcome.stopped
     return (
         report.outcome == "failed"
         and bool(known)
-        and all(told.secondary for told in failed)
+        and all(phase_report.secondary for phase_report in failed)
     )
 
 
 def _merged(
-    told: Mapping[int, tuple[Any, PhaseReport]],
+    by_rank: Mapping[int, tuple[Any, PhaseReport]],
     outcome: Outcome,
     culprits: set[int],
 ) -> Any:
-    reports = {rank: report for rank, (report, _) in told.items()}
+    reports = {rank: report for rank, (report, _) in by_rank.items()}
     expected = {r for r, report in reports.items() if hasattr(report, "wasxfail")}
     failed = {r for r, report in reports.items() if report.outcome == "failed"}
     if expected & {r for r, x in reports.items() if x.outcome == "skipped"}:
@@ -122,7 +126,11 @@ def _merged(
     if failed:
         first = min(
             failed,
-            key=lambda r: (told[r][1].secondary, r not in culprits, told[r][1].at_ns),
+            key=lambda r: (
+                by_rank[r][1].secondary,
+                r not in culprits,
+                by_rank[r][1].at_ns,
+            ),
         )
         # Of those that failed alike always the same one is shown.
         first = min(r for r in failed if _place(reports[r]) == _place(reports[first]))
@@ -170,7 +178,7 @@ def _tell_of_failures(
     merged: Any, first: int, failed: Mapping[int, Any], outcome: Outcome
 ) -> None:
     """Say which ranks failed alike, and show failures elsewhere."""
-    if len(outcome.told) == 1:
+    if len(outcome.phase_reports) == 1:
         return
     groups: dict[str, list[int]] = {}
     for rank in [first, *sorted(set(failed) - {first})]:
@@ -179,7 +187,7 @@ def _tell_of_failures(
     parts = [f"{named(alike)} failed{' alike' if len(alike) > 1 else ''}"]
     parts += [f"{named(ranks)} failed otherwise" for ranks in others]
     missing = {*outcome.unfinished, *outcome.died, *outcome.lost}
-    well = sorted(set(outcome.told) - set(failed) - missing)
+    well = sorted(set(outcome.phase_reports) - set(failed) - missing)
     if well:
         parts.append(f"{named(well)} did not fail")
     lines = ["; ".join(parts), *_own_words(alike, failed)]
@@ -197,16 +205,16 @@ def _place(report: Any) -> str:
 
 def _own_words(ranks: Sequence[int], failed: Mapping[int, Any]) -> list[str]:
     """The first lines of what ranks said, where they said it in other words."""
-    said: dict[str, list[int]] = {}
+    by_message: dict[str, list[int]] = {}
     for rank in ranks:
         crash = getattr(failed[rank].longrepr, "reprcrash", None)
         message = "" if crash is None else str(crash.message).partition("\n")[0]
-        said.setdefault(message, []).append(rank)
-    if len(said) < 2:
+        by_message.setdefault(message, []).append(rank)
+    if len(by_message) < 2:
         return []
-    told = [f"{named(who)}: {message}" for message, who in said.items()]
-    more = [f"and {len(told) - _MOST_WORDS} more"] * (len(told) > _MOST_WORDS)
-    return [*told[:_MOST_WORDS], *more]
+    lines = [f"{named(who)}: {message}" for message, who in by_message.items()]
+    more = [f"and {len(lines) - _MOST_WORDS} more"] * (len(lines) > _MOST_WORDS)
+    return [*lines[:_MOST_WORDS], *more]
 
 
 # --- what no rank told ---
@@ -220,10 +228,14 @@ def _broken_phase(outcome: Outcome) -> str:
     if not missing and not outcome.stopped:
         return ""
     done = [
-        {told.data["when"] for told in outcome.told.get(rank, ())} for rank in missing
+        {
+            phase_report.data["when"]
+            for phase_report in outcome.phase_reports.get(rank, ())
+        }
+        for rank in missing
     ]
     if any("setup" not in phases for phases in done):
-        return "setup" if not outcome.told or outcome.lost else "call"
+        return "setup" if not outcome.phase_reports or outcome.lost else "call"
     if any("call" not in phases for phases in done):
         return "call"
     return "teardown"
@@ -313,15 +325,15 @@ def _decorate(reports: Iterable[Any], outcome: Outcome) -> None:
             report.sections = [*report.sections, *_unreported(outcome)]
             break
     for report in reports:  # junit's report takes them from the last
-        told = [("distdoctor", code) for code in codes]
-        report.user_properties = [*report.user_properties, *told]
+        properties = [("distdoctor", code) for code in codes]
+        report.user_properties = [*report.user_properties, *properties]
 
 
 def _unreported(outcome: Outcome) -> Iterator[tuple[str, str]]:
     for rank, printed in sorted(outcome.printed.items()):
         for stream, text in printed.items():
             yield f"Captured {stream}, rank {rank}, which did not end", text
-    for rank, text in sorted(outcome.said.items()):
+    for rank, text in sorted(outcome.printed_outside.items()):
         yield f"Last words, rank {rank}", text
 
 

@@ -32,7 +32,7 @@ class Outcome:
     """The outcome of a test on its ranks.
 
     Attributes:
-        told: Reports of each rank, in order.
+        phase_reports: Reports of each rank, in order.
         refused: Why it was not run at all; then nothing else is set.
         unable: What this machine lacks, so that the test is skipped.
         lost: What kept ranks from running it, by rank.
@@ -42,7 +42,8 @@ class Outcome:
         stacks: Where those stood: lines of the user's, innermost first, by rank; whom
             the others wait for comes first.
         printed: What those and the dead had printed in that phase, by stream.
-        said: What they printed outside of it, such as the interpreter's last words.
+        printed_outside: What they printed outside of it, such as the interpreter's last
+            words.
         remark: What else is known of why it was ended.
         leave: Message of a `pytest.exit` on a rank.
         judgement: distdoctor's verdict and findings; None if it was not watched.
@@ -52,7 +53,7 @@ class Outcome:
         seconds: How long it took.
     """
 
-    told: dict[int, list[PhaseReport]] = field(default_factory=dict)
+    phase_reports: dict[int, list[PhaseReport]] = field(default_factory=dict)
     refused: str = ""
     unable: str = ""
     lost: dict[int, str] = field(default_factory=dict)
@@ -61,7 +62,7 @@ class Outcome:
     unfinished: tuple[int, ...] = ()
     stacks: dict[int, list[Place]] = field(default_factory=dict)
     printed: dict[int, dict[str, str]] = field(default_factory=dict)
-    said: dict[int, str] = field(default_factory=dict)
+    printed_outside: dict[int, str] = field(default_factory=dict)
     remark: str = ""
     leave: str | None = None
     judgement: Judgement | None = None
@@ -76,7 +77,7 @@ class Outcome:
         return bool(
             self.stopped or self.lost or self.died or self.leave is not None
         ) or any(
-            told.data["outcome"] == "failed" or "wasxfail" in told.data
-            for reports in self.told.values()
-            for told in reports
+            phase_report.data["outcome"] == "failed" or "wasxfail" in phase_report.data
+            for reports in self.phase_reports.values()
+            for phase_report in reports
         )

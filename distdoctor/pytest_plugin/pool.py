@@ -66,7 +66,9 @@ class RankProcess:
             for message in self.wire.receive():
                 self._take(message)
             if self.wire.closed and not done():
-                raise RanksNotStarted(f"a rank ended before its test\n{self.said()}")
+                raise RanksNotStarted(
+                    f"a rank ended before its test\n{self.printed_outside()}"
+                )
 
     def _take(self, message: Any) -> None:
         match message:
@@ -91,7 +93,7 @@ class RankProcess:
                     found[name] = data.decode(errors="replace")
         return found
 
-    def said(self) -> str:
+    def printed_outside(self) -> str:
         """Output outside of tests, such as the interpreter's on a crash."""
         with suppress(OSError):
             if self.log is not None:

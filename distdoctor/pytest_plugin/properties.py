@@ -90,7 +90,7 @@ class RankedProperty:
         except Exception as error:  # noqa: BLE001 - hypothesis's own: unsatisfiable, flaky
             self._conclude()
             why = "\n".join([repr(error), *getattr(error, "__notes__", ())])
-            return Outcome(refused=why, told=self.outcome.told)
+            return Outcome(refused=why, phase_reports=self.outcome.phase_reports)
         finally:
             self._conclude()
         return self.outcome
@@ -154,20 +154,20 @@ class RankedProperty:
             self._conclude()
             if not self._failing:
                 self._until = min(self._until, time.monotonic() + _SHRINK_S)
-            told = ", ".join(f"{name}={value!r}" for name, value in drawn.items())
-            self._failing = f"Falsifying example: {self._item.name}({told})"
+            arguments = ", ".join(f"{name}={value!r}" for name, value in drawn.items())
+            self._failing = f"Falsifying example: {self._item.name}({arguments})"
             if self.outcome.stopped == Stop.TIMEOUT or not self._was_tried():
                 self.falsifying = self._failing
                 raise _EngineLeft
-            raise ExampleFailed(_told(self.outcome))
+            raise ExampleFailed(_failure_line(self.outcome))
 
     def _was_tried(self) -> bool:
         """Whether the ranks came as far as the example: their set-up was well."""
         setups = [
-            told.data["outcome"] == "passed"
-            for reports in self.outcome.told.values()
-            for told in reports
-            if told.data["when"] == "setup"
+            phase_report.data["outcome"] == "passed"
+            for reports in self.outcome.phase_reports.values()
+            for phase_report in reports
+            if phase_report.data["when"] == "setup"
         ]
         return bool(setups) and all(setups)
 
@@ -193,11 +193,11 @@ def _packed(drawn: dict[str, Any]) -> bytes:
         ) from None
 
 
-def _told(outcome: Outcome) -> str:
+def _failure_line(outcome: Outcome) -> str:
     """In one line, the same for one fault: the engine compares failures."""
     failed = [
         f"rank {rank}"
-        for rank, reports in sorted(outcome.told.items())
-        if any(told.data["outcome"] == "failed" for told in reports)
+        for rank, reports in sorted(outcome.phase_reports.items())
+        if any(phase_report.data["outcome"] == "failed" for phase_report in reports)
     ]
     return f"failed on {', '.join(failed) or 'ranks'} {outcome.stopped}".strip()

@@ -109,7 +109,7 @@ class _Rank:
                 failed = True
             except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - told
                 RECORDER.failure(error, error.__traceback__, fatal=True)
-                self._wire.send(("lost", rank, _told(error)))
+                self._wire.send(("lost", rank, _error_text(error)))
                 failed = True
             failed = failed or self._ear.failed
             if len(order.ranks) > 1:
@@ -273,7 +273,7 @@ def _captured(config: pytest.Config) -> dict[str, int]:
     return found
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     if isinstance(error, ItemMissing):
         return str(error)
     return "".join(traceback.format_exception(error))

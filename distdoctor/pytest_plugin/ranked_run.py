@@ -225,10 +225,12 @@ class RankedRun:
         outcome = self.outcome
         match message:
             case ("report", rank, data, facts):
-                told = PhaseReport(data, facts["secondary"], facts["at_ns"])
-                earlier = outcome.told.setdefault(rank, [])
+                phase_report = PhaseReport(data, facts["secondary"], facts["at_ns"])
+                earlier = outcome.phase_reports.setdefault(rank, [])
                 if not any(_failed_in(data["when"], one) for one in earlier):
-                    earlier.append(told)  # else an example had failed in this phase
+                    earlier.append(
+                        phase_report
+                    )  # else an example had failed in this phase
                 if data["outcome"] == "failed":
                     self._failed()
             case ("lost", rank, text):
@@ -282,8 +284,8 @@ class RankedRun:
         status = self._zygote.ended.get(process.pid, 0)
         self.outcome.died[position] = status
         self.outcome.printed[position] = process.printed()
-        if said := process.said():
-            self.outcome.said[position] = said
+        if output := process.printed_outside():
+            self.outcome.printed_outside[position] = output
         self._failed()
 
     def _is_over(self, rank: RankProgress) -> bool:
@@ -339,8 +341,8 @@ class RankedRun:
         self._watchdog.update()
         self._watchdog.manifest.alive = self._watchdog.alive()
         judgement = judge_now(self._watchdog)
-        told = json.loads(render(judgement.report, judgement.run))
-        return list(told["findings"])
+        report_data = json.loads(render(judgement.report, judgement.run))
+        return list(report_data["findings"])
 
     def _settle(self) -> None:
         """Let ranks that have ended, or say so in their journals, be seen to end."""
@@ -392,8 +394,10 @@ class RankedRun:
             judge_test(self._watchdog, self.outcome, exits, ignore, keep)
 
 
-def _failed_in(when: str, told: PhaseReport) -> bool:
-    return bool(told.data["when"] == when and told.data["outcome"] == "failed")
+def _failed_in(when: str, phase_report: PhaseReport) -> bool:
+    return bool(
+        phase_report.data["when"] == when and phase_report.data["outcome"] == "failed"
+    )
 
 
 def _is_stopped(pid: int) -> bool:

@@ -245,11 +245,11 @@ class Scheduler:
         return str(item.path), item.nodeid
 
     def _warn(self, play: RankedRun) -> None:
-        told = set()
+        seen = set()
         for warning, when, nodeid, location in play.warnings:
             key = (str(warning.message), warning.filename, warning.lineno)
-            if key not in told:
-                told.add(key)
+            if key not in seen:
+                seen.add(key)
                 self._config.hook.pytest_warning_recorded.call_historic(
                     kwargs={
                         "warning_message": warning,

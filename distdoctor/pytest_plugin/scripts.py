@@ -137,8 +137,8 @@ class ScriptChecker:
         if report.verdict != "well":
             report.run.record = str(folder)
         self._item.stash.setdefault(_JUDGED, []).append(report)
-        said = text.render(report, judgement.run)
-        run = ScriptRun(report, said, output.stdout, output.stderr)
+        report_text = text.render(report, judgement.run)
+        run = ScriptRun(report, report_text, output.stdout, output.stderr)
         if run.codes:  # for JUnit
             self._item.user_properties.append(("distdoctor", " ".join(run.codes)))
         return run

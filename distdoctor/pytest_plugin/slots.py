@@ -151,8 +151,8 @@ def slots_of(config: pytest.Config, largest: int) -> Slots:
             known; it decides where the option does not.
     """
     if _SLOTS not in config.stash:
-        told = int(config.getoption("distdoctor_slots", 0) or 0)
-        config.stash[_SLOTS] = Slots(told or default_total(largest))
+        requested = int(config.getoption("distdoctor_slots", 0) or 0)
+        config.stash[_SLOTS] = Slots(requested or default_total(largest))
     return config.stash[_SLOTS]
 
 
@@ -172,11 +172,11 @@ def visible_gpus(environment: Mapping[str, str] = os.environ) -> list[str]:
     the first entry that names no device, such as -1.
     """
     count = len(list(_GPUS.iterdir())) if _GPUS.is_dir() else 0
-    told = environment.get("CUDA_VISIBLE_DEVICES")
-    if told is None or not count:
+    value = environment.get("CUDA_VISIBLE_DEVICES")
+    if value is None or not count:
         return [str(number) for number in range(count)]
     names: list[str] = []
-    for name in told.split(","):
+    for name in value.split(","):
         name = name.strip()
         if not name or name.startswith("-") or name in names:
             break

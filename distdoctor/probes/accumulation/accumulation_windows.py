@@ -67,7 +67,7 @@ class Windows:
         self._is_behind = True  # each time, one more batch had been read
         self._accumulates = False
         self._held: tuple[Window, str] | None = None  # and how many more are like it
-        self._told = 0
+        self._reported = 0
         self._stepper: weakref.ref[Any] | None = None
         self._watched: weakref.ref[Tensor] | None = None  # a parameter
         self._seen = (0, 0)  # of its gradient, behind backward: where, which version
@@ -245,8 +245,8 @@ class Windows:
 
     def _tell(self) -> None:
         held, self._held = self._held, None
-        if held is not None and self._told < _MOST:
-            self._told += 1
+        if held is not None and self._reported < _MOST:
+            self._reported += 1
             RECORDER.observe(*held)
 
 

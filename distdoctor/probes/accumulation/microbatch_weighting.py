@@ -107,10 +107,10 @@ class Weighing:
         if account.count == 1:
             account.singles += 1
         elif account.due:
-            told = None if account.unclear else self._told(account, optimizer)
+            weighed = None if account.unclear else self._weighed(account, optimizer)
             account.windows += 1
-            if told is not None:
-                RECORDER.observe(told, call_site(4))
+            if weighed is not None:
+                RECORDER.observe(weighed, call_site(4))
         else:
             account.windows += 1
         account.mark = latest()
@@ -174,7 +174,7 @@ class Weighing:
             stack(),
         )
 
-    def _told(self, account: Account, optimizer: Any) -> Weighed | None:
+    def _weighed(self, account: Account, optimizer: Any) -> Weighed | None:
         passes = account.passes
         if len(passes) != account.count or account.is_hooked() or _are_hooked():
             return None

@@ -37,14 +37,14 @@ class Lowering:
         lines: The user's lines that called them.
         casts: Casts of parameters in the last pass's graph, with the parameter and
             its version at that time.
-        told: Whether a cast that outlived a step was already recorded.
+        reported: Whether a cast that outlived a step was already recorded.
     """
 
     def __init__(self) -> None:
         self.passes = 0
         self.lines: set[str] = set()
         self.casts: list[tuple[Any, Tensor, int]] = []
-        self.told = False
+        self.reported = False
 
     def begin(self, args: tuple[Any, ...]) -> None:
         """Called before each backward pass; on the hot path."""
@@ -63,11 +63,11 @@ class Lowering:
         if site not in self.lines:
             self.lines.add(site)
             dtype = str(torch.get_autocast_dtype(kind)).removeprefix("torch.")
-            told = LoweredBackward(device=kind, dtype=dtype)
-            RECORDER.observe(told, site)
-        if not self.told:
+            observation = LoweredBackward(device=kind, dtype=dtype)
+            RECORDER.observe(observation, site)
+        if not self.reported:
             self._look(args[0][0], site)
-        if self.told or self.passes >= _PASSES:
+        if self.reported or self.passes >= _PASSES:
             self.casts = []
 
     def _look(self, loss: Tensor, site: str) -> None:
@@ -80,10 +80,10 @@ class Lowering:
             if node in nodes and parameter._version > version
         ]
         if stale:
-            self.told = True
+            self.reported = True
             names = tuple(optimizers.names_of(stale))
-            told = StaleCast(passes=self.passes, names=names)
-            RECORDER.observe(told, site)
+            observation = StaleCast(passes=self.passes, names=names)
+            RECORDER.observe(observation, site)
             return
         self.casts = [(node, tensor, tensor._version) for node, tensor in now]
 

@@ -26,7 +26,7 @@ _LARGE = 64  # entries of a mapping that may be weights by name
 _made: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
 """By GradScaler, the scale it was made with."""
 
-_told: list[bool] = []
+_reported: list[bool] = []
 
 
 def install() -> None:
@@ -60,7 +60,7 @@ def running(thing: Any) -> dict[str, Any]:
         if one.is_enabled() and one._scale is not None and _has_torchs_state(one)
         if _moves(one, first)
     ]
-    if not used or _told:
+    if not used or _reported:
         return {}
     scale, first = max(used, key=lambda pair: max(pair) / max(min(pair), 1e-30))
     if _holds(thing, scale, [_MOST_NODES], 0):
@@ -91,14 +91,14 @@ def _note(scaler: Any) -> None:
 
 def _keep(made: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     result = made(self, *args, **kwargs)
-    if not _told:
+    if not _reported:
         _tell()
     return result
 
 
 @harmless
 def _tell() -> None:
-    _told.append(True)
+    _reported.append(True)
     RECORDER.observe(Kept(), call_site(3))
 
 
@@ -126,4 +126,4 @@ def _holds(thing: Any, scale: float, left: list[int], depth: int) -> bool:
     return False
 
 
-PROBE = Probe(install=install, reset=_told.clear)
+PROBE = Probe(install=install, reset=_reported.clear)

@@ -30,7 +30,7 @@ class _Search:
         loss: The user's line whose loss was not finite, since the last step.
         operation: The operation that produced it.
         looked: Whether that operation was searched for.
-        told: Whether non-finite parameters were recorded.
+        reported: Whether non-finite parameters were recorded.
         pending: Gradients that were not finite, before the step that uses them.
     """
 
@@ -38,7 +38,7 @@ class _Search:
         self.loss: str | None = None
         self.operation = ""
         self.looked = False
-        self.told = False
+        self.reported = False
         self.pending: tuple[Optimizer, list[str]] | None = None
 
 
@@ -61,20 +61,20 @@ def _find_operation(loss: Tensor) -> None:
     """Look once; what a GradScaler leaves out may be no harm."""
     search = _search
     search.operation = ""
-    if not search.looked and not search.told:
+    if not search.looked and not search.reported:
         search.looked = True
         search.operation = spoiling_operation.operation_in(loss)
 
 
 def watch(known: Optimizer) -> None:
     """Called before an optimizer step that is not sampled otherwise."""
-    if not _search.told and _is_bad(known.parameters):
+    if not _search.reported and _is_bad(known.parameters):
         examine(known)
 
 
 def examine(known: Optimizer) -> None:
     """Called when gradients are non-finite: check if parameters already are."""
-    if _search.told:
+    if _search.reported:
         return
     weights = [n for n, p in enumerate(known.parameters) if not is_finite(p)]
     if weights:
@@ -116,7 +116,7 @@ def _is_bad(parameters: list[Tensor]) -> bool:
 
 def _tell(known: Optimizer, names: list[str], *, weights: bool) -> None:
     search = _search
-    search.told = True
+    search.reported = True
     line = None if weights else search.loss
     RECORDER.observe(
         NotFinite(

@@ -67,9 +67,9 @@ def is_due(time: int) -> bool:
     return time <= _OFTEN or time & (time - 1) == 0
 
 
-def is_scaled(said: Sequence[str]) -> bool:
+def is_scaled(history: Sequence[str]) -> bool:
     """Whether gradients with this history of words are still scaled."""
-    for word in reversed(said):
+    for word in reversed(history):
         kind = word.partition("/")[0]
         if kind == words.SCALED:
             return True
@@ -98,7 +98,7 @@ class Scalings:
         self._lines: set[str] = set()
         self._clips: dict[int, _Clip] = {}  # by optimizer
         self._times: dict[tuple[str, int], int] = {}
-        self._told: set[tuple[object, ...]] = set()
+        self._reported: set[tuple[object, ...]] = set()
         self._largest = 0.0
 
     def _is_time(self, what: str, number: int) -> bool:
@@ -120,15 +120,17 @@ class Scalings:
             return
         self._scalers.add(scaler)
         kind = type(scaler).__name__
-        told = Scaling(kind=kind, scale=float(scaler._init_scale))
-        self._observe(told, call_site(3))
+        observation = Scaling(kind=kind, scale=float(scaler._init_scale))
+        self._observe(observation, call_site(3))
 
     def asked(self, scale: float) -> None:
         """Called when the user's code has called `get_scale`."""
         step_protocol.PROTOCOL.losses.asked(scale)
         if len(self._lines) >= _MOST_LINES:
             return
-        if not any(is_scaled(said) for _, _, said in step_protocol.PROTOCOL.said()):
+        if not any(
+            is_scaled(history) for _, _, history in step_protocol.PROTOCOL.histories()
+        ):
             return
         site = call_site(3)
         if site and site not in self._lines:
@@ -141,14 +143,14 @@ class Scalings:
         if not why:
             return
         self.scaled(scaler, None, None)  # if it never was
-        for one, number, said in step_protocol.PROTOCOL.said():
+        for one, number, history in step_protocol.PROTOCOL.histories():
             if optimizer is None or one is optimizer:
                 self._observe(
                     Refused(
                         optimizer=number,
                         method=method,
                         why=why,
-                        words=packed(said[-_LAST_WORDS:]),
+                        words=packed(history[-_LAST_WORDS:]),
                     ),
                     call_site(3),
                 )
@@ -167,8 +169,8 @@ class Scalings:
         found = (self._largest or None) if this.by_value else this.norm
         if not self._scalers or not isinstance(this.bound, int | float):
             return
-        for _, number, said in step_protocol.PROTOCOL.said():
-            if said[-1:] != [words.CLIP] or not is_scaled(said):
+        for _, number, history in step_protocol.PROTOCOL.histories():
+            if history[-1:] != [words.CLIP] or not is_scaled(history):
                 continue
             if self._is_time(how, number):
                 site = call_site(3)
@@ -185,9 +187,9 @@ class Scalings:
         found = float(clip.found)
         found = found if math.isfinite(found) else 0.0
         key = known.number, clip.how, clip.limit, found > clip.limit
-        if key in self._told:
+        if key in self._reported:
             return
-        self._told.add(key)
+        self._reported.add(key)
         self._observe(
             Limited(
                 optimizer=known.number,
@@ -203,12 +205,16 @@ class Scalings:
 
     def trying(self, scaler: Any, optimizer: Any) -> None:
         """Called before `GradScaler.step` unscales gradients and steps."""
-        said: list[str] = []
+        history: list[str] = []
         number = -1
-        for one, known, its in step_protocol.PROTOCOL.said():
+        for one, known, its in step_protocol.PROTOCOL.histories():
             if one is optimizer:
-                number, said = known, its
-        if words.CHANGED not in said or words.CLIP in said or not is_scaled(said):
+                number, history = known, its
+        if (
+            words.CHANGED not in history
+            or words.CLIP in history
+            or not is_scaled(history)
+        ):
             return
         if not scaler.is_enabled() or not self._is_time("handed", number):
             return

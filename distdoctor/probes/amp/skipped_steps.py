@@ -146,7 +146,7 @@ class Rounds:
         if not course.count or self._strides >= _MOST:
             return
         self._strides += 1
-        told = Stride(
+        observation = Stride(
             optimizer=course.number,
             kind=course.kind,
             first=course.first,
@@ -155,7 +155,7 @@ class Rounds:
             until=self.now,
         )
         course.count = 0
-        RECORDER.observe(told, course.site)
+        RECORDER.observe(observation, course.site)
 
 
 def _left_out_inside(scaler: Any, optimizer: Any) -> bool:

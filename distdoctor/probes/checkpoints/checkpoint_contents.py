@@ -194,17 +194,17 @@ def _fixed(state: Mapping[Any, Any], prefix: str = "") -> Iterator[str]:
     for name, value in state.items():
         if name in _MOVING:
             continue
-        told = f"{prefix}{name}"
+        full_name = f"{prefix}{name}"
         if isinstance(value, Mapping):
-            yield from _fixed(value, f"{told}.")
+            yield from _fixed(value, f"{full_name}.")
         elif isinstance(value, (list, tuple)):
             for number, one in enumerate(value):
                 if isinstance(one, Mapping):
-                    yield from _fixed(one, f"{told}.{number}.")
+                    yield from _fixed(one, f"{full_name}.{number}.")
                 elif isinstance(one, (int, float, str)):
-                    yield f"{told}.{number}={one!r}"
+                    yield f"{full_name}.{number}={one!r}"
         elif value is None or isinstance(value, (int, float, str)):
-            yield f"{told}={value!r}"
+            yield f"{full_name}={value!r}"
 
 
 def number_of(value: Any) -> float:

@@ -115,11 +115,11 @@ class Files:
             return
         known[name] = times + 1
         if known is self._written:
-            told: Any = Written(path=name, times=times + 1, locked=self._locked)
+            observation: Any = Written(path=name, times=times + 1, locked=self._locked)
         else:
             waited = self._slept or self._locked
-            told = ReadBack(path=name, waited=waited)
-        RECORDER.observe(told, site)
+            observation = ReadBack(path=name, waited=waited)
+        RECORDER.observe(observation, site)
 
 
 def _is_new(name: str) -> bool:

@@ -234,12 +234,12 @@ def _note_scaler(scaler: Any) -> None:
 
 def _set_epoch(made: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     result = made(self, *args, **kwargs)
-    _told_epoch(self)
+    _observe_epoch(self)
     return result
 
 
 @harmless
-def _told_epoch(sampler: Any) -> None:
+def _observe_epoch(sampler: Any) -> None:
     if sampler.shuffle and isinstance(sampler.epoch, int):
         length = len(sampler.dataset)
         _observe(Shuffled(epoch=sampler.epoch, seed=sampler.seed, length=length))
@@ -311,11 +311,11 @@ def _schedule_of(schedulers: list[Any]) -> tuple[int, int, Any]:
 def _rules(optimizer: Optimizer) -> int:
     """Fingerprint of its class and hyper-parameters, without what schedulers change."""
     left_out = {"params", "param_names", "lr", "momentum", "betas"}
-    told = [
+    settings = [
         sorted((name, repr(v)) for name, v in group.items() if name not in left_out)
         for group in optimizer.param_groups
     ]
-    return exact.of_value([type(optimizer).__name__, told])
+    return exact.of_value([type(optimizer).__name__, settings])
 
 
 def _observe(observation: Any) -> None:

@@ -34,7 +34,7 @@ _LARGEST_WHOLE = 64  # members that all have cells
 
 
 def local_cells(
-    members: int, rank: int, world_size: int, told: Mapping[str, str]
+    members: int, rank: int, world_size: int, environment: Mapping[str, str]
 ) -> tuple[int, int, str] | None:
     """How many cells a large group's board has here, this rank's, and whose they are.
 
@@ -42,7 +42,7 @@ def local_cells(
         members: Ranks in the group.
         rank: Global rank of this process.
         world_size: World size of the job.
-        told: Environment, as a launcher like torchrun sets it.
+        environment: Environment, as a launcher like torchrun sets it.
 
     Returns:
         None if the group is small, or if the launcher did not start this very rank: a
@@ -50,13 +50,19 @@ def local_cells(
     """
     if members <= _LARGEST_WHOLE:
         return None
-    if (told.get("RANK"), told.get("WORLD_SIZE")) != (str(rank), str(world_size)):
+    if (environment.get("RANK"), environment.get("WORLD_SIZE")) != (
+        str(rank),
+        str(world_size),
+    ):
         return None
-    mine, size = told.get("LOCAL_RANK", ""), told.get("LOCAL_WORLD_SIZE", "")
+    mine, size = (
+        environment.get("LOCAL_RANK", ""),
+        environment.get("LOCAL_WORLD_SIZE", ""),
+    )
     if not (mine.isdigit() and size.isdigit() and int(mine) < int(size) < members):
         return None
     # Two launchers on one machine each count their ranks from 0.
-    return int(size), int(mine), f"\n{told.get('GROUP_RANK', '')}"
+    return int(size), int(mine), f"\n{environment.get('GROUP_RANK', '')}"
 
 
 class Board:

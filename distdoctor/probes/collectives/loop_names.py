@@ -80,10 +80,10 @@ class Turns:
             self._left[site] = _MOST_CALLS if self._lines <= _MOST_LINES else 0
         if self._left[site]:
             self._left[site] -= 1
-            told, line = turn
+            observation, line = turn
             code = frame.f_code
             where = text_of(code.co_filename, line, code.co_qualname)
-            RECORDER.observe(told, where)
+            RECORDER.observe(observation, where)
 
     def _turn(self, frame: FrameType, ordinal: int) -> tuple[Turn, int] | None:
         """The names at this call, and the loop's line; None: there is no such loop."""
@@ -102,12 +102,12 @@ class Turns:
         }
         if not names:
             return None
-        told = Turn(
+        observation = Turn(
             variables=tuple(names),
             names=tuple(names.values()),
             ordinal=ordinal,
         )
-        return told, loop.line
+        return observation, loop.line
 
     def _loop_at(self, code: CodeType, line: int) -> _Loop | None:
         file = code.co_filename

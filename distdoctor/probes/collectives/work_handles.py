@@ -62,12 +62,12 @@ class Handle:
         reference: A weak reference to the Work.
         pending: The call.
         version: Sum of the version counters of its input tensors, when issued.
-        told: Whether a missing wait was already recorded.
+        reported: Whether a missing wait was already recorded.
         thread: The thread that issued it.
         way: Its call path; () if that is too long to be recorded.
     """
 
-    __slots__ = ("pending", "reference", "thread", "told", "version", "way")
+    __slots__ = ("pending", "reference", "reported", "thread", "version", "way")
 
     def __init__(
         self, reference: weakref.ref[Any], pending: PendingCall, thread: int
@@ -77,7 +77,7 @@ class Handle:
         self.thread = thread
         self.way = way_here(2)
         self.version = _version(pending.watched or ())
-        self.told = False
+        self.reported = False
 
     @property
     def tensors(self) -> Sequence[torch.Tensor]:
@@ -98,7 +98,7 @@ class Handles:
         # Until a thread's next call: pybind gives the user this object only if it
         # still lives when torch hands it over.
         self._fresh: dict[int, Any] = {}
-        self._told: set[tuple[Way, Way]] = set()
+        self._reported: set[tuple[Way, Way]] = set()
 
     def hold(self, work: Any, pending: PendingCall, thread: int) -> None:
         """Start to follow a handle that is about to be returned to the user."""
@@ -116,7 +116,7 @@ class Handles:
         """Forget all handles: their process groups are gone."""
         self.open.clear()
         self._fresh.clear()
-        self._told.clear()
+        self._reported.clear()
 
     def used(self, work: Any, *, waited: bool) -> None:
         """Record the first use of a handle."""
@@ -131,7 +131,7 @@ class Handles:
         if not waited:
             writer.put(RecordKind.HANDED, thread, handle.pending.call)
             return
-        if not handle.told and _version(handle.tensors) != handle.version:
+        if not handle.reported and _version(handle.tensors) != handle.version:
             _touched(handle, TOUCHED_BY_LINE)
         if handle.thread == thread:
             self._awaited(handle)
@@ -139,19 +139,19 @@ class Handles:
     def _awaited(self, handle: Handle) -> None:
         """Note by which ways a call was issued and waited for, each pair once."""
         issued, waited = handle.way, way_here(2)
-        if not issued or not waited or (issued, waited) in self._told:
+        if not issued or not waited or (issued, waited) in self._reported:
             return
-        if len(self._told) < _MOST_PAIRS:
-            self._told.add((issued, waited))
-            told = Awaited(issued=texts(issued), waited=texts(waited))
-            RECORDER.observe(told, site(issued))
+        if len(self._reported) < _MOST_PAIRS:
+            self._reported.add((issued, waited))
+            observation = Awaited(issued=texts(issued), waited=texts(waited))
+            RECORDER.observe(observation, site(issued))
 
     def stepping(self, optimizer: torch.optim.Optimizer) -> None:
         """Record gradients still in transit that an optimizer is about to read.
 
         They are recognised by their memory, as the tensors that were given to a call.
         """
-        handles = [handle for handle in self.open.values() if not handle.told]
+        handles = [handle for handle in self.open.values() if not handle.reported]
         if not handles:
             return
         gradients = {
@@ -195,7 +195,7 @@ def _noting(made: Callable[..., Any], handles: Handles) -> Callable[..., Any]:
 
 
 def _touched(handle: Handle, how: int) -> None:
-    handle.told = True
+    handle.reported = True
     assert RECORDER.writer is not None
     RECORDER.writer.put(
         RecordKind.TOUCHED,

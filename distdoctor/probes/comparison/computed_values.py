@@ -53,7 +53,7 @@ class Trace:
         self._roots: list[weakref.ref[nn.Module]] = []
         self._depth = 0  # of modules that are inside `forward`
         self._fed = False  # the outermost of them was seen to be given tensors
-        self._step = self._told = 0
+        self._step = self._reported = 0
         self._before: _Parts = {}  # where the rank stood
         self._since: _Parts = {}  # what was computed
 
@@ -129,15 +129,15 @@ class Trace:
 
     @harmless
     def _tell(self, optimizer: Any) -> None:
-        told = self._standing(optimizer) | self._since
-        joint = _joined(told)
-        self._told += len(told)
-        told = joint if self._told > _MOST_PRINTS else joint | told
+        prints = self._standing(optimizer) | self._since
+        joint = _joined(prints)
+        self._reported += len(prints)
+        prints = joint if self._reported > _MOST_PRINTS else joint | prints
         groups = optimizer.param_groups
         traced = Traced(
             step=self._step + 1,
-            names=tuple(told),
-            prints=tuple(told.values()),
+            names=tuple(prints),
+            prints=tuple(prints.values()),
             lr=_finite(groups[0].get("lr", -1.0)) if groups else -1.0,
             scale=_finite(restored_state.scale()),
         )
@@ -145,23 +145,25 @@ class Trace:
 
     def _standing(self, optimizer: Any) -> _Parts:
         """Where the rank stands; gradients are added to what was computed."""
-        told = self._before or {f"random {name}": n for name, n in states({}).items()}
+        prints = self._before or {f"random {name}": n for name, n in states({}).items()}
         groups = optimizer.param_groups
-        told["rate"] = exact.of_value([str(group.get("lr")) for group in groups])
-        told["scale"] = exact.of_value(restored_state.scale())
+        prints["rate"] = exact.of_value([str(group.get("lr")) for group in groups])
+        prints["scale"] = exact.of_value(restored_state.scale())
         held = [one for group in groups for one in group["params"]]
         names = self._names(held)
         of_state: _Parts = {}
         for name, one in list(zip(names, held, strict=True))[:_MOST_TENSORS]:
-            told[_free(told, f"weights {name}")] = exact.of_tensor(exact.local(one))
+            prints[_free(prints, f"weights {name}")] = exact.of_tensor(exact.local(one))
             if one.grad is not None:
                 self._add(f"gradient {name}", one.grad)
             if one in optimizer.state:
                 parts = list(_printed(optimizer.state[one]))
                 of_state[_free(of_state, f"state {name}")] = exact.joined(parts)
         for name, buffer in self._buffers():
-            told[_free(told, f"buffer {name}")] = exact.of_tensor(exact.local(buffer))
-        return told | of_state
+            prints[_free(prints, f"buffer {name}")] = exact.of_tensor(
+                exact.local(buffer)
+            )
+        return prints | of_state
 
     def _names(self, held: list[torch.Tensor]) -> list[str]:
         names: dict[int, str] = {}
@@ -188,10 +190,10 @@ def _free(known: Mapping[str, int], name: str) -> str:
     return key
 
 
-def _joined(told: _Parts) -> _Parts:
+def _joined(prints: _Parts) -> _Parts:
     """One fingerprint for all of a sort; random streams stay apart."""
     together: dict[str, list[int]] = {}
-    for name, value in told.items():
+    for name, value in prints.items():
         what = name if name.startswith("random ") else name.partition(" ")[0]
         together.setdefault(what, []).append(value)
     return {what: exact.joined(values) for what, values in together.items()}

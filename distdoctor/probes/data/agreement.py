@@ -107,7 +107,7 @@ class Agreement:
         match words:
             case ["B", key, rank, length, prefetch]:
                 known = None if length == "-1" else int(length)
-                told = self._begun.setdefault(key, {})
-                told[int(rank)] = Begun(known, int(prefetch))
+                by_rank = self._begun.setdefault(key, {})
+                by_rank[int(rank)] = Begun(known, int(prefetch))
             case ["G", key, gate, decided]:
                 self._decided.setdefault((key, int(gate)), int(decided))

@@ -362,20 +362,20 @@ def _prefetch(iterator: Any) -> int:
     return int(ahead * iterator._num_workers)
 
 
-def all_ranks_are_here(told: Mapping[str, str]) -> bool:
+def all_ranks_are_here(environment: Mapping[str, str]) -> bool:
     """Whether the launcher started all ranks on this machine, as far as it says.
 
     Args:
-        told: Environment.
+        environment: Environment.
     """
     counts = (
         ("LOCAL_WORLD_SIZE", "WORLD_SIZE"),
         ("OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_SIZE"),
     )
-    return told.get("SLURM_NNODES", "1") == "1" and all(
-        told[here] == told[everywhere]
+    return environment.get("SLURM_NNODES", "1") == "1" and all(
+        environment[here] == environment[everywhere]
         for here, everywhere in counts
-        if here in told and everywhere in told
+        if here in environment and everywhere in environment
     )
 
 

@@ -164,9 +164,9 @@ def _samplers(loader: Any) -> Iterator[Any]:
 
 def _shuffles(sampler: Any) -> bool:
     """Whether a sampler is one that is to give another order each time."""
-    told = vars(sampler).get("shuffle")
-    if isinstance(told, bool):
-        return told
+    shuffle = vars(sampler).get("shuffle")
+    if isinstance(shuffle, bool):
+        return shuffle
     if isinstance(sampler, RandomSampler):
         return not sampler.replacement
     return isinstance(sampler, SubsetRandomSampler) or hasattr(
@@ -215,11 +215,11 @@ class PassReading:
         self._drawn: deque[tuple[list[int] | None, bool]] = deque()
         self._samples: list[int] = []
         self._contents: list[int] | None = []
-        self._told = [0, 0, 0]  # of the samples, contents and steps
+        self._reported = [0, 0, 0]  # of the samples, contents and steps
         self._last, self._rising = -1, True
         self._batch, self._given = 1, 0
         self._capped = False
-        self._next, self._told_s = _FIRST_PART, time.monotonic()
+        self._next, self._reported_s = _FIRST_PART, time.monotonic()
         self.part = Read()
 
     @property
@@ -250,7 +250,7 @@ class PassReading:
             indices, _ = self._drawn.popleft()
         self._add(indices, batch)
         return (
-            self._given >= self._next or time.monotonic() - self._told_s > TELL_S
+            self._given >= self._next or time.monotonic() - self._reported_s > TELL_S
         ) and not self.silent
 
     def pass_over(self) -> None:
@@ -272,15 +272,15 @@ class PassReading:
             return
         if self._single:
             whole = of_whole(batch)
-            told: tuple[int, ...] | None = None if whole is None else (whole,)
+            prints: tuple[int, ...] | None = None if whole is None else (whole,)
         else:
-            told = of_samples(batch, size)
-        if told is None or not (self._in_order or not self._indexed):
+            prints = of_samples(batch, size)
+        if prints is None or not (self._in_order or not self._indexed):
             self._contents = None
         else:
-            self._allowance.contents -= len(told)
-            self._contents += told
-            self._batch = max(self._batch, len(told))
+            self._allowance.contents -= len(prints)
+            self._contents += prints
+            self._batch = max(self._batch, len(prints))
 
     def _add_indices(self, indices: list[int] | None) -> None:
         if not indices or self._capped:
@@ -304,7 +304,7 @@ class PassReading:
     def tell(self, unfinished: bool, cut: bool = False) -> Read:
         """What was read since the last record of this pass."""
         contents = self._contents
-        samples, printed, steps = self._told
+        samples, printed, steps = self._reported
         whole = () if contents is None else tuple(contents[printed:MOST_CONTENTS])
         part = replace(
             self.part,
@@ -317,7 +317,7 @@ class PassReading:
             shortened=cut,
             capped=self._capped,
         )
-        self._told = [len(self._samples), printed + len(whole), self.steps]
+        self._reported = [len(self._samples), printed + len(whole), self.steps]
         self._next = max(self._next, self._given * _GROWTH)
-        self._told_s = time.monotonic()
+        self._reported_s = time.monotonic()
         return part

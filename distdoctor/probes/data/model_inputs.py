@@ -69,8 +69,8 @@ def _called(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
     found = id(module) in look.wanted
     if found and torch.is_grad_enabled() and module.training:
         print_ = sample_fingerprints.of_whole([*args, *_named()])
-        told = Fed(step=look.step, inputs=print_ or 0)
-        RECORDER.observe(told, call_site(3))
+        observation = Fed(step=look.step, inputs=print_ or 0)
+        RECORDER.observe(observation, call_site(3))
     if found or look.calls >= _MOST_CALLS:
         look.end()
 

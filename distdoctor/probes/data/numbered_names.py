@@ -63,7 +63,7 @@ class Numberings:
     def reset(self) -> None:
         """Forget all state: the process starts to play in another run."""
         self._passes = 0
-        self._told: set[tuple[str, int, bool]] = set()
+        self._reported: set[tuple[str, int, bool]] = set()
 
     def begin(self, _args: tuple[Any, ...]) -> None:
         """Called before each backward pass; on the hot path."""
@@ -77,15 +77,16 @@ class Numberings:
             return
         sizes = _sizes()
         for name, found, frame in _dictionaries():
-            told = _numbered(name, found, sizes)
-            if told is None or len(self._told) >= _MOST_TOLD:
+            observation = _numbered(name, found, sizes)
+            if observation is None or len(self._reported) >= _MOST_TOLD:
                 continue
-            key = told.name, told.numbers, told.fits
-            if key not in self._told:
-                self._told.add(key)
+            key = observation.name, observation.numbers, observation.fits
+            if key not in self._reported:
+                self._reported.add(key)
                 code = frame.f_code
                 RECORDER.observe(
-                    told, text_of(code.co_filename, frame.f_lineno, code.co_qualname)
+                    observation,
+                    text_of(code.co_filename, frame.f_lineno, code.co_qualname),
                 )
 
 

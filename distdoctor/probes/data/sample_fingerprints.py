@@ -68,12 +68,12 @@ def of_samples(batch: object, count: int | None) -> tuple[int, ...] | None:
 
 def of_whole(sample: object) -> int | None:
     """A fingerprint of a single sample; None if nothing in it can be read."""
-    told = 0
+    combined = 0
     for leaf in _leaves(sample, 0):
         print_ = _of_leaf(leaf)
         if print_ is not None:
-            told = (told * _FACTOR + print_) & _MASK
-    return told or None
+            combined = (combined * _FACTOR + print_) & _MASK
+    return combined or None
 
 
 def _rows_of_tensors(value: object, depth: int) -> Iterator[int]:
@@ -128,9 +128,9 @@ def _parts(value: object, count: int, depth: int) -> Iterator[Sequence[int]]:
     if inside is None or depth >= _DEEPEST:
         return
     if isinstance(value, list | tuple) and _is_list_of_samples(inside, count):
-        told = [of_whole(sample) for sample in inside]
-        if None not in told:
-            yield [one or 0 for one in told]
+        prints = [of_whole(sample) for sample in inside]
+        if None not in prints:
+            yield [one or 0 for one in prints]
         return
     for part in inside:
         yield from _parts(part, count, depth + 1)
@@ -205,11 +205,11 @@ def held_by(dataset: object, length: int, number: int) -> Held | None:
     for name, column in _columns(dataset):
         if length < 2 or len(column) != length or len(names) == _MOST_LEAVES:
             continue
-        told = _of_items(column, spread)
-        if told is None:
+        prints = _of_items(column, spread)
+        if prints is None:
             continue
         names.append(name)
-        rows += told
+        rows += prints
         bags.append(_bag(column))
     if not names:
         return None
@@ -246,13 +246,13 @@ def _is_column(value: Any) -> bool:
 
 
 def _of_items(column: Any, places: Sequence[int]) -> list[int] | None:
-    told: list[int] = []
+    prints: list[int] = []
     for at in places:
         item = _of_item(column[at], 0)
         if item is None:
             return None
-        told.append(item)
-    return told
+        prints.append(item)
+    return prints
 
 
 def _of_item(item: Any, depth: int) -> int | None:
@@ -271,13 +271,13 @@ def _of_item(item: Any, depth: int) -> int | None:
     inside = _inside(item)
     if inside is None or depth >= _DEEPEST:
         return None
-    told = 0
+    combined = 0
     for part in inside:
         print_ = _of_item(part, depth + 1)
         if print_ is None:
             return None
-        told = (told * _FACTOR + print_) & _MASK
-    return told
+        combined = (combined * _FACTOR + print_) & _MASK
+    return combined
 
 
 def _bag(column: Any) -> int:
@@ -292,12 +292,12 @@ def _bag(column: Any) -> int:
         if small and type(column).__name__ != "memmap":
             tensor = _as_tensor(column)
         return 0 if tensor is None else sum(exact.of_rows(tensor)) & _MASK
-    told = 0
+    total = 0
     for item in column:
         if _is_array(item):  # may be large, and is not needed to tell lists of names
             return 0
         print_ = _of_item(item, 0)
         if print_ is None:
             return 0
-        told += print_
-    return told & _MASK
+        total += print_
+    return total & _MASK

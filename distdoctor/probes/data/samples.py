@@ -89,9 +89,9 @@ class Samples:
     def gave(self, iterator: Any, batch: Any) -> None:
         """Called when an iterator returns a batch."""
         reading = self._reading(iterator)
-        if not self._is_told(reading):
+        if not self._is_reported(reading):
             return
-        told_now = reading.give(batch)
+        is_due = reading.give(batch)
         if torch.is_grad_enabled():
             self.latest = reading
             if not reading.fresh:
@@ -105,7 +105,7 @@ class Samples:
             elif reading.given > _SECOND:
                 MEMORY_GROWTH.going_on(reading.part.number, reading.given)
             TALLIES.look()
-        if told_now:
+        if is_due:
             RECORDER.observe(reading.tell(unfinished=True), reading.site)
 
     def ended(self, iterator: Any, cut: bool) -> None:
@@ -117,7 +117,7 @@ class Samples:
         """
         reading = self._reading(iterator)
         iterator.__dict__.pop(_READING, None)
-        if not self._is_told(reading):
+        if not self._is_reported(reading):
             return
         reading.pass_over()
         reading.over = True
@@ -145,7 +145,7 @@ class Samples:
         """Called on `Optimizer.load_state_dict`; a non-empty state is a resume."""
         self._resumed += isinstance(state, dict) and bool(state.get("state"))
 
-    def told_epoch(self, sampler: Any, _result: None) -> None:
+    def epoch_set(self, sampler: Any, _result: None) -> None:
         """Called after `set_epoch` of a sampler."""
         self._epochs[id(sampler)] = weakref.ref(sampler), call_site(1)
 
@@ -164,7 +164,7 @@ class Samples:
             setattr(iterator, _READING, reading)
         return reading
 
-    def _is_told(self, reading: PassReading) -> bool:
+    def _is_reported(self, reading: PassReading) -> bool:
         """Whether a pass is one to tell; the first time, tell that it begins."""
         if reading.begun or reading.silent:
             return not reading.silent
@@ -202,10 +202,10 @@ class Samples:
         """Of the lines that made what a pass reads by."""
         known = list(source.births)
         for sampler in (one() for one in source.samplers):
-            told = self._epochs.get(id(sampler))
+            entry = self._epochs.get(id(sampler))
             # Whether a sampler is true may take its length to tell.
-            if sampler is not None and told is not None and told[0]() is sampler:
-                known.append((told[1], SET_EPOCH, type(sampler).__name__))
+            if sampler is not None and entry is not None and entry[0]() is sampler:
+                known.append((entry[1], SET_EPOCH, type(sampler).__name__))
         numbers = []
         for birth in known:
             site, role, kind = birth
@@ -223,8 +223,8 @@ SAMPLES = Samples()
 
 def install() -> None:
     """Install the probe right after `import torch`, before passes begin."""
-    told = SAMPLES.told_epoch
-    _replace(DistributedSampler, "set_epoch", lambda made: _telling(made, told))
+    epoch_set = SAMPLES.epoch_set
+    _replace(DistributedSampler, "set_epoch", lambda made: _telling(made, epoch_set))
     _replace(Optimizer, "load_state_dict", _loading)
 
 
@@ -288,11 +288,11 @@ def _telling(
     made: Callable[..., Any], tell: Callable[[Any, Any], None]
 ) -> Callable[..., Any]:
     """Tell of each call of a method, with its object and its result."""
-    told = harmless(tell)
+    harmless_tell = harmless(tell)
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = made(self, *args, **kwargs)
-        told(self, result)
+        harmless_tell(self, result)
         return result
 
     return method

@@ -127,12 +127,12 @@ def left_out(
     """
     if len(begun) < ranks or not _period_is_known(course):
         return 0
-    lengths = [told.length for told in begun.values()]
+    lengths = [beginning.length for beginning in begun.values()]
     known = [length for length in lengths if length is not None]
     if known and len(known) < len(lengths):
         return 0
     shortest = min(known) - course.skipped if known else course.ends
-    ahead = max(told.prefetch for told in begun.values())
+    ahead = max(beginning.prefetch for beginning in begun.values())
     to_come_s = (shortest - course.given) * course.batch_s
     allowed_s = _allowed_s(course, shortest, to_come_s, spent, left_s)
     if allowed_s == math.inf or (shortest and to_come_s <= allowed_s):

@@ -75,8 +75,8 @@ def note(observation: Observation, site: str) -> None:
 def tell_early() -> None:
     """Write the observations that came before the process had a rank."""
     early, _early[:] = list(_early), []
-    for told in early:
-        note(*told)
+    for arguments in early:
+        note(*arguments)
 
 
 # --- optimizers ---
@@ -128,7 +128,7 @@ class Optimizers:
             for name, value in sorted(_scalars(group).items()):
                 names.append(f"{at}.{name}")
                 values.append(value)
-        told = Hyperparameters(
+        observation = Hyperparameters(
             optimizer=number,
             kind=type(optimizer).__name__,
             step=step,
@@ -136,7 +136,7 @@ class Optimizers:
             values=tuple(values),
             shared=self._is_shared(optimizer),
         )
-        RECORDER.observe(told, call_site(3))
+        RECORDER.observe(observation, call_site(3))
 
     def _is_shared(self, optimizer: Any) -> bool:
         shared = {id(p) for model in self._models for p in model.parameters()}
@@ -149,7 +149,7 @@ class Optimizers:
 
 def _scalars(group: Mapping[str, Any]) -> dict[str, str]:
     """Settings of a group that are told; tensors on a GPU are not waited for."""
-    told = {}
+    scalars = {}
     for name, value in group.items():
         if name == "params" or not isinstance(name, str):
             continue
@@ -158,8 +158,8 @@ def _scalars(group: Mapping[str, Any]) -> dict[str, str]:
                 continue
             value = value.item()
         if isinstance(value, (*_SCALARS, list, tuple)):
-            told[name] = _text(value)
-    return told
+            scalars[name] = _text(value)
+    return scalars
 
 
 OPTIMIZERS = Optimizers()

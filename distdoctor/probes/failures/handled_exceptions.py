@@ -16,14 +16,14 @@ _MOST_TOLD = 50  # of a process
 
 _PART_OF_ITERATING = (StopIteration, StopAsyncIteration)
 
-_told: set[tuple[type, str]] = set()
+_reported: set[tuple[type, str]] = set()
 """Kinds and lines; not the exceptions, which hold all that their frames hold."""
 
 
 def notice() -> None:
     """Record the exception being handled, if there is one; on the hot path."""
     error = sys.exc_info()[1]
-    if error is not None and len(_told) < _MOST_TOLD:
+    if error is not None and len(_reported) < _MOST_TOLD:
         _notice(error)
 
 
@@ -40,6 +40,6 @@ def _notice(error: BaseException) -> None:
     if not is_users(code.co_filename):
         return  # who handles it is a library
     line = text_of(code.co_filename, caught.tb_lineno, code.co_qualname)
-    if (kind, line) not in _told:
-        _told.add((kind, line))
+    if (kind, line) not in _reported:
+        _reported.add((kind, line))
         RECORDER.failure(error, caught, fatal=False, caught=line)

@@ -213,9 +213,9 @@ def _watch_meshes(mesh: Any) -> None:
         made(self, device_type, *args, **kwargs)
 
     mesh.__init__ = initialise
-    told = vars(mesh).get("device_type")
-    if isinstance(told, property) and told.fget is not None:
-        truth = told.fget
+    descriptor = vars(mesh).get("device_type")
+    if isinstance(descriptor, property) and descriptor.fget is not None:
+        truth = descriptor.fget
 
         def device_type(self: Any) -> Any:
             real = truth(self)

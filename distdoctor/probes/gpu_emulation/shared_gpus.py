@@ -70,9 +70,9 @@ def _shared(
     ranks = dist.get_process_group_ranks(group)
     if len(ranks) < 2 or dist.get_world_size() > number_of_devices():
         return None  # several nodes, or ranks that have to share
-    told = f"{name} {ranks} {_physical(place.index)}"
+    claim = f"{name} {ranks} {_physical(place.index)}"
     mine = dist.get_rank()
-    other = _first_of(RECORDER.folder / "devices", told, mine)
+    other = _first_of(RECORDER.folder / "devices", claim, mine)
     return None if other is None else (mine, other, place)
 
 
@@ -85,10 +85,10 @@ def _physical(index: int) -> str:
     return named[index] if index < len(named) else f"none of {os.getpid()}"
 
 
-def _first_of(folder: Path, told: str, mine: int) -> int | None:
+def _first_of(folder: Path, claim: str, mine: int) -> int | None:
     """The rank that has said the same before; None if it is this one, or has gone."""
     folder.mkdir(exist_ok=True, mode=0o700)
-    path = folder / blake2b(told.encode(), digest_size=12).hexdigest()
+    path = folder / blake2b(claim.encode(), digest_size=12).hexdigest()
     own = folder / f"{path.name}.{os.getpid()}"
     own.write_text(f"{mine} {os.getpid()}")
     try:

@@ -216,10 +216,10 @@ def _record_stream(_made: Callable[..., Any], _self: Tensor, _stream: Any) -> No
 def _type(made: Callable[..., Any], self: Tensor, *args: Any, **kwargs: Any) -> Any:
     dtype = args[0] if args else kwargs.pop("dtype", None)
     if dtype is None:
-        told: str = made(self)
-        if told.startswith("torch.") and asked_by_user(3) and _is_cuda(self):
-            return "torch.cuda." + told.removeprefix("torch.")
-        return told
+        type_name: str = made(self)
+        if type_name.startswith("torch.") and asked_by_user(3) and _is_cuda(self):
+            return "torch.cuda." + type_name.removeprefix("torch.")
+        return type_name
     _note_return(self)
     if isinstance(dtype, str) and dtype.startswith("torch.cuda."):
         plain = made(self, "torch." + dtype.removeprefix("torch.cuda."))
@@ -245,12 +245,12 @@ def _watch_questions() -> None:
         "is_cuda": _is_cuda,
         "is_cpu": _is_cpu,
     }
-    for name, told in kinds.items():
-        setattr(Tensor, name, _property(name, told))
+    for name, answer in kinds.items():
+        setattr(Tensor, name, _property(name, answer))
     replace(Tensor, "get_device", _get_device)
 
 
-def _property(name: str, told: Callable[[Tensor], Any]) -> property:
+def _property(name: str, answer: Callable[[Tensor], Any]) -> property:
     truth = getattr(torch._C.TensorBase, name).__get__
     frame_at = sys._getframe
 
@@ -262,7 +262,7 @@ def _property(name: str, told: Callable[[Tensor], Any]) -> property:
             except (KeyError, ValueError):
                 outside = asked_by_user()
             if outside:
-                return told(self)
+                return answer(self)
         return truth(self)
 
     return property(ask, doc=f"See torch's documentation of Tensor.{name}.")

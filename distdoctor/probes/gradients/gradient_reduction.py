@@ -192,14 +192,14 @@ def stepped(_optimizer: torch.optim.Optimizer, known: Optimizer) -> None:
     elif clipped and (late := [one for one in clipped if _is_sent_later(one, window)]):
         worst = _worst(late)
         _tell_once(Clip(optimizer=known.number), worst.site)
-        told = Sent(
+        observation = Sent(
             optimizer=known.number,
             step=known.steps,
             norm=float(worst.norm),
             bound=worst.bound,
             in_backward=True,
         )
-        RECORDER.observe(told, call_site(4))
+        RECORDER.observe(observation, call_site(4))
 
 
 def _tell(
@@ -238,11 +238,11 @@ def _tell(
     )
 
 
-def _tell_once(told: Clip | Exchange, site: str) -> None:
-    key = told.optimizer, site
+def _tell_once(observation: Clip | Exchange, site: str) -> None:
+    key = observation.optimizer, site
     if site and len(_lines) < _MOST_LINES and key not in _lines:
         _lines.add(key)
-        RECORDER.observe(told, site)
+        RECORDER.observe(observation, site)
 
 
 def _sites() -> tuple[str, str]:

@@ -154,8 +154,8 @@ def _no_step(passes: int) -> None:
     for one in known:
         one.look()
     seen = exact.of_value([sampled.print_of(parameter) for parameter in held])
-    told = Unstepped(passes=passes, optimizers=len(known), weights=seen)
-    RECORDER.observe(told, call_site(4))
+    observation = Unstepped(passes=passes, optimizers=len(known), weights=seen)
+    RECORDER.observe(observation, call_site(4))
 
 
 # --- steps ---

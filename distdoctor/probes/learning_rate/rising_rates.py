@@ -52,7 +52,7 @@ class _Course:
         self.sampled: list[float] = []  # every `stride` steps, from the first on
         self.stride, self.next = 1, 1  # the step whose rate is kept next
         self.highest = 0.0
-        self.told: RateCourse | None = None
+        self.reported: RateCourse | None = None
 
     def sample(self) -> None:
         """Keep the learning rate of this step."""
@@ -62,7 +62,7 @@ class _Course:
             self.stride *= 2
         self.next = 1 + len(self.sampled) * self.stride
 
-    def told_whole(self) -> RateCourse | None:
+    def unreported_course(self) -> RateCourse | None:
         """The whole course so far; None if nothing changed since the last call."""
         rate = self.rate
         if not isinstance(rate, int | float):
@@ -77,9 +77,9 @@ class _Course:
             highest=self.highest,
             last=float(rate),
         )
-        if course == self.told:
+        if course == self.reported:
             return None
-        self.told = course
+        self.reported = course
         return course
 
     def reset(self) -> None:
@@ -89,11 +89,11 @@ class _Course:
     def changed(self, rate: float) -> RateRise | None:
         """Called when the rate changed; returns a rise that is now complete."""
         rises = bool(self.values) and rate > self.values[-1][1]
-        told = None
+        completed = None
         if self.values and not rises:
             self.falling = self.rises >= _RISES
         elif self.falling:  # it rises again
-            told = self.rise()
+            completed = self.rise()
         if not rises and not self.falling:
             self.reset()
         self.values.append((self.step, rate))
@@ -103,7 +103,7 @@ class _Course:
             return self.rise()
         if not self.falling:
             del self.values[:-_BEFORE]
-        return told
+        return completed
 
     def rise(self) -> RateRise | None:
         """The present rise; the next one starts with its last value."""
@@ -168,12 +168,12 @@ class Rates:
         if course.values and course.values[-1][1] == rate:
             return
         course.highest = max(course.highest, float(rate))
-        told = course.changed(float(rate))
+        rise = course.changed(float(rate))
         if course.rises == _RISES and not course.falling and not course.site:
             course.site = call_site(4)
             self._tell_setters(optimizer, course)
-        if told is not None:
-            RECORDER.observe(told, course.site)
+        if rise is not None:
+            RECORDER.observe(rise, course.site)
 
     def shortened(self) -> None:
         """Called when epochs are shortened, so that rates computed by length jump."""
@@ -183,10 +183,10 @@ class Rates:
     def flush(self) -> None:
         """Called at the end: record rises that are not complete, and all courses."""
         for course in self._kept:
-            told = course.rise()
-            if told is not None:
-                RECORDER.observe(told, course.site)
-            whole = course.told_whole()
+            rise = course.rise()
+            if rise is not None:
+                RECORDER.observe(rise, course.site)
+            whole = course.unreported_course()
             if whole is not None:
                 RECORDER.observe(whole)
 
@@ -214,13 +214,13 @@ class Rates:
     def _tell_setters(self, optimizer: Any, course: _Course) -> None:
         site, scheduler = self._setters.get(optimizer, ("", None))
         if scheduler is not None:
-            told = [*_formulas(scheduler()), site]
+            lines = [*_formulas(scheduler()), site]
         else:
-            told = list(_assigning(course.site))
-        for line in told[:_MOST_LINES]:
+            lines = list(_assigning(course.site))
+        for line in lines[:_MOST_LINES]:
             if line:
-                told_of = RateSet(optimizer=course.number)
-                RECORDER.observe(told_of, line)
+                observation = RateSet(optimizer=course.number)
+                RECORDER.observe(observation, line)
 
 
 RATES = Rates()

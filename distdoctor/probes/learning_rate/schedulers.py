@@ -70,7 +70,7 @@ class _Plan:
         self.asked_at = self.changed_at = self.twice_at = -1  # steps of the optimizer
         self.twice = 0
         self.rises, self.down = 0, False  # whether the last change was a fall
-        self.told: Schedule | None = None
+        self.reported: Schedule | None = None
 
     def paired(self, rate: float) -> None:
         """Called after a scheduler's step: see if its parts were stepped as well.
@@ -193,7 +193,7 @@ class Schedules:
             rates = (plan.begin, plan.second, plan.highest, plan.lowest)
             if not all(map(math.isfinite, rates)):
                 continue
-            told = Schedule(
+            observation = Schedule(
                 scheduler=plan.number,
                 optimizer=-1 if course is None else course.number,
                 kind=plan.kind,
@@ -217,9 +217,11 @@ class Schedules:
                 outer=-1 if plan.outer is None else plan.outer.number,
                 twice=plan.twice,
             )
-            if told != plan.told:
-                plan.told = told
-                RECORDER.observe(told, plan.sites[0] if plan.sites else plan.given_at)
+            if observation != plan.reported:
+                plan.reported = observation
+                RECORDER.observe(
+                    observation, plan.sites[0] if plan.sites else plan.given_at
+                )
 
 
 SCHEDULES = Schedules()

@@ -126,15 +126,15 @@ class MemoryGrowth:
             if one.count - held.get(name, 0) < batches - 2 or not (site := one.site()):
                 continue
             mark = one.last.metadata[_SUM] = object()
-            told = Summed(batches=batches, graphs=one.count, name=name)
-            self._summed = mark, told, site
+            observation = Summed(batches=batches, graphs=one.count, name=name)
+            self._summed = mark, observation, site
             return
 
     def _settle(self, roots: Iterable[Any] = ()) -> None:
         """Tell of an evaluation's graphs, unless they are what backward runs on."""
         if self._summed is None:
             return
-        (mark, told, site), self._summed = self._summed, None
+        (mark, observation, site), self._summed = self._summed, None
         nodes = [getattr(root, "grad_fn", None) for root in roots]
         for node in nodes:  # grows meanwhile
             if node is None:
@@ -143,7 +143,7 @@ class MemoryGrowth:
                 return
             if len(nodes) < _MOST_NODES:
                 nodes += [following for following, _ in node.next_functions]
-        RECORDER.observe(told, site)
+        RECORDER.observe(observation, site)
 
     @harmless
     def backward(self, roots: Iterable[Any]) -> None:
@@ -200,7 +200,7 @@ class MemoryGrowth:
             return
         self._crossed |= crossed
         name, site = holder_of(marks, KEY)
-        told = Retained(
+        observation = Retained(
             steps=self._steps,
             graphs=len(marks),
             oldest=min(mark.step for mark in marks) + 1,
@@ -208,21 +208,21 @@ class MemoryGrowth:
             outlived=self._crossed,
             name=name,
         )
-        RECORDER.observe(told, site or call_site(4))
+        RECORDER.observe(observation, site or call_site(4))
 
     @harmless
     def _tell(self) -> None:
         if not self._samples:
             return
         steps, own, device, graphs, passes = zip(*self._samples, strict=True)
-        told = Memory(
+        observation = Memory(
             steps=steps,
             own_kib=own,
             device_kib=device if any(device) else (),
             graphs=graphs,
             passes=passes,
         )
-        RECORDER.observe(told)
+        RECORDER.observe(observation)
 
     def tell(self) -> None:
         """Record what is not yet, at the end of the process."""

@@ -52,7 +52,7 @@ class Metrics:
     def reset(self) -> None:
         """Forget all state: the process starts to play in another run."""
         self.passes = ()
-        self._told = 0
+        self._contributions = 0
         self._reported = ""  # what of it is known already: "", "number", "fraction"
 
     def watch(self) -> None:
@@ -80,15 +80,15 @@ class Metrics:
             argument: The tensors that it reads.
             site: The user's line.
         """
-        if self._told >= _MOST_TOLD:
+        if self._contributions >= _MOST_TOLD:
             return
-        self._told += 1
-        told = Contributed(
+        self._contributions += 1
+        observation = Contributed(
             passes=self.passes,
             values=few_values(floating, argument),
             total=total_of(argument),
         )
-        RECORDER.observe(told, site)
+        RECORDER.observe(observation, site)
 
     @harmless
     def report(self, text: str) -> None:
@@ -101,8 +101,8 @@ class Metrics:
         fraction = _FRACTION.search(text) is not None
         if fraction or (not self._reported and _NUMBER.search(text)):
             self._reported = "fraction" if fraction else "number"
-            told = Reported(passes=self.passes, fraction=fraction)
-            RECORDER.observe(told, call_site(3))
+            observation = Reported(passes=self.passes, fraction=fraction)
+            RECORDER.observe(observation, call_site(3))
 
 
 METRICS = Metrics()

@@ -60,7 +60,7 @@ class _Tally:
         self.additions = self.still = self._longest = 0
         self._added: list[float] = []
         self._exact = 0.0  # what would stand there; NaN: not the same is added
-        self.told = 0
+        self.reported = 0
 
     def see(self, value: float) -> bool:
         """Note the present value; whether it can still be the same sum."""
@@ -132,7 +132,7 @@ class Tallies:
     def reset(self) -> None:
         """Forget all state: the process starts to play in another run."""
         self._tallies: dict[tuple[Any, str], _Tally] = {}
-        self._told = self._idle = 0
+        self._reported = self._idle = 0
 
     def begin(self) -> None:
         """Called when an evaluation begins or ends."""
@@ -179,14 +179,14 @@ class Tallies:
             self._tallies[key] = _Tally(name, digits, dtype, value)
             return
         assert tally is not None
-        anew = tally.state > tally.told or (last and tally.told == _WRONG)
-        if anew and self._told < _MOST_TOLD:
-            self._told += 1
-            tally.told = tally.state
+        anew = tally.state > tally.reported or (last and tally.reported == _WRONG)
+        if anew and self._reported < _MOST_TOLD:
+            self._reported += 1
+            tally.reported = tally.state
             site = line_that_fills(frame, name)
             if not site and tally.state < _WRONG:
                 return  # it may be made anew each time, and only grow
-            told = Tallied(
+            observation = Tallied(
                 name=tally.name,
                 dtype=tally.dtype,
                 additions=tally.additions,
@@ -196,7 +196,7 @@ class Tallies:
                 still=tally.still if tally.stands else 0,
                 wrong=tally.state == _WRONG,
             )
-            RECORDER.observe(told, site or call_site(4))
+            RECORDER.observe(observation, site or call_site(4))
 
 
 def _halves(frame: FrameType) -> Iterator[tuple[str, Tensor]]:

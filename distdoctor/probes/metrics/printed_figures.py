@@ -65,7 +65,7 @@ class Figures:
         """Forget all state: the process starts to play in another run."""
         self.lines = 0
         self._text = ""
-        self._told: dict[str, int] = {}
+        self._reported: dict[str, int] = {}
         self._total, self._count, self._over = 0.0, 0, False
         self._looked, self._is_mean = 0, True
 
@@ -105,8 +105,8 @@ class Figures:
             count = 0
         loss = self._total / count if count else 0.0
         self._over, self.lines = True, _MOST_AFTER
-        told = AddedUp(values=values, loss=loss, losses=count)
-        RECORDER.observe(told, site)
+        observation = AddedUp(values=values, loss=loss, losses=count)
+        RECORDER.observe(observation, site)
 
     @harmless
     def write(self, text: str) -> None:
@@ -136,27 +136,29 @@ class Figures:
             end = one.end()
         if _TOTAL.search(text.lower()):
             labels = ["total"] * len(found)
-        told = Shown(
+        observation = Shown(
             numbers=tuple(float(one.group()) for one in found),
             decimals=tuple(len(one[1]) - int(one[2] or 0) for one in found),
             labels=tuple(labels),
         )
-        RECORDER.observe(told, site)
+        RECORDER.observe(observation, site)
 
     def _may_tell(self, site: str) -> bool:
-        times = self._told.get(site, 0)
+        times = self._reported.get(site, 0)
         if times >= _MOST_AT_ONE_LINE or (
-            not times and len(self._told) >= 2 * _MOST_LINES
+            not times and len(self._reported) >= 2 * _MOST_LINES
         ):
             return False
-        self._told[site] = times + 1
+        self._reported[site] = times + 1
         return True
 
 
 def _label(text: str) -> str:
     """What the words before a number say that it is: "average-loss"; "-": nothing."""
     low = text.lower()
-    return "-".join(what for what, said in _SAYS.items() if said.search(low)) or "-"
+    return (
+        "-".join(what for what, pattern in _SAYS.items() if pattern.search(low)) or "-"
+    )
 
 
 FIGURES = Figures()

@@ -233,7 +233,7 @@ class Followed:
             asked: `no_sync` was ever called. Else a forward pass without gradients may
                 be what the wrapper says that it was told.
         """
-        told = ""
+        suffix = ""
         for ref in self._wrappers:
             ddp = ref()
             if ddp is None:
@@ -241,12 +241,12 @@ class Followed:
             sync = ddp.require_backward_grad_sync
             now = not asked or getattr(ddp, "require_forward_param_sync", True)
             if not reduced:
-                told = words.BARE if sync and now else words.LOCAL
+                suffix = words.BARE if sync and now else words.LOCAL
             elif len(self._wrappers) == 1 and optimizers.made()[1] == 1:
-                told = ""  # whatever it was told, it has averaged
+                suffix = ""  # whatever it was told, it has averaged
             elif not sync and not now:
-                told = words.LOCAL
-        return told
+                suffix = words.LOCAL
+        return suffix
 
     # --- passes ---
 
@@ -300,14 +300,14 @@ class Followed:
             self.turns = are_turns(self._labelled)
             self._labelled = []  # it would keep labels alive
 
-    def mark_spare(self, said: list[str]) -> None:
+    def mark_spare(self, history: list[str]) -> None:
         """Mark dropped gradients that served another optimizer as not lost."""
         for at, passes in self._late:
             for where, one in passes:
-                if one.used and where < len(said):
-                    said[where] = words.SPARE
-            if at < len(said) and all(one.used for _, one in passes):
-                said[at] = words.CLEAR
+                if one.used and where < len(history):
+                    history[where] = words.SPARE
+            if at < len(history) and all(one.used for _, one in passes):
+                history[at] = words.CLEAR
         self._late = []
 
 

@@ -39,13 +39,13 @@ _Key = tuple[int, str, CodeType]
 
 _counts: dict[_Key, list[int]] = {}
 
-_told: set[CodeType] = set()
+_reported: set[CodeType] = set()
 
 
 def reset() -> None:
     """Forget all state: the process starts to play in another run."""
     _counts.clear()
-    _told.clear()
+    _reported.clear()
 
 
 def looking(known: Optimizer) -> None:
@@ -71,9 +71,9 @@ def looking(known: Optimizer) -> None:
         if not before or count > before[-1]:
             before.append(count)
         owner_id, kind, code = key
-        if len(before) >= _RISES and code not in _told:
-            _told.add(code)
-            told = Piled(
+        if len(before) >= _RISES and code not in _reported:
+            _reported.add(code)
+            observation = Piled(
                 optimizer=known.number,
                 step=known.steps,
                 count=count,
@@ -82,7 +82,7 @@ def looking(known: Optimizer) -> None:
                 forward="forward" in kind,
             )
             site = text_of(code.co_filename, code.co_firstlineno, code.co_qualname)
-            RECORDER.observe(told, site)
+            RECORDER.observe(observation, site)
 
 
 def _owners(known: Optimizer) -> Iterator[tuple[Any, str, tuple[str, ...]]]:

@@ -63,7 +63,7 @@ class Protocol:
         self._is_scaled = False  # the loss that backward runs on
         self._reduced = 0
         self._scaler: Followed | None = None  # whose step a GradScaler decides on
-        self._told = self._acts = 0
+        self._reported = self._acts = 0
         self._unsynced: set[object] = set()
 
     # --- backward ---
@@ -215,7 +215,7 @@ class Protocol:
             self._clear(one)
         one.filled = any(state is not None for state in one.seen)
 
-    def said(self) -> list[tuple[Any, int, list[str]]]:
+    def histories(self) -> list[tuple[Any, int, list[str]]]:
         """Each optimizer, its number and its words since its last step."""
         return [(one.optimizer(), one.number, one.words) for one in self._followed]
 
@@ -320,20 +320,20 @@ class Protocol:
         """Compare a cycle with the one before."""
         if one.closing is None:
             return
-        (said, batches, loaders, steps, site), one.closing = one.closing, None
-        one.mark_spare(said)
-        if said == one.held_words and batches == one.held_batches:
+        (history, batches, loaders, steps, site), one.closing = one.closing, None
+        one.mark_spare(history)
+        if history == one.held_words and batches == one.held_batches:
             one.more += 1
             return
         self._tell(one)
-        one.held_words, one.held_batches, one.more = said, batches, 0
+        one.held_words, one.held_batches, one.more = history, batches, 0
         one.held_loaders = loaders
         one.held_step, one.held_site = steps, site
 
     def _tell(self, one: Followed) -> None:
-        if not one.held_words or self._told >= _MOST_TOLD:
+        if not one.held_words or self._reported >= _MOST_TOLD:
             return
-        self._told += 1
+        self._reported += 1
         RECORDER.observe(
             Cycle(
                 optimizer=one.number,

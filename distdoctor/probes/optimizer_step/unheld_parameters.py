@@ -83,13 +83,13 @@ def _tell(step: int) -> None:
             site = site or late_parameters.site_of(parameter)
     _candidates.clear()
     if names:
-        told = Forgotten(
+        observation = Forgotten(
             step=step,
             names=tuple(names[:_MOST_NAMES]),
             changed=changed,
             late=bool(site),
         )
-        RECORDER.observe(told, site)
+        RECORDER.observe(observation, site)
 
 
 def _unheld() -> list[tuple[str, Tensor]]:

@@ -259,8 +259,8 @@ def _note(
 ) -> None:
     if fault == "overridden" and mended:
         _overridden[address] = given
-    told = BadAddress(fault=fault, address=address, given=given, mended=mended)
-    RECORDER.tell(told, site)
+    event = BadAddress(fault=fault, address=address, given=given, mended=mended)
+    RECORDER.tell(event, site)
 
 
 def _mend_interface() -> None:

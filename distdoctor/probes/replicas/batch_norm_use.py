@@ -44,7 +44,7 @@ class _Known:
         self.ddp = None if ddp is None else weakref.ref(ddp)
         self.running = Running(module, getattr(ddp, "parameters_to_ignore", ()))
         self.evaluating = False
-        self.told = 0
+        self.reported = 0
 
 
 _known: dict[int, tuple[weakref.ref[nn.Module], _Known]] = {}
@@ -151,13 +151,13 @@ def _note(name: str, ref: weakref.ref[nn.Module], shape: Sequence[int]) -> None:
     layer = ref()
     if layer is None or RECORDER.writer is None or len(shape) < 2:
         return
-    told = Normalised(
+    observation = Normalised(
         layer=name,
         kind=type(layer).__name__,
         samples=shape[0],
         values=math.prod(shape) // max(shape[1], 1),
     )
-    RECORDER.observe(told, module_origins.site_of_layer(layer))
+    RECORDER.observe(observation, module_origins.site_of_layer(layer))
 
 
 @harmless
@@ -171,9 +171,9 @@ def _turned(module: nn.Module, mode: bool) -> None:
 
 
 def _tell(known: _Known, *, over: bool, site: str) -> None:
-    known.told += 1
+    known.reported += 1
     module = known.module()
-    if known.told > _MOST_TOLD or module is None:
+    if known.reported > _MOST_TOLD or module is None:
         return
     ddp = None if known.ddp is None else known.ddp()
     # Others, that training leaves alone, may well be meant to be each rank's own.
@@ -187,7 +187,7 @@ def _tell(known: _Known, *, over: bool, site: str) -> None:
     others = list(known.running.changed())
     own = known.running.own
     every = [*buffers, *others]
-    told = Evaluated(
+    observation = Evaluated(
         model=known.watched.number,
         steps=known.watched.step,
         names=tuple(name for name, _ in every),
@@ -198,7 +198,7 @@ def _tell(known: _Known, *, over: bool, site: str) -> None:
         shared=bool(getattr(ddp, "broadcast_buffers", False)),
         over=over,
     )
-    RECORDER.observe(told, site)
+    RECORDER.observe(observation, site)
 
 
 PROBE = Probe(install=install, reset=reset)

@@ -104,8 +104,8 @@ def _tell(model: _Model, missing: str | None) -> None:
     found = _INDICES.search(missing)
     numbers = [int(number) for number in found[1].split()] if found else []
     names = [model.names[n] for n in numbers if n < len(model.names)]
-    told = Unreduced(parameters=tuple(names[:_MOST_NAMES]), model=model.number)
-    RECORDER.tell(told, call_site(4))
+    event = Unreduced(parameters=tuple(names[:_MOST_NAMES]), model=model.number)
+    RECORDER.tell(event, call_site(4))
 
 
 PROBE = Probe(install=install)

@@ -42,13 +42,13 @@ def install() -> None:
     Optimizer.load_state_dict = load_state_dict  # type: ignore[method-assign]
 
 
-def watch_loading(told: Callable[[nn.Module, str], Any]) -> None:
+def watch_loading(callback: Callable[[nn.Module, str], Any]) -> None:
     """Register a function to call with each module that is loaded, and the line."""
     made = nn.Module.load_state_dict
 
     @functools.wraps(made)
     def load_state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
-        told(self, call_site(1))
+        callback(self, call_site(1))
         return made(self, *args, **kwargs)
 
     nn.Module.load_state_dict = load_state_dict  # type: ignore[method-assign]

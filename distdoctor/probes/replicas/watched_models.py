@@ -109,7 +109,7 @@ class Watched:
         self._lines: Lines | None = None
         self._loads = 0
         self._looks = 0  # to come; negative: none any more
-        told = Trained(
+        observation = Trained(
             model=number,
             names=tuple(self._names),
             numels=tuple(one.numel() for one in kept),
@@ -121,18 +121,18 @@ class Watched:
             ranks=ranks,
             wrapped=wrapped,
         )
-        RECORDER.observe(told, site)
+        RECORDER.observe(observation, site)
 
     def wrapped(self, site: str) -> None:
         """Called when the model was wrapped: record what all ranks start from."""
         here = self._here()
         self._last = self._heads.print_of(self._of_trail())
-        told = Weights(
+        observation = Weights(
             model=self.number,
             prints=exact.of_tensors(here),
             samples=samples_of(here),
         )
-        RECORDER.observe(told, site)
+        RECORDER.observe(observation, site)
 
     def before(self, optimizer: Optimizer) -> None:
         """Called before an optimizer step of the model."""
@@ -198,14 +198,14 @@ class Watched:
         count = len(self._after)
         if not count:
             return
-        told = Trail(
+        observation = Trail(
             model=self.number,
             first=self.step - len(self._before) + 1,
             before=tuple(self._before[:count]),
             gradients=tuple(self._gradients),
             after=tuple(self._after),
         )
-        RECORDER.observe(told)
+        RECORDER.observe(observation)
         del self._before[:count]
         self._gradients, self._after = [], []
 
@@ -230,7 +230,7 @@ class Watched:
         while self._late and (wait or self._late[0].ready()):
             due = self._late.pop(0)
             found = zip(due.zero, due.gradients.result(), strict=True)
-            told = Weights(
+            observation = Weights(
                 model=self.number,
                 step=due.step,
                 prints=due.prints.result(),
@@ -239,7 +239,7 @@ class Watched:
                 settings=due.settings,
                 samples=due.samples,
             )
-            RECORDER.observe(told, due.site)
+            RECORDER.observe(observation, due.site)
 
     def _here(self) -> list[Tensor]:
         """The parameters; a stand-in for those that are gone."""
@@ -262,12 +262,12 @@ class Watched:
                 for name, old, new in zip(self._trailed_names, seen, now, strict=True)
                 if heads.print_of([new]) != old
             ]
-            told = Changed(
+            observation = Changed(
                 model=self.number,
                 step=step,
                 names=tuple(names[:_MOST_NAMES]),
             )
-            RECORDER.observe(told, site)
+            RECORDER.observe(observation, site)
 
         heads = exact.Heads(_HEAD)
         seen = [heads.print_of([one]) for one in self._of_trail()]
@@ -316,7 +316,7 @@ _SCALARS = (bool, int, float, str, type(None))
 
 def _settings_of(groups: Iterable[dict[str, Any]]) -> int:
     """Fingerprint of the hyperparameters of all groups."""
-    told = [
+    settings = [
         sorted(
             (key, value if not isinstance(value, Tensor) else value.tolist())
             for key, value in group.items()
@@ -324,7 +324,9 @@ def _settings_of(groups: Iterable[dict[str, Any]]) -> int:
         )
         for group in groups
     ]
-    return exact.of_value([(key, repr(value)) for one in told for key, value in one])
+    return exact.of_value(
+        [(key, repr(value)) for one in settings for key, value in one]
+    )
 
 
 def samples_of(tensors: Iterable[Tensor]) -> tuple[float, ...]:

@@ -50,7 +50,7 @@ class _Copy:
         self.ref = weakref.ref(module)
         self.watched = watched
         self.number = FIRST + next(_numbers)
-        self.told = self.tries = 0
+        self.reported = self.tries = 0
         self.moved = self.evaluating = self.computing = False
         self.asked = 0  # step behind which it has computed something
         self.lines: Lines | None = None
@@ -252,7 +252,7 @@ def _end(copy: _Copy) -> None:
 
 
 def _is_done(copy: _Copy) -> bool:
-    return RECORDER.writer is None or copy.told >= _MOST_TOLD
+    return RECORDER.writer is None or copy.reported >= _MOST_TOLD
 
 
 @harmless
@@ -264,11 +264,11 @@ def _tell(copy: _Copy, module: nn.Module, mode: bool) -> None:
 
 
 def _say(copy: _Copy, module: nn.Module, *, over: bool) -> None:
-    copy.told += 1
+    copy.reported += 1
     if not copy.moved:
         copy.moved = copy.head() != copy.seen
     here: Sequence[Tensor] = () if over else list(module.parameters())
-    told = Copied(
+    observation = Copied(
         model=copy.watched.number,
         copy=copy.number,
         steps=copy.watched.step,
@@ -277,7 +277,7 @@ def _say(copy: _Copy, module: nn.Module, *, over: bool) -> None:
         moved=copy.moved,
         over=over,
     )
-    RECORDER.observe(told, call_site(4))
+    RECORDER.observe(observation, call_site(4))
 
 
 PROBE = Probe(reset=reset)

@@ -101,8 +101,8 @@ def _loading(module: nn.Module, site: str) -> None:
     for model in trained_models.models() if _watched else ():
         watched = _watched.get(model.number)
         if watched is not None and model.module is bare and watched.is_worth_telling():
-            told = Loaded(model=model.number, steps=watched.step)
-            RECORDER.observe(told, site)
+            observation = Loaded(model=model.number, steps=watched.step)
+            RECORDER.observe(observation, site)
 
 
 # --- steps ---
@@ -130,8 +130,8 @@ def _stepping(optimizer: Optimizer) -> None:
     loaded = module_origins.loading_site_of(optimizer)
     for watched in _of(optimizer):
         if loaded:
-            told = Loaded(model=watched.number, steps=watched.step, state=True)
-            RECORDER.observe(told, loaded)
+            observation = Loaded(model=watched.number, steps=watched.step, state=True)
+            RECORDER.observe(observation, loaded)
         watched.before(optimizer)
 
 
@@ -166,8 +166,8 @@ def _of(optimizer: Optimizer) -> list[Watched]:
     site = module_origins.site_of_optimizer(optimizer)
     if known is None:
         for watched in found:
-            told = Optimised(model=watched.number, kind=type(optimizer).__name__)
-            RECORDER.observe(told, site)
+            observation = Optimised(model=watched.number, kind=type(optimizer).__name__)
+            RECORDER.observe(observation, site)
     return found
 
 

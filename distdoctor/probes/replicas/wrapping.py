@@ -74,8 +74,8 @@ def _wrapping(how: str, module: torch.nn.Module, ranks: tuple[int, ...] | None) 
     ][:_MOST_NAMES]
     if how == "ddp":
         registrations.tell(module, names)
-    told = Wrapped(how=how, parameters=tuple(names), ranks=ranks or ())
-    RECORDER.tell(told, call_site(4))
+    event = Wrapped(how=how, parameters=tuple(names), ranks=ranks or ())
+    RECORDER.tell(event, call_site(4))
 
 
 @harmless

@@ -120,7 +120,7 @@ def _seeded(stream: str, seed: object, source: str, now_ns: int) -> None:
     if source:
         _note(stream, 0, source, site)
     else:
-        _note(stream, *_told(seed, now_ns), site)
+        _note(stream, *_number_and_source(seed, now_ns), site)
 
 
 @harmless
@@ -131,7 +131,7 @@ def _created(generator: object, seed: object) -> None:
     if len(created) >= _MOST_CREATED:
         created.pop(next(iter(created)))
     created[id(generator)] = site
-    number, source = _told(seed, time.time_ns())
+    number, source = _number_and_source(seed, time.time_ns())
     _counts["generator"] = count = _counts.get("generator", 0) + 1
     if source and not in_worker and count <= _MOST:
         _note("generator", number, source, site)
@@ -144,15 +144,15 @@ def _note(stream: str, number: int, source: str, site: str) -> None:
         return
     from distdoctor.model.observations.rng import Seeded
 
-    told = Seeded(stream=stream, seed=number, source=source)
-    RECORDER.observe(told, site)
+    observation = Seeded(stream=stream, seed=number, source=source)
+    RECORDER.observe(observation, site)
 
 
 def tell_early() -> None:
     """Write the observations that came before the process had a rank."""
     early, _early[:] = list(_early), []
-    for told in early:
-        _note(*told)
+    for arguments in early:
+        _note(*arguments)
 
 
 def counts() -> dict[str, int]:
@@ -187,7 +187,7 @@ _IMPORTING = "<frozen importlib"
 _WORKER = os.path.join("torch", "utils", "data", "_utils", "worker.py")  # noqa: PTH118
 
 
-def _told(seed: object, now_ns: int) -> tuple[int, str]:
+def _number_and_source(seed: object, now_ns: int) -> tuple[int, str]:
     """A seed as a number, and where it came from as far as that can be seen."""
     if seed is None:
         return 0, "entropy"

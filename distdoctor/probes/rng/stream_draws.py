@@ -88,7 +88,7 @@ class Passes:
 
     def reset(self) -> None:
         """Forget all state: the process starts to play in another run."""
-        self.begun = self._told = self._known = 0
+        self.begun = self._reported = self._known = 0
         self._loaders: weakref.WeakKeyDictionary[Any, list[int]] = (
             weakref.WeakKeyDictionary()
         )
@@ -97,7 +97,7 @@ class Passes:
     @harmless
     def begin(self, iterator: Any, loader: Any) -> None:
         """Called when an iterator is made or reused, before its workers start."""
-        if RECORDER.writer is None or self._told >= _MOST_PASSES:
+        if RECORDER.writer is None or self._reported >= _MOST_PASSES:
             return
         if loader not in self._loaders:
             self._loaders[loader] = [self._known, 0]
@@ -126,7 +126,7 @@ class Passes:
         if one not in self._open:
             return
         self._open.remove(one)
-        self._told += 1
+        self._reported += 1
         if one.looks:
             drawn = Drawn(
                 loader=one.number,

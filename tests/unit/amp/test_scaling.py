@@ -44,7 +44,7 @@ class Job:
         self.scaler = GradScaler("cpu", init_scale=64.0)
         self.words: list[str] = []
         cycles = [(self.optimizer, 0, self.words)]
-        monkeypatch.setattr(step_protocol.PROTOCOL, "said", lambda: cycles)
+        monkeypatch.setattr(step_protocol.PROTOCOL, "histories", lambda: cycles)
         known = SimpleNamespace(number=0)
         monkeypatch.setattr(optimizers, "of", lambda *_: known)
 
@@ -220,7 +220,7 @@ def used(monkeypatch: pytest.MonkeyPatch) -> GradScaler:
     scaler.scale(torch.ones(()))
     scaler.update(16.0)
     monkeypatch.setattr(grad_scalers, "_made", {scaler: 64.0})
-    monkeypatch.setattr(grad_scalers, "_told", [])
+    monkeypatch.setattr(grad_scalers, "_reported", [])
     return scaler
 
 
@@ -251,7 +251,7 @@ def test_a_scale_that_has_not_moved_is_told_if_it_ever_will(
     scaler = GradScaler("cpu", init_scale=64.0, growth_interval=interval)
     scaler.scale(torch.ones(()))
     monkeypatch.setattr(grad_scalers, "_made", {scaler: 64.0})
-    monkeypatch.setattr(grad_scalers, "_told", [])
+    monkeypatch.setattr(grad_scalers, "_reported", [])
     fields = {"running_scale": 64.0, "first_scale": 64.0}
     assert grad_scalers.running({}) == (fields if is_reported else {})
 

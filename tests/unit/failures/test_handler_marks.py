@@ -91,7 +91,7 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
     monkeypatch.setattr(RECORDER, "failure", failure)
     monkeypatch.setattr(RECORDER, "writer", object())
-    monkeypatch.setattr(handled_exceptions, "_told", set())
+    monkeypatch.setattr(handled_exceptions, "_reported", set())
     return seen
 
 

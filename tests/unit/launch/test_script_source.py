@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from distdoctor.launch.allocation import is_scheduled, meeting_point, of_job, of_rank
-from distdoctor.launch.launcher_arguments import takes_rank, told
+from distdoctor.launch.launcher_arguments import rank_arguments, takes_rank
 from distdoctor.launch.script_source import ScriptSource, read_source
 
 
@@ -116,13 +116,18 @@ GIVES = "init_process_group('gloo', rank=args.rank, world_size=args.world_size)\
 def test_a_launcher_adds_what_is_demanded(
     text: str, given: list[str], arguments: list[str]
 ) -> None:
-    assert told(of(text), given, "R", 2, by_hand=False) == arguments
+    assert rank_arguments(of(text), given, "R", 2, by_hand=False) == arguments
 
 
 def test_by_hand_a_rank_is_told_all_that_it_takes() -> None:
     source = of(RANK + SIZE + "p.add_argument('--lr', required=True)")
-    assert told(source, [], 1, 4, by_hand=True) == ["--rank=1", "--world-size=4"]
-    assert told(source, ["--world-size", "9"], 1, 4, by_hand=True) == ["--rank=1"]
+    assert rank_arguments(source, [], 1, 4, by_hand=True) == [
+        "--rank=1",
+        "--world-size=4",
+    ]
+    assert rank_arguments(source, ["--world-size", "9"], 1, 4, by_hand=True) == [
+        "--rank=1"
+    ]
 
 
 @pytest.mark.parametrize(
