@@ -37,6 +37,10 @@ class RecordUnreadable(DistdoctorError):
     """A record folder holds no run that can be judged."""
 
 
+class LeavingsMissing(DistdoctorError):
+    """Nothing that a job left behind is where it was looked for."""
+
+
 class LaunchRefused(DistdoctorError):
     """The job cannot be started as asked: no script, no ranks, no room, no program."""
 

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import click
 
 from distdoctor import __version__
-from distdoctor.cli import check, env, examine, explain
+from distdoctor.cli import autopsy, check, env, examine, explain
 from distdoctor.errors import DistdoctorError
 
 WELL, SICK, MISUSED, BROKEN, INCOMPLETE = 0, 1, 2, 3, 4
@@ -47,6 +47,7 @@ def app() -> None:
     """Finds what ails a distributed training job before the cluster does."""
 
 
+app.add_command(autopsy.run, "autopsy")
 app.add_command(check.run, "check")
 app.add_command(env.run, "env")
 app.add_command(examine.run, "examine")

@@ -72,7 +72,7 @@ def run(
             leave_allocation()
         divert = report.form != Format.TEXT and report.output is None
         interrupted = _watched(partial(_run, options, plan, again), divert)
-        judgement = Judged(folder, kept=str(record or ""))
+        judgement = Judged.of_record(folder, kept=str(record or ""))
 
         def judge_more(ranks: int, budget_s: float) -> Judged | None:
             more = folder / f"with-{ranks}"
@@ -81,7 +81,7 @@ def run(
             require_space(more, ranks)
             if _watched(partial(_run, options, further, None), divert):
                 return None
-            return Judged(more, kept=str(record or ""))
+            return Judged.of_record(more, kept=str(record or ""))
 
         plain = not (played or options.is_compared or options.no_second_look)
         if (
@@ -96,7 +96,7 @@ def run(
                 lambda n, s: attempted(partial(judge_more, n, s)),
             )
         keep = record is not None or judgement.report.verdict != "well"
-        if keep:
+        if keep and judgement.folder is not None:
             judgement.report.run.record = _shown(judgement.folder)
         judgement.write(report)
         if not keep:

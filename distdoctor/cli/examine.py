@@ -14,6 +14,6 @@ from distdoctor.cli.options import Judged, ReportOptions, report_options
 @report_options
 def run(folder: Path, report: ReportOptions) -> None:
     """Judge a run again that `check --record FOLDER` has kept."""
-    judgement = Judged(folder, kept=str(folder))
+    judgement = Judged.of_record(folder, kept=str(folder))
     judgement.write(report)
     click.get_current_context().exit(judgement.status(report))

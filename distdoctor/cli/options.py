@@ -10,11 +10,14 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from distdoctor.errors import RecordUnreadable
+
+if TYPE_CHECKING:
+    from distdoctor.judging import Judgement
 
 
 class Format(StrEnum):
@@ -106,19 +109,31 @@ def report_options(command: Command) -> Command:
 class Judged:
     """A run, judged: what to print and how to leave."""
 
-    def __init__(self, folder: Path, kept: str) -> None:
+    def __init__(self, judgement: Judgement, folder: Path | None = None) -> None:
+        """Take what was found.
+
+        Args:
+            judgement: The run and its report.
+            folder: The record folder it was judged from; none: from anything else.
+        """
+        self.run, self.report = judgement.run, judgement.report
+        self.folder = folder
+
+    @classmethod
+    def of_record(cls, folder: Path, kept: str) -> Judged:
         """Judge the run in a record folder.
 
         Args:
             folder: The record folder.
             kept: Its name for the report, if it stays.
+
+        Raises:
+            RecordUnreadable: It holds no run, or one that cannot be read.
         """
         # Here, so that --help and explain do not wait for numpy.
         from distdoctor.judging import judge
 
-        judgement = judge(folder, kept)
-        self.run, self.report = judgement.run, judgement.report
-        self.folder = folder
+        return cls(judge(folder, kept), folder)
 
     def write(self, options: ReportOptions) -> None:
         """Write the report where it is wanted.

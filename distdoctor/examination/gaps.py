@@ -45,6 +45,9 @@ def gaps_of(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
         verdicts: What the checks say of it: a failure that one explains is no gap.
     """
     started = [rank for rank in run.seen if run.of(Started, rank)]
+    if "run" not in run.evidence:
+        yield from _unwatched_job(run, verdicts)
+        return
     if not started:
         yield from _nothing_started(run)
         return
@@ -73,6 +76,22 @@ def gaps_of(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
     yield from _left_out(run)
     yield from _ended_early(run)
     yield from _substituted(run)
+
+
+def _unwatched_job(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
+    """What cannot be known of a job that ran without our probes."""
+    yield Gap(
+        "what ranks did beside communicating (data, weights, gradients, random state)",
+        "the job ran without distdoctor: this is judged from what it left",
+    )
+    if run.missing:
+        for why, ranks in _by_reason({rank: run.unseen[rank] for rank in run.missing}):
+            yield Gap(named(ranks), why)
+    for why, ranks in _by_reason(run.partial):
+        yield Gap(f"part of what {named(ranks)} did", why)
+    if not any(map(is_error, verdicts)):
+        yield from _failed(run, verdicts)
+    yield from _undecided(run, verdicts)
 
 
 def _substituted(run: Run) -> Iterator[Gap]:

@@ -146,6 +146,8 @@ class Run:
         outside: Exceptions that ended processes which never had a rank.
         last_words: The last line that the job printed.
         substituted: What took the place of CUDA: names in `model.substitutes`.
+        evidence: What tells of the run, as reports name it: "run" are our own probes;
+            "dump", "log" and "stack" is what a job left that nobody watched.
     """
 
     world_size: int
@@ -171,6 +173,7 @@ class Run:
     outside: Sequence[Failure] = ()
     last_words: str = ""
     substituted: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ("run",)
     memory: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
     """What analyses concluded already, by their names."""
 

@@ -123,7 +123,9 @@ def _finding(root: RootFinding, run: Run) -> FindingData:
             for location in finding.locations
         ],
         certainty=str(finding.certainty),
-        evidence=["run", *["stack"] * stacks, *["source"] * source],
+        evidence=list(
+            dict.fromkeys([*run.evidence, *["stack"] * stacks, *["source"] * source])
+        ),
         remedy=sick.remedy,
         details={
             **finding.details,

@@ -39,8 +39,10 @@ MAY_IMPORT = {
     "probes": "errors model journal",
     "launch": "errors model journal probes analysis",  # it proves what the checks name
     "report": "errors model analysis journal examination",
+    "postmortem": "errors model journal",
     "judging": "errors model journal catalogue examination report",
-    "cli": "errors model analysis journal launch catalogue examination report judging",
+    "cli": "errors model analysis journal launch postmortem catalogue examination "
+    "report judging",
     "pytest_plugin": "errors model journal probes launch catalogue report judging",
     "testing": "model",
     "equivalence": "errors model journal probes",
@@ -56,6 +58,7 @@ MAY_USE = {
     "analysis": "numpy",
     "journal": "numpy msgspec",
     "launch": "psutil",
+    "postmortem": "numpy msgspec psutil",
     "report": "msgspec rich",
     "cli": "click rich",
     "probes": "torch horovod xxhash",

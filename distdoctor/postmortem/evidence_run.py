@@ -1,0 +1,89 @@
+"""Evidence → run: what was left of a job, in the form that checks judge."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import distdoctor
+from distdoctor.journal.folder import Manifest
+from distdoctor.model.run import Run
+from distdoctor.postmortem.job_evidence import Evidence
+
+_MOST_NAMED = 8
+
+
+def run_of(evidence: Evidence) -> Run:
+    """The run that the evidence tells of.
+
+    Args:
+        evidence: From all readers.
+
+    Returns:
+        A run; ranks that nothing is known of are unseen.
+    """
+    columns = evidence.columns
+    seen = evidence.seen
+    world_size = max(evidence.world_size, *(rank + 1 for rank in {*seen, -1}))
+    ranks, counts = np.unique(columns.calls["rank"], return_counts=True)
+    calls = dict(zip(ranks.tolist(), counts.tolist(), strict=True))
+    unseen = {
+        rank: evidence.unseen.get(rank, "nothing that it left was found")
+        for rank in range(world_size)
+        if rank not in seen
+    }
+    return Run(
+        world_size=world_size,
+        groups=columns.groups,
+        calls=columns.calls,
+        sites=columns.sites,
+        callers=columns.callers,
+        specs=columns.specs,
+        life=evidence.rows_before(calls),
+        unseen=unseen,
+        partial=evidence.partial,
+        stacks=evidence.stacks,
+        stopped=evidence.stopped,
+        closed=True,
+        outside=evidence.outside,
+        last_words=evidence.last_words,
+        evidence=evidence.kinds,
+    )
+
+
+def manifest_of(evidence: Evidence, paths: list[str], directory: str) -> Manifest:
+    """What the report says of where the run comes from.
+
+    Args:
+        evidence: From all readers.
+        paths: What the user named.
+        directory: Lines of source are given relative to it.
+    """
+    return Manifest(
+        distdoctor=distdoctor.__version__,
+        launch=["autopsy", *paths],
+        script=" ".join(paths),
+        directory=directory,
+        stopped=evidence.stopped,
+        remarks=[*_read(evidence), *evidence.remarks],
+    )
+
+
+def _read(evidence: Evidence) -> list[str]:
+    """What was read, what was not, and why: a sentence for each kind of each."""
+    by_kind: dict[str, int] = {}
+    for source in evidence.sources:
+        by_kind[source.kind] = by_kind.get(source.kind, 0) + 1
+    sentences = []
+    if by_kind:
+        counted = ", ".join(f"{n:,} × {kind}" for kind, n in by_kind.items())
+        sentences.append(f"read: {counted}")
+    for what, files in (
+        ("could not be read", evidence.unreadable),
+        ("left out", evidence.left_out),
+    ):
+        shown = [f"{path} ({why})" for path, why in files[:_MOST_NAMED]]
+        more = len(files) - len(shown)
+        if shown:
+            rest = f" and {more:,} more" if more else ""
+            sentences.append(f"{what}: {'; '.join(shown)}{rest}")
+    return sentences

@@ -1,0 +1,134 @@
+"""Finds the files that a job has left, and opens them whatever packs them.
+
+Nothing is trusted: special files are never opened, a link is not followed out of a
+folder twice, and what a file unpacks to is bounded by whoever reads it.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from distdoctor.errors import LeavingsMissing
+
+HEAD_BYTES = 65_536
+"""As much of a file as its kind is told by."""
+
+_MOST_FILES = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """A file that may say something about a job.
+
+    Attributes:
+        path: Where it lies, as the reader of a report can find it.
+        size: Bytes it takes; packed, if it is.
+    """
+
+    path: str
+    size: int
+
+    @property
+    def name(self) -> str:
+        """Its name, without the ending of a packer."""
+        name = Path(self.path).name
+        stem, dot, ending = name.rpartition(".")
+        return stem if dot and ending in {"gz", "bz2", "xz"} else name
+
+    def open(self) -> IO[bytes]:
+        """Open it for reading, unpacked; what packs it is told by its first bytes.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        file = open(self.path, "rb")  # noqa: PTH123, SIM115 - the caller closes it
+        try:
+            start = file.read(6)
+            file.seek(0)
+        except BaseException:
+            file.close()
+            raise
+        for magic, opener in _PACKERS.items():
+            if start.startswith(magic):
+                file.close()
+                unpacked: IO[bytes] = opener(self.path)
+                return unpacked
+        return file
+
+    def head(self, most: int = HEAD_BYTES) -> bytes:
+        """The first bytes, unpacked.
+
+        Args:
+            most: Bytes, at most.
+
+        Raises:
+            OSError: It cannot be read, or what it is packed with is damaged.
+        """
+        try:
+            with self.open() as file:
+                return file.read(most)
+        except (EOFError, lzma.LZMAError) as error:
+            raise OSError(f"damaged: {error}") from error
+
+
+_PACKERS: dict[bytes, Callable[[str], Any]] = {
+    b"\x1f\x8b": gzip.GzipFile,
+    b"BZh": bz2.BZ2File,
+    b"\xfd7zXZ\x00": lzma.LZMAFile,
+}
+"""By the first bytes of a file, what unpacks it."""
+
+
+def find(paths: Sequence[str]) -> Iterator[Leaving]:
+    """All regular files at these paths, and below them if they are folders.
+
+    Args:
+        paths: Of files and folders.
+
+    Yields:
+        Each file once, in the order of the paths, and of names within a folder.
+
+    Raises:
+        LeavingsMissing: A path does not exist, or there are too many files.
+    """
+    seen: set[tuple[int, int]] = set()
+    for path in paths:
+        if not os.path.lexists(path):
+            raise LeavingsMissing(f"{path}: there is no such file or folder")
+        for leaving in _below(Path(path), seen):
+            if len(seen) > _MOST_FILES:
+                raise LeavingsMissing(
+                    f"more than {_MOST_FILES:,} files: name the folder that the job "
+                    "wrote to"
+                )
+            yield leaving
+
+
+def _below(path: Path, seen: set[tuple[int, int]]) -> Iterator[Leaving]:
+    """Files at a path and below it; what cannot be looked at is passed over."""
+    try:
+        found = path.stat()
+    except OSError:
+        return
+    known = found.st_dev, found.st_ino
+    if known in seen:
+        return
+    if stat.S_ISREG(found.st_mode):
+        seen.add(known)
+        yield Leaving(str(path), found.st_size)
+    elif stat.S_ISDIR(found.st_mode):
+        seen.add(known)
+        try:
+            inside = sorted(path.iterdir())
+        except OSError:
+            return
+        for each in inside:
+            yield from _below(each, seen)

@@ -1,0 +1,68 @@
+"""Gives each file that a job left to the reader of its kind, told by its content.
+
+A new kind is a module with a `READER`, and its line in `READERS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from distdoctor.postmortem.job_evidence import Evidence
+from distdoctor.postmortem.leavings import Leaving, find
+
+
+class Reader(NamedTuple):
+    """Reads all files of one kind.
+
+    Attributes:
+        kind: What it reads, in words, such as "flight recorder dump".
+        recognises: Whether a file is of this kind, by its name and its first bytes.
+        read: Reads all such files together into the evidence. It never raises for what
+            is in a file: what cannot be read is listed in `Evidence.unreadable`.
+    """
+
+    kind: str
+    recognises: Callable[[str, bytes], bool]
+    read: Callable[[Sequence[Leaving], Evidence], None]
+
+
+READERS: tuple[Reader, ...] = ()
+"""All readers; a file belongs to the first that recognises it.
+
+The order is also that of reading: what knows ranks by number comes before what knows
+only hosts and processes.
+"""
+
+
+def gather(paths: Sequence[str], readers: Sequence[Reader] = READERS) -> Evidence:
+    """Read everything that lies at these paths.
+
+    Args:
+        paths: Files and folders.
+        readers: Who reads.
+
+    Returns:
+        What is known of the job.
+
+    Raises:
+        LeavingsMissing: A path does not exist.
+    """
+    evidence = Evidence()
+    by_reader: dict[int, list[Leaving]] = {}
+    for leaving in find(paths):
+        try:
+            head = leaving.head()
+        except OSError as error:
+            evidence.unreadable.append((leaving.path, str(error)))
+            continue
+        for position, reader in enumerate(readers):
+            if reader.recognises(leaving.name, head):
+                by_reader.setdefault(position, []).append(leaving)
+                break
+        else:
+            why = "it is empty" if not head else "it is of no kind that is known"
+            evidence.left_out.append((leaving.path, why))
+    for position, leavings in sorted(by_reader.items()):
+        readers[position].read(leavings, evidence)
+    return evidence
