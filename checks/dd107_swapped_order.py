@@ -85,6 +85,7 @@ from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.divergence.loop_orders import LoopOrders
 from distdoctor.analysis.divergence.swapped_calls import CrossedCalls, UnseenSwap
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run, named
@@ -96,10 +97,11 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """The meetings at which ranks make the same calls in another order."""
-    yield from findings(run, Cause.ORDER, _sentence)
+    yield from findings(run, Cause.ORDER)
     require_whole(run)
 
 
+@sentence_of(Cause.ORDER)
 def _sentence(told: SwappedCalls | CrossedCalls | UnseenSwap | LoopOrders) -> str:
     if isinstance(told, LoopOrders):
         return (

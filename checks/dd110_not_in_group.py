@@ -71,6 +71,7 @@ from distdoctor.analysis.causes import Cause, capital, failed, s
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.groups.non_member_calls import OutsideRank, RefusedRank
+from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run, named
@@ -82,10 +83,11 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Calls that name a rank outside of their group."""
-    yield from findings(run, Cause.STRANGER, _sentence)
+    yield from findings(run, Cause.STRANGER)
     require_whole(run)
 
 
+@sentence_of(Cause.STRANGER)
 def _sentence(told: RefusedRank | OutsideRank) -> str:
     if isinstance(told, RefusedRank):
         return f"{failed(told.ranks, told.failure)}."

@@ -111,6 +111,7 @@ from distdoctor.analysis.causes import Cause
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.p2p.p2p_mismatch import OtherTag, UnlikeContents
+from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run
@@ -122,10 +123,11 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Messages whose two sides do not fit."""
-    yield from findings(run, Cause.MISFIT, _sentence)
+    yield from findings(run, Cause.MISFIT)
     require_whole(run)
 
 
+@sentence_of(Cause.MISFIT)
 def _sentence(told: UnlikeContents | OtherTag) -> str:
     match told:
         case OtherTag(send, receive):

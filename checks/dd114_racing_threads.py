@@ -82,6 +82,7 @@ from distdoctor.analysis.causes import Cause, capital, s
 from distdoctor.analysis.collectives.thread_races import UnorderedThreads
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run, named
@@ -93,10 +94,11 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """The meetings to which ranks came by different threads."""
-    yield from findings(run, Cause.RACE, _sentence)
+    yield from findings(run, Cause.RACE)
     require_whole(run)
 
 
+@sentence_of(Cause.RACE)
 def _sentence(told: UnorderedThreads) -> str:
     each = "; ".join(
         f"{named(ranks)} make{s(ranks)} {call}" for ranks, call in told.calls

@@ -66,6 +66,7 @@ from distdoctor.analysis.causes import Cause, waits
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.replicas.unused_parameters import NoGradient
+from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Wrapped
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run, named
@@ -77,10 +78,11 @@ NEEDS = (Wrapped,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Buckets that were never full, because of a parameter left out."""
-    yield from findings(run, Cause.UNUSED, _sentence)
+    yield from findings(run, Cause.UNUSED)
     require_whole(run)
 
 
+@sentence_of(Cause.UNUSED)
 def _sentence(told: NoGradient) -> str:
     ranks, waiting = told.ranks, told.waiting
     story = f"On {named(ranks)} {_list(told.names)} got no gradient in a backward pass"

@@ -145,6 +145,7 @@ from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.groups.mesh_dimensions import OtherDimension
 from distdoctor.analysis.replicas import averaged_shards
+from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Group, Run, named
@@ -156,11 +157,12 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Ranks that use the group of another dimension: some of them, or all."""
-    yield from findings(run, Cause.MESH, _sentence)
+    yield from findings(run, Cause.MESH)
     yield from averaged_shards.findings(run)
     require_whole(run)
 
 
+@sentence_of(Cause.MESH)
 def _sentence(told: OtherDimension) -> str:
     others = "where the others count it in"
     if told.by_halves:

@@ -61,6 +61,7 @@ from distdoctor.analysis.causes import Cause, capital, failed
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.divergence.wrong_devices import RefusedTensor, UnmovedTensor
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run, named
@@ -72,10 +73,11 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Calls on tensors that the backend could not move."""
-    yield from findings(run, Cause.DEVICE, _sentence)
+    yield from findings(run, Cause.DEVICE)
     require_whole(run)
 
 
+@sentence_of(Cause.DEVICE)
 def _sentence(told: RefusedTensor | UnmovedTensor) -> str:
     if isinstance(told, RefusedTensor):
         return f"{failed(told.ranks, told.failure)}."

@@ -92,6 +92,7 @@ from distdoctor.analysis.causes import Cause, capital, failed, s, waits
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.failures.deaths import Death, DeathOnTheWay
+from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call, Ended, Failure, Quit
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run, named
@@ -103,10 +104,11 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Ranks that died and left others waiting."""
-    yield from findings(run, Cause.DIED, _sentence)
+    yield from findings(run, Cause.DIED)
     require_whole(run)
 
 
+@sentence_of(Cause.DIED)
 def _sentence(told: Death | DeathOnTheWay) -> str:
     if isinstance(told, DeathOnTheWay):
         call, others = told.call, told.others

@@ -78,6 +78,7 @@ from distdoctor.analysis.causes import Cause, capital, waits
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.rendezvous.setup_faults import MissingKey
+from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run, named
@@ -89,10 +90,11 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Keys that were waited for in vain."""
-    yield from findings(run, Cause.KEY, _sentence)
+    yield from findings(run, Cause.KEY)
     require_whole(run)
 
 
+@sentence_of(Cause.KEY)
 def _sentence(told: MissingKey) -> str:
     meanwhile = "".join(
         f", while rank {call.rank} waits in {call.op}" for call in told.others

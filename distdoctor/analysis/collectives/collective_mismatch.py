@@ -7,7 +7,7 @@ other has never called from, while the other does what both have done before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
@@ -20,8 +20,6 @@ from distdoctor.analysis.causes import (
     at,
     capital,
     pointers,
-    s,
-    waits,
     where,
     where_of,
 )
@@ -38,6 +36,7 @@ from distdoctor.analysis.collectives.call_groups import (
 from distdoctor.analysis.divergence import loop_positions
 from distdoctor.analysis.divergence.fewer_rounds import fewer_rounds, passed_over
 from distdoctor.analysis.divergence.parting_branches import choices, program_of
+from distdoctor.analysis.divergence.skipped_calls import AddedCall, SkippedCall
 from distdoctor.analysis.failures.deaths import DeathOnTheWay, own_failure
 from distdoctor.analysis.failures.exception_handlers import handler_around
 from distdoctor.analysis.source.rank_origins import is_looped_root
@@ -69,6 +68,62 @@ class SwappedCalls:
     group: str
     ordinal: int
     calls: tuple[tuple[Call, tuple[int, ...]], tuple[Call, tuple[int, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class UnlikeCalls:
+    """Calls at one position of a group's sequence that differ in what they ask for.
+
+    Attributes:
+        calls: The call of each side, and who makes it; the larger sides first.
+        where: The position.
+        tied: The two largest sides are of one size, so that nobody can be blamed.
+    """
+
+    calls: tuple[tuple[Call, tuple[int, ...]], ...]
+    where: str
+    tied: bool
+
+    @property
+    def op(self) -> str:
+        """The operation, as the first side calls it."""
+        return self.calls[0][0].op
+
+
+@dataclass(frozen=True, slots=True)
+class UnfitSplits:
+    """An all-to-all in which a rank does not expect what another sends it.
+
+    Attributes:
+        op: The operation.
+        where: Its place in the group's sequence.
+        sender: Who sends.
+        receiver: To whom.
+        sent: How many elements.
+        expected: How many the receiver makes room for.
+        more: How many other pairs of ranks do not fit.
+    """
+
+    op: str
+    where: str
+    sender: int
+    receiver: int
+    sent: int
+    expected: int
+    more: int
+
+
+def compared(unlike: UnlikeCalls, what: str, asks: Callable[[Call], str]) -> str:
+    """The sentence that calls at one position differ, for the checks DD101 to DD106.
+
+    Args:
+        unlike: The calls.
+        what: In what they differ, such as "different dtypes in all_reduce".
+        asks: What a call asks for, such as "with float16".
+    """
+    undecided = " (no majority)" if unlike.tied else ""
+    each = "; ".join(f"{named(ranks)} {asks(call)}" for call, ranks in unlike.calls)
+    return f"{capital(what)} at {unlike.where}{undecided}: {each}."
 
 
 def mismatch(run: Run, meeting: Meeting) -> Divergence:
@@ -129,7 +184,6 @@ def _unexplained(run: Run, meeting: Meeting, sides: list[CallGroup]) -> Divergen
         calls=calls,
         culprits=() if tie else tuple(few),
         victims=tuple(calls) if tie else sides[0].ranks,
-        story="",
         details=_what_came_next(run, sides),
     )
 
@@ -193,10 +247,15 @@ def unfit_splits(
                 calls=calls,
                 culprits=_common_party(wrong),
                 victims=tuple(sorted({pair[1] for pair in wrong})),
-                story=f"In {calls[sender].op} "
-                f"({where(alignment.group, meeting.ordinal)}) rank {sender} sends "
-                f"{sent} elements to rank {receiver}, which expects {expected}"
-                + (f"; {len(wrong) - 1} more pairs disagree." if wrong[1:] else "."),
+                facts=UnfitSplits(
+                    calls[sender].op,
+                    where(alignment.group, meeting.ordinal),
+                    sender,
+                    receiver,
+                    sent,
+                    expected,
+                    len(wrong) - 1,
+                ),
             )
     return None
 
@@ -279,9 +338,9 @@ def _sequence(
             base,
             why=Cause.SKIPPED,
             certainty=Certainty.LIKELY if tied else base.certainty,
-            story=f"{capital(named(minor.ranks))} alone "
-            f"call{s(minor.ranks)} {minor.call.op} ({where_of(base)}); "
-            f"{named(major.ranks)} went on to {major.call.op}, as before.",
+            facts=AddedCall(
+                minor.ranks, major.ranks, minor.call.op, where_of(base), major.call.op
+            ),
         )
     if known or did_before:
         return _skipped(run, base, major, minor)
@@ -292,9 +351,6 @@ def _skipped(
     run: Run, base: Divergence, major: CallGroup, minor: CallGroup
 ) -> Divergence:
     place = major.call.place
-    went = f"went on to {minor.call.op}"
-    if minor.call.op == major.call.op:  # which of the two it is, the calls do not tell
-        went = f"is at {minor.call.place} instead, unless it made that call once more"
     here = () if place is None else (place,)
     around = loop_positions.ways_around(run, place)
     return replace(
@@ -304,9 +360,9 @@ def _skipped(
             *pointers(here, minor.ranks, SKIPPED_HERE),
             *pointers(around, minor.ranks, "a way around it"),
         ),
-        story=f"{capital(named(minor.ranks))} skipped {major.call.op} "
-        f"({where_of(base)}) and {went}; "
-        f"{named(major.ranks)} {waits(major.ranks)} in it.",
+        facts=SkippedCall(
+            minor.ranks, major.ranks, major.call, where_of(base), minor.call
+        ),
     )
 
 
@@ -370,48 +426,29 @@ def _is_computed_root(run: Run, one: Call, other: Call) -> bool:
 
 def _arguments(base: Divergence, sides: list[CallGroup], tie: bool) -> Divergence:
     """The same position, and calls that differ in what they ask for."""
-    a, b = sides[0].call, sides[1].call
-    why, words = _difference(a, b)
-    said = "; ".join(f"{named(side.ranks)} {_with(side.call, why)}" for side in sides)
-    undecided = " (no majority)" if tie else ""
-    story = f"{capital(words)} at {where_of(base)}{undecided}: {said}."
-    return replace(base, why=why, story=story)
+    calls = tuple((side.call, side.ranks) for side in sides)
+    return replace(
+        base,
+        why=_difference(sides[0].call, sides[1].call),
+        facts=UnlikeCalls(calls, where_of(base), tied=tie),
+    )
 
 
-def _difference(a: Call, b: Call) -> tuple[Cause, str]:
+def _difference(a: Call, b: Call) -> Cause:
     """What two calls at one position differ in."""
     if a.op != b.op:
-        return Cause.OPERATION, "different operations"
+        return Cause.OPERATION
     if len(a.tensors) != len(b.tensors):
-        return Cause.SPLITS, f"lists of different length in {a.op}"
+        return Cause.SPLITS
     if [tensor.numel for tensor in a.tensors] != [t.numel for t in b.tensors]:
-        return Cause.NUMEL, f"different numbers of elements in {a.op}"
+        return Cause.NUMEL
     if [tensor.dtype for tensor in a.tensors] != [t.dtype for t in b.tensors]:
-        return Cause.DTYPE, f"different dtypes in {a.op}"
+        return Cause.DTYPE
     if a.reduce_op != b.reduce_op:
-        return Cause.REDUCE_OP, f"different reduce ops in {a.op}"
+        return Cause.REDUCE_OP
     if a.root != b.root:
-        return Cause.ROOT, f"different roots in {a.op}"
-    return Cause.OPERATION, f"different arguments in {a.op}"
-
-
-def _with(call: Call, why: Cause) -> str:
-    match why:
-        case Cause.OPERATION:
-            return f"in {call}"
-        case Cause.NUMEL:
-            sizes = "+".join(str(tensor.numel) for tensor in call.tensors)
-            shapes = "+".join(
-                "x".join(map(str, tensor.shape)) or "scalar" for tensor in call.tensors
-            )
-            return f"with {sizes} ({shapes})" if shapes != sizes else f"with {sizes}"
-        case Cause.DTYPE:
-            return f"with {'+'.join(tensor.dtype for tensor in call.tensors)}"
-        case Cause.REDUCE_OP:
-            return f"with {call.reduce_op}"
-        case Cause.ROOT:
-            return f"with root {call.root}"
-    return f"with {len(call.tensors)}"
+        return Cause.ROOT
+    return Cause.OPERATION
 
 
 def _all_fit(run: Run, specs: tuple[int, ...]) -> bool:

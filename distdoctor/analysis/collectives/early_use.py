@@ -46,13 +46,13 @@ class PartedBehind:
         issuing: Who makes the call.
         call: The call.
         culprits: Who parted.
-        story: How they parted, as the calls alone tell.
+        parted: How they parted, as the calls alone show.
     """
 
     issuing: tuple[int, ...]
     call: Call
     culprits: tuple[int, ...]
-    story: str
+    parted: Divergence
 
 
 def early(run: Run) -> Iterator[Divergence]:
@@ -104,7 +104,7 @@ def decided_early(run: Run, told: Divergence) -> Divergence:
         issuing,
         call,
         [(call.place, "issued here, and nobody waits")],
-        PartedBehind(tuple(issuing), call, told.culprits, told.story),
+        PartedBehind(tuple(issuing), call, told.culprits, told),
     )
     return replace(
         found,

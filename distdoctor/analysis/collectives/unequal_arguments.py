@@ -91,7 +91,7 @@ def singled_out(run: Run, told: Divergence) -> Divergence:
                 Location(condition.place, culprits or everyone, role, str(condition)),
                 *told.elsewhere,
             ),
-            story=f"{told.story} What is passed depends on `{condition}` at "
+            remarks=f"{told.remarks} What is passed depends on `{condition}` at "
             f"{condition.place}, which singles out {named(ranks)}.",
             details={**told.details, GUARD: str(condition)},
         )
@@ -102,7 +102,7 @@ def singled_out(run: Run, told: Divergence) -> Divergence:
         return replace(
             told,
             elsewhere=(line, *told.elsewhere),
-            story=f"{told.story} What is passed depends on the rank at {place}.",
+            remarks=f"{told.remarks} What is passed depends on the rank at {place}.",
         )
     return told
 

@@ -77,7 +77,7 @@ def branched(run: Run, alignment: Alignment, fault: Meeting) -> Divergence | Non
             *pointers([condition.place], told.culprits or few, str(condition)),
             *told.elsewhere,
         ),
-        story=f"{told.story} They part at {condition.place}: `{condition}` lets "
+        remarks=f"{told.remarks} They part at {condition.place}: `{condition}` lets "
         f"{named(sides[0].ranks)} through, and each branch makes another call.",
     )
 
@@ -113,7 +113,7 @@ def _by_a_table(run: Run, fault: Meeting, line: Place) -> Divergence:
             *pointers(keys, who, "by which it is looked up"),
             *told.elsewhere,
         ),
-        story=f"{told.story} All come from {line}, which calls another function on "
+        remarks=f"{told.remarks} All come from {line}, which calls another function on "
         "each side.",
     )
 

@@ -80,7 +80,7 @@ def kept_out(run: Run, told: Divergence) -> Divergence:
         certainty=Certainty.LIKELY,
         victims=others,
         elsewhere=lines(found, (rank,), few=False),
-        story=f" The way there: {found.way()}.",
+        remarks=f" The way there: {found.way()}.",
         facts=KeptFromMessage(
             str(found.condition), found.condition.place, stands, call
         ),

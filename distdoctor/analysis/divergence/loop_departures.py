@@ -65,13 +65,18 @@ def departed(run: Run, told: Divergence) -> Divergence:
     left = "left out the round" if all(way.stays for way in ways) else "left the loop"
     if any(way.stays for way in ways) and left == "left the loop":
         left = "left the loop, or a round of it,"
-    skipped = told.why is Cause.UNEVEN and all(way.stays for way in ways)
+    if told.why is Cause.UNEVEN and all(way.stays for way in ways):
+        told = replace(
+            told,
+            why=Cause.SKIPPED,
+            certainty=Certainty.LIKELY,
+            facts=told,
+            remarks="",
+        )
     return replace(
         told,
-        why=Cause.SKIPPED if skipped else told.why,
-        certainty=Certainty.LIKELY if skipped else told.certainty,
         elsewhere=tuple(lines.values()),
-        story=f"{told.story} {who} most likely {left} by {words}.",
+        remarks=f"{told.remarks} {who} most likely {left} by {words}.",
     )
 
 

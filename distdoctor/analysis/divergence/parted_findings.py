@@ -7,15 +7,13 @@ what was left out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from distdoctor.analysis.causes import (
     LEFT_LOOP,
     SKIPPED_HERE,
     Cause,
     Divergence,
-    capital,
-    has,
     pointers,
     s,
     where,
@@ -26,6 +24,7 @@ from distdoctor.analysis.divergence.loop_departures import ways_around
 from distdoctor.analysis.divergence.parted_ways import PartedRanks, parted
 from distdoctor.analysis.divergence.parting_branches import line_of_way
 from distdoctor.analysis.failures.swallowed_exceptions import swallowed_exception
+from distdoctor.model.events import Call, Place
 from distdoctor.model.findings import Certainty
 from distdoctor.model.run import Run, named
 
@@ -33,6 +32,59 @@ APART = "apart_since"
 """Key of a divergence's details: the call from which on the ranks were apart."""
 
 _MOST = 3  # with more ways around a line a list says nothing
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOutCall:
+    """A call that ranks did not make.
+
+    Attributes:
+        ranks: Who did not.
+        call: The call, as one of the others made it.
+        where: Its place in the group's sequence.
+    """
+
+    ranks: tuple[int, ...]
+    call: Call
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartedAtLoop:
+    """Ranks that went through a loop once more, or once less, than the others.
+
+    Attributes:
+        inside: Who went on in it.
+        outside: Who left it.
+        loop: The line of its head.
+        where: The place in the group's sequence at which they parted.
+    """
+
+    inside: tuple[int, ...]
+    outside: tuple[int, ...]
+    loop: Place
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartedAtCall:
+    """A call that is on the way of some ranks alone.
+
+    Attributes:
+        inside: Who made it.
+        outside: Who did not.
+        line: From which line they came to it.
+        op: Its operation.
+        where: Its place in the group's sequence.
+        few: Those who made it are at fault; else those who did not.
+    """
+
+    inside: tuple[int, ...]
+    outside: tuple[int, ...]
+    line: Place
+    op: str
+    where: str
+    few: bool
 
 
 def parted_findings(
@@ -87,8 +139,7 @@ def _swallowed(run: Run, fault: Meeting, found: PartedRanks) -> Divergence | Non
         calls={rank: run.call(row) for rank, row in meeting.rows.items()},
         culprits=gone,
         victims=(*found.inside,),
-        story=f"{capital(named(gone))} left out {call.op} ({call.place}, "
-        f"{where(meeting.group, meeting.ordinal)}).",
+        facts=LeftOutCall(gone, call, where(meeting.group, meeting.ordinal)),
         certainty=Certainty.LIKELY,
     )
     told = swallowed_exception(run, base)
@@ -105,17 +156,6 @@ def _of_a_loop(run: Run, fault: Meeting, found: PartedRanks) -> Divergence:
         late = [*found.singled] == inside
     culprits, victims = (inside, outside) if late else (outside, inside)
     loop, *around = found.loops
-    call = where(fault.group, found.meeting.ordinal)
-    if late:
-        story = (
-            f"{capital(named(inside))} go{_es(inside)} through the loop at {loop} "
-            f"once more ({call}), which {named(outside)} {has(outside)} left"
-        )
-    else:
-        story = (
-            f"{capital(named(outside))} {has(outside)} left the loop at {loop} at "
-            f"{call}, while {named(inside)} go{_es(inside)} on in it"
-        )
     remark = "goes through it once more" if late else LEFT_LOOP
     return Divergence(
         why=Cause.UNEVEN if late else Cause.SKIPPED,
@@ -124,7 +164,13 @@ def _of_a_loop(run: Run, fault: Meeting, found: PartedRanks) -> Divergence:
         calls=calls_at(run, fault),
         culprits=tuple(culprits),
         victims=tuple(victims),
-        story=f"{story}; {_way_ahead(found)}{_until(run, fault, found, culprits)}.",
+        facts=PartedAtLoop(
+            tuple(inside),
+            tuple(outside),
+            loop,
+            where(fault.group, found.meeting.ordinal),
+        ),
+        remarks=f"; {_way_ahead(found)}{_until(run, fault, found, culprits)}.",
         certainty=Certainty.LIKELY,
         elsewhere=(
             *pointers([loop], culprits, remark),
@@ -144,13 +190,6 @@ def _left_out(run: Run, fault: Meeting, found: PartedRanks) -> Divergence | None
     culprits, victims = (inside, outside) if few else (outside, inside)
     meeting = found.meeting
     call = run.call(meeting.rows[inside[0]])
-    here = f"{call.op} ({where(meeting.group, meeting.ordinal)})"
-    if few:
-        story = f"{capital(named(inside))} alone come{s(inside)} from {found.line} to "
-        story += f"{here}, which {named(outside)} did not make"
-    else:
-        story = f"{capital(named(outside))} left out {here}, to which "
-        story += f"{named(inside)} came from {found.line}"
     around = [way.place for way in ways_around(run, found.line)]
     remark = "the call that not all make" if few else SKIPPED_HERE
     told = Divergence(
@@ -160,7 +199,15 @@ def _left_out(run: Run, fault: Meeting, found: PartedRanks) -> Divergence | None
         calls={rank: run.call(row) for rank, row in meeting.rows.items()},
         culprits=tuple(culprits),
         victims=tuple(victims),
-        story=f"{story}; {_way_ahead(found)}{_until(run, fault, found, culprits)}.",
+        facts=PartedAtCall(
+            tuple(inside),
+            tuple(outside),
+            found.line,
+            call.op,
+            where(meeting.group, meeting.ordinal),
+            few=few,
+        ),
+        remarks=f"; {_way_ahead(found)}{_until(run, fault, found, culprits)}.",
         certainty=Certainty.LIKELY,
         elsewhere=(
             *pointers(around[:_MOST], culprits, "decides who comes there"),
@@ -193,7 +240,3 @@ def _until(
         f"call{s(culprits)} {mine[0].op} ({mine[0].place}) and {named(others)} "
         f"{theirs[0].op} ({theirs[0].place}, {where(fault.group, fault.ordinal)})"
     )
-
-
-def _es(ranks: Sequence[int]) -> str:
-    return "es" if len(ranks) == 1 else ""

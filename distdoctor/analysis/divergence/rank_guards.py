@@ -10,10 +10,7 @@ import numpy as np
 from distdoctor.analysis.causes import (
     Cause,
     Divergence,
-    capital,
     pointers,
-    s,
-    waits,
     where,
 )
 from distdoctor.analysis.collectives.alignment import Alignment, Meeting
@@ -36,8 +33,6 @@ GUARD = "guard"
 class RankGuard:
     """A condition of the rank that leads some ranks to a call, and keeps the rest out.
 
-    Its words are shared: it tells of any call, also of those by which ranks join.
-
     Attributes:
         inside: Who came to the call.
         outside: Who did not.
@@ -57,20 +52,6 @@ class RankGuard:
     place: Place
     few: bool
     does: str = ""
-
-    def __str__(self) -> str:
-        inside, outside = named(self.inside), named(self.outside)
-        here = f"{self.call.op} ({self.where})"
-        at = f"`{self.condition}` at {self.place}"
-        if not self.few:
-            return (
-                f"{capital(outside)} skipped {here}, because of {at}; {inside} "
-                f"{waits(self.inside)} in it"
-            )
-        does = f"call{s(self.inside)} {here}"
-        if self.does:
-            does = f"{self.does} at {self.call.place}, which calls {here}"
-        return f"{capital(inside)} alone {does}, behind {at}, which keeps {outside} out"
 
 
 WRAPPED = {
@@ -142,8 +123,8 @@ def either_way(run: Run, meeting: Meeting, told: Divergence) -> Divergence:
             *pointers([at], culprits, str(chosen.parting.condition)),
             *told.elsewhere,
         ),
-        story=f"{told.story} They part at {at}: `{chosen.parting.condition}` singles "
-        f"out {named(chosen.ranks)}.",
+        remarks=f"{told.remarks} They part at {at}: `{chosen.parting.condition}` "
+        f"singles out {named(chosen.ranks)}.",
         details={**told.details, GUARD: str(chosen.parting.condition)},
     )
 
@@ -220,10 +201,10 @@ def _told(
     here = where(meeting.group, meeting.ordinal)
     layer = WRAPPED.get(call.layer) if few else None
     standing = calls_at(run, fault)
-    story = _elsewhere(run, standing, outside) + f". The way there: {found.way()}."
+    remarks = _elsewhere(run, standing, outside) + f". The way there: {found.way()}."
     same_line = len(_split(run, meeting, "site")) == 1 < len(meeting.rows)
     if tie:
-        story += f" ({len(members)} ranks have no majority: the source decides.)"
+        remarks += f" ({len(members)} ranks have no majority: the source decides.)"
     return Divergence(
         why=Cause.SKIPPED if layer is None else Cause.FORWARD,
         group=meeting.group,
@@ -231,7 +212,7 @@ def _told(
         calls=standing,
         culprits=culprits,
         victims=victims,
-        story=story,
+        remarks=remarks,
         facts=RankGuard(
             tuple(inside),
             outside,

@@ -115,7 +115,7 @@ def forked(run: Run, told: Divergence) -> Divergence:
         victims=of_group(sorted(told.calls), culprits),
         certainty=Certainty.LIKELY,
         elsewhere=(*lines, *told.elsewhere),
-        story="" if told.culprits else f" {_NO_MAJORITY}",
+        remarks="" if told.culprits else f" {_NO_MAJORITY}",
         facts=DataFork(
             tuple(behind),
             tuple(others),
@@ -175,5 +175,5 @@ def _with_its_fork(run: Run, told: Divergence) -> Divergence:
             *(line for line in lines if line.place not in known),
             *told.elsewhere,
         ),
-        story=f"{told.story} The ways part at `{condition}` ({condition.place}).",
+        remarks=f"{told.remarks} The ways part at `{condition}` ({condition.place}).",
     )

@@ -107,7 +107,7 @@ def crossed(run: Run, told: Divergence) -> Divergence:
         told,
         why=Cause.ORDER,
         certainty=Certainty.LIKELY,
-        story="",
+        remarks="",
         facts=CrossedCalls(
             tuple(few),
             tuple(others),

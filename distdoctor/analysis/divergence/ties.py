@@ -18,11 +18,8 @@ from distdoctor.analysis.causes import (
     SKIPPED_HERE,
     Cause,
     Divergence,
-    capital,
-    has,
     pointers,
     sides,
-    waits,
     where_of,
 )
 from distdoctor.analysis.divergence import loop_positions
@@ -43,7 +40,7 @@ from distdoctor.analysis.source.conditions import conditions
 from distdoctor.analysis.source.program import own_nodes
 from distdoctor.analysis.source.rank_evaluation import RankReader
 from distdoctor.analysis.source.rank_variation import Nature, changes
-from distdoctor.model.events import Place
+from distdoctor.model.events import Call, Place
 from distdoctor.model.findings import Certainty, Location, Role
 from distdoctor.model.run import Run, named
 
@@ -52,6 +49,52 @@ _BY_ROUNDS = {Cause.FINISHED, Cause.UNEVEN, Cause.SKIPPED}
 _UNLIKE = {Cause.OPERATION, Cause.NUMEL, Cause.DTYPE}
 
 _LONGEST = 60
+
+
+@dataclass(frozen=True, slots=True)
+class LeftLoop:
+    """Ranks that are behind a loop, or a round of it, in which others wait.
+
+    Attributes:
+        ranks: Who is behind it.
+        others: Who is in it.
+        loop: The line of its head.
+        next_call: The call in which the first of the ranks waits.
+        op: The operation in which the others wait.
+        where: Its place in the group's sequence.
+        after_all: The ranks went through that round of the loop, and not around it.
+    """
+
+    ranks: tuple[int, ...]
+    others: tuple[int, ...]
+    loop: Place
+    next_call: Call
+    op: str
+    where: str
+    after_all: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OneMoreRound:
+    """Ranks that are in a loop which most others have left.
+
+    Attributes:
+        ranks: Who is in it.
+        others: Who has left it.
+        loop: The line of its head.
+        op: The operation in which the ranks wait.
+        where: Its place in the group's sequence.
+        next_call: The call that the first of the others is at.
+        exit: The statement by which a rank's own data lead out of the loop, if known.
+    """
+
+    ranks: tuple[int, ...]
+    others: tuple[int, ...]
+    loop: Place
+    op: str
+    where: str
+    next_call: Call
+    exit: WayOut | None
 
 
 def by_the_head(run: Run, told: Divergence) -> Divergence:
@@ -93,8 +136,9 @@ def _blamed(told: Divergence, loop: Loop, place: Place) -> Divergence:
             *pointers([at], told.victims, f"its rounds: {head}"),
             *told.elsewhere,
         ),
-        story=f"{told.story} With no majority, the source decides: `{head}` at {at} "
-        f"gives {named(told.victims)} a number of rounds of {_its(told.victims)} own.",
+        remarks=f"{told.remarks} With no majority, the source decides: `{head}` at "
+        f"{at} gives {named(told.victims)} a number of rounds of {_its(told.victims)} "
+        "own.",
     )
 
 
@@ -155,7 +199,6 @@ def _told_as_left(
             *pointers(here, outside, SKIPPED_HERE),
             *pointers(around, outside, "a way around it"),
         )
-        gone = f"{has(outside)} come through that round of"
     else:
         exits = loop_positions.ways_out(run, loop.place)
         lines = (
@@ -163,7 +206,6 @@ def _told_as_left(
             *pointers([loop.place], outside, LEFT_LOOP),
             *pointers(swallowing, outside, "or all its rounds ended here"),
         )
-        gone = f"{has(outside)} left"
     return replace(
         told,
         why=Cause.SKIPPED,
@@ -171,11 +213,16 @@ def _told_as_left(
         victims=tuple(inside),
         certainty=Certainty.LIKELY,
         elsewhere=lines if told.why is Cause.CIRCLE else (*lines, *told.elsewhere),
-        facts=None,
-        story=f"{capital(named(outside))} {gone} the loop at "
-        f"{loop.place} and {waits(outside)} in {other.op} ({other.place}), while "
-        f"{named(inside)} {waits(inside)} in {call.op} ({where_of(told)}), in "
-        "that loop.",
+        facts=LeftLoop(
+            tuple(outside),
+            tuple(inside),
+            loop.place,
+            other,
+            call.op,
+            where_of(told),
+            after_all=found.after_all,
+        ),
+        remarks="",
     )
 
 
@@ -224,7 +271,6 @@ def gone_on_alone(run: Run, told: Divergence) -> Divergence:
     loop = left.loop
     call, other = told.calls[inside[0]], told.calls[outside[0]]
     exits = _exits_by_data(run, loop.place)
-    by = "".join(f" by `{way.text}` ({way.place})" for way in exits[:1])
     return replace(
         told,
         # Who leaves by what its own data say had no less to go through.
@@ -235,10 +281,16 @@ def gone_on_alone(run: Run, told: Divergence) -> Divergence:
             *pointers([loop.place], inside, "still in this loop"),
             *dealt_out(run, loop.place, inside),
         ),
-        facts=None,
-        story=f"{capital(named(inside))} {waits(inside)} in {call.op} "
-        f"({where_of(told)}) in one more round of the loop at {loop.place}, which "
-        f"{named(outside)} {has(outside)} left{by} for {other.op} ({other.place}).",
+        facts=OneMoreRound(
+            tuple(inside),
+            tuple(outside),
+            loop.place,
+            call.op,
+            where_of(told),
+            other,
+            exits[0] if exits else None,
+        ),
+        remarks="",
     )
 
 

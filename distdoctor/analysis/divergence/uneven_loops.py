@@ -71,7 +71,8 @@ def ran_out(run: Run, told: Divergence) -> Divergence:
                 *pointers([loop], told.culprits, LEFT_LOOP),
                 *told.elsewhere,
             ),
-            story=f"{told.story} Each rank goes through a share of its own in the loop "
+            facts=told,  # that the others wait for them in vain stays true
+            remarks=f" Each rank goes through a share of its own in the loop "
             f"at {loop}: {who} most likely had fewer rounds than {others}.",
         )
     return told

@@ -282,7 +282,6 @@ class DeathOnTheWay:
 class _Tale(TypedDict):
     cause: Failure | Ended | Quit
     elsewhere: tuple[Location, ...]
-    story: str
     facts: Death
 
 
@@ -293,7 +292,6 @@ def _told(run: Run, dead: list[int], missed: MissedCalls) -> _Tale:
         return _Tale(
             cause=failure,
             elsewhere=at(failure, dead, f"raised {failure.error}"),
-            story="",
             facts=Death(tuple(dead), failure, missed),
         )
     quit_ = _gave_up(run, dead[0])
@@ -301,7 +299,6 @@ def _told(run: Run, dead: list[int], missed: MissedCalls) -> _Tale:
         return _Tale(
             cause=quit_,
             elsewhere=where_it_quit(run, quit_),
-            story="",
             facts=Death(tuple(dead), quit_, missed),
         )
     end = _killed_by(run, dead[0])
@@ -309,7 +306,6 @@ def _told(run: Run, dead: list[int], missed: MissedCalls) -> _Tale:
     return _Tale(
         cause=end,
         elsewhere=(*_sent_by_itself(run, end), *_last_line(run, dead)),
-        story="",
         facts=Death(tuple(dead), end, missed, run.starved),
     )
 

@@ -54,12 +54,12 @@ class SwallowedException:
     Attributes:
         ranks: Who raised it.
         failure: The exception.
-        left_out: The calls that they did not make: what the calls alone tell.
+        left_out: The divergence, as what the calls alone show: those they did not make.
     """
 
     ranks: tuple[int, ...]
     failure: Failure
-    left_out: str
+    left_out: Divergence
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +70,13 @@ class LikelySwallowed:
         ranks: Who did not make the call.
         handler: Its line.
         what: The exceptions that it swallows.
-        left_out: What the calls alone tell.
+        left_out: The divergence, as what the calls alone show.
     """
 
     ranks: tuple[int, ...]
     handler: Place
     what: str
-    left_out: str
+    left_out: Divergence
 
 
 def swallowed_exception(run: Run, divergence: Divergence) -> Divergence:
@@ -276,8 +276,8 @@ def _told(run: Run, divergence: Divergence, failure: Failure) -> Divergence:
             *pointers(handlers, ranks, "swallows it"),
             *divergence.elsewhere,
         ),
-        story="",
-        facts=SwallowedException(ranks, failure, divergence.story),
+        facts=SwallowedException(ranks, failure, divergence),
+        remarks="",
     )
 
 
@@ -296,6 +296,6 @@ def _likely(divergence: Divergence, handler: Handler) -> Divergence:
             *pointers(around, ranks, "what was left out"),
             *others,
         ),
-        story="",
-        facts=LikelySwallowed(ranks, handler.place, what, divergence.story),
+        facts=LikelySwallowed(ranks, handler.place, what, divergence),
+        remarks="",
     )

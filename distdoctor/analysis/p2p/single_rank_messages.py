@@ -40,6 +40,25 @@ _MOST_ENDS = 64  # whose lines are read, each by itself
 _ABOUT_MESSAGES = {Cause.MISFIT, Cause.UNANSWERED, Cause.MESSAGES, Cause.CIRCLE}
 
 
+@dataclass(frozen=True, slots=True)
+class OddMessage:
+    """A message without its other side, and what the source has for one rank alone.
+
+    Attributes:
+        call: The send or receive.
+        rank: The rank.
+        what: That which the source has, in words.
+        place: Its line.
+        kept: It keeps the rank from the other side; else it is the rank's own call.
+    """
+
+    call: Call
+    rank: int
+    what: str
+    place: Place
+    kept: bool
+
+
 def by_one_rank(run: Run, told: Divergence) -> Divergence:
     """The same divergence of messages, blamed on the rank that the source singles out.
 
@@ -71,39 +90,25 @@ def by_one_rank(run: Run, told: Divergence) -> Divergence:
         return told
     ((call, one),) = found.values()
     ranks = {*told.calls, *told.culprits, *told.victims}
-    facts = None
-    if one.skipped:
-        story = (
-            f"Rank {call.rank} {_DOES[call.op]}: {one.remark} at {one.place} keeps "
-            f"rank {one.rank} alone from the other side of that message."
-        )
-    elif told.why is Cause.MISFIT or told.culprits == (one.rank,):
-        facts = told.facts
-        story = f"{told.story} Rank {one.rank} has {one.remark} at {one.place}."
-    else:
-        story = (
-            f"Rank {one.rank} {_DOES[call.op]}: it has {one.remark} at {one.place}, "
-            "which no other rank has."
-        )
+    is_misfit = told.why is Cause.MISFIT and not one.skipped
+    why = Cause.MISFIT if is_misfit else Cause.UNANSWERED
+    facts: object = OddMessage(call, one.rank, one.remark, one.place, kept=one.skipped)
+    remarks = ""
+    if not one.skipped and (is_misfit or told.culprits == (one.rank,)):
+        is_same = told.why is why
+        facts = told.facts if is_same else told
+        remarks = told.remarks if is_same else ""
+        remarks += f" Rank {one.rank} has {one.remark} at {one.place}."
     return replace(
         told,
-        why=told.why
-        if told.why is Cause.MISFIT and not one.skipped
-        else Cause.UNANSWERED,
+        why=why,
         culprits=(one.rank,),
         victims=tuple(sorted(ranks - {one.rank})),
         certainty=Certainty.LIKELY,
         elsewhere=(*pointers([one.place], [one.rank], one.remark), *told.elsewhere),
-        story=story,
         facts=facts,
+        remarks=remarks,
     )
-
-
-_DOES = {
-    "send": "sends what nobody receives",
-    "recv": "waits for a message",
-    "recv_any": "waits for a message",
-}
 
 
 def _open_ends(run: Run, told: Divergence) -> Iterator[tuple[Call, list[int]]]:
