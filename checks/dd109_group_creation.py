@@ -94,8 +94,8 @@ def examine(run: Run) -> Iterator[Finding]:
 
 
 @sentence_of(Cause.GROUPS)
-def _sentence(told: GroupNotMade | UnlikeGroups) -> str:
-    match told:
+def _sentence(fault: GroupNotMade | UnlikeGroups) -> str:
+    match fault:
         case UnlikeGroups(made):
             each = "; ".join(
                 f"{named(ranks)} create{s(ranks)} the group of {members}"

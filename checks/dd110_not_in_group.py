@@ -88,11 +88,11 @@ def examine(run: Run) -> Iterator[Finding]:
 
 
 @sentence_of(Cause.STRANGER)
-def _sentence(told: RefusedRank | OutsideRank) -> str:
-    if isinstance(told, RefusedRank):
-        return f"{failed(told.ranks, told.failure)}."
-    who = f"{capital(named(told.ranks))} name{s(told.ranks)}"
-    call, members = told.call, told.members
+def _sentence(stray: RefusedRank | OutsideRank) -> str:
+    if isinstance(stray, RefusedRank):
+        return f"{failed(stray.ranks, stray.failure)}."
+    who = f"{capital(named(stray.ranks))} name{s(stray.ranks)}"
+    call, members = stray.call, stray.members
     if call.peer is not None and members[call.peer : call.peer + 1] == (call.rank,):
         return f"{who} itself in {call.op}; nobody can be both sides of a message."
     whom = call.peer if call.root is None else call.root

@@ -128,8 +128,8 @@ def examine(run: Run) -> Iterator[Finding]:
 
 
 @sentence_of(Cause.MISFIT)
-def _sentence(told: UnlikeContents | OtherTag) -> str:
-    match told:
+def _sentence(message: UnlikeContents | OtherTag) -> str:
+    match message:
         case OtherTag(send, receive):
             return (
                 f"Rank {receive.rank} waits for a message with tag {receive.tag} from "

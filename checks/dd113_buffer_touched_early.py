@@ -147,8 +147,8 @@ def examine(run: Run) -> Iterator[Finding]:
 
 
 @sentence_of(Cause.EARLY)
-def _sentence(told: TouchedEarly | EarlyRead | Unawaited | PartedBehind) -> str:
-    match told:
+def _sentence(use: TouchedEarly | EarlyRead | Unawaited | PartedBehind) -> str:
+    match use:
         case TouchedEarly(ranks, first, times):
             what = "somebody changed the tensor of"
             at, waited = "", f" at {first.place}" if first.place else ""
@@ -162,9 +162,9 @@ def _sentence(told: TouchedEarly | EarlyRead | Unawaited | PartedBehind) -> str:
             )
         case EarlyRead(ranks=issuing):
             return (
-                f"{capital(named(issuing))} issue{s(issuing)} {told.op} at "
-                f"{told.issued} and wait{s(issuing)} for it at {told.waited}; in "
-                f"between, {told.read} reads its result, as the source shows: it may "
+                f"{capital(named(issuing))} issue{s(issuing)} {use.op} at "
+                f"{use.issued} and wait{s(issuing)} for it at {use.waited}; in "
+                f"between, {use.read} reads its result, as the source shows: it may "
                 "find the values from before the call, those from after it, or some of "
                 "both."
             )

@@ -99,12 +99,12 @@ def examine(run: Run) -> Iterator[Finding]:
 
 
 @sentence_of(Cause.RACE)
-def _sentence(told: UnorderedThreads) -> str:
+def _sentence(threads: UnorderedThreads) -> str:
     each = "; ".join(
-        f"{named(ranks)} make{s(ranks)} {call}" for ranks, call in told.calls
+        f"{named(ranks)} make{s(ranks)} {call}" for ranks, call in threads.calls
     )
-    silent = ", and as the calls are alike, no error tells" if told.alike else ""
+    silent = ", and as the calls are alike, no error tells" if threads.alike else ""
     return (
-        f"{capital(told.where)} is the call of different threads: {each}; nothing "
+        f"{capital(threads.where)} is the call of different threads: {each}; nothing "
         f"orders the threads{silent}."
     )

@@ -83,18 +83,20 @@ def examine(run: Run) -> Iterator[Finding]:
 
 
 @sentence_of(Cause.UNUSED)
-def _sentence(told: NoGradient) -> str:
-    ranks, waiting = told.ranks, told.waiting
-    story = f"On {named(ranks)} {_list(told.names)} got no gradient in a backward pass"
+def _sentence(unused: NoGradient) -> str:
+    ranks, waiting = unused.ranks, unused.waiting
+    without = (
+        f"On {named(ranks)} {_list(unused.names)} got no gradient in a backward pass"
+    )
     if waiting:
         whose = "their" if len(ranks) > 1 else "its"
         return (
-            f"{story}, so DDP never sent {whose} part; {named(waiting)} "
-            f"{waits(waiting)} for it in {'/'.join(told.ops)} ({told.where})."
+            f"{without}, so DDP never sent {whose} part; {named(waiting)} "
+            f"{waits(waiting)} for it in {'/'.join(unused.ops)} ({unused.where})."
         )
     return (
-        f"{story}; DDP still waited for it when {named(told.refused)} began the next "
-        "forward pass, and refused that."
+        f"{without}; DDP still waited for it when {named(unused.refused)} began the "
+        "next forward pass, and refused that."
     )
 
 

@@ -163,15 +163,15 @@ def examine(run: Run) -> Iterator[Finding]:
 
 
 @sentence_of(Cause.MESH)
-def _sentence(told: OtherDimension) -> str:
+def _sentence(used: OtherDimension) -> str:
     others = "where the others count it in"
-    if told.by_halves:
+    if used.by_halves:
         others = "whose other members never do, and are there in"
     what = ", and tensors that do not belong together were combined"
     return (
-        f"At {told.place} {named(told.ranks)} use{s(told.ranks)} {_group(told.group)}, "
-        f"{others} {_group(told.right)}: it takes one dimension of the mesh for another"
-        f"{what if told.unnoticed else ''}."
+        f"At {used.place} {named(used.ranks)} use{s(used.ranks)} {_group(used.group)}, "
+        f"{others} {_group(used.right)}: it takes one dimension of the mesh for another"
+        f"{what if used.unnoticed else ''}."
     )
 
 

@@ -78,13 +78,13 @@ def examine(run: Run) -> Iterator[Finding]:
 
 
 @sentence_of(Cause.DEVICE)
-def _sentence(told: RefusedTensor | UnmovedTensor) -> str:
-    if isinstance(told, RefusedTensor):
-        return f"{failed(told.ranks, told.failure)}."
-    first = told.first
-    are = "they are" if len(told.ranks) > 1 else "it is"
+def _sentence(tensor: RefusedTensor | UnmovedTensor) -> str:
+    if isinstance(tensor, RefusedTensor):
+        return f"{failed(tensor.ranks, tensor.failure)}."
+    first = tensor.first
+    are = "they are" if len(tensor.ranks) > 1 else "it is"
     return (
-        f"{capital(named(told.ranks))} called {first.op or 'a collective'} on a tensor "
-        f"on the device {first.device}, which moves nothing and raises nothing; from "
-        f"then on {are} a call ahead of {named(told.others)} ({told.where})."
+        f"{capital(named(tensor.ranks))} called {first.op or 'a collective'} on a "
+        f"tensor on the device {first.device}, which moves nothing and raises nothing; "
+        f"from then on {are} a call ahead of {named(tensor.others)} ({tensor.where})."
     )

@@ -87,12 +87,12 @@ def examine(run: Run) -> Iterator[Finding]:
 
 
 @sentence_of(Cause.BUSY)
-def _sentence(told: StuckRank) -> str:
-    seen = told.seen
+def _sentence(stuck: StuckRank) -> str:
+    seen = stuck.seen
     function = seen.place.function or "its own code"
     return (
         f"Rank {seen.rank} has been in {function} ({seen.place}) for "
-        f"{seen.seconds:.0f} s, {told.doing}, while {named(told.waiting)} "
-        f"wait{s(told.waiting)} for it in {told.op}; a very long computation would "
+        f"{seen.seconds:.0f} s, {stuck.doing}, while {named(stuck.waiting)} "
+        f"wait{s(stuck.waiting)} for it in {stuck.op}; a very long computation would "
         "look the same."
     )

@@ -95,15 +95,15 @@ def examine(run: Run) -> Iterator[Finding]:
 
 
 @sentence_of(Cause.KEY)
-def _sentence(told: MissingKey) -> str:
+def _sentence(wanted: MissingKey) -> str:
     meanwhile = "".join(
-        f", while rank {call.rank} waits in {call.op}" for call in told.others
+        f", while rank {call.rank} waits in {call.op}" for call in wanted.others
     )
-    known = ", ".join(map(repr, told.known)) or "none"
-    before = f" Rank {told.setter} set all keys of this kind before."
+    known = ", ".join(map(repr, wanted.known)) or "none"
+    before = f" Rank {wanted.setter} set all keys of this kind before."
     return (
-        f"{capital(named(told.here))} {waits(told.here)} for the key "
-        f"{', '.join(map(repr, told.keys))} of the store, which no rank has set"
+        f"{capital(named(wanted.here))} {waits(wanted.here)} for the key "
+        f"{', '.join(map(repr, wanted.keys))} of the store, which no rank has set"
         f"{meanwhile}; keys that ranks have set: {known}."
-        + ("" if told.setter is None else before)
+        + ("" if wanted.setter is None else before)
     )

@@ -86,15 +86,15 @@ def examine(run: Run) -> Iterator[Finding]:
 
 
 @sentence_of(Cause.SWALLOWED)
-def _sentence(told: SwallowedException | LikelySwallowed) -> str:
-    if isinstance(told, SwallowedException):
+def _sentence(swallowed: SwallowedException | LikelySwallowed) -> str:
+    if isinstance(swallowed, SwallowedException):
         return (
-            f"{failed(told.ranks, told.failure)}, and went on without the calls that "
-            f"the others made. {sentence(told.left_out)}"
+            f"{failed(swallowed.ranks, swallowed.failure)}, and went on without "
+            f"the calls that the others made. {sentence(swallowed.left_out)}"
         )
     return (
-        f"{sentence(told.left_out)} The source has one way around that call: the "
-        f"handler at {told.handler}, which swallows {told.what}. "
-        f"{capital(named(told.ranks))} most likely met that, unless the loop itself "
-        "had fewer rounds there."
+        f"{sentence(swallowed.left_out)} The source has one way around that call: the "
+        f"handler at {swallowed.handler}, which swallows {swallowed.what}. "
+        f"{capital(named(swallowed.ranks))} most likely met that, unless the loop "
+        "itself had fewer rounds there."
     )

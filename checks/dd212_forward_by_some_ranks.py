@@ -90,8 +90,8 @@ def examine(run: Run) -> Iterator[Finding]:
 
 
 @sentence_of(Cause.FORWARD)
-def _sentence(told: RankGuard | DataFork | LoneForward) -> str:
-    match told:
+def _sentence(forward: RankGuard | DataFork | LoneForward) -> str:
+    match forward:
         case RankGuard(inside, outside, call, where, condition, place, does=does):
             return (  # which the remarks end
                 f"{capital(named(inside))} alone {does} at {call.place}, which calls "
@@ -100,9 +100,9 @@ def _sentence(told: RankGuard | DataFork | LoneForward) -> str:
             )
         case DataFork(behind, others, op, other_op, where, condition, place):
             return (
-                f"{capital(named(behind))} alone {told.does} and call{s(behind)} {op} "
-                f"({where}), behind `{condition}` at {place}; {named(others)} went on "
-                f"to {other_op}."
+                f"{capital(named(behind))} alone {forward.does} and call{s(behind)} "
+                f"{op} ({where}), behind `{condition}` at {place}; {named(others)} "
+                f"went on to {other_op}."
             )
         case LoneForward(ranks, others, does, call, where):
             never = "does" if len(others) == 1 else "do"

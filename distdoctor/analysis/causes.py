@@ -155,8 +155,8 @@ def pointers(
 
 def failed(ranks: Iterable[int], failure: Failure) -> str:
     """That ranks raised, what and where."""
-    said = _OBJECT.sub(r"a \1", failure.message)
-    message = f" ({said.splitlines()[0][:120]})" if said else ""
+    text = _OBJECT.sub(r"a \1", failure.message)
+    message = f" ({text.splitlines()[0][:120]})" if text else ""
     at = f" at {failure.place}" if failure.place else ""
     return f"{capital(named(ranks))} raised {failure.error}{message}{at}"
 

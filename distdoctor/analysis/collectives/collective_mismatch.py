@@ -191,13 +191,13 @@ def _unexplained(run: Run, meeting: Meeting, sides: list[CallGroup]) -> Divergen
 def _what_came_next(run: Run, sides: list[CallGroup]) -> dict[str, object]:
     """The calls that those made who did not stop at a refused call, by camp."""
     after = [(side, next(next_on_group(run, side.rows), None)) for side in sides]
-    told = [
+    made = [
         {"ranks": list(side.ranks), "call": str(call), "at": str(call.place or "")}
         for side, row in after
         if row is not None
         for call in [run.call(row)]
     ]
-    return {"next": told} if told else {}
+    return {"next": made} if made else {}
 
 
 def unfit_splits(

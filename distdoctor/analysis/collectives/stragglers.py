@@ -131,10 +131,10 @@ def _late_on(run: Run, alignment: Alignment) -> Iterator[Divergence]:
 
 def _delay(run: Run, rank: int, begun: int, ended: int) -> int:
     """For how long a rank had no processor between two moments, all in nanoseconds."""
-    told = run.of(Delayed, rank)
-    if not told:
+    delayed = run.of(Delayed, rank)
+    if not delayed:
         return 0
-    at, delay = np.array(told[-1].at_ms), np.array(told[-1].delay_ms)
+    at, delay = np.array(delayed[-1].at_ms), np.array(delayed[-1].delay_ms)
     until, since = np.interp([ended / 1e6, begun / 1e6], at, delay)
     return int((until - since) * 1e6)
 

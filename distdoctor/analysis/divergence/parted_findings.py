@@ -88,7 +88,7 @@ class PartedAtCall:
 
 
 def parted_findings(
-    run: Run, alignment: Alignment, fault: Meeting, told: Sequence[Divergence]
+    run: Run, alignment: Alignment, fault: Meeting, by_calls: Sequence[Divergence]
 ) -> Divergence | None:
     """A mismatch, told by where a few ranks went another way than the others before.
 
@@ -96,14 +96,14 @@ def parted_findings(
         run: The run.
         alignment: Of one group.
         fault: Its first meeting that not all members made alike.
-        told: What the calls alone tell of it.
+        by_calls: What the calls alone tell of it.
 
     Returns:
         The divergence, or None if their ways do not tell it.
     """
-    if not run.sources or len(told) != 1:
+    if not run.sources or len(by_calls) != 1:
         return None
-    pair = _two(run, fault, told[0])
+    pair = _two(run, fault, by_calls[0])
     found = None if pair is None else parted(run, alignment, fault, *pair)
     if found is None:
         return None
@@ -115,10 +115,10 @@ def parted_findings(
     )
 
 
-def _two(run: Run, fault: Meeting, told: Divergence) -> tuple[int, int] | None:
+def _two(run: Run, fault: Meeting, divergence: Divergence) -> tuple[int, int] | None:
     """A rank of each side."""
-    if told.culprits and told.victims:
-        return told.culprits[0], told.victims[0]
+    if divergence.culprits and divergence.victims:
+        return divergence.culprits[0], divergence.victims[0]
     ways: dict[tuple[int, ...], int] = {}
     for rank, row in fault.rows.items():
         ways.setdefault(run.calls[["signature", "site", "callers"]][row].item(), rank)
@@ -142,11 +142,11 @@ def _swallowed(run: Run, fault: Meeting, found: PartedRanks) -> Divergence | Non
         facts=LeftOutCall(gone, call, where(meeting.group, meeting.ordinal)),
         certainty=Certainty.LIKELY,
     )
-    told = swallowed_exception(run, base)
-    if told.cause is None:
+    retold = swallowed_exception(run, base)
+    if retold.cause is None:
         return None
-    details = {**told.details, APART: meeting.ordinal}
-    return replace(told, calls=calls_at(run, fault), details=details)
+    details = {**retold.details, APART: meeting.ordinal}
+    return replace(retold, calls=calls_at(run, fault), details=details)
 
 
 def _of_a_loop(run: Run, fault: Meeting, found: PartedRanks) -> Divergence:
@@ -192,7 +192,7 @@ def _left_out(run: Run, fault: Meeting, found: PartedRanks) -> Divergence | None
     call = run.call(meeting.rows[inside[0]])
     around = [way.place for way in ways_around(run, found.line)]
     remark = "the call that not all make" if few else SKIPPED_HERE
-    told = Divergence(
+    divergence = Divergence(
         why=Cause.SKIPPED,
         group=meeting.group,
         ordinal=meeting.ordinal,
@@ -215,7 +215,7 @@ def _left_out(run: Run, fault: Meeting, found: PartedRanks) -> Divergence | None
         ),
         details={APART: meeting.ordinal},
     )
-    return replace(swallowed_exception(run, told), calls=calls_at(run, fault))
+    return replace(swallowed_exception(run, divergence), calls=calls_at(run, fault))
 
 
 def _way_ahead(found: PartedRanks) -> str:

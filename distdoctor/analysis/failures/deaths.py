@@ -101,8 +101,8 @@ def where_it_quit(run: Run, quit_: Quit) -> tuple[Location, ...]:
     place, who = quit_.place, (quit_.rank,)
     if place is None:
         return ()
-    said = f"{quit_.how}({quit_.status})"
-    here = Location(place, who, Role.CULPRIT, f"ended the process: {said}")
+    how = f"{quit_.how}({quit_.status})"
+    here = Location(place, who, Role.CULPRIT, f"ended the process: {how}")
     function = program_of(run).at(place.file, place.line)
     tests = conditions(function, place.line) if function is not None else ()
     above = [one for one in tests if one.kind is not ConditionKind.LOOP]
@@ -146,7 +146,7 @@ def waiting_for_dead(
         base,
         why=Cause.DIED,
         culprits=tuple(dead),
-        **_told(
+        **_as_death(
             run, dead, MissedCalls(tuple(side.ranks), side.call.op, where_of(base))
         ),
     )
@@ -178,7 +178,7 @@ def deaths(run: Run) -> Iterator[Divergence]:
         calls={},
         culprits=tuple(dead),
         victims=tuple(others),
-        **_told(run, dead, MissedCalls(tuple(others))),
+        **_as_death(run, dead, MissedCalls(tuple(others))),
     )
 
 
@@ -285,7 +285,7 @@ class _Tale(TypedDict):
     facts: Death
 
 
-def _told(run: Run, dead: list[int], missed: MissedCalls) -> _Tale:
+def _as_death(run: Run, dead: list[int], missed: MissedCalls) -> _Tale:
     """How the first of them died, where, and what came of it."""
     failure = _fatal(run, dead[0])
     if failure is not None:

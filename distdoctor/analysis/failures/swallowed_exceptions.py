@@ -91,12 +91,12 @@ def swallowed_exception(run: Run, divergence: Divergence) -> Divergence:
     """
     if divergence.why not in _OUT_OF_STEP:
         return divergence
-    for told in _readings(divergence):
-        around = _around(run, told)
-        seen = [_swallowed(run, rank, around) for rank in told.culprits]
-        others = [_swallowed(run, rank, around) for rank in told.victims]
+    for reading in _readings(divergence):
+        around = _around(run, reading)
+        seen = [_swallowed(run, rank, around) for rank in reading.culprits]
+        others = [_swallowed(run, rank, around) for rank in reading.victims]
         if all(seen) and not any(others):
-            return _told(run, told, seen[0][-1])
+            return _seen(run, reading, seen[0][-1])
     if not divergence.culprits:
         return divergence
     handler = _only_way(run, divergence)
@@ -260,7 +260,7 @@ def _batches(run: Run, rank: int) -> Counter[Place | None]:
     return batches
 
 
-def _told(run: Run, divergence: Divergence, failure: Failure) -> Divergence:
+def _seen(run: Run, divergence: Divergence, failure: Failure) -> Divergence:
     ranks, caught = divergence.culprits, failure.caught
     if caught is not None:
         caught = handler_that_caught(run, caught, failure.error)

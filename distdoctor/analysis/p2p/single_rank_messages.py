@@ -59,23 +59,23 @@ class OddMessage:
     kept: bool
 
 
-def by_one_rank(run: Run, told: Divergence) -> Divergence:
+def by_one_rank(run: Run, divergence: Divergence) -> Divergence:
     """The same divergence of messages, blamed on the rank that the source singles out.
 
     Where it singles out more than one, or none, nothing changes.
 
     Args:
         run: The run that is judged.
-        told: The divergence as it is known so far.
+        divergence: The divergence as it is known so far.
 
     Returns:
         The same object if nothing changes.
     """
-    if told.why not in _ABOUT_MESSAGES or not run.sources:
-        return told
-    open_ends = [*_open_ends(run, told)]
+    if divergence.why not in _ABOUT_MESSAGES or not run.sources:
+        return divergence
+    open_ends = [*_open_ends(run, divergence)]
     if len(open_ends) > _MOST_ENDS:
-        return told
+        return divergence
     found = {
         one.rank: (call, one)
         for call, _ in open_ends
@@ -87,35 +87,38 @@ def by_one_rank(run: Run, told: Divergence) -> Divergence:
         if (one := _kept_from(run, call, peer)) is not None
     }
     if len(found) != 1:
-        return told
+        return divergence
     ((call, one),) = found.values()
-    ranks = {*told.calls, *told.culprits, *told.victims}
-    is_misfit = told.why is Cause.MISFIT and not one.skipped
+    ranks = {*divergence.calls, *divergence.culprits, *divergence.victims}
+    is_misfit = divergence.why is Cause.MISFIT and not one.skipped
     why = Cause.MISFIT if is_misfit else Cause.UNANSWERED
     facts: object = OddMessage(call, one.rank, one.remark, one.place, kept=one.skipped)
     remarks = ""
-    if not one.skipped and (is_misfit or told.culprits == (one.rank,)):
-        is_same = told.why is why
-        facts = told.facts if is_same else told
-        remarks = told.remarks if is_same else ""
+    if not one.skipped and (is_misfit or divergence.culprits == (one.rank,)):
+        is_same = divergence.why is why
+        facts = divergence.facts if is_same else divergence
+        remarks = divergence.remarks if is_same else ""
         remarks += f" Rank {one.rank} has {one.remark} at {one.place}."
     return replace(
-        told,
+        divergence,
         why=why,
         culprits=(one.rank,),
         victims=tuple(sorted(ranks - {one.rank})),
         certainty=Certainty.LIKELY,
-        elsewhere=(*pointers([one.place], [one.rank], one.remark), *told.elsewhere),
+        elsewhere=(
+            *pointers([one.place], [one.rank], one.remark),
+            *divergence.elsewhere,
+        ),
         facts=facts,
         remarks=remarks,
     )
 
 
-def _open_ends(run: Run, told: Divergence) -> Iterator[tuple[Call, list[int]]]:
+def _open_ends(run: Run, divergence: Divergence) -> Iterator[tuple[Call, list[int]]]:
     """Sends and receives that wait, or do not fit, with who may owe the other side."""
-    if told.why is Cause.MISFIT:
-        for rank, call in told.calls.items():
-            yield call, [other for other in told.calls if other != rank]
+    if divergence.why is Cause.MISFIT:
+        for rank, call in divergence.calls.items():
+            yield call, [other for other in divergence.calls if other != rank]
         return
     for threads in standstill(run).waits.values():
         for wait in threads:

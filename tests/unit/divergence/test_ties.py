@@ -254,7 +254,7 @@ def test_one_of_three_that_has_left_a_loop_is_told_so_and_not_by_its_size() -> N
         },
     )
     calls = {rank: run.call(run.rows_of(rank)[0]) for rank in range(3)}
-    unlike = Divergence(Cause.NUMEL, run.groups[0], 1, calls, (1,), (0, 2), "")
+    unlike = Divergence(Cause.NUMEL, run.groups[0], 1, calls, (1,), (0, 2))
     found = left_by_one_side(run, unlike)
     assert (found.why, found.culprits) == (Cause.SKIPPED, (1,))
     assert {2, 5} <= {line.place.line for line in found.elsewhere}
