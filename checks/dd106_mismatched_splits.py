@@ -61,7 +61,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.causes import Cause
-from distdoctor.analysis.collectives.collective_mismatch import (
+from distdoctor.analysis.collectives.unlike_calls import (
     UnfitSplits,
     UnlikeCalls,
     compared,

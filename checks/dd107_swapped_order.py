@@ -80,7 +80,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.causes import Cause, capital, s
-from distdoctor.analysis.collectives.collective_mismatch import SwappedCalls
+from distdoctor.analysis.collectives.unlike_calls import SwappedCalls
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.divergence.loop_orders import LoopOrders
 from distdoctor.analysis.divergence.swapped_calls import CrossedCalls, UnseenSwap

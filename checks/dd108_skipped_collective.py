@@ -77,16 +77,20 @@ from collections.abc import Iterator
 from distdoctor.analysis.causes import Cause, capital, has, s, waits
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.divergence.excluded_ranks import KeptFromMessage
-from distdoctor.analysis.divergence.overtaken import OvertakenCall
-from distdoctor.analysis.divergence.parted_findings import (
+from distdoctor.analysis.divergence.rank_guards import RankGuard
+from distdoctor.analysis.divergence.skipped_calls import (
+    AddedCall,
     LeftOutCall,
+    OvertakenCall,
     PartedAtCall,
+    SkippedCall,
+)
+from distdoctor.analysis.divergence.source_forks import DataFork
+from distdoctor.analysis.divergence.unequal_rounds import (
+    LeftLoop,
+    OneMoreRound,
     PartedAtLoop,
 )
-from distdoctor.analysis.divergence.rank_guards import RankGuard
-from distdoctor.analysis.divergence.skipped_calls import AddedCall, SkippedCall
-from distdoctor.analysis.divergence.source_forks import DataFork
-from distdoctor.analysis.divergence.ties import LeftLoop, OneMoreRound
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call
@@ -159,12 +163,11 @@ def _by_loop(skipped: _ByLoop) -> str:
                 f"{named(others)} {waits(others)} in {op} ({where}), in that loop."
             )
         case OneMoreRound(ranks, others, loop, op, where, next_call, way):
-            assert way is not None  # else it is no call that was skipped, see DD208
+            by = "" if way is None else f" by `{way.text}` ({way.place})"
             return (
                 f"{capital(named(ranks))} {waits(ranks)} in {op} ({where}) in one more "
                 f"round of the loop at {loop}, which {named(others)} {has(others)} "
-                f"left by `{way.text}` ({way.place}) for {next_call.op} "
-                f"({next_call.place})."
+                f"left{by} for {next_call.op} ({next_call.place})."
             )
         case PartedAtLoop(inside, outside, loop, where):
             go = "goes" if len(inside) == 1 else "go"

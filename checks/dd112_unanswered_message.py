@@ -104,13 +104,15 @@ from collections.abc import Iterator
 from distdoctor.analysis.causes import Cause, capital
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.p2p.single_rank_messages import OddMessage
-from distdoctor.analysis.p2p.unanswered_messages import (
+from distdoctor.analysis.p2p.one_sided_messages import (
     AwaitedFromAny,
+    FirstExchange,
     MissingSide,
+    OddMessage,
+    OtherPeer,
+    UnmetBatches,
     UntakenMessage,
 )
-from distdoctor.analysis.p2p.wrong_peers import FirstExchange, OtherPeer, UnmetBatches
 from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity

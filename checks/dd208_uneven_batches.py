@@ -68,9 +68,12 @@ from collections.abc import Iterator
 
 from distdoctor.analysis.causes import Cause, capital, has, waits
 from distdoctor.analysis.divergence.cascade import findings
-from distdoctor.analysis.divergence.fewer_rounds import FewerBatches, FewerRounds
-from distdoctor.analysis.divergence.parted_findings import PartedAtLoop
-from distdoctor.analysis.divergence.ties import OneMoreRound
+from distdoctor.analysis.divergence.unequal_rounds import (
+    FewerBatches,
+    FewerRounds,
+    OneMoreRound,
+    PartedAtLoop,
+)
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call

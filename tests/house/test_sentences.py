@@ -10,7 +10,7 @@ from distdoctor.analysis.causes import Cause
 
 ROOT = Path(__file__).parent.parent.parent
 
-TELLS_ITSELF = {"LATE"}
+OUTSIDE_THE_CASCADE = {"LATE"}
 """Causes that the cascade does not ask about: their check finds them."""
 
 
@@ -32,7 +32,9 @@ def test_the_check_that_asks_for_a_cause_has_its_words() -> None:
     for check in (ROOT / "checks").glob("*.py"):
         words = {*causes_in(check, r"@sentence_of\(")}
         asked = {*causes_in(check, r"\bfindings\(\s*run,\s*")}
-        assert words - TELLS_ITSELF == asked & Cause.__members__.keys(), check.name
+        assert words - OUTSIDE_THE_CASCADE == asked & Cause.__members__.keys(), (
+            check.name
+        )
 
 
 def test_the_analysis_has_words_for_none() -> None:

@@ -21,10 +21,10 @@ from distdoctor.analysis.collectives.call_groups import (
 )
 from distdoctor.analysis.deadlock.wait_for_graph import gone
 from distdoctor.analysis.divergence import loop_positions
-from distdoctor.analysis.divergence.fewer_rounds import FewerBatches
 from distdoctor.analysis.divergence.loop_departures import must_pass
 from distdoctor.analysis.divergence.parting_branches import chains, ways_to
 from distdoctor.analysis.divergence.skipped_calls import AddedCall
+from distdoctor.analysis.divergence.unequal_rounds import FewerBatches
 from distdoctor.analysis.failures.deaths import (
     died,
     is_victim,

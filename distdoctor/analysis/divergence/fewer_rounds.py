@@ -6,63 +6,18 @@ Three kinds of evidence, best first: the DataLoader that ended, the forward pass
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from distdoctor.analysis.causes import LEFT_LOOP, at, pointers
 from distdoctor.analysis.collectives.call_groups import CallGroup
 from distdoctor.analysis.divergence import loop_positions
 from distdoctor.analysis.divergence.passing import came_past
+from distdoctor.analysis.divergence.unequal_rounds import FewerBatches, FewerRounds
 from distdoctor.analysis.divergence.uneven_loops import dealt_out
 from distdoctor.model.events import (
     Batch,
-    Call,
-    Place,
 )
 from distdoctor.model.run import Run
-
-
-@dataclass(frozen=True, slots=True)
-class FewerBatches:
-    """Ranks whose DataLoader ended, while others have begun a batch beyond that.
-
-    Attributes:
-        ranks: Whose loader ended.
-        ended: Its end.
-        others: Who goes on.
-        begun: The batch that the first of those has begun, from 1.
-        op: The operation in which they wait.
-        where: Its place in the group's sequence, where the ranks have finished.
-        next_op: The operation that the ranks are at; empty: they have finished.
-    """
-
-    ranks: tuple[int, ...]
-    ended: Batch
-    others: tuple[int, ...]
-    begun: int
-    op: str
-    where: str = ""
-    next_op: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class FewerRounds:
-    """Ranks that have left a loop which others are still in.
-
-    Attributes:
-        ranks: Who left it.
-        loop: The line of its head.
-        next_call: The call that the first of them is at.
-        others: Who is in it.
-        op: The operation in which those wait.
-    """
-
-    ranks: tuple[int, ...]
-    loop: Place
-    next_call: Call
-    others: tuple[int, ...]
-    op: str
 
 
 def fewer_rounds(

@@ -8,7 +8,7 @@ loops, has passed by the call in which the others stand.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from distdoctor.analysis.causes import (
     SKIPPED_HERE,
@@ -21,32 +21,14 @@ from distdoctor.analysis.causes import (
 from distdoctor.analysis.divergence.loop_departures import ways_around
 from distdoctor.analysis.divergence.progress_order import is_behind
 from distdoctor.analysis.divergence.rank_guards import GUARD
-from distdoctor.model.events import Call, Place
+from distdoctor.analysis.divergence.skipped_calls import OvertakenCall
+from distdoctor.model.events import Place
 from distdoctor.model.findings import Certainty
 from distdoctor.model.run import Run
 
 _UNLIKE = {Cause.ORDER, Cause.NUMEL, Cause.DTYPE}
 
 _MOST = 3  # with more ways a list says nothing
-
-
-@dataclass(frozen=True, slots=True)
-class OvertakenCall:
-    """A call that ranks left out, and the later one of the same line they are at.
-
-    Attributes:
-        ranks: Who left it out.
-        others: Who waits in it.
-        call: The call, as the first of the others made it.
-        where: Its place in the group's sequence.
-        next_call: The call that the first of the ranks is at.
-    """
-
-    ranks: tuple[int, ...]
-    others: tuple[int, ...]
-    call: Call
-    where: str
-    next_call: Call
 
 
 def overtaken(run: Run, divergence: Divergence) -> Divergence:

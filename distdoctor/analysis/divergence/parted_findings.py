@@ -7,7 +7,7 @@ what was left out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from distdoctor.analysis.causes import (
     LEFT_LOOP,
@@ -23,8 +23,9 @@ from distdoctor.analysis.collectives.call_groups import calls_at
 from distdoctor.analysis.divergence.loop_departures import ways_around
 from distdoctor.analysis.divergence.parted_ways import PartedRanks, parted
 from distdoctor.analysis.divergence.parting_branches import line_of_way
+from distdoctor.analysis.divergence.skipped_calls import LeftOutCall, PartedAtCall
+from distdoctor.analysis.divergence.unequal_rounds import PartedAtLoop
 from distdoctor.analysis.failures.swallowed_exceptions import swallowed_exception
-from distdoctor.model.events import Call, Place
 from distdoctor.model.findings import Certainty
 from distdoctor.model.run import Run, named
 
@@ -32,59 +33,6 @@ APART = "apart_since"
 """Key of a divergence's details: the call from which on the ranks were apart."""
 
 _MOST = 3  # with more ways around a line a list says nothing
-
-
-@dataclass(frozen=True, slots=True)
-class LeftOutCall:
-    """A call that ranks did not make.
-
-    Attributes:
-        ranks: Who did not.
-        call: The call, as one of the others made it.
-        where: Its place in the group's sequence.
-    """
-
-    ranks: tuple[int, ...]
-    call: Call
-    where: str
-
-
-@dataclass(frozen=True, slots=True)
-class PartedAtLoop:
-    """Ranks that went through a loop once more, or once less, than the others.
-
-    Attributes:
-        inside: Who went on in it.
-        outside: Who left it.
-        loop: The line of its head.
-        where: The place in the group's sequence at which they parted.
-    """
-
-    inside: tuple[int, ...]
-    outside: tuple[int, ...]
-    loop: Place
-    where: str
-
-
-@dataclass(frozen=True, slots=True)
-class PartedAtCall:
-    """A call that is on the way of some ranks alone.
-
-    Attributes:
-        inside: Who made it.
-        outside: Who did not.
-        line: From which line they came to it.
-        op: Its operation.
-        where: Its place in the group's sequence.
-        few: Those who made it are at fault; else those who did not.
-    """
-
-    inside: tuple[int, ...]
-    outside: tuple[int, ...]
-    line: Place
-    op: str
-    where: str
-    few: bool
 
 
 def parted_findings(

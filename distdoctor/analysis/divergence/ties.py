@@ -27,6 +27,7 @@ from distdoctor.analysis.divergence.loop_departures import is_unconditional, mus
 from distdoctor.analysis.divergence.parting_branches import program_of, ways_to
 from distdoctor.analysis.divergence.progress_order import is_behind
 from distdoctor.analysis.divergence.rank_guards import GUARD
+from distdoctor.analysis.divergence.unequal_rounds import LeftLoop, OneMoreRound
 from distdoctor.analysis.divergence.uneven_loops import dealt_out
 from distdoctor.analysis.divergence.ways_out import (
     Loop,
@@ -40,7 +41,7 @@ from distdoctor.analysis.source.conditions import conditions
 from distdoctor.analysis.source.program import own_nodes
 from distdoctor.analysis.source.rank_evaluation import RankReader
 from distdoctor.analysis.source.rank_variation import Nature, changes
-from distdoctor.model.events import Call, Place
+from distdoctor.model.events import Place
 from distdoctor.model.findings import Certainty, Location, Role
 from distdoctor.model.run import Run, named
 
@@ -49,52 +50,6 @@ _BY_ROUNDS = {Cause.FINISHED, Cause.UNEVEN, Cause.SKIPPED}
 _UNLIKE = {Cause.OPERATION, Cause.NUMEL, Cause.DTYPE}
 
 _LONGEST = 60
-
-
-@dataclass(frozen=True, slots=True)
-class LeftLoop:
-    """Ranks that are behind a loop, or a round of it, in which others wait.
-
-    Attributes:
-        ranks: Who is behind it.
-        others: Who is in it.
-        loop: The line of its head.
-        next_call: The call in which the first of the ranks waits.
-        op: The operation in which the others wait.
-        where: Its place in the group's sequence.
-        after_all: The ranks went through that round of the loop, and not around it.
-    """
-
-    ranks: tuple[int, ...]
-    others: tuple[int, ...]
-    loop: Place
-    next_call: Call
-    op: str
-    where: str
-    after_all: bool
-
-
-@dataclass(frozen=True, slots=True)
-class OneMoreRound:
-    """Ranks that are in a loop which most others have left.
-
-    Attributes:
-        ranks: Who is in it.
-        others: Who has left it.
-        loop: The line of its head.
-        op: The operation in which the ranks wait.
-        where: Its place in the group's sequence.
-        next_call: The call that the first of the others is at.
-        exit: The statement by which a rank's own data lead out of the loop, if known.
-    """
-
-    ranks: tuple[int, ...]
-    others: tuple[int, ...]
-    loop: Place
-    op: str
-    where: str
-    next_call: Call
-    exit: WayOut | None
 
 
 def by_the_head(run: Run, divergence: Divergence) -> Divergence:

@@ -279,31 +279,31 @@ class DeathOnTheWay:
     where: str
 
 
-class _Tale(TypedDict):
+class _DeathFields(TypedDict):
     cause: Failure | Ended | Quit
     elsewhere: tuple[Location, ...]
     facts: Death
 
 
-def _as_death(run: Run, dead: list[int], missed: MissedCalls) -> _Tale:
+def _as_death(run: Run, dead: list[int], missed: MissedCalls) -> _DeathFields:
     """How the first of them died, where, and what came of it."""
     failure = _fatal(run, dead[0])
     if failure is not None:
-        return _Tale(
+        return _DeathFields(
             cause=failure,
             elsewhere=at(failure, dead, f"raised {failure.error}"),
             facts=Death(tuple(dead), failure, missed),
         )
     quit_ = _gave_up(run, dead[0])
     if quit_ is not None:
-        return _Tale(
+        return _DeathFields(
             cause=quit_,
             elsewhere=where_it_quit(run, quit_),
             facts=Death(tuple(dead), quit_, missed),
         )
     end = _killed_by(run, dead[0])
     assert end is not None
-    return _Tale(
+    return _DeathFields(
         cause=end,
         elsewhere=(*_sent_by_itself(run, end), *_last_line(run, dead)),
         facts=Death(tuple(dead), end, missed, run.starved),

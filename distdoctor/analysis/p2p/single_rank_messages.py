@@ -17,6 +17,7 @@ from distdoctor.analysis.causes import Cause, Divergence, pointers
 from distdoctor.analysis.deadlock.wait_for_graph import standstill
 from distdoctor.analysis.divergence.parting_branches import program_of
 from distdoctor.analysis.p2p.messages import SEND
+from distdoctor.analysis.p2p.one_sided_messages import OddMessage
 from distdoctor.analysis.source.conditions import Condition, ConditionKind, conditions
 from distdoctor.analysis.source.program import Function, Program, called, calls_in
 from distdoctor.analysis.source.rank_evaluation import RankReader
@@ -38,25 +39,6 @@ _PEER_AT, _TAG_AT = 1, 3  # positions of the arguments of torch's send and recv
 _MOST_ENDS = 64  # whose lines are read, each by itself
 
 _ABOUT_MESSAGES = {Cause.MISFIT, Cause.UNANSWERED, Cause.MESSAGES, Cause.CIRCLE}
-
-
-@dataclass(frozen=True, slots=True)
-class OddMessage:
-    """A message without its other side, and what the source has for one rank alone.
-
-    Attributes:
-        call: The send or receive.
-        rank: The rank.
-        what: That which the source has, in words.
-        place: Its line.
-        kept: It keeps the rank from the other side; else it is the rank's own call.
-    """
-
-    call: Call
-    rank: int
-    what: str
-    place: Place
-    kept: bool
 
 
 def by_one_rank(run: Run, divergence: Divergence) -> Divergence:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,50 +13,17 @@ from distdoctor.analysis.divergence.parting_branches import program_of
 from distdoctor.analysis.divergence.uneven_loops import loops_around
 from distdoctor.analysis.failures.deaths import died, is_victim
 from distdoctor.analysis.p2p.messages import FROM_ANY, RECEIVE, SEND, messages, peer_of
-from distdoctor.analysis.p2p.wrong_peers import (
-    OtherPeer,
-    named_wrong,
-    wrong_peers,
+from distdoctor.analysis.p2p.one_sided_messages import (
+    AwaitedFromAny,
+    MissingSide,
+    UntakenMessage,
 )
+from distdoctor.analysis.p2p.wrong_peers import named_wrong, wrong_peers
 from distdoctor.analysis.source.loop_iterables import givers
 from distdoctor.model.events import BLOCKED, Call, Ended, Event, Failure, Left, State
 from distdoctor.model.findings import Certainty, Location, Role
 from distdoctor.model.operations import OPERATIONS
 from distdoctor.model.run import Run
-
-
-@dataclass(frozen=True, slots=True)
-class AwaitedFromAny:
-    """A receive from any source, for which nobody is left that could send.
-
-    Attributes:
-        call: The receive.
-        ended: Who could have sent, and has ended.
-    """
-
-    call: Call
-    ended: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class MissingSide:
-    """A send that nobody receives, or a receive to which nobody sends.
-
-    Attributes:
-        call: The send or receive.
-        peer: The rank that owes the other side.
-        gave_up: The rank of the call has ended, for it waited in vain.
-        stands: The call in which the peer waits; None: it has ended.
-        made: How many such messages the two have exchanged.
-        wrong: The message by which one of them named a wrong peer, if one did.
-    """
-
-    call: Call
-    peer: int
-    gave_up: bool
-    stands: Call | None
-    made: int
-    wrong: OtherPeer | None
 
 
 def unanswered(run: Run) -> Iterator[Divergence]:
@@ -343,14 +309,6 @@ def _last_message(run: Run, row: int, peer: int) -> tuple[Location, ...]:
 
 
 # --- after a job that ended well ---
-
-
-@dataclass(frozen=True, slots=True)
-class UntakenMessage:
-    """A message from one rank to another that was never received."""
-
-    rank: int
-    peer: int
 
 
 def left_over(run: Run) -> Iterator[Divergence]:

@@ -17,6 +17,11 @@ from distdoctor.analysis.causes import Cause, Divergence
 from distdoctor.analysis.deadlock.wait_for_graph import Wait
 from distdoctor.analysis.memoize import memoize
 from distdoctor.analysis.p2p.messages import SEND, messages, peer_of
+from distdoctor.analysis.p2p.one_sided_messages import (
+    FirstExchange,
+    OtherPeer,
+    UnmetBatches,
+)
 from distdoctor.model.events import BLOCKED, Call, State
 from distdoctor.model.findings import Certainty
 from distdoctor.model.operations import BATCHED
@@ -37,49 +42,6 @@ class WrongPeer:
 
     row: int
     ways: str
-
-
-@dataclass(frozen=True, slots=True)
-class OtherPeer:
-    """A message without its other side, whose rank alone numbers its peer in this way.
-
-    Attributes:
-        call: The send or receive.
-        peer: The rank that it names; None: any.
-        ways: How the other ranks number their peers at this line, in words.
-    """
-
-    call: Call
-    peer: int | None
-    ways: str
-
-
-@dataclass(frozen=True, slots=True)
-class UnmetBatches:
-    """Batches of sends and receives, given together, of which no two sides meet.
-
-    Attributes:
-        ranks: Who gave them.
-        call: A message of one of them.
-        peer: The rank that it names; None: any.
-    """
-
-    ranks: tuple[int, ...]
-    call: Call
-    peer: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class FirstExchange:
-    """A message between two ranks that have exchanged none before, as all others have.
-
-    Attributes:
-        call: The send or receive.
-        peer: The rank that it names; None: any.
-    """
-
-    call: Call
-    peer: int | None
 
 
 @memoize

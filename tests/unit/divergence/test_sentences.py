@@ -30,8 +30,8 @@ def test_a_cause_has_the_words_of_one_check_alone() -> None:
 
 def test_what_a_divergence_was_taken_for_keeps_its_words(unlike: Divergence) -> None:
     first = replace(unlike, remarks=" They part here.")
-    told = replace(first, why=Cause.JOINING, facts=first, remarks=" It is late.")
-    assert sentence(told) == f"{sentence(unlike)} They part here. It is late."
+    retold = replace(first, why=Cause.JOINING, facts=first, remarks=" It is late.")
+    assert sentence(retold) == f"{sentence(unlike)} They part here. It is late."
 
 
 def test_a_cause_without_words_is_warned_of_and_told(
