@@ -64,6 +64,7 @@ from distdoctor.analysis.causes import Cause, s
 from distdoctor.analysis.deadlock.circular_waits import StuckRank
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Busy, Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run, named
@@ -78,19 +79,20 @@ STUCK_AFTER_S = 20.0
 
 def examine(run: Run) -> Iterator[Finding]:
     """Ranks that were seen in one place for long while others waited for them."""
-    for finding in findings(run, Cause.BUSY, _sentence):
+    for finding in findings(run, Cause.BUSY):
         seen = [event for event in finding.exhibits if isinstance(event, Busy)]
         if seen and seen[0].seconds >= STUCK_AFTER_S:
             yield finding
     require_whole(run)
 
 
-def _sentence(told: StuckRank) -> str:
-    seen = told.seen
+@sentence_of(Cause.BUSY)
+def _sentence(stuck: StuckRank) -> str:
+    seen = stuck.seen
     function = seen.place.function or "its own code"
     return (
         f"Rank {seen.rank} has been in {function} ({seen.place}) for "
-        f"{seen.seconds:.0f} s, {told.doing}, while {named(told.waiting)} "
-        f"wait{s(told.waiting)} for it in {told.op}; a very long computation would "
+        f"{seen.seconds:.0f} s, {stuck.doing}, while {named(stuck.waiting)} "
+        f"wait{s(stuck.waiting)} for it in {stuck.op}; a very long computation would "
         "look the same."
     )

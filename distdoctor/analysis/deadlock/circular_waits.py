@@ -71,11 +71,11 @@ def circle(run: Run, found: Sequence[Divergence]) -> list[Divergence]:
     while first := _first_circle(waits, explained):
         stuck = held_up(waits, {wait.rank for wait in first}) - explained
         explained |= stuck
-        circles.append(_told(run, first, stuck))
+        circles.append(_divergence(run, first, stuck))
     return alike(circles)
 
 
-def _told(run: Run, circle: list[Wait], stuck: set[int]) -> Divergence:
+def _divergence(run: Run, circle: list[Wait], stuck: set[int]) -> Divergence:
     """A circle, and who is stuck because of it."""
     calls = {wait.rank: run.call(wait.row) for wait in circle}
     victims = tuple(sorted(stuck - set(calls)))
