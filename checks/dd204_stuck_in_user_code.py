@@ -60,8 +60,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.causes import Cause, s
+from distdoctor.analysis.causes import Cause, capital, s
 from distdoctor.analysis.deadlock.circular_waits import StuckRank
+from distdoctor.analysis.deadlock.ranks_behind import SilentRanks
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.model.events import Busy, Call
@@ -80,12 +81,22 @@ def examine(run: Run) -> Iterator[Finding]:
     """Ranks that were seen in one place for long while others waited for them."""
     for finding in findings(run, Cause.BUSY, _sentence):
         seen = [event for event in finding.exhibits if isinstance(event, Busy)]
+        if run.calls_from != "run" and not seen:
+            yield finding  # told by the times in the records of others
         if seen and seen[0].seconds >= STUCK_AFTER_S:
             yield finding
     require_whole(run)
 
 
-def _sentence(told: StuckRank) -> str:
+def _sentence(told: StuckRank | SilentRanks) -> str:
+    if isinstance(told, SilentRanks):
+        behind = told.behind
+        return (
+            f"{capital(named(behind.ranks))} made no further call, while "
+            f"{named(behind.waiting)} wait{s(behind.waiting)} in {behind.call.op} (call "
+            f"{behind.ordinal} on {behind.call.group}): {told.why}. Where it stands the "
+            "dumps do not tell: in its own code, or setting up a communicator."
+        )
     seen = told.seen
     function = seen.place.function or "its own code"
     return (

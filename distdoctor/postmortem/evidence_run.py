@@ -38,6 +38,8 @@ def run_of(evidence: Evidence) -> Run:
         sites=columns.sites,
         callers=columns.callers,
         specs=columns.specs,
+        reached=columns.reached,
+        calls_from=columns.source,
         life=evidence.rows_before(calls),
         unseen=unseen,
         partial=evidence.partial,

@@ -37,13 +37,19 @@ class SourceRead:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Calls as columns; the fields are those of the same name of `Run`."""
+    """Calls as columns; the fields are those of the same name of `Run`.
+
+    Attributes:
+        source: The kind of evidence that tells of the calls.
+    """
 
     calls: NDArray[Any] = field(default_factory=lambda: np.empty(0, CALLS))
     groups: tuple[Group, ...] = ()
     sites: Sequence[Place | None] = (None,)
     callers: Sequence[tuple[Place, ...]] = ((),)
     specs: Sequence[Spec] = (Spec(),)
+    reached: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    source: str = JOURNAL
 
 
 @dataclass(slots=True)

@@ -1,0 +1,217 @@
+"""Reads all dumps of flight recorders that a job left."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+
+from distdoctor.postmortem.flight_recorder.assembling import assemble
+from distdoctor.postmortem.flight_recorder.decoding import Dump, NoDump, Tables, decode
+from distdoctor.postmortem.flight_recorder.dump_files import Assigned, assign, rank_of
+from distdoctor.postmortem.flight_recorder.memberships import memberships
+from distdoctor.postmortem.job_evidence import DUMP, Evidence, SourceRead
+from distdoctor.postmortem.leavings import Leaving
+from distdoctor.postmortem.readers import Reader
+
+KIND = "flight recorder dump"
+
+MOST_BYTES = 1 << 30
+"""Of one dump, unpacked; one of a full ring has some megabytes."""
+
+_WORTH_PROCESSES_BYTES = 8 << 20
+_FILES_AT_ONCE = 32
+
+_NAME = re.compile(
+    r"(?:nccl_trace|comm_lib_trace|fr_trace|fr)_rank_\S*\d", re.IGNORECASE
+)
+_MARKS = (b"pg_config", b"entries", b"collective_seq_id", b"profiling_name")
+
+_Read = tuple[list[tuple[str, Dump]], list[tuple[str, str]], Tables]
+
+
+def recognises(name: str, head: bytes) -> bool:
+    """Whether a file is a dump, by its first bytes, or at least named like one.
+
+    Args:
+        name: The file's name.
+        head: Its first bytes.
+    """
+    is_data = head[:1] == b"\x80" or head.lstrip()[:1] == b"{"
+    if is_data and sum(mark in head for mark in _MARKS) >= 2:
+        return True
+    return _NAME.fullmatch(re.sub(r"\.(?:json|pkl|pickle)$", "", name)) is not None
+
+
+def read(leavings: Sequence[Leaving], evidence: Evidence) -> None:
+    """Read dumps into the evidence.
+
+    Args:
+        leavings: The files.
+        evidence: What they tell is added to it.
+    """
+    found, failed, tables = _read_all(leavings)
+    given = assign(found)
+    failed += given.rejected
+    failed += _named_alike(evidence, [path for path, _ in found])
+    evidence.unreadable += failed
+    for path, dump in found:
+        if given.paths.get(rank_of(path) or 0) == path:
+            ranks = tuple(rank for rank in [rank_of(path)] if rank is not None)
+            remark = f"format {dump.version}" if dump.version else ""
+            evidence.sources.append(SourceRead(path, KIND, DUMP, ranks, remark))
+    if not given.dumps:
+        return
+    bad = {rank: why for path, why in failed if (rank := rank_of(path)) is not None}
+    _set_world(evidence, given, bad)
+    stale = {rank: path for path, rank in given.stale}
+    for path, rank in given.stale:
+        evidence.left_out.append((path, f"of rank {rank} in another run of the job"))
+    if stale:
+        evidence.remarks.append(
+            f"of ranks {', '.join(map(str, sorted(stale)))} there are dumps of another, "
+            "earlier run of the job; they were left out"
+        )
+    for rank in range(evidence.world_size):
+        if rank not in given.dumps:
+            why = "there is no dump of it among those of the others"
+            if rank in bad:
+                why = f"its dump could not be read ({bad[rank]})"
+            elif rank in stale:
+                why = "the dump with its number is of another run of the job"
+            evidence.unseen.setdefault(rank, why)
+    if len(evidence.columns.calls):
+        evidence.remarks.append("calls are told by another source than the dumps")
+        return
+    _fill(evidence, given, tables)
+
+
+def _set_world(evidence: Evidence, given: Assigned, bad: Iterable[int]) -> None:
+    size = given.world_size
+    if not size:  # nothing tells who is in the job but the files
+        size = max([*given.dumps, *bad], default=-1) + 1
+    size = max(size, *(rank + 1 for rank in given.dumps))
+    evidence.world_size = max(evidence.world_size, size)
+
+
+def _fill(evidence: Evidence, given: Assigned, tables: Tables) -> None:
+    dumps = given.dumps
+    found = memberships(dumps, evidence.world_size)
+    assembled = assemble(dumps, tables, found)
+    columns = assembled.columns
+    recorded = {
+        (int(group), int(rank))
+        for group, rank in np.unique(columns.calls[["group", "rank"]]).tolist()
+    }
+    reached = {}
+    for number, group in enumerate(found.groups):
+        for rank in group.ranks:
+            dump = dumps.get(rank)
+            if dump is None or (number, rank) in recorded:
+                continue
+            if dump.begins_late or dump.has_gaps or not dump.has_entries:
+                own = dump.numbers.get(group.name, "0" if group.name == "0" else "")
+                reached[number, rank] = dump.enqueued.get(own, -1)
+    evidence.columns = replace(columns, reached=reached)
+    for rank, dump in dumps.items():
+        evidence.life.setdefault(rank, [])
+        if lists := found.lists.get(rank):
+            evidence.add(rank, *lists)
+        why = ""
+        if count := assembled.left_out.get(rank):
+            why = f"{count:,} entries of its dump could not be understood"
+        elif not dump.has_entries:
+            why = "its dump was made without its calls"
+        elif dump.has_gaps:
+            why = "its dump has only the calls that were not complete"
+        elif dump.begins_late:
+            why = "its recorder kept only the last calls"
+        if why:
+            evidence.partial.setdefault(rank, why)
+
+
+def _named_alike(evidence: Evidence, paths: Iterable[str]) -> list[tuple[str, str]]:
+    """Files that are no dumps and lie among them under a dump's name."""
+    stems = {_stem(path) for path in paths} - {None}
+    found = [one for one in evidence.left_out if _stem(one[0]) in stems]
+    evidence.left_out[:] = [one for one in evidence.left_out if one not in found]
+    return found
+
+
+def _stem(path: str) -> tuple[str, str] | None:
+    """Folder and what is before the rank, of a name that has one."""
+    name = Path(path).name
+    match = re.fullmatch(r"(.*\D)\d+", name)
+    return None if match is None else (str(Path(path).parent), match[1])
+
+
+def _read_all(leavings: Sequence[Leaving]) -> _Read:
+    workers = min(_processors(), 16)
+    size = sum(leaving.size for leaving in leavings)
+    if workers < 2 or size < _WORTH_PROCESSES_BYTES:
+        return _read_some(leavings)
+    parts = [
+        leavings[n : n + _FILES_AT_ONCE]
+        for n in range(0, len(leavings), _FILES_AT_ONCE)
+    ]
+    try:
+        with ProcessPoolExecutor(workers, get_context("fork")) as pool:
+            return _together(pool.map(_read_some, parts))
+    except (OSError, ValueError, RuntimeError):  # no processes to be had, or one died
+        return _read_some(leavings)
+
+
+def _processors() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 1
+
+
+def _together(parts: Iterable[_Read]) -> _Read:
+    """What several processes have read, with one table for all."""
+    dumps: list[tuple[str, Dump]] = []
+    failed: list[tuple[str, str]] = []
+    tables = Tables()
+    for found, unreadable, own in parts:
+        failed += unreadable
+        kinds = []
+        for key, raw in zip(own.kinds, own.raw_kinds, strict=True):
+            if key not in tables.kinds:
+                tables.kinds[key] = len(tables.kinds)
+                tables.raw_kinds.append(raw)
+            kinds.append(tables.kinds[key])
+        chains = [tables.chains.setdefault(c, len(tables.chains)) for c in own.chains]
+        kind_of, chain_of = np.array(kinds, np.int32), np.array(chains, np.int32)
+        for path, dump in found:
+            if len(dump.entries):
+                dump.entries["kind"] = kind_of[dump.entries["kind"]]
+                dump.entries["chain"] = chain_of[dump.entries["chain"]]
+            dumps.append((path, dump))
+    return dumps, failed, tables
+
+
+def _read_some(leavings: Sequence[Leaving]) -> _Read:
+    dumps: list[tuple[str, Dump]] = []
+    failed: list[tuple[str, str]] = []
+    tables = Tables()
+    for leaving in leavings:
+        try:
+            with leaving.open() as file:
+                data = file.read(MOST_BYTES + 1)
+            if len(data) > MOST_BYTES:
+                raise NoDump(f"it has more than {MOST_BYTES:,} bytes")
+            dumps.append((leaving.path, decode(data, tables)))
+        except Exception as error:  # noqa: BLE001 - of a hostile file anything may come
+            said = str(error) or type(error).__name__
+            failed.append((leaving.path, said[:200]))
+    return dumps, failed, tables
+
+
+READER = Reader(KIND, recognises, read)
