@@ -140,11 +140,15 @@ class _Table:
             n: Position of the meeting.
         """
         mine, usual = self.of(rank), self.usual
-        for by in range(1, _MOST_SHIFT):
-            if _is_swapped(mine, usual, n, by):
-                return _Stray(_Slip.SWAPPED, n, by)
         goes_on = _fits(mine[n + 1 :], usual[n + 1 :])
         behind = len(usual) - len(mine)
+        late = any(
+            behind == by and _fits(mine[n:], usual[n + by :])
+            for by in range(1, _MOST_SHIFT)
+        )
+        for by in range(1, _MOST_SHIFT):
+            if not late and _is_swapped(mine, usual, n, by):
+                return _Stray(_Slip.SWAPPED, n, by)
         for by in range(1, _MOST_SHIFT):
             if _fits(mine[n:], usual[n + by :]):
                 if goes_on and behind != by:
@@ -172,10 +176,12 @@ def _is_swapped(
     if n + by >= min(len(mine), len(usual)):
         return False
     between = slice(n + 1, n + by)
+    rest = mine[n + by + 1 :], usual[n + by + 1 :]
     return bool(
         mine[n] == usual[n + by]
         and mine[n + by] == usual[n]
         and (mine[between] == usual[between]).all()
+        and (_fits(*rest) or not min(map(len, rest)))
     )
 
 

@@ -1,7 +1,7 @@
 """Ranks for which others wait, and of which no call tells where they are.
 
 They may be late, stuck in their own code, or gone. What decides is time that went by
-while the others waited, how far those ran ahead, and whether the rank left a dump at all.
+while the others waited, how far those ran ahead, and whether the rank left a dump.
 """
 
 from __future__ import annotations
@@ -153,8 +153,8 @@ def lost_ranks(run: Run) -> Iterator[Divergence]:
         certainty=Certainty.LIKELY,
         story=f"{capital(named(ranks))} left no dump, and {named(victims)} "
         f"{waits(victims)} in vain: in {told.call.op}, call {told.ordinal} on "
-        f"{told.call.group}. A process that has died or left writes none, one that only "
-        "hangs would have.",
+        f"{told.call.group}. A process that has died or left writes none; one that "
+        "only hangs would have.",
         details={"group": told.call.group, "ordinal": told.ordinal},
     )
 
@@ -214,15 +214,14 @@ def _silent(run: Run, behind: RankBehind, why: str) -> Divergence:
     members = next(g.ranks for g in run.groups if g.name == call.group)
     came = [rank for rank in members if rank not in behind.ranks]
     details: dict[str, object] = {"group": call.group, "ordinal": behind.ordinal}
-    if len(behind.ranks) * 2 >= len(members):
-        tie = len(behind.ranks) * 2 == len(members)
+    if len(behind.ranks) > len(behind.waiting):
         return Divergence(
             why=Cause.SKIPPED,
             group=None,
             ordinal=0,
             calls=callers,
-            culprits=() if tie else tuple(came),
-            victims=tuple(members) if tie else behind.ranks,
+            culprits=tuple(came),
+            victims=behind.ranks,
             certainty=Certainty.LIKELY,
             story=f"{capital(named(came))} alone call{s(came)} {call.op} (call "
             f"{behind.ordinal} on {call.group}), and {named(behind.ranks)} never came "

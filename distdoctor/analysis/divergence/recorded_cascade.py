@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from distdoctor.analysis.causes import Divergence
+from distdoctor.analysis.causes import Cause, Divergence
 from distdoctor.analysis.collectives.recorded_mismatch import (
     recorded_mismatch,
     unequal_totals,
@@ -18,7 +18,7 @@ from distdoctor.analysis.collectives.recorded_mismatch import (
 from distdoctor.analysis.deadlock.circular_waits import busy, circles_among
 from distdoctor.analysis.deadlock.ranks_behind import lost_ranks, silent_ranks
 from distdoctor.analysis.deadlock.recorded_waits import recorded_waits
-from distdoctor.analysis.deadlock.wait_for_graph import unreleased
+from distdoctor.analysis.deadlock.wait_for_graph import Wait, unreleased
 from distdoctor.analysis.divergence.cascade_steps import (
     CascadeStep,
     IfNone,
@@ -29,7 +29,9 @@ from distdoctor.analysis.divergence.cascade_steps import (
 from distdoctor.analysis.divergence.first_faults import GroupCalls
 from distdoctor.analysis.failures.deaths import deaths
 from distdoctor.analysis.groups.member_lists import unlike_members
+from distdoctor.analysis.p2p.message_rhythm import by_rhythm
 from distdoctor.analysis.p2p.p2p_mismatch import p2p_mismatches
+from distdoctor.model.operations import OPERATIONS
 from distdoctor.model.run import Run
 
 
@@ -75,12 +77,28 @@ def _circles(run: Run) -> Iterator[Divergence]:
     All of a circle are named: what recorders keep of an order tells no one of them.
     """
     waits = recorded_waits(run).waits
-    moving = set(range(run.world_size)) - set(waits)
-    for found in circles_among(run, unreleased(waits, moving)):
-        if found.culprits:
-            yield found
+    collective = {
+        rank: kept
+        for rank, each in waits.items()
+        if (kept := tuple(wait for wait in each if not _is_message(run, wait)))
+    }
+    # A send that is still open keeps no rank from going on.
+    for tried in (collective, waits):
+        moving = set(range(run.world_size)) - set(tried)
+        found = circles_among(run, unreleased(tried, moving))
+        if found:
+            break
+    for one in found:
+        if one.why is Cause.UNANSWERED:
+            yield by_rhythm(run, one)
+        elif one.culprits:
+            yield one
         else:
-            yield replace(found, culprits=tuple(sorted(found.calls)))
+            yield replace(one, culprits=tuple(sorted(one.calls)))
+
+
+def _is_message(run: Run, wait: Wait) -> bool:
+    return bool(OPERATIONS[run.calls["op"][wait.row]].is_point_to_point)
 
 
 RECORDED: tuple[CascadeStep, ...] = (

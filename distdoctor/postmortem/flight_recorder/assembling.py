@@ -171,8 +171,8 @@ def _joined(
     Collectives become one call; messages stay, with the state of what closes them.
 
     Returns:
-        By entry: whether it stays, whether it is one of several messages given together,
-        and whether its tensors are not known.
+        By entry: whether it stays, whether it is one of several messages given
+        together, and whether its tensors are not known.
     """
     closes = kinds.column("closes", np.bool_)[entries["kind"]]
     is_message = kinds.column("is_message", np.bool_)[entries["kind"]]

@@ -1,7 +1,7 @@
 """What an entry of a dump is in the terms of the model: operation, tensors, peer.
 
-Recorders name calls by the method of the backend, and what they write of tensors depends
-on it. What is kept here of a call's tensors is what has to agree on all ranks.
+Recorders name calls by the method of the backend, and what they write of tensors
+depends on it. What is kept here of a call's tensors is what has to agree on all ranks.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class CallKind:
         op: Position in `OPERATIONS`.
         is_message: It joins two ranks.
         closes: It ends a number of calls that were given to the backend together.
-        peer: Rank in the group that the message goes to or comes from; -1: none, or any.
+        peer: Rank in the group that a message goes to or comes from; -1: none, or any.
         spec: The tensors that have to agree, and an odd name if it has one.
         signature: Equal on two ranks if and only if their calls can meet.
         evented: The backend by which it went tells what is complete.

@@ -75,7 +75,7 @@ def states_of(
 
 
 def _is_overdue(entries: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which calls are older than their timeout, as the newest time in any dump tells."""
+    """Which calls are older than their timeout, by the newest time in any dump."""
     newest = max(
         entries["created_ns"].max(initial=0), entries["completed_ns"].max(initial=0)
     )

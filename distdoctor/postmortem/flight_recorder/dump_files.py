@@ -133,8 +133,8 @@ def _disagree(worlds: Sequence[tuple[int, ...]]) -> bool:
     """Whether no rank of one run can be in the other: sizes are those of two runs.
 
     A rank that made the default group from another list is a fault of one run; there
-    the lists differ and the sizes of the job are nearly the same. A default group always
-    holds all ranks from 0.
+    the lists differ and the sizes of the job are nearly the same. A default group
+    always holds all ranks from 0.
     """
     return len({len(world) for world in worlds}) > 1
 

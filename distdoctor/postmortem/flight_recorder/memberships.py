@@ -67,7 +67,7 @@ def _without_a_list(
     users: list[int],
     world_size: int,
 ) -> tuple[int, ...]:
-    """Members of a group of which a rank has no list: another's, or who called in it."""
+    """Members of a group of which a rank has no list: another's, or its callers."""
     for ranks in lists:
         if rank in ranks:
             return ranks

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from distdoctor.model.run import named
 from distdoctor.postmortem.flight_recorder.assembling import assemble
 from distdoctor.postmortem.flight_recorder.decoding import Dump, NoDump, Tables, decode
 from distdoctor.postmortem.flight_recorder.dump_files import Assigned, assign, rank_of
@@ -75,8 +76,8 @@ def read(leavings: Sequence[Leaving], evidence: Evidence) -> None:
         evidence.left_out.append((path, f"of rank {rank} in another run of the job"))
     if stale:
         evidence.remarks.append(
-            f"of ranks {', '.join(map(str, sorted(stale)))} there are dumps of another, "
-            "earlier run of the job; they were left out"
+            f"of {named(stale)} there are dumps of another, earlier run of the job; "
+            "they were left out"
         )
     for rank in range(evidence.world_size):
         if rank not in given.dumps:
@@ -115,6 +116,8 @@ def _fill(evidence: Evidence, given: Assigned, tables: Tables) -> None:
             dump = dumps.get(rank)
             if dump is None or (number, rank) in recorded:
                 continue
+            if dump.members and group.name not in dump.members:
+                continue  # it has no communicator of it: it never called in it
             if dump.begins_late or dump.has_gaps or not dump.has_entries:
                 own = dump.numbers.get(group.name, "0" if group.name == "0" else "")
                 reached[number, rank] = dump.enqueued.get(own, -1)

@@ -92,7 +92,7 @@ class _PlainUnpickler(pickle.Unpickler):
             "run"
         )
 
-    def persistent_load(self, pid: Any) -> NoReturn:
+    def persistent_load(self, pid: Any) -> NoReturn:  # noqa: ARG002 - its signature
         """Never: dumps refer to nothing outside.
 
         Raises:

@@ -1,0 +1,85 @@
+"""Who is out of step where one rank stands in a message and others in a collective.
+
+Either the rank in the message left the collective out, or its peer left a message out.
+Both look alike at the end. What tells them apart is how many messages a rank had
+between two collectives each time before: one that is at more has gone past one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from distdoctor.analysis.causes import Cause, Divergence, capital
+from distdoctor.model.findings import Certainty
+from distdoctor.model.operations import OPERATIONS
+from distdoctor.model.run import Run, named
+
+_HABIT = 2  # times that a number of messages was just the same
+_IS_MESSAGE = np.array([operation.is_point_to_point for operation in OPERATIONS])
+
+
+def by_rhythm(run: Run, found: Divergence) -> Divergence:
+    """The same, told as a collective left out where the number of messages tells so.
+
+    Args:
+        run: The run that is judged.
+        found: A message with one side only, and the calls in which ranks stand.
+
+    Returns:
+        The divergence; as it was where nothing is decided.
+    """
+    inside = {
+        rank: call
+        for rank, call in found.calls.items()
+        if OPERATIONS_BY_NAME[call.op].is_point_to_point
+    }
+    others = {rank: call for rank, call in found.calls.items() if rank not in inside}
+    if not inside or not others:
+        return found
+    over = tuple(rank for rank in sorted(inside) if _excess(run, rank) > 0)
+    short = tuple(rank for rank in sorted(others) if _excess(run, rank) < 0)
+    if short and not over:
+        if len(short) > 1:
+            return found
+        everyone = {*found.culprits, *found.victims}
+        victims = tuple(sorted(everyone - set(short)))
+        return replace(found, culprits=short, victims=victims)
+    if not over or short:
+        return found
+    missed = others[min(others)]
+    everyone = {*found.culprits, *found.victims, *found.calls}
+    return replace(
+        found,
+        why=Cause.SKIPPED,
+        culprits=over,
+        victims=tuple(sorted(everyone - set(over))),
+        certainty=Certainty.LIKELY,
+        elsewhere=(),
+        story=f"{capital(named(over))} went past {missed.op} (call {missed.ordinal} on "
+        f"{missed.group}), in which {named(others)} stand, and is at "
+        f"{inside[over[0]].op}: it never had as many messages between two collectives.",
+    )
+
+
+def _excess(run: Run, rank: int) -> int:
+    """Messages since, or before, a rank's last collective, beyond what is usual."""
+    mine = run.rows_of(rank)
+    is_message = _IS_MESSAGE[run.calls["op"][mine.start : mine.stop]]
+    ends = np.flatnonzero(~is_message)
+    if len(ends) < _HABIT:
+        return 0
+    if rank not in run.partial:  # its first call is there
+        ends = np.insert(ends, 0, -1)
+    counts = np.diff(ends) - 1
+    last = len(is_message) - 1 - int(ends[-1])
+    if last == 0:  # it stands in a collective
+        counts, last = counts[:-1], int(counts[-1])
+    if len(counts) < _HABIT or len(set(counts.tolist())) > 1:
+        return 0
+    usual = int(counts[0])
+    return last - usual if usual and last != usual else 0
+
+
+OPERATIONS_BY_NAME = {operation.name: operation for operation in OPERATIONS}
