@@ -309,7 +309,13 @@ def cases(seed: int, folder: Path) -> Iterator[tuple[Case, Path, str]]:
                 continue
             if style.backend == "gloo" and fault in {crossed, circle, other_members}:
                 continue  # nothing tells who is in a group that one rank calls in
-            if style.active_only and fault is stopped_long:
+            if style.backend == "gloo" and fault is died and kind == "mesh":
+                continue  # the same: its peer is the only one that is left
+            if style.backend == "gloo" and job.world - 1 in case.named:
+                continue  # without a list the highest rank is not missed
+            if style.ring < 100 and fault is odd_message:
+                case = replace(case, verdicts=("sick", "unknown"))
+            if style.active_only and fault in {stopped_long, odd_message}:
                 case = replace(case, verdicts=("sick", "unknown"))
             if kind == "pipeline" and fault in {crossed, circle}:
                 continue  # stages have lists of other lengths: it is in no one place

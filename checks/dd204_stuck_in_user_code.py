@@ -93,9 +93,10 @@ def _sentence(told: StuckRank | SilentRanks) -> str:
         behind = told.behind
         return (
             f"{capital(named(behind.ranks))} made no further call, while "
-            f"{named(behind.waiting)} wait{s(behind.waiting)} in {behind.call.op} (call "
-            f"{behind.ordinal} on {behind.call.group}): {told.why}. Where it stands the "
-            "dumps do not tell: in its own code, or setting up a communicator."
+            f"{named(behind.waiting)} wait{s(behind.waiting)} in {behind.call.op} "
+            f"(call {behind.ordinal} on {behind.call.group}): {told.why}. Where it "
+            "stands its record does not tell: in its own code, or setting up a "
+            "communicator."
         )
     seen = told.seen
     function = seen.place.function or "its own code"

@@ -118,8 +118,8 @@ def _recorded_waits(run: Run) -> Iterator[Gap]:
         call = run.call(waiting.complete[0])
         yield Gap(
             "whether the last calls would have completed",
-            f"{call.op}, call {call.ordinal} on {call.group}, was open when the records "
-            "were made, and all members had made it alike",
+            f"{call.op}, call {call.ordinal} on {call.group}, was open when the "
+            "records were made, and all members had made it alike",
         )
 
 

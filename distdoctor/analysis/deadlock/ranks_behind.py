@@ -109,7 +109,8 @@ def _ahead(run: Run, wait: Wait, ranks: Iterable[int]) -> int:
     if OPERATIONS[calls["op"][wait.row]].is_point_to_point:
         return 0
     same = np.flatnonzero(calls["group"] == calls["group"][wait.row])
-    last: dict[int, int] = {}
+    number = int(calls["group"][wait.row])
+    last = {rank: n for (group, rank), n in run.reached.items() if group == number}
     for rank, ordinal in calls[["rank", "ordinal"]][same].tolist():
         last[rank] = max(last.get(rank, 0), ordinal)
     reached = max((last.get(rank, 0) for rank in ranks), default=0)
@@ -181,8 +182,14 @@ def silent_ranks(run: Run) -> Iterator[Divergence]:
     Yields:
         A divergence for each set of them.
     """
-    found = [one for one in ranks_behind(run) if run.has_seen(one.ranks)]
-    for behind in found:
+    # A rank whose own call outlived its timeout is not in its own code.
+    elsewhere = set(run.calls["rank"][run.with_state(State.RAISED)].tolist())
+    found = [
+        one
+        for one in ranks_behind(run)
+        if run.has_seen(one.ranks) and elsewhere.isdisjoint(one.ranks)
+    ]
+    for behind in sorted(found, key=lambda one: -one.seconds):
         why = _no_more_than_late(run, behind)
         if why:
             yield _silent(run, behind, why)

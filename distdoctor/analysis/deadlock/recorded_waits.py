@@ -1,8 +1,8 @@
 """Who waits for whom, in what recorders kept of a job that nobody watched.
 
 A recorder tells which calls are complete, not which threads wait. The first open call
-of a rank on a group keeps all that the rank does on it from going on, and it needs those
-who have not made it. Whether a rank that is missing is late or stuck, only times tell.
+of a rank on a group keeps all that it does there from going on, and it needs those who
+have not made it. Whether a rank that is missing is late or stuck, only times tell.
 """
 
 from __future__ import annotations

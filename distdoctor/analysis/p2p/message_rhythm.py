@@ -2,7 +2,8 @@
 
 Either the rank in the message left the collective out, or its peer left a message out.
 Both look alike at the end. What tells them apart is how many messages a rank had
-between two collectives each time before: one that is at more has gone past one.
+between two collectives each time before: one that is at more has gone past one. So has
+one with several messages that nobody answers.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from distdoctor.analysis.causes import Cause, Divergence, capital
+from distdoctor.analysis.p2p.messages import messages
 from distdoctor.model.findings import Certainty
 from distdoctor.model.operations import OPERATIONS
 from distdoctor.model.run import Run, named
@@ -38,7 +40,11 @@ def by_rhythm(run: Run, found: Divergence) -> Divergence:
     others = {rank: call for rank, call in found.calls.items() if rank not in inside}
     if not inside or not others:
         return found
-    over = tuple(rank for rank in sorted(inside) if _excess(run, rank) > 0)
+    over = tuple(
+        rank
+        for rank in sorted(inside)
+        if _excess(run, rank) > 0 or _unanswered(run, rank) > 1
+    )
     short = tuple(rank for rank in sorted(others) if _excess(run, rank) < 0)
     if short and not over:
         if len(short) > 1:
@@ -59,8 +65,15 @@ def by_rhythm(run: Run, found: Divergence) -> Divergence:
         elsewhere=(),
         story=f"{capital(named(over))} went past {missed.op} (call {missed.ordinal} on "
         f"{missed.group}), in which {named(others)} stand, and is at "
-        f"{inside[over[0]].op}: it never had as many messages between two collectives.",
+        f"{inside[over[0]].op}, with messages that the others have not come to.",
     )
+
+
+def _unanswered(run: Run, rank: int) -> int:
+    """Messages of a rank without their other side: one that is left out makes one."""
+    known = messages(run)
+    alone = np.concatenate([known.unreceived, known.unsent])
+    return int((run.calls["rank"][alone] == rank).sum())
 
 
 def _excess(run: Run, rank: int) -> int:

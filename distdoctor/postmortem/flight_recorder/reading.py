@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
@@ -15,9 +15,14 @@ import numpy as np
 from distdoctor.model.run import named
 from distdoctor.postmortem.flight_recorder.assembling import assemble
 from distdoctor.postmortem.flight_recorder.decoding import Dump, NoDump, Tables, decode
-from distdoctor.postmortem.flight_recorder.dump_files import Assigned, assign, rank_of
-from distdoctor.postmortem.flight_recorder.memberships import memberships
-from distdoctor.postmortem.job_evidence import DUMP, Evidence, SourceRead
+from distdoctor.postmortem.flight_recorder.dump_files import (
+    DEFAULT_GROUP,
+    Assigned,
+    assign,
+    rank_of,
+)
+from distdoctor.postmortem.flight_recorder.memberships import Memberships, memberships
+from distdoctor.postmortem.job_evidence import DUMP, Columns, Evidence, SourceRead
 from distdoctor.postmortem.leavings import Leaving
 from distdoctor.postmortem.readers import Reader
 
@@ -110,18 +115,9 @@ def _fill(evidence: Evidence, given: Assigned, tables: Tables) -> None:
         (int(group), int(rank))
         for group, rank in np.unique(columns.calls[["group", "rank"]]).tolist()
     }
-    reached = {}
-    for number, group in enumerate(found.groups):
-        for rank in group.ranks:
-            dump = dumps.get(rank)
-            if dump is None or (number, rank) in recorded:
-                continue
-            if dump.members and group.name not in dump.members:
-                continue  # it has no communicator of it: it never called in it
-            if dump.begins_late or dump.has_gaps or not dump.has_entries:
-                own = dump.numbers.get(group.name, "0" if group.name == "0" else "")
-                reached[number, rank] = dump.enqueued.get(own, -1)
-    evidence.columns = replace(columns, reached=reached)
+    evidence.columns = replace(
+        columns, reached=_reached(given, found, columns, recorded)
+    )
     for rank, dump in dumps.items():
         evidence.life.setdefault(rank, [])
         if lists := found.lists.get(rank):
@@ -137,6 +133,33 @@ def _fill(evidence: Evidence, given: Assigned, tables: Tables) -> None:
             why = "its recorder kept only the last calls"
         if why:
             evidence.partial.setdefault(rank, why)
+
+
+def _reached(
+    given: Assigned,
+    found: Memberships,
+    columns: Columns,
+    recorded: Set[tuple[int, int]],
+) -> dict[tuple[int, int], int]:
+    """How far ranks had come on groups of which their dump has no call."""
+    messages = columns.calls["ordinal"] == 0
+    mixed = set(np.unique(columns.calls["group"][messages]).tolist())
+    gaps = any(dump.has_gaps for dump in given.dumps.values())
+    reached = {}
+    for number, group in enumerate(found.groups):
+        for rank in group.ranks:
+            dump = given.dumps.get(rank)
+            if dump is None or (number, rank) in recorded:
+                continue
+            if dump.members and group.name not in dump.members:
+                continue  # it has no communicator of it: it never called in it
+            # Its own number of a group is known of the default group alone.
+            told = dump.enqueued.get("0", -1) if group.name == DEFAULT_GROUP else -1
+            if told > 0 and number not in mixed:
+                reached[number, rank] = told
+            elif gaps or dump.begins_late or dump.has_gaps or not dump.has_entries:
+                reached[number, rank] = -1
+    return reached
 
 
 def _named_alike(evidence: Evidence, paths: Iterable[str]) -> list[tuple[str, str]]:
