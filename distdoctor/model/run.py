@@ -146,6 +146,7 @@ class Run:
         outside: Exceptions that ended processes which never had a rank.
         last_words: The last line that the job printed.
         substituted: What took the place of CUDA: names in `model.substitutes`.
+        set_aside: What was found and could not be used, and why, in words.
         reached: By position of a group and rank, the ordinal of the last collective of
             ranks of whose calls on it none is among `calls`; -1: nobody knows it.
         calls_from: What tells of the calls: "run" are our probes, which saw every call
@@ -177,6 +178,7 @@ class Run:
     outside: Sequence[Failure] = ()
     last_words: str = ""
     substituted: tuple[str, ...] = ()
+    set_aside: tuple[tuple[str, str], ...] = ()
     reached: Mapping[tuple[int, int], int] = field(default_factory=dict)
     calls_from: str = "run"
     evidence: tuple[str, ...] = ("run",)

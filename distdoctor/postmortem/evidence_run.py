@@ -43,6 +43,7 @@ def run_of(evidence: Evidence) -> Run:
         life=evidence.rows_before(calls),
         unseen=unseen,
         partial=evidence.partial,
+        set_aside=tuple(evidence.set_aside),
         stacks=evidence.stacks,
         stopped=evidence.stopped,
         closed=True,

@@ -33,6 +33,7 @@ MOST_BYTES = 1 << 30
 
 _WORTH_PROCESSES_BYTES = 8 << 20
 _FILES_AT_ONCE = 32
+_MOST_NAMED = 32  # ranks that are told one by one
 
 _NAME = re.compile(
     r"(?:nccl_trace|comm_lib_trace|fr_trace|fr)_rank_\S*\d", re.IGNORECASE
@@ -76,26 +77,45 @@ def read(leavings: Sequence[Leaving], evidence: Evidence) -> None:
         return
     bad = {rank: why for path, why in failed if (rank := rank_of(path)) is not None}
     _set_world(evidence, given, bad)
-    stale = {rank: path for path, rank in given.stale}
-    for path, rank in given.stale:
-        evidence.left_out.append((path, f"of rank {rank} in another run of the job"))
-    if stale:
-        evidence.remarks.append(
-            f"of {named(stale)} there are dumps of another, earlier run of the job; "
-            "they were left out"
-        )
-    for rank in range(evidence.world_size):
-        if rank not in given.dumps:
-            why = "there is no dump of it among those of the others"
-            if rank in bad:
-                why = f"its dump could not be read ({bad[rank]})"
-            elif rank in stale:
-                why = "the dump with its number is of another run of the job"
-            evidence.unseen.setdefault(rank, why)
+    _tell_stale(evidence, given)
+    _tell_missing(evidence, given, bad)
     if len(evidence.columns.calls):
         evidence.remarks.append("calls are told by another source than the dumps")
         return
     _fill(evidence, given, tables)
+
+
+def _tell_stale(evidence: Evidence, given: Assigned) -> None:
+    """List the dumps of other runs of the job."""
+    why = "it is of another, earlier run of the job: others of this one are newer"
+    for path, rank in given.stale:
+        evidence.left_out.append((path, f"of rank {rank} in another run of the job"))
+    ranks = sorted({rank for _, rank in given.stale})
+    if len(ranks) > _MOST_NAMED:
+        evidence.set_aside.append((f"a dump of each of {named(ranks)}", why))
+    else:
+        evidence.set_aside += [(f"a dump of rank {rank}", why) for rank in ranks]
+
+
+def _tell_missing(evidence: Evidence, given: Assigned, bad: dict[int, str]) -> None:
+    """Say of each rank without a dump why there is none."""
+    missing = [n for n in range(evidence.world_size) if n not in given.dumps]
+    path = next(iter(given.paths.values()), "")
+    stem = re.sub(r"\d+(\D*)$", "", Path(path).name)
+    alike = all(Path(one).name.startswith(stem) for one in given.paths.values())
+    stale = {rank for _, rank in given.stale}
+    for rank in missing:
+        why = "there is no dump of it among those of the others"
+        if rank in bad:
+            why = f"its dump could not be read ({bad[rank]})"
+            evidence.partial.setdefault(rank, why)
+        elif rank in stale:
+            why = "the dump with its number is of another run of the job"
+        elif alike and len(missing) <= _MOST_NAMED:
+            why = f"it left no dump: there is no {stem}{rank} beside the others"
+        elif len(missing) <= _MOST_NAMED:
+            why = f"there is no dump whose name ends with {rank}"
+        evidence.unseen.setdefault(rank, why)
 
 
 def _set_world(evidence: Evidence, given: Assigned, bad: Iterable[int]) -> None:
