@@ -8,12 +8,14 @@ one with several messages that nobody answers.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from distdoctor.analysis.causes import Cause, Divergence, capital
-from distdoctor.analysis.p2p.messages import messages
+from distdoctor.analysis.p2p.messages import messages, peer_of
+from distdoctor.model.events import Call
 from distdoctor.model.findings import Certainty
 from distdoctor.model.operations import OPERATIONS
 from distdoctor.model.run import Run, named
@@ -53,7 +55,7 @@ def by_rhythm(run: Run, found: Divergence) -> Divergence:
         victims = tuple(sorted(everyone - set(short)))
         return replace(found, culprits=short, victims=victims)
     if not over or short:
-        return found
+        return _of_a_first_message(run, found, inside)
     missed = others[min(others)]
     everyone = {*found.culprits, *found.victims, *found.calls}
     return replace(
@@ -67,6 +69,27 @@ def by_rhythm(run: Run, found: Divergence) -> Divergence:
         f"{missed.group}), in which {named(others)} stand, and is at "
         f"{inside[over[0]].op}, with messages that the others have not come to.",
     )
+
+
+def _of_a_first_message(
+    run: Run, found: Divergence, inside: Mapping[int, Call]
+) -> Divergence:
+    """Of a message that is the first of its kind, who did not come is named.
+
+    That its rank never made such a call before says nothing then.
+    """
+    if found.certainty is Certainty.PROVED or len(inside) != 1:
+        return found
+    (rank,) = inside
+    known = messages(run)
+    for row in sorted({*known.unreceived.tolist(), *known.unsent.tolist()}):
+        if run.calls["rank"][row] == rank and known.number.get(row) == 1:
+            peer = peer_of(run, row)
+            if peer is not None and found.culprits != (peer,):
+                everyone = {*found.culprits, *found.victims, rank}
+                victims = tuple(sorted(everyone - {peer}))
+                return replace(found, culprits=(peer,), victims=victims, elsewhere=())
+    return found
 
 
 def _unanswered(run: Run, rank: int) -> int:
