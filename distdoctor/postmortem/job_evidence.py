@@ -66,8 +66,8 @@ class Evidence:
         stopped: A value of `Stop`, if something proves that the job could not go on.
         unseen: By rank, why nothing is known of it.
         partial: By rank, why only part of what it did is known.
-        set_aside: What says something of the job, or of another run of it, and could not
-            be used, and why.
+        set_aside: What says something of the job, or of another run of it, and could
+            not be used, and why.
         outside: Exceptions that ended processes without a rank.
         last_words: The last line that the job printed.
         sources: What was read.

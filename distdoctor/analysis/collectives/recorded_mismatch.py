@@ -8,7 +8,6 @@ swapped them, and one that goes on like the others passed other arguments.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -38,7 +37,7 @@ from distdoctor.model.run import Rows, Run
 
 _MOST_SHIFT = 64  # calls that a rank may be behind or ahead
 _MOST_RANKS = 64  # that strayed, of which each is looked at
-_ABSENT = -1
+_MIXED = np.uint64(0x9E3779B97F4A7C15)  # odd: what is multiplied by it stays distinct
 
 _IS_ALL_TO_ALL = np.array(["all_to_all" in operation.name for operation in OPERATIONS])
 
@@ -108,29 +107,35 @@ class _Table:
     def __init__(
         self, run: Run, alignment: Alignment, varying: NDArray[np.bool_]
     ) -> None:
-        calls = run.calls[alignment.rows]
-        keys = np.stack(
-            [calls["signature"].view(np.int64), calls["site"].astype(np.int64)], axis=1
-        )
-        _, token = np.unique(keys, axis=0, return_inverse=True)
-        self.ranks, row = np.unique(calls["rank"], return_inverse=True)
-        shape = len(self.ranks), len(alignment.ordinals)
-        self.calls = np.full(shape, _ABSENT, np.int64)
-        self.calls[row.reshape(-1), alignment.at] = token.reshape(-1)
-        first = np.zeros(len(calls), np.int64)
-        first[:] = token.reshape(-1)
-        self.usual = np.full(shape[1], _ABSENT, np.int64)
-        self.usual[alignment.at] = first
+        self._alignment = alignment
+        token = run.calls["signature"] * _MIXED
+        token += run.calls["site"].astype(np.uint64)
+        self._calls = token[alignment.rows]
+        self._ranks = run.calls["rank"][alignment.rows]
+        self.usual = token[alignment.first]
         for n in np.flatnonzero(varying):
-            there = self.calls[:, n]
-            values, counts = np.unique(there[there != _ABSENT], return_counts=True)
+            there = self._calls[alignment.at == n]
+            values, counts = np.unique(there, return_counts=True)
             self.usual[n] = values[counts.argmax()]
 
-    def of(self, rank: int) -> NDArray[np.int64]:
-        """One rank's calls, up to its last."""
-        mine = self.calls[np.searchsorted(self.ranks, rank)]
-        made = np.flatnonzero(mine != _ABSENT)
-        return mine[: int(made[-1]) + 1] if len(made) else mine[:0]
+    @property
+    def size(self) -> int:
+        """Ranks that made any of the calls."""
+        return len(np.unique(self._ranks))
+
+    def of(self, rank: int) -> NDArray[np.uint64]:
+        """One rank's calls, up to its last; 0 where it made none."""
+        mine = self._ranks == rank
+        at = self._alignment.at[mine]
+        found = np.zeros(int(at.max(initial=-1)) + 1, np.uint64)
+        found[at] = self._calls[mine]
+        return found
+
+    def straying(self) -> list[int]:
+        """Ranks that made any call that is not the usual one there."""
+        differs = self._calls != self.usual[self._alignment.at]
+        found: list[int] = np.unique(self._ranks[differs]).tolist()
+        return found
 
     def stray(self, rank: int, n: int) -> _Stray:
         """What a rank did that made another call than the others at a meeting.
@@ -170,7 +175,7 @@ class _Table:
 
 
 def _is_swapped(
-    mine: NDArray[np.int64], usual: NDArray[np.int64], n: int, by: int
+    mine: NDArray[np.uint64], usual: NDArray[np.uint64], n: int, by: int
 ) -> bool:
     """Whether two calls, so far apart, are made the other way round."""
     if n + by >= min(len(mine), len(usual)):
@@ -185,7 +190,7 @@ def _is_swapped(
     )
 
 
-def _fits(mine: NDArray[np.int64], usual: NDArray[np.int64]) -> bool:
+def _fits(mine: NDArray[np.uint64], usual: NDArray[np.uint64]) -> bool:
     """Whether calls are the same as far as both are known, and some are."""
     count = min(len(mine), len(usual))
     return count > 0 and bool((mine[:count] == usual[:count]).all())
@@ -253,17 +258,16 @@ def _by_lines(
     that call behind at the end.
     """
     table = _Table(run, alignment, varying)
-    if (table.calls >= 0).sum() and not run.calls["site"][alignment.rows].any():
-        return None
     strays: dict[int, _Stray] = {}
-    for rank in _straying(table):
+    few = table.straying()
+    for rank in few if len(few) <= _MOST_RANKS else ():
         mine = table.of(rank)
         n = int(np.flatnonzero(mine != table.usual[: len(mine)])[0])
         by = len(table.usual) - len(mine)
         if 0 < by < _MOST_SHIFT and _fits(mine[n:], table.usual[n + by :]):
             strays[rank] = _Stray(_Slip.SKIPPED, n, by)
     alike = set(strays.values())
-    if len(alike) != 1 or len(strays) * 2 >= len(table.ranks):
+    if len(alike) != 1 or len(strays) * 2 >= table.size:
         return None
     stray = alike.pop()
     meeting = alignment.meeting(run, stray.at)
@@ -272,13 +276,6 @@ def _by_lines(
         return None
     told = Divergence(Cause.SKIPPED, alignment.group, meeting.ordinal, {}, ranks, ())
     return _slipped(run, alignment, ranks, stray, told)
-
-
-def _straying(table: _Table) -> Iterator[int]:
-    differs = (table.calls != table.usual) & (table.calls != _ABSENT)
-    few = np.flatnonzero(differs.any(axis=1))
-    if len(few) <= _MOST_RANKS:
-        yield from table.ranks[few].tolist()
 
 
 def unequal_totals(run: Run, alignment: Alignment) -> Divergence | None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from distdoctor.analysis.causes import Cause, Divergence
 from distdoctor.analysis.collectives.recorded_mismatch import (
     recorded_mismatch,
@@ -62,13 +64,10 @@ def _when(run: Run, found: Divergence) -> int:
     """When the first of its calls was made; 0 where nothing tells."""
     if found.group is None:
         return 0
-    rows = [
-        row
-        for rank in found.calls
-        for row in run.rows_on(rank, run.groups.index(found.group))[:]
-        if run.calls["ordinal"][row] == found.ordinal
-    ]
-    return min((int(run.calls["enter_ns"][row]) for row in rows), default=0)
+    calls = run.calls
+    same = calls["ordinal"] == found.ordinal
+    same &= calls["group"] == run.groups.index(found.group)
+    return int(calls["enter_ns"][same].min(initial=np.iinfo(np.int64).max))
 
 
 def _circles(run: Run) -> Iterator[Divergence]:

@@ -63,17 +63,22 @@ def assemble(
         )
         if count or dumps[rank].left_out
     }
-    entries, of_rank, groups = entries[sound], of_rank[sound], groups[sound]
-    order = np.lexsort((entries["record"], of_rank))
-    entries, of_rank, groups = entries[order], of_rank[order], groups[order]
+    if not sound.all():
+        entries, of_rank, groups = entries[sound], of_rank[sound], groups[sound]
+    record = entries["record"]
+    if ((np.diff(record) < 0) & (np.diff(of_rank) == 0)).any():
+        order = np.lexsort((record, of_rank))
+        entries, of_rank, groups = entries[order], of_rank[order], groups[order]
     late = np.array([dumps[rank].begins_late for rank in ranks], np.bool_)
     keep, batched, unclear = _joined(
         entries, of_rank, groups, kinds, dict(zip(ranks, late.tolist(), strict=True))
     )
-    entries, of_rank, groups = entries[keep], of_rank[keep], groups[keep]
+    if not keep.all():
+        entries, of_rank, groups = entries[keep], of_rank[keep], groups[keep]
+        batched, unclear = batched[keep], unclear[keep]
     calls = _calls(entries, of_rank, groups, kinds)
-    calls["flags"][batched[keep]] |= BATCHED
-    calls["signature"][unclear[keep]] = NOT_SEEN
+    calls["flags"][batched] |= BATCHED
+    calls["signature"][unclear] = NOT_SEEN
     chains = list(tables.chains)
     places: dict[Place | None, int] = {None: 0}
     site_of = [
@@ -177,17 +182,15 @@ def _joined(
     closes = kinds.column("closes", np.bool_)[entries["kind"]]
     is_message = kinds.column("is_message", np.bool_)[entries["kind"]]
     number = np.where(is_message, entries["message"], entries["ordinal"])
-    together_with = np.stack([of_rank, groups, is_message, number], axis=1)
-    _, key, counts = (
-        np.unique(together_with, axis=0, return_inverse=True, return_counts=True)
-        if closes.any() or _repeats(of_rank, groups, is_message, number)
-        else (
-            None,
-            np.arange(len(entries)),
-            np.ones(len(entries), np.int64),
+    if closes.any() or _repeats(of_rank, groups, is_message, number):
+        keys = np.stack([of_rank, groups, is_message, number], axis=1)
+        _, key, counts = np.unique(
+            keys, axis=0, return_inverse=True, return_counts=True
         )
-    )
-    key = key.reshape(-1)
+        key = key.reshape(-1)
+    else:
+        key = np.arange(len(entries))
+        counts = np.ones(len(entries), np.int64)
     keep = np.ones(len(entries), np.bool_)
     batched = np.zeros(len(entries), np.bool_)
     unclear = np.zeros(len(entries), np.bool_)

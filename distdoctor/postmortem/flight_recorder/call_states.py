@@ -52,25 +52,34 @@ def states_of(
         elif kind and np.count_nonzero(retired & mine) > 2 * len(np.unique(ranks)):
             evented = evented & ~mine
     done = completed | (retired & ~evented)
-    keys = np.stack(
-        [ranks, groups, is_message, np.where(is_message, peers, -1)], axis=1
-    )
-    _, channel = (
-        np.unique(keys, axis=0, return_inverse=True) if len(keys) else (0, keys[:, 0])
-    )
-    channel = channel.reshape(-1)
+    channel = _channels(ranks, groups, np.where(is_message, peers, -2))
     positions = np.arange(len(entries))
     # A group's calls end in order: what lies before a complete one is complete.
-    last_done = np.full(len(entries) + 1, -1)
+    last_done = np.full(int(channel.max(initial=0)) + 1, -1)
     np.maximum.at(last_done, channel[done], positions[done])
     done |= ~is_message & ~retired & (positions < last_done[channel])
     is_open = ~done
     found = np.full(len(entries), int(State.DONE), np.uint8)
     found[is_open] = int(State.ISSUED)
-    first = np.full(len(entries) + 1, len(entries))
+    first = np.full(len(last_done), len(entries))
     np.minimum.at(first, channel[is_open], positions[is_open])
     found[is_open & (positions == first[channel])] = int(State.WAITING)
     found[is_open & (retired | _is_overdue(entries))] = int(State.RAISED)
+    return found
+
+
+def _channels(
+    ranks: NDArray[np.int64], groups: NDArray[np.int64], peers: NDArray[Any]
+) -> NDArray[np.int64]:
+    """A number for each rank, group and peer, the same for the same; -2: no message."""
+    _, rank = np.unique(ranks, return_inverse=True)
+    per_group = int(peers.max(initial=-2)) + 3
+    per_rank = per_group * (int(groups.max(initial=0)) + 1)
+    found: NDArray[np.int64] = rank.reshape(-1) * per_rank + groups * per_group
+    found += peers.astype(np.int64) + 2
+    if int(found.max(initial=0)) > 4 * len(found):
+        _, dense = np.unique(found, return_inverse=True)
+        return dense.reshape(-1)
     return found
 
 

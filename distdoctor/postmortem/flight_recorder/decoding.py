@@ -129,6 +129,22 @@ def decode(data: bytes, tables: Tables) -> Dump:
         NoDump: It is none.
         Exception: It is damaged; anything may come of it.
     """
+    return dump_of(loaded(data), tables)
+
+
+def loaded(data: bytes) -> dict[str, Any]:
+    """The plain data in a dump, pickle or JSON.
+
+    Args:
+        data: The content of the file.
+
+    Returns:
+        What is at its top.
+
+    Raises:
+        NoDump: It is none.
+        Exception: It is damaged; anything may come of it.
+    """
     if not data:
         raise NoDump("it is empty")
     if data[:1] == b"\x80":
@@ -139,6 +155,23 @@ def decode(data: bytes, tables: Tables) -> Dump:
         raise NoDump("it is neither a pickle nor JSON")
     if not isinstance(top, dict) or not ({"entries", "pg_config"} & top.keys()):
         raise NoDump("it holds no entries of a recorder")
+    return top
+
+
+def dump_of(top: dict[str, Any], tables: Tables) -> Dump:
+    """The dump in plain data.
+
+    Args:
+        top: What is at the top of the file.
+        tables: Where kinds of calls and lines are looked up and added.
+
+    Returns:
+        The dump.
+
+    Raises:
+        NoDump: It is none.
+        Exception: It is of no form that a recorder writes.
+    """
     # What is shared in a pickle may be endless if it is written out.
     with bounded_memory(1 << 30):
         return _dump_of(top, tables)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
@@ -50,7 +50,7 @@ def rank_of(path: str) -> int | None:
     Returns:
         The rank; None if there are none.
     """
-    name = re.sub(r"\.(?:gz|bz2|xz)$", "", Path(path).name)
+    name = re.sub(r"\.(?:gz|bz2|xz)$", "", os.path.basename(path))  # noqa: PTH119
     found = _RANK.search(name)
     return None if found is None else int(found[1])
 
@@ -86,8 +86,8 @@ def assign(found: Sequence[tuple[str, Dump]]) -> Assigned:
 
 
 def _give(given: Assigned, path: str, rank: int, dump: Dump) -> None:
-    known = {member for ranks in dump.members.values() for member in ranks}
-    if known and rank not in known:
+    lists = dump.members.values()
+    if lists and not any(rank in ranks for ranks in lists):
         why = f"its name says rank {rank}, which is in none of its groups"
         given.rejected.append((path, why))
     elif rank not in given.dumps:
