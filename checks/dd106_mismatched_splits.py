@@ -67,6 +67,7 @@ from distdoctor.analysis.collectives.unlike_calls import (
     compared,
 )
 from distdoctor.analysis.divergence.cascade import findings
+from distdoctor.analysis.divergence.recorded_slips import UnequalTotals
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call
@@ -85,7 +86,12 @@ def examine(run: Run) -> Iterator[Finding]:
 
 
 @sentence_of(Cause.SPLITS)
-def _sentence(unlike: UnfitSplits | UnlikeCalls) -> str:
+def _sentence(unlike: UnfitSplits | UnlikeCalls | UnequalTotals) -> str:
+    if isinstance(unlike, UnequalTotals):
+        return (
+            f"In {unlike.op} ({unlike.where}) all ranks together send {unlike.sent:,} "
+            f"elements and expect {unlike.taken:,}: the splits of some do not fit."
+        )
     if isinstance(unlike, UnfitSplits):
         rest = f"; {unlike.more} more pairs disagree." if unlike.more else "."
         return (

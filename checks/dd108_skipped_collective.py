@@ -78,6 +78,12 @@ from distdoctor.analysis.causes import Cause, capital, has, s, waits
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.divergence.excluded_ranks import KeptFromMessage
 from distdoctor.analysis.divergence.rank_guards import RankGuard
+from distdoctor.analysis.divergence.recorded_slips import (
+    CallsAhead,
+    CallsBehind,
+    NeverCame,
+    PastCollective,
+)
 from distdoctor.analysis.divergence.skipped_calls import (
     AddedCall,
     LeftOutCall,
@@ -109,8 +115,10 @@ def examine(run: Run) -> Iterator[Finding]:
 
 
 @sentence_of(Cause.SKIPPED)
-def _sentence(skipped: _ByCalls | _ByLoop | _ByBranch) -> str:
+def _sentence(skipped: _ByCalls | _ByLoop | _ByBranch | _ByRecords) -> str:
     match skipped:
+        case CallsBehind() | CallsAhead() | NeverCame() | PastCollective():
+            return _by_records(skipped)
         case SkippedCall() | OvertakenCall() | AddedCall() | LeftOutCall():
             return _by_calls(skipped)
         case LeftLoop() | OneMoreRound() | PartedAtLoop() | PartedAtCall():
@@ -121,6 +129,42 @@ def _sentence(skipped: _ByCalls | _ByLoop | _ByBranch) -> str:
 _ByCalls = SkippedCall | OvertakenCall | AddedCall | LeftOutCall
 _ByLoop = LeftLoop | OneMoreRound | PartedAtLoop | PartedAtCall
 _ByBranch = RankGuard | DataFork | KeptFromMessage
+
+
+_ByRecords = CallsBehind | CallsAhead | NeverCame | PastCollective
+
+
+def _by_records(skipped: _ByRecords) -> str:
+    """Where recorders' rings tell how the calls go on from there."""
+    who = capital(named(skipped.ranks))
+    match skipped:
+        case CallsBehind(ranks, count, call, where):
+            are = "it is" if len(ranks) == 1 else "they are"
+            return (
+                f"{who} left out {_calls(count)} at {where} ({call} of the others); "
+                f"from there on {are} {_calls(count)} behind."
+            )
+        case CallsAhead(ranks, count, call, where):
+            return (
+                f"{who} alone make{s(ranks)} {_calls(count)} more at {where} ({call}); "
+                f"from there on the calls of the others are {_calls(count)} behind."
+            )
+        case NeverCame(ranks, absent, call, why):
+            return (
+                f"{who} alone call{s(ranks)} {call.op} (call {call.ordinal} on "
+                f"{call.group}), and {named(absent)} never came to it: {why}."
+            )
+        case PastCollective(ranks, others, missed, instead):
+            return (
+                f"{who} went past {missed.op} (call {missed.ordinal} on "
+                f"{missed.group}), in which {named(others)} stand{s(others)}, and "
+                f"{'is' if len(ranks) == 1 else 'are'} at {instead}, with messages "
+                "that the others have not come to."
+            )
+
+
+def _calls(count: int) -> str:
+    return "a call" if count == 1 else f"{count} calls"
 
 
 def _by_calls(skipped: _ByCalls) -> str:

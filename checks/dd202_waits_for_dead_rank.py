@@ -90,6 +90,7 @@ from collections.abc import Iterator
 
 from distdoctor.analysis.causes import Cause, capital, failed, s, waits
 from distdoctor.analysis.divergence.cascade import findings
+from distdoctor.analysis.divergence.recorded_slips import NoDump
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.failures.deaths import Death, DeathOnTheWay
 from distdoctor.analysis.sentences import sentence_of
@@ -109,7 +110,15 @@ def examine(run: Run) -> Iterator[Finding]:
 
 
 @sentence_of(Cause.DIED)
-def _sentence(death: Death | DeathOnTheWay) -> str:
+def _sentence(death: Death | DeathOnTheWay | NoDump) -> str:
+    if isinstance(death, NoDump):
+        call, waiting = death.call, death.waiting
+        return (
+            f"{capital(named(death.ranks))} left no dump, and {named(waiting)} "
+            f"{waits(waiting)} in vain: in {call.op}, call {call.ordinal} on "
+            f"{call.group}. A process that has died or left writes none; one that only "
+            "hangs would have."
+        )
     if isinstance(death, DeathOnTheWay):
         call, others = death.call, death.others
         return (

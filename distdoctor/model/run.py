@@ -43,7 +43,7 @@ CALLS = np.dtype(
     [
         ("signature", "<u8"),
         ("ordinal", "<i8"),
-        ("enter_ns", "<i8"),  # monotonic clock; 0: not known
+        ("enter_ns", "<i8"),  # monotonic clock, in dumps its host's; 0: not known
         ("wait_ns", "<i8"),  # since when a thread of its rank waited for it
         ("complete_ns", "<i8"),
         ("rank", "<i4"),
@@ -146,6 +146,11 @@ class Run:
         outside: Exceptions that ended processes which never had a rank.
         last_words: The last line that the job printed.
         substituted: What took the place of CUDA: names in `model.substitutes`.
+        set_aside: What was found and could not be used, and why, in words.
+        reached: By position of a group and rank, the ordinal of the last collective of
+            ranks of whose calls on it none is among `calls`; -1: nobody knows it.
+        calls_from: What tells of the calls: "run" are our probes, which saw every call
+            and the threads that waited; "dump" are rings that torch itself kept.
         evidence: What tells of the run, as reports name it: "run" are our own probes;
             "dump", "log" and "stack" is what a job left that nobody watched.
     """
@@ -173,6 +178,9 @@ class Run:
     outside: Sequence[Failure] = ()
     last_words: str = ""
     substituted: tuple[str, ...] = ()
+    set_aside: tuple[tuple[str, str], ...] = ()
+    reached: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    calls_from: str = "run"
     evidence: tuple[str, ...] = ("run",)
     memory: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
     """What analyses concluded already, by their names."""

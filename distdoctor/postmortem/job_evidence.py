@@ -37,13 +37,19 @@ class SourceRead:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Calls as columns; the fields are those of the same name of `Run`."""
+    """Calls as columns; the fields are those of the same name of `Run`.
+
+    Attributes:
+        source: The kind of evidence that tells of the calls.
+    """
 
     calls: NDArray[Any] = field(default_factory=lambda: np.empty(0, CALLS))
     groups: tuple[Group, ...] = ()
     sites: Sequence[Place | None] = (None,)
     callers: Sequence[tuple[Place, ...]] = ((),)
     specs: Sequence[Spec] = (Spec(),)
+    reached: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    source: str = JOURNAL
 
 
 @dataclass(slots=True)
@@ -60,6 +66,8 @@ class Evidence:
         stopped: A value of `Stop`, if something proves that the job could not go on.
         unseen: By rank, why nothing is known of it.
         partial: By rank, why only part of what it did is known.
+        set_aside: What says something of the job, or of another run of it, and could
+            not be used, and why.
         outside: Exceptions that ended processes without a rank.
         last_words: The last line that the job printed.
         sources: What was read.
@@ -76,6 +84,7 @@ class Evidence:
     stopped: str = ""
     unseen: dict[int, str] = field(default_factory=dict)
     partial: dict[int, str] = field(default_factory=dict)
+    set_aside: list[tuple[str, str]] = field(default_factory=list)
     outside: list[Failure] = field(default_factory=list)
     last_words: str = ""
     sources: list[SourceRead] = field(default_factory=list)

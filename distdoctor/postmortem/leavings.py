@@ -39,7 +39,7 @@ class Leaving:
     @property
     def name(self) -> str:
         """Its name, without the ending of a packer."""
-        name = Path(self.path).name
+        name = os.path.basename(self.path)  # noqa: PTH119 - of thousands of files
         stem, dot, ending = name.rpartition(".")
         return stem if dot and ending in {"gz", "bz2", "xz"} else name
 

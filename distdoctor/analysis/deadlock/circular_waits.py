@@ -67,10 +67,26 @@ def circle(run: Run, found: Sequence[Divergence]) -> list[Divergence]:
     waits = standstill(run).waits
     if found:
         explained = held_up(waits, explained | gone(run))
-    circles = []
-    while first := _first_circle(waits, explained):
-        stuck = held_up(waits, {wait.rank for wait in first}) - explained
-        explained |= stuck
+    return circles_among(run, waits, explained)
+
+
+def circles_among(
+    run: Run, waits: dict[int, tuple[Wait, ...]], explained: Set[int] = frozenset()
+) -> list[Divergence]:
+    """The circles that waits close.
+
+    Args:
+        run: The run that is judged.
+        waits: By rank that cannot go on, what it waits for.
+        explained: Ranks whose waiting needs no circle.
+
+    Returns:
+        The circles, those that differ in their ranks alone as one.
+    """
+    circles, known = [], set(explained)
+    while first := _first_circle(waits, known):
+        stuck = held_up(waits, {wait.rank for wait in first}) - known
+        known |= stuck
         circles.append(_divergence(run, first, stuck))
     return alike(circles)
 

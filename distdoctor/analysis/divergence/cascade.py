@@ -44,6 +44,7 @@ from distdoctor.analysis.divergence.overtaken import overtaken
 from distdoctor.analysis.divergence.parted_findings import APART
 from distdoctor.analysis.divergence.partial_forwards import forward_by_some
 from distdoctor.analysis.divergence.rank_guards import GUARD
+from distdoctor.analysis.divergence.recorded_cascade import RECORDED
 from distdoctor.analysis.divergence.source_forks import forked
 from distdoctor.analysis.divergence.swapped_calls import crossed
 from distdoctor.analysis.divergence.ties import (
@@ -74,7 +75,7 @@ from distdoctor.model.run import Run
 @memoize
 def divergences(run: Run) -> list[Divergence]:
     """All independent divergences of a run, worked out once."""
-    return applied(run, CASCADE, [])
+    return applied(run, CASCADE if run.calls_from == "run" else RECORDED, [])
 
 
 def findings(
