@@ -62,6 +62,7 @@ class Evidence:
         partial: By rank, why only part of what it did is known.
         outside: Exceptions that ended processes without a rank.
         last_words: The last line that the job printed.
+        starved: That the kernel ended processes for want of memory, in words.
         sources: What was read.
         left_out: Path and reason of what was found and says nothing of the job.
         unreadable: Path and reason of what could not be read, though its kind is known.
@@ -78,6 +79,7 @@ class Evidence:
     partial: dict[int, str] = field(default_factory=dict)
     outside: list[Failure] = field(default_factory=list)
     last_words: str = ""
+    starved: str = ""
     sources: list[SourceRead] = field(default_factory=list)
     left_out: list[tuple[str, str]] = field(default_factory=list)
     unreadable: list[tuple[str, str]] = field(default_factory=list)

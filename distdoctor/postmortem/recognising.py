@@ -5,34 +5,23 @@ A new kind is a module with a `READER`, and its line in `READERS`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from distdoctor.postmortem.job_evidence import Evidence
+from distdoctor.postmortem.job_output import output_files
 from distdoctor.postmortem.leavings import Leaving, find
+from distdoctor.postmortem.readers import Reader
 
 
-class Reader(NamedTuple):
-    """Reads all files of one kind.
-
-    Attributes:
-        kind: What it reads, in words, such as "flight recorder dump".
-        recognises: Whether a file is of this kind, by its name and its first bytes.
-        read: Reads all such files together into the evidence. It never raises for what
-            is in a file: what cannot be read is listed in `Evidence.unreadable`.
-    """
-
-    kind: str
-    recognises: Callable[[str, bytes], bool]
-    read: Callable[[Sequence[Leaving], Evidence], None]
-
-
-READERS: tuple[Reader, ...] = ()
+READERS: tuple[Reader, ...] = (output_files.READER,)
 """All readers; a file belongs to the first that recognises it.
 
 The order is also that of reading: what knows ranks by number comes before what knows
 only hosts and processes.
 """
+
+BESIDE: tuple[Reader, ...] = (output_files.READER,)
+"""Readers of files that may hold another kind as well: logs of NCCL lie in output."""
 
 
 def gather(paths: Sequence[str], readers: Sequence[Reader] = READERS) -> Evidence:
@@ -56,11 +45,14 @@ def gather(paths: Sequence[str], readers: Sequence[Reader] = READERS) -> Evidenc
         except OSError as error:
             evidence.unreadable.append((leaving.path, str(error)))
             continue
+        taken = False
         for position, reader in enumerate(readers):
-            if reader.recognises(leaving.name, head):
+            if (not taken or reader in BESIDE) and reader.recognises(
+                leaving.name, head
+            ):
                 by_reader.setdefault(position, []).append(leaving)
-                break
-        else:
+                taken = True
+        if not taken:
             why = "it is empty" if not head else "it is of no kind that is known"
             evidence.left_out.append((leaving.path, why))
     for position, leavings in sorted(by_reader.items()):
