@@ -36,13 +36,18 @@ from distdoctor.journal.reader import Header, JournalReader, Records
 from distdoctor.journal.simulated import as_simulated
 from distdoctor.journal.stack_samples import with_stacks
 from distdoctor.journal.texts import Tables, groups_of
-from distdoctor.model.events import Ended, Event, Failure
+from distdoctor.model.events import Ended, Event, Failure, Observation
 from distdoctor.model.observations.processes import CalledInChild
 from distdoctor.model.run import CALLS, Quiet, Run
 
 _SIGTERM_AS_SHELL = 143
 
 _UNCOUNTED = "one of its calls could not even be counted"
+
+_ONLY_RECORDED = (
+    "the job was recorded by `distdoctor record`, whose probes see calls and the ends "
+    "of processes alone"
+)
 
 _LAUNCHERS_ERROR = "ChildFailedError"  # torchrun's, by which it tells of a rank's end
 
@@ -148,6 +153,8 @@ def _assemble(folder: Path, manifest: Manifest, paths: list[Path], stacks: bool)
     run = assembly.run(damaged)
     if manifest.simulated:
         run = as_simulated(run, manifest)
+    if manifest.recorded:
+        run = replace(run, unwatched={**run.unwatched, Observation: _ONLY_RECORDED})
     if not stacks:
         return run
     samples = read_stacks(folder)
