@@ -37,7 +37,9 @@ def run(context: click.Context, to: Path | None) -> None:
 
     given: list[str] = context.obj or []
     if not given:
-        raise LaunchRefused("give a command after `--`: distdoctor record -- torchrun …")
+        raise LaunchRefused(
+            "give a command after `--`: distdoctor record -- torchrun …"
+        )
     folder = _folder(to)
     try:
         require_space(folder, 1)

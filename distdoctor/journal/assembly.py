@@ -49,7 +49,8 @@ _ONLY_RECORDED = (
     "of processes alone"
 )
 
-_LAUNCHERS_ERROR = "ChildFailedError"  # torchrun's, by which it tells of a rank's end
+_LAUNCHERS_ERRORS = {"ChildFailedError", "SignalException"}
+"""torchrun's, by which it tells that a rank failed, or that it was asked to end."""
 
 
 def read_run(folder: Path) -> Run:
@@ -277,7 +278,7 @@ class _Assembly:
         strays = [journal for journal in self._unranked if journal.header.rank < 0]
         strays.sort(key=lambda journal: journal.header.pid in parents)
         failures = (failure for journal in strays for failure in _fatal(journal))
-        return tuple(one for one in failures if one.error != _LAUNCHERS_ERROR)
+        return tuple(one for one in failures if one.error not in _LAUNCHERS_ERRORS)
 
     def _size(self) -> int:
         sizes = [journal.header.world_size for journal in self._journals.values()]

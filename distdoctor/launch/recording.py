@@ -88,7 +88,7 @@ class _Recording:
                 process = subprocess.Popen(
                     self._command,
                     env=self._environment(),
-                    preexec_fn=lambda: _unblock(before),  # noqa: PLW1509 - no threads
+                    preexec_fn=lambda: _unblock(before),
                 )
             except OSError as error:
                 raise LaunchRefused(

@@ -1,4 +1,4 @@
-"""Calls that exceptions tell of: collectives that did not match, joining, store keys."""
+"""Calls that exceptions tell of: unequal collectives, joining, keys of the store."""
 
 from __future__ import annotations
 
@@ -49,9 +49,16 @@ _CPP_NAMES = {
     if operation.c10d
 }
 _DTYPES = {
-    **{"Float": "float32", "Double": "float64", "Half": "float16", "Long": "int64"},
-    **{"BFloat16": "bfloat16", "Int": "int32", "Short": "int16", "Char": "int8"},
-    **{"Byte": "uint8", "Bool": "bool"},
+    "Float": "float32",
+    "Double": "float64",
+    "Half": "float16",
+    "Long": "int64",
+    "BFloat16": "bfloat16",
+    "Int": "int32",
+    "Short": "int16",
+    "Char": "int8",
+    "Byte": "uint8",
+    "Bool": "bool",
 }
 
 

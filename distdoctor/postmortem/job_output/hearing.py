@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 
 from distdoctor.postmortem.job_output import said as says
 from distdoctor.postmortem.job_output.prefixes import Line, Marks, Whose
-from distdoctor.postmortem.job_output.torchrun_summaries import (
-    SummaryParser,
-    WorkerEnd,
-)
 from distdoctor.postmortem.job_output.printed_tracebacks import (
     BEGINS,
     PrintedException,
     TracebackParser,
     is_chained,
+)
+from distdoctor.postmortem.job_output.torchrun_summaries import (
+    SummaryParser,
+    WorkerEnd,
 )
 
 _MOST_STREAMS = 70_000  # of a file; ranks have one each

@@ -21,7 +21,7 @@ class Line(NamedTuple):
         local: The rank among those of its machine; -1: not known.
         by_torch: The rank stands in torch's own mark, `[rank3]:`, which C++ logs have,
             and tracebacks that ended a process.
-        of_task: The rank is the number of srun's task: torchrun's, if that starts ranks.
+        of_task: The rank is the number of a task of srun: a launcher may be its task.
     """
 
     text: str

@@ -152,7 +152,10 @@ Said = (
     | Spawned
 )
 
-_WHO = r"\[(?:PG (?:ID )?(?P<group>\S+)(?: PG GUID (?P<guid>[^\s\]]+))?,? )?Rank (?P<rank>\d{1,6})\]"
+_WHO = (
+    r"\[(?:PG (?:ID )?(?P<group>\S+)(?: PG GUID (?P<guid>[^\s\]]+))?,? )?"
+    r"Rank (?P<rank>\d{1,6})\]"
+)
 
 _WATCHDOG = re.compile(
     _WHO + r"\s+Watchdog caught collective operation timeout: "
@@ -288,10 +291,8 @@ def _status(text: str) -> Said | None:
 def _group(found: re.Match[str]) -> str:
     """The group's name; that of the whole world has no name of its own: empty."""
     name = (found["group"] or "").strip("()")
-    if (
-        name in {"", "0"}
-        or (found["guid"] or "").startswith("0(default_pg)")
-        and (name == "0")
+    if name in {"", "0"} or (
+        (found["guid"] or "").startswith("0(default_pg)") and (name == "0")
     ):
         return ""
     return name

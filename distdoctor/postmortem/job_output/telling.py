@@ -20,8 +20,8 @@ from distdoctor.postmortem.job_evidence import Columns, Evidence
 from distdoctor.postmortem.job_output import called
 from distdoctor.postmortem.job_output import said as says
 from distdoctor.postmortem.job_output.hearing import Heard, Hearing
-from distdoctor.postmortem.job_output.torchrun_summaries import WorkerEnd
 from distdoctor.postmortem.job_output.printed_tracebacks import PrintedException
+from distdoctor.postmortem.job_output.torchrun_summaries import WorkerEnd
 
 _BY_SIGNAL = 128
 _KILLED, _ABORTED, _TERMINATED = (_BY_SIGNAL + n for n in (9, 6, 15))
@@ -334,9 +334,9 @@ class _Telling:
     ) -> Iterable[Event]:
         message = raised.message
         if fatal:
-            if (call := called.mismatched(raised, rank)) is not None:
-                self.calls.setdefault(rank, []).append(call)
-            elif (call := called.awaited_keys(raised, rank)) is not None:
+            if (call := called.mismatched(raised, rank)) is not None or (
+                call := called.awaited_keys(raised, rank)
+            ) is not None:
                 self.calls.setdefault(rank, []).append(call)
             elif address := called.port_in_use(message):
                 yield Started(rank=rank, world_size=size, joined=False)

@@ -1,4 +1,4 @@
-"""torchrun's summary of a failed job, and the files in which ranks leave their error."""
+"""torchrun's summary of a failed job, and files in which ranks leave their error."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 import re
 from dataclasses import dataclass
 
-from distdoctor.postmortem.job_output.said import status_of
 from distdoctor.postmortem.job_output.printed_tracebacks import (
     PrintedException,
     TracebackParser,
 )
+from distdoctor.postmortem.job_output.said import status_of
 
 _RANK = re.compile(r"\s*rank +: (?P<rank>\d{1,6}) \(local_rank: (?P<local>\d{1,5})\)")
 _CODE = re.compile(r"\s*exitcode +: (?P<code>-?\d{1,4}) \(pid: (?P<pid>\d{1,10})\)")
@@ -96,7 +96,7 @@ class SummaryParser:
             self._traceback = TracebackParser()
         if self._traceback is not None and end.raised is None:
             # torchrun moves all lines but the first two places to the right.
-            own = text[2:] if text.startswith("  ") else text
+            own = text.removeprefix("  ")
             end.raised = self._traceback.feed(own, number)
 
     def _done(self) -> WorkerEnd | None:

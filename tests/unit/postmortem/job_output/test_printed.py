@@ -1,4 +1,4 @@
-"""Output that real jobs printed (torch 2.13, gloo, torchrun), each failing in one way."""
+"""Output that real jobs printed (torch 2.13, gloo), each failing in one way."""
 
 from pathlib import Path
 
