@@ -93,6 +93,7 @@ from distdoctor.analysis.failures.timeouts import (
     Timeout,
     timeout,
 )
+from distdoctor.model.events import Place
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
 from distdoctor.model.observations.failures import TimedOut
 from distdoctor.model.run import Run, named
@@ -110,7 +111,7 @@ def examine(run: Run) -> Iterator[Finding]:
         return
     absent = tuple(rank for rank in told.absent if rank < run.world_size)
     victims = tuple(rank for rank in told.waiting if rank not in absent)
-    places = {}
+    places: dict[Place, list[int]] = {}
     for rank, one in told.waiting.items():
         if one.place is not None:
             places.setdefault(one.place, []).append(rank)

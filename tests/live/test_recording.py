@@ -1,12 +1,15 @@
 """Jobs under `distdoctor record`, killed or not, and what an autopsy says of them."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
+
+from distdoctor.journal.environment import FOLDER_VARIABLE
 
 SCRIPT = """
 import sys, time, torch, torch.distributed as dist
@@ -36,8 +39,17 @@ def start(folder: Path, how: str) -> subprocess.Popen[bytes]:
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,
     )
+
+
+def kill_all(job: subprocess.Popen[bytes], folder: Path) -> None:
+    """Kill every process at once, as a machine that goes down does."""
+    job.kill()
+    mark = str(folder / "record")
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get(FOLDER_VARIABLE) == mark:
+                process.kill()
 
 
 def autopsy(folder: Path) -> dict[str, Any]:
@@ -59,11 +71,9 @@ def test_a_hang_that_was_killed_whole_is_told(tmp_path: Path) -> None:
     with start(tmp_path, "hang") as job:
         assert job.stdout is not None
         assert job.stdout.readline() == b"far\n"
-        job.stdout.read(0)
-        try:
+        with suppress(subprocess.TimeoutExpired):
             job.wait(3)
-        except subprocess.TimeoutExpired:
-            os.killpg(job.pid, signal.SIGKILL)
+        kill_all(job, tmp_path)
     (finding,) = autopsy(tmp_path)["findings"]
     assert (finding["code"], finding["ranks"]) == ("DD108", [1])
 
@@ -72,6 +82,6 @@ def test_a_job_that_was_well_when_it_was_killed_accuses_nobody(tmp_path: Path) -
     with start(tmp_path, "well") as job:
         assert job.stdout is not None
         assert job.stdout.readline() == b"far\n"
-        os.killpg(job.pid, signal.SIGKILL)
+        kill_all(job, tmp_path)
     report = autopsy(tmp_path)
     assert (report["verdict"], report["findings"]) == ("unknown", [])

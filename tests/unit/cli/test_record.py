@@ -45,7 +45,9 @@ def test_a_command_that_a_signal_ended_is_told_as_a_shell_does(tmp_path: Path) -
     [(signal.SIGTERM, "interrupted"), (signal.SIGUSR1, "")],
 )
 def test_signals_are_handed_on(tmp_path: Path, number: int, stopped: str) -> None:
-    script = f"trap 'echo got; exit 5' {number}; echo ready; while :; do sleep 0.1; done"
+    script = (
+        f"trap 'echo got; exit 5' {number}; echo ready; while :; do sleep 0.1; done"
+    )
     with subprocess.Popen(
         record(tmp_path, "sh", "-c", script), stdout=subprocess.PIPE
     ) as process:
@@ -104,9 +106,7 @@ def test_only_the_cheap_probes_are_put_in_place(tmp_path: Path) -> None:
         (["--to", ".", "--", "true"], "not empty"),
     ],
 )
-def test_wrong_usage_is_refused(
-    tmp_path: Path, arguments: list[str], why: str
-) -> None:
+def test_wrong_usage_is_refused(tmp_path: Path, arguments: list[str], why: str) -> None:
     (tmp_path / "full").touch()
     done = subprocess.run(
         [sys.executable, "-m", "distdoctor", "record", *arguments],

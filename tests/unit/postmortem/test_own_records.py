@@ -118,7 +118,8 @@ def test_it_may_lie_deep_among_other_files(sick: Path, tmp_path: Path) -> None:
     assert codes(report_on(top)) == ["DD108"]
 
 
-def test_of_several_the_worst_is_told(well: Path, sick: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("sick")
+def test_of_several_the_worst_is_told(well: Path, tmp_path: Path) -> None:
     report = report_on(tmp_path)
     assert codes(report) == ["DD108"]
     (remark,) = report["remarks"]  # type: ignore[misc]

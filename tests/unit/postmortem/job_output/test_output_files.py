@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import io
 import json
 import random
 from collections.abc import Callable
@@ -106,14 +107,7 @@ class _InMemory(Leaving):
 
     def __init__(self, content: bytes, path: str = "job.log") -> None:
         super().__init__(path, len(content))
-        object.__setattr__(self, "content", content)
-
-    __slots__ = ("content",)
-
-    def open(self):  # type: ignore[no-untyped-def]
-        import io
-
-        return io.BytesIO(self.content)
+        object.__setattr__(self, "open", lambda: io.BytesIO(content))
 
 
 NAMES: dict[str, Callable[[int], str]] = {
@@ -133,8 +127,10 @@ def test_a_file_for_each_rank(naming: str, packed: str, tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         content = "\r\n".join(printed(rank)).encode() + b"\r\n"
         if packed:
-            pack = {"gz": gzip.compress, "bz2": bz2.compress}[packed]
-            path.with_name(f"{path.name}.{packed}").write_bytes(pack(content))
+            content = (
+                gzip.compress(content) if packed == "gz" else bz2.compress(content)
+            )
+            path.with_name(f"{path.name}.{packed}").write_bytes(content)
         else:
             path.write_bytes(content)
     assert findings_in(report_on(tmp_path)) == [("DD202", (2,))]
