@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from distdoctor.model.events import Observation
 
 WATCHDOG, GLOO, BARRIER = "watchdog", "gloo", "monitored_barrier"
-"""Who gave a call up: the watchdog of NCCL's groups, gloo, a monitored barrier."""
+STALL = "stall_inspector"
+"""Who gave a call up: NCCL's watchdog, gloo, such a barrier, Horovod's inspector."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

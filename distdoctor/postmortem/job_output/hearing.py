@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import IO
 
 from distdoctor.postmortem.job_output import said as says
+from distdoctor.postmortem.job_output.lines import lines
 from distdoctor.postmortem.job_output.prefixes import Line, Marks, Whose
 from distdoctor.postmortem.job_output.printed_tracebacks import (
     BEGINS,
@@ -21,6 +23,11 @@ from distdoctor.postmortem.job_output.torchrun_summaries import (
 
 _MOST_STREAMS = 70_000  # of a file; ranks have one each
 _MOST_HEARD = 200_000  # of each kind: logs of jobs that fail for days are cut
+
+_PATIENCE = 50_000
+"""Lines of others behind those of a process, until it counts as one that goes on."""
+
+_FEW = 64  # of earlier starts
 
 _LOGGED = re.compile(r"\b(?:ERROR|CRITICAL|WARN(?:ING)?|INFO|DEBUG)\b")
 """In the line before a traceback that a program has logged, and so lives on."""
@@ -79,33 +86,44 @@ class Hearing:
         ranks: Ranks whose output was seen.
         tasks: Tasks of srun whose output was seen; ranks, if no launcher starts these.
         of_local: By rank within a machine, its global rank, where a line told both.
-        nodes: Files in which a launcher speaks: of so many machines, or fewer.
+        before: Exceptions of earlier starts of the ranks.
     """
 
     heard: list[Heard] = field(default_factory=list)
     ranks: set[int] = field(default_factory=set)
     tasks: set[int] = field(default_factory=set)
     of_local: dict[int, int] = field(default_factory=dict)
+    before: list[Heard] = field(default_factory=list)
     _files: int = 0
 
     def listen(
-        self, blocks: Iterable[list[str] | None], whose: Whose, head: list[str]
+        self,
+        file: IO[bytes],
+        whose: Whose,
+        head: list[str],
+        may_say: Callable[[bytes], bool],
     ) -> bool:
         """Read a file.
 
         Args:
-            blocks: Its lines; None for some that were passed over.
+            file: Open for reading.
             whose: Whose output it is.
             head: The first lines, by which its marks are told.
+            may_say: Whether a block may have anything in it.
 
         Returns:
             Whether it said anything.
+
+        Raises:
+            OSError: It cannot be read further.
+            EOFError: What it is packed with ends too early.
         """
         self._files += 1
         before = len(self.heard)
         one = _FileHearing(self, self._files, Marks(head, whose.rank, whose.local))
         one.own = whose.rank >= 0 or whose.local >= 0
-        for block in blocks:
+        # Behind a traceback, what follows tells whether its process went on.
+        for block in lines(file, lambda block: may_say(block) or one.listens()):
             if block is None:
                 one.passed_over()
             else:
@@ -129,7 +147,13 @@ class Hearing:
             file: Number of the file.
             up_to: Number of the last line that belongs to the start before.
         """
-        self.heard = [one for one in self.heard if one.file != file or one.at > up_to]
+        kept = []
+        for one in self.heard:
+            if one.file != file or one.at > up_to:
+                kept.append(one)
+            elif isinstance(one.what, PrintedException) and len(self.before) < _FEW:
+                self.before.append(one)
+        self.heard = kept
 
 
 @dataclass(slots=True)
@@ -142,6 +166,7 @@ class _Stream:
     previous: str = ""
     logged: bool = False
     chained: bool = False
+    at: int = 0  # line
     spawned: int = -1
 
 
@@ -154,6 +179,14 @@ class _FileHearing:
         self._streams: dict[str, _Stream] = {}
         self._number = 0
         self._failed_at: dict[str, int] = {}  # by launcher
+
+    def listens(self) -> bool:
+        """Whether the next lines matter, whatever they are."""
+        return any(
+            stream.last is not None or stream.tracebacks.open or stream.summary.inside
+            for stream in self._streams.values()
+            if self._number - stream.at < _PATIENCE
+        )
 
     def passed_over(self) -> None:
         """Lines were passed over, because nothing in them is read here."""
@@ -178,6 +211,7 @@ class _FileHearing:
             if len(self._streams) >= _MOST_STREAMS:
                 return
             stream = self._streams[line.stream] = _Stream()
+        stream.at = self._number
         self._read(stream, line)
         stream.previous = line.text
 

@@ -139,23 +139,8 @@ def _read_one(leaving: Leaving, hearing: Hearing) -> bool:
         hearing.add(Heard(raised, owner.rank, owner.local, ends=True))
         return True
     first = next(lines(io.BytesIO(head), lambda _: True), None) or []
-    wanted = _Wanted()
     with leaving.open() as file:
-        return hearing.listen(lines(file, wanted), owner, first)
-
-
-class _Wanted:
-    """Whether to read a block: from the first on that says anything, all.
-
-    What comes behind a traceback tells whether its process went on.
-    """
-
-    def __init__(self) -> None:
-        self._begun = False
-
-    def __call__(self, block: bytes) -> bool:
-        self._begun = self._begun or may_say(block)
-        return self._begun
+        return hearing.listen(file, owner, first, may_say)
 
 
 READER = Reader(KIND, recognises, read)

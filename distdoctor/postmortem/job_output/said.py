@@ -93,6 +93,13 @@ class TaskEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class Stalled:
+    """Horovod ended the job, because this rank did not submit what others had."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
 class OutOfMemory:
     """The kernel ended a process for want of memory; pid -1: which one is not told."""
 
@@ -143,6 +150,7 @@ Said = (
     | WorkerFailed
     | WorkerStopped
     | StepAborted
+    | Stalled
     | TaskEnded
     | OutOfMemory
     | Cancelled
@@ -191,6 +199,17 @@ _MPIRUN = re.compile(
     r"(?P<rank>\d{1,6}) with PID (?P<pid>\d{1,10}) on node (?P<host>\S{1,200}) "
     r"exited on signal (?P<signal>\d{1,2})"
 )
+_MPIS_FIRST = re.compile(  # behind "exited with non-zero status, …"
+    r"Process name: \[(?:\[\d+,\d+\],|[\w.-]+@\d+,)(?P<rank>\d{1,6})\]"
+)
+_HOROVODRUN = re.compile(
+    r"Process (?P<rank>\d{1,6}) exit with status code (?P<code>\d+)"
+)
+_DEEPSPEED = re.compile(
+    r"--local[_-]rank=(?P<local>\d{1,5})\b.{0,4000}exits with return code = "
+    r"(?P<code>-?\d{1,4})"
+)
+_STALLED = re.compile(r"\s*(?P<rank>\d{1,6})!: \[")
 _KERNEL = re.compile(
     r"(?:[Oo]ut of memory|Memory cgroup out of memory): Kill(?:ed)? process "
     r"(?P<pid>\d{1,10})(?:,? \((?P<name>[^)]{0,60})\))?"
@@ -234,6 +253,8 @@ FRAGMENTS = (
     *(b"noticed that process", b"ut of memory: Kill", b"NVRM: Xid", b"-- Process "),
     *(b"gloo::EnforceNotMet", b"failed to pass monitoredBarrier", b"CANCELLED AT"),
     *(b"oom_kill", b"oom-kill", b"restart worker group", b"Unable to shutdown"),
+    *(b"Process name: [", b"exit with status code", b"exits with return code"),
+    *(b"Missing ranks:", b"Terminating process", b"op.preamble.length"),
     *(b"Restarting worker group", b"srun: Job step", b"erminating Step"),
 )
 """A block without any of these says nothing that is read here."""
@@ -347,6 +368,29 @@ def _mpirun(text: str) -> Said | None:
     return TaskEnded((int(found["rank"]),), _BY_SIGNAL + number, host=found["host"])
 
 
+def _mpis_first(text: str) -> Said | None:
+    found = _MPIS_FIRST.search(text)
+    return TaskEnded((int(found["rank"]),), 1) if found else None
+
+
+def _horovodrun(text: str) -> Said | None:
+    if not (found := _HOROVODRUN.search(text)):
+        return None
+    status = int(found["code"])
+    return TaskEnded((int(found["rank"]),), status) if status else None
+
+
+def _deepspeed(text: str) -> Said | None:
+    if not (found := _DEEPSPEED.search(text)):
+        return None
+    return WorkerFailed(int(found["local"]), -1, status_of(int(found["code"])))
+
+
+def _stalled(text: str) -> Said | None:
+    found = _STALLED.match(text)
+    return Stalled(int(found["rank"])) if found else None
+
+
 def _numbers(text: str) -> tuple[int, ...]:
     """Tasks as Slurm writes them: `0-3,7`."""
     numbers: list[int] = []
@@ -410,6 +454,10 @@ _READ = (
     ("srun: ", _aborted),
     ("srun: error", _srun),
     ("noticed that process", _mpirun),
+    ("Process name: [", _mpis_first),
+    ("exit with status code", _horovodrun),
+    ("exits with return code", _deepspeed),
+    ("!: [", _stalled),
     ("ut of memory: Kill", _kernel),
     ("oom", _slurms),
     ("CANCELLED AT", _cancelled),

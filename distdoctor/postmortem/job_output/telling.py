@@ -14,7 +14,13 @@ from distdoctor.model.events import (
     Quit,
     Started,
 )
-from distdoctor.model.observations.failures import BARRIER, GLOO, WATCHDOG, TimedOut
+from distdoctor.model.observations.failures import (
+    BARRIER,
+    GLOO,
+    STALL,
+    WATCHDOG,
+    TimedOut,
+)
 from distdoctor.model.run import Run
 from distdoctor.postmortem.job_evidence import Columns, Evidence
 from distdoctor.postmortem.job_output import called
@@ -61,11 +67,13 @@ class _Telling:
         self.stopped_pids: set[int] = set()
         self.forced_pids: set[int] = set()
         self.failed_locals: dict[int, int] = {}
+        self.stalled: set[int] = set()
         self.cancelled = ""
         self.sizes_unlike = ""
         self.calls: dict[int, list[Call]] = {}
 
     def tell(self) -> None:
+        self._tell_of_starts()
         by_torchrun = any(
             isinstance(one.what, WorkerEnd | says.WorkerFailed)
             for one in self.hearing.heard
@@ -85,6 +93,19 @@ class _Telling:
         for rank in sorted(self.ranks):
             self._tell_rank(rank, size, failed)
         self._tell_the_rest(failed)
+
+    def _tell_of_starts(self) -> None:
+        """That the ranks were started anew, and what had failed before."""
+        for told in self.hearing.before:
+            raised = told.what
+            if isinstance(raised, PrintedException) and not self._is_secondary(told):
+                at = f" at {raised.place}" if raised.place else ""
+                who = f"rank {told.rank}" if told.rank >= 0 else "a rank"
+                message = raised.message[:160].partition("\n")[0]
+                self._remark(
+                    "the ranks were started anew; this is the last start. Before, "
+                    f"{who} had raised {raised.error} ({message}){at}"
+                )
 
     # --- who is meant ---
 
@@ -119,11 +140,14 @@ class _Telling:
                     self._of(rank).enqueued[what.group] = what.enqueued
             case says.WorkerFailed():
                 self.failed_locals[what.local] = what.status
-                self.pids.setdefault(what.pid, -1)
+                if what.pid >= 0:
+                    self.pids.setdefault(what.pid, -1)
             case says.WorkerStopped():
                 self.stopped_pids.add(what.pid)
                 if what.forced:
                     self.forced_pids.add(what.pid)
+            case says.Stalled() if what.rank < _MOST_RANKS:
+                self.stalled.add(what.rank)
             case says.TaskEnded():
                 self._take_task(what, by_torchrun)
             case _:
@@ -225,7 +249,8 @@ class _Telling:
             self.nameless = []
 
     def _world_size(self) -> int:
-        sizes = [self.evidence.world_size, *(rank + 1 for rank in self.ranks)]
+        known = {*self.ranks, *self.stalled}
+        sizes = [self.evidence.world_size, *(rank + 1 for rank in known)]
         processes = {*self.pids, *self.stopped_pids} - {-1}
         sizes.append(min(len(processes), _MOST_RANKS))
         for one in self.ranks.values():
@@ -264,6 +289,7 @@ class _Telling:
         return bool(
             self.cancelled
             or self.stopped_pids
+            or self.stalled
             or any(
                 one.status
                 or one.timeouts
@@ -281,6 +307,7 @@ class _Telling:
             raised.is_peers_fault
             or called.MISMATCH in raised.message
             or called.is_of_nccl(raised)
+            or raised.error == "HorovodInternalError"
             or bool(called.is_joining(raised) and called.port_in_use(raised.message))
         )
 
@@ -290,6 +317,9 @@ class _Telling:
         if one.joined or one.timeouts:
             events.append(Started(rank=rank, world_size=size))
         events += self._timeouts(rank, one)
+        if self.stalled and rank == min({*self.ranks} - self.stalled, default=-1):
+            absent = tuple(sorted(self.stalled))
+            events.append(TimedOut(rank=rank, by=STALL, absent=absent))
         fatal = self._fatal(one, failed)
         for heard in one.raised[-_MOST_WORDS:]:
             assert isinstance(heard.what, PrintedException)

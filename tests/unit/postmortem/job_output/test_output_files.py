@@ -348,3 +348,51 @@ def test_no_order_of_pieces_makes_it_fail(pieces: list[str]) -> None:
     evidence = Evidence()
     read([_InMemory("".join(pieces).encode())], evidence)
     assert evidence.world_size <= 1_000_000
+
+
+# --- other launchers ---
+
+
+def test_horovodrun_tells_of_a_process_that_was_killed(tmp_path: Path) -> None:
+    error = (
+        "horovod.common.exceptions.HorovodInternalError: Horovod has been shut down."
+    )
+    lines = [*VICTIM.splitlines()[:-1], error]
+    text = "".join(f"[0]<stderr>:{line}\n" for line in lines)
+    (tmp_path / "job.log").write_text(text + "Process 1 exit with status code 137.\n")
+    assert findings_in(report_on(tmp_path)) == [("DD202", (1,))]
+
+
+def test_horovods_inspector_names_who_did_not_come(tmp_path: Path) -> None:
+    text = "[2026-11-26 00:01:02: E stall_inspector.cc:107] One or more tensors were "
+    text += "submitted to be reduced by subset of ranks\nMissing ranks:\n"
+    text += "1!: [allreduce.loss]\n0: step\n"
+    (tmp_path / "job.log").write_text("[rank0]: step 1\n" + text)
+    assert findings_in(report_on(tmp_path)) == [("DD609", (1,))]
+
+
+def test_a_warning_of_the_inspector_is_no_failure(tmp_path: Path) -> None:
+    text = "[rank0]: step 1\nMissing ranks:\n1: [allreduce.loss]\n[rank1]: step 1\n"
+    (tmp_path / "job.log").write_text(text)
+    assert findings_in(report_on(tmp_path)) == []
+
+
+def test_deepspeeds_launcher_tells_how_a_rank_ended(tmp_path: Path) -> None:
+    text = "".join(f"[rank0]: {line}\n" for line in VICTIM.splitlines())
+    text += "[2024-05-11 14:10:52,224] [ERROR] [launch.py:321:sigkill_handler] "
+    text += (
+        "['python', '-u', 'train.py', '--local_rank=1'] exits with return code = -9\n"
+    )
+    (tmp_path / "job.log").write_text(text)
+    assert findings_in(report_on(tmp_path)) == [("DD202", (1,))]
+
+
+def test_what_failed_before_a_new_start_is_told(tmp_path: Path) -> None:
+    agent = "E1126 00:36:07.8 26902 torch/distributed/elastic/multiprocessing/api.py:1]"
+    failed = f"{agent} failed (exitcode: 1) local_rank: 1 (pid: %d) of binary: python\n"
+    first = "".join(f"[rank1]: {line}\n" for line in CULPRIT.splitlines())
+    second = "".join(f"[rank0]: {line}\n" for line in VICTIM.splitlines())
+    text = first + failed % 11 + second + failed % 12
+    (tmp_path / "job.log").write_text(text)
+    report = report_on(tmp_path)
+    assert any("rank 1 had raised KeyError" in remark for remark in report.remarks)
