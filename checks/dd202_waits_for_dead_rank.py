@@ -141,6 +141,8 @@ def _how(death: Death) -> str:
     match death.by:
         case Failure() as failure:
             return failed(death.ranks, failure)
+        case Quit(status=status, place=None):
+            how = f"left with exit status {status}"
         case Quit(how=how, status=status, place=place):
             return f"{capital(named(death.ranks))} ended by {how}({status}) at {place}"
         case Ended(status=None):

@@ -20,6 +20,12 @@ CAUSES: Mapping[str, tuple[str, ...]] = {
     "DD202": ("DD409", "DD312"),
     # An average that one rank has left out is missing in the end; see `_OF_SOME`.
     **dict.fromkeys(("DD101", "DD102", "DD108", "DD201"), ("DD505",)),
+    # Ranks gave up a call; whatever tells why they waited comes first.
+    "DD609": (
+        *("DD101", "DD102", "DD103", "DD104", "DD105", "DD106", "DD107", "DD108"),
+        *("DD109", "DD111", "DD112", "DD201", "DD202", "DD203", "DD204", "DD205"),
+        *("DD206", "DD207", "DD208", "DD211", "DD212", "DD612"),
+    ),
     # What was read.
     "DD208": ("DD307", "DD305"),  # datasets of other lengths give uneven batches
     "DD301": ("DD305",),

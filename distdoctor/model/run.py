@@ -319,7 +319,7 @@ class Run:
             ordinal=int(record["ordinal"]),
             tensors=spec.tensors,
             reduce_op=REDUCE_OPS[reduce_op] if reduce_op < len(REDUCE_OPS) else None,
-            root=peer if operation.is_rooted else None,
+            root=peer if operation.is_rooted and peer >= 0 else None,
             peer=peer if operation.is_point_to_point and peer >= 0 else None,
             tag=int(record["tag"]),
             splits=spec.splits,

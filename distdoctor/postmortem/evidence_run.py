@@ -49,6 +49,7 @@ def run_of(evidence: Evidence) -> Run:
         closed=True,
         outside=evidence.outside,
         last_words=evidence.last_words,
+        starved=evidence.starved,
         evidence=evidence.kinds,
     )
 

@@ -70,6 +70,7 @@ class Evidence:
             not be used, and why.
         outside: Exceptions that ended processes without a rank.
         last_words: The last line that the job printed.
+        starved: That the kernel ended processes for want of memory, in words.
         sources: What was read.
         left_out: Path and reason of what was found and says nothing of the job.
         unreadable: Path and reason of what could not be read, though its kind is known.
@@ -87,6 +88,7 @@ class Evidence:
     set_aside: list[tuple[str, str]] = field(default_factory=list)
     outside: list[Failure] = field(default_factory=list)
     last_words: str = ""
+    starved: str = ""
     sources: list[SourceRead] = field(default_factory=list)
     left_out: list[tuple[str, str]] = field(default_factory=list)
     unreadable: list[tuple[str, str]] = field(default_factory=list)

@@ -200,9 +200,13 @@ def test_a_check_is_named_for_its_disease() -> None:
     assert names_of(wrong) == []
 
 
+# Diseases that only leavings of a job show, and no program of ours can have on a CPU.
+OF_LEAVINGS = {"dd609_watchdog_abort.py"}
+
+
 def test_a_check_has_its_patient_and_a_patient_its_check() -> None:
     patients = {path.name for path in (ROOT / "fixtures" / "patients").glob("*.py")}
-    assert patients == {source.name for source in CHECKS}
+    assert patients == {source.name for source in CHECKS} - OF_LEAVINGS
 
 
 def is_described(source: Path) -> bool:

@@ -28,6 +28,7 @@ from distdoctor.model.events import (
     Left,
     Place,
     Quit,
+    Started,
     State,
 )
 from distdoctor.model.findings import Location, Role
@@ -183,8 +184,18 @@ def deaths(run: Run) -> Iterator[Divergence]:
 
 
 def _has_begun(run: Run) -> bool:
-    """Whether any rank has communicated or trained."""
-    return run.has(Call) or any(run.steps.values())
+    """Whether any rank has communicated or trained, as far as one can know it.
+
+    Of a job that nobody watched, calls are rarely known. Who had joined it was about to
+    communicate; and a signal is no mistake on the way to that.
+    """
+    if run.has(Call) or any(run.steps.values()):
+        return True
+    return "run" not in run.evidence and any(
+        _killed_by(run, rank) is not None
+        or any(started.joined for started in run.of(Started, rank))
+        for rank in run.seen
+    )
 
 
 def _waited(run: Run, rank: int) -> bool:
