@@ -14,6 +14,9 @@ _ANY = "?"
 _CLEAR = 2 / 3
 """Share of the ranks that must agree for the others to be at fault."""
 
+_FEW, _TELLING = 4, 13
+"""Calls behind one that differs that are compared, at least and at most."""
+
 
 def logged_mismatches(job: LoggedJob) -> Iterator[Told]:
     """The first call that not all ranks made alike, on each communicator.
@@ -148,7 +151,9 @@ def _mismatch(job: LoggedJob, name: str, members: _Members, at: int) -> Told | N
     reference = next(members[key][1] for key, call in here.items() if call == usual)
     strange = members[odd[0]][1]
     how = _how(reference.calls[at:], strange.calls[at:])
-    if how in {"missing", "extra"} and any(one.torn for _, one in members.values()):
+    if any(one.torn for _, one in members.values()) and not (
+        how == "unlike" and _is_one_of_many(reference.calls[at:], strange.calls[at:])
+    ):
         return None  # a line that was lost looks the same
     ordinal = reference.start + at
     parties = [members[key][0] for key in odd]
@@ -181,6 +186,12 @@ def _how(usual: Sequence[str], odd: Sequence[str]) -> str:
     if usual[:2] == list(odd[:2])[::-1] or tuple(usual[:2]) == tuple(odd[1::-1]):
         return "swapped"
     return "unlike"
+
+
+def _is_one_of_many(usual: Sequence[str], odd: Sequence[str]) -> bool:
+    """Whether the calls behind the first are alike, and enough to tell."""
+    behind = usual[1:_TELLING], odd[1:_TELLING]
+    return min(map(len, behind)) >= _FEW and _alike(*behind)
 
 
 def _alike(a: Sequence[str], b: Sequence[str]) -> bool:

@@ -37,6 +37,7 @@ from distdoctor.postmortem.nccl_logs.process_log import (
 MOST_PROCESSES = 65_536
 MOST_CALLS = 1 << 26
 LONGEST_LINE = 65_536
+_LINES_OF_LAUNCHER = 1000
 _MOST_EDGES = 4096
 _MOST_OTHERS = 20_000
 
@@ -166,49 +167,76 @@ class Scanner:
         if not begins:
             self._without_process(line)
             return
-        for one, following in zip(begins, [*begins[1:], None], strict=True):
-            body = line[one.end() : following.start() if following else None]
-            self._line_of(line, one, body, torn=following is not None)
+        ends = [one.start() for one in begins[1:]]
+        whose = [self._host(one, n > 0) for n, one in enumerate(begins)]
+        for n, cut in enumerate(whose[1:]):
+            ends[n] += len(begins[n + 1]["host"]) - len(cut)
+        is_alone = len(begins) == 1 and len(whose[0]) == len(begins[0]["host"])
+        for n, one in enumerate(begins):
+            body = line[one.end() : ends[n] if n < len(ends) else None]
+            process = self._process(line, one, whose[n])
+            if process is not None:
+                process.torn += n < len(ends)
+                self._line_of(process, line, one, body, is_alone=is_alone)
 
     def _line_of(
-        self, line: bytes, prefix: re.Match[bytes], body: bytes, torn: bool
+        self,
+        process: ProcessLog,
+        line: bytes,
+        prefix: re.Match[bytes],
+        body: bytes,
+        is_alone: bool,
     ) -> None:
-        process = self._process(line, prefix)
-        if process is None:
-            return
         device = int(prefix["dev"] or -1)
-        if torn:
-            process.torn += 1
+        before = line[: prefix.end()]
+        stamp = stamp_of(before)
+        if stamp:
+            process.last_stamp = max(process.last_stamp, stamp)
+            self.piece.last_stamp = max(self.piece.last_stamp, stamp)
         if prefix["level"] == b"WARN":
-            stamp = stamp_of(line[: prefix.start()])
-            source = _text(prefix["src"] or b"")
             process.lines += 1
             self.piece.nccl_lines += 1
+            source = _text(prefix["src"] or b"?")
             thread = int(prefix["tid"])
             self._complain(process, device, thread, source, body.strip(), stamp)
             return
-        before = line[: prefix.end()].rstrip(b" ") + b" "
-        if not torn and prefix.start() < 200 and prefix["level"] == b"INFO":
-            if len(self._heads) < MOST_PROCESSES and not stamp_of(before):
-                self._heads[before[: before.find(b" NCCL ") + 11]] = process, device
-            elif stamp := stamp_of(before):
-                process.last_stamp = max(process.last_stamp, stamp)
-                self.piece.last_stamp = max(self.piece.last_stamp, stamp)
+        level = before.find(b" NCCL INFO ")
+        is_known = len(self._heads) < MOST_PROCESSES
+        if is_alone and is_known and level >= 0 and not stamp and prefix.start() < 200:
+            self._heads[before[: level + 11]] = process, device
         self._message(process, device, body, int(prefix["tid"]))
 
-    def _process(self, line: bytes, prefix: re.Match[bytes]) -> ProcessLog | None:
-        host, pid = _text(prefix["host"]), int(prefix["pid"])
+    def _host(self, prefix: re.Match[bytes], behind: bool) -> bytes:
+        """The host of a prefix, without the rest of another line right before it.
+
+        Args:
+            prefix: The prefix.
+            behind: Another line of NCCL begins before it.
+        """
+        host, pid = prefix["host"], int(prefix["pid"])
+        if _text(host) in self._hosts:
+            return host
+        known = [
+            one
+            for one in self._hosts
+            if host.endswith(one.encode())
+            and (behind or (one, pid) in self.piece.processes)
+        ]
+        return max(known, key=len).encode() if known else host
+
+    def _process(
+        self, line: bytes, prefix: re.Match[bytes], name: bytes
+    ) -> ProcessLog | None:
+        host, pid = _text(name), int(prefix["pid"])
         processes = self.piece.processes
         found = processes.get((host, pid))
         if found is None and host not in self._hosts:
-            # Behind a line that was cut, its rest stands before the host.
-            tail = [one for one in self._hosts if host.endswith(one)]
-            if tail and len(host) > len(tail[0]) and prefix.start():
-                host = max(tail, key=len)
-                found = processes.get((host, pid))
-            elif tail and b" NCCL " in line[: prefix.start()]:
-                host = max(tail, key=len)
-                found = processes.get((host, pid))
+            # Its beginning stands elsewhere, cut off.
+            for whole in self._hosts:
+                if whole.endswith(host) and (whole, pid) in processes:
+                    found = processes[whole, pid]
+                    found.torn += 1
+                    break
         if found is None:
             if len(processes) >= MOST_PROCESSES:
                 self.piece.full = True
@@ -216,9 +244,9 @@ class Scanner:
             self._hosts.add(host)
             found = processes[host, pid] = ProcessLog(host, pid)
             found.first = self._file, self._line
-        if (
+        if found.lines < _LINES_OF_LAUNCHER and (
             rank := LAUNCHER_RANK.search(line[: prefix.start()])
-        ) and found.lines < 1000:
+        ):
             number = int(next(filter(None, rank.groups())))
             often = found.launcher_ranks
             if number in often or len(often) < 8:
@@ -253,9 +281,13 @@ class Scanner:
             self._torn_call(process, body)
             return
         comm = found["comm"].decode()
-        if comm not in process.calls and self._owner(comm, process):
-            self._torn_call(process, body)
-            return
+        if comm not in process.calls:
+            own = [one for one in process.calls if comm.startswith(one)]
+            if own:
+                comm = own[0]  # behind it stands the rest of another line
+            elif self._owner(comm, process):
+                self._torn_call(process, body)
+                return
         if self._count >= MOST_CALLS:
             self.piece.full = True
             return
