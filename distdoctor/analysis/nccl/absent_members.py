@@ -73,7 +73,7 @@ def _absent(
         for party in job.parties.values()
         if party.key not in inside and party.process is not None
     ]
-    parties = present if name == "world" and len(present) == len(absent) else []
+    parties = present if name.startswith("world") and len(present) == len(absent) else []
     where = f", likely {who(parties)}" if parties else ""
     on = "the communicator of all ranks" if name == "world" else name
     return Told(
@@ -81,7 +81,7 @@ def _absent(
         message=f"{capital(named(absent))} of {size:,} never began the initialisation "
         f"of {on}{where}: {len(members):,} ranks print Init START, none of them "
         "COMPLETE; they wait.",
-        ranks=absent if name == "world" else (),
+        ranks=absent if name.startswith("world") else (),
         parties=parties,
         exhibits=[one for _, one in members],
         certainty=Certainty.LIKELY,

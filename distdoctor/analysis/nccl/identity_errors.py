@@ -39,10 +39,12 @@ def _same_gpu(job: LoggedJob) -> Iterator[Told]:
         for party in job.parties.values()
         if party.key in (ranks or sharing or {party.key for party, _ in said})
     ]
-    shown = [party for party in parties if party.is_ranked] or [p for p, _ in said]
+    shown = [p for p in parties if p.is_ranked and p.host] or [p for p, _ in said]
     buses = ", ".join(sorted({f"{bus} of host {host}" for host, bus in shared})[:4])
     on = f" ({buses})" if buses else ""
-    subject = who(shown) if shown else named(ranks)
+    subject = who(shown)
+    if ranks and not any(party.is_ranked for party in shown):
+        subject = f"{named(ranks)} ({who(shown)})"
     yield Told(
         code="DD604",
         message=f"{capital(subject)} are on the same GPU as another rank{on}: "

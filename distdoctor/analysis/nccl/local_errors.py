@@ -153,7 +153,7 @@ def local_errors(job: LoggedJob) -> Iterator[Told]:
     parties: list[Party] = []
     for host, some in by_host.items():
         every = job.on(host)
-        is_whole = disease.of_host and host and (len(some) > 1 or len(job.hosts) > 1)
+        is_whole = disease.of_host and host and len(some) > 1
         parties += every if is_whole else some
     yield Told(
         code=disease.code,

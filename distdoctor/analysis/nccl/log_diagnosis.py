@@ -66,8 +66,8 @@ def _root(job: LoggedJob) -> list[Told]:
         identity_errors,
         version_differences,
         mixed_networks,
-        network_errors,
         _of_sizes,
+        network_errors,
         absent_members,
         lagging,
     ):

@@ -185,7 +185,7 @@ def _parted(
         for one in members:
             by_host[one.process.host].append(one)
         if key[0] != "id" and all(
-            len({one.life.rank for one in some}) == len(some)
+            len({one.life.rank for one in some}) == len(some) == some[0].life.size
             for some in by_host.values()
         ):
             for host, some in by_host.items():
@@ -221,11 +221,14 @@ def _ranks(
             found[process].setdefault(rank, one.life.device)
     if not sure:
         found, world = defaultdict(dict), set()
-    for process, rank in launched.items():
-        if process not in found and owner.get(rank, process) == process:
+    for process, rank in {**_hinted(processes), **launched}.items():
+        if process not in found and owner.setdefault(rank, process) == process:
             found[process] = {rank: -1}
+    if not owner:
+        found.update({process: {n: -1} for process, n in _only_host(processes).items()})
     ranks = {process: sorted(some.items()) for process, some in found.items()}
-    return ranks, max(told, size if sure else 0), world
+    known = max((rank + 1 for some in found.values() for rank in some), default=0)
+    return ranks, max(told, known, size if sure else 0), world
 
 
 def _launched(processes: Sequence[ProcessLog]) -> dict[int, int]:
@@ -239,6 +242,30 @@ def _launched(processes: Sequence[ProcessLog]) -> dict[int, int]:
         if often >= _SURE * sum(ranks.values()):
             found[id(process)] = rank
     return found if len(set(found.values())) == len(found) else {}
+
+
+def _hinted(processes: Sequence[ProcessLog]) -> dict[int, int]:
+    """By process, its rank by the edges that it tells; none if two tell the same."""
+    found = {
+        id(process): max(process.hints, key=process.hints.__getitem__)
+        for process in processes
+        if process.hints
+    }
+    return found if len(set(found.values())) == len(found) else {}
+
+
+def _only_host(processes: Sequence[ProcessLog]) -> dict[int, int]:
+    """By process of the only host, its device, where processes have them in order.
+
+    Launchers number the ranks of a host so; nothing else tells them when no
+    communicator was begun.
+    """
+    ordered = sorted(processes, key=lambda one: one.pid)
+    devices = [one.device for one in ordered]
+    is_alone = len({one.host for one in ordered}) == 1
+    if len(ordered) < 2 or not is_alone or devices != list(range(len(ordered))):
+        return {}
+    return {id(one): n for n, one in enumerate(ordered)}
 
 
 def _hosts(processes: Sequence[ProcessLog]) -> dict[str, str]:

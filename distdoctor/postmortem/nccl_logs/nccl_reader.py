@@ -305,7 +305,7 @@ class _Teller:
                 break
             if error.rank >= 0 and error.rank == actor.rank:
                 host = log.host
-        if error.pid and not host:
+        if error.kind is ComplaintKind.KILLED and not host:
             return  # a process that is no rank of the job
         if key < 0 and key not in self._keys.values():
             key = self._unranked - 1

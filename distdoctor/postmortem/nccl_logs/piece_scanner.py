@@ -188,6 +188,7 @@ class Scanner:
         is_alone: bool,
     ) -> None:
         device = int(prefix["dev"] or -1)
+        process.device = max(process.device, device)
         before = line[: prefix.end()]
         stamp = stamp_of(before)
         if stamp:
@@ -437,10 +438,20 @@ class Scanner:
         found = CHANNEL.match(body)
         if found is None or len(process.edges) >= _MOST_EDGES:
             return
+        mine = int(found["b"] if found["way"] == b"receive" else found["a"])
+        if not process.lives and len(process.hints) < 8:
+            process.hints[mine] = process.hints.get(mine, 0) + 1
         last = process.lives[-1] if process.lives else None
         current = last.comm if last and last.what == "Init START" else ""
         edge = current, int(found["a"]), int(found["b"]), _transport(_text(found["via"]))
         process.edges[edge] = process.edges.get(edge, 0) + 1
+
+    def _trees(self, process: ProcessLog, device: int, body: bytes) -> None:
+        del device
+        found = re.search(rb"->(\d{1,7})->", body)
+        if found and not process.lives and len(process.hints) < 8:
+            mine = int(found[1])
+            process.hints[mine] = process.hints.get(mine, 0) + 2
 
     def _setting(self, process: ProcessLog, body: bytes) -> None:
         found = SETTING.match(body)
@@ -529,6 +540,7 @@ _READERS: dict[bytes, Callable[[Scanner, ProcessLog, int, bytes], None]] = {
     b"Using": Scanner._using,
     b"Channel": Scanner._channel,
     b"Ring": Scanner._channel,
+    b"Trees": Scanner._trees,
     **{
         b"ncclComm" + name: Scanner._life
         for name in (

@@ -67,6 +67,8 @@ class ProcessLog:
         settings: Variables of the environment that it took notice of.
         traits: By what, how its lines are formed.
         edges: By communicator, two of its ranks and a transport, the channels.
+        hints: By rank, how many edges it told of as that rank, before any communicator.
+        device: CUDA's, of its first line that is not of a main thread's; -1: none.
         lives: Events in the lives of its communicators.
         calls: By communicator's address, a list of calls for each communicator that had
             the address, as numbers of their words; the first is of one whose beginning
@@ -94,6 +96,8 @@ class ProcessLog:
     where_set: dict[str, tuple[str, int]] = field(default_factory=dict)
     traits: dict[str, str] = field(default_factory=dict)
     edges: dict[tuple[str, int, int, str], int] = field(default_factory=dict)
+    hints: dict[int, int] = field(default_factory=dict)
+    device: int = -1
     lives: list[Life] = field(default_factory=list)
     calls: dict[str, list[array[int]]] = field(default_factory=dict)
     count: int = 0
@@ -133,6 +137,8 @@ class ProcessLog:
         self.traits = later.traits | self.traits
         for edge, often in later.edges.items():
             self.edges[edge] = self.edges.get(edge, 0) + often
+        self.hints = self.hints or later.hints
+        self.device = max(self.device, later.device)
         self.lives += later.lives
         for comm, lists in later.calls.items():
             mine = self.lists_of(comm)

@@ -24,7 +24,9 @@ _RAN = re.compile(r"ran for (\d{1,12}) milliseconds")
 _VERSION = re.compile(r"NCCL version (\d+\.\d+[.\d]*)")
 _XID = re.compile(r"Xid \(PCI:([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})\S*\): (\d+)")
 _KILLED = re.compile(
-    r"(?:Killed? process |pid=|received by PID |\(pid: ?)(\d{1,10})", re.IGNORECASE
+    r"(?:Kill(?:ed)? process |received by PID |: -9 +\(pid: ?|task=.{0,80}pid=|: \d+, pid=)"
+    r"(\d{1,10})",
+    re.IGNORECASE,
 )
 _SYSLOG_HOST = re.compile(r"(\S+) kernel:")
 
@@ -96,6 +98,8 @@ def others_of(lines: Sequence[tuple[str, int, str]]) -> Others:
             bus = xid[1].split(":")[-2].lower()
             where = host[1].partition(".")[0] if host else ""
             error = OtherError(ComplaintKind.XID, text, file, line, host=where, bus=bus)
+            if pid := _KILLED.search(text):
+                error.pid = int(pid[1])
             found.errors.append(error)
         elif _is_of_a_kill(text):
             if pid := _KILLED.search(text):
