@@ -95,7 +95,9 @@ class Maker:
         stamp = f"{rank.host}:{rank.pid}:{tid} [{rank.device}] NCCL INFO {text}"
         self.out.append((rank.rank, stamp))
 
-    def warn(self, rank: Rank, source: str, text: str, thread: int | None = None) -> None:
+    def warn(
+        self, rank: Rank, source: str, text: str, thread: int | None = None
+    ) -> None:
         """Print a warning, with the empty line before it."""
         tid = rank.pid + 150 if thread is None else thread
         self.out.append((rank.rank, ""))
@@ -126,7 +128,8 @@ class Maker:
             for line in (
                 "Traceback (most recent call last):",
                 '  File "train.py", line 12, in <module>',
-                "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp"
+                "torch.distributed.DistBackendError: NCCL error in: "
+                "ProcessGroupNCCL.cpp"
                 f":1970, {status}, NCCL version {self.version}",
             ):
                 self.say(f"[rank{one.rank}]: {line}", one.rank)
@@ -147,8 +150,7 @@ class Maker:
             if self.network == "IB":
                 self.info(
                     one,
-                    "NET/IB : Using [0]mlx5_0:1/RoCE [RO]; OOB "
-                    f"eth0:{one.address}<0>",
+                    f"NET/IB : Using [0]mlx5_0:1/RoCE [RO]; OOB eth0:{one.address}<0>",
                     one.pid + 150,
                 )
             else:
@@ -165,7 +167,9 @@ class Maker:
             tail = "ncclCommInitRank "
         if self.since(2, 29, 2) and what == "START":
             tail = f"[Rank {one.rank}] {tail}"
-        text = f"{tail}comm {one.comm} rank {one.rank} nranks {size} cudaDev {one.device}"
+        text = (
+            f"{tail}comm {one.comm} rank {one.rank} nranks {size} cudaDev {one.device}"
+        )
         if self.since(2, 18, 3) or not self.since(2, 5, 6):
             text += f" nvmlDev {one.device}"
         if self.since(2, 5, 6):
@@ -201,7 +205,8 @@ class Maker:
         way = "" if after.host == one.host else " [send]"
         self.info(
             one,
-            f"{word} 00{'/0' if self.since(2, 13, 4) else ''} : {one.rank}[{one.device}] "
+            f"{word} 00{'/0' if self.since(2, 13, 4) else ''} : "
+            f"{one.rank}[{one.device}] "
             f"-> {after.rank}[{after.device}]{way} via {via}",
         )
 
@@ -221,7 +226,8 @@ class Maker:
             self.info(
                 one,
                 f"{op}: opCount {self.calls:x} sendbuff 0x{send:x} recvbuff 0x{send:x} "
-                f"count {count} datatype {dtype} op {reduce} root {root} comm {one.comm} "
+                f"count {count} datatype {dtype} op {reduce} root {root} comm "
+                f"{one.comm} "
                 f"[nranks={self.size}] stream 0x{one.pid * 4096:x}",
             )
 
@@ -378,12 +384,15 @@ def healthy_subgroups(m: Maker) -> Made:
     half = m.size // 2
     for n, one in enumerate(m.ranks):
         one.comm = f"0x7f{n:010x}"
-        extra = f"parent {world[n]} color {n // half} key {n} " if m.since(2, 21) else ""
+        extra = (
+            f"parent {world[n]} color {n // half} key {n} " if m.since(2, 21) else ""
+        )
         ident = f"commId 0x{n // half + 5:x} " if (2, 16) <= m.number < (2, 23) else ""
         function = "ncclCommSplit " if m.since(2, 21) else ""
         m.info(
             one,
-            f"{function}comm {one.comm} rank {n % half} nranks {half} cudaDev {one.device} "
+            f"{function}comm {one.comm} rank {n % half} nranks {half} cudaDev "
+            f"{one.device} "
             f"busId 7000 {extra}{ident}- Init COMPLETE",
         )
     m.calls = 0
@@ -402,9 +411,18 @@ def shared_memory(m: Maker) -> Made:
     m.start()
     bad = [one for one in m.ranks if one.host == m.ranks[-1].host]
     for one in bad:
-        m.warn(one, "misc/shmutils.cc:72", "Error: failed to extend /dev/shm/nccl-AbC to 9637892 bytes")
+        m.warn(
+            one,
+            "misc/shmutils.cc:72",
+            "Error: failed to extend /dev/shm/nccl-AbC to 9637892 bytes",
+        )
         m.status(one, 2)
-        m.warn(one, "misc/shmutils.cc:113", "Error while creating shared memory segment /dev/shm/nccl-AbC (size 9637888)")
+        m.warn(
+            one,
+            "misc/shmutils.cc:113",
+            "Error while creating shared memory segment /dev/shm/nccl-AbC (size "
+            "9637888)",
+        )
     victims = _closed(m, *(one.rank for one in bad))
     m.raised(*bad, *victims)
     ranks = tuple(one.rank for one in bad)
@@ -416,7 +434,11 @@ def shared_memory_old(m: Maker) -> Made:
     """The same, in the older words."""
     m.start()
     for one in m.ranks[:2]:
-        m.warn(one, "include/shm.h:26", "Call to posix_fallocate failed : No space left on device")
+        m.warn(
+            one,
+            "include/shm.h:26",
+            "Call to posix_fallocate failed : No space left on device",
+        )
         m.status(one, 2)
     return Made(m.text(), ("DD603",), None, (m.ranks[0].host,))
 
@@ -426,7 +448,12 @@ def attach(m: Maker) -> Made:
     """Containers of a host do not share memory."""
     m.start()
     one = m.ranks[1]
-    m.warn(one, "misc/shmutils.cc:100", "Error while attaching to shared memory segment /dev/shm/nccl-x (size 0): No such file or directory")
+    m.warn(
+        one,
+        "misc/shmutils.cc:100",
+        "Error while attaching to shared memory segment /dev/shm/nccl-x (size 0): "
+        "No such file or directory",
+    )
     m.status(one, 2)
     m.raised(one)
     return Made(m.text(), ("DD603",), None, (one.host,))
@@ -437,7 +464,11 @@ def locked_memory(m: Maker) -> Made:
     """The limit of locked memory."""
     m.start()
     one = m.ranks[-1]
-    m.warn(one, "misc/ibvwrap.cc:156", "Call to ibv_reg_mr failed with error Cannot allocate memory")
+    m.warn(
+        one,
+        "misc/ibvwrap.cc:156",
+        "Call to ibv_reg_mr failed with error Cannot allocate memory",
+    )
     m.status(one, 2)
     m.raised(*_closed(m, one.rank))
     return Made(m.text(), ("DD603", "DD605"), None, (one.host,))
@@ -449,9 +480,15 @@ def duplicate(m: Maker) -> Made:
     m.start()
     a, b = m.ranks[:2]
     for one, other in ((a, b), (b, a)):
-        text = f"Duplicate GPU detected : rank {one.rank} and rank {other.rank} both on CUDA device 7000"
+        text = (
+            f"Duplicate GPU detected : rank {one.rank} and rank {other.rank} both on "
+            "CUDA device 7000"
+        )
         if m.since(2, 30, 7):
-            text = "Multiple Ranks are using the same GPU/Partition. Set NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this configuration."
+            text = (
+                "Multiple Ranks are using the same GPU/Partition. Set "
+                "NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this configuration."
+            )
         m.warn(one, "init.cc:784", text)
         m.status(one, 5)
     m.raised(a, b, status="invalid usage")
@@ -474,7 +511,9 @@ def illegal_access(m: Maker) -> Made:
     """A kernel of the program, seen late."""
     _begun(m)
     one = m.ranks[-1]
-    m.warn(one, "enqueue.cc:99", "Cuda failure 'an illegal memory access was encountered'")
+    m.warn(
+        one, "enqueue.cc:99", "Cuda failure 'an illegal memory access was encountered'"
+    )
     m.status(one, 1)
     m.raised(one, *_closed(m, one.rank))
     m.end("Abort")
@@ -486,7 +525,10 @@ def ecc(m: Maker) -> Made:
     """Hardware, with the kernel's line."""
     _begun(m)
     one = m.ranks[0]
-    m.say(f"Nov 21 07:01:02 {one.host} kernel: NVRM: Xid (PCI:0000:07:00): 79, pid={one.pid}, GPU has fallen off the bus.")
+    m.say(
+        f"Nov 21 07:01:02 {one.host} kernel: NVRM: Xid (PCI:0000:07:00): 79, "
+        f"pid={one.pid}, GPU has fallen off the bus."
+    )
     m.warn(one, "enqueue.cc:99", "Cuda failure 'unspecified launch failure'")
     m.status(one, 1)
     m.raised(*_closed(m, 0))
@@ -498,7 +540,12 @@ def peer_access(m: Maker) -> Made:
     """GPUs that cannot reach each other."""
     m.start()
     one = m.ranks[1]
-    m.warn(one, "transport/p2p.cc:243", "failed to open CUDA IPC handle : 217 peer access is not supported between these two devices")
+    m.warn(
+        one,
+        "transport/p2p.cc:243",
+        "failed to open CUDA IPC handle : 217 peer access is not supported between "
+        "these two devices",
+    )
     m.status(one, 1)
     m.raised(one)
     return Made(m.text(), ("DD606", "DD602"), None, (one.host,))
@@ -521,7 +568,12 @@ def versions(m: Maker) -> Made:
     """NCCL tells it itself."""
     m.start()
     for one in m.ranks[:-1]:
-        m.warn(one, "init.cc:900", f"Mismatched NCCL version detected : rank 0 version 22703 rank {m.size - 1} version 22602")
+        m.warn(
+            one,
+            "init.cc:900",
+            "Mismatched NCCL version detected : rank 0 version 22703 "
+            f"rank {m.size - 1} version 22602",
+        )
         m.status(one, 5)
     return Made(m.text(), ("DD601",), None, ())
 
@@ -530,7 +582,11 @@ def versions(m: Maker) -> Made:
 def twice(m: Maker) -> Made:
     """A rank that checks in twice."""
     m.start()
-    m.warn(m.ranks[0], "bootstrap.cc:125", f"Bootstrap Root : rank 1 of {m.size} ranks has already checked in")
+    m.warn(
+        m.ranks[0],
+        "bootstrap.cc:125",
+        f"Bootstrap Root : rank 1 of {m.size} ranks has already checked in",
+    )
     m.status(m.ranks[0], 3)
     m.raised(*_closed(m, 0))
     return Made(m.text(), ("DD607", "DD612"), (1,))
@@ -556,7 +612,11 @@ def completion_one_peer(m: Maker) -> Made:
     hosts = {one.host: one for one in m.ranks if one.host != bad.host}
     for one in hosts.values():
         peer = f" from peer {bad.address}<4791>" if m.since(2, 10, 3) else ""
-        m.warn(one, "transport/net_ib.cc:1295", f"NET/IB : Got completion{peer} with {_status(m, 12)}")
+        m.warn(
+            one,
+            "transport/net_ib.cc:1295",
+            f"NET/IB : Got completion{peer} with {_status(m, 12)}",
+        )
         m.status(one, 6 if m.since(2, 13, 4) else 2)
     m.end("Abort")
     if len(hosts) < 2 or not m.since(2, 10, 3):
@@ -566,7 +626,10 @@ def completion_one_peer(m: Maker) -> Made:
 
 def _status(m: Maker, status: int) -> str:
     if m.since(2, 28, 7):
-        return f"status=IBV_WC_RETRY_EXC_ERR({status}) opcode=IBV_WC_SEND(0) reqSize=0 vendor_err=129 req_type=Send  hca mlx5_0"
+        return (
+            f"status=IBV_WC_RETRY_EXC_ERR({status}) opcode=IBV_WC_SEND(0) reqSize=0 "
+            "vendor_err=129 req_type=Send  hca mlx5_0"
+        )
     if m.since(2, 20, 3):
         return f"status={status} opcode=0 len=0 vendor err 129 (Send)"
     return f"error {status}, opcode 0, len 0, vendor err 129"
@@ -581,7 +644,11 @@ def port_error(m: Maker) -> Made:
     if m.since(2, 23, 4):
         text = "NET/IB : mlx5_0:1 Got async error event: port error"
     m.warn(one, "transport/net_ib.cc:94", text)
-    m.warn(m.ranks[0], "transport/net_ib.cc:1295", f"NET/IB : Got completion from peer {one.address}<4791> with {_status(m, 12)}")
+    m.warn(
+        m.ranks[0],
+        "transport/net_ib.cc:1295",
+        f"NET/IB : Got completion from peer {one.address}<4791> with {_status(m, 12)}",
+    )
     m.status(m.ranks[0], 6)
     return Made(m.text(), ("DD605",), None, (one.host,))
 
@@ -590,7 +657,11 @@ def port_error(m: Maker) -> Made:
 def harmless_event(m: Maker) -> Made:
     """An event of the port that is none."""
     _begun(m)
-    m.warn(m.ranks[-1], "transport/net_ib.cc:94", "NET/IB : mlx5_0:1 Got async event : port active")
+    m.warn(
+        m.ranks[-1],
+        "transport/net_ib.cc:94",
+        "NET/IB : mlx5_0:1 Got async event : port active",
+    )
     m.steps(3)
     return Made(m.text())
 
@@ -600,7 +671,12 @@ def refused(m: Maker) -> Made:
     """Nobody listens where rank 0 should."""
     m.start()
     for one in m.ranks[1:]:
-        m.warn(one, "misc/socket.cc:484", f"socketStartConnect: Connect to {m.ranks[0].address}<45555> failed : Connection refused")
+        m.warn(
+            one,
+            "misc/socket.cc:484",
+            f"socketStartConnect: Connect to {m.ranks[0].address}<45555> failed : "
+            "Connection refused",
+        )
         m.status(one, 2)
     m.raised(*m.ranks[1:])
     return Made(m.text(), ("DD605", "DD607"), None, ())
@@ -696,7 +772,9 @@ def mixed_networks(m: Maker) -> Made:
     if not m.since(2, 18, 3):
         return Made(m.text())
     ranks = tuple(one.rank for one in m.ranks if one.host == bad)
-    return Made(m.text(), ("DD602",), ranks if len(ranks) * 2 < m.size else None, (bad,))
+    return Made(
+        m.text(), ("DD602",), ranks if len(ranks) * 2 < m.size else None, (bad,)
+    )
 
 
 @fault
@@ -705,10 +783,19 @@ def settings(m: Maker) -> Made:
     m.start()
     bad = m.ranks[-1].host
     for one in m.ranks:
-        m.info(one, f"NCCL_ALGO set by environment to {'Tree' if one.host == bad else 'Ring'}")
+        m.info(
+            one,
+            f"NCCL_ALGO set by environment to {'Tree' if one.host == bad else 'Ring'}",
+        )
     m.init()
     m.steps(1)
-    m.warn(m.ranks[0], "transport/net_socket.cc:485", f"NET/Socket : peer {m.ranks[-1].address}<41522> message truncated : receiving 524288 bytes instead of 65536. If you believe your socket network is in healthy state,           there may be a mismatch")
+    m.warn(
+        m.ranks[0],
+        "transport/net_socket.cc:485",
+        f"NET/Socket : peer {m.ranks[-1].address}<41522> message truncated : "
+        "receiving 524288 bytes instead of 65536. If you believe your socket "
+        "network is in healthy state,           there may be a mismatch",
+    )
     m.status(m.ranks[0], 5)
     m.raised(m.ranks[0])
     return Made(m.text(), ("DD601",), None, (bad,))
@@ -727,10 +814,15 @@ def switches(m: Maker) -> Made:
 
 @fault
 def efa(m: Maker) -> Made:
-    """libfabric on one host."""
+    """Libfabric on one host."""
     _begun(m)
     one = m.ranks[-1]
-    m.warn(one, "nccl_net_ofi_sendrecv.c:123", "NET/OFI Request completed with error. RC: 113. Error: unreachable remote. Completed length: 0")
+    m.warn(
+        one,
+        "nccl_net_ofi_sendrecv.c:123",
+        "NET/OFI Request completed with error. RC: 113. Error: unreachable remote. "
+        "Completed length: 0",
+    )
     m.status(one, 2)
     m.raised(one)
     return Made(m.text(), ("DD605",), None, (one.host,))
@@ -760,97 +852,202 @@ def _late(m: Maker, n: int, source: str, text: str, status: int, *codes: str) ->
 @fault
 def cuda_calloc(m: Maker) -> Made:
     """Memory of the GPU, in other words."""
-    return _early(m, -1, "include/alloc.h:99", "Failed to CUDA calloc 4194304 bytes", 1, "DD606")
+    return _early(
+        m, -1, "include/alloc.h:99", "Failed to CUDA calloc 4194304 bytes", 1, "DD606"
+    )
 
 
 @fault
 def uncorrectable(m: Maker) -> Made:
     """ECC."""
-    return _late(m, 1, "enqueue.cc:1", "Cuda failure 'uncorrectable ECC error encountered'", 1, "DD606")
+    return _late(
+        m,
+        1,
+        "enqueue.cc:1",
+        "Cuda failure 'uncorrectable ECC error encountered'",
+        1,
+        "DD606",
+    )
 
 
 @fault
 def old_driver(m: Maker) -> Made:
     """CUDA of the driver is older."""
-    return _early(m, 1, "init.cc:1", "Cuda failure 'CUDA driver version is insufficient for CUDA runtime version'", 1, "DD606")
+    return _early(
+        m,
+        1,
+        "init.cc:1",
+        "Cuda failure 'CUDA driver version is insufficient for CUDA runtime version'",
+        1,
+        "DD606",
+    )
 
 
 @fault
 def no_space_230(m: Maker) -> Made:
     """Shared memory, in the newest words."""
-    return _early(m, 0, "misc/shmutils.cc:87", "Error: failed to extend /dev/shm/nccl-q2PWwv to 33030532 bytes, error: No space left on device (28)", 2, "DD603")
+    return _early(
+        m,
+        0,
+        "misc/shmutils.cc:87",
+        "Error: failed to extend /dev/shm/nccl-q2PWwv to 33030532 bytes, error: No "
+        "space left on device (28)",
+        2,
+        "DD603",
+    )
 
 
 @fault
 def open_files(m: Maker) -> Made:
     """The limit of open files."""
-    return _early(m, 1, "misc/socket.cc:417", "Call to accept failed : Too many open files", 2, "DD603", "DD605")
+    return _early(
+        m,
+        1,
+        "misc/socket.cc:417",
+        "Call to accept failed : Too many open files",
+        2,
+        "DD603",
+        "DD605",
+    )
 
 
 @fault
 def create_cq(m: Maker) -> Made:
     """Locked memory, in another call."""
-    return _early(m, -1, "misc/ibvwrap.cc:1", "Call to ibv_create_cq failed with error Cannot allocate memory", 2, "DD603", "DD605")
+    return _early(
+        m,
+        -1,
+        "misc/ibvwrap.cc:1",
+        "Call to ibv_create_cq failed with error Cannot allocate memory",
+        2,
+        "DD603",
+        "DD605",
+    )
 
 
 @fault
 def bad_address(m: Maker) -> Made:
     """No module for memory of the GPU."""
-    return _early(m, -1, "misc/ibvwrap.cc:1", "Call to ibv_reg_mr_iova2 failed with error Bad address", 2, "DD605", "DD606")
+    return _early(
+        m,
+        -1,
+        "misc/ibvwrap.cc:1",
+        "Call to ibv_reg_mr_iova2 failed with error Bad address",
+        2,
+        "DD605",
+        "DD606",
+    )
 
 
 @fault
 def queue_pair(m: Maker) -> Made:
     """A queue pair that cannot connect."""
-    return _early(m, -1, "misc/ibvwrap.cc:2", "Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_0:1, curr state INIT, next state RTR, local GID index 3, local GID ::ffff:10.0.0.1, remote GID ::ffff:10.0.0.2", 2, "DD605")
+    return _early(
+        m,
+        -1,
+        "misc/ibvwrap.cc:2",
+        "Call to ibv_modify_qp failed with 110 Connection timed out, on dev "
+        "mlx5_0:1, curr state INIT, next state RTR, local GID index 3, local GID "
+        "::ffff:10.0.0.1, remote GID ::ffff:10.0.0.2",
+        2,
+        "DD605",
+    )
 
 
 @fault
 def no_such_device(m: Maker) -> Made:
     """A GID index that is not valid."""
-    return _early(m, -1, "misc/ibvwrap.cc:2", "Call to ibv_modify_qp failed with error No such device", 2, "DD605")
+    return _early(
+        m,
+        -1,
+        "misc/ibvwrap.cc:2",
+        "Call to ibv_modify_qp failed with error No such device",
+        2,
+        "DD605",
+    )
 
 
 @fault
 def fatal_event(m: Maker) -> Made:
     """The adapter is gone."""
-    return _late(m, -1, "transport/net_ib.cc:1", "NET/IB : mlx5_2:1 async fatal event: local catastrophic error", 2, "DD605")
+    return _late(
+        m,
+        -1,
+        "transport/net_ib.cc:1",
+        "NET/IB : mlx5_2:1 async fatal event: local catastrophic error",
+        2,
+        "DD605",
+    )
 
 
 @fault
 def poll_cq(m: Maker) -> Made:
     """The adapter is gone, in another call."""
-    return _late(m, -1, "misc/ibvwrap.cc:1", "Call to ibv_poll_cq() returned -1", 2, "DD605")
+    return _late(
+        m, -1, "misc/ibvwrap.cc:1", "Call to ibv_poll_cq() returned -1", 2, "DD605"
+    )
 
 
 @fault
 def local_protection(m: Maker) -> Made:
     """GPU Direct through an IOMMU."""
-    return _late(m, -1, "transport/net_ib.cc:1", f"NET/IB : Got completion with {_status(m, 4)}", 6, "DD605")
+    return _late(
+        m,
+        -1,
+        "transport/net_ib.cc:1",
+        f"NET/IB : Got completion with {_status(m, 4)}",
+        6,
+        "DD605",
+    )
 
 
 @fault
 def topology_file(m: Maker) -> Made:
     """A broken description."""
-    return _early(m, 1, "graph/xml.cc:1", "Attribute arch of node cpu not found", 3, "DD601")
+    return _early(
+        m, 1, "graph/xml.cc:1", "Attribute arch of node cpu not found", 3, "DD601"
+    )
 
 
 @fault
 def imex(m: Maker) -> Made:
     """Multi-node NVLink without its channel."""
-    return _early(m, 1, "mnnvl.cc:1", "MNNVL (cliqueSize 4) is available but not working on some system. Check the IMEX channel configuration (/dev/nvidia-caps-imex-channels)", 1, "DD603", "DD606")
+    return _early(
+        m,
+        1,
+        "mnnvl.cc:1",
+        "MNNVL (cliqueSize 4) is available but not working on some system. Check "
+        "the IMEX channel configuration (/dev/nvidia-caps-imex-channels)",
+        1,
+        "DD603",
+        "DD606",
+    )
 
 
 @fault
 def libfabric(m: Maker) -> Made:
     """EFA's address vector."""
-    return _early(m, 1, "nccl_ofi_net.c:1", "NET/OFI Couldn't open AV. RC: -22, ERROR: Invalid argument", 2, "DD605")
+    return _early(
+        m,
+        1,
+        "nccl_ofi_net.c:1",
+        "NET/OFI Couldn't open AV. RC: -22, ERROR: Invalid argument",
+        2,
+        "DD605",
+    )
 
 
 @fault
 def misuse(m: Maker) -> Made:
     """A root that is none."""
-    return _late(m, 1, "misc/argcheck.cc:52", "Broadcast : invalid root 9 (root should be in the 0..3 range)", 4, "DD608")
+    return _late(
+        m,
+        1,
+        "misc/argcheck.cc:52",
+        "Broadcast : invalid root 9 (root should be in the 0..3 range)",
+        4,
+        "DD608",
+    )
 
 
 @fault
@@ -860,7 +1057,13 @@ def no_route(m: Maker) -> Made:
     bad = m.ranks[-1].host
     for one in m.ranks:
         if one.host == bad:
-            m.warn(one, "misc/socket.cc:2", f"socketPollConnect: Connect to {m.ranks[0].address}<45555> returned 113(No route to host) errno 115(Operation now in progress)")
+            m.warn(
+                one,
+                "misc/socket.cc:2",
+                f"socketPollConnect: Connect to {m.ranks[0].address}<45555> "
+                "returned 113(No route to host) errno 115(Operation now in "
+                "progress)",
+            )
             m.status(one, 2)
             m.raised(one)
     return Made(m.text(), ("DD605", "DD607"), None, (bad,))
@@ -875,7 +1078,12 @@ def docker_bridge(m: Maker) -> Made:
     m.start()
     m.out = [(rank, line.replace("eth0:", "docker0:")) for rank, line in m.out]
     for one in m.ranks[1:]:
-        m.warn(one, "misc/socket.cc:2", "socketStartConnect: Connect to 172.17.0.2<4555> failed : Connection timed out")
+        m.warn(
+            one,
+            "misc/socket.cc:2",
+            "socketStartConnect: Connect to 172.17.0.2<4555> failed : Connection "
+            "timed out",
+        )
         m.status(one, 2)
     m.raised(*m.ranks[1:])
     return Made(m.text(), ("DD602", "DD605"), None, ("docker0",))
@@ -884,7 +1092,15 @@ def docker_bridge(m: Maker) -> Made:
 @fault
 def foreign(m: Maker) -> Made:
     """Somebody else's connection."""
-    made = _early(m, 0, "misc/socket.cc:2", "socketFinalizeAccept: wrong type 1 != 3", 3, "DD607", "DD605")
+    made = _early(
+        m,
+        0,
+        "misc/socket.cc:2",
+        "socketFinalizeAccept: wrong type 1 != 3",
+        3,
+        "DD607",
+        "DD605",
+    )
     made.ranks = None  # who connected is not known
     return made
 
@@ -896,7 +1112,11 @@ def exchanged_sizes(m: Maker) -> Made:
     bad = m.ranks[1]
     m.call(*(one for one in m.ranks if one is not bad), op="AllGather", count=640)
     m.call(bad, op="AllGather", count=320)
-    m.warn(m.ranks[0], "transport/net_ib.cc:1", "NET/IB : collective mismatch error, local size 640, remote 320")
+    m.warn(
+        m.ranks[0],
+        "transport/net_ib.cc:1",
+        "NET/IB : collective mismatch error, local size 640, remote 320",
+    )
     m.status(m.ranks[0], 5)
     m.raised(m.ranks[0])
     return Made(m.text(), ("DD608",), (1,))
@@ -907,7 +1127,13 @@ def old_mismatch(m: Maker) -> Made:
     """What NCCL 2.4 to 2.7 notices itself."""
     m.start()
     m.init()
-    m.warn(m.ranks[1], "enqueue.cc:1", "Mismatched collective detected, please check your collective calls at and around rank 1. You can use NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=COLL to see the collective logs")
+    m.warn(
+        m.ranks[1],
+        "enqueue.cc:1",
+        "Mismatched collective detected, please check your collective calls at and "
+        "around rank 1. You can use NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=COLL to "
+        "see the collective logs",
+    )
     m.status(m.ranks[1], 5)
     return Made(m.text(), ("DD608",), None, ())
 
@@ -917,7 +1143,12 @@ def nvls_off(m: Maker) -> Made:
     """NVLS is not to be had, and nobody minds."""
     m.start()
     for one in m.ranks:
-        m.info(one, "Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401 'the operation cannot be performed in the present state'. Proceeding without NVLS support.")
+        m.info(
+            one,
+            "Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : "
+            "CUDA error 401 'the operation cannot be performed in the present "
+            "state'. Proceeding without NVLS support.",
+        )
     m.init()
     m.steps(3)
     return Made(m.text())
@@ -928,8 +1159,17 @@ def host_fall_back(m: Maker) -> Made:
     """Harmless words of a container."""
     m.start()
     for one in m.ranks:
-        m.info(one, "cuMem host allocations do not appear to be working; falling back to a /dev/shm/ based implementation. This could be due to the container runtime disabling NUMA support.")
-        m.warn(one, "misc/param.cc:1", "Could not find real path of /sys/class/net/eth0/device")
+        m.info(
+            one,
+            "cuMem host allocations do not appear to be working; falling back to a "
+            "/dev/shm/ based implementation. This could be due to the container "
+            "runtime disabling NUMA support.",
+        )
+        m.warn(
+            one,
+            "misc/param.cc:1",
+            "Could not find real path of /sys/class/net/eth0/device",
+        )
     m.init()
     m.steps(3)
     return Made(m.text())
@@ -952,10 +1192,17 @@ def warnings_only(m: Maker) -> Made:
     """NCCL_DEBUG=WARN: no rank is told."""
     m.say(f"NCCL version {m.version}+cuda12.4")
     one = m.ranks[2]
-    m.warn(one, "enqueue.cc:1", "Cuda failure 'an illegal memory access was encountered'")
+    m.warn(
+        one, "enqueue.cc:1", "Cuda failure 'an illegal memory access was encountered'"
+    )
     for other in m.ranks:
         if other is not one:
-            m.warn(other, "misc/socket.cc:49", f"socketProgress: Connection closed by remote peer {one.host}.cluster.local<4000>")
+            m.warn(
+                other,
+                "misc/socket.cc:49",
+                "socketProgress: Connection closed by remote peer "
+                f"{one.host}.cluster.local<4000>",
+            )
     return Made(m.text(), ("DD606",), None, (one.host,))
 
 
@@ -964,7 +1211,10 @@ def killed_by_kernel(m: Maker) -> Made:
     """The kernel ends a process."""
     _begun(m)
     one = m.ranks[1]
-    m.say(f"Nov 21 07:01:02 {one.host} kernel: Out of memory: Killed process {one.pid} (python) total-vm:1kB")
+    m.say(
+        f"Nov 21 07:01:02 {one.host} kernel: Out of memory: Killed process "
+        f"{one.pid} (python) total-vm:1kB"
+    )
     m.raised(*_closed(m, 1))
     return Made(m.text(), ("DD603", "DD605"), (1,), (one.host,))
 
@@ -1003,7 +1253,11 @@ def group_absent(m: Maker) -> Made:
     if not m.since(2, 18, 3):
         return Made(m.text())
     for n, one in enumerate(m.ranks[: m.size - 1]):
-        m.info(one, f"comm 0x7e{n:010x} rank {n} nranks {m.size} cudaDev {one.device} nvmlDev 0 busId 7000 commId 0x77 - Init START")
+        m.info(
+            one,
+            f"comm 0x7e{n:010x} rank {n} nranks {m.size} cudaDev {one.device} "
+            "nvmlDev 0 busId 7000 commId 0x77 - Init START",
+        )
     m.watchdog(*m.ranks[:-1])
     return Made(m.text(), ("DD607", "DD609"), (m.size - 1,))
 

@@ -9,34 +9,43 @@ transports are allowed). Names of interfaces and devices may differ from host to
 
 Why it matters
 --------------
-Ranks that chose another algorithm or protocol send messages of other sizes: the job ends
-with "message truncated", hangs, or mixes numbers. Where nothing has failed so far, it is
-a warning.
+Ranks that chose another algorithm or protocol send messages of other sizes: the job
+ends with "message truncated", hangs, or mixes numbers. Where nothing has failed so far,
+it is a warning.
 
 Sick
 ----
 Two versions, and the job ended with an error:
 
-    rank 0 | nccl_process(host=a,version=2.27.3)  nccl_complaint(kind=versions,host=a,text=Mismatched%20NCCL%20version%20detected%20%3A%20rank%200%20version%2022703%20rank%201%20version%2022602,status=5)
+    rank 0 | nccl_process(host=a,version=2.27.3)
+           | nccl_complaint(kind=versions,host=a,status=5)
     rank 1 | nccl_process(host=b,version=2.26.2)
 
 A setting that one host alone has, and messages that do not fit:
 
-    rank 0 | nccl_process(host=a)  communicator(comm=world,size=3,member=0,host=a,complete)  nccl_complaint(kind=sizes,host=a,text=message%20truncated%20%3A%20receiving%20524288%20bytes%20instead%20of%2065536,status=5)
-    rank 1 | nccl_process(host=a)  communicator(comm=world,size=3,member=1,host=a,complete)
-    rank 2 | nccl_process(host=b,settings=NCCL_ALGO%3DTree)  communicator(comm=world,size=3,member=2,host=b,complete)
+    rank 0 | nccl_process(host=a)
+           | communicator(comm=world,size=3,member=0,host=a,complete)
+           | nccl_complaint(kind=sizes,host=a,status=5)
+    rank 1 | nccl_process(host=a)
+           | communicator(comm=world,size=3,member=1,host=a,complete)
+    rank 2 | nccl_process(host=b,settings=NCCL_ALGO%3DTree)
+           | communicator(comm=world,size=3,member=2,host=b,complete)
 
 Nothing has failed so far, which is a warning:
 
-    rank 0 | nccl_process(host=a)  communicator(comm=world,size=2,member=0,host=a,complete)
-    rank 1 | nccl_process(host=b,settings=NCCL_NTHREADS%3D256)  communicator(comm=world,size=2,member=1,host=b,complete)
+    rank 0 | nccl_process(host=a)
+           | communicator(comm=world,size=2,member=0,host=a,complete)
+    rank 1 | nccl_process(host=b,settings=NCCL_NTHREADS%3D256)
+           | communicator(comm=world,size=2,member=1,host=b,complete)
 
 Well
 ----
 Each host has an interface of its own, and names it:
 
-    rank 0 | nccl_process(host=a,settings=NCCL_SOCKET_IFNAME%3Deth0)  communicator(comm=world,size=2,member=0,host=a,complete)
-    rank 1 | nccl_process(host=b,settings=NCCL_SOCKET_IFNAME%3Dens5)  communicator(comm=world,size=2,member=1,host=b,complete)
+    rank 0 | nccl_process(host=a,settings=NCCL_SOCKET_IFNAME%3Deth0)
+           | communicator(comm=world,size=2,member=0,host=a,complete)
+    rank 1 | nccl_process(host=b,settings=NCCL_SOCKET_IFNAME%3Dens5)
+           | communicator(comm=world,size=2,member=1,host=b,complete)
 
 Unknown
 -------
@@ -47,8 +56,8 @@ A rank that is not in the log may have the reason:
 
 Remedy
 ------
-Give all hosts one image and one libnccl, and set `NCCL_…` in one place for all ranks: in
-the launcher, not in a shell's start-up file of one host.
+Give all hosts one image and one libnccl, and set `NCCL_…` in one place for all ranks:
+in the launcher, not in a shell's start-up file of one host.
 
 Known problems
 --------------

@@ -15,20 +15,21 @@ Sick
 ----
 `/dev/shm` is full on one rank's host:
 
-    rank 0 | nccl_process(host=a)  nccl_complaint(kind=shared%20memory,host=a,text=Error%20while%20creating%20shared%20memory%20segment%20/dev/shm/nccl-1%20%28size%209637888%29,status=2)
-    rank 1 | nccl_process(host=b)  nccl_complaint(kind=closed,host=b,text=Connection%20closed%20by%20remote%20peer%2010.0.0.1,peer=a,status=6)
+    rank 0 | nccl_process(host=a)  nccl_complaint(kind=shared%20memory,host=a,status=2)
+    rank 1 | nccl_process(host=b)  nccl_complaint(kind=closed,host=b,peer=a,status=6)
 
 The limit of locked memory is too small:
 
-    rank 0 | nccl_process(host=a)  nccl_complaint(kind=locked%20memory,host=a,text=Call%20to%20ibv_reg_mr%20failed%20with%20error%20Cannot%20allocate%20memory,status=2)
+    rank 0 | nccl_process(host=a)  nccl_complaint(kind=locked%20memory,host=a,status=2)
     rank 1 | nccl_process(host=b)
 
 Well
 ----
 The message was not the end:
 
-    rank 0 | nccl_process(host=a)  nccl_complaint(kind=shared%20memory,host=a,text=Error%20while%20creating%20shared%20memory%20segment%20/dev/shm/nccl-1,harmless)
-    rank 1 | nccl_process(host=a)  communicator(comm=world,size=2,member=1,host=a,complete)
+    rank 0 | nccl_process(host=a)  nccl_complaint(kind=shared%20memory,host=a,harmless)
+    rank 1 | nccl_process(host=a)
+           | communicator(comm=world,size=2,member=1,host=a,complete)
 
 Unknown
 -------
@@ -39,14 +40,14 @@ A rank that is not in the log may have the reason:
 
 Remedy
 ------
-`--shm-size=1g` or `--ipc=host` (a memory volume at `/dev/shm` on Kubernetes); delete stale
-`/dev/shm/nccl-*`; `ulimit -l unlimited` (`--ulimit memlock=-1`, capability IPC_LOCK);
-`ulimit -n` and `-u`. `cure` in the finding's details says which.
+`--shm-size=1g` or `--ipc=host` (a memory volume at `/dev/shm` on Kubernetes); delete
+stale `/dev/shm/nccl-*`; `ulimit -l unlimited` (`--ulimit memlock=-1`, capability
+IPC_LOCK); `ulimit -n` and `-u`. `cure` in the finding's details says which.
 
 Known problems
 --------------
-A process that the kernel kills for want of memory says nothing itself: it is told only if
-the kernel's or the launcher's line is in the log.
+A process that the kernel kills for want of memory says nothing itself: it is told only
+if the kernel's or the launcher's line is in the log.
 
 References
 ----------

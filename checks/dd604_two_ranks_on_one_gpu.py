@@ -2,10 +2,10 @@
 
 What it is
 ----------
-Each rank of a communicator needs a GPU of its own (NCCL 2.30 can share one if it is told
-to). Two get the same one if `torch.cuda.set_device(local_rank)` is missing, the local rank
-is always 0, all see the same single entry of `CUDA_VISIBLE_DEVICES`, or there are more
-ranks than GPUs.
+Each rank of a communicator needs a GPU of its own (NCCL 2.30 can share one if it is
+told to). Two get the same one if `torch.cuda.set_device(local_rank)` is missing, the
+local rank is always 0, all see the same single entry of `CUDA_VISIBLE_DEVICES`, or
+there are more ranks than GPUs.
 
 Why it matters
 --------------
@@ -16,15 +16,19 @@ Sick
 ----
 Both ranks took device 0:
 
-    rank 0 | nccl_process(host=a)  nccl_complaint(kind=same%20gpu,host=a,text=Duplicate%20GPU%20detected%20%3A%20rank%200%20and%20rank%201%20both%20on%20CUDA%20device%207000,named=0-1,status=5)
-    rank 1 | nccl_process(host=a)  nccl_complaint(kind=same%20gpu,host=a,text=Duplicate%20GPU%20detected%20%3A%20rank%201%20and%20rank%200%20both%20on%20CUDA%20device%207000,named=1+0,status=5)
+    rank 0 | nccl_process(host=a)
+           | nccl_complaint(kind=same%20gpu,host=a,named=0-1,status=5)
+    rank 1 | nccl_process(host=a)
+           | nccl_complaint(kind=same%20gpu,host=a,named=1+0,status=5)
 
 Well
 ----
 Each has its own:
 
-    rank 0 | nccl_process(host=a)  communicator(comm=world,size=2,member=0,host=a,bus=7000,complete)
-    rank 1 | nccl_process(host=a)  communicator(comm=world,size=2,member=1,host=a,device=1,bus=f000,complete)
+    rank 0 | nccl_process(host=a)
+           | communicator(comm=world,size=2,member=0,host=a,bus=7000,complete)
+    rank 1 | nccl_process(host=a)
+           | communicator(comm=world,size=2,member=1,host=a,device=1,bus=f000,complete)
 
 Unknown
 -------
@@ -41,7 +45,8 @@ Call `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before
 
 Known problems
 --------------
-Newer versions do not name the ranks: then all that say so, or share a bus id, are named.
+Newer versions do not name the ranks: then all that say so, or share a bus id, are
+named.
 
 References
 ----------

@@ -16,22 +16,27 @@ Sick
 ----
 Two hosts cannot reach the third:
 
-    rank 0 | nccl_process(host=a)  nccl_complaint(kind=completion,host=a,text=Got%20completion%20with%20status%3D12,peer=c,numbers=12,status=6)
-    rank 1 | nccl_process(host=b)  nccl_complaint(kind=completion,host=b,text=Got%20completion%20with%20status%3D12,peer=c,numbers=12,status=6)
+    rank 0 | nccl_process(host=a)
+           | nccl_complaint(kind=completion,host=a,peer=c,numbers=12,status=6)
+    rank 1 | nccl_process(host=b)
+           | nccl_complaint(kind=completion,host=b,peer=c,numbers=12,status=6)
     rank 2 | nccl_process(host=c)
 
 One rank is gone without a word, and the others see closed connections:
 
-    rank 0 | nccl_process(host=a)  nccl_complaint(kind=closed,host=a,text=Connection%20closed%20by%20remote%20peer%20c,peer=c,status=6)
-    rank 1 | nccl_process(host=b)  nccl_complaint(kind=closed,host=b,text=Connection%20closed%20by%20remote%20peer%20c,peer=c,status=6)
+    rank 0 | nccl_process(host=a)  nccl_complaint(kind=closed,host=a,peer=c,status=6)
+    rank 1 | nccl_process(host=b)  nccl_complaint(kind=closed,host=b,peer=c,status=6)
     rank 2 | nccl_process(host=c)
 
 Well
 ----
 An event that is no error, and retries that came to a connection:
 
-    rank 0 | nccl_process(host=a)  nccl_complaint(kind=connect,host=a,text=connect%20returned%20Connection%20refused%2C%20retrying,mild,harmless)  communicator(comm=world,size=2,member=0,host=a,complete)
-    rank 1 | nccl_process(host=b)  communicator(comm=world,size=2,member=1,host=b,complete)
+    rank 0 | nccl_process(host=a)
+           | nccl_complaint(kind=connect,host=a,text=retrying,mild,harmless)
+           | communicator(comm=world,size=2,member=0,host=a,complete)
+    rank 1 | nccl_process(host=b)
+           | communicator(comm=world,size=2,member=1,host=b,complete)
 
 Unknown
 -------
@@ -44,8 +49,8 @@ Remedy
 ------
 Look at the host that is named: counters of the port, cable, switch; for RoCE
 `NCCL_IB_GID_INDEX` and the switches' flow control; on rail-only fabrics
-`NCCL_CROSS_NIC=0`; firewalls for refused connections. If a rank is gone, its own log and
-`dmesg` have the reason.
+`NCCL_CROSS_NIC=0`; firewalls for refused connections. If a rank is gone, its own log
+and `dmesg` have the reason.
 
 Known problems
 --------------

@@ -3,28 +3,32 @@
 What it is
 ----------
 NCCL reports what CUDA answers: out of memory while it allocates its buffers, an illegal
-access of an earlier kernel that shows only now, an uncorrectable ECC error, no access to
-a peer's memory, multicast memory (NVLS) that cannot be bound. The kernel's Xid lines are
-read as well.
+access of an earlier kernel that shows only now, an uncorrectable ECC error, no access
+to a peer's memory, multicast memory (NVLS) that cannot be bound. The kernel's Xid lines
+are read as well.
 
 Why it matters
 --------------
-One rank has the error; all others see a closed connection and report "internal error" or
-"remote error". Whoever reads theirs looks in the wrong place.
+One rank has the error; all others see a closed connection and report "internal error"
+or "remote error". Whoever reads theirs looks in the wrong place.
 
 Sick
 ----
 One rank's GPU is full:
 
-    rank 0 | nccl_process(host=a)  nccl_complaint(kind=closed,host=a,text=Connection%20closed%20by%20remote%20peer%20a,peer=a,status=6)
-    rank 1 | nccl_process(host=a)  nccl_complaint(kind=gpu%20memory,host=a,text=Cuda%20failure%202%20%27out%20of%20memory%27,status=1)
+    rank 0 | nccl_process(host=a)  nccl_complaint(kind=closed,host=a,peer=a,status=6)
+    rank 1 | nccl_process(host=a)
+           | nccl_complaint(kind=gpu%20memory,host=a,text=out%20of%20memory,status=1)
 
 Well
 ----
 NVLS is not to be had, and NCCL goes on without:
 
-    rank 0 | nccl_process(host=a)  nccl_complaint(kind=cuda,host=a,text=Cuda%20failure%201%20%27invalid%20argument%27,harmless)  communicator(comm=world,size=2,member=0,host=a,complete)
-    rank 1 | nccl_process(host=a)  communicator(comm=world,size=2,member=1,host=a,complete)
+    rank 0 | nccl_process(host=a)
+           | nccl_complaint(kind=cuda,host=a,text=Cuda%20failure%201,harmless)
+           | communicator(comm=world,size=2,member=0,host=a,complete)
+    rank 1 | nccl_process(host=a)
+           | communicator(comm=world,size=2,member=1,host=a,complete)
 
 Unknown
 -------
@@ -35,14 +39,14 @@ A rank that is not in the log may have the reason:
 
 Remedy
 ------
-`cure` in the finding's details is that of the error at hand: leave memory to NCCL, drain a
-host with Xid or ECC errors and run `dcgmi diag`, restart the fabric manager for NVLS,
-`CUDA_LAUNCH_BLOCKING=1` for illegal accesses.
+`cure` in the finding's details is that of the error at hand: leave memory to NCCL,
+drain a host with Xid or ECC errors and run `dcgmi diag`, restart the fabric manager for
+NVLS, `CUDA_LAUNCH_BLOCKING=1` for illegal accesses.
 
 Known problems
 --------------
-CUDA tells an error late: the kernel at fault may be the program's own. The log has no line
-of it if the process died before its buffer was written.
+CUDA tells an error late: the kernel at fault may be the program's own. The log has no
+line of it if the process died before its buffer was written.
 
 References
 ----------

@@ -4,8 +4,8 @@ What it is
 ----------
 All ranks of a communicator meet before it can be used. In the log each prints that it
 begins (from NCCL 2.18 on: Init START) and that it is done (Init COMPLETE). If one never
-begins, all others wait. If two say that they are the same rank, or processes expect other
-sizes of the world, the meeting is refused.
+begins, all others wait. If two say that they are the same rank, or processes expect
+other sizes of the world, the meeting is refused.
 
 Why it matters
 --------------
@@ -22,15 +22,17 @@ Rank 2 never begins, and the others do not come to an end:
 
 Two processes say that they are rank 0:
 
-    rank 0 | nccl_process(host=a)  nccl_complaint(kind=twice,host=a,text=Bootstrap%20Root%20%3A%20rank%200%20of%202%20ranks%20has%20already%20checked%20in,named=0,status=3)
+    rank 0 | nccl_process(host=a)  nccl_complaint(kind=twice,host=a,named=0,status=3)
     rank 1 | nccl_process(host=a)
 
 Well
 ----
 All began and are done:
 
-    rank 0 | nccl_process(host=a)  communicator(comm=world,size=2,member=0,host=a,complete)
-    rank 1 | nccl_process(host=b)  communicator(comm=world,size=2,member=1,host=b,complete)
+    rank 0 | nccl_process(host=a)
+           | communicator(comm=world,size=2,member=0,host=a,complete)
+    rank 1 | nccl_process(host=b)
+           | communicator(comm=world,size=2,member=1,host=b,complete)
 
 Unknown
 -------
@@ -41,16 +43,17 @@ A rank that is not in the log may have the reason:
 
 Remedy
 ------
-Look at the rank that is absent: its own output, its stack. Typical: it raised an exception
-while importing, waits in another collective, makes groups in another order, is behind a
-firewall. For sizes and ranks that do not fit, look at `WORLD_SIZE`, `RANK` and whether two
-jobs share a port.
+Look at the rank that is absent: its own output, its stack. Typical: it raised an
+exception while importing, waits in another collective, makes groups in another order,
+is behind a firewall. For sizes and ranks that do not fit, look at `WORLD_SIZE`, `RANK`
+and whether two jobs share a port.
 
 Known problems
 --------------
 Before NCCL 2.18 there is no line at the beginning. A log that was copied while the job
-initialised looks like one that hangs if a rank was late. Ranks without any line in the log
-of a job that did initialise are told as a warning: their files may not have been given.
+initialised looks like one that hangs if a rank was late. Ranks without any line in the
+log of a job that did initialise are told as a warning: their files may not have been
+given.
 
 References
 ----------

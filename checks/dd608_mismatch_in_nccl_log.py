@@ -5,39 +5,51 @@ What it is
 With NCCL_DEBUG_SUBSYS=COLL each rank prints each call that it enqueues: the operation,
 the count, the datatype, the reduce op and the root. The calls of each communicator are
 lined up by their order. The first one that not all ranks made alike is told: another
-argument, a call that is missing or one too many, another order. If the job failed, so is
-a rank that is behind.
+argument, a call that is missing or one too many, another order. If the job failed, so
+is a rank that is behind.
 
 Why it matters
 --------------
-NCCL does not compare: calls that do not match hang, end in network errors, or give wrong
-sums without a word.
+NCCL does not compare: calls that do not match hang, end in network errors, or give
+wrong sums without a word.
 
 Sick
 ----
-Rank 1 averages where the others sum:
+Rank 1 gathers where the others reduce:
 
-    rank 0 | nccl_process(host=a)  logged_calls(comm=world,count=9,start=4,calls=AllReduce%284%20float32%2C%20sum%29)
-    rank 1 | nccl_process(host=a)  logged_calls(comm=world,count=9,start=4,calls=AllReduce%284%20float32%2C%20avg%29)
-    rank 2 | nccl_process(host=a)  logged_calls(comm=world,count=9,start=4,calls=AllReduce%284%20float32%2C%20sum%29)
+    rank 0 | nccl_process(host=a)
+           | logged_calls(comm=world,count=9,start=4,calls=AllReduce)
+    rank 1 | nccl_process(host=a)
+           | logged_calls(comm=world,count=9,start=4,calls=AllGather)
+    rank 2 | nccl_process(host=a)
+           | logged_calls(comm=world,count=9,start=4,calls=AllReduce)
 
 Rank 1 is behind when the job is torn down:
 
-    rank 0 | nccl_process(host=a)  communicator(comm=world,size=3,member=0,host=a,complete,aborted)  logged_calls(comm=world,count=9,start=7,calls=AllReduce%284%20float32%2C%20sum%29+AllReduce%284%20float32%2C%20sum%29+Broadcast%284%20float32%2C%20root%200%29)
-    rank 1 | nccl_process(host=a)  communicator(comm=world,size=3,member=1,host=a,complete,aborted)  logged_calls(comm=world,count=7,start=7,calls=AllReduce%284%20float32%2C%20sum%29)
-    rank 2 | nccl_process(host=a)  communicator(comm=world,size=3,member=2,host=a,complete,aborted)  logged_calls(comm=world,count=9,start=7,calls=AllReduce%284%20float32%2C%20sum%29+AllReduce%284%20float32%2C%20sum%29+Broadcast%284%20float32%2C%20root%200%29)
+    rank 0 | nccl_process(host=a)
+           | communicator(comm=world,size=3,member=0,host=a,complete,aborted)
+           | logged_calls(comm=world,count=9,start=7,calls=AllReduce+Reduce+Reduce)
+    rank 1 | nccl_process(host=a)
+           | communicator(comm=world,size=3,member=1,host=a,complete,aborted)
+           | logged_calls(comm=world,count=7,start=7,calls=AllReduce)
+    rank 2 | nccl_process(host=a)
+           | communicator(comm=world,size=3,member=2,host=a,complete,aborted)
+           | logged_calls(comm=world,count=9,start=7,calls=AllReduce+Reduce+Reduce)
 
 Well
 ----
 The log was copied while the job ran: a rank is a call behind, and nothing is wrong:
 
-    rank 0 | nccl_process(host=a)  logged_calls(comm=world,count=9,start=8,calls=AllReduce%284%20float32%2C%20sum%29+Broadcast%284%20float32%2C%20root%200%29)
-    rank 1 | nccl_process(host=a)  logged_calls(comm=world,count=8,start=8,calls=AllReduce%284%20float32%2C%20sum%29)
+    rank 0 | nccl_process(host=a)
+           | logged_calls(comm=world,count=9,start=8,calls=AllReduce+Broadcast)
+    rank 1 | nccl_process(host=a)
+           | logged_calls(comm=world,count=8,start=8,calls=AllReduce)
 
 A line that was cut may have been any call:
 
     rank 0 | nccl_process(host=a)  logged_calls(comm=world,count=9,start=4,calls=%3F)
-    rank 1 | nccl_process(host=a)  logged_calls(comm=world,count=9,start=4,calls=AllReduce%284%20float32%2C%20sum%29)
+    rank 1 | nccl_process(host=a)
+           | logged_calls(comm=world,count=9,start=4,calls=AllReduce)
 
 Unknown
 -------

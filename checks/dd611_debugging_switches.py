@@ -15,15 +15,19 @@ Sick
 ----
 InfiniBand is switched off:
 
-    rank 0 | nccl_process(host=a,settings=NCCL_IB_DISABLE%3D1)  communicator(comm=world,size=2,member=0,host=a,complete)
-    rank 1 | nccl_process(host=b,settings=NCCL_IB_DISABLE%3D1)  communicator(comm=world,size=2,member=1,host=b,complete)
+    rank 0 | nccl_process(host=a,settings=NCCL_IB_DISABLE%3D1)
+           | communicator(comm=world,size=2,member=0,host=a,complete)
+    rank 1 | nccl_process(host=b,settings=NCCL_IB_DISABLE%3D1)
+           | communicator(comm=world,size=2,member=1,host=b,complete)
 
 Well
 ----
 A setting that switches nothing off:
 
-    rank 0 | nccl_process(host=a,settings=NCCL_IB_DISABLE%3D0)  communicator(comm=world,size=2,member=0,host=a,complete)
-    rank 1 | nccl_process(host=b,settings=NCCL_IB_DISABLE%3D0)  communicator(comm=world,size=2,member=1,host=b,complete)
+    rank 0 | nccl_process(host=a,settings=NCCL_IB_DISABLE%3D0)
+           | communicator(comm=world,size=2,member=0,host=a,complete)
+    rank 1 | nccl_process(host=b,settings=NCCL_IB_DISABLE%3D0)
+           | communicator(comm=world,size=2,member=1,host=b,complete)
 
 Unknown
 -------
@@ -38,8 +42,8 @@ Unset it where nothing needs it any more, and measure.
 
 Known problems
 --------------
-Some systems need such a switch for good: GPUs that cannot reach each other, hosts without
-InfiniBand. It is a note for that reason.
+Some systems need such a switch for good: GPUs that cannot reach each other, hosts
+without InfiniBand. It is a note for that reason.
 
 References
 ----------

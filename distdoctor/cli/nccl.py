@@ -46,8 +46,8 @@ def _judgement(logs: list[str]) -> Judgement:
         read(list(find(logs)), evidence)
     if not evidence.sources:
         raise LeavingsMissing(
-            f"{', '.join(logs)}: there is no line of NCCL in it; NCCL prints them where "
-            "NCCL_DEBUG=INFO is set"
+            f"{', '.join(logs)}: there is no line of NCCL in it; NCCL prints them "
+            "where NCCL_DEBUG=INFO is set"
         )
     manifest = manifest_of(evidence, logs, str(Path.cwd()), command="nccl")
     return judge_run(run_of(evidence), manifest)

@@ -13,7 +13,6 @@ from distdoctor.postmortem.leavings import Leaving, find
 from distdoctor.postmortem.nccl_logs import nccl_reader
 from distdoctor.postmortem.readers import Reader
 
-
 READERS: tuple[Reader, ...] = (output_files.READER, nccl_reader.READER)
 """All readers; a file belongs to the first that recognises it.
 

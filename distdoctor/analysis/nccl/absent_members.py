@@ -1,4 +1,4 @@
-"""Ranks that a communicator has, and of which there is no sign in its initialisation."""
+"""Ranks of a communicator that give no sign while it is initialised."""
 
 from __future__ import annotations
 
@@ -73,7 +73,9 @@ def _absent(
         for party in job.parties.values()
         if party.key not in inside and party.process is not None
     ]
-    parties = present if name.startswith("world") and len(present) == len(absent) else []
+    parties = (
+        present if name.startswith("world") and len(present) == len(absent) else []
+    )
     where = f", likely {who(parties)}" if parties else ""
     on = "the communicator of all ranks" if name == "world" else name
     return Told(
@@ -91,9 +93,7 @@ def _absent(
     )
 
 
-def _nobody_completed(
-    name: str, members: Sequence[tuple[Party, Communicator]]
-) -> Told:
+def _nobody_completed(name: str, members: Sequence[tuple[Party, Communicator]]) -> Told:
     on = "the communicator of all ranks" if name == "world" else name
     return Told(
         code="DD607",

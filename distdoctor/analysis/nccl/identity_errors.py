@@ -1,4 +1,4 @@
-"""Errors of who is who: two ranks on one GPU, a rank twice, other sizes of the world."""
+"""Errors of who is who: a GPU or a rank that two have, other sizes of the world."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from distdoctor.model.findings import Certainty, Severity
 from distdoctor.model.observations.nccl import (
     Communicator,
     ComplaintKind,
-    NcclComplaint,
 )
 from distdoctor.model.run import named
 
@@ -131,7 +130,8 @@ def _foreign(job: LoggedJob) -> Iterator[Told]:
     whence = f" from {', '.join(peers)}" if peers else ""
     yield Told(
         code="DD607",
-        message=f"{capital(who([party for party, _ in said]))} got a connection{whence} "
+        message=f"{capital(who([party for party, _ in said]))} got a connection"
+        f"{whence} "
         f"that is not of this communicator: {first.text}",
         parties=inside,
         exhibits=[one for _, one in said],
@@ -145,5 +145,3 @@ def _foreign(job: LoggedJob) -> Iterator[Told]:
 def _never_made(job: LoggedJob) -> bool:
     every = [one for party in job.parties.values() for one in party.communicators]
     return not any(one.complete for one in every)
-
-

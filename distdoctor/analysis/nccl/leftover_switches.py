@@ -51,5 +51,3 @@ def leftover_switches(job: LoggedJob) -> Iterator[Told]:
             cure=f"Unset {name} for production, if nothing else needs it.",
             details={"name": name},
         )
-
-

@@ -54,7 +54,7 @@ LOCAL = {
     ComplaintKind.CUDA: _Disease(
         "DD606",
         "had an error of CUDA inside NCCL",
-        "An earlier kernel may be the cause: CUDA_LAUNCH_BLOCKING=1, compute-sanitizer; "
+        "An earlier kernel may be at fault: CUDA_LAUNCH_BLOCKING=1, compute-sanitizer; "
         "start processes by spawn; compare driver and CUDA versions.",
     ),
     ComplaintKind.SHM: _Disease(
@@ -72,8 +72,8 @@ LOCAL = {
     ),
     ComplaintKind.LOCKED_MEMORY: _Disease(
         "DD603",
-        "could not register memory with the network adapter: the limit of locked memory "
-        "is too small",
+        "could not register memory with the network adapter: the limit of locked "
+        "memory is too small",
         "`ulimit -l unlimited`, `--ulimit memlock=-1`, capability IPC_LOCK.",
         of_host=True,
     ),

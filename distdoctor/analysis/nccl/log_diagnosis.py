@@ -95,4 +95,3 @@ def _advice(job: LoggedJob) -> Iterator[Told]:
     yield from fall_backs(job)
     yield from unseen_members(job)
     yield from leftover_switches(job)
-

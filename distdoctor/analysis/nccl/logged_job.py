@@ -84,7 +84,9 @@ class LoggedJob:
         """
         return [one for one in self.parties.values() if one.host in hosts]
 
-    def complaints(self, *kinds: ComplaintKind) -> Iterator[tuple[Party, NcclComplaint]]:
+    def complaints(
+        self, *kinds: ComplaintKind
+    ) -> Iterator[tuple[Party, NcclComplaint]]:
         """Complaints of some kinds that the job did not get over, in order.
 
         Args:
@@ -193,7 +195,9 @@ class Told:
         culprits = {rank for rank in culprits if 0 <= rank < run.world_size}
         victims = [rank for rank in run.seen if rank not in culprits]
         hosts = list(self.hosts) or sorted({p.host for p in self.parties if p.host})
-        first = next((one for one in self.exhibits if isinstance(one, NcclComplaint)), None)
+        first = next(
+            (one for one in self.exhibits if isinstance(one, NcclComplaint)), None
+        )
         extra: dict[str, object] = {"hosts": hosts, **self.details}
         if first is not None:
             extra["line"] = first.text
@@ -235,5 +239,7 @@ def who(parties: Sequence[Party]) -> str:
     if not ranks:
         pids = sorted({p.process.pid for p in parties if p.process and p.process.pid})
         some = f"process{'es' * (len(pids) > 1)} {', '.join(map(str, pids[:8]))}"
-        return f"{some} on {where}" if pids and hosts else where if hosts else "a process"
+        return (
+            f"{some} on {where}" if pids and hosts else where if hosts else "a process"
+        )
     return f"{named(ranks)} ({where})" if hosts else named(ranks)

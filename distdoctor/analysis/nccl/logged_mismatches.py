@@ -107,8 +107,8 @@ def complained_mismatches(job: LoggedJob) -> Iterator[Told]:
         hosts=sorted({party.host for party in parties if party.host}),
         exhibits=[one for _, one in said],
         certainty=Certainty.LIKELY,
-        cure="Compare the calls (NCCL_DEBUG_SUBSYS=COLL), the settings and the versions "
-        "of the ranks.",
+        cure="Compare the calls (NCCL_DEBUG_SUBSYS=COLL), the settings and the "
+        "versions of the ranks.",
         details={"kind": first.kind},
     )
 
@@ -171,7 +171,7 @@ def _mismatch(job: LoggedJob, name: str, members: _Members, at: int) -> Told | N
             "kind": how,
             "communicator": name,
             "call": ordinal,
-            "calls": {call: often for call, often in counted.items()},
+            "calls": dict(counted),
             "failed": job.failed,
         },
     )
@@ -216,9 +216,15 @@ def _sentence(
             "its calls are those that the others make one later."
         )
     if how == "extra":
-        return f"{subject}: call {ordinal:,} on {on}, {other}, is one that others leave out."
+        return (
+            f"{subject}: call {ordinal:,} on {on}, {other}, is one that the others "
+            "leave out."
+        )
     if how == "swapped":
-        return f"{subject}: calls {ordinal:,} and {ordinal + 1:,} on {on} are in another order."
+        return (
+            f"{subject}: calls {ordinal:,} and {ordinal + 1:,} on {on} are in another "
+            "order."
+        )
     what = _what_differs(usual, other)
     return (
         f"{subject}: call {ordinal:,} on {on} is {other}, and that of {who(group)} is "

@@ -42,8 +42,8 @@ _CURES = {
     ComplaintKind.DEVICES: "The same NCCL_IB_HCA on all hosts, NCCL_IB_MERGE_NICS=0.",
     ComplaintKind.CONNECT: "The log of the rank that is to be met; firewall (ephemeral "
     "ports), NCCL_SOCKET_IFNAME.",
-    ComplaintKind.CLOSED: "Look at the log of the rank that is gone, and for a kill for "
-    "want of memory in `dmesg` of its host.",
+    ComplaintKind.CLOSED: "Look at the log of the rank that is gone, and for a kill "
+    "for want of memory in `dmesg` of its host.",
 }
 
 
@@ -71,9 +71,7 @@ def _are_hard(own: Sequence[tuple[Party, NcclComplaint]]) -> bool:
     return any("fatal" in one.text or "catastrophic" in one.text for _, one in own)
 
 
-def _of_own_port(
-    job: LoggedJob, own: Sequence[tuple[Party, NcclComplaint]]
-) -> Told:
+def _of_own_port(job: LoggedJob, own: Sequence[tuple[Party, NcclComplaint]]) -> Told:
     hosts = {party.host for party, _ in own}
     parties = [party for party in job.parties.values() if party.host in hosts]
     saying = list(dict.fromkeys(party.key for party, _ in own))
@@ -88,7 +86,10 @@ def _of_own_port(
         exhibits=[one for _, one in own],
         severity=None if job.failed else Severity.WARNING,
         cure=_CURES[ComplaintKind.PORT],
-        details={"kind": first.kind, "devices": sorted({o.device for _, o in own} - {""})},
+        details={
+            "kind": first.kind,
+            "devices": sorted({o.device for _, o in own} - {""}),
+        },
     )
 
 
@@ -105,7 +106,9 @@ def _of_links(job: LoggedJob, links: Sequence[tuple[Party, NcclComplaint]]) -> T
     blame = _blame(job, links)
     parties = _ends(job, blame, links)
     kind = ComplaintKind(first.kind)
-    status = first.numbers[0] if kind is ComplaintKind.COMPLETION and first.numbers else 0
+    status = (
+        first.numbers[0] if kind is ComplaintKind.COMPLETION and first.numbers else 0
+    )
     meaning = f" (status {status}: {_MEANINGS[status]})" if status in _MEANINGS else ""
     roce = _link_layer(job, links)
     pairs = Counter((party.host, one.peer) for party, one in links)
@@ -145,9 +148,7 @@ def _link_layer(job: LoggedJob, links: Sequence[tuple[Party, NcclComplaint]]) ->
 
 def _blame(job: LoggedJob, links: Sequence[tuple[Party, NcclComplaint]]) -> _Blame:
     """The host that all links which failed have in common."""
-    pairs = {
-        (party.host, one.peer) for party, one in links if one.peer != party.host
-    }
+    pairs = {(party.host, one.peer) for party, one in links if one.peer != party.host}
     reporters = {a for a, _ in pairs}
     peers = {b for _, b in pairs if b}
     if not peers:
@@ -212,7 +213,7 @@ def _of_connecting(job: LoggedJob) -> Iterator[Told]:
         hosts, sure = tuple(peers), True
     elif len(reporters) == 1 and (len(peers) > 1 or len(others - peers) > 1):
         hosts, sure = tuple(reporters), True
-    parties = [p for p in job.on(*hosts)] if sure else []
+    parties = job.on(*hosts) if sure else []
     parties = wrong or parties
     subject = who(parties) if parties else ", ".join(hosts)
     reported = who(list({party.key: party for party, _ in said}.values()))
@@ -255,9 +256,13 @@ def is_local_interface(interface: str) -> bool:
         interface: Name and address, with a blank between them.
     """
     name, _, address = interface.partition(" ")
-    return name == "lo" or name.startswith(
-        ("docker", "virbr", "veth", "br-", "cni", "podman", "lxc", "flannel.")
-    ) or address.startswith(("127.", "169.254.", "172.17."))
+    return (
+        name == "lo"
+        or name.startswith(
+            ("docker", "virbr", "veth", "br-", "cni", "podman", "lxc", "flannel.")
+        )
+        or address.startswith(("127.", "169.254.", "172.17."))
+    )
 
 
 def _of_the_dead(job: LoggedJob) -> Iterator[Told]:

@@ -6,10 +6,10 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from distdoctor.analysis.causes import capital
 from distdoctor.analysis.nccl.logged_job import LoggedJob, Party, Told, who
+from distdoctor.model.events import Event
 from distdoctor.model.findings import Certainty, Severity
-from distdoctor.model.observations.nccl import ComplaintKind
+from distdoctor.model.observations.nccl import ComplaintKind, NcclComplaint
 from distdoctor.model.run import named
 
 _OF_A_HOST = re.compile(
@@ -54,7 +54,7 @@ def version_differences(job: LoggedJob) -> Iterator[Told]:
             exhibits=_processes(job, odd or usual),
             severity=None if _hurts(job) else Severity.WARNING,
             cure="One image for all hosts; one libnccl on the path.",
-            details={"versions": {v: keys for v, keys in by_version.items()}},
+            details={"versions": dict(by_version)},
         )
         return
     if _hurts(job):
@@ -62,15 +62,18 @@ def version_differences(job: LoggedJob) -> Iterator[Told]:
 
 
 def _told_by_nccl(
-    job: LoggedJob, text: str, by_version: dict[str, list[int]], said: Sequence[object]
+    job: LoggedJob,
+    text: str,
+    by_version: dict[str, list[int]],
+    said: Sequence[NcclComplaint],
 ) -> Told:
     odd, _ = _odd(job, by_version) if len(by_version) > 1 else ([], [])
     codes = {int(rank): code for rank, code in _CODES.findall(text)}
     for one in said:
-        codes |= {int(r): c for r, c in _CODES.findall(getattr(one, "text", ""))}
+        codes |= {int(r): c for r, c in _CODES.findall(one.text)}
     ranks: list[int] = []
     if not odd and codes:
-        grouped = _by({rank: code for rank, code in codes.items()})
+        grouped = _by(codes)
         least = min(grouped.values(), key=len)
         most = max(grouped.values(), key=len)
         ranks = least if len(least) < len(most) else []
@@ -82,9 +85,9 @@ def _told_by_nccl(
         parties=odd,
         ranks=ranks,
         hosts=sorted({party.host for party in odd or job.parties.values()}),
-        exhibits=said,  # type: ignore[arg-type] # they are complaints
+        exhibits=said,
         cure="One image for all hosts; one libnccl on the path.",
-        details={"versions": {v: keys for v, keys in by_version.items()}},
+        details={"versions": dict(by_version)},
     )
 
 
@@ -152,7 +155,7 @@ def setting_differences(job: LoggedJob, blamed: bool) -> Iterator[Told]:
             severity=None if hurts else Severity.WARNING,
             certainty=Certainty.LIKELY if hurts else Certainty.PROVED,
             cure=f"Set {name} alike on all ranks, or nowhere.",
-            details={"name": name, "values": {v: keys for v, keys in groups.items()}},
+            details={"name": name, "values": dict(groups)},
         )
 
 
@@ -197,7 +200,7 @@ def _who(job: LoggedJob, keys: Sequence[int]) -> str:
     return who([job.parties[key] for key in keys])
 
 
-def _processes(job: LoggedJob, parties: Sequence[Party]) -> list:  # type: ignore[type-arg]
+def _processes(job: LoggedJob, parties: Sequence[Party]) -> list[Event]:
     del job
     return [party.process for party in parties if party.process is not None]
 

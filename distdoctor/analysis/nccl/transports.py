@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from distdoctor.analysis.causes import capital
 from distdoctor.analysis.nccl.logged_job import LoggedJob, Party, Told, who
 from distdoctor.analysis.nccl.network_errors import is_local_interface
+from distdoctor.model.events import Event
 from distdoctor.model.findings import Certainty, Severity
 from distdoctor.model.observations.nccl import ComplaintKind
 
@@ -81,8 +82,8 @@ def _sockets(job: LoggedJob) -> Iterator[Told]:
         hosts=sorted({p.host for p in users}),
         severity=Severity.NOTE,
         certainty=Certainty.LIKELY,
-        cure="Where there is InfiniBand or RoCE: give the container /dev/infiniband and "
-        "rdma-core, look at NCCL_IB_HCA.",
+        cure="Where there is InfiniBand or RoCE: give the container /dev/infiniband "
+        "and rdma-core, look at NCCL_IB_HCA.",
     )
 
 
@@ -153,7 +154,8 @@ def _inside_hosts(job: LoggedJob) -> Iterator[Told]:
     if said or by_memory:
         parties = by_memory or list({p.key: p for p, _ in said}.values())
         text = said[0][1].text if said else "P2P between the GPUs is not used"
-        exhibits = [one for _, one in said] or [p.process for p in by_memory if p.process]
+        exhibits: list[Event] = [one for _, one in said]
+        exhibits += [p.process for p in by_memory if p.process]
         yield Told(
             code="DD602",
             message=f"{capital(who(parties))} use shared memory of the host (SHM) "

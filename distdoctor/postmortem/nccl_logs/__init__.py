@@ -1,4 +1,4 @@
-"""NCCL's debug log as evidence: what communicators were made, what was called, what broke.
+"""NCCL's debug log as evidence: communicators, calls, errors.
 
 `line_grammar` and `complaint_kinds` know the lines, `piece_scanner` reads a piece of a
 file in one pass and bounded memory, `log_pieces` spreads files over processes,

@@ -1,8 +1,8 @@
 """Which process is which rank, and which lines are about one communicator.
 
 The address of a communicator means something in its own process only; what joins its
-ranks is its id (from NCCL 2.16), or what it was split from (from 2.18), or else its size
-and the order in which a process made its communicators.
+ranks is its id (from NCCL 2.16), or what it was split from (from 2.18), or else its
+size and the order in which a process made its communicators.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Membership:
 
 @dataclass(slots=True, eq=False)
 class Actor:
-    """A rank, as far as the log tells: a process, or one GPU of a process that has many.
+    """A rank, as far as the log tells: a process, or one GPU of a process with many.
 
     Attributes:
         process: Its process.
@@ -159,7 +159,9 @@ def _memberships(process: ProcessLog) -> list[Membership]:
     return found
 
 
-def _key(one: Membership, current: dict[str, Membership], seen: dict[object, int]) -> Key:
+def _key(
+    one: Membership, current: dict[str, Membership], seen: dict[object, int]
+) -> Key:
     life = one.life
     if life.parent:
         parent = current.get(life.parent)

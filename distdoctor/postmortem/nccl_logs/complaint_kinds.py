@@ -33,22 +33,49 @@ _PEER = r"(?P<peer>[\w.:%-]*[\w%])<\d+>"
 
 _TABLE: tuple[tuple[str, ComplaintKind], ...] = (
     # Harmless, whatever it looks like.
-    (r"libibverbs|Could not find real path|libnccl-net|ncclCollNetPlugin", ComplaintKind.NONE),
+    (
+        r"libibverbs|Could not find real path|libnccl-net|ncclCollNetPlugin",
+        ComplaintKind.NONE,
+    ),
     (r"falling back to a /dev/shm", ComplaintKind.NONE),
     (r"Proceeding without NVLS support", ComplaintKind.NVLS_OFF),
-    (r"TUNER/Plugin|PROFILER/Plugin|NET/Plugin|dlerror|[Cc]ould not find: lib", ComplaintKind.NONE),
-    (r"port active|client reregistration|GID table change|LID change", ComplaintKind.NONE),
+    (
+        r"TUNER/Plugin|PROFILER/Plugin|NET/Plugin|dlerror|[Cc]ould not find: lib",
+        ComplaintKind.NONE,
+    ),
+    (
+        r"port active|client reregistration|GID table change|LID change",
+        ComplaintKind.NONE,
+    ),
     (r"SM change|P_Key|pkey change", ComplaintKind.NONE),
     # What a single process can get wrong by itself.
-    (r"Failed to bind NVLink SHARP|transport/nvls|NVLS.*CUDA error", ComplaintKind.NVLS),
+    (
+        r"Failed to bind NVLink SHARP|transport/nvls|NVLS.*CUDA error",
+        ComplaintKind.NVLS,
+    ),
     (r"MNNVL.*(not working|IMEX)|IMEX channel", ComplaintKind.IMEX),
     (r"out of memory|Failed to CUDA (?:host )?[cm]alloc", ComplaintKind.GPU_MEMORY),
-    (r"uncorrectable|ECC|fallen off|launch failure|hardware|NVLink error", ComplaintKind.GPU_FAULT),
-    (r"peer access|CUDA IPC handle|failed to peer with|cudaIpcGetMemHandle", ComplaintKind.PEER_ACCESS),
+    (
+        r"uncorrectable|ECC|fallen off|launch failure|hardware|NVLink error",
+        ComplaintKind.GPU_FAULT,
+    ),
+    (
+        r"peer access|CUDA IPC handle|failed to peer with|cudaIpcGetMemHandle",
+        ComplaintKind.PEER_ACCESS,
+    ),
     (r"P2P is disabled between NVLINK connected", ComplaintKind.NVLINK_OFF),
-    (r"P2P is disabled between connected GPUs|Could not enable P2P", ComplaintKind.P2P_OFF),
-    (r"Cuda failure|CUDA (?:driver )?error|HIP failure|cudaError|CUDART error", ComplaintKind.CUDA),
-    (r"attaching to shared memory segment|shmOpen.*No such file", ComplaintKind.SHM_ATTACH),
+    (
+        r"P2P is disabled between connected GPUs|Could not enable P2P",
+        ComplaintKind.P2P_OFF,
+    ),
+    (
+        r"Cuda failure|CUDA (?:driver )?error|HIP failure|cudaError|CUDART error",
+        ComplaintKind.CUDA,
+    ),
+    (
+        r"attaching to shared memory segment|shmOpen.*No such file",
+        ComplaintKind.SHM_ATTACH,
+    ),
     (
         r"posix_fallocate|shared memory segment|/dev/shm|No space left on device"
         r"|shm_open|ftruncate|shmOpen",
@@ -62,18 +89,33 @@ _TABLE: tuple[tuple[str, ComplaintKind], ...] = (
     (r"ibv_reg_\w+.*Bad address", ComplaintKind.PEER_MEMORY),
     (r"[Tt]oo many open files", ComplaintKind.FILES),
     (r"pthread_create|Resource temporarily unavailable", ComplaintKind.THREADS),
-    (r"Cannot allocate memory|Failed to m(?:alloc|map)|malloc of", ComplaintKind.HOST_MEMORY),
-    (r"no socket interface found|No usable listening interface", ComplaintKind.INTERFACE),
-    (r"NET/Socket : no interface found|no device found (?:after|match)", ComplaintKind.INTERFACE),
+    (
+        r"Cannot allocate memory|Failed to m(?:alloc|map)|malloc of",
+        ComplaintKind.HOST_MEMORY,
+    ),
+    (
+        r"no socket interface found|No usable listening interface",
+        ComplaintKind.INTERFACE,
+    ),
+    (
+        r"NET/Socket : no interface found|no device found (?:after|match)",
+        ComplaintKind.INTERFACE,
+    ),
     (r"XML|topo file|Attribute \w+ of node|Could not parse", ComplaintKind.TOPOLOGY),
     # Settings and identities.
     (r"Duplicate GPU detected|using the same GPU", ComplaintKind.SAME_GPU),
     (r"[Mm]ismatched NCCL version|version mismatch", ComplaintKind.VERSIONS),
     (r"already checked in", ComplaintKind.TWICE),
     (r"mismatch in (?:rank count|info) from procs", ComplaintKind.WORLD_SIZE),
-    (r"wrong (?:type|magic)|valid magic|invalid magic|Invalid magic", ComplaintKind.FOREIGN),
+    (
+        r"wrong (?:type|magic)|valid magic|invalid magic|Invalid magic",
+        ComplaintKind.FOREIGN,
+    ),
     (r"mismatched physical devices|incompatible devices", ComplaintKind.DEVICES),
-    (r"(?:Net|CollNet|P2P|NVLS)\b.*mismatch|different (?:net|transport)s?", ComplaintKind.DEVICES),
+    (
+        r"(?:Net|CollNet|P2P|NVLS)\b.*mismatch|different (?:net|transport)s?",
+        ComplaintKind.DEVICES,
+    ),
     # The network.
     (r"async fatal event|port error|device fatal|catastrophic", ComplaintKind.PORT),
     (
@@ -82,10 +124,16 @@ _TABLE: tuple[tuple[str, ComplaintKind], ...] = (
     ),
     (r"Got completion", ComplaintKind.COMPLETION),
     (r"ibv_modify_qp", ComplaintKind.QUEUE_PAIR),
-    (r"ibv_poll_cq|Unable to query port|ibv_\w+\(?\)? (?:failed|returned)", ComplaintKind.ADAPTER),
+    (
+        r"ibv_poll_cq|Unable to query port|ibv_\w+\(?\)? (?:failed|returned)",
+        ComplaintKind.ADAPTER,
+    ),
     (r"NET/OFI|libfabric|EFA|nccl_ofi|nccl_net_ofi", ComplaintKind.FABRIC),
     # Calls that do not match.
-    (r"message truncated|Message truncated|collective mismatch error", ComplaintKind.SIZES),
+    (
+        r"message truncated|Message truncated|collective mismatch error",
+        ComplaintKind.SIZES,
+    ),
     (r"Mismatched collective|collective mismatch around", ComplaintKind.MISMATCH),
     # What is seen of a peer's death, and of an abort; a call on what was aborted.
     (r"should be in the 0\.\.-1 range", ComplaintKind.ECHO),
@@ -102,7 +150,8 @@ _TABLE: tuple[tuple[str, ComplaintKind], ...] = (
     ),
     # How the program calls NCCL.
     (
-        r"invalid (?:datatype|op|reduction|root|argument|count)|is not a (?:device )?pointer"
+        r"invalid (?:datatype|op|reduction|root|argument|count)"
+        r"|is not a (?:device )?pointer"
         r"|already been destroyed|before the previous operation|Invalid (?:rank|usage)",
         ComplaintKind.MISUSE,
     ),
@@ -110,12 +159,17 @@ _TABLE: tuple[tuple[str, ComplaintKind], ...] = (
 
 _KINDS = tuple((re.compile(pattern), kind) for pattern, kind in _TABLE)
 _PEERS = re.compile(_PEER)
-_HCA = re.compile(r"hca (?P<a>\S+)|NET/IB ?: (?P<b>[\w.-]+:\d+) (?:Got|async)|on dev (?P<c>[\w.-]+):\d+")
+_HCA = re.compile(
+    r"hca (?P<a>\S+)|NET/IB ?: (?P<b>[\w.-]+:\d+) (?:Got|async)"
+    r"|on dev (?P<c>[\w.-]+):\d+"
+)
 _STATUS = re.compile(
     r"status=(?:\w+\()?(\d+)|completion(?: from peer \S+)? with error (\d+)"
 )
 _RANKS = re.compile(r"\brank (\d{1,6})\b")
-_WORLD = re.compile(r"procs,? (?:nranks )?(\d+)(?: :| vs) (\d+)|rank \d+ of (\d+) ranks")
+_WORLD = re.compile(
+    r"procs,? (?:nranks )?(\d+)(?: :| vs) (\d+)|rank \d+ of (\d+) ranks"
+)
 
 
 def meaning(text: str, source: str = "") -> Meaning:
@@ -135,7 +189,13 @@ def meaning(text: str, source: str = "") -> Meaning:
     if kind is ComplaintKind.COMPLETION:
         numbers = [int(a or b) for a, b in _STATUS.findall(text)[:1]]
     ranks: tuple[int, ...] = ()
-    if kind in {ComplaintKind.SAME_GPU, ComplaintKind.TWICE, ComplaintKind.VERSIONS, ComplaintKind.CLOSED, ComplaintKind.MISMATCH}:
+    if kind in {
+        ComplaintKind.SAME_GPU,
+        ComplaintKind.TWICE,
+        ComplaintKind.VERSIONS,
+        ComplaintKind.CLOSED,
+        ComplaintKind.MISMATCH,
+    }:
         ranks = tuple(int(n) for n in _RANKS.findall(text)[:8])
     return Meaning(
         kind,

@@ -10,7 +10,7 @@ MARK = b"NCCL "
 
 PREFIX = re.compile(
     rb"(?P<host>[^\s:\[\]()<>/|]+):(?P<pid>\d{1,10}):(?P<tid>\d{1,10}) "
-    rb"(?:\[(?P<dev>-?\d{1,4})\] )?(?:\d+\.\d+ )?(?:(?P<src>[^\s\[]\S*:\d+) )?"
+    rb"(?:\[(?P<dev>-?\d{1,4})\] )?(?:\d[\d.]* )?(?:(?P<src>[^\s\[]\S*:\d+) )?"
     rb"(?:\([^)]{0,200}\) )?NCCL (?P<level>INFO|WARN|TRACE|CALL|ABORT) ?"
 )
 """Where a line of NCCL begins, wherever a launcher or another line stands before it."""
@@ -92,7 +92,7 @@ def stamp_of(text: bytes) -> float:
         return 0.0
     *whole, part = found.groups()
     try:
-        moment = datetime(*map(int, whole))  # type: ignore[arg-type] # noqa: DTZ001
+        moment = datetime(*map(int, whole))  # type: ignore[arg-type]
         return moment.timestamp() + float(b"0." + (part or b"0"))
     except (ValueError, OverflowError):
         return 0.0

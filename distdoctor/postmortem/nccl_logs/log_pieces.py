@@ -1,4 +1,4 @@
-"""Spreads logs over processes: large files in pieces that end with a line, many by many."""
+"""Spreads logs over processes; large files in pieces that end with a line."""
 
 from __future__ import annotations
 
@@ -156,4 +156,3 @@ def _add(whole: Piece, later: Piece) -> None:
     whole.unread += later.unread
     whole.last_stamp = max(whole.last_stamp, later.last_stamp)
     whole.full |= later.full
-

@@ -18,14 +18,16 @@ def summary(piece: Piece, cast: Cast) -> list[str]:
         piece: All that was read.
         cast: Who is who in it.
     """
-    return [*_job(piece, cast), *_communicators(cast), *_ways(cast), *_unread(piece)]
+    return [*_job(piece), *_communicators(cast), *_ways(cast), *_unread(piece)]
 
 
-def _job(piece: Piece, cast: Cast) -> Iterator[str]:
+def _job(piece: Piece) -> Iterator[str]:
     logs = list(piece.processes.values())
     if not logs:
         return
-    versions = sorted({log.version for log in logs if log.version} | set(piece.versions))
+    versions = sorted(
+        {log.version for log in logs if log.version} | set(piece.versions)
+    )
     drivers = sorted({log.driver for log in logs if log.driver})
     hosts = sorted({log.host for log in logs})
     shown = ", ".join(hosts[:_MOST_HOSTS]) + ", …" * (len(hosts) > _MOST_HOSTS)
@@ -74,8 +76,8 @@ def _unread(piece: Piece) -> Iterator[str]:
     torn = sum(log.torn for log in piece.processes.values())
     if torn or piece.unread or piece.strays:
         yield (
-            f"{torn + piece.unread + len(piece.strays):,} lines of NCCL were cut or could "
-            "not be read"
+            f"{torn + piece.unread + len(piece.strays):,} lines of NCCL were cut or "
+            "could not be read"
         )
     if piece.full:
         yield "the log has more processes or calls than were kept"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import IO
 
 from distdoctor.model.events import Place
@@ -49,7 +49,17 @@ _WAITED_S = 60.0
 """Initialisation takes seconds, and minutes on thousands of ranks."""
 
 _TELLING = re.compile(rb"NCCL (?:INFO|WARN|TRACE|CALL) |[NR]CCL version \d")
-_TEXT_OF_OTHERS = (".py", ".cc", ".cpp", ".h", ".md", ".rst", ".json", ".html", ".ipynb")
+_TEXT_OF_OTHERS = (
+    ".py",
+    ".cc",
+    ".cpp",
+    ".h",
+    ".md",
+    ".rst",
+    ".json",
+    ".html",
+    ".ipynb",
+)
 
 
 def recognises(name: str, head: bytes) -> bool:
@@ -94,7 +104,9 @@ def _tell(piece: Piece, files: Sequence[str], evidence: Evidence) -> None:
         evidence.left_out += [(file, "it has no line of NCCL") for file in files]
         return
     others = others_of(piece.others)
-    cast = cast_of(piece.processes.values(), max(others.ranks_told, evidence.world_size))
+    cast = cast_of(
+        piece.processes.values(), max(others.ranks_told, evidence.world_size)
+    )
     teller = _Teller(piece, others, cast, evidence)
     teller.tell()
     evidence.world_size = max(evidence.world_size, cast.world_size)
@@ -345,7 +357,6 @@ def _orders(logs: Sequence[ProcessLog]) -> dict[int, int]:
     """By complaint, its place among all; none where files have no common clock."""
     every = {id(one): one for log in logs for one in log.complaints}
     found = list(every.values())
-    by: Callable[[Complaint], float]
     if all(one.stamp for one in found):
         found.sort(key=lambda one: (one.stamp, one.line))
     elif len({one.file for one in found}) == 1:

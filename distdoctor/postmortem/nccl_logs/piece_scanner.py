@@ -51,8 +51,9 @@ OTHERS = (
 
 _OTHER = re.compile(b"|".join(map(re.escape, OTHERS)))
 _HARMFUL = re.compile(
-    rb"async fatal event|Got async (?:error )?event|Connection closed by|connection closed"
-    rb"|Connection refused|connect(?:ion)? (?:to|returned)|NVLS|P2P is disabled|Could not enable P2P"
+    rb"async fatal event|Got async (?:error )?event|Connection closed by"
+    rb"|connection closed|Connection refused|connect(?:ion)? (?:to|returned)|NVLS"
+    rb"|P2P is disabled|Could not enable P2P"
     rb"|GPU Direct RDMA Disabled|Duplicate GPU|MNNVL"
 )
 """What is worth keeping of lines at the level INFO."""
@@ -96,8 +97,10 @@ class Piece:
             return
         for process in self.processes.values():
             process.first = process.first[0], process.first[1] + lines
-            for one in (*process.lives, *process.complaints):
-                one.line += lines
+            for life in process.lives:
+                life.line += lines
+            for complaint in process.complaints:
+                complaint.line += lines
             for name, (file, line) in process.where_set.items():
                 process.where_set[name] = file, line + lines
         self.others = [(file, line + lines, text) for file, line, text in self.others]
@@ -129,15 +132,15 @@ class Scanner:
         if not (b"NCCL" in block or _OTHER.search(block)):
             self._line += len(lines)
             return
-        number = self._line
-        for number, line in enumerate(lines, number):
+        first = self._line
+        for number, line in enumerate(lines, first):
             if b"NCCL " in line or self._last_error:
                 self._line = number
                 self._read(line)
             elif _OTHER.search(line):
                 self._line = number
                 self._other(line)
-        self._line = number + 1
+        self._line = first + len(lines)
 
     def end(self) -> Piece:
         """What was read."""
@@ -292,7 +295,9 @@ class Scanner:
         if self._count >= MOST_CALLS:
             self.piece.full = True
             return
-        key = found["op"] + b"%b %b %b %b" % found.group("count", "dtype", "reduce", "root")
+        key = found["op"] + b"%b %b %b %b" % found.group(
+            "count", "dtype", "reduce", "root"
+        )
         number = self._keys.get(key)
         if number is None:
             words = call_in_words(*(one.decode() for one in found.groups()[:5]))
@@ -443,7 +448,12 @@ class Scanner:
             process.hints[mine] = process.hints.get(mine, 0) + 1
         last = process.lives[-1] if process.lives else None
         current = last.comm if last and last.what == "Init START" else ""
-        edge = current, int(found["a"]), int(found["b"]), _transport(_text(found["via"]))
+        edge = (
+            current,
+            int(found["a"]),
+            int(found["b"]),
+            _transport(_text(found["via"])),
+        )
         process.edges[edge] = process.edges.get(edge, 0) + 1
 
     def _trees(self, process: ProcessLog, device: int, body: bytes) -> None:

@@ -22,9 +22,12 @@ _LAST = re.compile(
 )
 _RAN = re.compile(r"ran for (\d{1,12}) milliseconds")
 _VERSION = re.compile(r"NCCL version (\d+\.\d+[.\d]*)")
-_XID = re.compile(r"Xid \(PCI:([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})\S*\): (\d+)")
+_XID = re.compile(
+    r"Xid \(PCI:([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})\S*\): (\d+)"
+)
 _KILLED = re.compile(
-    r"(?:Kill(?:ed)? process |received by PID |: -9 +\(pid: ?|task=.{0,80}pid=|: \d+, pid=)"
+    r"(?:Kill(?:ed)? process |received by PID |: -9 +\(pid: ?|task=.{0,80}pid="
+    r"|: \d+, pid=)"
     r"(\d{1,10})",
     re.IGNORECASE,
 )
@@ -134,12 +137,11 @@ def _timeout(found: Others, file: str, line: int, text: str, rank: int) -> None:
         rank = int(inner[1])
         found.ranks_told = max(found.ranks_told, rank + 1)
     told = found.timeouts.setdefault(rank, WatchdogLines(file, line, rank))
-    if work := _WORK.search(text):
-        if not told.op:
-            told.sequence = int(work["sequence"] or 0)
-            told.op = work["op"]
-            told.numel_in = int(work["numel_in"] or -1)
-            told.numel_out = int(work["numel_out"] or -1)
+    if (work := _WORK.search(text)) and not told.op:
+        told.sequence = int(work["sequence"] or 0)
+        told.op = work["op"]
+        told.numel_in = int(work["numel_in"] or -1)
+        told.numel_out = int(work["numel_out"] or -1)
     if (ran := _RAN.search(text)) and not told.seconds:
         told.seconds = int(ran[1]) / 1000
     if (last := _LAST.search(text)) and told.enqueued < 0:
