@@ -46,15 +46,10 @@ All wait in one call: it is the network or a GPU, and no rank:
 
 Well
 ----
-Nobody gave up:
+A barrier told that a rank was late, the program went on, and all ended well:
 
-    rank 0 | start=2  all_reduce(4)  exit=0
-    rank 1 | start=2  all_reduce(4)  exit=0
-
-A rank had died, and the others gave up waiting for it (DD202 tells that):
-
-    rank 0 | start=2  all_reduce(4)  timed_out(op=all_reduce,number=2)
-    rank 1 | start=2  all_reduce(4)  fail=KeyError@data.py:3  exit=1
+    rank 0 | start=2  timed_out(by=monitored_barrier,absent=1)  leave  exit=0
+    rank 1 | start=2  leave                                     exit=0
 
 Unknown
 -------
@@ -68,7 +63,7 @@ Remedy
 Look at what the rank that is named did then: its stack, its last lines, a checkpoint or
 an evaluation that it alone makes, a loader that starved. Raise the timeout only for
 steps that are known to be long. Where all ranks wait in one call, look at the network
-and the GPUs (`dmesg`, counters of the links, DD605, DD606).
+and the GPUs (`dmesg`, counters of the links, NCCL's own log).
 
 Known problems
 --------------

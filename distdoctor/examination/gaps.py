@@ -19,7 +19,15 @@ from distdoctor.examination.failure_words import (
     in_words,
     last_words,
 )
-from distdoctor.model.events import BLOCKED, Call, Ended, Failure, Started, Wrapped
+from distdoctor.model.events import (
+    BLOCKED,
+    Call,
+    Ended,
+    Failure,
+    Observation,
+    Started,
+    Wrapped,
+)
 from distdoctor.model.findings import Severity, Sick, Unknown, Verdict
 from distdoctor.model.observations.comparison import RESUME, Compared
 from distdoctor.model.run import Run, named
@@ -76,6 +84,9 @@ def gaps_of(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
     yield from _left_out(run)
     yield from _ended_early(run)
     yield from _substituted(run)
+    if Observation in run.unwatched:
+        what = "what ranks did beside communicating (data, weights, gradients)"
+        yield Gap(what, run.unwatched[Observation], hides=False)
 
 
 def _unwatched_job(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:

@@ -5,7 +5,7 @@ A new kind is a module with a `READER`, and its line in `READERS`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from distdoctor.postmortem.job_evidence import Evidence
 from distdoctor.postmortem.job_output import output_files
@@ -24,12 +24,17 @@ BESIDE: tuple[Reader, ...] = (output_files.READER, nccl_reader.READER)
 """Readers of files that may hold another kind as well: logs of NCCL lie in output."""
 
 
-def gather(paths: Sequence[str], readers: Sequence[Reader] = READERS) -> Evidence:
+def gather(
+    paths: Sequence[str],
+    readers: Sequence[Reader] = READERS,
+    without: Callable[[str], bool] = lambda _: False,
+) -> Evidence:
     """Read everything that lies at these paths.
 
     Args:
         paths: Files and folders.
         readers: Who reads.
+        without: Whether a file is to be passed over: it is read already.
 
     Returns:
         What is known of the job.
@@ -40,6 +45,8 @@ def gather(paths: Sequence[str], readers: Sequence[Reader] = READERS) -> Evidenc
     evidence = Evidence()
     by_reader: dict[int, list[Leaving]] = {}
     for leaving in find(paths):
+        if without(leaving.path):
+            continue
         try:
             head = leaving.head()
         except OSError as error:

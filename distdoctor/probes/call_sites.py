@@ -24,8 +24,7 @@ _LIBRARY = tuple(
 _MARKS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 _COMMUNICATING = tuple(
-    os.sep + part.replace("/", os.sep) + os.sep
-    for part in COMMUNICATING
+    os.sep + part.replace("/", os.sep) + os.sep for part in COMMUNICATING
 )
 
 _LAYER_OF = {

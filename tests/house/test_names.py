@@ -48,6 +48,7 @@ ROOMS = {
     "journal",
     "launch",
     "model",
+    "postmortem",
     "probes",
     "pytest_plugin",
     "report",

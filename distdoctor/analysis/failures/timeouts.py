@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from distdoctor.analysis.evidence import ended_well
 from distdoctor.analysis.failures.deaths import died
+from distdoctor.model.events import Ended
 from distdoctor.model.observations.failures import TimedOut
 from distdoctor.model.run import Run
 
@@ -59,7 +61,8 @@ def timeout(run: Run) -> Timeout | None:
         run: The run that is judged.
 
     Returns:
-        None: no rank gave up a call, or a rank had died, which explains it.
+        None: no rank gave up a call; or a rank had died, which explains it; or those
+        who gave up went on, and ended well.
     """
     first: dict[int, TimedOut] = {}
     for rank in run.seen:
@@ -67,6 +70,8 @@ def timeout(run: Run) -> Timeout | None:
             first[rank] = _with_status(told)
     if not first or any(died(run, rank) for rank in run.seen):
         return None
+    if all(run.of(Ended, rank) and ended_well(run, rank) for rank in first):
+        return None  # they were told of it, and went on
     for one in first.values():
         if one.absent:
             return Timeout(first, tuple(sorted(one.absent)), NAMED, one, {})
@@ -116,9 +121,7 @@ def _call(one: TimedOut) -> tuple[str, int, int]:
     return one.op, *sizes
 
 
-def _told(
-    inside: Mapping[int, TimedOut], absent: Iterable[int], how: str
-) -> Timeout:
+def _told(inside: Mapping[int, TimedOut], absent: Iterable[int], how: str) -> Timeout:
     absent = tuple(sorted(absent))
     others = [one for rank, one in inside.items() if rank not in absent]
     return Timeout(
@@ -135,7 +138,7 @@ def _silent(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Members of the group that told of no timeout: ranks, or numbers in the group."""
     group = next(iter(inside.values())).group
-    if not group:
+    if not group and all(n.group_rank in {-1, rank} for rank, n in inside.items()):
         silent = sorted({*range(run.world_size)} - {*inside})
         return (tuple(silent) if len(silent) < len(inside) else ()), ()
     known = {one.group_rank: rank for rank, one in inside.items()}
@@ -150,11 +153,10 @@ def _silent(
 
 def _interpolated(known: Mapping[int, int], gaps: list[int]) -> tuple[int, ...]:
     """Global ranks of members, where those that are known lie in equal steps."""
-    (a, first), (b, second) = sorted(known.items())[:2] if len(known) > 1 else (
-        (0, 0),
-        (0, 0),
-    )
-    if a == b or (second - first) % (b - a):
+    if len(known) < 2:
+        return ()
+    (a, first), (b, second) = sorted(known.items())[:2]
+    if (second - first) % (b - a):
         return ()
     step = (second - first) // (b - a)
     if step < 1 or any(rank != first + (n - a) * step for n, rank in known.items()):

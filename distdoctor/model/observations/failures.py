@@ -16,7 +16,9 @@ class TimedOut(Observation):
 
     by: str = WATCHDOG
     op: str = ""  # name of the function users call; empty: not known
-    group: str = ""  # as torch names it in its log; empty: that of all ranks, or unknown
+    group: str = (
+        ""  # as torch names it in its log; empty: that of all ranks, or unknown
+    )
     group_rank: int = -1  # its rank in that group; -1: not known
     number: int = 0  # of the call in its group, from 1; 0: not known
     numel_in: int = -1  # elements that it gave; -1: not known

@@ -1,4 +1,4 @@
-"""Calls that exceptions tell of: collectives that did not match, joining, store keys."""
+"""Calls that exceptions tell of: unequal collectives, joining, keys of the store."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from distdoctor.model.events import SETUP, STORE, Call, Place, State, Tensor
 from distdoctor.model.operations import CODE_OF, OPERATIONS
-from distdoctor.postmortem.job_output.tracebacks import Raised
+from distdoctor.postmortem.job_output.printed_tracebacks import PrintedException
 
 _FINGERPRINT = re.compile(
     r"Rank (?P<rank>\d{1,6}) is running collective: CollectiveFingerPrint\("
@@ -32,7 +32,9 @@ _IN_USE = re.compile(
 )
 _OWN_PREFIX = re.compile(r"^/?(?:default_pg/\d+//)?")
 _WAITED = re.compile(r"(?:Timed out waiting|monitoredBarrier in) (?P<ms>\d{1,12}) ?ms")
-_ABSENT = re.compile(r"Ranks? (?P<ranks>[\d, ]{1,200}?) failed to pass monitoredBarrier")
+_ABSENT = re.compile(
+    r"Ranks? (?P<ranks>[\d, ]{1,200}?) failed to pass monitoredBarrier"
+)
 
 _USERS_NAMES = {
     "_ALLGATHER_BASE": "all_gather_into_tensor",
@@ -47,9 +49,16 @@ _CPP_NAMES = {
     if operation.c10d
 }
 _DTYPES = {
-    **{"Float": "float32", "Double": "float64", "Half": "float16", "Long": "int64"},
-    **{"BFloat16": "bfloat16", "Int": "int32", "Short": "int16", "Char": "int8"},
-    **{"Byte": "uint8", "Bool": "bool"},
+    "Float": "float32",
+    "Double": "float64",
+    "Half": "float16",
+    "Long": "int64",
+    "BFloat16": "bfloat16",
+    "Int": "int32",
+    "Short": "int16",
+    "Char": "int8",
+    "Byte": "uint8",
+    "Bool": "bool",
 }
 
 
@@ -65,7 +74,7 @@ def users_name(op: str) -> str:
     return _USERS_NAMES.get(op) or _CPP_NAMES.get(op.strip("_")) or op.lower()
 
 
-def called_function(raised: Raised) -> str:
+def called_function(raised: PrintedException) -> str:
     """The communication function that an exception came out of; empty: not known.
 
     Args:
@@ -77,7 +86,7 @@ def called_function(raised: Raised) -> str:
     return ""
 
 
-def mismatched(raised: Raised, rank: int) -> Call | None:
+def mismatched(raised: PrintedException, rank: int) -> Call | None:
     """The collective that a rank was about to make when torch found it not to match.
 
     Args:
@@ -109,7 +118,16 @@ def mismatched(raised: Raised, rank: int) -> Call | None:
     return None
 
 
-def is_joining(raised: Raised) -> bool:
+def is_of_nccl(raised: PrintedException) -> bool:
+    """Whether it is NCCL's: whose fault it is stands in NCCL's own log.
+
+    Args:
+        raised: The exception.
+    """
+    return raised.error == "DistBackendError" or "NCCL error in" in raised.message
+
+
+def is_joining(raised: PrintedException) -> bool:
     """Whether it came out of `init_process_group`.
 
     Args:
@@ -136,7 +154,7 @@ def join_given_up(rank: int, address: str, place: Place | None) -> Call:
     )
 
 
-def awaited_keys(raised: Raised, rank: int) -> Call | None:
+def awaited_keys(raised: PrintedException, rank: int) -> Call | None:
     """The call by which a rank waited in vain for keys of the store.
 
     Args:

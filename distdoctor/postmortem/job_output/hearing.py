@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 
 from distdoctor.postmortem.job_output import said as says
 from distdoctor.postmortem.job_output.prefixes import Line, Marks, Whose
+from distdoctor.postmortem.job_output.printed_tracebacks import (
+    BEGINS,
+    PrintedException,
+    TracebackParser,
+    is_chained,
+)
 from distdoctor.postmortem.job_output.torchrun_summaries import (
     SummaryParser,
     WorkerEnd,
-)
-from distdoctor.postmortem.job_output.tracebacks import (
-    BEGINS,
-    Raised,
-    TracebackParser,
-    is_chained,
 )
 
 _MOST_STREAMS = 70_000  # of a file; ranks have one each
@@ -53,10 +53,11 @@ class Heard:
         logged: A program has logged it.
         last: Nothing that the process printed came behind it.
         own_stream: Lines of other processes do not stand among those of this one.
+        of_task: `rank` is the number of a task of srun.
         agent: The launcher that tells it.
     """
 
-    what: Raised | WorkerEnd | says.Said
+    what: PrintedException | WorkerEnd | says.Said
     rank: int = -1
     local: int = -1
     file: int = 0
@@ -65,6 +66,7 @@ class Heard:
     logged: bool = False
     last: bool = True
     own_stream: bool = False
+    of_task: bool = False
     agent: str = ""
 
 
@@ -75,12 +77,14 @@ class Hearing:
     Attributes:
         heard: In the order of files and lines.
         ranks: Ranks whose output was seen.
+        tasks: Tasks of srun whose output was seen; ranks, if no launcher starts these.
         of_local: By rank within a machine, its global rank, where a line told both.
         nodes: Files in which a launcher speaks: of so many machines, or fewer.
     """
 
     heard: list[Heard] = field(default_factory=list)
     ranks: set[int] = field(default_factory=set)
+    tasks: set[int] = field(default_factory=set)
     of_local: dict[int, int] = field(default_factory=dict)
     _files: int = 0
 
@@ -125,9 +129,7 @@ class Hearing:
             file: Number of the file.
             up_to: Number of the last line that belongs to the start before.
         """
-        self.heard = [
-            one for one in self.heard if one.file != file or one.at > up_to
-        ]
+        self.heard = [one for one in self.heard if one.file != file or one.at > up_to]
 
 
 @dataclass(slots=True)
@@ -165,7 +167,9 @@ class _FileHearing:
         if not text:
             return
         line = self._marks.line(text)
-        if line.rank >= 0:
+        if line.of_task:
+            self._all.tasks.add(line.rank)
+        elif line.rank >= 0:
             self._all.ranks.add(line.rank)
             if line.local >= 0:
                 self._all.of_local.setdefault(line.local, line.rank)
@@ -204,7 +208,7 @@ class _FileHearing:
             stream.last.last = False
             stream.last = None
 
-    def _raised(self, stream: _Stream, line: Line, raised: Raised) -> None:
+    def _raised(self, stream: _Stream, line: Line, raised: PrintedException) -> None:
         if raised.error in _LAUNCHERS:
             return
         if stream.chained and stream.last is not None:
@@ -217,6 +221,7 @@ class _FileHearing:
         heard.own_stream = self.own or bool(line.stream)
         if stream.spawned >= 0:
             heard.rank, heard.ends, heard.logged = stream.spawned, True, False
+            heard.of_task = False
             self._all.ranks.add(stream.spawned)
             stream.spawned = -1
         stream.last = heard
@@ -241,14 +246,15 @@ class _FileHearing:
         self._add(line, told).agent = agent
 
     def _add(
-        self, line: Line, what: Raised | WorkerEnd | says.Said, rank: int = -1
+        self, line: Line, what: PrintedException | WorkerEnd | says.Said, rank: int = -1
     ) -> Heard:
         heard = Heard(
             what,
             rank=rank if rank >= 0 else line.rank,
             local=line.local,
             file=self._file,
-            at=what.at if isinstance(what, Raised) else self._number,
+            at=what.at if isinstance(what, PrintedException) else self._number,
+            of_task=line.of_task and rank < 0,
         )
         self._all.add(heard)
         return heard

@@ -14,7 +14,9 @@ _LONGEST = 16_384
 _MOST_BYTES = 1 << 36
 """Of one file, unpacked: a bomb is larger, and a job's output is not."""
 
-_COLOUR = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
+_COLOUR = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])"
+)
 _ENDS = re.compile(r"[\r\n]+")
 
 

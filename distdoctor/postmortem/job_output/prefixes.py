@@ -21,6 +21,7 @@ class Line(NamedTuple):
         local: The rank among those of its machine; -1: not known.
         by_torch: The rank stands in torch's own mark, `[rank3]:`, which C++ logs have,
             and tracebacks that ended a process.
+        of_task: The rank is the number of a task of srun: a launcher may be its task.
     """
 
     text: str
@@ -28,6 +29,7 @@ class Line(NamedTuple):
     rank: int = -1
     local: int = -1
     by_torch: bool = False
+    of_task: bool = False
 
 
 _TIME = (
@@ -46,10 +48,10 @@ _NAMED = re.compile(  # Ray, kubectl
 )
 _TASK = re.compile(r" *(?P<rank>\d{1,6}): ")  # srun -l
 _MPICH = re.compile(r"\[(?P<rank>\d{1,6})\] ?")
-_HOST = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]*): ")  # pdsh
+_HOST = re.compile(r"(?P<host>(?=\S*\d)[A-Za-z0-9][\w.-]*): ")  # pdsh
 
 _MOST_MARKS = 5
-_MOSTLY = 0.9
+_MOSTLY = 0.6  # launchers print lines of their own, too
 _ASKED = 400  # lines by which the marks of a file are told
 
 
@@ -81,9 +83,10 @@ class Marks:
         Returns:
             What is left, and what the marks tell.
         """
-        stream, rank, local, by_torch = "", self._rank, self._local, False
+        stream, rank, local = "", self._rank, self._local
+        by_torch = of_task = False
         for _ in range(_MOST_MARKS):
-            if not text or text[0] in " FRT" and self._usual is None:
+            if not text or (text[0] == " " and self._usual is None):
                 break  # nothing to take off, and no time to lose
             if found := _STAMP.match(text):
                 pass
@@ -91,24 +94,26 @@ class Marks:
                 rank = int(found["rank"])
                 stream += f"<{rank}>"
             elif found := _TORCHS.match(text):
-                rank = int(found["rank"])
+                rank, of_task = int(found["rank"]), False
                 stream += f"[{rank}]"
                 by_torch = not self._is_template
             elif found := _LOCAL.match(text):
                 local = int(found["local"])
+                if of_task:
+                    rank, of_task = -1, False
                 stream += found[0]
             elif found := _NAMED.match(text):
                 stream += found[0]
             elif self._usual is not None and (found := self._usual.match(text)):
                 if "rank" in found.re.groupindex and rank < 0:
-                    rank = int(found["rank"])
+                    rank, of_task = int(found["rank"]), True
                 stream += found[0]
             else:
                 break
             if found.end() == 0:
                 break
             text = text[found.end() :]
-        return Line(text, stream, rank, local, by_torch)
+        return Line(text, stream, rank, local, by_torch, of_task)
 
 
 def _are_mostly(head: Sequence[str], mark: re.Pattern[str]) -> bool:

@@ -152,7 +152,10 @@ Said = (
     | Spawned
 )
 
-_WHO = r"\[(?:PG (?:ID )?(?P<group>\S+)(?: PG GUID (?P<guid>[^\s\]]+))?,? )?Rank (?P<rank>\d{1,6})\]"
+_WHO = (
+    r"\[(?:PG (?:ID )?(?P<group>\S+)(?: PG GUID (?P<guid>[^\s\]]+))?,? )?"
+    r"Rank (?P<rank>\d{1,6})\]"
+)
 
 _WATCHDOG = re.compile(
     _WHO + r"\s+Watchdog caught collective operation timeout: "
@@ -172,8 +175,12 @@ _STOPPING = re.compile(
     r"(?:Sending process (?P<pid>\d{1,10}) closing signal"
     r"|Terminating process (?P<spawned>\d{1,10}) via signal) SIG\w+"
 )
-_FORCED = re.compile(r"Unable to shutdown process (?P<pid>\d{1,10}) via .{0,80}forcefully")
-_ABORTED = re.compile(r"srun: (?:Job step aborted|.{0,60}[Tt]erminating (?:Step|job step))")
+_FORCED = re.compile(
+    r"Unable to shutdown process (?P<pid>\d{1,10}) via .{0,80}forcefully"
+)
+_ABORTED = re.compile(
+    r"srun: (?:Job step aborted|.{0,60}[Tt]erminating (?:Step|job step))"
+)
 _SRUN = re.compile(
     r"srun: error: (?P<host>[\w.\[\],-]{1,200}): tasks? (?P<tasks>[\d,\[\]-]{1,400}): "
     r"(?P<how>[A-Z][\w ]{1,60})"
@@ -217,7 +224,13 @@ _MOST_TASKS = 100_000
 
 FRAGMENTS = (
     *(b"Traceback (most recent call last)", b"Watchdog caught", b"last enqueued"),
-    *(b"(exitcode: ", b"exitcode  : ", b"closing signal", b"srun: error", b"slurmstepd"),
+    *(
+        b"(exitcode: ",
+        b"exitcode  : ",
+        b"closing signal",
+        b"srun: error",
+        b"slurmstepd",
+    ),
     *(b"noticed that process", b"ut of memory: Kill", b"NVRM: Xid", b"-- Process "),
     *(b"gloo::EnforceNotMet", b"failed to pass monitoredBarrier", b"CANCELLED AT"),
     *(b"oom_kill", b"oom-kill", b"restart worker group", b"Unable to shutdown"),
@@ -278,8 +291,8 @@ def _status(text: str) -> Said | None:
 def _group(found: re.Match[str]) -> str:
     """The group's name; that of the whole world has no name of its own: empty."""
     name = (found["group"] or "").strip("()")
-    if name in {"", "0"} or (found["guid"] or "").startswith("0(default_pg)") and (
-        name == "0"
+    if name in {"", "0"} or (
+        (found["guid"] or "").startswith("0(default_pg)") and (name == "0")
     ):
         return ""
     return name

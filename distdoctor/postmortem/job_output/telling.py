@@ -20,8 +20,8 @@ from distdoctor.postmortem.job_evidence import Columns, Evidence
 from distdoctor.postmortem.job_output import called
 from distdoctor.postmortem.job_output import said as says
 from distdoctor.postmortem.job_output.hearing import Heard, Hearing
+from distdoctor.postmortem.job_output.printed_tracebacks import PrintedException
 from distdoctor.postmortem.job_output.torchrun_summaries import WorkerEnd
-from distdoctor.postmortem.job_output.tracebacks import Raised
 
 _BY_SIGNAL = 128
 _KILLED, _ABORTED, _TERMINATED = (_BY_SIGNAL + n for n in (9, 6, 15))
@@ -66,13 +66,14 @@ class _Telling:
         self.calls: dict[int, list[Call]] = {}
 
     def tell(self) -> None:
-        for rank in self.hearing.ranks:
-            if rank < _MOST_RANKS:
-                self._of(rank)
         by_torchrun = any(
             isinstance(one.what, WorkerEnd | says.WorkerFailed)
             for one in self.hearing.heard
         )
+        tasks = set() if by_torchrun else self.hearing.tasks
+        for rank in self.hearing.ranks | tasks:
+            if rank < _MOST_RANKS:
+                self._of(rank)
         for one in self.hearing.heard:
             self._take(one, by_torchrun)
         self._take_failed_locals()
@@ -97,10 +98,12 @@ class _Telling:
 
     def _take(self, heard: Heard, by_torchrun: bool) -> None:
         rank, what = self._rank_of(heard), heard.what
+        if heard.of_task and by_torchrun:
+            rank = -1
         if rank >= _MOST_RANKS:
             return
         match what:
-            case Raised():
+            case PrintedException():
                 self._take_raised(heard, what, rank)
             case WorkerEnd():
                 self._take_end(what)
@@ -126,7 +129,7 @@ class _Telling:
             case _:
                 self._take_of_machine(what)
 
-    def _take_raised(self, heard: Heard, raised: Raised, rank: int) -> None:
+    def _take_raised(self, heard: Heard, raised: PrintedException, rank: int) -> None:
         joining = called.is_joining(raised)
         if rank < 0 and joining and called.is_of_server(raised.message):
             rank = 0  # it has the store, and waits for the others
@@ -213,7 +216,7 @@ class _Telling:
         kinds = {
             (one.what.error, one.what.place)
             for one in self.nameless
-            if isinstance(one.what, Raised)
+            if isinstance(one.what, PrintedException)
         }
         if failed and len(kinds) == 1 and len(self.nameless) == len(failed):
             for rank, heard in zip(failed, self.nameless, strict=True):
@@ -227,7 +230,7 @@ class _Telling:
         sizes.append(min(len(processes), _MOST_RANKS))
         for one in self.ranks.values():
             for heard in one.raised:
-                if isinstance(heard.what, Raised):
+                if isinstance(heard.what, PrintedException):
                     message = heard.what.message
                     sizes.append(called.world_size_waited_for(message))
                     sizes.append(called.missing_in_mesh(message) + 1)
@@ -272,11 +275,12 @@ class _Telling:
     @staticmethod
     def _is_secondary(heard: Heard) -> bool:
         raised = heard.what
-        if not isinstance(raised, Raised):
+        if not isinstance(raised, PrintedException):
             return False
         return (
             raised.is_peers_fault
             or called.MISMATCH in raised.message
+            or called.is_of_nccl(raised)
             or bool(called.is_joining(raised) and called.port_in_use(raised.message))
         )
 
@@ -288,7 +292,7 @@ class _Telling:
         events += self._timeouts(rank, one)
         fatal = self._fatal(one, failed)
         for heard in one.raised[-_MOST_WORDS:]:
-            assert isinstance(heard.what, Raised)
+            assert isinstance(heard.what, PrintedException)
             events += self._of_raised(rank, heard, heard.what, heard is fatal, size)
         events += self._end(rank, one, fatal)
         self.evidence.life.setdefault(rank, [])
@@ -309,27 +313,30 @@ class _Telling:
 
     def _timeouts(self, rank: int, one: _Rank) -> Iterable[TimedOut]:
         for told in one.timeouts[:_MOST_WORDS]:
+            group = told.group
+            if not group and len(one.enqueued) == 1:
+                group = next(iter(one.enqueued))  # older lines do not name it
             yield TimedOut(
                 rank=rank,
                 by=WATCHDOG,
                 op=called.users_name(told.op),
-                group=told.group,
+                group=group,
                 group_rank=told.group_rank,
                 number=told.number,
                 numel_in=told.numel_in,
                 numel_out=told.numel_out,
                 seconds=told.seconds,
-                enqueued=one.enqueued.get(told.group, -1),
+                enqueued=one.enqueued.get(group, -1),
             )
 
     def _of_raised(
-        self, rank: int, heard: Heard, raised: Raised, fatal: bool, size: int
+        self, rank: int, heard: Heard, raised: PrintedException, fatal: bool, size: int
     ) -> Iterable[Event]:
         message = raised.message
         if fatal:
-            if (call := called.mismatched(raised, rank)) is not None:
-                self.calls.setdefault(rank, []).append(call)
-            elif (call := called.awaited_keys(raised, rank)) is not None:
+            if (call := called.mismatched(raised, rank)) is not None or (
+                call := called.awaited_keys(raised, rank)
+            ) is not None:
                 self.calls.setdefault(rank, []).append(call)
             elif address := called.port_in_use(message):
                 yield Started(rank=rank, world_size=size, joined=False)
@@ -390,7 +397,10 @@ class _Telling:
     def _why_aborted(self, one: _Rank) -> tuple[str, str] | None:
         """Why a rank aborted itself, if a peer was the reason."""
         if one.timeouts or any(other.timeouts for other in self.ranks.values()):
-            return "DistBackendError", "its watchdog ended the process: a call timed out"
+            return (
+                "DistBackendError",
+                "its watchdog ended the process: a call timed out",
+            )
         if self.sizes_unlike:
             return "EnforceNotMet", self.sizes_unlike
         return None
@@ -401,7 +411,11 @@ class _Telling:
             self._tell_calls()
         if failed or any(heard.ends for heard in self.nameless):
             for heard in self.nameless[:_MOST_WORDS]:
-                if isinstance(heard.what, Raised) and not heard.logged and heard.last:
+                if (
+                    isinstance(heard.what, PrintedException)
+                    and not heard.logged
+                    and heard.last
+                ):
                     self.evidence.outside.append(
                         Failure(
                             error=heard.what.error,

@@ -1,4 +1,4 @@
-"""torchrun's summary of a failed job, and the files in which ranks leave their error."""
+"""torchrun's summary of a failed job, and files in which ranks leave their error."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import json
 import re
 from dataclasses import dataclass
 
+from distdoctor.postmortem.job_output.printed_tracebacks import (
+    PrintedException,
+    TracebackParser,
+)
 from distdoctor.postmortem.job_output.said import status_of
-from distdoctor.postmortem.job_output.tracebacks import Raised, TracebackParser
 
 _RANK = re.compile(r"\s*rank +: (?P<rank>\d{1,6}) \(local_rank: (?P<local>\d{1,5})\)")
 _CODE = re.compile(r"\s*exitcode +: (?P<code>-?\d{1,4}) \(pid: (?P<pid>\d{1,10})\)")
@@ -39,7 +42,7 @@ class WorkerEnd:
     status: int | None = None
     host: str = ""
     first: bool = False
-    raised: Raised | None = None
+    raised: PrintedException | None = None
 
 
 @dataclass(slots=True)
@@ -93,7 +96,7 @@ class SummaryParser:
             self._traceback = TracebackParser()
         if self._traceback is not None and end.raised is None:
             # torchrun moves all lines but the first two places to the right.
-            own = text[2:] if text.startswith("  ") else text
+            own = text.removeprefix("  ")
             end.raised = self._traceback.feed(own, number)
 
     def _done(self) -> WorkerEnd | None:
@@ -101,7 +104,7 @@ class SummaryParser:
         return end if end is not None and end.status is not None else None
 
 
-def error_in_file(content: bytes) -> Raised | None:
+def error_in_file(content: bytes) -> PrintedException | None:
     """What a rank wrote into its file of errors (`@record`).
 
     Args:
@@ -125,7 +128,7 @@ def error_in_file(content: bytes) -> Raised | None:
     if found is not None:
         return found
     error, _, rest = text.partition(": ")
-    return Raised(error.rpartition(".")[2][:300], rest[:4000], None, "")
+    return PrintedException(error.rpartition(".")[2][:300], rest[:4000], None, "")
 
 
 def is_error_file(name: str, head: bytes) -> bool:
@@ -135,6 +138,8 @@ def is_error_file(name: str, head: bytes) -> bool:
         name: The file's name.
         head: Its first bytes.
     """
-    return name.endswith(".json") and head.lstrip()[:1] == b"{" and (
-        b'"py_callstack"' in head and b'"extraInfo"' in head
+    return (
+        name.endswith(".json")
+        and head.lstrip()[:1] == b"{"
+        and (b'"py_callstack"' in head and b'"extraInfo"' in head)
     )

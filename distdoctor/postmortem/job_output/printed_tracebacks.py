@@ -10,8 +10,10 @@ from distdoctor.model.peer_faults import COMMUNICATING, PEER_IS_GONE
 
 BEGINS = "Traceback (most recent call last):"
 
-_FRAME = re.compile(r'\s*File "(?P<file>[^"]{1,4000})", line (?P<line>\d{1,9})'
-                    r"(?:, in (?P<function>.{1,400}))?")
+_FRAME = re.compile(
+    r'\s*File "(?P<file>[^"]{1,4000})", line (?P<line>\d{1,9})'
+    r"(?:, in (?P<function>.{1,400}))?"
+)
 _ERROR = re.compile(r"(?P<error>[A-Za-z_][\w.]{0,300})(?::(?: (?P<message>.*))?)?$")
 _FOLLOWS = (
     "During handling of the above exception, another exception occurred:",
@@ -28,7 +30,7 @@ _PATIENCE = 400  # lines of the stream that may be no traceback's, while one is 
 
 
 @dataclass(frozen=True, slots=True)
-class Raised:
+class PrintedException:
     """An exception with its traceback.
 
     Attributes:
@@ -77,7 +79,7 @@ class TracebackParser:
     """
 
     open: bool = False
-    last: Raised | None = None
+    last: PrintedException | None = None
     _at: int = 0
     _frames: list[Place] = field(default_factory=list)
     _innermost: str = ""
@@ -85,7 +87,7 @@ class TracebackParser:
     _strange: int = 0
     _more: int = 0
 
-    def feed(self, text: str, number: int) -> Raised | None:
+    def feed(self, text: str, number: int) -> PrintedException | None:
         """Read a line.
 
         Args:
@@ -112,7 +114,7 @@ class TracebackParser:
                 self.open = False
             return None
         self.open, self._more = False, 0
-        self.last = Raised(
+        self.last = PrintedException(
             error=found["error"].rpartition(".")[2],
             message=(found["message"] or "")[:_LONGEST_MESSAGE],
             place=place_of(self._frames),
@@ -124,7 +126,7 @@ class TracebackParser:
         )
         return self.last
 
-    def go_on(self, text: str) -> Raised | None:
+    def go_on(self, text: str) -> PrintedException | None:
         """Read a line that may belong to the message of the exception before it.
 
         Args:
@@ -174,6 +176,8 @@ def _is_error(name: str) -> bool:
     Lines of others stand between those of a traceback; most of them are told by this.
     """
     last = name.rpartition(".")[2]
-    return last.endswith(("Error", "Exception", "Exit", "Interrupt", "Warning")) or (
-        last[:1].isupper() and "." in name
-    ) or last in {"StopIteration", "StopAsyncIteration", "Refused", "Empty", "Full"}
+    return (
+        last.endswith(("Error", "Exception", "Exit", "Interrupt", "Warning"))
+        or (last[:1].isupper() and "." in name)
+        or last in {"StopIteration", "StopAsyncIteration", "Refused", "Empty", "Full"}
+    )
