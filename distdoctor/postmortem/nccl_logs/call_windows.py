@@ -18,7 +18,7 @@ AFTER = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class CallWindow:
     """Part of a rank's calls on a communicator.
 
     Attributes:
@@ -34,7 +34,7 @@ class Window:
 
 def windows(
     members: Sequence[Membership], words: Mapping[str, int]
-) -> dict[int, Window]:
+) -> dict[int, CallWindow]:
     """What ranks called around the first call that not all made alike.
 
     Args:
@@ -60,7 +60,7 @@ def windows(
         return {}
     start = max(0, at - BEFORE)
     return {
-        n: Window(
+        n: CallWindow(
             len(calls),
             start + 1,
             tuple(texts[number] for number in calls[start : at + AFTER].tolist()),
