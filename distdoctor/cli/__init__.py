@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import click
 
 from distdoctor import __version__
-from distdoctor.cli import autopsy, check, env, examine, explain, record
+from distdoctor.cli import autopsy, check, env, examine, explain, nccl, record
 from distdoctor.errors import DistdoctorError
 
 WELL, SICK, MISUSED, BROKEN, INCOMPLETE = 0, 1, 2, 3, 4
@@ -52,6 +52,7 @@ app.add_command(check.run, "check")
 app.add_command(env.run, "env")
 app.add_command(examine.run, "examine")
 app.add_command(explain.run, "explain")
+app.add_command(nccl.run, "nccl")
 app.add_command(record.run, "record")
 
 

@@ -54,17 +54,20 @@ def run_of(evidence: Evidence) -> Run:
     )
 
 
-def manifest_of(evidence: Evidence, paths: list[str], directory: str) -> Manifest:
+def manifest_of(
+    evidence: Evidence, paths: list[str], directory: str, command: str = "autopsy"
+) -> Manifest:
     """What the report says of where the run comes from.
 
     Args:
         evidence: From all readers.
         paths: What the user named.
         directory: Lines of source are given relative to it.
+        command: Of ours, by which they did.
     """
     return Manifest(
         distdoctor=distdoctor.__version__,
-        launch=["autopsy", *paths],
+        launch=[command, *paths],
         script=" ".join(paths),
         directory=directory,
         stopped=evidence.stopped,

@@ -11,16 +11,21 @@ from distdoctor.postmortem.flight_recorder import reading as flight_recorder
 from distdoctor.postmortem.job_evidence import Evidence
 from distdoctor.postmortem.job_output import output_files
 from distdoctor.postmortem.leavings import Leaving, find
+from distdoctor.postmortem.nccl_logs import nccl_reader
 from distdoctor.postmortem.readers import Reader
 
-READERS: tuple[Reader, ...] = (flight_recorder.READER, output_files.READER)
+READERS: tuple[Reader, ...] = (
+    flight_recorder.READER,
+    output_files.READER,
+    nccl_reader.READER,
+)
 """All readers; a file belongs to the first that recognises it.
 
 The order is also that of reading: what knows ranks by number comes before what knows
 only hosts and processes.
 """
 
-BESIDE: tuple[Reader, ...] = (output_files.READER,)
+BESIDE: tuple[Reader, ...] = (output_files.READER, nccl_reader.READER)
 """Readers of files that may hold another kind as well: logs of NCCL lie in output."""
 
 

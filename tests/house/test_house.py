@@ -201,7 +201,18 @@ def test_a_check_is_named_for_its_disease() -> None:
 
 
 # Diseases that only leavings of a job show, and no program of ours can have on a CPU.
-OF_LEAVINGS = {"dd609_watchdog_abort.py"}
+OF_LEAVINGS = {
+    "dd601_nccl_settings_differ.py",
+    "dd602_transport_falls_back.py",
+    "dd603_container_limits.py",
+    "dd604_two_ranks_on_one_gpu.py",
+    "dd605_network_error.py",
+    "dd606_cuda_error_in_nccl.py",
+    "dd607_missing_in_initialisation.py",
+    "dd608_mismatch_in_nccl_log.py",
+    "dd609_watchdog_abort.py",
+    "dd611_debugging_switches.py",
+}
 
 
 def test_a_check_has_its_patient_and_a_patient_its_check() -> None:
