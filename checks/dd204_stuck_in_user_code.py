@@ -88,9 +88,9 @@ def examine(run: Run) -> Iterator[Finding]:
 def _sentence(told: StuckRank) -> str:
     seen = told.seen
     function = seen.place.function or "its own code"
+    doubt = "" if seen.doing else "; a very long computation would look the same"
     return (
         f"Rank {seen.rank} has been in {function} ({seen.place}) for "
         f"{seen.seconds:.0f} s, {told.doing}, while {named(told.waiting)} "
-        f"wait{s(told.waiting)} for it in {told.op}; a very long computation would "
-        "look the same."
+        f"wait{s(told.waiting)} for it in {told.op}{doubt}."
     )

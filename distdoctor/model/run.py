@@ -38,6 +38,7 @@ from distdoctor.model.operations import (
     UNUSED,
     signature,
 )
+from distdoctor.model.outside_view import RankProcess, StackBranch
 
 CALLS = np.dtype(
     [
@@ -146,6 +147,8 @@ class Run:
         outside: Exceptions that ended processes which never had a rank.
         last_words: The last line that the job printed.
         substituted: What took the place of CUDA: names in `model.substitutes`.
+        stack_tree: The merged stacks of all ranks, where somebody has taken them.
+        processes: What was seen of the ranks' processes from outside.
         evidence: What tells of the run, as reports name it: "run" are our own probes;
             "dump", "log" and "stack" is what a job left that nobody watched.
     """
@@ -173,6 +176,8 @@ class Run:
     outside: Sequence[Failure] = ()
     last_words: str = ""
     substituted: tuple[str, ...] = ()
+    stack_tree: tuple[StackBranch, ...] = ()
+    processes: tuple[RankProcess, ...] = ()
     evidence: tuple[str, ...] = ("run",)
     memory: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
     """What analyses concluded already, by their names."""

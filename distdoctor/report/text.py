@@ -26,6 +26,7 @@ from distdoctor.report.schema import (
     RaisedData,
     Report,
 )
+from distdoctor.report.stack_text import stack_lines
 
 _MARGIN = 7
 _AROUND = 2  # lines of source shown before and after
@@ -67,6 +68,11 @@ def render(
         page.print()
     if not any(finding.severity == "error" for finding in report.findings):
         page.print(_health(report))
+    if run.stack_tree:
+        page.print(Text("stacks", style="bold"))
+        for line in stack_lines(run.stack_tree):
+            page.print(Padding(Text(line), (0, 0, 0, _MARGIN)))
+        page.print()
     if report.compared is not None and report.compared.same:
         page.print(_hanging("same", _proof(report.compared), "green"))
     for gap in report.not_examined:

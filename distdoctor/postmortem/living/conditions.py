@@ -1,0 +1,214 @@
+"""What each rank of a living job does: waits in a call, is stuck, moves, or is gone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from distdoctor.model.events import Place
+from distdoctor.postmortem.living.looks import Watched
+from distdoctor.postmortem.stacks.frame_meanings import (
+    InCall,
+    call_of,
+    doing,
+    in_backward,
+    takes_lock,
+)
+from distdoctor.postmortem.stacks.thread_stacks import (
+    StackLine,
+    ThreadStack,
+    place_of,
+    users,
+)
+
+_LARGEST_SOURCE = 400_000
+_TAKES_A_LOCK = re.compile(r"^\s*with\b|\.acquire\(")
+_ASKS = re.compile(r"\b(input|breakpoint|set_trace)\(")
+
+
+class Condition(StrEnum):
+    """How a rank is."""
+
+    WAITING = "waiting"  # surely in one and the same call all the time
+    CALLING = "calling"  # in a call at each look; whether in the same is not known
+    STUCK = "stuck"  # in the same functions of its own all the time
+    STOPPED = "stopped"  # by a signal, or by a debugger
+    MOVING = "moving"
+    ENDED = "ended"
+    UNSEEN = "unseen"  # its stacks could not be taken
+
+
+@dataclass(frozen=True, slots=True)
+class RankCondition:
+    """How a rank is, and where.
+
+    Attributes:
+        condition: In one word.
+        call: In which its main thread is; None: in none.
+        place: The innermost line of the user's in its main thread; None: none is.
+        doing: What it does, in words for readers.
+        asleep: Its main thread has not run for a moment.
+        other_call: In which another of its threads stood all the time.
+        other_place: The line of the user's in that thread.
+        lock: The line at which a thread of it takes a lock, all the time.
+    """
+
+    condition: Condition
+    call: InCall | None = None
+    place: Place | None = None
+    doing: str = ""
+    asleep: bool = False
+    other_call: InCall | None = None
+    other_place: Place | None = None
+    lock: Place | None = None
+
+
+def condition_of(watched: Watched, directory: str) -> RankCondition:
+    """How a rank is, from several looks at its process.
+
+    Args:
+        watched: The looks.
+        directory: Where the job runs.
+    """
+    main, facts = watched.main, watched.facts
+    place = innermost(main, directory) if main is not None else None
+    call = watched.call()
+    if watched.is_gone:
+        return RankCondition(Condition.ENDED, doing="its process has ended")
+    if watched.is_stopped:
+        words = "stopped by a signal: kill -CONT would let it go on"
+        if facts.tracer:
+            words = f"held by a debugger (process {facts.tracer})"
+        return RankCondition(Condition.STOPPED, call, place, words)
+    if not watched.is_seen or main is None:
+        return RankCondition(Condition.UNSEEN, doing=_in_kernel(watched))
+    asleep = watched.sleeps()
+    if call is None and asleep and in_backward(main):
+        call = InCall("all_reduce", "backward, where gradients are exchanged")
+    other_call, other_place = _of_others(watched, directory)
+    lock = _lock(watched, directory)
+    words = call.words if call is not None else _doing(watched, main, place, directory)
+    if call is not None:
+        stands = watched.is_standing
+        kind = Condition.WAITING if stands else Condition.CALLING
+    elif watched.has_same_functions and not watched.moves_data:
+        kind = Condition.STUCK
+    else:
+        kind = Condition.MOVING
+    return RankCondition(
+        kind, call, place, words, asleep, other_call, other_place, lock
+    )
+
+
+def innermost(thread: ThreadStack, directory: str = "") -> Place | None:
+    """The innermost line of the user's own source in a stack.
+
+    Args:
+        thread: The stack.
+        directory: Where the job runs.
+    """
+    for _, line in users(thread.lines):
+        return place_of(line, directory)
+    return None
+
+
+def _in_kernel(watched: Watched) -> str:
+    facts = watched.facts
+    if watched.waits_for_device:
+        what = facts.call or "a call"
+        where = f" ({facts.wchan})" if facts.wchan else ""
+        return f"in an uninterruptible {what} of the kernel{where}"
+    return facts.call
+
+
+def _doing(
+    watched: Watched, main: ThreadStack, place: Place | None, directory: str
+) -> str:
+    if watched.waits_for_device:
+        return _in_kernel(watched)
+    if words := doing(main.lines):
+        return words
+    call = watched.facts.call
+    if call and watched.is_idle:
+        asks = "of /dev/pts/" in call or "of /dev/tty" in call
+        return f"waiting for input: {call}" if asks else f"in {call}"
+    if place is not None and watched.is_idle:
+        text = _source(place, directory)
+        if _ASKS.search(text):
+            return "waiting for input"
+        if _TAKES_A_LOCK.search(text):
+            return "waiting for a lock, as it seems"
+    return "waiting for something" if watched.is_idle else "working"
+
+
+def _of_others(watched: Watched, directory: str) -> tuple[InCall | None, Place | None]:
+    """A call in which a thread other than the main one stands all the time."""
+    assert watched.last is not None
+    for thread in watched.last.others:
+        call = call_of(thread)
+        place = innermost(thread, directory)
+        if call is not None and place is not None and _stands(watched, thread):
+            return call, place
+    return None, None
+
+
+def _lock(watched: Watched, directory: str) -> Place | None:
+    """Where a thread takes a lock, and has not run for a moment."""
+    assert watched.last is not None
+    for thread in watched.last.threads:
+        place = innermost(thread, directory)
+        if place is None or call_of(thread) is not None:
+            continue
+        inner = next(iter(thread.lines), None)
+        of_user = inner is not None and place_of(inner, directory) == place
+        takes = takes_lock(thread.lines) or (
+            of_user and _TAKES_A_LOCK.search(_source(place, directory)) is not None
+        )
+        if takes and _stands(watched, thread):
+            return place
+    return None
+
+
+def _stands(watched: Watched, thread: ThreadStack) -> bool:
+    is_main = watched.main is thread
+    if not is_main and not thread.thread_id:
+        return False
+    return watched.sleeps(0 if is_main else thread.thread_id)
+
+
+_texts: dict[str, list[str]] = {}
+
+
+def _source(place: Place, directory: str) -> str:
+    """A line of the user's source; empty if it cannot be read."""
+    path = Path(directory, place.file)
+    if str(path) not in _texts:
+        lines: list[str] = []
+        try:
+            if path.is_file() and path.stat().st_size <= _LARGEST_SOURCE:
+                lines = path.read_text(errors="replace").splitlines()
+        except OSError:
+            pass
+        _texts[str(path)] = lines
+    lines = _texts[str(path)]
+    return lines[place.line - 1] if 0 < place.line <= len(lines) else ""
+
+
+def shown_lines(conditions: Mapping[int, Watched]) -> dict[int, tuple[StackLine, ...]]:
+    """By rank, the lines of its main thread, innermost first.
+
+    Native functions are left out where there are lines of Python: ranks in one call
+    are at many places of its library.
+
+    Args:
+        conditions: By rank, the looks at it.
+    """
+    return {
+        rank: tuple(line for line in watched.main.lines if line.line)
+        or watched.main.lines
+        for rank, watched in conditions.items()
+        if watched.main is not None
+    }
