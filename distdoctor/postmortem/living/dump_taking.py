@@ -107,7 +107,9 @@ def _asked(
         return None, f"py-spy cannot be started: {error.strerror}"
     if done.returncode == 0 and len(done.stdout) <= _LARGEST_DUMP:
         stacks = of_json(done.stdout)
-        return stacks, "" if stacks is not None else "py-spy's answer cannot be read"
+        if len(stacks) == 1:
+            return stacks[0], ""
+        return None, "py-spy's answer cannot be read"
     errors = done.stderr.decode(errors="replace")
     if "ermission" in errors or "not permitted" in errors:
         return None, REFUSED

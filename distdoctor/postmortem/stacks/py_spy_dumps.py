@@ -119,26 +119,32 @@ class _Draft:
         return ProcessStacks(tuple(threads), self.pid, self.command, "py-spy")
 
 
-def of_json(text: str | bytes) -> ProcessStacks | None:
-    """The process of which `py-spy dump --json` tells.
+def of_json(text: str | bytes) -> list[ProcessStacks]:
+    """Processes of which `py-spy dump --json` tells.
 
     Args:
         text: What it wrote.
 
     Returns:
-        None if it is not in py-spy's form.
+        One for each process; empty if it is not in py-spy's form.
     """
+    by_pid: dict[int, list[ThreadStack]] = {}
+    commands: dict[int, str] = {}
     try:
-        threads = json.loads(text)
-        found = [_thread(one) for one in threads[:MOST_THREADS]]
-        pid = int(threads[0].get("pid") or 0)
-        info = threads[0].get("process_info") or {}
-        command = str(info.get("command_line", ""))[:1_000]
-    except (ValueError, TypeError, KeyError, AttributeError, IndexError):
-        return None
-    except RecursionError:
-        return None
-    return ProcessStacks(tuple(found), pid, command, "py-spy") if found else None
+        for record in json.loads(text)[:MOST_THREADS]:
+            pid = int(record.get("pid") or 0)
+            by_pid.setdefault(pid, []).append(_thread(record))
+            info = record.get("process_info") or {}
+            commands[pid] = str(info.get("command_line", ""))[:1_000]
+    except _DAMAGED:
+        return []
+    return [
+        ProcessStacks(tuple(threads), pid, commands[pid], "py-spy")
+        for pid, threads in by_pid.items()
+    ]
+
+
+_DAMAGED = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
 def _thread(record: Mapping[str, Any]) -> ThreadStack:
