@@ -64,6 +64,9 @@ CALLS = np.dtype(
 )
 """Columns of the calls, ordered by rank and then as the rank made them."""
 
+STACK = "stack"
+"""In `Run.evidence`: stacks of ranks that somebody has taken from outside."""
+
 Rows = NDArray[np.intp]
 """Positions in `Run.calls`."""
 

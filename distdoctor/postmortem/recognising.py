@@ -12,7 +12,6 @@ from distdoctor.postmortem.leavings import Leaving, find
 from distdoctor.postmortem.readers import Reader
 from distdoctor.postmortem.stacks import stack_reader
 
-
 READERS: tuple[Reader, ...] = (stack_reader.READER,)
 """All readers; a file belongs to the first that recognises it.
 

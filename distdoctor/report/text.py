@@ -106,7 +106,11 @@ def _headline(report: Report) -> Text:
     if run.torch:
         torch = ".".join(run.torch.split("+")[0].split(".")[:2])
         parts.append(plain(f"torch {torch} {run.backend}/{run.device}"))
-    parts.append(f"{run.steps} step{'s' * (run.steps != 1)} in {run.seconds:.1f} s")
+    if report.launch[:1] != ["autopsy"]:
+        steps = f"{run.steps} step{'s' * (run.steps != 1)}"
+        parts.append(f"{steps} in {run.seconds:.1f} s")
+    elif run.seconds:
+        parts.append(f"looked at for {run.seconds:.0f} s")
     if run.exit_code:
         parts.append(f"exit code {run.exit_code}")
     return Text(plain(" · ".join(parts)), style="bold")

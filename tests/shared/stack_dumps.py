@@ -96,9 +96,13 @@ def faulthandler_text(*, stuck: bool = False) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_job(folder: Path, ranks: int, stuck: int, name: str = "rank{rank}.txt") -> None:
+def write_job(
+    folder: Path, ranks: int, stuck: int, name: str = "rank{rank}.txt"
+) -> None:
     """A folder with a dump of each rank, of which one is stuck in user code."""
     folder.mkdir(parents=True, exist_ok=True)
     for rank in range(ranks):
         text = py_spy_text(rank, stuck=rank == stuck)
-        (folder / name.format(rank=rank, host=rank // 8, local=rank % 8)).write_text(text)
+        (folder / name.format(rank=rank, host=rank // 8, local=rank % 8)).write_text(
+            text
+        )

@@ -29,6 +29,8 @@ PAUSES_S = (2.0, 2.0, 2.0, 3.0, 4.0, 4.0, 5.0)
 _SHORT_S = 6.0
 """Of looking, for what more looks would not tell better."""
 
+_MOST_HELPERS = 64  # processes of a rank that are looked at
+
 _MOST_NATIVE = 64
 """Ranks whose native functions are taken; it costs a second and 100 MB each."""
 
@@ -95,10 +97,14 @@ def look_at(
     _number(job)
     pids = {rank: process.pid for rank, process in job.ranks.items()}
     directory = job.directory
+    helpers = {
+        pid: [one.pid for one in job.helpers.get(pid, ())][:_MOST_HELPERS]
+        for pid in pids.values()
+    }
 
     def conditions(looks: Sequence[Look]) -> dict[int, RankCondition]:
         return {
-            rank: condition_of(Watched(pid, looks), directory)
+            rank: condition_of(Watched(pid, looks, helpers[pid]), directory)
             for rank, pid in pids.items()
         }
 
@@ -108,6 +114,7 @@ def look_at(
     options: dict[str, Pause] = {} if pause is None else {"pause": pause}
     looks = watch(
         list(pids.values()),
+        [pid for some in helpers.values() for pid in some],
         PAUSES_S,
         goes_on,
         native=native and len(pids) <= _MOST_NATIVE,

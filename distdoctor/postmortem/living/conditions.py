@@ -6,10 +6,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
 from distdoctor.model.events import Place
 from distdoctor.postmortem.living.looks import Watched
+from distdoctor.postmortem.living.source_questions import (
+    awaited_operation,
+    is_in_for_loop,
+    source_line,
+    waits_for_handle,
+)
 from distdoctor.postmortem.stacks.frame_meanings import (
     InCall,
     call_of,
@@ -24,7 +29,6 @@ from distdoctor.postmortem.stacks.thread_stacks import (
     users,
 )
 
-_LARGEST_SOURCE = 400_000
 _TAKES_A_LOCK = re.compile(r"^\s*with\b|\.acquire\(")
 _ASKS = re.compile(r"\b(input|breakpoint|set_trace)\(")
 
@@ -86,21 +90,65 @@ def condition_of(watched: Watched, directory: str) -> RankCondition:
     if not watched.is_seen or main is None:
         return RankCondition(Condition.UNSEEN, doing=_in_kernel(watched))
     asleep = watched.sleeps()
-    if call is None and asleep and in_backward(main):
-        call = InCall("all_reduce", "backward, where gradients are exchanged")
+    if asleep and (call is None or not call.op):
+        call = _inferred(watched, main, place, directory) or call
     other_call, other_place = _of_others(watched, directory)
     lock = _lock(watched, directory)
     words = call.words if call is not None else _doing(watched, main, place, directory)
     if call is not None:
         stands = watched.is_standing
         kind = Condition.WAITING if stands else Condition.CALLING
-    elif watched.has_same_functions and not watched.moves_data:
+    elif watched.has_same_functions and not _is_at_work(watched, directory):
         kind = Condition.STUCK
     else:
         kind = Condition.MOVING
     return RankCondition(
         kind, call, place, words, asleep, other_call, other_place, lock
     )
+
+
+def _is_at_work(watched: Watched, directory: str) -> bool:
+    """Whether a process in the same functions all the time does something all the same.
+
+    It reads or writes, is woken again and again, lets others work for it, or goes
+    through a `for` loop, as its variables show.
+    """
+    if watched.moves_data or watched.has_working_helpers:
+        return True
+    if watched.wakes_per_s > _BUSY_WAKES_PER_S and "sleep()" not in watched.calls_seen:
+        return True
+    return any(
+        is_in_for_loop(place_of(line, directory), directory)
+        for line in watched.changing_lines
+    )
+
+
+_BUSY_WAKES_PER_S = 20.0
+"""Of a thread that reads from the network, for one; who polls mostly sleeps longer."""
+
+
+def _inferred(
+    watched: Watched, main: ThreadStack, place: Place | None, directory: str
+) -> InCall | None:
+    """The call that a thread without a function of Python inside it sleeps in.
+
+    On the CPU, backward runs in the main thread: if that sleeps, it waits for the
+    gradients of others. Whoever sleeps in a line with `wait()` waits for a handle.
+    """
+    if in_backward(main) and not _uses_gpu(watched):
+        return InCall("all_reduce", "backward, where gradients are exchanged")
+    inner = next((line for line in main.lines if line.line), None)
+    if place is None or inner is None or place_of(inner, directory) != place:
+        return None
+    if not waits_for_handle(place, directory):
+        return None
+    op = awaited_operation(place, directory)
+    return InCall(op, f"wait() for {op}") if op else None
+
+
+def _uses_gpu(watched: Watched) -> bool:
+    """Whether it has opened a GPU's device: then backward runs in other threads."""
+    return any("nvidia" in path or "/dev/kfd" in path for path in watched.devices)
 
 
 def innermost(thread: ThreadStack, directory: str = "") -> Place | None:
@@ -136,7 +184,7 @@ def _doing(
         asks = "of /dev/pts/" in call or "of /dev/tty" in call
         return f"waiting for input: {call}" if asks else f"in {call}"
     if place is not None and watched.is_idle:
-        text = _source(place, directory)
+        text = source_line(place, directory)
         if _ASKS.search(text):
             return "waiting for input"
         if _TAKES_A_LOCK.search(text):
@@ -165,7 +213,7 @@ def _lock(watched: Watched, directory: str) -> Place | None:
         inner = next(iter(thread.lines), None)
         of_user = inner is not None and place_of(inner, directory) == place
         takes = takes_lock(thread.lines) or (
-            of_user and _TAKES_A_LOCK.search(_source(place, directory)) is not None
+            of_user and _TAKES_A_LOCK.search(source_line(place, directory)) is not None
         )
         if takes and _stands(watched, thread):
             return place
@@ -177,24 +225,6 @@ def _stands(watched: Watched, thread: ThreadStack) -> bool:
     if not is_main and not thread.thread_id:
         return False
     return watched.sleeps(0 if is_main else thread.thread_id)
-
-
-_texts: dict[str, list[str]] = {}
-
-
-def _source(place: Place, directory: str) -> str:
-    """A line of the user's source; empty if it cannot be read."""
-    path = Path(directory, place.file)
-    if str(path) not in _texts:
-        lines: list[str] = []
-        try:
-            if path.is_file() and path.stat().st_size <= _LARGEST_SOURCE:
-                lines = path.read_text(errors="replace").splitlines()
-        except OSError:
-            pass
-        _texts[str(path)] = lines
-    lines = _texts[str(path)]
-    return lines[place.line - 1] if 0 < place.line <= len(lines) else ""
 
 
 def shown_lines(conditions: Mapping[int, Watched]) -> dict[int, tuple[StackLine, ...]]:

@@ -8,13 +8,22 @@ at the same line again and again, and its threads run meanwhile.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from distdoctor.postmortem.living.dump_taking import Dumps, take
-from distdoctor.postmortem.living.process_facts import ProcessFacts, facts_of
+from distdoctor.postmortem.living.process_facts import (
+    ProcessFacts,
+    devices_of,
+    facts_of,
+)
 from distdoctor.postmortem.stacks.frame_meanings import InCall, call_of
-from distdoctor.postmortem.stacks.thread_stacks import ProcessStacks, ThreadStack
+from distdoctor.postmortem.stacks.thread_stacks import (
+    ProcessStacks,
+    StackLine,
+    ThreadStack,
+    is_library,
+)
 
 SETTLE_S = 0.1
 """From the end of a dump, for which threads are woken, to the facts after it."""
@@ -42,20 +51,24 @@ class Look:
     ended_s: float
 
 
-def look(pids: Sequence[int], *, native: bool = False) -> Look:
+def look(
+    pids: Sequence[int], others: Sequence[int] = (), *, native: bool = False
+) -> Look:
     """Look at processes once.
 
     Args:
-        pids: Which.
+        pids: Those whose stacks are wanted.
+        others: Those of which facts are enough.
         native: Take native functions, too.
     """
     at_s = time.monotonic()
-    before = {pid: facts_of(pid) for pid in pids}
-    living = [pid for pid, facts in before.items() if facts.state not in {"", "Z", "X"}]
+    every = [*pids, *others]
+    before = {pid: facts_of(pid) for pid in every}
+    living = [pid for pid in pids if before[pid].state not in {"", "Z", "X"}]
     stopped = [pid for pid in living if before[pid].state in {"T", "t"}]
     dumps = take(living, stopped=stopped, native=native)
     time.sleep(SETTLE_S)
-    after = {pid: facts_of(pid) for pid in pids}
+    after = {pid: facts_of(pid) for pid in every}
     return Look(at_s, before, dumps, after, time.monotonic())
 
 
@@ -66,10 +79,12 @@ class Watched:
     Attributes:
         pid: Its number.
         looks: From the first to the last.
+        helpers: Processes that it has started.
     """
 
     pid: int
     looks: Sequence[Look]
+    helpers: Sequence[int] = ()
     _stacks: list[ProcessStacks] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -135,7 +150,18 @@ class Watched:
 
     def call(self) -> InCall | None:
         """The call that its main thread is in, at the last look."""
-        return call_of(self.main) if self.main is not None else None
+        if self.main is None:
+            return None
+        if (call := call_of(self.main)) is not None:
+            return call
+        first = self._stacks[0].main  # the one look with native functions
+        same = first is not None and _exactly(first) == _exactly(self.main)
+        return call_of(first) if first is not None and same else None
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Devices that it has opened."""
+        return devices_of(self.pid)
 
     def sleeps(self, thread_id: int = 0) -> bool:
         """Whether a thread has not run for a moment between any two looks.
@@ -182,12 +208,56 @@ class Watched:
     @property
     def moves_data(self) -> bool:
         """Whether it read or wrote between two looks: then it is at work."""
+        return self._has_traffic(self.pid)
+
+    @property
+    def has_working_helpers(self) -> bool:
+        """Whether what it has started used a processor, or read or wrote."""
+        first, last = self.looks[0], self.looks[-1]
+        seconds = last.ended_s - first.ended_s
+        for pid in self.helpers:
+            used = last.after[pid].cpu_s - first.after[pid].cpu_s
+            if used > _IDLE_SHARE * seconds or self._has_traffic(pid):
+                return True
+        return False
+
+    def _has_traffic(self, pid: int) -> bool:
         pairs = zip(self.looks, self.looks[1:], strict=False)
         return any(
-            two.before[self.pid].traffic_bytes - one.after[self.pid].traffic_bytes
-            > _IDLE_BYTES
+            two.before[pid].traffic_bytes - one.after[pid].traffic_bytes > _IDLE_BYTES
             for one, two in pairs
         )
+
+    @property
+    def wakes_per_s(self) -> float:
+        """How often its main thread went to sleep by itself, in a second."""
+        first = self.looks[0].after[self.pid].threads.get(self.pid)
+        last = self.looks[-1].before[self.pid].threads.get(self.pid)
+        seconds = self.looks[-1].at_s - self.looks[0].ended_s
+        if first is None or last is None or seconds <= 0:
+            return 0.0
+        return (last.wakes - first.wakes) / seconds
+
+    @property
+    def calls_seen(self) -> set[str]:
+        """System calls that its main thread was found in."""
+        return {facts.call for one in self.looks for facts in self._facts(one)}
+
+    def _facts(self, one: Look) -> tuple[ProcessFacts, ProcessFacts]:
+        return one.before[self.pid], one.after[self.pid]
+
+    @property
+    def changing_lines(self) -> list[StackLine]:
+        """The user's lines at the last look whose variables have changed meanwhile."""
+        if not self.has_same_functions or self.main is None:
+            return []
+        threads = [one.main for one in self._stacks if one.main is not None]
+        each = [[*_by_line(thread)] for thread in threads]
+        return [
+            line
+            for at, (line, now) in enumerate(each[-1])
+            if not is_library(line.file) and any(one[at][1] != now for one in each)
+        ]
 
     @property
     def is_idle(self) -> bool:
@@ -209,6 +279,16 @@ def _exactly(thread: ThreadStack | None) -> tuple[object, ...]:
     return native, tuple(one for one in variables if one)
 
 
+def _by_line(
+    thread: ThreadStack,
+) -> Iterator[tuple[StackLine, tuple[tuple[str, str], ...]]]:
+    """Lines of Python, each with its variables."""
+    for at, line in enumerate(thread.lines):
+        if line.line:
+            of = thread.variables[at] if at < len(thread.variables) else {}
+            yield line, tuple(sorted(of.items()))
+
+
 def _functions(thread: ThreadStack | None) -> tuple[tuple[str, str], ...]:
     if thread is None:
         return ()
@@ -220,6 +300,7 @@ Pause = Callable[[float], None]
 
 def watch(
     pids: Sequence[int],
+    others: Sequence[int],
     pauses: Sequence[float],
     goes_on: Callable[[list[Look]], bool],
     *,
@@ -230,21 +311,19 @@ def watch(
 
     Args:
         pids: Of the ranks.
+        others: Of what ranks have started.
         pauses: Seconds between two looks.
         goes_on: Whether, after two looks or more, more of them would tell more.
-        native: Take native functions at the last look.
+        native: Take native functions at the first look.
         pause: Waits.
 
     Returns:
         The looks, at least two.
     """
-    looks = [look(pids)]
+    looks = [look(pids, others, native=native)]
     for seconds in pauses:
         pause(seconds)
-        looks.append(look(pids))
+        looks.append(look(pids, others))
         if not goes_on(looks):
             break
-    if native:
-        last = look(pids, native=True)
-        looks[-1].dumps.stacks.update(last.dumps.stacks)
     return looks

@@ -13,6 +13,7 @@ import psutil
 
 _MOST_THREADS = 1_000
 _MOST_PEERS = 32
+_MOST_FILES = 10_000
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
@@ -24,11 +25,13 @@ class ThreadFacts:
         state: The kernel's letter: R runs, S sleeps, D waits for a device, T stopped.
         cpu_s: Processor time it used so far.
         switches: How often it was given or left a processor so far; -1: not known.
+        wakes: How often it went to sleep by itself so far.
     """
 
     state: str
     cpu_s: float
     switches: int
+    wakes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +102,12 @@ def _thread(task: Path) -> ThreadFacts | None:
     if len(stat) < 13:
         return None
     status = _fields(_text(task / "status"))
-    switches = -1
+    switches, wakes = -1, 0
     if "voluntary_ctxt_switches" in status:
-        switches = _integer(status["voluntary_ctxt_switches"])
-        switches += _integer(status.get("nonvoluntary_ctxt_switches", ""))
+        wakes = _integer(status["voluntary_ctxt_switches"])
+        switches = wakes + _integer(status.get("nonvoluntary_ctxt_switches", ""))
     cpu_s = (_integer(stat[11]) + _integer(stat[12])) / _TICKS_PER_S
-    return ThreadFacts(stat[0], cpu_s, switches)
+    return ThreadFacts(stat[0], cpu_s, switches, wakes)
 
 
 def exit_status_of(pid: int) -> int | None:
@@ -149,6 +152,20 @@ def peers_of(pid: int) -> tuple[str, ...]:
         }
         return tuple(sorted(found)[:_MOST_PEERS])
     return ()
+
+
+def devices_of(pid: int) -> tuple[str, ...]:
+    """Devices that a process has opened, by name; empty if it may not be known.
+
+    Args:
+        pid: Its number.
+    """
+    found = set()
+    with suppress(OSError):
+        for link in islice(Path(f"/proc/{pid}/fd").iterdir(), _MOST_FILES):
+            with suppress(OSError):
+                found.add(str(link.readlink()))
+    return tuple(sorted(name for name in found if name.startswith("/dev/")))
 
 
 _WITH_FILE = {

@@ -28,7 +28,7 @@ LARGEST_FILE = 32 * 1024 * 1024
 _MOST_OF_A_LINE = 4_000
 _HEAD_LINES = 12
 
-_JSON = re.compile(rb'\A\s*\[\s*\{')
+_JSON = re.compile(rb"\A\s*\[\s*\{")
 _PY_SPY_KEYS = (b'"os_thread_id"', b'"thread_id"', b'"frames"')
 _OURS_KEYS = (b'"rank"', b'"taken_by"', b'"frames"')
 
@@ -128,7 +128,9 @@ def _our_line(frame: Any) -> StackLine:
 
 
 _PREFIX = re.compile(r"\[(?:rank|default)?(\d{1,6})\]:? ?|(\d{1,6}): ")
-_MARK = re.compile(r"\W{0,12}(?:\S{1,80} )?\brank[ _=:#-]{0,3}(\d{1,6})\b[^()\"]{0,80}$", re.I)
+_MARK = re.compile(
+    r"\W{0,12}(?:\S{1,80} )?\brank[ _=:#-]{0,3}(\d{1,6})\b[^()\"]{0,80}$", re.IGNORECASE
+)
 
 
 def _unmarked(line: str) -> str:
@@ -150,9 +152,10 @@ def _of_text(text: str) -> Iterator[RankDump]:
             sections.append((int(match[1]), []))
         else:
             sections[-1][1].append(line)
-    for rank, lines in [*sections, *prefixed.items()]:
+    of_each: list[tuple[int | None, list[str]]] = [*sections, *prefixed.items()]
+    for number, lines in of_each:
         for stacks in _parsed(lines):
-            yield RankDump(rank, stacks)
+            yield RankDump(number, stacks)
 
 
 def _parsed(lines: list[str]) -> list[ProcessStacks]:

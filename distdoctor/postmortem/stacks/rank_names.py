@@ -6,9 +6,11 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePath
 
-_RANK = re.compile(r"(?:^|[^a-z])(?:global[-_ ]?)?rank[-_.= ]?(\d{1,6})(?!\d)", re.I)
-_LOCAL = re.compile(r"local[-_ ]?rank", re.I)
-_SHORT = re.compile(r"(?:^|[-_. /])r(\d{1,6})(?=[-_. ]|$)", re.I)
+_RANK = re.compile(
+    r"(?:^|[^a-z])(?:global[-_ ]?)?rank[-_.= ]?(\d{1,6})(?!\d)", re.IGNORECASE
+)
+_LOCAL = re.compile(r"local[-_ ]?rank", re.IGNORECASE)
+_SHORT = re.compile(r"(?:^|[-_. /])r(\d{1,6})(?=[-_. ]|$)", re.IGNORECASE)
 _NUMBER = re.compile(r"\d{1,9}")
 
 

@@ -151,7 +151,8 @@ def _remarks(
         yield f"{named(ranks)}: {at}"
     if len(ordered) > _MOST_TOLD:
         rest = ordered[_MOST_TOLD:]
-        yield f"{sum(len(ranks) for _, ranks in rest):,} ranks at {len(rest):,} places more"
+        others = sum(len(ranks) for _, ranks in rest)
+        yield f"{others:,} other ranks: at {len(rest):,} other places"
     yield (
         "a stack tells where a rank was when it was taken, and not for how long: "
         "nothing is proved by it"
@@ -164,5 +165,7 @@ def _where(thread: ThreadStack, words: str) -> str:
         return f"in {words} {at}" if words else at
     if words:
         return f"in {words}"
-    line = next(iter(thread.lines), None)
-    return "without a line" if line is None else f"in {line.function} ({shown(line.file)})"
+    inner = next(iter(thread.lines), None)
+    if inner is None:
+        return "without a line"
+    return f"in {inner.function} ({shown(inner.file)})"
