@@ -120,7 +120,7 @@ def _calls(job: LivingJob, conditions: Mapping[int, RankCondition]) -> list[Call
                 continue
             if thread == 0 and one.condition is not Condition.WAITING:
                 continue
-            if thread == 1 and one.lock is None:
+            if thread == 1 and not (_holds_lock(one) and _stand_by_lock(conditions)):
                 continue  # without a lock, nothing says what the main thread needs
             peer = call.peer if call.peer is not None else None
             if peer is not None and not 0 <= peer < job.world_size:
@@ -149,7 +149,8 @@ def _events(
     one = conditions[rank]
     if one.condition is Condition.ENDED:
         yield from _ended(rank, watched.pid)
-    if one.lock is not None and (one.other_call or one.call):
+    if _holds_lock(one) and _stand_by_lock(conditions):
+        assert one.lock is not None
         yield Locked(rank=rank, place=one.lock, seconds=round(seconds, 1))
         return
     stuck = one.condition in {Condition.STUCK, Condition.STOPPED}
@@ -163,6 +164,29 @@ def _events(
         cpu=round(watched.cpu, 2),
         doing=one.doing if one.doing != "working" else "",
     )
+
+
+def _holds_lock(one: RankCondition) -> bool:
+    """Whether one thread waits for a lock, and another in a call."""
+    return one.lock is not None and (one.other_call or one.call) is not None
+
+
+def _stand_by_lock(conditions: Mapping[int, RankCondition]) -> bool:
+    """Whether it can be the lock that keeps all ranks waiting.
+
+    A thread may well wait for a lock until a call has ended that the others are late
+    for, or that all stand in alike.
+    """
+    for one in conditions.values():
+        if one.condition is not Condition.WAITING and not _holds_lock(one):
+            return False
+    places = {
+        (call.op, place)
+        for one in conditions.values()
+        for call, place in ((one.call, one.place), (one.other_call, one.other_place))
+        if call is not None
+    }
+    return len(places) > 1
 
 
 def _is_odd(conditions: Mapping[int, RankCondition]) -> bool:

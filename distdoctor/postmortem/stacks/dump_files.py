@@ -127,7 +127,7 @@ def _our_line(frame: Any) -> StackLine:
     return StackLine(str(frame["file"]), int(frame["line"]), str(frame["function"]))
 
 
-_PREFIX = re.compile(r"\[(?:rank|default)?(\d{1,6})\]:? ?|(\d{1,6}): ")
+_PREFIX = re.compile(r"\[(?:rank|default)?(\d{1,6})\]:?|(\d{1,6}): ")
 _MARK = re.compile(
     r"\W{0,12}(?:\S{1,80} )?\brank[ _=:#-]{0,3}(\d{1,6})\b[^()\"]{0,80}$", re.IGNORECASE
 )

@@ -79,7 +79,7 @@ _NATIVE = (
     (re.compile(r"c10d::Reducer::"), "all_reduce", "the all_reduce of DDP"),
     (
         re.compile(r"c10d::\w*Store::|c10d::detail::tcputil"),
-        "",
+        "store_wait",
         "a request to the store",
     ),
     (re.compile(r"c10d::\w*Work\w*::wait|c10d::Work::"), "", "wait() of a handle"),
