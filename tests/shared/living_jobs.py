@@ -21,16 +21,19 @@ C10D = "/opt/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 FIRST_PID = 4_000
 
 
-def lines(*words: str) -> tuple[StackLine, ...]:
-    """Lines given as "function file:line"; "op!" is one of torch."""
+def lines(*words: str, root: str = "/job") -> tuple[StackLine, ...]:
+    """Lines as "function file:line"; "op!" is one of torch, "op?" takes a lock."""
     found = []
     for word in words:
         if word.endswith("!"):
             found.append(StackLine(C10D, 100, word[:-1]))
             continue
+        if word.endswith("?"):
+            found.append(StackLine("/usr/lib/python3.11/threading.py", 9, word[:-1]))
+            continue
         function, _, at = word.rpartition(" ")
         file, _, number = at.partition(":")
-        found.append(StackLine(f"/job/{file}", int(number), function))
+        found.append(StackLine(f"{root}/{file}", int(number), function))
     return tuple(found)
 
 
@@ -48,6 +51,8 @@ class Acts:
         call: The system call that it is in.
         others: Stacks of other threads, which sleep.
         refused: Why its stacks cannot be taken.
+        wakes: How often it goes to sleep between two looks.
+        root: The folder of its source.
     """
 
     stack: Sequence[str] | Sequence[Sequence[str]] = ()
@@ -60,6 +65,7 @@ class Acts:
     others: Sequence[Sequence[str]] = ()
     refused: str = ""
     wakes: int = 0
+    root: str = "/job"
 
 
 def waits(op: str = "all_reduce", at: str = "step t.py:7") -> Acts:
@@ -75,7 +81,9 @@ def watched(
 
 
 def _look(ranks: Mapping[int, Acts], n: int, at_s: float) -> Look:
-    before, after, dumps = {}, {}, Dumps()
+    before: dict[int, ProcessFacts] = {}
+    after: dict[int, ProcessFacts] = {}
+    dumps = Dumps()
     for rank, acts in ranks.items():
         pid = FIRST_PID + rank
         for which, moment in ((before, 2 * n), (after, 2 * n + 1)):
@@ -104,7 +112,7 @@ def _facts(pid: int, acts: Acts, n: int, moment: int) -> ProcessFacts:
 def _stacks(pid: int, acts: Acts, n: int) -> ProcessStacks:
     stack = acts.stack
     words = stack if not stack or isinstance(stack[0], str) else stack[n % len(stack)]
-    main = lines(*words)  # type: ignore[arg-type]
+    main = lines(*words, root=acts.root)  # type: ignore[arg-type]
     variables: Sequence[Mapping[str, str]] = ()
     if acts.variables:
         here = acts.variables[n % len(acts.variables)]

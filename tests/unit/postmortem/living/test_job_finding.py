@@ -13,9 +13,14 @@ from distdoctor.postmortem.living.rank_environment import identity_of
 
 
 def process(
-    pid: int, parent: int, command: str, rank: int = -1, port: int = 29500, **more: str
+    pid: int,
+    parent: int,
+    command: str,
+    rank: int = -1,
+    port: int = 29500,
+    more: dict[str, str] | None = None,
 ) -> LivingProcess:
-    environment = dict(more)
+    environment = dict(more or {})
     if rank >= 0:
         environment |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_PORT": str(port)}
     return LivingProcess(
@@ -73,7 +78,7 @@ def test_a_shell_above_two_jobs_leads_to_both() -> None:
 def test_a_job_is_found_by_its_command() -> None:
     (job,) = jobs_with(MACHINE, name="other.py")
     assert pids(job) == {0: 31, 1: 32}
-    with pytest.raises(LeavingsMissing, match="nothing.py"):
+    with pytest.raises(LeavingsMissing, match=r"nothing\.py"):
         jobs_with(MACHINE, name="nothing.py")
 
 
@@ -95,20 +100,21 @@ def test_a_process_that_is_not_there_is_said() -> None:
 
 
 def test_a_launcher_with_the_environment_of_a_machine_is_no_rank() -> None:
+    by_torchrun = {"TORCHELASTIC_RUN_ID": "none"}
     machine = {
         50: process(50, 1, "python -m torch.distributed.run t.py", 0),
-        51: process(51, 50, "python -u t.py", 0, 29500, TORCHELASTIC_RUN_ID="none"),
-        52: process(52, 50, "python -u t.py", 1, 29500, TORCHELASTIC_RUN_ID="none"),
+        51: process(51, 50, "python -u t.py", 0, more=by_torchrun),
+        52: process(52, 50, "python -u t.py", 1, more=by_torchrun),
     }
     (job,) = jobs_with(machine, pids=[50])
     assert pids(job) == {0: 51, 1: 52}
 
 
 def test_a_shell_around_a_rank_is_no_rank() -> None:
-    environment = {"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
+    slurm = {"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
     machine = {
-        60: process(60, 1, "bash run.sh", **environment),
-        61: process(61, 60, "python t.py", **environment),
+        60: process(60, 1, "bash run.sh", more=slurm),
+        61: process(61, 60, "python t.py", more=slurm),
     }
     (job,) = jobs_with(machine, pids=[60])
     assert pids(job) == {0: 61}

@@ -72,7 +72,16 @@ NEVER = {
     "ranks in different calls": {0: waits(), 1: waits("barrier", "end t.py:9")},
     "nobody waits": {n: Acts(stack=("load d.py:3",)) for n in range(3)},
     "a thread wants the lock of a call that all stand in": {
-        n: Acts(stack=("all_reduce!", "step t.py:7"), others=[("__enter__ lock.py:3",)])
+        n: Acts(stack=("all_reduce!", "step t.py:7"), others=[("wait?", "f s.py:3")])
+        for n in range(2)
+    },
+    "a thread wants a lock, and the others are late": {
+        0: Acts(stack=("all_reduce!", "t t.py:7"), others=[("__enter__?", "f s.py:3")]),
+        1: Acts(stack=("load d.py:3",)),
+        2: Acts(stack=("load d.py:3",)),
+    },
+    "a lock of a call that all stand in": {
+        n: Acts(stack=("all_reduce!", "t t.py:7"), others=[("__enter__?", "f s.py:3")])
         for n in range(2)
     },
 }
@@ -91,25 +100,23 @@ def test_a_short_look_accuses_nobody() -> None:
     assert codes(found) == []
 
 
-def test_a_loop_with_an_end_is_work(tmp_path: Path) -> None:
-    loop = "def work(xs):\n    for n in xs:\n        n + 1\n"
-    (tmp_path / "t.py").write_text(loop)
-    acts = Acts(stack=("work t.py:3",), runs=True, cpu=2.9)
+@pytest.mark.parametrize(
+    ("head", "found"),
+    [("for n in xs", []), ("while True", [("DD204", [1])])],
+)
+def test_a_loop_that_comes_to_an_end_is_work(
+    tmp_path: Path, head: str, found: list[tuple[str, list[int]]]
+) -> None:
+    (tmp_path / "t.py").write_text(f"def work(xs, n=0):\n    {head}:\n        n += 1\n")
     turns = Acts(
         stack=("work t.py:3",),
         runs=True,
         cpu=2.9,
         variables=[{"n": str(n)} for n in range(8)],
+        root=str(tmp_path),
     )
-    (tmp_path / "job").mkdir()
-    from living_jobs import lines
-
-    assert lines("work t.py:3")[0].file == "/job/t.py"
-    from distdoctor.model.events import Place
-    from distdoctor.postmortem.living.source_questions import is_in_for_loop
-
-    assert is_in_for_loop(Place("t.py", 3), str(tmp_path))
-    assert acts.variables != turns.variables
+    ranks = {0: waits(), 1: turns, 2: waits()}
+    assert codes(judged(ranks, directory=str(tmp_path))) == found
 
 
 def test_messages_in_a_circle_are_told() -> None:
@@ -121,14 +128,13 @@ def test_messages_in_a_circle_are_told() -> None:
 
 
 def test_a_lock_held_across_a_call_is_told() -> None:
-    under = Acts(
-        stack=("all_reduce!", "step t.py:7"), others=[("acquire! ", "save s.py:4")]
+    trains = Acts(
+        stack=("all_reduce!", "step t.py:7"), others=[("__enter__?", "save s.py:4")]
     )
-    lock = Acts(
-        stack=("barrier!", "save s.py:6"),
-        others=[("__enter__ threading.py:3", "step t.py:6")],
+    saves = Acts(
+        stack=("__enter__?", "step t.py:6"), others=[("barrier!", "save s.py:6")]
     )
-    assert under.stack != lock.stack
+    assert codes(judged({0: trains, 1: saves})) == [("DD210", [])]
 
 
 def test_a_refusal_is_said_with_its_cure() -> None:
