@@ -30,7 +30,7 @@ class StackBranch:
 
 
 @dataclass(frozen=True, slots=True)
-class RankProcess:
+class ProcessView:
     """A rank's process as the machine tells of it.
 
     Attributes:

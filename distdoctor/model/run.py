@@ -38,7 +38,7 @@ from distdoctor.model.operations import (
     UNUSED,
     signature,
 )
-from distdoctor.model.outside_view import RankProcess, StackBranch
+from distdoctor.model.outside_view import ProcessView, StackBranch
 
 CALLS = np.dtype(
     [
@@ -180,7 +180,7 @@ class Run:
     last_words: str = ""
     substituted: tuple[str, ...] = ()
     stack_tree: tuple[StackBranch, ...] = ()
-    processes: tuple[RankProcess, ...] = ()
+    processes: tuple[ProcessView, ...] = ()
     evidence: tuple[str, ...] = ("run",)
     memory: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
     """What analyses concluded already, by their names."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.model.events import Event, Failure, Place
-from distdoctor.model.outside_view import RankProcess, StackBranch
+from distdoctor.model.outside_view import ProcessView, StackBranch
 from distdoctor.model.run import CALLS, Frame, Group, Quiet, Spec
 
 DUMP, LOG, STACK, JOURNAL = "dump", "log", "stack", "run"
@@ -82,7 +82,7 @@ class Evidence:
     closed: bool = True
     quiet: Quiet | None = None
     stack_tree: tuple[StackBranch, ...] = ()
-    processes: tuple[RankProcess, ...] = ()
+    processes: tuple[ProcessView, ...] = ()
     unseen: dict[int, str] = field(default_factory=dict)
     partial: dict[int, str] = field(default_factory=dict)
     outside: list[Failure] = field(default_factory=list)

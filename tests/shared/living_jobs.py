@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from distdoctor.postmortem.job_evidence import Evidence
-from distdoctor.postmortem.living.conditions import condition_of
 from distdoctor.postmortem.living.dump_taking import Dumps
 from distdoctor.postmortem.living.job_finding import LivingJob, LivingProcess
 from distdoctor.postmortem.living.living_evidence import evidence_of
-from distdoctor.postmortem.living.looks import Look, Watched
+from distdoctor.postmortem.living.looks import JobLook, WatchedProcess
 from distdoctor.postmortem.living.process_facts import ProcessFacts, ThreadFacts
+from distdoctor.postmortem.living.rank_conditions import condition_of
 from distdoctor.postmortem.living.rank_environment import RankIdentity
 from distdoctor.postmortem.stacks.thread_stacks import (
     ProcessStacks,
@@ -75,12 +75,12 @@ def waits(op: str = "all_reduce", at: str = "step t.py:7") -> Acts:
 
 def watched(
     ranks: Mapping[int, Acts], looks: int = 8, every_s: float = 3.0
-) -> list[Look]:
+) -> list[JobLook]:
     """Looks at ranks."""
     return [_look(ranks, n, n * every_s) for n in range(looks)]
 
 
-def _look(ranks: Mapping[int, Acts], n: int, at_s: float) -> Look:
+def _look(ranks: Mapping[int, Acts], n: int, at_s: float) -> JobLook:
     before: dict[int, ProcessFacts] = {}
     after: dict[int, ProcessFacts] = {}
     dumps = Dumps()
@@ -92,7 +92,7 @@ def _look(ranks: Mapping[int, Acts], n: int, at_s: float) -> Look:
             dumps.refusals[pid] = acts.refused
         elif acts.state != "Z":
             dumps.stacks[pid] = _stacks(pid, acts, n)
-    return Look(at_s, before, dumps, after, at_s + 0.2)
+    return JobLook(at_s, before, dumps, after, at_s + 0.2)
 
 
 def _facts(pid: int, acts: Acts, n: int, moment: int) -> ProcessFacts:
@@ -141,6 +141,6 @@ def evidence(
     }
     job = LivingJob(processes, size, identities=identities)
     seen = watched(ranks, looks)
-    each = {rank: Watched(FIRST_PID + rank, seen) for rank in ranks}
+    each = {rank: WatchedProcess(FIRST_PID + rank, seen) for rank in ranks}
     conditions = {rank: condition_of(one, directory) for rank, one in each.items()}
     return evidence_of(job, each, conditions)

@@ -7,11 +7,6 @@ from dataclasses import dataclass
 
 from distdoctor.errors import LeavingsMissing
 from distdoctor.postmortem.job_evidence import Evidence
-from distdoctor.postmortem.living.conditions import (
-    Condition,
-    RankCondition,
-    condition_of,
-)
 from distdoctor.postmortem.living.dump_taking import take
 from distdoctor.postmortem.living.job_finding import (
     LivingJob,
@@ -20,7 +15,12 @@ from distdoctor.postmortem.living.job_finding import (
     numbered,
 )
 from distdoctor.postmortem.living.living_evidence import evidence_of
-from distdoctor.postmortem.living.looks import Look, Pause, Watched, watch
+from distdoctor.postmortem.living.looks import JobLook, Pause, WatchedProcess, watch
+from distdoctor.postmortem.living.rank_conditions import (
+    RankCondition,
+    RankState,
+    condition_of,
+)
 from distdoctor.postmortem.stacks.spawned_ranks import rank_in
 
 PAUSES_S = (2.0, 2.0, 2.0, 3.0, 4.0, 4.0, 5.0)
@@ -102,13 +102,13 @@ def look_at(
         for pid in pids.values()
     }
 
-    def conditions(looks: Sequence[Look]) -> dict[int, RankCondition]:
+    def conditions(looks: Sequence[JobLook]) -> dict[int, RankCondition]:
         return {
-            rank: condition_of(Watched(pid, looks, helpers[pid]), directory)
+            rank: condition_of(WatchedProcess(pid, looks, helpers[pid]), directory)
             for rank, pid in pids.items()
         }
 
-    def goes_on(looks: list[Look]) -> bool:
+    def goes_on(looks: list[JobLook]) -> bool:
         return _is_worth_more(conditions(looks), looks)
 
     options: dict[str, Pause] = {} if pause is None else {"pause": pause}
@@ -120,23 +120,25 @@ def look_at(
         native=native and len(pids) <= _MOST_NATIVE,
         **options,
     )
-    watched = {rank: Watched(pid, looks) for rank, pid in pids.items()}
+    watched = {rank: WatchedProcess(pid, looks) for rank, pid in pids.items()}
     evidence = evidence_of(job, watched, conditions(looks))
     seconds = looks[-1].ended_s - looks[0].at_s
     return LookedAt(job, evidence, _script(job), round(seconds, 1))
 
 
-def _is_worth_more(conditions: dict[int, RankCondition], looks: Sequence[Look]) -> bool:
+def _is_worth_more(
+    conditions: dict[int, RankCondition], looks: Sequence[JobLook]
+) -> bool:
     """Whether the ranks may hang, and a longer look would tell."""
     kinds = [one.condition for one in conditions.values()]
     seconds = looks[-1].at_s - looks[0].at_s
-    if Condition.MOVING in kinds or Condition.WAITING not in kinds:
+    if RankState.MOVING in kinds or RankState.WAITING not in kinds:
         return False
     if seconds < _SHORT_S:
         return True
-    stuck = {Condition.STUCK, Condition.STOPPED}
+    stuck = {RankState.STUCK, RankState.STOPPED}
     locked = any(one.lock is not None for one in conditions.values())
-    return Condition.CALLING not in kinds and (bool(stuck & set(kinds)) or locked)
+    return RankState.CALLING not in kinds and (bool(stuck & set(kinds)) or locked)
 
 
 def _number(job: LivingJob) -> None:

@@ -7,18 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from distdoctor.model.events import Busy, Call, Ended, Event, Locked, State
-from distdoctor.model.outside_view import RankProcess
+from distdoctor.model.outside_view import ProcessView
 from distdoctor.model.run import Frame, Quiet, named
 from distdoctor.postmortem.job_evidence import STACK, Evidence, SourceRead
-from distdoctor.postmortem.living.conditions import (
-    Condition,
-    RankCondition,
-    shown_lines,
-)
 from distdoctor.postmortem.living.dump_taking import REFUSED, cure
 from distdoctor.postmortem.living.job_finding import LivingJob
-from distdoctor.postmortem.living.looks import Watched
+from distdoctor.postmortem.living.looks import WatchedProcess
 from distdoctor.postmortem.living.process_facts import exit_status_of, peers_of
+from distdoctor.postmortem.living.rank_conditions import (
+    RankCondition,
+    RankState,
+    shown_lines,
+)
 from distdoctor.postmortem.stacks.stack_calls import columns_of
 from distdoctor.postmortem.stacks.stack_tree import merged
 from distdoctor.postmortem.stacks.thread_stacks import ThreadStack, place_of, users
@@ -32,7 +32,7 @@ HANGS_AFTER_S = 5.0
 
 def evidence_of(
     job: LivingJob,
-    watched: Mapping[int, Watched],
+    watched: Mapping[int, WatchedProcess],
     conditions: Mapping[int, RankCondition],
 ) -> Evidence:
     """What the looks at a job tell.
@@ -46,7 +46,7 @@ def evidence_of(
         Evidence; ranks of which nothing is known are in its `unseen`.
     """
     evidence = Evidence(world_size=job.world_size, closed=False)
-    seen = [rank for rank in watched if conditions[rank].condition != Condition.UNSEEN]
+    seen = [rank for rank in watched if conditions[rank].condition != RankState.UNSEEN]
     evidence.sources.append(
         SourceRead(
             path="processes of this machine",
@@ -100,7 +100,7 @@ def frames_of(thread: ThreadStack, directory: str) -> Sequence[Frame]:
     return frames
 
 
-def _looks(watched: Mapping[int, Watched]) -> int:
+def _looks(watched: Mapping[int, WatchedProcess]) -> int:
     return max((len(one.looks) for one in watched.values()), default=0)
 
 
@@ -118,7 +118,7 @@ def _calls(job: LivingJob, conditions: Mapping[int, RankCondition]) -> list[Call
         ):
             if call is None or not call.op:
                 continue
-            if thread == 0 and one.condition is not Condition.WAITING:
+            if thread == 0 and one.condition is not RankState.WAITING:
                 continue
             if thread == 1 and not (_holds_lock(one) and _stand_by_lock(conditions)):
                 continue  # without a lock, nothing says what the main thread needs
@@ -141,19 +141,19 @@ def _calls(job: LivingJob, conditions: Mapping[int, RankCondition]) -> list[Call
 
 def _events(
     rank: int,
-    watched: Watched,
+    watched: WatchedProcess,
     conditions: Mapping[int, RankCondition],
     seconds: float,
 ) -> Iterator[Event]:
     """What a rank does beside waiting in a call."""
     one = conditions[rank]
-    if one.condition is Condition.ENDED:
+    if one.condition is RankState.ENDED:
         yield from _ended(rank, watched.pid)
     if _holds_lock(one) and _stand_by_lock(conditions):
         assert one.lock is not None
         yield Locked(rank=rank, place=one.lock, seconds=round(seconds, 1))
         return
-    stuck = one.condition in {Condition.STUCK, Condition.STOPPED}
+    stuck = one.condition in {RankState.STUCK, RankState.STOPPED}
     if not stuck or one.place is None or not _is_odd(conditions):
         return
     yield Busy(
@@ -178,7 +178,7 @@ def _stand_by_lock(conditions: Mapping[int, RankCondition]) -> bool:
     for, or that all stand in alike.
     """
     for one in conditions.values():
-        if one.condition is not Condition.WAITING and not _holds_lock(one):
+        if one.condition is not RankState.WAITING and not _holds_lock(one):
             return False
     places = {
         (call.op, place)
@@ -192,13 +192,13 @@ def _stand_by_lock(conditions: Mapping[int, RankCondition]) -> bool:
 def _is_odd(conditions: Mapping[int, RankCondition]) -> bool:
     """Whether those who are stuck are no more than those who surely wait."""
     counts = Counter(one.condition for one in conditions.values())
-    stuck = counts[Condition.STUCK] + counts[Condition.STOPPED]
-    moving = counts[Condition.MOVING] + counts[Condition.CALLING]
-    return stuck <= counts[Condition.WAITING] and not moving
+    stuck = counts[RankState.STUCK] + counts[RankState.STOPPED]
+    moving = counts[RankState.MOVING] + counts[RankState.CALLING]
+    return stuck <= counts[RankState.WAITING] and not moving
 
 
 def _nobody_moves(conditions: Mapping[int, RankCondition]) -> bool:
-    moving = {Condition.MOVING, Condition.CALLING, Condition.UNSEEN}
+    moving = {RankState.MOVING, RankState.CALLING, RankState.UNSEEN}
     return all(one.condition not in moving for one in conditions.values())
 
 
@@ -209,7 +209,7 @@ def _ended(rank: int, pid: int) -> Iterator[Event]:
 
 def _missing(
     job: LivingJob,
-    watched: Mapping[int, Watched],
+    watched: Mapping[int, WatchedProcess],
     conditions: Mapping[int, RankCondition],
     evidence: Evidence,
     seconds: float,
@@ -219,7 +219,7 @@ def _missing(
     here = set(_of_this_machine(job, absent))
     gone = [rank for rank in absent if rank in here]
     dead = [one for one in job.zombies if exit_status_of(one.pid) is not None]
-    waits = any(one.condition is Condition.WAITING for one in conditions.values())
+    waits = any(one.condition is RankState.WAITING for one in conditions.values())
     for rank in absent:
         evidence.unseen[rank] = (
             "its process is not there any more, or never was"
@@ -232,7 +232,7 @@ def _missing(
             del evidence.unseen[rank]
             evidence.add(rank, *_ended(rank, process.pid))
     for rank, one in conditions.items():
-        if one.condition is Condition.UNSEEN:
+        if one.condition is RankState.UNSEEN:
             why = next(iter(_refusals(watched[rank])), "its stack could not be read")
             evidence.unseen[rank] = f"its stacks could not be taken: {why}"
 
@@ -249,15 +249,15 @@ def _of_this_machine(job: LivingJob, absent: Sequence[int]) -> Iterator[int]:
             yield rank
 
 
-def _refusals(watched: Watched) -> Iterator[str]:
+def _refusals(watched: WatchedProcess) -> Iterator[str]:
     for one in reversed(watched.looks):
         if why := one.dumps.refusals.get(watched.pid):
             yield why
 
 
 def _process(
-    rank: int, job: LivingJob, watched: Watched, condition: RankCondition
-) -> RankProcess:
+    rank: int, job: LivingJob, watched: WatchedProcess, condition: RankCondition
+) -> ProcessView:
     facts = watched.facts
     helpers = job.helpers.get(watched.pid, [])
     words = [
@@ -267,7 +267,7 @@ def _process(
     if len(helpers) > _MOST_HELPERS:
         words.append(f"and {len(helpers) - _MOST_HELPERS} more")
     refusal = next(iter(_refusals(watched)), "")
-    return RankProcess(
+    return ProcessView(
         rank=rank,
         pid=watched.pid,
         condition=str(condition.condition),
@@ -277,13 +277,13 @@ def _process(
         memory_bytes=facts.memory_bytes,
         peers=peers_of(watched.pid),
         helpers=tuple(words),
-        remark=refusal if condition.condition is Condition.UNSEEN else "",
+        remark=refusal if condition.condition is RankState.UNSEEN else "",
     )
 
 
 def _remarks(
     job: LivingJob,
-    watched: Mapping[int, Watched],
+    watched: Mapping[int, WatchedProcess],
     conditions: Mapping[int, RankCondition],
     seconds: float,
 ) -> Iterator[str]:
@@ -308,18 +308,18 @@ def _remarks(
 def _sentence(one: RankCondition, cpu: float) -> str:
     at = f" at {one.place}" if one.place is not None else ""
     match one.condition:
-        case Condition.WAITING:
+        case RankState.WAITING:
             return f"in the same call of {one.doing}{at} all the time"
-        case Condition.CALLING:
+        case RankState.CALLING:
             return f"in {one.doing} at the last look{at}; calls may come and go"
-        case Condition.STUCK:
+        case RankState.STUCK:
             function = one.place.function if one.place is not None else ""
             inside = f" in {function}" if function else ""
             work = f", using {cpu:.0%} of a core" if cpu >= _WORTH_TELLING else ""
             return f"in the same functions all the time{inside}{at}: {one.doing}{work}"
-        case Condition.MOVING:
+        case RankState.MOVING:
             return f"at work{at}"
-        case Condition.UNSEEN:
+        case RankState.UNSEEN:
             return f"no stack was read{f'; {one.doing}' if one.doing else ''}"
     return f"{one.doing}{at}"
 

@@ -33,7 +33,7 @@ _IDLE_SHARE = 0.05  # of a core
 
 
 @dataclass(slots=True)
-class Look:
+class JobLook:
     """All processes at about one moment.
 
     Attributes:
@@ -53,7 +53,7 @@ class Look:
 
 def look(
     pids: Sequence[int], others: Sequence[int] = (), *, native: bool = False
-) -> Look:
+) -> JobLook:
     """Look at processes once.
 
     Args:
@@ -69,11 +69,11 @@ def look(
     dumps = take(living, stopped=stopped, native=native)
     time.sleep(SETTLE_S)
     after = {pid: facts_of(pid) for pid in every}
-    return Look(at_s, before, dumps, after, time.monotonic())
+    return JobLook(at_s, before, dumps, after, time.monotonic())
 
 
 @dataclass(slots=True)
-class Watched:
+class WatchedProcess:
     """What several looks tell of one process.
 
     Attributes:
@@ -83,7 +83,7 @@ class Watched:
     """
 
     pid: int
-    looks: Sequence[Look]
+    looks: Sequence[JobLook]
     helpers: Sequence[int] = ()
     _stacks: list[ProcessStacks] = field(default_factory=list)
 
@@ -243,7 +243,7 @@ class Watched:
         """System calls that its main thread was found in."""
         return {facts.call for one in self.looks for facts in self._facts(one)}
 
-    def _facts(self, one: Look) -> tuple[ProcessFacts, ProcessFacts]:
+    def _facts(self, one: JobLook) -> tuple[ProcessFacts, ProcessFacts]:
         return one.before[self.pid], one.after[self.pid]
 
     @property
@@ -302,11 +302,11 @@ def watch(
     pids: Sequence[int],
     others: Sequence[int],
     pauses: Sequence[float],
-    goes_on: Callable[[list[Look]], bool],
+    goes_on: Callable[[list[JobLook]], bool],
     *,
     native: bool = False,
     pause: Pause = time.sleep,
-) -> list[Look]:
+) -> list[JobLook]:
     """Look several times.
 
     Args:

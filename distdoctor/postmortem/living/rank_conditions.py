@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from distdoctor.model.events import Place
-from distdoctor.postmortem.living.looks import Watched
+from distdoctor.postmortem.living.looks import WatchedProcess
 from distdoctor.postmortem.living.source_questions import (
     awaited_operation,
     is_in_for_loop,
@@ -33,7 +33,7 @@ _TAKES_A_LOCK = re.compile(r"^\s*with\b|\.acquire\(")
 _ASKS = re.compile(r"\b(input|breakpoint|set_trace)\(")
 
 
-class Condition(StrEnum):
+class RankState(StrEnum):
     """How a rank is."""
 
     WAITING = "waiting"  # surely in one and the same call all the time
@@ -60,7 +60,7 @@ class RankCondition:
         lock: The line at which a thread of it takes a lock, all the time.
     """
 
-    condition: Condition
+    condition: RankState
     call: InCall | None = None
     place: Place | None = None
     doing: str = ""
@@ -70,7 +70,7 @@ class RankCondition:
     lock: Place | None = None
 
 
-def condition_of(watched: Watched, directory: str) -> RankCondition:
+def condition_of(watched: WatchedProcess, directory: str) -> RankCondition:
     """How a rank is, from several looks at its process.
 
     Args:
@@ -81,14 +81,14 @@ def condition_of(watched: Watched, directory: str) -> RankCondition:
     place = innermost(main, directory) if main is not None else None
     call = watched.call()
     if watched.is_gone:
-        return RankCondition(Condition.ENDED, doing="its process has ended")
+        return RankCondition(RankState.ENDED, doing="its process has ended")
     if watched.is_stopped:
         words = "stopped by a signal: kill -CONT would let it go on"
         if facts.tracer:
             words = f"held by a debugger (process {facts.tracer})"
-        return RankCondition(Condition.STOPPED, call, place, words)
+        return RankCondition(RankState.STOPPED, call, place, words)
     if not watched.is_seen or main is None:
-        return RankCondition(Condition.UNSEEN, doing=_in_kernel(watched))
+        return RankCondition(RankState.UNSEEN, doing=_in_kernel(watched))
     asleep = watched.sleeps()
     if asleep and (call is None or not call.op):
         call = _inferred(watched, main, place, directory) or call
@@ -97,17 +97,17 @@ def condition_of(watched: Watched, directory: str) -> RankCondition:
     words = call.words if call is not None else _doing(watched, main, place, directory)
     if call is not None:
         stands = watched.is_standing
-        kind = Condition.WAITING if stands else Condition.CALLING
+        kind = RankState.WAITING if stands else RankState.CALLING
     elif watched.has_same_functions and not _is_at_work(watched, directory):
-        kind = Condition.STUCK
+        kind = RankState.STUCK
     else:
-        kind = Condition.MOVING
+        kind = RankState.MOVING
     return RankCondition(
         kind, call, place, words, asleep, other_call, other_place, lock
     )
 
 
-def _is_at_work(watched: Watched, directory: str) -> bool:
+def _is_at_work(watched: WatchedProcess, directory: str) -> bool:
     """Whether a process in the same functions all the time does something all the same.
 
     It reads or writes, is woken again and again, lets others work for it, or goes
@@ -128,7 +128,7 @@ _BUSY_WAKES_PER_S = 20.0
 
 
 def _inferred(
-    watched: Watched, main: ThreadStack, place: Place | None, directory: str
+    watched: WatchedProcess, main: ThreadStack, place: Place | None, directory: str
 ) -> InCall | None:
     """The call that a thread without a function of Python inside it sleeps in.
 
@@ -146,7 +146,7 @@ def _inferred(
     return InCall(op, f"wait() for {op}") if op else None
 
 
-def _uses_gpu(watched: Watched) -> bool:
+def _uses_gpu(watched: WatchedProcess) -> bool:
     """Whether it has opened a GPU's device: then backward runs in other threads."""
     return any("nvidia" in path or "/dev/kfd" in path for path in watched.devices)
 
@@ -163,7 +163,7 @@ def innermost(thread: ThreadStack, directory: str = "") -> Place | None:
     return None
 
 
-def _in_kernel(watched: Watched) -> str:
+def _in_kernel(watched: WatchedProcess) -> str:
     facts = watched.facts
     if watched.waits_for_device:
         what = facts.call or "a call"
@@ -173,7 +173,7 @@ def _in_kernel(watched: Watched) -> str:
 
 
 def _doing(
-    watched: Watched, main: ThreadStack, place: Place | None, directory: str
+    watched: WatchedProcess, main: ThreadStack, place: Place | None, directory: str
 ) -> str:
     if watched.waits_for_device:
         return _in_kernel(watched)
@@ -192,7 +192,9 @@ def _doing(
     return "waiting for something" if watched.is_idle else "working"
 
 
-def _of_others(watched: Watched, directory: str) -> tuple[InCall | None, Place | None]:
+def _of_others(
+    watched: WatchedProcess, directory: str
+) -> tuple[InCall | None, Place | None]:
     """A call in which a thread other than the main one stands all the time."""
     assert watched.last is not None
     for thread in watched.last.others:
@@ -203,7 +205,7 @@ def _of_others(watched: Watched, directory: str) -> tuple[InCall | None, Place |
     return None, None
 
 
-def _lock(watched: Watched, directory: str) -> Place | None:
+def _lock(watched: WatchedProcess, directory: str) -> Place | None:
     """Where a thread takes a lock, and has not run for a moment."""
     assert watched.last is not None
     for thread in watched.last.threads:
@@ -220,14 +222,16 @@ def _lock(watched: Watched, directory: str) -> Place | None:
     return None
 
 
-def _stands(watched: Watched, thread: ThreadStack) -> bool:
+def _stands(watched: WatchedProcess, thread: ThreadStack) -> bool:
     is_main = watched.main is thread
     if not is_main and not thread.thread_id:
         return False
     return watched.sleeps(0 if is_main else thread.thread_id)
 
 
-def shown_lines(conditions: Mapping[int, Watched]) -> dict[int, tuple[StackLine, ...]]:
+def shown_lines(
+    conditions: Mapping[int, WatchedProcess],
+) -> dict[int, tuple[StackLine, ...]]:
     """By rank, the lines of its main thread, innermost first.
 
     Native functions are left out where there are lines of Python: ranks in one call
