@@ -102,9 +102,9 @@ def _sentence(stuck: StuckRank | SilentRanks) -> str:
         )
     seen = stuck.seen
     function = seen.place.function or "its own code"
+    doubt = "" if seen.doing else "; a very long computation would look the same"
     return (
         f"Rank {seen.rank} has been in {function} ({seen.place}) for "
         f"{seen.seconds:.0f} s, {stuck.doing}, while {named(stuck.waiting)} "
-        f"wait{s(stuck.waiting)} for it in {stuck.op}; a very long computation would "
-        "look the same."
+        f"wait{s(stuck.waiting)} for it in {stuck.op}{doubt}."
     )

@@ -1,7 +1,9 @@
-"""Judge what a job left behind."""
+"""Judge what a job left behind, or a job that hangs right now."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,16 +14,110 @@ from distdoctor.errors import LeavingsMissing
 
 if TYPE_CHECKING:
     from distdoctor.judging import Judgement
+    from distdoctor.postmortem.living.autopsy_of_processes import Which
+
+_PAUSE_S = 30.0
+_AT_MOST_S = 3600.0
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path())
+@click.argument("paths", nargs=-1, type=click.Path(), metavar="[PATH|PID]...")
+@click.option("--job", "name", default="", help="Jobs with this in their command line.")
+@click.option("--all", "everything", is_flag=True, help="All jobs of this user.")
+@click.option(
+    "--watch", is_flag=True, help="Look again until something is found wrong."
+)
+@click.option(
+    "--every",
+    "pause_s",
+    type=click.FloatRange(min=1),
+    default=_PAUSE_S,
+    show_default=True,
+    help="With --watch: seconds between looks.",
+)
+@click.option(
+    "--at-most",
+    "at_most_s",
+    type=click.FloatRange(min=1),
+    default=_AT_MOST_S,
+    show_default=True,
+    help="With --watch: seconds after which it ends anyhow.",
+)
+@click.option(
+    "--native/--no-native",
+    default=True,
+    show_default=True,
+    help="Of living ranks, take the functions of native libraries as well.",
+)
 @report_options
-def run(paths: tuple[str, ...], report: ReportOptions) -> None:
-    """Judge what a job left behind: files, or folders with any files among them."""
-    judged = Judged(_judgement(list(paths)))
-    judged.write(report)
-    click.get_current_context().exit(judged.status(report))
+def run(
+    paths: tuple[str, ...],
+    name: str,
+    everything: bool,
+    watch: bool,
+    pause_s: float,
+    at_most_s: float,
+    native: bool,
+    report: ReportOptions,
+) -> None:
+    """Judge what a job left behind, or one that hangs right now.
+
+    What it left: files, or folders with any files among them. A job that runs: a
+    process number of its launcher or of any of its ranks. It is only looked at.
+    """
+    pids = [path for path in paths if path.isdigit() and not Path(path).exists()]
+    living = bool(pids or name or everything)
+    if living and len(pids) < len(paths):
+        raise click.UsageError("give process numbers, or files and folders, not both")
+    if not living and not paths:
+        raise click.UsageError("give a path, a process number, --job or --all")
+    if watch and not living:
+        raise click.UsageError("--watch is for jobs that run")
+    if not living:
+        judgements = iter([_judgement(list(paths))])
+    else:
+        from distdoctor.postmortem.living.autopsy_of_processes import Which
+
+        which = Which(tuple(map(int, pids)), name, everything)
+        until = time.monotonic() + at_most_s if watch else None
+        judgements = _living(which, native, pause_s, until)
+    status = 0
+    for judgement in judgements:
+        judged = Judged(judgement)
+        judged.write(report)
+        status = _worse(status, judged.status(report))
+    click.get_current_context().exit(status)
+
+
+def _worse(one: int, other: int) -> int:
+    """The exit status of two reports: sick before a bug of ours before unknown."""
+    return min(one, other, key=(1, 3, 4, 0).index)
+
+
+def _living(
+    which: Which, native: bool, pause_s: float, until: float | None
+) -> Iterator[Judgement]:
+    """Look at jobs until one is sick, or once; the last reports are all there is."""
+    while True:
+        found = list(_looked_at(which, native))
+        sick = any(one.report.verdict == "sick" for one in found)
+        if until is None or sick or time.monotonic() + pause_s >= until:
+            yield from found
+            return
+        time.sleep(pause_s)
+
+
+def _looked_at(which: Which, native: bool) -> Iterator[Judgement]:
+    # Here, so that --help does not wait for numpy.
+    from distdoctor.judging import judge_run
+    from distdoctor.postmortem.evidence_run import manifest_of, run_of
+    from distdoctor.postmortem.living.autopsy_of_processes import jobs_of, look_at
+
+    for job in jobs_of(which):
+        seen = look_at(job, native=native)
+        manifest = manifest_of(seen.evidence, [seen.script], job.directory)
+        manifest.seconds = seen.seconds
+        yield judge_run(run_of(seen.evidence), manifest)
 
 
 def _judgement(paths: list[str]) -> Judgement:

@@ -19,7 +19,7 @@ from distdoctor.model.findings import (
     Verdict,
     Well,
 )
-from distdoctor.model.run import Run, named
+from distdoctor.model.run import STACK, Run, named
 from distdoctor.model.stop_reasons import STANDSTILLS
 
 
@@ -51,6 +51,8 @@ def verdict(run: Run, check: Check) -> Verdict:
     stood = run.stopped in STANDSTILLS and Call in check.needs
     if run.faltered and not stood:  # calls that could not meet are no such fault
         findings = [_doubted(finding, check, run.faltered) for finding in findings]
+    if {*run.evidence} == {STACK}:  # it shows where ranks stand, and not their past
+        findings = [replace(one, certainty=Certainty.LIKELY) for one in findings]
     if findings:
         return Sick(
             check.code,

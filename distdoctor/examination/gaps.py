@@ -94,9 +94,12 @@ def gaps_of(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
 
 def _unwatched_job(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
     """What cannot be known of a job that ran without our probes."""
+    how = "ran without distdoctor: this is judged from what it left"
+    if not run.closed:
+        how = "runs without distdoctor: this is judged from outside"
     yield Gap(
         "what ranks did beside communicating (data, weights, gradients, random state)",
-        "the job ran without distdoctor: this is judged from what it left",
+        f"the job {how}",
     )
     if run.missing:
         for why, ranks in _by_reason({rank: run.unseen[rank] for rank in run.missing}):
@@ -109,6 +112,7 @@ def _unwatched_job(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
     if not any(map(is_error, verdicts)):
         yield from _failed(run, verdicts)
         yield from _recorded_waits(run)
+        yield from _stalled(run)
     yield from _undecided(run, verdicts)
 
 
@@ -288,7 +292,8 @@ def _unnamed_standstill(run: Run) -> Iterator[Gap]:
 def _stalled(run: Run) -> Iterator[Gap]:
     """The run was ended while nothing moved: it may have hung."""
     if run.stopped not in STANDSTILLS and (why := stalled(run)):
-        yield Gap("whether the job would ever have gone on", why)
+        what = "would ever have gone on" if run.closed else "will ever go on"
+        yield Gap(f"whether the job {what}", why)
 
 
 _MOST_LINES = 3

@@ -294,6 +294,7 @@ class Busy:
     seconds: float  # from the first look to the last
     looks: int = 10
     cpu: float = 0.0  # share of one core it used meanwhile
+    doing: str = ""  # what it was seen to do there, in words; "": not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,6 +38,7 @@ from distdoctor.model.operations import (
     UNUSED,
     signature,
 )
+from distdoctor.model.outside_view import ProcessView, StackBranch
 
 CALLS = np.dtype(
     [
@@ -62,6 +63,9 @@ CALLS = np.dtype(
     ]
 )
 """Columns of the calls, ordered by rank and then as the rank made them."""
+
+STACK = "stack"
+"""In `Run.evidence`: stacks of ranks that somebody has taken from outside."""
 
 Rows = NDArray[np.intp]
 """Positions in `Run.calls`."""
@@ -151,6 +155,8 @@ class Run:
             ranks of whose calls on it none is among `calls`; -1: nobody knows it.
         calls_from: What tells of the calls: "run" are our probes, which saw every call
             and the threads that waited; "dump" are rings that torch itself kept.
+        stack_tree: The merged stacks of all ranks, where somebody has taken them.
+        processes: What was seen of the ranks' processes from outside.
         evidence: What tells of the run, as reports name it: "run" are our own probes;
             "dump", "log" and "stack" is what a job left that nobody watched.
     """
@@ -181,6 +187,8 @@ class Run:
     set_aside: tuple[tuple[str, str], ...] = ()
     reached: Mapping[tuple[int, int], int] = field(default_factory=dict)
     calls_from: str = "run"
+    stack_tree: tuple[StackBranch, ...] = ()
+    processes: tuple[ProcessView, ...] = ()
     evidence: tuple[str, ...] = ("run",)
     memory: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
     """What analyses concluded already, by their names."""

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.model.events import Event, Failure, Place
-from distdoctor.model.run import CALLS, Frame, Group, Spec
+from distdoctor.model.outside_view import ProcessView, StackBranch
+from distdoctor.model.run import CALLS, Frame, Group, Quiet, Spec
 
 DUMP, LOG, STACK, JOURNAL = "dump", "log", "stack", "run"
 """Kinds of evidence, as a report names them."""
@@ -64,6 +65,10 @@ class Evidence:
             shorter lists: the rest came after all calls.
         stacks: By rank, user frames at the end, innermost first.
         stopped: A value of `Stop`, if something proves that the job could not go on.
+        closed: The job has ended, as far as is known.
+        quiet: How the ranks stood when they were looked at; None: not known.
+        stack_tree: The merged stacks of all ranks.
+        processes: Of a job that runs: what was seen of the ranks' processes.
         unseen: By rank, why nothing is known of it.
         partial: By rank, why only part of what it did is known.
         set_aside: What says something of the job, or of another run of it, and could
@@ -83,6 +88,10 @@ class Evidence:
     at_row: dict[int, list[int]] = field(default_factory=dict)
     stacks: dict[int, Sequence[Frame]] = field(default_factory=dict)
     stopped: str = ""
+    closed: bool = True
+    quiet: Quiet | None = None
+    stack_tree: tuple[StackBranch, ...] = ()
+    processes: tuple[ProcessView, ...] = ()
     unseen: dict[int, str] = field(default_factory=dict)
     partial: dict[int, str] = field(default_factory=dict)
     set_aside: list[tuple[str, str]] = field(default_factory=list)

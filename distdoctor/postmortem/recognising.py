@@ -13,9 +13,11 @@ from distdoctor.postmortem.job_output import output_files
 from distdoctor.postmortem.leavings import Leaving, find
 from distdoctor.postmortem.nccl_logs import nccl_reader
 from distdoctor.postmortem.readers import Reader
+from distdoctor.postmortem.stacks import stack_reader
 
 READERS: tuple[Reader, ...] = (
     flight_recorder.READER,
+    stack_reader.READER,
     output_files.READER,
     nccl_reader.READER,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from distdoctor.analysis.causes import SOURCE
 from distdoctor.analysis.comparison.repeated_runs import has_effect
@@ -23,6 +24,7 @@ from distdoctor.model.findings import (
     Well,
 )
 from distdoctor.model.observations.comparison import Compared, Unrepeated, Unrestored
+from distdoctor.model.outside_view import StackBranch
 from distdoctor.model.run import Run
 from distdoctor.model.substitutes import SUBSTITUTES
 from distdoctor.report.schema import (
@@ -31,9 +33,11 @@ from distdoctor.report.schema import (
     FindingData,
     LocationData,
     NotExamined,
+    ProcessData,
     RaisedData,
     Report,
     RunData,
+    StackData,
     SubstitutedData,
 )
 
@@ -82,7 +86,34 @@ def compose(
             not_applicable=[v.code for v in verdicts if isinstance(v, NotApplicable)],
             crashed=[v.code for v in verdicts if isinstance(v, Unknown) and v.internal],
         ),
+        stacks=_stacks(run.stack_tree),
+        processes=[
+            ProcessData(
+                **{**asdict(one), "peers": [*one.peers], "helpers": [*one.helpers]}
+            )
+            for one in run.processes
+        ],
     )
+
+
+def _stacks(tops: Sequence[StackBranch]) -> list[StackData]:
+    """Merged stacks as data: what a line called follows it, one deeper."""
+    told = []
+    fresh = [(0, top) for top in reversed(tops)]
+    while fresh:
+        depth, branch = fresh.pop()
+        told.append(
+            StackData(
+                depth=depth,
+                file=branch.file,
+                line=branch.line,
+                function=branch.function,
+                ranks=list(branch.ranks),
+                doing={words: list(ranks) for words, ranks in branch.ending if words},
+            )
+        )
+        fresh += [(depth + 1, inner) for inner in reversed(branch.branches)]
+    return told
 
 
 def _raised(raised: Raised) -> RaisedData:

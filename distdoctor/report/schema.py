@@ -94,6 +94,32 @@ class RunData(msgspec.Struct, kw_only=True):
     simulated: list[int]  # ranks that ran alone, without the others; empty: all ran
 
 
+class StackData(msgspec.Struct, kw_only=True):
+    """A line of the merged stacks; what it called follows it, one deeper."""
+
+    depth: int  # 0: outermost
+    file: str
+    line: int  # from 1; 0: not known
+    function: str
+    ranks: list[int]  # whose stacks have the line here
+    doing: dict[str, list[int]]  # of ranks whose stacks end here: what they do
+
+
+class ProcessData(msgspec.Struct, kw_only=True):
+    """What was seen of a rank's process from outside, while the job ran."""
+
+    rank: int
+    pid: int
+    condition: str  # waiting | calling | stuck | stopped | moving | ended | unseen
+    doing: str
+    kernel: str  # what its main thread waits for in the kernel
+    cpu: float  # share of one core
+    memory_bytes: int
+    peers: list[str]  # hosts and ports that it is connected to
+    helpers: list[str]  # processes that it has started
+    remark: str  # why its stacks are not known
+
+
 class ChecksData(msgspec.Struct, kw_only=True):
     """What the checks said, by code."""
 
@@ -121,6 +147,8 @@ class Report(msgspec.Struct, kw_only=True):
     compared: ComparedData | None = None  # null: there was one run
     run: RunData
     checks: ChecksData
+    stacks: list[StackData] = []  # merged, as a tree; empty: nobody took any
+    processes: list[ProcessData] = []  # of a job that was looked at while it ran
 
 
 class SessionReport(msgspec.Struct, kw_only=True):

@@ -26,6 +26,7 @@ from distdoctor.report.schema import (
     RaisedData,
     Report,
 )
+from distdoctor.report.stack_text import stack_lines
 
 _MARGIN = 7
 _AROUND = 2  # lines of source shown before and after
@@ -67,6 +68,11 @@ def render(
         page.print()
     if not any(finding.severity == "error" for finding in report.findings):
         page.print(_health(report))
+    if run.stack_tree:
+        page.print(Text("stacks", style="bold"))
+        for line in stack_lines(run.stack_tree):
+            page.print(Padding(Text(line), (0, 0, 0, _MARGIN)))
+        page.print()
     if report.compared is not None and report.compared.same:
         page.print(_hanging("same", _proof(report.compared), "green"))
     for gap in report.not_examined:
@@ -100,7 +106,11 @@ def _headline(report: Report) -> Text:
     if run.torch:
         torch = ".".join(run.torch.split("+")[0].split(".")[:2])
         parts.append(plain(f"torch {torch} {run.backend}/{run.device}"))
-    parts.append(f"{run.steps} step{'s' * (run.steps != 1)} in {run.seconds:.1f} s")
+    if report.launch[:1] != ["autopsy"]:
+        steps = f"{run.steps} step{'s' * (run.steps != 1)}"
+        parts.append(f"{steps} in {run.seconds:.1f} s")
+    elif run.seconds:
+        parts.append(f"looked at for {run.seconds:.0f} s")
     if run.exit_code:
         parts.append(f"exit code {run.exit_code}")
     return Text(plain(" · ".join(parts)), style="bold")

@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "probes": "errors model journal",
     "launch": "errors model journal probes analysis",  # it proves what the checks name
     "report": "errors model analysis journal examination",
-    "postmortem": "errors model journal",
+    "postmortem": "errors model journal launch",  # it takes stacks by the same means
     "judging": "errors model journal catalogue examination report",
     "cli": "errors model analysis journal launch postmortem catalogue examination "
     "report judging",

@@ -245,7 +245,7 @@ def busy(run: Run) -> Iterator[Divergence]:
             continue
         calls = {other: run.call(row) for other, row in waiting.items()}
         seen = busy[-1]
-        doing = "working" if seen.cpu > 0.5 else "waiting for something"
+        doing = seen.doing or ("working" if seen.cpu > 0.5 else "waiting for something")
         yield Divergence(
             why=Cause.BUSY,
             group=None,

@@ -81,15 +81,30 @@ def _blocked(run: Run, living: list[int]) -> set[int]:
 
 
 def _places(run: Run, living: list[int], blocked: set[int]) -> Iterator[str]:
-    for one in standing(run, blocked):
+    timed = standing(run, blocked)
+    for one in timed:
         at = f" at {one.call.place}" if one.call.place else ""
         yield f"{named(one.ranks)} in {one.call.op}{at}"
+    if not timed:
+        yield from _untimed(run, blocked)
     elsewhere: dict[str, list[int]] = {}
     for rank in living:
         if rank not in blocked:
             elsewhere.setdefault(_line(run.stacks.get(rank, ())), []).append(rank)
     for where, ranks in elsewhere.items():
         yield f"{named(ranks)} {where}"
+
+
+def _untimed(run: Run, blocked: set[int]) -> Iterator[str]:
+    """Where ranks stand whose calls bear no times."""
+    alike: dict[str, list[int]] = {}
+    for row in run.with_state(*BLOCKED):
+        call = run.call(int(row))
+        if call.rank in blocked:
+            at = f" at {call.place}" if call.place else ""
+            alike.setdefault(f"{call.op}{at}", []).append(call.rank)
+    for where, ranks in alike.items():
+        yield f"{named(ranks)} in {where}"
 
 
 def _line(stack: Sequence[Frame]) -> str:

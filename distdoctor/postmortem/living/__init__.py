@@ -1,0 +1,1 @@
+"""A job that runs right now: its ranks found, and looked at from outside."""

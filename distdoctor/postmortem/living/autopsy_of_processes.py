@@ -1,0 +1,165 @@
+"""From process numbers or a name to evidence of each living job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from distdoctor.errors import LeavingsMissing
+from distdoctor.postmortem.job_evidence import Evidence
+from distdoctor.postmortem.living.dump_taking import take
+from distdoctor.postmortem.living.job_finding import (
+    LivingJob,
+    jobs_with,
+    listed,
+    numbered,
+)
+from distdoctor.postmortem.living.living_evidence import evidence_of
+from distdoctor.postmortem.living.looks import JobLook, Pause, WatchedProcess, watch
+from distdoctor.postmortem.living.rank_conditions import (
+    RankCondition,
+    RankState,
+    condition_of,
+)
+from distdoctor.postmortem.stacks.spawned_ranks import rank_in
+
+PAUSES_S = (2.0, 2.0, 2.0, 3.0, 4.0, 4.0, 5.0)
+"""Between looks: together a little longer than DD204 asks for."""
+
+_SHORT_S = 6.0
+"""Of looking, for what more looks would not tell better."""
+
+_MOST_HELPERS = 64  # processes of a rank that are looked at
+
+_MOST_NATIVE = 64
+"""Ranks whose native functions are taken; it costs a second and 100 MB each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Which:
+    """Which jobs are meant.
+
+    Attributes:
+        pids: Processes of them.
+        name: Part of a command line.
+        everything: All jobs of this user.
+    """
+
+    pids: tuple[int, ...] = ()
+    name: str = ""
+    everything: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LookedAt:
+    """A job, looked at.
+
+    Attributes:
+        job: Its ranks.
+        evidence: What was seen.
+        script: What it runs, for readers.
+        seconds: For how long it was looked at.
+    """
+
+    job: LivingJob
+    evidence: Evidence
+    script: str
+    seconds: float
+
+
+def jobs_of(which: Which) -> list[LivingJob]:
+    """The jobs that are meant, with ranks that run on this machine.
+
+    Args:
+        which: Which are meant.
+
+    Raises:
+        LeavingsMissing: There are none.
+    """
+    return jobs_with(
+        listed(), pids=which.pids, name=which.name, everything=which.everything
+    )
+
+
+def look_at(
+    job: LivingJob, *, native: bool = True, pause: Pause | None = None
+) -> LookedAt:
+    """Look at a job several times, for some seconds; longer, if it seems to hang.
+
+    Args:
+        job: Its ranks.
+        native: Take native functions as well, of jobs that are not too large.
+        pause: Waits; by default, time passes.
+
+    Raises:
+        LeavingsMissing: Its processes have ended, or nothing tells their ranks.
+    """
+    _number(job)
+    pids = {rank: process.pid for rank, process in job.ranks.items()}
+    directory = job.directory
+    helpers = {
+        pid: [one.pid for one in job.helpers.get(pid, ())][:_MOST_HELPERS]
+        for pid in pids.values()
+    }
+
+    def conditions(looks: Sequence[JobLook]) -> dict[int, RankCondition]:
+        return {
+            rank: condition_of(WatchedProcess(pid, looks, helpers[pid]), directory)
+            for rank, pid in pids.items()
+        }
+
+    def goes_on(looks: list[JobLook]) -> bool:
+        return _is_worth_more(conditions(looks), looks)
+
+    options: dict[str, Pause] = {} if pause is None else {"pause": pause}
+    looks = watch(
+        list(pids.values()),
+        [pid for some in helpers.values() for pid in some],
+        PAUSES_S,
+        goes_on,
+        native=native and len(pids) <= _MOST_NATIVE,
+        **options,
+    )
+    watched = {rank: WatchedProcess(pid, looks) for rank, pid in pids.items()}
+    evidence = evidence_of(job, watched, conditions(looks))
+    seconds = looks[-1].ended_s - looks[0].at_s
+    return LookedAt(job, evidence, _script(job), round(seconds, 1))
+
+
+def _is_worth_more(
+    conditions: dict[int, RankCondition], looks: Sequence[JobLook]
+) -> bool:
+    """Whether the ranks may hang, and a longer look would tell."""
+    kinds = [one.condition for one in conditions.values()]
+    seconds = looks[-1].at_s - looks[0].at_s
+    if RankState.MOVING in kinds or RankState.WAITING not in kinds:
+        return False
+    if seconds < _SHORT_S:
+        return True
+    stuck = {RankState.STUCK, RankState.STOPPED}
+    locked = any(one.lock is not None for one in conditions.values())
+    return RankState.CALLING not in kinds and (bool(stuck & set(kinds)) or locked)
+
+
+def _number(job: LivingJob) -> None:
+    """Give ranks to processes whose environment tells none: their stacks may."""
+    unknown = [process.pid for key, process in job.ranks.items() if key < 0]
+    if not unknown:
+        return
+    dumps = take(unknown)
+    told = {pid: rank_in(stacks) for pid, stacks in dumps.stacks.items()}
+    rank_of: Callable[[int], int | None] = told.get
+    if not numbered(job, rank_of):
+        why = next(iter(dumps.refusals.values()), "neither environment nor stacks do")
+        raise LeavingsMissing(
+            f"nothing tells the ranks of the processes {sorted(unknown)[:8]}: {why}"
+        )
+
+
+def _script(job: LivingJob) -> str:
+    """What the ranks run: their command without the interpreter and its options."""
+    command = next(iter(job.ranks.values())).command
+    words = [word for word in command[1:] if not word.startswith("-")]
+    if any("spawn_main" in word for word in command) and job.parents:
+        words = [w for w in job.parents[0].command[1:] if not w.startswith("-")]
+    return words[0] if words else " ".join(command[:1])

@@ -1,0 +1,264 @@
+"""What the functions of a stack tell: the call in which a thread is, or what it does.
+
+It knows functions of torch, Horovod and Python by name and file, and native ones where
+a stack has them. Nothing is known of how often a call was made before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from distdoctor.model.operations import CODE_OF, OPERATIONS, Waits
+from distdoctor.postmortem.stacks.thread_stacks import StackLine, ThreadStack, users
+
+
+@dataclass(frozen=True, slots=True)
+class InCall:
+    """A thread is inside a call for communication.
+
+    Attributes:
+        op: The operation as users call it, as in `OPERATIONS`; empty: not known.
+        words: What it is in, for readers.
+        peer: The global rank of a message's other side; None: there is none, or it is
+            not known.
+        tag: Of a message.
+        number: That the library gave the call and would give no other, such as
+            Horovod's handle; empty: none is known.
+    """
+
+    op: str
+    words: str
+    peer: int | None = None
+    tag: int = 0
+    number: str = ""
+
+
+_C10D = re.compile(r"(^|/)torch/distributed/(distributed_c10d|_functional_collectives)")
+_DDP = re.compile(r"(^|/)torch/(nn/parallel/distributed|distributed/utils)\.py$")
+_RENDEZVOUS = re.compile(
+    r"(^|/)torch/distributed/(rendezvous|elastic/rendezvous/\w+)\.py$"
+)
+_HOROVOD = re.compile(r"(^|/)horovod/(torch|tensorflow|common|mxnet|keras|_keras)/")
+_AUTOGRAD = re.compile(r"(^|/)torch/autograd/graph\.py$")
+_CUDA = re.compile(r"(^|/)torch/cuda/(__init__|streams)\.py$")
+
+_SETTING_UP = {"init_process_group": "init_process_group", "new_group": "new_group"}
+_SETTING_UP |= {"_new_group_with_tag": "new_group", "new_subgroups": "new_group"}
+
+_OTHER_NAMES = {
+    "all_gather_tensor": "all_gather_into_tensor",
+    "all_gather_tensor_autograd": "all_gather_into_tensor",
+    "irecv": "recv",
+    "isend": "send",
+}
+
+_DDP_CALLS = {
+    "_verify_param_shape_across_processes": "all_gather",
+    "_verify_params_across_processes": "all_gather",
+    "_sync_module_states": "broadcast",
+    "_sync_params_and_buffers": "broadcast",
+    "_distributed_broadcast_coalesced": "broadcast",
+    "_sync_module_buffers": "broadcast",
+    "_default_broadcast_coalesced": "broadcast",
+}
+
+_HOROVOD_CALLS = {
+    "allreduce": "all_reduce",
+    "grouped_allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "broadcast": "broadcast",
+    "alltoall": "all_to_all",
+    "reducescatter": "reduce_scatter",
+    "barrier": "barrier",
+    "join": "barrier",
+}
+
+_NATIVE = (
+    (re.compile(r"c10d::Reducer::"), "all_reduce", "the all_reduce of DDP"),
+    (
+        re.compile(r"c10d::\w*Store::|c10d::detail::tcputil"),
+        "store_wait",
+        "a request to the store",
+    ),
+    (re.compile(r"c10d::\w*Work\w*::wait|c10d::Work::"), "", "wait() of a handle"),
+    (
+        re.compile(r"cu(da)?(Stream|Event|Device|Ctx)Synchronize|hip\w+Synchronize"),
+        "",
+        "a wait for its GPU",
+    ),
+    (re.compile(r"^nccl[A-Z]|ncclResult|ncclComm"), "", "a call of NCCL"),
+    (re.compile(r"^P?MPI_(\w+)"), "", "a call of MPI"),
+)
+"""Native functions, the operation that they stand for if it is sure, and words."""
+
+
+def call_of(thread: ThreadStack) -> InCall | None:
+    """The call for communication in which a thread is.
+
+    Args:
+        thread: Its stack.
+
+    Returns:
+        None if it is in no function that is known to communicate.
+    """
+    lines = thread.lines
+    for line in reversed(lines):  # the outermost: what sets up makes other calls
+        if _C10D.search(line.file) and line.function in _SETTING_UP:
+            op = _SETTING_UP[line.function]
+            return InCall(op, op)
+    for at, line in enumerate(lines):
+        if not _is_known(line):
+            if _is_users(lines, at):
+                break
+            continue
+        if (found := _call_at(thread, at)) is not None:
+            return found
+    return _native_call(lines)
+
+
+def _is_known(line: StackLine) -> bool:
+    return "torch" in line.file or "horovod" in line.file
+
+
+def _is_users(lines: Sequence[StackLine], at: int) -> bool:
+    return any(place == at for place, _ in users(lines[: at + 1]))
+
+
+def _call_at(thread: ThreadStack, at: int) -> InCall | None:
+    line = thread.lines[at]
+    name = line.function.rpartition(".")[2]
+    if _C10D.search(line.file):
+        op = _OTHER_NAMES.get(name, name)
+        if op in CODE_OF and not OPERATIONS[CODE_OF[op]].sets_up:
+            return _operation(thread, at, op)
+        if name == "wait_tensor":
+            return InCall("", "wait_tensor")
+        if name == "_store_based_barrier":
+            return InCall("barrier", "the barrier through the store")
+    elif _DDP.search(line.file) and name in _DDP_CALLS:
+        return InCall(_DDP_CALLS[name], f"{name} of DDP")
+    elif _RENDEZVOUS.search(line.file):
+        return InCall("init_process_group", "the rendezvous")
+    elif _HOROVOD.search(line.file):
+        return _of_horovod(thread, at)
+    elif _CUDA.search(line.file) and name == "synchronize":
+        return InCall("", "a wait for its GPU")
+    return None
+
+
+def _operation(thread: ThreadStack, at: int, op: str) -> InCall:
+    """A call of torch; of a message, the other side where the stack tells it."""
+    if not OPERATIONS[CODE_OF[op]].is_point_to_point:
+        return InCall(op, op)
+    side = "dst" if OPERATIONS[CODE_OF[op]].waits is Waits.RECEIVER else "src"
+    told = thread.variable(at, side)
+    tag = thread.variable(at, "tag")
+    in_group = thread.variable(at, f"group_{side}")
+    if side == "src" and told == "None" and in_group in {"", "None"}:
+        return InCall("recv_any", "recv from any rank")
+    peer = int(told) if told.isascii() and told.isdigit() and len(told) < 8 else None
+    words = op if peer is None else f"{op}({side}={peer})"
+    number = int(tag) if tag.isascii() and tag.isdigit() and len(tag) < 9 else 0
+    return InCall(op, words, peer, number)
+
+
+def _of_horovod(thread: ThreadStack, at: int) -> InCall | None:
+    """A call of Horovod; its handle is another for each call."""
+    name = thread.lines[at].function.rpartition(".")[2]
+    handle = thread.variable(at, "handle")
+    number = handle if handle.isascii() and handle.isdigit() else ""
+    if name in _HOROVOD_CALLS:
+        return InCall(_HOROVOD_CALLS[name], name, number=number)
+    if name != "synchronize":
+        return None
+    for line in thread.lines[at + 1 :]:
+        outer = line.function.rpartition(".")[2]
+        if not _HOROVOD.search(line.file):
+            break
+        if outer in _HOROVOD_CALLS:
+            return InCall(_HOROVOD_CALLS[outer], outer, number=number)
+        if outer in {"step", "_synchronize"}:
+            return InCall("all_reduce", "the allreduce of gradients", number=number)
+    return InCall("", "synchronize", number=number)
+
+
+def _native_call(lines: Sequence[StackLine]) -> InCall | None:
+    """What native functions tell, up to the innermost line of Python."""
+    for line in lines:
+        if line.line:
+            return None
+        for pattern, op, words in _NATIVE:
+            if pattern.search(line.function):
+                return InCall(op, words)
+    return None
+
+
+def in_backward(thread: ThreadStack) -> bool:
+    """Whether the innermost line of Python waits for the engine of autograd.
+
+    Args:
+        thread: A stack.
+    """
+    for line in thread.lines:
+        if line.line:
+            return bool(_AUTOGRAD.search(line.file)) and "backward" in line.function
+    return False
+
+
+_DOING = (
+    (r"(^|/)(pdb|bdb|ipdb/\w+|IPython/.*|cmd)\.py$", r".*", "in a debugger"),
+    (
+        r"(^|/)torch/utils/data/dataloader\.py$",
+        r".*",
+        "waiting for a DataLoader's batch",
+    ),
+    (r"(^|/)(queue|multiprocessing/queues)\.py$", r"get|put", "waiting for a queue"),
+    (r"(^|/)threading\.py$", r"acquire|__enter__", "waiting for a lock"),
+    (
+        r"(^|/)threading\.py$",
+        r"wait.*|.*join|_wait_for_tstate_lock",
+        "waiting for a thread",
+    ),
+    (
+        r"(^|/)(subprocess|multiprocessing/popen_\w+)\.py$",
+        r".*",
+        "waiting for a process",
+    ),
+    (r"(^|/)multiprocessing/(connection|process)\.py$", r".*", "waiting for a process"),
+    (
+        r"(^|/)(socket|ssl|http/client|urllib3/.*|requests/.*)\.py$",
+        r".*",
+        "on the network",
+    ),
+    (r"(^|/)selectors\.py$", r".*", "waiting for a socket"),
+    (r"(^|/)torch/serialization\.py$", r".*", "saving or loading a file"),
+)
+_DOING_PATTERNS = tuple((re.compile(f), re.compile(n), w) for f, n, w in _DOING)
+
+
+def doing(lines: Sequence[StackLine]) -> str:
+    """What a thread does in Python's own functions, in words; empty: not known.
+
+    Args:
+        lines: Innermost first.
+    """
+    for at, line in enumerate(lines):
+        if _is_users(lines, at):
+            return ""
+        for file, name, words in _DOING_PATTERNS:
+            if file.search(line.file) and name.fullmatch(
+                line.function.rpartition(".")[2]
+            ):
+                return words
+    return ""
+
+
+def takes_lock(lines: Sequence[StackLine]) -> bool:
+    """Whether a thread's innermost line of Python takes a lock of `threading`.
+
+    Args:
+        lines: Innermost first.
+    """
+    return doing(lines) == "waiting for a lock"

@@ -1,0 +1,146 @@
+"""Looks at jobs that never ran, made for tests."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from distdoctor.postmortem.job_evidence import Evidence
+from distdoctor.postmortem.living.dump_taking import Dumps
+from distdoctor.postmortem.living.job_finding import LivingJob, LivingProcess
+from distdoctor.postmortem.living.living_evidence import evidence_of
+from distdoctor.postmortem.living.looks import JobLook, WatchedProcess
+from distdoctor.postmortem.living.process_facts import ProcessFacts, ThreadFacts
+from distdoctor.postmortem.living.rank_conditions import condition_of
+from distdoctor.postmortem.living.rank_environment import RankIdentity
+from distdoctor.postmortem.stacks.thread_stacks import (
+    ProcessStacks,
+    StackLine,
+    ThreadStack,
+)
+
+C10D = "/opt/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+FIRST_PID = 4_000
+
+
+def lines(*words: str, root: str = "/job") -> tuple[StackLine, ...]:
+    """Lines as "function file:line"; "op!" is one of torch, "op?" takes a lock."""
+    found = []
+    for word in words:
+        if word.endswith("!"):
+            found.append(StackLine(C10D, 100, word[:-1]))
+            continue
+        if word.endswith("?"):
+            found.append(StackLine("/usr/lib/python3.11/threading.py", 9, word[:-1]))
+            continue
+        function, _, at = word.rpartition(" ")
+        file, _, number = at.partition(":")
+        found.append(StackLine(f"{root}/{file}", int(number), function))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Acts:
+    """What a rank of a made-up job does at every look.
+
+    Attributes:
+        stack: Of its main thread, as `lines` reads it, or one for each look.
+        variables: Of its innermost line, at each look.
+        runs: Its thread runs between looks.
+        cpu: Seconds of processor time between two looks.
+        state: The kernel's letter.
+        traffic: Bytes read between two looks.
+        call: The system call that it is in.
+        others: Stacks of other threads, which sleep.
+        refused: Why its stacks cannot be taken.
+        wakes: How often it goes to sleep between two looks.
+        root: The folder of its source.
+    """
+
+    stack: Sequence[str] | Sequence[Sequence[str]] = ()
+    variables: Sequence[Mapping[str, str]] = ()
+    runs: bool = False
+    cpu: float = 0.0
+    state: str = "S"
+    traffic: int = 0
+    call: str = ""
+    others: Sequence[Sequence[str]] = ()
+    refused: str = ""
+    wakes: int = 0
+    root: str = "/job"
+
+
+def waits(op: str = "all_reduce", at: str = "step t.py:7") -> Acts:
+    """A rank that sleeps in a collective."""
+    return Acts(stack=(f"{op}!", at))
+
+
+def watched(
+    ranks: Mapping[int, Acts], looks: int = 8, every_s: float = 3.0
+) -> list[JobLook]:
+    """Looks at ranks."""
+    return [_look(ranks, n, n * every_s) for n in range(looks)]
+
+
+def _look(ranks: Mapping[int, Acts], n: int, at_s: float) -> JobLook:
+    before: dict[int, ProcessFacts] = {}
+    after: dict[int, ProcessFacts] = {}
+    dumps = Dumps()
+    for rank, acts in ranks.items():
+        pid = FIRST_PID + rank
+        for which, moment in ((before, 2 * n), (after, 2 * n + 1)):
+            which[pid] = _facts(pid, acts, n, moment)
+        if acts.refused:
+            dumps.refusals[pid] = acts.refused
+        elif acts.state != "Z":
+            dumps.stacks[pid] = _stacks(pid, acts, n)
+    return JobLook(at_s, before, dumps, after, at_s + 0.2)
+
+
+def _facts(pid: int, acts: Acts, n: int, moment: int) -> ProcessFacts:
+    # A dump itself wakes a thread: only between looks the counters tell.
+    switches = 10 * moment if acts.runs else 10 * n + 5 * (moment % 2)
+    if not acts.runs:
+        switches = 10 * ((moment + 1) // 2)
+    thread = ThreadFacts(acts.state, acts.cpu * n, switches, acts.wakes * n)
+    others = {
+        pid + 1_000 + k: ThreadFacts("S", 0.0, 3) for k in range(len(acts.others))
+    }
+    return ProcessFacts(
+        pid, {pid: thread, **others}, call=acts.call, traffic_bytes=acts.traffic * n
+    )
+
+
+def _stacks(pid: int, acts: Acts, n: int) -> ProcessStacks:
+    stack = acts.stack
+    words = stack if not stack or isinstance(stack[0], str) else stack[n % len(stack)]
+    main = lines(*words, root=acts.root)  # type: ignore[arg-type]
+    variables: Sequence[Mapping[str, str]] = ()
+    if acts.variables:
+        here = acts.variables[n % len(acts.variables)]
+        variables = (here, *({} for _ in main[1:]))
+    threads = [ThreadStack(main, "MainThread", pid, is_main=True, variables=variables)]
+    threads += [
+        ThreadStack(lines(*words), f"Thread-{k}", pid + 1_000 + k)
+        for k, words in enumerate(acts.others)
+    ]
+    return ProcessStacks(tuple(threads), pid, taken_by="py-spy")
+
+
+def evidence(
+    ranks: Mapping[int, Acts],
+    world_size: int = 0,
+    directory: str = "/job",
+    looks: int = 8,
+) -> Evidence:
+    """What looks at such a job tell."""
+    size = world_size or len(ranks)
+    processes = {
+        rank: LivingProcess(FIRST_PID + rank, 1, directory=directory) for rank in ranks
+    }
+    identities = {
+        rank: RankIdentity("job", rank, size, rank % 8, min(size, 8)) for rank in ranks
+    }
+    job = LivingJob(processes, size, identities=identities)
+    seen = watched(ranks, looks)
+    each = {rank: WatchedProcess(FIRST_PID + rank, seen) for rank in ranks}
+    conditions = {rank: condition_of(one, directory) for rank, one in each.items()}
+    return evidence_of(job, each, conditions)
