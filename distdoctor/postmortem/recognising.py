@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distdoctor.postmortem.flight_recorder import reading as flight_recorder
+from distdoctor.postmortem.flight_recorder import recorder_reader
 from distdoctor.postmortem.job_evidence import Evidence
 from distdoctor.postmortem.leavings import Leaving, find
 from distdoctor.postmortem.readers import Reader
 
-READERS: tuple[Reader, ...] = (flight_recorder.READER,)
+READERS: tuple[Reader, ...] = (recorder_reader.READER,)
 """All readers; a file belongs to the first that recognises it.
 
 The order is also that of reading: what knows ranks by number comes before what knows

@@ -47,6 +47,7 @@ ROOMS = {
     "journal",
     "launch",
     "model",
+    "postmortem",
     "probes",
     "pytest_plugin",
     "report",

@@ -19,7 +19,6 @@ from distdoctor.analysis.causes import (
     Cause,
     Divergence,
     capital,
-    named,
     pointers,
     s,
     where_of,
@@ -33,7 +32,7 @@ from distdoctor.analysis.collectives.collective_mismatch import (
 from distdoctor.model.events import State
 from distdoctor.model.findings import Certainty
 from distdoctor.model.operations import OPERATIONS
-from distdoctor.model.run import Rows, Run
+from distdoctor.model.run import Rows, Run, named
 
 _MOST_SHIFT = 64  # calls that a rank may be behind or ahead
 _MOST_RANKS = 64  # that strayed, of which each is looked at

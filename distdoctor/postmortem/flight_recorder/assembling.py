@@ -18,7 +18,7 @@ from distdoctor.postmortem.flight_recorder.call_kinds import (
     together,
 )
 from distdoctor.postmortem.flight_recorder.call_states import states_of
-from distdoctor.postmortem.flight_recorder.decoding import ENTRIES, Dump, Tables
+from distdoctor.postmortem.flight_recorder.decoding import ENTRIES, Dump, EntryTables
 from distdoctor.postmortem.flight_recorder.memberships import Memberships
 from distdoctor.postmortem.job_evidence import DUMP, Columns
 
@@ -37,7 +37,7 @@ class Assembled:
 
 
 def assemble(
-    dumps: Mapping[int, Dump], tables: Tables, found: Memberships
+    dumps: Mapping[int, Dump], tables: EntryTables, found: Memberships
 ) -> Assembled:
     """Put the calls of all ranks together.
 
@@ -49,7 +49,7 @@ def assemble(
     Returns:
         The calls, by rank and then as made.
     """
-    kinds = _Kinds([call_kind(raw) for raw in tables.raw_kinds])
+    kinds = _Kinds([call_kind(raw) for raw in tables.kinds])
     ranks = sorted(dumps)
     parts = [dumps[rank].entries for rank in ranks]
     entries = np.concatenate(parts) if parts else np.empty(0, ENTRIES)

@@ -14,22 +14,22 @@ from pathlib import Path
 import numpy as np
 
 from distdoctor.model.run import named
-from distdoctor.postmortem.flight_recorder.alike_files import Model, model_of
+from distdoctor.postmortem.flight_recorder.alike_files import AlikeDumps, model_of
 from distdoctor.postmortem.flight_recorder.assembling import assemble
 from distdoctor.postmortem.flight_recorder.decoding import (
     Dump,
+    EntryTables,
     NoDump,
-    Tables,
     dump_of,
     loaded,
 )
-from distdoctor.postmortem.flight_recorder.dump_files import (
+from distdoctor.postmortem.flight_recorder.memberships import Memberships, memberships
+from distdoctor.postmortem.flight_recorder.recorder_files import (
     DEFAULT_GROUP,
     Assigned,
     assign,
     rank_of,
 )
-from distdoctor.postmortem.flight_recorder.memberships import Memberships, memberships
 from distdoctor.postmortem.job_evidence import DUMP, Columns, Evidence, SourceRead
 from distdoctor.postmortem.leavings import Leaving
 from distdoctor.postmortem.readers import Reader
@@ -50,7 +50,7 @@ _NAME = re.compile(
 )
 _MARKS = (b"pg_config", b"entries", b"collective_seq_id", b"profiling_name")
 
-_Read = tuple[list[tuple[str, Dump]], list[tuple[str, str]], Tables]
+_Read = tuple[list[tuple[str, Dump]], list[tuple[str, str]], EntryTables]
 
 
 def recognises(name: str, head: bytes) -> bool:
@@ -78,10 +78,10 @@ def read(leavings: Sequence[Leaving], evidence: Evidence) -> None:
     failed += given.rejected
     failed += _named_alike(evidence, [path for path, _ in found])
     evidence.unreadable += failed
-    for rank, path in given.paths.items():
-        version = given.dumps[rank].version
+    for owner, path in given.paths.items():
+        version = given.dumps[owner].version
         remark = f"format {version}" if version else ""
-        evidence.sources.append(SourceRead(path, KIND, DUMP, (rank,), remark))
+        evidence.sources.append(SourceRead(path, KIND, DUMP, (owner,), remark))
     if not given.dumps:
         return
     bad = {rank: why for path, why in failed if (rank := rank_of(path)) is not None}
@@ -136,7 +136,7 @@ def _set_world(evidence: Evidence, given: Assigned, bad: Iterable[int]) -> None:
     evidence.world_size = max(evidence.world_size, size)
 
 
-def _fill(evidence: Evidence, given: Assigned, tables: Tables) -> None:
+def _fill(evidence: Evidence, given: Assigned, tables: EntryTables) -> None:
     dumps = given.dumps
     found = memberships(dumps, evidence.world_size)
     assembled = assemble(dumps, tables, found)
@@ -237,15 +237,10 @@ def _together(parts: Iterable[_Read]) -> _Read:
     """What several processes have read, with one table for all."""
     dumps: list[tuple[str, Dump]] = []
     failed: list[tuple[str, str]] = []
-    tables = Tables()
+    tables = EntryTables()
     for found, unreadable, own in parts:
         failed += unreadable
-        kinds = []
-        for key, raw in zip(own.kinds, own.raw_kinds, strict=True):
-            if key not in tables.kinds:
-                tables.kinds[key] = len(tables.kinds)
-                tables.raw_kinds.append(raw)
-            kinds.append(tables.kinds[key])
+        kinds = [tables.kinds.setdefault(k, len(tables.kinds)) for k in own.kinds]
         chains = [tables.chains.setdefault(c, len(tables.chains)) for c in own.chains]
         kind_of, chain_of = np.array(kinds, np.int32), np.array(chains, np.int32)
         for path, dump in found:
@@ -259,9 +254,9 @@ def _together(parts: Iterable[_Read]) -> _Read:
 def _read_some(leavings: Sequence[Leaving]) -> _Read:
     dumps: list[tuple[str, Dump]] = []
     failed: list[tuple[str, str]] = []
-    tables = Tables()
+    tables = EntryTables()
     sizes = Counter(leaving.size for leaving in leavings)
-    models = _Models()
+    models = _Reading()
     for leaving in leavings:
         try:
             with leaving.open() as file:
@@ -276,14 +271,14 @@ def _read_some(leavings: Sequence[Leaving]) -> _Read:
     return dumps, failed, tables
 
 
-class _Models:
+class _Reading:
     """Reads files one after the other, those that are nearly the same at once."""
 
     def __init__(self) -> None:
-        self._model: Model | None = None
+        self._model: AlikeDumps | None = None
         self._misses: dict[int, int] = {}
 
-    def read(self, data: bytes, tables: Tables, *, many: bool) -> Dump:
+    def read(self, data: bytes, tables: EntryTables, *, many: bool) -> Dump:
         """The dump in a file.
 
         Args:
