@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -45,20 +45,30 @@ MOST_ENTRIES = 2_000_000
 _MOST_RANKS = 1 << 20
 _DIGITS = re.compile(r"\d{1,9}")
 
-_Sizes = tuple[tuple[int, ...], ...]
+_Sizes: TypeAlias = tuple[tuple[int, ...], ...]
+_Names: TypeAlias = tuple[str, ...]
 
-Kind = tuple[
-    *(tuple[str, str], str, _Sizes, _Sizes, tuple[str, ...], tuple[str, ...], bool)
-]
+Kind: TypeAlias = tuple[tuple[str, str], str, _Sizes, _Sizes, _Names, _Names, bool]
 """As an entry has it: group, name, sizes in and out, dtypes in and out, is_p2p."""
 
-_ROWS = list[
-    tuple[
-        *(int, int, int, int, int | None, int | None, str, bool),
-        *(tuple[str, str], str, _Sizes, _Sizes, tuple[str, ...], tuple[str, ...], bool),
-    ]
+_Row: TypeAlias = tuple[
+    int,
+    int,
+    int,
+    int,
+    int | None,
+    int | None,
+    str,
+    bool,
+    tuple[str, str],
+    str,
+    _Sizes,
+    _Sizes,
+    _Names,
+    _Names,
+    bool,
 ]
-"""Entries as they should be: whatever is otherwise, or nested, is found out at once."""
+"""An entry as it should be: whatever is otherwise, or nested, is found out at once."""
 
 
 class NoDump(ValueError):
@@ -224,7 +234,7 @@ def _columns(listed: Sequence[Mapping[str, Any]], tables: EntryTables) -> NDArra
     found = np.zeros(len(listed), ENTRIES)
     if not listed:
         return found
-    rows = msgspec.convert([*map(_OF_AN_ENTRY, listed)], _ROWS)
+    rows = msgspec.convert([*map(_OF_AN_ENTRY, listed)], list[_Row])
     record, ordinal, message, created, started, completed, state, retired, *kind = zip(
         *rows, strict=True
     )

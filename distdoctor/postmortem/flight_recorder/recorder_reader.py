@@ -141,10 +141,11 @@ def _fill(evidence: Evidence, given: Assigned, tables: EntryTables) -> None:
     found = memberships(dumps, evidence.world_size)
     assembled = assemble(dumps, tables, found)
     columns = assembled.columns
-    recorded = {
-        (int(group), int(rank))
-        for group, rank in np.unique(columns.calls[["group", "rank"]]).tolist()
-    }
+    key = columns.calls["group"] * np.int64(evidence.world_size)
+    key += columns.calls["rank"]
+    first = np.flatnonzero(np.diff(key, prepend=-1))  # some more than once
+    pairs = columns.calls[["group", "rank"]][first].tolist()
+    recorded = {(int(group), int(rank)) for group, rank in pairs}
     evidence.columns = replace(
         columns, reached=_reached(given, found, columns, recorded)
     )

@@ -65,7 +65,7 @@ def test_what_is_shared_is_not_written_out_for_ever(tmp_path: Path) -> None:
         "process_group": ("0", "default_pg"),
         "input_sizes": shape,
     }
-    full = dict.fromkeys(
+    full: dict[str, object] = dict.fromkeys(
         ["p2p_seq_id", "time_created_ns", "time_discovered_started_ns"], 0
     )
     full |= dict.fromkeys(["time_discovered_completed_ns", "retired", "is_p2p"], 0)
