@@ -82,12 +82,13 @@ def read(leavings: Sequence[Leaving], evidence: Evidence) -> None:
         version = given.dumps[owner].version
         remark = f"format {version}" if version else ""
         evidence.sources.append(SourceRead(path, KIND, DUMP, (owner,), remark))
-    if not given.dumps:
-        return
     bad = {rank: why for path, why in failed if (rank := rank_of(path)) is not None}
     _set_world(evidence, given, bad)
+    evidence.left_out += given.doubled
     _tell_stale(evidence, given)
     _tell_missing(evidence, given, bad)
+    if not given.dumps:
+        return
     if len(evidence.columns.calls):
         evidence.remarks.append("calls are told by another source than the dumps")
         return
@@ -121,6 +122,9 @@ def _tell_missing(evidence: Evidence, given: Assigned, bad: dict[int, str]) -> N
             evidence.partial.setdefault(rank, why)
         elif rank in stale:
             why = "the dump with its number is of another run of the job"
+        elif given.clashing:
+            why = "dumps of several ranks have one number: one of them may be its own"
+            evidence.partial.setdefault(rank, why)
         elif alike and len(missing) <= _MOST_NAMED:
             why = f"it left no dump: there is no {stem}{rank} beside the others"
         elif len(missing) <= _MOST_NAMED:
@@ -132,7 +136,7 @@ def _set_world(evidence: Evidence, given: Assigned, bad: Iterable[int]) -> None:
     size = given.world_size
     if not size:  # nothing tells who is in the job but the files
         size = max([*given.dumps, *bad], default=-1) + 1
-    size = max(size, *(rank + 1 for rank in given.dumps))
+    size = max([size, *(rank + 1 for rank in given.dumps)])
     evidence.world_size = max(evidence.world_size, size)
 
 

@@ -160,3 +160,25 @@ def test_ranks_that_call_for_long_tell_that_another_is_stuck(tmp_path: Path) -> 
     write(tmp_path, dumps(job, Simulation(job, 1), Style()), Style())
     (finding,) = report_of(tmp_path)["findings"]
     assert (finding["code"], finding["ranks"]) == ("DD204", [2])
+
+
+def test_two_dumps_of_one_ring_are_one(tmp_path: Path) -> None:
+    write(tmp_path, odd.healthy(3), Style())
+    write(tmp_path, odd.healthy(3), Style(as_json=True, prefix="as_json_rank_"))
+    run = run_of(gather([str(tmp_path)]))
+    assert run.set_aside == ()
+    assert run.call(0).place is not None
+
+
+def test_ranks_that_are_counted_on_each_host_are_given_to_nobody(
+    tmp_path: Path,
+) -> None:
+    job = ddp(8, 6)
+    job.steps[2].insert(20, Step("stop"))
+    found = dumps(job, Simulation(job, 1), Style())
+    for host in range(2):
+        mine = {rank: found[4 * host + rank] for rank in range(4)}
+        write(tmp_path, mine, Style(prefix=f"node{host}_rank_"))
+    report = report_of(tmp_path)
+    assert report["findings"] == []
+    assert report["verdict"] == "unknown"
