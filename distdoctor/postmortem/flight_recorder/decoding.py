@@ -42,7 +42,9 @@ SCHEDULED, STARTED, COMPLETED = 0, 1, 2
 _STATES = {"scheduled": SCHEDULED, "started": STARTED, "completed": COMPLETED}
 
 MOST_ENTRIES = 2_000_000
-_MOST_RANKS = 1 << 20
+MOST_RANKS = 1 << 18
+"""A job of more is not believed: a few bytes could ask for any number."""
+
 _DIGITS = re.compile(r"\d{1,9}")
 
 _Sizes: TypeAlias = tuple[tuple[int, ...], ...]
@@ -381,7 +383,8 @@ def _groups(listed: Any) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
             name = named if isinstance(named, str) else name
             said = value.get("desc")
             descriptions[name] = said if isinstance(said, str) else ""
-        if numbers := tuple(islice(_ranks(ranks), _MOST_RANKS)):
+        numbers = tuple(islice(_ranks(ranks), MOST_RANKS))
+        if numbers and max(numbers) < MOST_RANKS:
             members[name] = numbers
     return members, descriptions
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from distdoctor.postmortem.flight_recorder.decoding import Dump
+from distdoctor.postmortem.flight_recorder.decoding import MOST_RANKS, Dump
 
 _RANK = re.compile(r"(\d{1,7})\D{0,3}?(?:\.(?:json|pkl|pickle|bin|dump|pt|txt|log))*$")
 _FAR_APART_NS = 600 * 1_000_000_000
@@ -56,7 +56,8 @@ def rank_of(path: str) -> int | None:
     """
     name = re.sub(r"\.(?:gz|bz2|xz)$", "", os.path.basename(path))  # noqa: PTH119
     found = _RANK.search(name)
-    return None if found is None else int(found[1])
+    rank = MOST_RANKS if found is None else int(found[1])
+    return rank if rank < MOST_RANKS else None
 
 
 def assign(found: Sequence[tuple[str, Dump]]) -> Assigned:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-_SPARE_BYTES = 1 << 30
+_SPARE_BYTES = 1 << 28
 """That reading may take beside what a file's own size explains."""
 
 _TIMES_ITS_SIZE = 64  # a list takes 56 bytes, and one byte of a pickle makes one

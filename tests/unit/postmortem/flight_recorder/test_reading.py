@@ -187,6 +187,7 @@ def test_what_the_calls_are_is_left_to_another_source(folder: Path) -> None:
         ("fr-host9-0.json", 0),
         ("fr_rank_4.pkl.gz", 4),
         ("nccl_trace_rank_", None),
+        ("nccl_trace_rank_9999999", None),
     ],
 )
 def test_the_rank_is_at_the_end_of_the_name(name: str, rank: int | None) -> None:
