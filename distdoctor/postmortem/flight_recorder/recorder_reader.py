@@ -43,6 +43,7 @@ _WORTH_PROCESSES_BYTES = 8 << 20
 _FILES_AT_ONCE = 32
 _WORTH_A_MODEL = 12  # files of one size: making a model costs as much as loading ten
 _MOST_MODELS = 4  # of one size
+_MISSES = 3  # files after which another model is made
 _MOST_NAMED = 32  # ranks that are told one by one
 
 _NAME = re.compile(
@@ -154,7 +155,8 @@ def _fill(evidence: Evidence, given: Assigned, tables: EntryTables) -> None:
         columns, reached=_reached(given, found, columns, recorded)
     )
     for rank, dump in dumps.items():
-        evidence.life.setdefault(rank, [])
+        if not len(dump.entries):
+            evidence.life.setdefault(rank, [])  # it is seen, and made no call
         if lists := found.lists.get(rank):
             evidence.add(rank, *lists)
         why = ""
@@ -281,7 +283,8 @@ class _Reading:
 
     def __init__(self) -> None:
         self._model: AlikeDumps | None = None
-        self._misses: dict[int, int] = {}
+        self._misses = 0  # one after the other: a rank that differs is no reason
+        self._made = 0  # models of files of one size
 
     def read(self, data: bytes, tables: EntryTables, *, many: bool) -> Dump:
         """The dump in a file.
@@ -291,14 +294,20 @@ class _Reading:
             tables: What entries have in common.
             many: Whether many files are as large as this one.
         """
-        if self._model is not None and (known := self._model.read(data)) is not None:
+        model = self._model
+        if model is not None and (known := model.read(data)) is not None:
+            self._misses = 0
             return known
         top = loaded(data)
         dump = dump_of(top, tables)
-        misses = self._misses.get(len(data), 0)
-        if many and misses < _MOST_MODELS and data[:1] == b"\x80":
-            self._misses[len(data)] = misses + 1
-            self._model = model_of(data, top.get("entries", []), dump)
+        if model is None or len(model.content) != len(data):
+            self._misses, self._made = _MISSES, 0
+        self._misses += 1
+        if many and self._misses > _MISSES and self._made < _MOST_MODELS:
+            self._misses = 0
+            self._made += 1
+            if data[:1] == b"\x80":
+                self._model = model_of(data, top.get("entries", []), dump)
         return dump
 
 
