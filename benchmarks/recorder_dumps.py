@@ -268,7 +268,7 @@ def dumps(
         kept = entries[-style.ring :]
         if style.active_only:
             kept = [entry for entry in kept if not entry["retired"]]
-        found[rank] = _top(job, rank, calls, own, kept, style)
+        found[rank] = _top(calls, own, kept, style)
     return found
 
 
@@ -373,8 +373,6 @@ def _stack(line: tuple[str, int]) -> list[dict[str, Any]]:
 
 
 def _top(
-    job: Job,
-    rank: int,
     calls: Sequence[_Call],
     own: Mapping[str, tuple[int, ...]],
     entries: list[dict[str, Any]],
@@ -494,10 +492,10 @@ def mesh(world: int, steps: int) -> Job:
         tp, dp = str(1 + rank // 2), str(1 + world // 2 + rank % 2)
         mine: list[Step] = [all_reduce(1, line=("setup", 20))]
         for _ in range(steps):
-            for layer in range(4):
-                mine.append(
-                    all_reduce(4096 + layer, group=tp, line=("layer", 40 + layer))
-                )
+            mine += [
+                all_reduce(4096 + layer, group=tp, line=("layer", 40 + layer))
+                for layer in range(4)
+            ]
             mine += [all_reduce(numel, group=dp) for numel in _BUCKETS[:2]]
             mine += [Step("wait")]
         by_rank[rank] = mine
@@ -566,7 +564,7 @@ JOBS: dict[str, Callable[[int, int], Job]] = {
 
 
 def collectives(job: Job, rank: int, group: str | None = None) -> list[int]:
-    """Positions of a rank's collectives, of one group or all, not on the first pages."""
+    """Positions of a rank's collectives, of one group or all."""
     return [
         n
         for n, step in enumerate(job.steps[rank])

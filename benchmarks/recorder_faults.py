@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from recorder_dumps import (
     JOBS,
     Job,
@@ -69,6 +70,7 @@ def _enough(job: Job, rank: int, at: int, most: int = 1) -> bool:
 
 
 def other_op(job: Job, rng: random.Random) -> Case | None:
+    """One rank calls another operation."""
     rank, at = _spot(job, rng)
     changed(job, rank, at, op="broadcast", line=("save", 120))
     tie = not _enough(job, rank, at)
@@ -76,6 +78,7 @@ def other_op(job: Job, rng: random.Random) -> Case | None:
 
 
 def other_dtype(job: Job, rng: random.Random) -> Case | None:
+    """One rank passes another dtype."""
     rank, at = _spot(job, rng)
     changed(job, rank, at, dtype="Half")
     tie = not _enough(job, rank, at)
@@ -83,6 +86,7 @@ def other_dtype(job: Job, rng: random.Random) -> Case | None:
 
 
 def other_size(job: Job, rng: random.Random) -> Case | None:
+    """One rank passes a tensor of another size."""
     rank, at = _spot(job, rng)
     changed(job, rank, at, sizes=(((999,),), ((999,),)))
     tie = not _enough(job, rank, at)
@@ -90,6 +94,7 @@ def other_size(job: Job, rng: random.Random) -> Case | None:
 
 
 def three_other_sizes(job: Job, rng: random.Random) -> Case | None:
+    """Three ranks pass tensors of another size."""
     if len(job.groups) > 1 or job.world < 7:
         return None
     at = _spot(job, rng)[1]
@@ -102,6 +107,7 @@ def three_other_sizes(job: Job, rng: random.Random) -> Case | None:
 
 
 def halves(job: Job, rng: random.Random) -> Case | None:
+    """Half of the ranks pass another dtype."""
     if len(job.groups) > 1 or job.world % 2:
         return None
     at = _spot(job, rng)[1]
@@ -113,6 +119,7 @@ def halves(job: Job, rng: random.Random) -> Case | None:
 
 
 def skipped(job: Job, rng: random.Random) -> Case | None:
+    """One rank leaves a call out."""
     rank, at = _spot(job, rng)
     if not _enough(job, rank, at):
         return None
@@ -123,6 +130,7 @@ def skipped(job: Job, rng: random.Random) -> Case | None:
 
 
 def added(job: Job, rng: random.Random) -> Case | None:
+    """One rank makes a call more."""
     rank, at = _spot(job, rng)
     if not _enough(job, rank, at):
         return None
@@ -132,6 +140,7 @@ def added(job: Job, rng: random.Random) -> Case | None:
 
 
 def swapped(job: Job, rng: random.Random) -> Case | None:
+    """One rank makes two calls the other way round."""
     rank, at = _spot(job, rng)
     steps = job.steps[rank]
     a, b = steps[at], steps[at + 1]
@@ -143,12 +152,14 @@ def swapped(job: Job, rng: random.Random) -> Case | None:
 
 
 def stopped(job: Job, rng: random.Random) -> Case | None:
+    """One rank stops, and nothing tells for how long."""
     rank, at = _spot(job, rng)
     job.steps[rank].insert(at, Step("stop"))
     return Case("stopped, no times", ("unknown",), named=(rank,))
 
 
 def stopped_long(job: Job, rng: random.Random) -> Case | None:
+    """One rank stops, and the others call in a group without it for long."""
     if job.world < 4:
         return None
     rank, at = _spot(job, rng)
@@ -171,12 +182,14 @@ def stopped_long(job: Job, rng: random.Random) -> Case | None:
 
 
 def died(job: Job, rng: random.Random) -> Case | None:
+    """One rank is gone, and leaves no dump."""
     rank, at = _spot(job, rng)
     job.steps[rank].insert(at, Step("die"))
     return Case("died", ("sick",), ("DD202", "DD201"), ((rank,),), named=(rank,))
 
 
 def file_lost(job: Job, rng: random.Random) -> Case | None:
+    """All is complete, and one dump is missing."""
     rank = rng.randrange(job.world)
     job.steps[rank].append(Step("die"))
     for steps in job.steps.values():
@@ -185,6 +198,7 @@ def file_lost(job: Job, rng: random.Random) -> Case | None:
 
 
 def no_receive(job: Job, rng: random.Random) -> Case | None:
+    """One rank leaves a receive out."""
     spots = [
         (rank, n)
         for rank, steps in job.steps.items()
@@ -202,6 +216,7 @@ def no_receive(job: Job, rng: random.Random) -> Case | None:
 
 
 def odd_message(job: Job, rng: random.Random) -> Case | None:
+    """One rank sends a message of another size."""
     spots = [
         (rank, n)
         for rank, steps in job.steps.items()
@@ -218,6 +233,7 @@ def odd_message(job: Job, rng: random.Random) -> Case | None:
 
 
 def crossed(job: Job, rng: random.Random) -> Case | None:
+    """Two ranks use two groups in opposite order."""
     if job.world < 4:
         return None
     a, b = rng.sample(range(job.world), 2)
@@ -232,6 +248,7 @@ def crossed(job: Job, rng: random.Random) -> Case | None:
 
 
 def circle(job: Job, rng: random.Random) -> Case | None:
+    """Three ranks use three groups in a circle."""
     if job.world < 4:
         return None
     three = rng.sample(range(job.world), 3)
@@ -251,6 +268,7 @@ def circle(job: Job, rng: random.Random) -> Case | None:
 
 
 def other_members(job: Job, rng: random.Random) -> Case | None:
+    """One rank makes a group of other members."""
     if job.world < 5:
         return None
     members = tuple(range(job.world - 1))
@@ -264,11 +282,13 @@ def other_members(job: Job, rng: random.Random) -> Case | None:
     return Case("other members", ("sick",), ("DD109",), ranks)
 
 
-def well(job: Job, rng: random.Random) -> Case | None:
+def well(_job: Job, _rng: random.Random) -> Case | None:
+    """Nothing is wrong, and the job runs."""
     return Case("healthy, looked at while running", ("well", "unknown"))
 
 
-def over(job: Job, rng: random.Random) -> Case | None:
+def over(job: Job, _rng: random.Random) -> Case | None:
+    """Nothing is wrong, and all is complete."""
     for steps in job.steps.values():
         steps.append(Step("wait"))
     return Case("healthy, all complete", ("well", "unknown"))
@@ -331,8 +351,6 @@ def cases(seed: int, folder: Path) -> Iterator[tuple[Case, Path, str]]:
 
 def report_of(path: Path) -> dict[str, Any]:
     """What autopsy says of a folder."""
-    import msgspec
-
     evidence = gather([str(path)])
     manifest = manifest_of(evidence, [str(path)], str(path))
     judged = judge_run(run_of(evidence), manifest)
@@ -363,6 +381,7 @@ def miss(case: Case, report: dict[str, Any]) -> str:
 
 
 def main() -> None:
+    """Ask autopsy for all cases of some seeds, and print what it missed."""
     seeds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     counts: Counter[str] = Counter()
     right: Counter[str] = Counter()

@@ -1,8 +1,8 @@
 """Dumps of jobs that are healthy and look odd, and files that are no dumps.
 
-What backends write of uneven, rooted and coalesced calls; groups of one name; files of an
-earlier run, files that are damaged, and one that would run a command if it were loaded
-as torch's analyzer loads it.
+What backends write of uneven, rooted and coalesced calls; groups of one name; files of
+an earlier run, files that are damaged, and one that would run a command if it were
+loaded as torch's analyzer loads it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from recorder_dumps import (
-    START_NS,
-    Job,
     Simulation,
     Step,
     Style,
-    all_reduce,
     ddp,
     dumps,
     write,
@@ -159,7 +156,7 @@ def one_name(world: int = 8) -> Tops:
 
 
 def with_stale(folder: Path) -> None:
-    """Five ranks now, and two files of an earlier run of eight.
+    """Six ranks now, and two files of an earlier run of eight.
 
     Args:
         folder: Where they are written.
@@ -211,21 +208,3 @@ def late_in_the_ring(world: int = 4) -> Tops:
     for rank, top in tops.items():
         top["entries"] = top["entries"][5 + 3 * rank : len(top["entries"]) - rank]
     return tops
-
-
-def beside(world: int = 4) -> Job:
-    """Ranks that use two groups in one order, and stand in both."""
-    groups = {"0": tuple(range(world)), "dp": (0, 1), "tp": (0, 1)}
-    steps = {
-        rank: [
-            all_reduce(8),
-            *[all_reduce(4, group="dp"), all_reduce(5, group="tp")] * 3,
-        ]
-        if rank < 2
-        else [all_reduce(8)]
-        for rank in range(world)
-    }
-    return Job(world, groups, steps)
-
-
-__all__ = ["START_NS", "beside", "damaged", "healthy"]

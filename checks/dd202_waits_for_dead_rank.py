@@ -74,7 +74,9 @@ Known problems
 The first exception that was no peer's fault counts as the cause. Where a rank died
 because a file was missing that another rank was to write, the death is told at the line
 that opened it; that the writing was late (DD409) is known of checkpoints only. Why the
-kernel killed a process is told only where the machine shows it.
+kernel killed a process is told only where the machine shows it. In dumps of flight
+recorders a rank is told that left none while all others did and wait for it: that its
+file was lost instead cannot be seen.
 
 References
 ----------

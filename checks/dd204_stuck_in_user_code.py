@@ -47,7 +47,10 @@ Known problems
 --------------
 It takes 20 seconds in one place while others wait. A loop in native code that holds the
 interpreter's lock shows no movement either, and long work of that kind may be told; a
-rank that is stuck in turns at several places is not.
+rank that is stuck in turns at several places is not. In dumps of flight recorders
+nobody looked at stacks: there a rank is told that made no call while others waited for
+it until their call timed out, called elsewhere for a minute, or went far ahead. It may
+as well have hung while it set up a communicator, which is not recorded.
 
 References
 ----------

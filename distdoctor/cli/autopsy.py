@@ -131,7 +131,7 @@ def _judgement(paths: list[str]) -> Judgement:
     from distdoctor.postmortem.recognising import gather
 
     evidence = gather(paths)
-    if not evidence.sources:
+    if not evidence.sources and not evidence.unreadable:
         raise LeavingsMissing(
             f"{', '.join(paths)}: nothing in it tells of a job; "
             f"{len(evidence.left_out)} files are of no kind that is known, "

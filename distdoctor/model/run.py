@@ -327,7 +327,7 @@ class Run:
             ordinal=int(record["ordinal"]),
             tensors=spec.tensors,
             reduce_op=REDUCE_OPS[reduce_op] if reduce_op < len(REDUCE_OPS) else None,
-            root=peer if operation.is_rooted and peer >= 0 else None,
+            root=self._root(peer) if operation.is_rooted else None,
             peer=peer if operation.is_point_to_point and peer >= 0 else None,
             tag=int(record["tag"]),
             splits=spec.splits,
@@ -342,6 +342,10 @@ class Run:
             layer=layer_of(int(record["flags"])),
             unused=bool(record["flags"] & UNUSED),
         )
+
+    def _root(self, peer: int) -> int | None:
+        """The root of a call; recorders do not tell it."""
+        return peer if peer >= 0 or self.calls_from == "run" else None
 
     def events(self, rank: int) -> Iterator[Event]:
         """All a rank did, in order.

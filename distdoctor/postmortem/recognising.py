@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from distdoctor.postmortem.flight_recorder import reading as flight_recorder
+from distdoctor.postmortem.flight_recorder import recorder_reader
 from distdoctor.postmortem.job_evidence import Evidence
 from distdoctor.postmortem.job_output import output_files
 from distdoctor.postmortem.leavings import Leaving, find
@@ -16,7 +16,7 @@ from distdoctor.postmortem.readers import Reader
 from distdoctor.postmortem.stacks import stack_reader
 
 READERS: tuple[Reader, ...] = (
-    flight_recorder.READER,
+    recorder_reader.READER,
     stack_reader.READER,
     output_files.READER,
     nccl_reader.READER,

@@ -28,7 +28,7 @@ _SHORT = 1 << 31  # smaller numbers are written in other ways
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class AlikeDumps:
     """A dump that was loaded, and where in its bytes numbers of any size lie.
 
     Attributes:
@@ -66,7 +66,7 @@ class Model:
 
 def model_of(
     data: bytes, listed: Sequence[Mapping[str, Any]], dump: Dump
-) -> Model | None:
+) -> AlikeDumps | None:
     """What other files may be compared with.
 
     Args:
@@ -85,6 +85,7 @@ def model_of(
     expected = _long_numbers(listed)
     places: dict[str, tuple[list[int], list[int]]] = {}
     for opcode, value, at in pickletools.genops(data):
+        assert at is not None  # of bytes it is always known
         if opcode.name == "LONG1":
             row, key, number = next(expected, (-1, "", None))
             if number != value or data[at + 1] != _LONG_BYTES:
@@ -96,15 +97,15 @@ def model_of(
                 where.append(at + 2)
         elif opcode.name == "BINFLOAT":  # how long a call took
             fixed[at + 1 : at + 9] = False
-        elif opcode.name == "BINUNICODE" and value in threads and value.isdigit():
-            fixed[at + 5 : at + 5 + len(value)] = False
+        elif opcode.name == "BINUNICODE" and value in threads and str(value).isdigit():
+            fixed[at + 5 : at + 5 + len(str(value))] = False
     if next(expected, None) is not None:
         return None
     times = {
         column: (np.array(rows, np.intp), np.array(where, np.intp))
         for column, (rows, where) in places.items()
     }
-    return Model(dump, content, fixed, times)
+    return AlikeDumps(dump, content, fixed, times)
 
 
 def _long_numbers(

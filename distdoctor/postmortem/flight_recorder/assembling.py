@@ -18,7 +18,7 @@ from distdoctor.postmortem.flight_recorder.call_kinds import (
     together,
 )
 from distdoctor.postmortem.flight_recorder.call_states import states_of
-from distdoctor.postmortem.flight_recorder.decoding import ENTRIES, Dump, Tables
+from distdoctor.postmortem.flight_recorder.decoding import ENTRIES, Dump, EntryTables
 from distdoctor.postmortem.flight_recorder.memberships import Memberships
 from distdoctor.postmortem.job_evidence import DUMP, Columns
 
@@ -37,7 +37,7 @@ class Assembled:
 
 
 def assemble(
-    dumps: Mapping[int, Dump], tables: Tables, found: Memberships
+    dumps: Mapping[int, Dump], tables: EntryTables, found: Memberships
 ) -> Assembled:
     """Put the calls of all ranks together.
 
@@ -49,10 +49,10 @@ def assemble(
     Returns:
         The calls, by rank and then as made.
     """
-    kinds = _Kinds([call_kind(raw) for raw in tables.raw_kinds])
+    kinds = _Kinds([call_kind(raw) for raw in tables.kinds])
     ranks = sorted(dumps)
     parts = [dumps[rank].entries for rank in ranks]
-    entries = np.concatenate(parts) if parts else np.empty(0, ENTRIES)
+    entries = _one_after_the_other(parts)
     of_rank = np.repeat(np.array(ranks, np.int64), [len(part) for part in parts])
     groups = _groups(ranks, parts, kinds, found)
     sound = groups >= 0
@@ -135,6 +135,16 @@ class _Kinds:
             self._joined[numbers] = len(self.all)
             self.all.append(together(closing, parts))
         return self._joined[numbers]
+
+
+def _one_after_the_other(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Parts as one; numpy would compare the fields of each with those of the next."""
+    found = np.empty(sum(map(len, parts)), ENTRIES)
+    at = 0
+    for part in parts:
+        found[at : at + len(part)] = part
+        at += len(part)
+    return found
 
 
 def _split(values: NDArray[Any], parts: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:

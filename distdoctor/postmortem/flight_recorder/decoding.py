@@ -6,13 +6,12 @@ left out, and counted.
 
 from __future__ import annotations
 
-import marshal
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 
 from distdoctor.model.events import Place
 from distdoctor.postmortem.flight_recorder.frames import chain_of
-from distdoctor.postmortem.flight_recorder.unpickling import bounded_memory, load
+from distdoctor.postmortem.flight_recorder.unpickling import load
 
 ENTRIES = np.dtype(
     [
@@ -31,8 +30,8 @@ ENTRIES = np.dtype(
         ("started_ns", "<i8"),
         ("completed_ns", "<i8"),
         ("timeout_ms", "<i8"),
-        ("kind", "<i4"),  # index into `Tables.kinds`
-        ("chain", "<i4"),  # index into `Tables.chains`
+        ("kind", "<i4"),  # index into `EntryTables.kinds`
+        ("chain", "<i4"),  # index into `EntryTables.chains`
         ("state", "u1"),  # SCHEDULED, STARTED or COMPLETED
         ("retired", "?"),
     ]
@@ -43,11 +42,35 @@ SCHEDULED, STARTED, COMPLETED = 0, 1, 2
 _STATES = {"scheduled": SCHEDULED, "started": STARTED, "completed": COMPLETED}
 
 MOST_ENTRIES = 2_000_000
-_MOST_RANKS = 1 << 20
+MOST_RANKS = 1 << 18
+"""A job of more is not believed: a few bytes could ask for any number."""
+
 _DIGITS = re.compile(r"\d{1,9}")
 
-Kind = tuple[Any, ...]
+_Sizes: TypeAlias = tuple[tuple[int, ...], ...]
+_Names: TypeAlias = tuple[str, ...]
+
+Kind: TypeAlias = tuple[tuple[str, str], str, _Sizes, _Sizes, _Names, _Names, bool]
 """As an entry has it: group, name, sizes in and out, dtypes in and out, is_p2p."""
+
+_Row: TypeAlias = tuple[
+    int,
+    int,
+    int,
+    int,
+    int | None,
+    int | None,
+    str,
+    bool,
+    tuple[str, str],
+    str,
+    _Sizes,
+    _Sizes,
+    _Names,
+    _Names,
+    bool,
+]
+"""An entry as it should be: whatever is otherwise, or nested, is found out at once."""
 
 
 class NoDump(ValueError):
@@ -55,17 +78,15 @@ class NoDump(ValueError):
 
 
 @dataclass(slots=True)
-class Tables:
+class EntryTables:
     """What entries of many files have in common, each once.
 
     Attributes:
-        kinds: By a text of bytes that tells them apart, their numbers; in order.
-        raw_kinds: The kinds themselves.
+        kinds: The kinds of calls, and their numbers; in order.
         chains: Lines of the user's, innermost first, and their numbers; in order.
     """
 
-    kinds: dict[bytes, int] = field(default_factory=dict)
-    raw_kinds: list[Kind] = field(default_factory=list)
+    kinds: dict[Kind, int] = field(default_factory=dict)
     chains: dict[tuple[Place, ...], int] = field(default_factory=lambda: {(): 0})
 
 
@@ -104,7 +125,10 @@ class Dump:
     @property
     def has_gaps(self) -> bool:
         """Whether calls between those that are there are left out, as completed."""
-        return bool((np.diff(self.entries["record"]) > 1).any())
+        record = self.entries["record"]
+        if not len(record):
+            return False
+        return bool(record[-1] - record[0] >= len(record))
 
     def reached(self, *, completed: bool = False) -> dict[str, int]:
         """By name of a group, the ordinal of the rank's last collective on it.
@@ -115,7 +139,7 @@ class Dump:
         return {name: pair[completed] for name, pair in self.last.items()}
 
 
-def decode(data: bytes, tables: Tables) -> Dump:
+def decode(data: bytes, tables: EntryTables) -> Dump:
     """Read a dump, pickle or JSON.
 
     Args:
@@ -158,7 +182,7 @@ def loaded(data: bytes) -> dict[str, Any]:
     return top
 
 
-def dump_of(top: dict[str, Any], tables: Tables) -> Dump:
+def dump_of(top: dict[str, Any], tables: EntryTables) -> Dump:
     """The dump in plain data.
 
     Args:
@@ -172,12 +196,6 @@ def dump_of(top: dict[str, Any], tables: Tables) -> Dump:
         NoDump: It is none.
         Exception: It is of no form that a recorder writes.
     """
-    # What is shared in a pickle may be endless if it is written out.
-    with bounded_memory(1 << 30):
-        return _dump_of(top, tables)
-
-
-def _dump_of(top: dict[str, Any], tables: Tables) -> Dump:
     listed = top.get("entries", [])
     if not isinstance(listed, list):
         raise NoDump("its entries are no list")
@@ -188,7 +206,7 @@ def _dump_of(top: dict[str, Any], tables: Tables) -> Dump:
         entries = _columns(listed, tables)
         numbers, last = _numbers(listed), _last(listed)
         left_out = 0
-    except (LookupError, TypeError, ValueError, OverflowError, AttributeError):
+    except (LookupError, TypeError, ValueError, OverflowError, msgspec.MsgspecError):
         sound = [one for one in map(_mended, listed) if one is not None]
         entries = _columns(sound, tables) if sound else np.empty(0, ENTRIES)
         numbers, last = _numbers(sound), _last(sound)
@@ -216,13 +234,14 @@ _OF_AN_ENTRY = itemgetter(
 )
 
 
-def _columns(listed: Sequence[Mapping[str, Any]], tables: Tables) -> NDArray[Any]:
+def _columns(listed: Sequence[Mapping[str, Any]], tables: EntryTables) -> NDArray[Any]:
     """Entries as columns; raises whatever comes if one is not as it should be."""
     found = np.zeros(len(listed), ENTRIES)
     if not listed:
         return found
+    rows = msgspec.convert([*map(_OF_AN_ENTRY, listed)], list[_Row])
     record, ordinal, message, created, started, completed, state, retired, *kind = zip(
-        *map(_OF_AN_ENTRY, listed), strict=True
+        *rows, strict=True
     )
     found["record"], found["ordinal"], found["message"] = record, ordinal, message
     found["created_ns"] = created
@@ -232,25 +251,24 @@ def _columns(listed: Sequence[Mapping[str, Any]], tables: Tables) -> NDArray[Any
     found["retired"] = retired
     found["kind"] = _kinds(zip(*kind, strict=True), tables)
     if "timeout_ms" in listed[0]:
-        found["timeout_ms"] = [one["timeout_ms"] for one in listed]
+        timeouts = [one["timeout_ms"] for one in listed]
+        found["timeout_ms"] = msgspec.convert(timeouts, list[int])
     if "frames" in listed[0]:
         found["chain"] = _chains((one["frames"] for one in listed), tables)
     return found
 
 
-def _kinds(raw: Iterable[Kind], tables: Tables) -> list[int]:
+def _kinds(raw: Iterable[Kind], tables: EntryTables) -> list[int]:
     known, numbers = tables.kinds, []
     for kind in raw:
-        key = marshal.dumps(kind, 2)  # this version writes equal data in one way
-        number = known.get(key)
+        number = known.get(kind)
         if number is None:
-            number = known[key] = len(known)
-            tables.raw_kinds.append(kind)
+            number = known[kind] = len(known)
         numbers.append(number)
     return numbers
 
 
-def _chains(stacks: Iterable[Any], tables: Tables) -> list[int]:
+def _chains(stacks: Iterable[Any], tables: EntryTables) -> list[int]:
     """Stacks are one shared object for each call site: each is looked at once."""
     by_object: dict[int, int] = {}
     numbers = []
@@ -337,7 +355,8 @@ def _numbers(listed: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     for entry in listed:
         name = entry["process_group"][0]
         if name not in found:
-            found[name] = str(entry.get("pg_id", ""))
+            number = entry.get("pg_id", "")
+            found[name] = str(number) if isinstance(number, str | int) else ""
     return found
 
 
@@ -359,12 +378,16 @@ def _groups(listed: Any) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
     members: dict[str, tuple[int, ...]] = {}
     descriptions: dict[str, str] = {}
     for key, value in listed.items() if isinstance(listed, dict) else ():
+        if not isinstance(key, str | int):
+            continue
         name, ranks = str(key), value  # format 1 has the list itself
         if isinstance(value, dict):
-            name, ranks = str(value.get("name", key)), value.get("ranks")
+            named, ranks = value.get("name"), value.get("ranks")
+            name = named if isinstance(named, str) else name
             said = value.get("desc")
             descriptions[name] = said if isinstance(said, str) else ""
-        if numbers := tuple(islice(_ranks(ranks), _MOST_RANKS)):
+        numbers = tuple(islice(_ranks(ranks), MOST_RANKS))
+        if numbers and max(numbers) < MOST_RANKS:
             members[name] = numbers
     return members, descriptions
 
@@ -379,7 +402,8 @@ def _ranks(value: Any) -> Iterator[int]:
 
 def _enqueued(status: Any) -> Iterator[tuple[str, int]]:
     for key, value in status.items() if isinstance(status, dict) else ():
-        if isinstance(value, dict) and "last_enqueued_collective" in value:
+        told = isinstance(value, dict) and "last_enqueued_collective" in value
+        if told and isinstance(key, str | int):
             yield str(key), _signed(value["last_enqueued_collective"])
 
 

@@ -13,7 +13,7 @@ from distdoctor.model.events import Event
 from distdoctor.model.observations.groups import MembersListed
 from distdoctor.model.run import Group, ranges
 from distdoctor.postmortem.flight_recorder.decoding import Dump
-from distdoctor.postmortem.flight_recorder.dump_files import DEFAULT_GROUP
+from distdoctor.postmortem.flight_recorder.recorder_files import DEFAULT_GROUP
 
 
 @dataclass(slots=True)

@@ -5,17 +5,13 @@ from __future__ import annotations
 import gc
 import io
 import pickle
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-try:
-    import resource
-except ImportError:  # on Windows, where no dumps are written either
-    resource = None  # type: ignore[assignment]
-
-_SPARE_BYTES = 1 << 30
+_SPARE_BYTES = 1 << 28
 """That reading may take beside what a file's own size explains."""
 
 _TIMES_ITS_SIZE = 64  # a list takes 56 bytes, and one byte of a pickle makes one
@@ -54,14 +50,12 @@ def bounded_memory(more_bytes: int) -> Iterator[None]:
     """
     collects = gc.isenabled()
     gc.disable()
-    before = None if resource is None else resource.getrlimit(resource.RLIMIT_AS)
+    before = resource.getrlimit(resource.RLIMIT_AS)
     try:
-        if before is not None:
-            _limit(more_bytes, before)
+        _limit(more_bytes, before)
         yield
     finally:
-        if before is not None:
-            resource.setrlimit(resource.RLIMIT_AS, before)
+        resource.setrlimit(resource.RLIMIT_AS, before)
         if collects:
             gc.enable()
 

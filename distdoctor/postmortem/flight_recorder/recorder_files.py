@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from distdoctor.postmortem.flight_recorder.decoding import Dump
+from distdoctor.postmortem.flight_recorder.decoding import MOST_RANKS, Dump
 
 _RANK = re.compile(r"(\d{1,7})\D{0,3}?(?:\.(?:json|pkl|pickle|bin|dump|pt|txt|log))*$")
 _FAR_APART_NS = 600 * 1_000_000_000
@@ -30,7 +30,9 @@ class Assigned:
         dumps: By rank.
         paths: Of their files.
         stale: Files of another run: path and rank.
-        rejected: Path, reason, and rank if one is known, of other files.
+        rejected: Path and reason of other files.
+        doubled: Path and reason of dumps of which there is a better one.
+        clashing: Numbers that dumps of several ranks have: whose they are is not known.
         world_size: That the dumps tell; 0: none does.
     """
 
@@ -38,6 +40,8 @@ class Assigned:
     paths: dict[int, str] = field(default_factory=dict)
     stale: list[tuple[str, int]] = field(default_factory=list)
     rejected: list[tuple[str, str]] = field(default_factory=list)
+    doubled: list[tuple[str, str]] = field(default_factory=list)
+    clashing: set[int] = field(default_factory=set)
     world_size: int = 0
 
 
@@ -52,7 +56,8 @@ def rank_of(path: str) -> int | None:
     """
     name = re.sub(r"\.(?:gz|bz2|xz)$", "", os.path.basename(path))  # noqa: PTH119
     found = _RANK.search(name)
-    return None if found is None else int(found[1])
+    rank = MOST_RANKS if found is None else int(found[1])
+    return rank if rank < MOST_RANKS else None
 
 
 def assign(found: Sequence[tuple[str, Dump]]) -> Assigned:
@@ -79,6 +84,11 @@ def assign(found: Sequence[tuple[str, Dump]]) -> Assigned:
                 _give(given, path, rank, dump)
         else:
             given.stale += [(path, rank) for path, rank, _ in files]
+    for rank in given.clashing:
+        path = given.paths.pop(rank)
+        del given.dumps[rank]
+        why = f"several dumps have the number {rank}: whose they are is not known"
+        given.rejected.append((path, why))
     _set_apart(given)
     told = [world for world in worlds if world]
     given.world_size = max((max(world) + 1 for world in told), default=0)
@@ -92,11 +102,43 @@ def _give(given: Assigned, path: str, rank: int, dump: Dump) -> None:
         given.rejected.append((path, why))
     elif rank not in given.dumps:
         given.dumps[rank], given.paths[rank] = dump, path
-    elif _last(dump) > _last(given.dumps[rank]):
-        given.stale.append((given.paths[rank], rank))
-        given.dumps[rank], given.paths[rank] = dump, path
     else:
-        given.stale.append((path, rank))
+        _give_again(given, path, rank, dump)
+
+
+def _give_again(given: Assigned, path: str, rank: int, dump: Dump) -> None:
+    """A second dump with one rank's number: of the same ring, an older run, or another.
+
+    Where names end with the rank on a host, files of several hosts have one number.
+    """
+    known = given.dumps[rank]
+    if _is_of_one_ring(known, dump):
+        left = path
+        if _worth(dump) > _worth(known):
+            left = given.paths[rank]
+            given.dumps[rank], given.paths[rank] = dump, path
+        given.doubled.append((left, f"there is another dump of rank {rank}"))
+    elif abs(_last(dump) - _last(known)) > _FAR_APART_NS:
+        if _last(dump) > _last(known):
+            given.stale.append((given.paths[rank], rank))
+            given.dumps[rank], given.paths[rank] = dump, path
+        else:
+            given.stale.append((path, rank))
+    else:
+        given.clashing.add(rank)
+
+
+def _is_of_one_ring(one: Dump, other: Dump) -> bool:
+    """Whether calls that both have were made at the same times."""
+    a, b = one.entries, other.entries
+    _, mine, theirs = np.intersect1d(a["record"], b["record"], return_indices=True)
+    same = a["created_ns"][mine] == b["created_ns"][theirs]
+    return bool(len(same)) and bool(same.all())
+
+
+def _worth(dump: Dump) -> tuple[int, bool]:
+    """How much a dump tells: how far it goes, and whether it has stacks."""
+    return _last(dump), bool(dump.entries["chain"].any())
 
 
 def _world(dump: Dump) -> tuple[int, ...]:

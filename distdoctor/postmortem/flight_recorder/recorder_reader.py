@@ -14,22 +14,22 @@ from pathlib import Path
 import numpy as np
 
 from distdoctor.model.run import named
-from distdoctor.postmortem.flight_recorder.alike_files import Model, model_of
+from distdoctor.postmortem.flight_recorder.alike_files import AlikeDumps, model_of
 from distdoctor.postmortem.flight_recorder.assembling import assemble
 from distdoctor.postmortem.flight_recorder.decoding import (
     Dump,
+    EntryTables,
     NoDump,
-    Tables,
     dump_of,
     loaded,
 )
-from distdoctor.postmortem.flight_recorder.dump_files import (
+from distdoctor.postmortem.flight_recorder.memberships import Memberships, memberships
+from distdoctor.postmortem.flight_recorder.recorder_files import (
     DEFAULT_GROUP,
     Assigned,
     assign,
     rank_of,
 )
-from distdoctor.postmortem.flight_recorder.memberships import Memberships, memberships
 from distdoctor.postmortem.job_evidence import DUMP, Columns, Evidence, SourceRead
 from distdoctor.postmortem.leavings import Leaving
 from distdoctor.postmortem.readers import Reader
@@ -43,6 +43,7 @@ _WORTH_PROCESSES_BYTES = 8 << 20
 _FILES_AT_ONCE = 32
 _WORTH_A_MODEL = 12  # files of one size: making a model costs as much as loading ten
 _MOST_MODELS = 4  # of one size
+_MISSES = 3  # files after which another model is made
 _MOST_NAMED = 32  # ranks that are told one by one
 
 _NAME = re.compile(
@@ -50,7 +51,7 @@ _NAME = re.compile(
 )
 _MARKS = (b"pg_config", b"entries", b"collective_seq_id", b"profiling_name")
 
-_Read = tuple[list[tuple[str, Dump]], list[tuple[str, str]], Tables]
+_Read = tuple[list[tuple[str, Dump]], list[tuple[str, str]], EntryTables]
 
 
 def recognises(name: str, head: bytes) -> bool:
@@ -78,16 +79,17 @@ def read(leavings: Sequence[Leaving], evidence: Evidence) -> None:
     failed += given.rejected
     failed += _named_alike(evidence, [path for path, _ in found])
     evidence.unreadable += failed
-    for rank, path in given.paths.items():
-        version = given.dumps[rank].version
+    for owner, path in given.paths.items():
+        version = given.dumps[owner].version
         remark = f"format {version}" if version else ""
-        evidence.sources.append(SourceRead(path, KIND, DUMP, (rank,), remark))
-    if not given.dumps:
-        return
+        evidence.sources.append(SourceRead(path, KIND, DUMP, (owner,), remark))
     bad = {rank: why for path, why in failed if (rank := rank_of(path)) is not None}
     _set_world(evidence, given, bad)
+    evidence.left_out += given.doubled
     _tell_stale(evidence, given)
     _tell_missing(evidence, given, bad)
+    if not given.dumps:
+        return
     if len(evidence.columns.calls):
         evidence.remarks.append("calls are told by another source than the dumps")
         return
@@ -121,6 +123,9 @@ def _tell_missing(evidence: Evidence, given: Assigned, bad: dict[int, str]) -> N
             evidence.partial.setdefault(rank, why)
         elif rank in stale:
             why = "the dump with its number is of another run of the job"
+        elif given.clashing:
+            why = "dumps of several ranks have one number: one of them may be its own"
+            evidence.partial.setdefault(rank, why)
         elif alike and len(missing) <= _MOST_NAMED:
             why = f"it left no dump: there is no {stem}{rank} beside the others"
         elif len(missing) <= _MOST_NAMED:
@@ -132,24 +137,26 @@ def _set_world(evidence: Evidence, given: Assigned, bad: Iterable[int]) -> None:
     size = given.world_size
     if not size:  # nothing tells who is in the job but the files
         size = max([*given.dumps, *bad], default=-1) + 1
-    size = max(size, *(rank + 1 for rank in given.dumps))
+    size = max([size, *(rank + 1 for rank in given.dumps)])
     evidence.world_size = max(evidence.world_size, size)
 
 
-def _fill(evidence: Evidence, given: Assigned, tables: Tables) -> None:
+def _fill(evidence: Evidence, given: Assigned, tables: EntryTables) -> None:
     dumps = given.dumps
     found = memberships(dumps, evidence.world_size)
     assembled = assemble(dumps, tables, found)
     columns = assembled.columns
-    recorded = {
-        (int(group), int(rank))
-        for group, rank in np.unique(columns.calls[["group", "rank"]]).tolist()
-    }
+    key = columns.calls["group"] * np.int64(evidence.world_size)
+    key += columns.calls["rank"]
+    first = np.flatnonzero(np.diff(key, prepend=-1))  # some more than once
+    pairs = columns.calls[["group", "rank"]][first].tolist()
+    recorded = {(int(group), int(rank)) for group, rank in pairs}
     evidence.columns = replace(
         columns, reached=_reached(given, found, columns, recorded)
     )
     for rank, dump in dumps.items():
-        evidence.life.setdefault(rank, [])
+        if not len(dump.entries):
+            evidence.life.setdefault(rank, [])  # it is seen, and made no call
         if lists := found.lists.get(rank):
             evidence.add(rank, *lists)
         why = ""
@@ -237,15 +244,10 @@ def _together(parts: Iterable[_Read]) -> _Read:
     """What several processes have read, with one table for all."""
     dumps: list[tuple[str, Dump]] = []
     failed: list[tuple[str, str]] = []
-    tables = Tables()
+    tables = EntryTables()
     for found, unreadable, own in parts:
         failed += unreadable
-        kinds = []
-        for key, raw in zip(own.kinds, own.raw_kinds, strict=True):
-            if key not in tables.kinds:
-                tables.kinds[key] = len(tables.kinds)
-                tables.raw_kinds.append(raw)
-            kinds.append(tables.kinds[key])
+        kinds = [tables.kinds.setdefault(k, len(tables.kinds)) for k in own.kinds]
         chains = [tables.chains.setdefault(c, len(tables.chains)) for c in own.chains]
         kind_of, chain_of = np.array(kinds, np.int32), np.array(chains, np.int32)
         for path, dump in found:
@@ -259,9 +261,9 @@ def _together(parts: Iterable[_Read]) -> _Read:
 def _read_some(leavings: Sequence[Leaving]) -> _Read:
     dumps: list[tuple[str, Dump]] = []
     failed: list[tuple[str, str]] = []
-    tables = Tables()
+    tables = EntryTables()
     sizes = Counter(leaving.size for leaving in leavings)
-    models = _Models()
+    models = _Reading()
     for leaving in leavings:
         try:
             with leaving.open() as file:
@@ -276,14 +278,15 @@ def _read_some(leavings: Sequence[Leaving]) -> _Read:
     return dumps, failed, tables
 
 
-class _Models:
+class _Reading:
     """Reads files one after the other, those that are nearly the same at once."""
 
     def __init__(self) -> None:
-        self._model: Model | None = None
-        self._misses: dict[int, int] = {}
+        self._model: AlikeDumps | None = None
+        self._misses = 0  # one after the other: a rank that differs is no reason
+        self._made = 0  # models of files of one size
 
-    def read(self, data: bytes, tables: Tables, *, many: bool) -> Dump:
+    def read(self, data: bytes, tables: EntryTables, *, many: bool) -> Dump:
         """The dump in a file.
 
         Args:
@@ -291,14 +294,20 @@ class _Models:
             tables: What entries have in common.
             many: Whether many files are as large as this one.
         """
-        if self._model is not None and (known := self._model.read(data)) is not None:
+        model = self._model
+        if model is not None and (known := model.read(data)) is not None:
+            self._misses = 0
             return known
         top = loaded(data)
         dump = dump_of(top, tables)
-        misses = self._misses.get(len(data), 0)
-        if many and misses < _MOST_MODELS and data[:1] == b"\x80":
-            self._misses[len(data)] = misses + 1
-            self._model = model_of(data, top.get("entries", []), dump)
+        if model is None or len(model.content) != len(data):
+            self._misses, self._made = _MISSES, 0
+        self._misses += 1
+        if many and self._misses > _MISSES and self._made < _MOST_MODELS:
+            self._misses = 0
+            self._made += 1
+            if data[:1] == b"\x80":
+                self._model = model_of(data, top.get("entries", []), dump)
         return dump
 
 
