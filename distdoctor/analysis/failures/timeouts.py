@@ -7,12 +7,12 @@ made another call at that point, or told of no timeout at all.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from distdoctor.analysis.evidence import ended_well
 from distdoctor.analysis.failures.deaths import died
-from distdoctor.model.events import Ended
+from distdoctor.model.events import Ended, Failure
 from distdoctor.model.observations.failures import TimedOut
 from distdoctor.model.run import Run
 
@@ -105,7 +105,7 @@ def _in_group(
         usual = calls.most_common(1)[0][0]
         unlike = [rank for rank, one in inside.items() if _call(one) != usual]
         return _told(inside, unlike if most > next_ else (), UNLIKE)
-    absent, silent = _silent(run, inside)
+    absent, silent = _silent(run, inside, elsewhere)
     waiting = {**inside, **elsewhere}
     call = next(iter(inside.values()))
     if absent or silent:
@@ -134,13 +134,15 @@ def _told(inside: Mapping[int, TimedOut], absent: Iterable[int], how: str) -> Ti
 
 
 def _silent(
-    run: Run, inside: Mapping[int, TimedOut]
+    run: Run, inside: Mapping[int, TimedOut], elsewhere: Mapping[int, TimedOut]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Members of the group that told of no timeout: ranks, or numbers in the group."""
     group = next(iter(inside.values())).group
     if not group and all(n.group_rank in {-1, rank} for rank, n in inside.items()):
-        silent = sorted({*range(run.world_size)} - {*inside})
-        return (tuple(silent) if len(silent) < len(inside) else ()), ()
+        silent = {*range(run.world_size)} - {*inside} - set(_victims(run))
+        # Who waits in another group may wait for one that waits nowhere.
+        silent = silent - {*elsewhere} or silent
+        return (tuple(sorted(silent)) if len(silent) < len(inside) else ()), ()
     known = {one.group_rank: rank for rank, one in inside.items()}
     if -1 in known or len(known) < len(inside):
         return (), ()
@@ -149,6 +151,13 @@ def _silent(
         return (), ()
     ranks = _interpolated(known, gaps)
     return (ranks, ()) if ranks else ((), tuple(gaps))
+
+
+def _victims(run: Run) -> Iterator[int]:
+    """Ranks whose call failed because of a peer: they had come."""
+    for rank in run.seen:
+        if any(failure.secondary for failure in run.of(Failure, rank)):
+            yield rank
 
 
 def _interpolated(known: Mapping[int, int], gaps: list[int]) -> tuple[int, ...]:

@@ -29,8 +29,10 @@ _PATIENCE = 50_000
 
 _FEW = 64  # of earlier starts
 
-_LOGGED = re.compile(r"\b(?:ERROR|CRITICAL|WARN(?:ING)?|INFO|DEBUG)\b")
-"""In the line before a traceback that a program has logged, and so lives on."""
+_LOGGED = re.compile(
+    r"\b(?:ERROR|CRITICAL|WARN(?:ING)?|INFO|DEBUG)\b|Exception (?:ignored in|in thread)"
+)
+"""In the line before a traceback behind which a program lives on."""
 
 _NOISE = re.compile(
     r"\s|$|\[?[EWIFC]\d{4} |terminate called|Fatal Python error|Extension modules"

@@ -21,7 +21,7 @@ from distdoctor.model.observations.failures import (
     WATCHDOG,
     TimedOut,
 )
-from distdoctor.model.run import Run
+from distdoctor.model.run import Run, named
 from distdoctor.postmortem.job_evidence import Columns, Evidence
 from distdoctor.postmortem.job_output import called
 from distdoctor.postmortem.job_output import said as says
@@ -32,7 +32,10 @@ from distdoctor.postmortem.job_output.torchrun_summaries import WorkerEnd
 _BY_SIGNAL = 128
 _KILLED, _ABORTED, _TERMINATED = (_BY_SIGNAL + n for n in (9, 6, 15))
 
-_MOST_RANKS = 1_000_000  # more is a number that is no rank
+_BY_OTHERS = {_BY_SIGNAL + n for n in (1, 2, 15)}
+"""Signals by which launchers and people end a job: SIGHUP, SIGINT, SIGTERM."""
+
+_MOST_RANKS = 65_536  # more is a number that is no rank
 _MOST_WORDS = 8
 
 
@@ -162,6 +165,9 @@ class _Telling:
         if rank < 0:
             self.nameless.append(heard)
             return
+        if raised.error == "KeyboardInterrupt":
+            self._of(rank).stopped = True
+            return
         self._of(rank).raised.append(heard)
         self._of(rank).joined |= heard.ends and not joining
 
@@ -171,7 +177,9 @@ class _Telling:
         one = self._of(end.rank)
         one.status = end.status
         self.pids[end.pid] = end.rank
-        if end.raised is not None and not one.raised:
+        if end.raised is not None and end.raised.error == "KeyboardInterrupt":
+            one.stopped = True
+        elif end.raised is not None and not one.raised:
             one.raised.append(Heard(end.raised, rank=end.rank, ends=True))
 
     def _take_task(self, task: says.TaskEnded, by_torchrun: bool) -> None:
@@ -410,7 +418,7 @@ class _Telling:
             if fatal is not None:
                 yield Ended(rank=rank, status=1)
             return
-        stopped = one.stopped or status == _TERMINATED
+        stopped = one.stopped or status in _BY_OTHERS
         stopped |= bool(self.cancelled) and status == _KILLED
         if fatal is None and not stopped:
             if status == _ABORTED and (why := self._why_aborted(one)):
@@ -437,6 +445,12 @@ class _Telling:
 
     def _tell_the_rest(self, failed: bool) -> None:
         """Calls, exceptions without a rank, and what ended the whole job."""
+        killed: dict[int, list[int]] = {}
+        for rank, one in self.ranks.items():
+            if one.status is not None and one.status > _BY_SIGNAL and not one.stopped:
+                killed.setdefault(one.status - _BY_SIGNAL, []).append(rank)
+        for number, ranks in killed.items():
+            self._remark(f"ended by signal {number}: {named(ranks)}")
         if self.calls and not len(self.evidence.columns.calls):
             self._tell_calls()
         if failed or any(heard.ends for heard in self.nameless):

@@ -396,3 +396,48 @@ def test_what_failed_before_a_new_start_is_told(tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text(text)
     report = report_on(tmp_path)
     assert any("rank 1 had raised KeyError" in remark for remark in report.remarks)
+
+
+# --- who is no cause ---
+
+TIMED_OUT = VICTIM.replace(
+    VICTIM.splitlines()[-1].partition(": ")[2],
+    "[gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 8000ms for recv "
+    "operation to complete",
+)
+
+
+def marked(rank: int, text: str) -> str:
+    return "".join(f"[rank{rank}]: {line}\n" for line in text.splitlines())
+
+
+def test_who_lost_its_connection_to_one_that_gave_up_had_come(tmp_path: Path) -> None:
+    text = marked(0, TIMED_OUT) + marked(1, VICTIM) + marked(3, TIMED_OUT)
+    (tmp_path / "job.log").write_text(text + "[rank2]: step 1\n")
+    assert findings_in(report_on(tmp_path)) == [("DD609", (2,))]
+
+
+def test_a_job_that_was_interrupted_accuses_nobody(tmp_path: Path) -> None:
+    interrupted = CULPRIT.replace("KeyError: 'label'", "KeyboardInterrupt")
+    text = marked(1, interrupted) + marked(0, VICTIM)
+    (tmp_path / "job.log").write_text(text)
+    report = report_on(tmp_path)
+    assert (report.verdict, findings_in(report)) == ("unknown", [])
+
+
+def test_exceptions_that_python_ignored_accuse_nobody(tmp_path: Path) -> None:
+    for rank in range(2):
+        text = f"done\nException ignored in: <function Pool.__del__ at 0x7f>\n{CULPRIT}"
+        (tmp_path / f"rank{rank}.log").write_text(text)
+    report = report_on(tmp_path)
+    assert (findings_in(report), report.raised) == ([], [])
+
+
+def test_ranks_that_were_all_killed_are_told_and_not_blamed(tmp_path: Path) -> None:
+    text = "0: step\n1: step\nslurmstepd: error: Detected 2 oom_kill events in "
+    text += "StepId=7.0. Some of the step tasks have been OOM Killed.\n"
+    text += "srun: error: n1: tasks 0-1: Out Of Memory\n"
+    (tmp_path / "slurm-7.out").write_text(text)
+    report = report_on(tmp_path)
+    assert findings_in(report) == []
+    assert "ended by signal 9: ranks {0-1}" in report.remarks
