@@ -161,7 +161,8 @@ Said = (
 )
 
 _WHO = (
-    r"\[(?:PG (?:ID )?(?P<group>\S+)(?: PG GUID (?P<guid>[^\s\]]+))?,? )?"
+    r"\[(?:PG (?:ID )?(?P<group>[^\s\]]+)"
+    r"(?: PG GUID (?P<guid>[^\s\]]+)| \((?P<name>[^)]{0,100})\))?,? )?"
     r"Rank (?P<rank>\d{1,6})\]"
 )
 
@@ -172,7 +173,7 @@ _WATCHDOG = re.compile(
     r"[^)]{0,400}?(?:Timeout\(ms\)=\d{1,18})?\) ran for (?P<ms>\d{1,15}) milliseconds"
 )
 _STATUS = re.compile(
-    _WHO + r".{0,400}?last enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,18}), "
+    _WHO + r".{0,400}?[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,18}), "
     r"last completed (?:NCCL )?work: (?P<completed>-?\d{1,18})"
 )
 _FAILED = re.compile(
@@ -242,7 +243,7 @@ _BY_SIGNAL = 128
 _MOST_TASKS = 100_000
 
 FRAGMENTS = (
-    *(b"Traceback (most recent call last)", b"Watchdog caught", b"last enqueued"),
+    *(b"Traceback (most recent call last)", b"Watchdog caught", b"ast enqueued"),
     *(
         b"(exitcode: ",
         b"exitcode  : ",
@@ -312,11 +313,8 @@ def _status(text: str) -> Said | None:
 def _group(found: re.Match[str]) -> str:
     """The group's name; that of the whole world has no name of its own: empty."""
     name = (found["group"] or "").strip("()")
-    if name in {"", "0"} or (
-        (found["guid"] or "").startswith("0(default_pg)") and (name == "0")
-    ):
-        return ""
-    return name
+    is_world = name in {"", "0"} or found["name"] == "default_pg"
+    return "" if is_world else name
 
 
 def _failed(text: str) -> Said | None:
@@ -446,7 +444,7 @@ def _restarted(text: str) -> Said | None:
 
 _READ = (
     ("Watchdog caught", _watchdog),
-    ("last enqueued", _status),
+    ("ast enqueued", _status),
     ("(exitcode: ", _failed),
     ("closing signal", _stopping),
     ("Terminating process", _stopping),

@@ -19,6 +19,7 @@ from distdoctor.model.observations.failures import (
     GLOO,
     STALL,
     WATCHDOG,
+    Enqueued,
     TimedOut,
 )
 from distdoctor.model.run import Run, named
@@ -322,9 +323,14 @@ class _Telling:
     def _tell_rank(self, rank: int, size: int, failed: bool) -> None:
         one = self.ranks[rank]
         events: list[Event] = []
-        if one.joined or one.timeouts:
+        if one.joined or one.timeouts or one.enqueued:
             events.append(Started(rank=rank, world_size=size))
         events += self._timeouts(rank, one)
+        events += [
+            Enqueued(rank=rank, group=group, number=number)
+            for group, number in one.enqueued.items()
+            if number >= 0
+        ]
         if self.stalled and rank == min({*self.ranks} - self.stalled, default=-1):
             absent = tuple(sorted(self.stalled))
             events.append(TimedOut(rank=rank, by=STALL, absent=absent))

@@ -441,3 +441,22 @@ def test_ranks_that_were_all_killed_are_told_and_not_blamed(tmp_path: Path) -> N
     report = report_on(tmp_path)
     assert findings_in(report) == []
     assert "ended by signal 9: ranks {0-1}" in report.remarks
+
+
+@pytest.mark.parametrize(
+    "who",
+    ["[PG ID 0 PG GUID 0(default_pg) Rank {}]", "[PG 0 (default_pg) Rank {}]"],
+)
+def test_ranks_that_another_told_to_dump_had_come(who: str, tmp_path: Path) -> None:
+    """The first whose time is up tells the others, which then do not time out."""
+    signal = (
+        " Received a dump signal due to a collective timeout from this local rank and "
+        "we will try our best to dump the debug info. Last enqueued NCCL work: {}, "
+        "last completed NCCL work: 30."
+    )
+    text = watchdog(0, 31)
+    for rank, enqueued in ((1, 33), (2, 30), (3, 31)):
+        mark = f"[rank{rank}]:[E1121 07:20:11.5 ProcessGroupNCCL.cpp:1785] "
+        text += mark + who.format(rank) + signal.format(enqueued) + "\n"
+    (tmp_path / "job.log").write_text(text)
+    assert findings_in(report_on(tmp_path)) == [("DD609", (2,))]
