@@ -474,6 +474,7 @@ class _Telling:
                             secondary=self._is_secondary(heard),
                         )
                     )
+        self.evidence.outside.sort(key=lambda failure: failure.secondary)
         if self.cancelled:
             for rank in self.ranks:
                 self.evidence.partial.setdefault(

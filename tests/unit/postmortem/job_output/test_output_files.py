@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from distdoctor.postmortem.job_evidence import Evidence
 from distdoctor.postmortem.job_output.output_files import read, recognises
 from distdoctor.postmortem.leavings import Leaving
+from distdoctor.postmortem.recognising import gather
 
 CULPRIT = """Traceback (most recent call last):
   File "/home/user/train.py", line 40, in <module>
@@ -460,3 +461,14 @@ def test_ranks_that_another_told_to_dump_had_come(who: str, tmp_path: Path) -> N
         text += mark + who.format(rank) + signal.format(enqueued) + "\n"
     (tmp_path / "job.log").write_text(text)
     assert findings_in(report_on(tmp_path)) == [("DD609", (2,))]
+
+
+def test_a_large_text_is_read_for_what_its_end_says(tmp_path: Path) -> None:
+    story = "Once upon a time there was a rank.\n" * 600_000
+    (tmp_path / "story.txt").write_text(story)
+    (tmp_path / "console.txt").write_text(
+        story + "\n".join(interleaved(MARKS["torch"]))
+    )
+    evidence = gather([str(tmp_path)])
+    assert [Path(one.path).name for one in evidence.sources] == ["console.txt"]
+    assert [Path(path).name for path, _ in evidence.left_out] == ["story.txt"]
