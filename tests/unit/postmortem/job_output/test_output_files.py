@@ -472,3 +472,22 @@ def test_a_large_text_is_read_for_what_its_end_says(tmp_path: Path) -> None:
     evidence = gather([str(tmp_path)])
     assert [Path(one.path).name for one in evidence.sources] == ["console.txt"]
     assert [Path(path).name for path, _ in evidence.left_out] == ["story.txt"]
+
+
+def test_a_fault_that_several_share_blames_no_rank(tmp_path: Path) -> None:
+    """The launcher ended the third before it could raise the same."""
+    text = marked(0, CULPRIT) + marked(1, CULPRIT)
+    text += "W1126 00:33:57.0 11 torch/distributed/elastic/multiprocessing/api.py:1] "
+    text += "Sending process 77 closing signal SIGTERM\n[rank2]: step 1\n"
+    (tmp_path / "job.log").write_text(text)
+    report = report_on(tmp_path)
+    assert findings_in(report) == []
+    assert [(one.error, one.ranks) for one in report.raised] == [("KeyError", [0, 1])]
+
+
+def test_what_a_rank_raised_because_it_was_ended_is_no_cause(tmp_path: Path) -> None:
+    ended = "RuntimeError: DataLoader worker (pid(s) 77) exited unexpectedly"
+    echo = CULPRIT.replace("KeyError: 'label'", ended)
+    text = marked(1, CULPRIT) + marked(0, echo) + marked(2, VICTIM)
+    (tmp_path / "job.log").write_text(text)
+    assert findings_in(report_on(tmp_path)) == [("DD202", (1,))]
