@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from distdoctor.postmortem.job_evidence import Evidence
 from distdoctor.postmortem.job_output import called
-from distdoctor.postmortem.job_output import said as says
+from distdoctor.postmortem.job_output import job_words as says
 from distdoctor.postmortem.job_output.hearing import Heard, Hearing
 from distdoctor.postmortem.job_output.printed_tracebacks import PrintedException
 from distdoctor.postmortem.job_output.torchrun_summaries import WorkerEnd
