@@ -491,3 +491,13 @@ def test_what_a_rank_raised_because_it_was_ended_is_no_cause(tmp_path: Path) -> 
     text = marked(1, CULPRIT) + marked(0, echo) + marked(2, VICTIM)
     (tmp_path / "job.log").write_text(text)
     assert findings_in(report_on(tmp_path)) == [("DD202", (1,))]
+
+
+def test_lines_are_named_from_where_the_reader_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = marked(1, CULPRIT.replace("/home/user", str(tmp_path))) + marked(0, VICTIM)
+    Path("job.log").write_text(text)
+    (finding,) = report_on(Path("job.log")).findings
+    assert finding.locations[0].file == "data.py"
