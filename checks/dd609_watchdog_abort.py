@@ -22,6 +22,13 @@ Rank 2 never told of a timeout; the others waited for it:
     rank 2 | start=4
     rank 3 | start=4 timed_out(op=all_reduce,number=31)
 
+Ranks 1 and 2 told of no timeout, but how far they had come: rank 2 had not come:
+
+    rank 0 | start=4 timed_out(op=all_reduce,number=31)
+    rank 1 | start=4 enqueued(number=33)
+    rank 2 | start=4 enqueued(number=30)
+    rank 3 | start=4 timed_out(op=all_reduce,number=31)
+
 Rank 2 is a call behind:
 
     rank 0 | start=3 timed_out(op=all_reduce,number=31)
@@ -90,6 +97,7 @@ from distdoctor.analysis.failures.timeouts import (
     NAMED,
     SILENT,
     TOGETHER,
+    UNCLEAR,
     Timeout,
     timeout,
 )
@@ -149,6 +157,8 @@ def _message(told: Timeout) -> str:
             f"{waited}, all in the same call: no rank is known to be missing, so the "
             "network, a GPU, or a rank of which nothing was found is at fault."
         )
+    if told.how == UNCLEAR:
+        return f"{waited}; who did not come is not known."
     if told.silent:
         numbers = ", ".join(map(str, told.silent))
         return f"{waited}; of the group's members, number {numbers} told of no timeout."

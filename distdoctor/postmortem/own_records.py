@@ -70,6 +70,9 @@ def record_folders(paths: Sequence[str]) -> list[Path]:
     for path in paths:
         if os.path.isdir(path):  # noqa: PTH112 - a name may hold anything
             found |= dict.fromkeys(_below(Path(path)))
+        elif _JOURNAL.fullmatch(Path(path).name) or Path(path).name == MANIFEST:
+            folder = Path(path).parent
+            found |= {folder: None} if _holds_one(folder) else {}
     return list(found)
 
 

@@ -7,13 +7,13 @@ made another call at that point, or told of no timeout at all.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from distdoctor.analysis.evidence import ended_well
 from distdoctor.analysis.failures.deaths import died
-from distdoctor.model.events import Ended
-from distdoctor.model.observations.failures import TimedOut
+from distdoctor.model.events import Ended, Failure
+from distdoctor.model.observations.failures import Enqueued, TimedOut
 from distdoctor.model.run import Run
 
 
@@ -52,6 +52,10 @@ SILENT = "silent"
 
 TOGETHER = "together"
 """All wait in the same call: no rank is missing."""
+
+
+UNCLEAR = "unclear"
+"""Others may have been missing; which of them is not known."""
 
 
 def timeout(run: Run) -> Timeout | None:
@@ -105,13 +109,16 @@ def _in_group(
         usual = calls.most_common(1)[0][0]
         unlike = [rank for rank, one in inside.items() if _call(one) != usual]
         return _told(inside, unlike if most > next_ else (), UNLIKE)
-    absent, silent = _silent(run, inside)
+    absent, silent = _silent(run, inside, elsewhere)
     waiting = {**inside, **elsewhere}
     call = next(iter(inside.values()))
     if absent or silent:
         other = {rank: elsewhere[rank] for rank in absent if rank in elsewhere}
         return Timeout(waiting, absent, SILENT, call, other, silent)
-    return Timeout(waiting, (), TOGETHER, call, {})
+    came = {*inside, *_victims(run)}
+    came |= {rank for rank in run.seen if _had_come(run, rank, call.number)}
+    together = not call.group and len(came) >= run.world_size
+    return Timeout(waiting, (), TOGETHER if together else UNCLEAR, call, {})
 
 
 def _call(one: TimedOut) -> tuple[str, int, int]:
@@ -134,13 +141,19 @@ def _told(inside: Mapping[int, TimedOut], absent: Iterable[int], how: str) -> Ti
 
 
 def _silent(
-    run: Run, inside: Mapping[int, TimedOut]
+    run: Run, inside: Mapping[int, TimedOut], elsewhere: Mapping[int, TimedOut]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Members of the group that told of no timeout: ranks, or numbers in the group."""
     group = next(iter(inside.values())).group
     if not group and all(n.group_rank in {-1, rank} for rank, n in inside.items()):
-        silent = sorted({*range(run.world_size)} - {*inside})
-        return (tuple(silent) if len(silent) < len(inside) else ()), ()
+        silent = {*range(run.world_size)} - {*inside} - set(_victims(run))
+        # Who waits in another group may wait for one that waits nowhere.
+        silent = silent - {*elsewhere} or silent
+        number = next(iter(inside.values())).number
+        silent = {rank for rank in silent if not _had_come(run, rank, number)}
+        if own := {rank for rank in silent if number and _enqueued(run, rank)}:
+            return tuple(sorted(own)), ()  # they said themselves that they had not come
+        return (tuple(sorted(silent)) if len(silent) < len(inside) else ()), ()
     known = {one.group_rank: rank for rank, one in inside.items()}
     if -1 in known or len(known) < len(inside):
         return (), ()
@@ -149,6 +162,23 @@ def _silent(
         return (), ()
     ranks = _interpolated(known, gaps)
     return (ranks, ()) if ranks else ((), tuple(gaps))
+
+
+def _enqueued(run: Run, rank: int) -> list[int]:
+    """How many calls of all ranks a rank said that it had issued; mostly nothing."""
+    return [one.number for one in run.of(Enqueued, rank) if not one.group]
+
+
+def _had_come(run: Run, rank: int, number: int) -> bool:
+    """Whether a rank said that it had issued a call, though it told of no timeout."""
+    return any(issued >= number > 0 for issued in _enqueued(run, rank))
+
+
+def _victims(run: Run) -> Iterator[int]:
+    """Ranks whose call failed because of a peer: they had come."""
+    for rank in run.seen:
+        if any(failure.secondary for failure in run.of(Failure, rank)):
+            yield rank
 
 
 def _interpolated(known: Mapping[int, int], gaps: list[int]) -> tuple[int, ...]:

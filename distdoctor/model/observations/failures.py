@@ -29,4 +29,12 @@ class TimedOut(Observation):
     absent: tuple[int, ...] = ()  # ranks that it names as those that did not come
 
 
-KINDS = (TimedOut,)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enqueued(Observation):
+    """How far the rank had come in a group when the job was aborted: it said so."""
+
+    group: str = ""  # as in `TimedOut`
+    number: int = 0  # of the last call that it had given to the backend, from 1
+
+
+KINDS = (TimedOut, Enqueued)

@@ -2,6 +2,6 @@
 
 `lines` reads a file in constant memory, `prefixes` tells who printed a line, the
 parsers (`printed_tracebacks`, `torchrun_summaries`, `said`) tell what it says,
-`hearing` gathers that by rank, and `telling` makes events of it: causes and victims
-apart.
+`hearing` gathers that, `heard_ranks` by rank, and `telling` makes events of it: causes
+and victims apart.
 """

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import IO
 
-from distdoctor.postmortem.job_output import said as says
+from distdoctor.postmortem.job_output import job_words as says
 from distdoctor.postmortem.job_output.lines import lines
 from distdoctor.postmortem.job_output.prefixes import Line, Marks, Whose
 from distdoctor.postmortem.job_output.printed_tracebacks import (
@@ -16,6 +16,7 @@ from distdoctor.postmortem.job_output.printed_tracebacks import (
     TracebackParser,
     is_chained,
 )
+from distdoctor.postmortem.job_output.said import said
 from distdoctor.postmortem.job_output.torchrun_summaries import (
     SummaryParser,
     WorkerEnd,
@@ -29,8 +30,10 @@ _PATIENCE = 50_000
 
 _FEW = 64  # of earlier starts
 
-_LOGGED = re.compile(r"\b(?:ERROR|CRITICAL|WARN(?:ING)?|INFO|DEBUG)\b")
-"""In the line before a traceback that a program has logged, and so lives on."""
+_LOGGED = re.compile(
+    r"\b(?:ERROR|CRITICAL|WARN(?:ING)?|INFO|DEBUG)\b|Exception (?:ignored in|in thread)"
+)
+"""In the line before a traceback behind which a program lives on."""
 
 _NOISE = re.compile(
     r"\s|$|\[?[EWIFC]\d{4} |terminate called|Fatal Python error|Extension modules"
@@ -236,7 +239,7 @@ class _FileHearing:
             longer = stream.tracebacks.go_on(text)
             if longer is not None and stream.last is not None:
                 stream.last.what = longer
-        elif (told := says.said(text)) is not None:
+        elif (told := said(text)) is not None:
             self._said(stream, line, told)
         elif stream.last is not None and not _NOISE.match(text):
             stream.last.last = False

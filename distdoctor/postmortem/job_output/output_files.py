@@ -8,6 +8,7 @@ import re
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 from distdoctor.postmortem.job_evidence import LOG, Evidence, SourceRead
 from distdoctor.postmortem.job_output.hearing import Heard, Hearing
@@ -25,6 +26,7 @@ from distdoctor.postmortem.readers import Reader
 KIND = "output of the job"
 
 _MOST_ERROR_BYTES = 4 << 20
+_END_BYTES = 16 << 20
 _MOST_NAMED = 100_000
 
 _NAMES = re.compile(
@@ -140,7 +142,18 @@ def _read_one(leaving: Leaving, hearing: Hearing) -> bool:
         return True
     first = next(lines(io.BytesIO(head), lambda _: True), None) or []
     with leaving.open() as file:
+        if not _CERTAIN.match(leaving.name) and not may_say(head):
+            if not _may_say_at_its_end(file, leaving.size):
+                return False  # a text of somebody, as large as it likes
+            file.seek(0)
         return hearing.listen(file, owner, first, may_say)
+
+
+def _may_say_at_its_end(file: IO[bytes], size: int) -> bool:
+    """Whether the end of a file says anything; of a packed one, what is unpacked."""
+    if isinstance(file, io.BufferedReader) and size > _END_BYTES:
+        file.seek(size - _END_BYTES)
+    return may_say(file.read(_END_BYTES))
 
 
 READER = Reader(KIND, recognises, read)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+from distdoctor.journal.texts import relative
 from distdoctor.model.events import Place
 from distdoctor.model.peer_faults import COMMUNICATING, PEER_IS_GONE
 
@@ -60,13 +62,15 @@ class PrintedException:
 
 
 def place_of(frames: list[Place]) -> Place | None:
-    """The innermost of these lines that is the user's own.
+    """The innermost of these lines that is the user's own, named as the user knows it.
 
     Args:
         frames: Outermost first.
     """
     own = [one for one in frames if not _LIBRARY.search(one.file)]
-    return own[-1] if own else None
+    if not own:
+        return None
+    return replace(own[-1], file=relative(own[-1].file, str(Path.cwd())))
 
 
 @dataclass(slots=True)

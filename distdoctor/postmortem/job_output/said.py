@@ -8,160 +8,27 @@ Slurm 20 to 24, Open MPI 4 and 5, Linux 4 to 6, NVIDIA's driver.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class WatchdogTimeout:
-    """A rank's watchdog found a collective that did not complete in time.
-
-    Attributes:
-        group_rank: The rank in the group.
-        group: The group, as the line names it; empty: it does not.
-        number: Of the call in its group, from 1.
-        op: As torch's C++ names it, such as "ALLREDUCE".
-        numel_in: Elements of the tensors given; -1: not told.
-        numel_out: Elements of the tensors received.
-        seconds: For how long it ran.
-    """
-
-    group_rank: int
-    group: str
-    number: int
-    op: str
-    numel_in: int
-    numel_out: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class WatchdogStatus:
-    """How far a rank had come in its group when its watchdog ended the process.
-
-    Attributes:
-        group_rank: The rank in the group.
-        group: The group, as the line names it; empty: it does not.
-        enqueued: Number of the last call that was given to the backend.
-        completed: Number of the last one that was done.
-    """
-
-    group_rank: int
-    group: str
-    enqueued: int
-    completed: int
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerFailed:
-    """torchrun tells how a process ended: `status` as a shell counts it."""
-
-    local: int
-    pid: int
-    status: int
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerStopped:
-    """torchrun ends a process, because another one failed; `forced`: by SIGKILL."""
-
-    pid: int
-    forced: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class StepAborted:
-    """srun ends the tasks that are left, because another one failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskEnded:
-    """A launcher tells how ranks ended.
-
-    Attributes:
-        ranks: Their numbers among the tasks of the launcher.
-        status: As a shell counts it: 128 + n is signal n.
-        starved: For want of memory.
-        host: Where.
-        stopped: The launcher ended them itself.
-    """
-
-    ranks: tuple[int, ...]
-    status: int
-    starved: bool = False
-    host: str = ""
-    stopped: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Stalled:
-    """Horovod ended the job, because this rank did not submit what others had."""
-
-    rank: int
-
-
-@dataclass(frozen=True, slots=True)
-class OutOfMemory:
-    """The kernel ended a process for want of memory; pid -1: which one is not told."""
-
-    pid: int
-    words: str
-
-
-@dataclass(frozen=True, slots=True)
-class Cancelled:
-    """Slurm ended the job for a reason of its own, such as its time limit."""
-
-    why: str
-    host: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class GpuFault:
-    """The driver reported a fault of a GPU: an Xid."""
-
-    device: str
-    xid: int
-    words: str
-    pid: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class SizesUnlike:
-    """Gloo ended the process, because a peer's message has another size."""
-
-    words: str
-
-
-@dataclass(frozen=True, slots=True)
-class Restarted:
-    """torchrun starts all ranks anew: what came before is not how the job ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class Spawned:
-    """The traceback that follows is that of a process of `mp.spawn`."""
-
-    number: int
-
-
-Said = (
-    WatchdogTimeout
-    | WatchdogStatus
-    | WorkerFailed
-    | WorkerStopped
-    | StepAborted
-    | Stalled
-    | TaskEnded
-    | OutOfMemory
-    | Cancelled
-    | GpuFault
-    | SizesUnlike
-    | Restarted
-    | Spawned
+from distdoctor.postmortem.job_output.job_words import (
+    Cancelled,
+    GpuFault,
+    OutOfMemory,
+    Restarted,
+    Said,
+    SizesUnlike,
+    Spawned,
+    Stalled,
+    StepAborted,
+    TaskEnded,
+    WatchdogStatus,
+    WatchdogTimeout,
+    WorkerFailed,
+    WorkerStopped,
 )
 
 _WHO = (
-    r"\[(?:PG (?:ID )?(?P<group>\S+)(?: PG GUID (?P<guid>[^\s\]]+))?,? )?"
+    r"\[(?:PG (?:ID )?(?P<group>[^\s\]]+)"
+    r"(?: PG GUID (?P<guid>[^\s\]]+)| \((?P<name>[^)]{0,100})\))?,? )?"
     r"Rank (?P<rank>\d{1,6})\]"
 )
 
@@ -172,7 +39,7 @@ _WATCHDOG = re.compile(
     r"[^)]{0,400}?(?:Timeout\(ms\)=\d{1,18})?\) ran for (?P<ms>\d{1,15}) milliseconds"
 )
 _STATUS = re.compile(
-    _WHO + r".{0,400}?last enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,18}), "
+    _WHO + r".{0,400}?[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,18}), "
     r"last completed (?:NCCL )?work: (?P<completed>-?\d{1,18})"
 )
 _FAILED = re.compile(
@@ -242,7 +109,7 @@ _BY_SIGNAL = 128
 _MOST_TASKS = 100_000
 
 FRAGMENTS = (
-    *(b"Traceback (most recent call last)", b"Watchdog caught", b"last enqueued"),
+    *(b"Traceback (most recent call last)", b"Watchdog caught", b"ast enqueued"),
     *(
         b"(exitcode: ",
         b"exitcode  : ",
@@ -312,11 +179,8 @@ def _status(text: str) -> Said | None:
 def _group(found: re.Match[str]) -> str:
     """The group's name; that of the whole world has no name of its own: empty."""
     name = (found["group"] or "").strip("()")
-    if name in {"", "0"} or (
-        (found["guid"] or "").startswith("0(default_pg)") and (name == "0")
-    ):
-        return ""
-    return name
+    is_world = name in {"", "0"} or found["name"] == "default_pg"
+    return "" if is_world else name
 
 
 def _failed(text: str) -> Said | None:
@@ -446,7 +310,7 @@ def _restarted(text: str) -> Said | None:
 
 _READ = (
     ("Watchdog caught", _watchdog),
-    ("last enqueued", _status),
+    ("ast enqueued", _status),
     ("(exitcode: ", _failed),
     ("closing signal", _stopping),
     ("Terminating process", _stopping),

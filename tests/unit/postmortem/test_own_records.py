@@ -118,6 +118,10 @@ def test_it_may_lie_deep_among_other_files(sick: Path, tmp_path: Path) -> None:
     assert codes(report_on(top)) == ["DD108"]
 
 
+def test_a_journal_stands_for_its_record(sick: Path) -> None:
+    assert codes(report_on(sick / "rank-0.0.journal")) == ["DD108"]
+
+
 @pytest.mark.usefixtures("sick")
 def test_of_several_the_worst_is_told(well: Path, tmp_path: Path) -> None:
     report = report_on(tmp_path)

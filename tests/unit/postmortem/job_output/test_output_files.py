@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from distdoctor.postmortem.job_evidence import Evidence
 from distdoctor.postmortem.job_output.output_files import read, recognises
 from distdoctor.postmortem.leavings import Leaving
+from distdoctor.postmortem.recognising import gather
 
 CULPRIT = """Traceback (most recent call last):
   File "/home/user/train.py", line 40, in <module>
@@ -396,3 +397,107 @@ def test_what_failed_before_a_new_start_is_told(tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text(text)
     report = report_on(tmp_path)
     assert any("rank 1 had raised KeyError" in remark for remark in report.remarks)
+
+
+# --- who is no cause ---
+
+TIMED_OUT = VICTIM.replace(
+    VICTIM.splitlines()[-1].partition(": ")[2],
+    "[gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 8000ms for recv "
+    "operation to complete",
+)
+
+
+def marked(rank: int, text: str) -> str:
+    return "".join(f"[rank{rank}]: {line}\n" for line in text.splitlines())
+
+
+def test_who_lost_its_connection_to_one_that_gave_up_had_come(tmp_path: Path) -> None:
+    text = marked(0, TIMED_OUT) + marked(1, VICTIM) + marked(3, TIMED_OUT)
+    (tmp_path / "job.log").write_text(text + "[rank2]: step 1\n")
+    assert findings_in(report_on(tmp_path)) == [("DD609", (2,))]
+
+
+def test_a_job_that_was_interrupted_accuses_nobody(tmp_path: Path) -> None:
+    interrupted = CULPRIT.replace("KeyError: 'label'", "KeyboardInterrupt")
+    text = marked(1, interrupted) + marked(0, VICTIM)
+    (tmp_path / "job.log").write_text(text)
+    report = report_on(tmp_path)
+    assert (report.verdict, findings_in(report)) == ("unknown", [])
+
+
+def test_exceptions_that_python_ignored_accuse_nobody(tmp_path: Path) -> None:
+    for rank in range(2):
+        text = f"done\nException ignored in: <function Pool.__del__ at 0x7f>\n{CULPRIT}"
+        (tmp_path / f"rank{rank}.log").write_text(text)
+    report = report_on(tmp_path)
+    assert (findings_in(report), report.raised) == ([], [])
+
+
+def test_ranks_that_were_all_killed_are_told_and_not_blamed(tmp_path: Path) -> None:
+    text = "0: step\n1: step\nslurmstepd: error: Detected 2 oom_kill events in "
+    text += "StepId=7.0. Some of the step tasks have been OOM Killed.\n"
+    text += "srun: error: n1: tasks 0-1: Out Of Memory\n"
+    (tmp_path / "slurm-7.out").write_text(text)
+    report = report_on(tmp_path)
+    assert findings_in(report) == []
+    assert "ended by signal 9: ranks {0-1}" in report.remarks
+
+
+@pytest.mark.parametrize(
+    "who",
+    ["[PG ID 0 PG GUID 0(default_pg) Rank {}]", "[PG 0 (default_pg) Rank {}]"],
+)
+def test_ranks_that_another_told_to_dump_had_come(who: str, tmp_path: Path) -> None:
+    """The first whose time is up tells the others, which then do not time out."""
+    signal = (
+        " Received a dump signal due to a collective timeout from this local rank and "
+        "we will try our best to dump the debug info. Last enqueued NCCL work: {}, "
+        "last completed NCCL work: 30."
+    )
+    text = watchdog(0, 31)
+    for rank, enqueued in ((1, 33), (2, 30), (3, 31)):
+        mark = f"[rank{rank}]:[E1121 07:20:11.5 ProcessGroupNCCL.cpp:1785] "
+        text += mark + who.format(rank) + signal.format(enqueued) + "\n"
+    (tmp_path / "job.log").write_text(text)
+    assert findings_in(report_on(tmp_path)) == [("DD609", (2,))]
+
+
+def test_a_large_text_is_read_for_what_its_end_says(tmp_path: Path) -> None:
+    story = "Once upon a time there was a rank.\n" * 600_000
+    (tmp_path / "story.txt").write_text(story)
+    (tmp_path / "console.txt").write_text(
+        story + "\n".join(interleaved(MARKS["torch"]))
+    )
+    evidence = gather([str(tmp_path)])
+    assert [Path(one.path).name for one in evidence.sources] == ["console.txt"]
+    assert [Path(path).name for path, _ in evidence.left_out] == ["story.txt"]
+
+
+def test_a_fault_that_several_share_blames_no_rank(tmp_path: Path) -> None:
+    """The launcher ended the third before it could raise the same."""
+    text = marked(0, CULPRIT) + marked(1, CULPRIT)
+    text += "W1126 00:33:57.0 11 torch/distributed/elastic/multiprocessing/api.py:1] "
+    text += "Sending process 77 closing signal SIGTERM\n[rank2]: step 1\n"
+    (tmp_path / "job.log").write_text(text)
+    report = report_on(tmp_path)
+    assert findings_in(report) == []
+    assert [(one.error, one.ranks) for one in report.raised] == [("KeyError", [0, 1])]
+
+
+def test_what_a_rank_raised_because_it_was_ended_is_no_cause(tmp_path: Path) -> None:
+    ended = "RuntimeError: DataLoader worker (pid(s) 77) exited unexpectedly"
+    echo = CULPRIT.replace("KeyError: 'label'", ended)
+    text = marked(1, CULPRIT) + marked(0, echo) + marked(2, VICTIM)
+    (tmp_path / "job.log").write_text(text)
+    assert findings_in(report_on(tmp_path)) == [("DD202", (1,))]
+
+
+def test_lines_are_named_from_where_the_reader_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = marked(1, CULPRIT.replace("/home/user", str(tmp_path))) + marked(0, VICTIM)
+    Path("job.log").write_text(text)
+    (finding,) = report_on(Path("job.log")).findings
+    assert finding.locations[0].file == "data.py"

@@ -1,0 +1,332 @@
+"""What was heard of a job, by rank: whose each line is, and how each rank ended."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from distdoctor.postmortem.job_evidence import Evidence
+from distdoctor.postmortem.job_output import called
+from distdoctor.postmortem.job_output import job_words as says
+from distdoctor.postmortem.job_output.hearing import Heard, Hearing
+from distdoctor.postmortem.job_output.printed_tracebacks import PrintedException
+from distdoctor.postmortem.job_output.torchrun_summaries import WorkerEnd
+
+BY_SIGNAL = 128
+"""What a shell adds to the signal's number in the status of a process."""
+
+MOST_RANKS = 65_536  # more is a number that is no rank
+MOST_TOLD = 8
+
+_TERMINATED = BY_SIGNAL + 15
+
+_OF_BEING_ENDED = re.compile(
+    r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (?:exited unexpectedly"
+    r"|is killed by signal: Terminated)"
+)
+"""What a rank may raise because it is about to be ended itself."""
+
+
+@dataclass(slots=True)
+class HeardRank:
+    """What was heard of one rank.
+
+    Attributes:
+        raised: Its exceptions, in the order of the lines.
+        timeouts: Calls that its watchdog gave up.
+        enqueued: By group, number of the last call that it had issued.
+        status: How it ended, as a shell counts it; None: not known.
+        stopped: A launcher, or a person, ended it.
+        joined: It had joined the job.
+    """
+
+    raised: list[Heard] = field(default_factory=list)
+    timeouts: list[says.WatchdogTimeout] = field(default_factory=list)
+    enqueued: dict[str, int] = field(default_factory=dict)
+    status: int | None = None
+    stopped: bool = False
+    joined: bool = False
+
+
+def is_secondary(heard: Heard) -> bool:
+    """Whether an exception is the fault of a peer, or of nobody who can be told by it.
+
+    Args:
+        heard: The exception.
+    """
+    raised = heard.what
+    if not isinstance(raised, PrintedException):
+        return False
+    return (
+        raised.is_peers_fault
+        or called.MISMATCH in raised.message
+        or called.is_of_nccl(raised)
+        or raised.error == "HorovodInternalError"
+        or bool(called.is_joining(raised) and called.port_in_use(raised.message))
+    )
+
+
+class HeardRanks:
+    """What was heard, by rank.
+
+    Attributes:
+        ranks: Those of whom anything is known.
+        nameless: Exceptions of processes whose rank is not known.
+        stalled: Ranks that Horovod waited for in vain.
+        stopped_pids: Processes that a launcher ended.
+        cancelled: Why Slurm ended the job; empty: it did not.
+        sizes_unlike: What gloo said of a message of another size; empty: nothing.
+    """
+
+    def __init__(self, hearing: Hearing, evidence: Evidence) -> None:
+        """Find out whose everything is.
+
+        Args:
+            hearing: What was heard in all files.
+            evidence: What is known of the job; its size is set.
+        """
+        self._hearing, self._evidence = hearing, evidence
+        self.ranks: dict[int, HeardRank] = {}
+        self.nameless: list[Heard] = []
+        self.stopped_pids: set[int] = set()
+        self.stalled: set[int] = set()
+        self.cancelled = ""
+        self.sizes_unlike = ""
+        self._pids: dict[int, int] = {}
+        self._forced_pids: set[int] = set()
+        self._failed_locals: dict[int, int] = {}
+        by_torchrun = any(
+            isinstance(one.what, WorkerEnd | says.WorkerFailed) for one in hearing.heard
+        )
+        tasks = set() if by_torchrun else hearing.tasks
+        for rank in hearing.ranks | tasks:
+            if rank < MOST_RANKS:
+                self._of(rank)
+        for one in hearing.heard:
+            self._take(one, by_torchrun)
+        self._take_failed_locals()
+        self._name_the_nameless()
+        evidence.world_size = self._world_size()
+        self._take_the_stopped(evidence.world_size)
+        self._doubt_a_common_fault()
+
+    def has_failed(self) -> bool:
+        """Whether anything but tracebacks tells that the job failed."""
+        return bool(
+            self.cancelled
+            or self.stopped_pids
+            or self.stalled
+            or any(
+                one.status
+                or one.timeouts
+                or any(heard.ends or is_secondary(heard) for heard in one.raised)
+                for one in self.ranks.values()
+            )
+        )
+
+    def remark(self, words: str) -> None:
+        """Add a sentence to the report, once, while there are few.
+
+        Args:
+            words: The sentence.
+        """
+        remarks = self._evidence.remarks
+        if words not in remarks and len(remarks) < MOST_TOLD:
+            remarks.append(words)
+
+    def _of(self, rank: int) -> HeardRank:
+        return self.ranks.setdefault(rank, HeardRank())
+
+    def _rank_of(self, heard: Heard) -> int:
+        if heard.rank >= 0 or heard.local < 0:
+            return heard.rank
+        return self._hearing.of_local.get(heard.local, heard.local)
+
+    def _take(self, heard: Heard, by_torchrun: bool) -> None:
+        rank, what = self._rank_of(heard), heard.what
+        if heard.of_task and by_torchrun:
+            rank = -1
+        if rank >= MOST_RANKS:
+            return
+        match what:
+            case PrintedException():
+                self._take_raised(heard, what, rank)
+            case WorkerEnd():
+                self._take_end(what)
+            case says.WatchdogTimeout():
+                if rank < 0 and not what.group:
+                    rank = what.group_rank
+                if rank >= 0:
+                    self._of(rank).timeouts.append(what)
+            case says.WatchdogStatus():
+                if rank < 0 and not what.group:
+                    rank = what.group_rank
+                if rank >= 0:
+                    self._of(rank).enqueued[what.group] = what.enqueued
+            case says.WorkerFailed():
+                self._failed_locals[what.local] = what.status
+                if what.pid >= 0:
+                    self._pids.setdefault(what.pid, -1)
+            case says.WorkerStopped():
+                self.stopped_pids.add(what.pid)
+                if what.forced:
+                    self._forced_pids.add(what.pid)
+            case says.Stalled() if what.rank < MOST_RANKS:
+                self.stalled.add(what.rank)
+            case says.TaskEnded():
+                self._take_task(what, by_torchrun)
+            case _:
+                self._take_of_machine(what)
+
+    def _take_raised(self, heard: Heard, raised: PrintedException, rank: int) -> None:
+        joining = called.is_joining(raised)
+        if rank < 0 and joining and called.is_of_server(raised.message):
+            rank = 0  # it has the store, and waits for the others
+        if joining and heard.last and not heard.logged:
+            heard.ends = True  # nothing goes on without the others
+        if rank < 0:
+            self.nameless.append(heard)
+            return
+        if raised.error == "KeyboardInterrupt":
+            self._of(rank).stopped = True
+            return
+        if _OF_BEING_ENDED.search(raised.message):
+            heard.ends = heard.last = False
+        self._of(rank).raised.append(heard)
+        self._of(rank).joined |= heard.ends and not joining
+
+    def _take_end(self, end: WorkerEnd) -> None:
+        if end.rank >= MOST_RANKS:
+            return
+        one = self._of(end.rank)
+        one.status = end.status
+        self._pids[end.pid] = end.rank
+        if end.raised is not None and end.raised.error == "KeyboardInterrupt":
+            one.stopped = True
+        elif end.raised is not None and not one.raised:
+            one.raised.append(Heard(end.raised, rank=end.rank, ends=True))
+
+    def _take_task(self, task: says.TaskEnded, by_torchrun: bool) -> None:
+        if by_torchrun:
+            return  # its tasks are launchers, and these told of their ranks
+        aborted = any(
+            isinstance(one.what, says.StepAborted) for one in self._hearing.heard
+        )
+        for rank in task.ranks:
+            if rank < MOST_RANKS and self._of(rank).status is None:
+                told = self._of(rank)
+                told.status = task.status
+                told.stopped = task.stopped or (aborted and self._was_before(rank))
+        if task.starved:
+            self._starve("")
+
+    def _was_before(self, rank: int) -> bool:
+        """Whether another task had ended before this one, when srun ended the rest."""
+        return any(
+            one.status is not None and not one.stopped
+            for other, one in self.ranks.items()
+            if other != rank
+        )
+
+    def _take_of_machine(self, what: object) -> None:
+        match what:
+            case says.OutOfMemory(words=words):
+                self._starve(words)
+            case says.Cancelled(why=why, host=host):
+                self.cancelled = self.cancelled or why
+                self.remark(f"Slurm ended the job: {why}, on {host}")
+            case says.GpuFault(device=device, xid=xid, words=words):
+                self.remark(f"the driver reported Xid {xid} of GPU {device}: {words}")
+            case says.SizesUnlike(words=words):
+                self.sizes_unlike = words
+
+    def _starve(self, words: str) -> None:
+        told = "the kernel's out-of-memory killer struck meanwhile"
+        self._evidence.starved = self._evidence.starved or told
+        if words:
+            self.remark(words)
+
+    def _take_failed_locals(self) -> None:
+        """How ranks ended, where a summary does not tell it."""
+        if any(rank >= 0 for rank in self._pids.values()):
+            return
+        for local, status in self._failed_locals.items():
+            rank = self._hearing.of_local.get(local, local)
+            if self._of(rank).status is None:
+                self._of(rank).status = status
+
+    def _name_the_nameless(self) -> None:
+        """An exception without a rank is that of the one rank that has none, if any."""
+        failed = [
+            rank
+            for rank, one in self.ranks.items()
+            if one.status is not None and 0 < one.status <= BY_SIGNAL and not one.raised
+        ]
+        kinds = {
+            (one.what.error, one.what.place)
+            for one in self.nameless
+            if isinstance(one.what, PrintedException)
+        }
+        if failed and len(kinds) == 1 and len(self.nameless) == len(failed):
+            for rank, heard in zip(failed, self.nameless, strict=True):
+                heard.ends = True
+                self._of(rank).raised.append(heard)
+            self.nameless = []
+
+    def _world_size(self) -> int:
+        known = {*self.ranks, *self.stalled}
+        sizes = [self._evidence.world_size, *(rank + 1 for rank in known)]
+        processes = {*self._pids, *self.stopped_pids} - {-1}
+        sizes.append(min(len(processes), MOST_RANKS))
+        for one in self.ranks.values():
+            for heard in one.raised:
+                if isinstance(heard.what, PrintedException):
+                    message = heard.what.message
+                    sizes.append(called.world_size_waited_for(message))
+                    sizes.append(called.missing_in_mesh(message) + 1)
+                    absent = called.absent_at_barrier(message)
+                    sizes += [rank + 1 for rank in absent]
+        return min(max(sizes), MOST_RANKS)
+
+    def _take_the_stopped(self, size: int) -> None:
+        """Ranks that the launcher ended: those of whose end nothing else is known."""
+        for pid in self._forced_pids:
+            if (rank := self._pids.get(pid, -1)) >= 0:
+                self._of(rank).stopped = True
+        unknown = [
+            rank
+            for rank in range(size if self.stopped_pids else 0)
+            if rank not in self.ranks or self.ranks[rank].status is None
+        ]
+        strangers = self.stopped_pids - {*self._pids}
+        if len(unknown) == len(strangers) or (
+            self.stopped_pids and not any(rank >= 0 for rank in self._pids.values())
+        ):
+            for rank in unknown:
+                one = self._of(rank)
+                if not any(heard.ends for heard in one.raised):
+                    one.status, one.stopped = _TERMINATED, True
+
+    def _doubt_a_common_fault(self) -> None:
+        """Take no rank for the cause where several raised the same at one line.
+
+        The others were ended, and may have been about to raise it, too.
+        """
+        own = [
+            heard
+            for one in self.ranks.values()
+            for heard in one.raised
+            if heard.ends and not is_secondary(heard)
+        ]
+        lines = {
+            (heard.what.error, heard.what.place)
+            for heard in own
+            if isinstance(heard.what, PrintedException)
+        }
+        waited = any(
+            one.timeouts or any(map(is_secondary, one.raised))
+            for one in self.ranks.values()
+        )
+        if len(own) > 1 and len(lines) == 1 and not waited:
+            for one in self.ranks.values():
+                one.joined = False

@@ -1,0 +1,156 @@
+"""What single lines of a job's output say of how it went; see `said`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class WatchdogTimeout:
+    """A rank's watchdog found a collective that did not complete in time.
+
+    Attributes:
+        group_rank: The rank in the group.
+        group: The group, as the line names it; empty: it does not.
+        number: Of the call in its group, from 1.
+        op: As torch's C++ names it, such as "ALLREDUCE".
+        numel_in: Elements of the tensors given; -1: not told.
+        numel_out: Elements of the tensors received.
+        seconds: For how long it ran.
+    """
+
+    group_rank: int
+    group: str
+    number: int
+    op: str
+    numel_in: int
+    numel_out: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class WatchdogStatus:
+    """How far a rank had come in its group when its watchdog ended the process.
+
+    Attributes:
+        group_rank: The rank in the group.
+        group: The group, as the line names it; empty: it does not.
+        enqueued: Number of the last call that was given to the backend.
+        completed: Number of the last one that was done.
+    """
+
+    group_rank: int
+    group: str
+    enqueued: int
+    completed: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFailed:
+    """torchrun tells how a process ended: `status` as a shell counts it."""
+
+    local: int
+    pid: int
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStopped:
+    """torchrun ends a process, because another one failed; `forced`: by SIGKILL."""
+
+    pid: int
+    forced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepAborted:
+    """srun ends the tasks that are left, because another one failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnded:
+    """A launcher tells how ranks ended.
+
+    Attributes:
+        ranks: Their numbers among the tasks of the launcher.
+        status: As a shell counts it: 128 + n is signal n.
+        starved: For want of memory.
+        host: Where.
+        stopped: The launcher ended them itself.
+    """
+
+    ranks: tuple[int, ...]
+    status: int
+    starved: bool = False
+    host: str = ""
+    stopped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """Horovod ended the job, because this rank did not submit what others had."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """The kernel ended a process for want of memory; pid -1: which one is not told."""
+
+    pid: int
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """Slurm ended the job for a reason of its own, such as its time limit."""
+
+    why: str
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFault:
+    """The driver reported a fault of a GPU: an Xid."""
+
+    device: str
+    xid: int
+    words: str
+    pid: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class SizesUnlike:
+    """Gloo ended the process, because a peer's message has another size."""
+
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """torchrun starts all ranks anew: what came before is not how the job ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    """The traceback that follows is that of a process of `mp.spawn`."""
+
+    number: int
+
+
+Said = (
+    WatchdogTimeout
+    | WatchdogStatus
+    | WorkerFailed
+    | WorkerStopped
+    | StepAborted
+    | Stalled
+    | TaskEnded
+    | OutOfMemory
+    | Cancelled
+    | GpuFault
+    | SizesUnlike
+    | Restarted
+    | Spawned
+)
+"""What a line may say."""
