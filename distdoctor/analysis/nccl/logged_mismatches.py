@@ -189,9 +189,15 @@ def _how(usual: Sequence[str], odd: Sequence[str]) -> str:
 
 
 def _is_one_of_many(usual: Sequence[str], odd: Sequence[str]) -> bool:
-    """Whether the calls behind the first are alike, and enough to tell."""
-    behind = usual[1:_TELLING], odd[1:_TELLING]
-    return min(map(len, behind)) >= _FEW and _alike(*behind)
+    """Whether only an argument differs, and enough calls behind it are the same."""
+    behind = tuple(usual[1:_TELLING]), tuple(odd[1:_TELLING])
+    return (
+        usual[0].partition("(")[0] == odd[0].partition("(")[0]
+        and len(behind[0]) >= _FEW
+        and behind[0] == behind[1]
+        and _ANY not in behind[0]
+        and len(set(behind[0])) > 1
+    )
 
 
 def _alike(a: Sequence[str], b: Sequence[str]) -> bool:

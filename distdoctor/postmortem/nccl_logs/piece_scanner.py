@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from distdoctor.postmortem.nccl_logs.call_columns import CallLines, call_lines
 from distdoctor.postmortem.nccl_logs.line_grammar import (
     CALL,
     CALL_END,
@@ -42,14 +45,21 @@ _MOST_EDGES = 4096
 _MOST_OTHERS = 20_000
 
 OTHERS = (
-    *(b"Watchdog caught", b"last enqueued", b"DistBackendError", b"NCCL error in"),
-    *(b"Last error:", b"NVRM: Xid", b"Out of memory: Kill", b"waiting for key"),
-    *(b"waiting for process group", b"oom-kill", b"SIGKILL", b"Watchdog got stuck"),
-    *(b"exitcode  : -9", b"CUDA_LAUNCH_BLOCKING"),
+    *(b"NCCL", b"[nranks=", b"NVRM: Xid (PCI", b"Out of memory: Kill", b"oom-kill:"),
+    *(b"waiting for ", b"(SIGKILL)", b"exitcode  : -9"),
 )
-"""Parts of lines of others that go with NCCL's."""
+"""By these parts, lines are found that say something: NCCL's, and those of others."""
 
-_OTHER = re.compile(b"|".join(map(re.escape, OTHERS)))
+_OTHER = re.compile(
+    rb"Watchdog caught|last enqueued|DistBackendError|NCCL error in|Watchdog got stuck"
+)
+_MATTERS = (b"cudaDev", b"NCCL WARN", b"opCount", b"[nranks=")
+"""Parts of lines whose place among calls matters."""
+
+_MANY = 100
+_MOST_KNOWN = 1 << 20
+_MOST_APART = 64
+
 _HARMFUL = re.compile(
     rb"async fatal event|Got async (?:error )?event|Connection closed by"
     rb"|connection closed|Connection refused|connect(?:ion)? (?:to|returned)|NVLS"
@@ -118,7 +128,10 @@ class Scanner:
         self._keys: dict[bytes, int] = {}
         self._hosts: set[str] = set()
         self._count = 0
-        self._last_error = 0
+        self._has_failed = False
+        self._known: dict[int, tuple[int, int]] = {}
+        self._numbers: dict[tuple[str, int, str], int] = {}
+        self._targets: list[tuple[ProcessLog, str]] = []
 
     def feed(self, block: bytes) -> None:
         """Read whole lines.
@@ -126,21 +139,158 @@ class Scanner:
         Args:
             block: They end with a line end, but for the last one of the file.
         """
-        lines = block.split(b"\n")
-        if not lines[-1]:
-            lines.pop()
-        if not (b"NCCL" in block or _OTHER.search(block)):
-            self._line += len(lines)
+        start = end = 0
+        if block.count(b" opCount ") >= _MANY:
+            start = block.rfind(b"\n", 0, block.find(b" opCount ")) + 1
+            end = block.find(b"\n", block.rfind(b" opCount ")) + 1 or len(block)
+            self._plainly(block[:start])
+            self._with_calls(block[start:end])
+        self._plainly(block[end:])
+
+    def _plainly(self, block: bytes) -> None:
+        """Read lines one by one, those that say anything."""
+        if block:
+            first = self._line
+            self._scan(block, 0, len(block), first)
+            count = block.count(b"\n") + (not block.endswith(b"\n"))
+            self._line = first + count
+
+    def _with_calls(self, block: bytes) -> None:
+        """Read lines of which many are of calls."""
+        lines = call_lines(block)
+        others = lines.others()
+        apart = [one for one in others if _matters(block, *one[:2])]
+        if len(apart) > _MOST_APART:
+            self._plainly(block)
             return
         first = self._line
-        for number, line in enumerate(lines, first):
-            if b"NCCL " in line or self._last_error:
-                self._line = number
-                self._read(line)
-            elif _OTHER.search(line):
-                self._line = number
-                self._other(line)
-        self._line = first + len(lines)
+        self._in_parts(block, lines, others, apart)
+        self._line = first + len(lines.starts) - 1
+
+    def _in_parts(
+        self,
+        block: bytes,
+        lines: CallLines,
+        others: list[tuple[int, int, int]],
+        apart: list[tuple[int, int, int]],
+    ) -> None:
+        """Read a block of calls, and what stands among them in its place."""
+        first, done = self._line, 0
+        important = set(apart)
+        for one in others:
+            start, end, line = one
+            if one in important:
+                self._calls(block, lines.between(done, line))
+                done = line
+            self._scan(block, start, end, first + line)
+        self._calls(block, lines.between(done, len(lines.starts) - 1))
+
+    def _calls(self, block: bytes, lines: CallLines) -> None:
+        """Add calls whose order among other lines does not matter."""
+        if not len(lines.rows):
+            return
+        keys, firsts, which = np.unique(
+            lines.keys, return_index=True, return_inverse=True
+        )
+        targets = np.empty(len(keys), np.int64)
+        numbers = np.empty(len(keys), np.uint32)
+        for n, key in enumerate(keys.tolist()):
+            known = self._known.get(key)
+            if known is None:
+                row = int(lines.rows[firsts[n]])
+                line = block[lines.starts[row] : lines.starts[row + 1]]
+                known = self._introduce(line)
+                if len(self._known) < _MOST_KNOWN:
+                    self._known[key] = known
+            targets[n], numbers[n] = known
+        of_call = targets[which]
+        order = np.argsort(of_call, kind="stable")
+        sorted_targets = of_call[order]
+        sorted_numbers = numbers[which][order]
+        edges = np.flatnonzero(np.diff(sorted_targets, prepend=-2))
+        for a, b in zip(edges.tolist(), [*edges[1:].tolist(), len(order)], strict=True):
+            target = int(sorted_targets[a])
+            if target < 0:
+                for n in order[a:b].tolist():  # a form that only looks like a call
+                    row = int(lines.rows[n])
+                    self._read(
+                        block[lines.starts[row] : lines.starts[row + 1]].rstrip()
+                    )
+                continue
+            process, comm = self._targets[target]
+            if self._count + b - a > MOST_CALLS:
+                self.piece.full = True
+                continue
+            self._count += b - a
+            process.count += b - a
+            process.lines += b - a
+            self.piece.nccl_lines += b - a
+            process.lists_of(comm)[-1].frombytes(sorted_numbers[a:b].tobytes())
+
+    def _introduce(self, line: bytes) -> tuple[int, int]:
+        """The first line of a hash: whose it is, and the number of its call."""
+        prefixes = list(PREFIX.finditer(line))
+        if len(prefixes) != 1 or b"\r" in line[:-2] or b"\x1b" in line:
+            return -1, 0
+        (prefix,) = prefixes
+        found = CALL.match(line, prefix.end())
+        if found is None or self._host(prefix, behind=False) != prefix["host"]:
+            return -1, 0
+        process = self._process(line, prefix, prefix["host"])
+        comm = found["comm"].decode()
+        if process is None or (
+            comm not in process.calls and self._is_not_its(process, comm)
+        ):
+            return -1, 0
+        name = process.host, process.pid, comm
+        target = self._numbers.setdefault(name, len(self._targets))
+        if target == len(self._targets):
+            self._targets.append((process, comm))
+        return target, self._number(found)
+
+    def _is_not_its(self, process: ProcessLog, comm: str) -> bool:
+        """Whether a communicator's address is another's, or its line was cut."""
+        own = any(comm.startswith(one) for one in process.calls)
+        return own or self._owner(comm, process) is not None
+
+    def _scan(self, block: bytes, start: int, end: int, line: int) -> None:
+        """Read what there is of NCCL, and of others, in a part of a block."""
+        found = [(at, word) for word in OTHERS for at in _all(block, word, start, end)]
+        found.sort()
+        done = counted = start
+        for at, word in found:
+            if at < done:
+                continue
+            begin = max(block.rfind(b"\n", start, at) + 1, start)
+            stop = block.find(b"\n", at, end)
+            stop = end if stop < 0 else stop
+            line += block.count(b"\n", counted, begin)
+            counted, done, self._line = begin, stop, line
+            text = block[begin:stop]
+            if word == b"NCCL":
+                self._nccl(text)
+            elif word == b"[nranks=":
+                self._without_process(text)
+            else:
+                self._other(text)
+        if self._has_failed:
+            self._last_errors(block, start, end)
+
+    def _last_errors(self, block: bytes, start: int, end: int) -> None:
+        """What PyTorch has of NCCL's last warning: the line behind "Last error:"."""
+        for at in _all(block, b"Last error:", start, end):
+            begin = block.find(b"\n", at, end) + 1
+            stop = block.find(b"\n", begin, end) if begin else -1
+            if begin:
+                text = block[begin : stop if stop >= 0 else end]
+                self._other(text, last=True)
+
+    def _nccl(self, line: bytes) -> None:
+        if b"NCCL " in line and (b" NCCL " in line or b"CCL version" in line):
+            self._read(line)
+        if _OTHER.search(line):
+            self._has_failed = True
+            self._other(line)
 
     def end(self) -> Piece:
         """What was read."""
@@ -295,20 +445,23 @@ class Scanner:
         if self._count >= MOST_CALLS:
             self.piece.full = True
             return
-        key = found["op"] + b"%b %b %b %b" % found.group(
-            "count", "dtype", "reduce", "root"
-        )
-        number = self._keys.get(key)
-        if number is None:
-            words = call_in_words(*(one.decode() for one in found.groups()[:5]))
-            number = self.piece.words.setdefault(words, len(self.piece.words))
-            if len(self._keys) < MOST_PROCESSES:
-                self._keys[key] = number
+        number = self._number(found)
         self._count += 1
         process.count += 1
         process.lists_of(comm)[-1].append(number)
         if rest := CALL_END.search(body, found.end() + 40):
             self._stray(rest[1].decode())
+
+    def _number(self, call: re.Match[bytes]) -> int:
+        """The number of a call's words."""
+        key = b" ".join(call.group("op", "count", "dtype", "reduce", "root"))
+        number = self._keys.get(key)
+        if number is None:
+            words = call_in_words(*(one.decode() for one in key.split(b" ")))
+            number = self.piece.words.setdefault(words, len(self.piece.words))
+            if len(self._keys) < MOST_PROCESSES:
+                self._keys[key] = number
+        return number
 
     def _owner(self, comm: str, other: ProcessLog) -> ProcessLog | None:
         """Another process that a communicator's address belongs to, if it is one's."""
@@ -508,8 +661,6 @@ class Scanner:
     def _without_process(self, line: bytes) -> None:
         if b"NCCL version" in line or b"RCCL version" in line:
             self._bare_version(line)
-        if self._last_error or _OTHER.search(line):
-            self._other(line)
         for rest in CALL_END.finditer(line):
             self._stray(rest[1].decode())
 
@@ -521,18 +672,26 @@ class Scanner:
             place = number, self._file, self._line
             self.piece.versions.setdefault(_text(found["version"]), place)
 
-    def _other(self, line: bytes) -> None:
-        if len(line) > LONGEST_LINE:
+    def _other(self, line: bytes, last: bool = False) -> None:
+        if len(line) > LONGEST_LINE or len(self.piece.others) >= _MOST_OTHERS:
             return
         text = _text(ESCAPE.sub(b"", line)).strip()
-        if self._last_error and text:
-            self._last_error -= 1
-            if self._last_error and not text.rstrip().endswith("Last error:"):
-                text = f"{text} (Last error)"
-        if "Last error:" in text:
-            self._last_error = 2
-        if len(self.piece.others) < _MOST_OTHERS:
-            self.piece.others.append((self._file, self._line, text[:1000]))
+        if last:
+            text = f"{text[:900]} (Last error)"
+        self.piece.others.append((self._file, self._line, text[:1000]))
+
+
+def _all(block: bytes, word: bytes, start: int, end: int) -> Iterator[int]:
+    """Where a word begins, at most once a line."""
+    at = block.find(word, start, end)
+    while at >= 0:
+        yield at
+        after = block.find(b"\n", at, end)
+        at = block.find(word, after, end) if after >= 0 else -1
+
+
+def _matters(block: bytes, start: int, end: int) -> bool:
+    return any(block.find(word, start, end) >= 0 for word in _MATTERS)
 
 
 _NOBODY = ProcessLog("", 0)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 
+import numpy as np
+
 MOST_KEPT = 64
 """Complaints of a kind, and lines of others, that are kept of each process."""
 
@@ -142,7 +144,7 @@ class ProcessLog:
         self.lives += later.lives
         for comm, lists in later.calls.items():
             mine = self.lists_of(comm)
-            renamed = [array("I", map(numbers.__getitem__, one)) for one in lists]
+            renamed = [_renamed(one, numbers) for one in lists]
             mine[-1].extend(renamed[0])
             mine += renamed[1:]
         for complaint in later.complaints:
@@ -153,3 +155,12 @@ class ProcessLog:
         self.lines += later.lines
         self.first = self.first if self.first[1] else later.first
         self.last_stamp = max(self.last_stamp, later.last_stamp)
+
+
+def _renamed(calls: array[int], numbers: array[int]) -> array[int]:
+    """Calls by their numbers in another log."""
+    known = np.frombuffer(numbers, np.uint32)
+    found = array("I")
+    if calls:
+        found.frombytes(known[np.frombuffer(calls, np.uint32)].tobytes())
+    return found
