@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.memoize import memoize
-from distdoctor.analysis.nccl.absent_members import absent_members, unseen_members
+from distdoctor.analysis.nccl.absent_members import (
+    absent_members,
+    slow_initialisation,
+    unseen_members,
+)
 from distdoctor.analysis.nccl.identity_errors import identity_errors
 from distdoctor.analysis.nccl.leftover_switches import leftover_switches
 from distdoctor.analysis.nccl.local_errors import local_errors
@@ -16,6 +20,7 @@ from distdoctor.analysis.nccl.logged_mismatches import (
     logged_mismatches,
 )
 from distdoctor.analysis.nccl.network_errors import network_errors
+from distdoctor.analysis.nccl.other_errors import other_errors
 from distdoctor.analysis.nccl.setting_differences import (
     setting_differences,
     version_differences,
@@ -68,8 +73,10 @@ def _root(job: LoggedJob) -> list[Told]:
         mixed_networks,
         _of_sizes,
         network_errors,
+        _of_stuck_settings,
         absent_members,
         lagging,
+        other_errors,
     ):
         if found := [one for one in question(job) if one.severity is None]:
             return found[:1]
@@ -86,6 +93,14 @@ def _of_sizes(job: LoggedJob) -> Iterator[Told]:
         yield from hurting or said
 
 
+def _of_stuck_settings(job: LoggedJob) -> Iterator[Told]:
+    """Settings that ranks must share, where all began and none came to an end."""
+    every = [one for party in job.parties.values() for one in party.communicators]
+    whole = len(every) == job.run.world_size > 1
+    if whole and not any(one.complete for one in every):
+        yield from setting_differences(job, blamed=True)
+
+
 def _advice(job: LoggedJob) -> Iterator[Told]:
     yield from version_differences(job)
     yield from setting_differences(job, blamed=False)
@@ -94,4 +109,5 @@ def _advice(job: LoggedJob) -> Iterator[Told]:
     yield from network_errors(job)
     yield from fall_backs(job)
     yield from unseen_members(job)
+    yield from slow_initialisation(job)
     yield from leftover_switches(job)

@@ -65,11 +65,13 @@ class LoggedJob:
         run: The run.
         parties: By key.
         failed: The log shows that the job failed, or waited in vain.
+        aborted: Communicators were torn down; some frameworks always do.
     """
 
     run: Run
     parties: dict[int, Party]
     failed: bool = False
+    aborted: bool = False
 
     @property
     def hosts(self) -> list[str]:
@@ -132,7 +134,7 @@ def job_of(run: Run) -> LoggedJob:
         run: The run that is judged.
     """
     parties: dict[int, Party] = {}
-    failed = False
+    failed = aborted = False
     for key, life in sorted(run.life.items()):
         party = Party(key)
         for _, event in life:
@@ -141,7 +143,7 @@ def job_of(run: Run) -> LoggedJob:
             elif isinstance(event, Communicator):
                 party.communicators.append(event)
                 party.host = party.host or event.host
-                failed |= event.aborted
+                aborted |= event.aborted
             elif isinstance(event, NcclComplaint):
                 party.complaints.append(event)
                 party.host = party.host or event.host
@@ -154,7 +156,7 @@ def job_of(run: Run) -> LoggedJob:
         is_of_nccl = party.process or party.communicators or party.complaints
         if is_of_nccl or party.calls:
             parties[key] = party
-    return LoggedJob(run, parties, failed)
+    return LoggedJob(run, parties, failed, aborted)
 
 
 @dataclass(slots=True, kw_only=True)

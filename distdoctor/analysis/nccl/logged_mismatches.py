@@ -40,7 +40,7 @@ def lagging(job: LoggedJob) -> Iterator[Told]:
     Args:
         job: The job.
     """
-    if not job.failed:
+    if not (job.failed or job.aborted):
         return
     for name, members in _by_communicator(job).items():
         if _first_difference(members) is not None:

@@ -126,6 +126,8 @@ def setting_differences(job: LoggedJob, blamed: bool) -> Iterator[Told]:
     """
     told = {p.key: dict(_pairs(p)) for p in job.parties.values() if p.process}
     made = {key for key in told if _has_come_far(job, job.parties[key])}
+    if not made and blamed:
+        made = {key for key in told if job.parties[key].communicators}
     names = sorted({name for settings in told.values() for name in settings})
     for name in names:
         if _OF_A_HOST.match(name):

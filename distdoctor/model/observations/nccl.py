@@ -50,6 +50,8 @@ class ComplaintKind(StrEnum):
     OTHER = "other"
     CLOSED = "closed"
     ECHO = "echo"
+    GDR_OFF = "gpu direct off"
+    IOMMU = "iommu"
     EXCEPTION = "exception"
     WAITING = "waiting"
 
@@ -71,6 +73,9 @@ class NcclProcess(Observation):
     traits: tuple[str, ...] = ()  # "what=how": forms of lines, by which versions differ
     inside: tuple[str, ...] = ()  # transports to ranks of its host, each once
     between: tuple[str, ...] = ()  # transports to other hosts
+    nodes: int = 0  # that NCCL counts; 0: it did not say
+    init_s: float = 0.0  # that the longest initialisation took; 0: not told
+    waited_s: float = 0.0  # of these, for others
     torn: bool = False  # some of its lines were cut
     calls: int = 0  # that the log has of it
 

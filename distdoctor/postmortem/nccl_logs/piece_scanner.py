@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from distdoctor.model.observations.nccl import ComplaintKind
 from distdoctor.postmortem.nccl_logs.call_columns import CallLines, call_lines
+from distdoctor.postmortem.nccl_logs.complaint_kinds import meaning
 from distdoctor.postmortem.nccl_logs.line_grammar import (
     CALL,
     CALL_END,
@@ -41,6 +43,7 @@ MOST_PROCESSES = 65_536
 MOST_CALLS = 1 << 26
 LONGEST_LINE = 65_536
 _LINES_OF_LAUNCHER = 1000
+_MOST_MILD = 24
 _MOST_EDGES = 4096
 _MOST_OTHERS = 20_000
 
@@ -53,6 +56,13 @@ OTHERS = (
 _OTHER = re.compile(
     rb"Watchdog caught|last enqueued|DistBackendError|NCCL error in|Watchdog got stuck"
 )
+_NODES = re.compile(rb"nRanks \d+ nNodes (\d{1,6})")
+_TIMINGS = re.compile(
+    rb"rank \d+ nranks \d+ total (\d{1,7}\.\d+) \(.*?bootstrap (\d{1,7}\.\d+)"
+)
+_REPEATED = b"across cluster]"
+"""Ray's mark of a line that stands for several, of other processes, too."""
+
 _MATTERS = (b"cudaDev", b"NCCL WARN", b"opCount", b"[nranks=")
 """Parts of lines whose place among calls matters."""
 
@@ -62,9 +72,9 @@ _MOST_APART = 64
 
 _HARMFUL = re.compile(
     rb"async fatal event|Got async (?:error )?event|Connection closed by"
-    rb"|connection closed|Connection refused|connect(?:ion)? (?:to|returned)|NVLS"
-    rb"|P2P is disabled|Could not enable P2P"
-    rb"|GPU Direct RDMA Disabled|Duplicate GPU|MNNVL"
+    rb"|connection closed|Connection refused|connect(?:ion)? (?:to|returned)"
+    rb"|Failed to bind NVLink|without NVLS|iommu=pt|P2P is disabled"
+    rb"|Could not enable P2P|GPU Direct RDMA Disabled|Duplicate GPU|MNNVL"
 )
 """What is worth keeping of lines at the level INFO."""
 
@@ -128,7 +138,8 @@ class Scanner:
         self._keys: dict[bytes, int] = {}
         self._hosts: set[str] = set()
         self._count = 0
-        self._has_failed = False
+        self._has_failed = self._is_repeated = False
+        self._harmless: dict[str, bool] = {}
         self._known: dict[int, tuple[int, int]] = {}
         self._numbers: dict[tuple[str, int, str], int] = {}
         self._targets: list[tuple[ProcessLog, str]] = []
@@ -295,6 +306,9 @@ class Scanner:
     def end(self) -> Piece:
         """What was read."""
         self.piece.lines = self._line - self._first
+        if self._is_repeated:
+            for process in self.piece.processes.values():
+                process.torn += 1  # lines of it may have been left out
         return self.piece
 
     def _read(self, line: bytes) -> None:
@@ -412,6 +426,8 @@ class Scanner:
     ) -> None:
         process.lines += 1
         self.piece.nccl_lines += 1
+        if body.endswith(_REPEATED):
+            self._is_repeated = True
         if b"opCount" in body or b" sendbuff " in body:
             self._call(process, body)
             return
@@ -507,6 +523,8 @@ class Scanner:
     def _life(self, process: ProcessLog, device: int, body: bytes) -> None:
         found = INIT.match(body)
         if found is None:
+            if nodes := _NODES.search(body):
+                process.nodes = process.nodes or int(nodes[1])
             return
         del device
         if len(process.lives) >= MOST_PROCESSES:
@@ -540,6 +558,12 @@ class Scanner:
             shape = "+".join(n for n in ("func", "nvml", "bus", "id") if texts[n])
             if not texts["parent"]:
                 process.traits.setdefault(f"form of {life.what}", shape or "none")
+
+    def _timings(self, process: ProcessLog, device: int, body: bytes) -> None:
+        del device
+        found = _TIMINGS.search(body)
+        if found and float(found[1]) > process.init_s:
+            process.init_s, process.waited_s = float(found[1]), float(found[2])
 
     def _version(self, process: ProcessLog, device: int, body: bytes) -> None:
         del device
@@ -641,7 +665,10 @@ class Scanner:
         body: bytes,
         stamp: float,
     ) -> None:
-        if len(process.complaints) >= MOST_KEPT:
+        if len(process.complaints) >= (MOST_KEPT if source else _MOST_MILD):
+            return
+        told = _text(body)[:400]
+        if self._is_harmless(told, source):
             return
         process.complaints.append(
             Complaint(
@@ -655,6 +682,14 @@ class Scanner:
                 calls=process.count,
             )
         )
+
+    def _is_harmless(self, text: str, source: str) -> bool:
+        known = self._harmless.get(text[:60])
+        if known is None:
+            known = meaning(text, source).kind is ComplaintKind.NONE
+            if len(self._harmless) < _MOST_EDGES:
+                self._harmless[text[:60]] = known
+        return known
 
     # Lines without a process
 
@@ -707,6 +742,7 @@ _READERS: dict[bytes, Callable[[Scanner, ProcessLog, int, bytes], None]] = {
     b"NET/Plugin": Scanner._net,
     b"NET/OFI": Scanner._net,
     b"Using": Scanner._using,
+    b"Init": Scanner._timings,
     b"Channel": Scanner._channel,
     b"Ring": Scanner._channel,
     b"Trees": Scanner._trees,

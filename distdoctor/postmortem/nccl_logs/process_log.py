@@ -77,6 +77,9 @@ class ProcessLog:
             was not read. 0: torn.
         count: Its calls, all together.
         complaints: Messages of errors, the first of each kind.
+        nodes: Hosts that it counts.
+        init_s: Seconds that its longest initialisation took.
+        waited_s: Seconds of these in which it met the others.
         torn: Lines of it that were cut.
         lines: Lines of it.
         first: File and line of its first line.
@@ -104,6 +107,9 @@ class ProcessLog:
     calls: dict[str, list[array[int]]] = field(default_factory=dict)
     count: int = 0
     complaints: list[Complaint] = field(default_factory=list)
+    nodes: int = 0
+    init_s: float = 0.0
+    waited_s: float = 0.0
     torn: int = 0
     lines: int = 0
     first: tuple[str, int] = ("", 0)
@@ -151,6 +157,9 @@ class ProcessLog:
             complaint.calls += self.count
         self.complaints += later.complaints
         self.count += later.count
+        self.nodes = self.nodes or later.nodes
+        if later.init_s > self.init_s:
+            self.init_s, self.waited_s = later.init_s, later.waited_s
         self.torn += later.torn
         self.lines += later.lines
         self.first = self.first if self.first[1] else later.first
