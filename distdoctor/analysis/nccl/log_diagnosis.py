@@ -18,6 +18,7 @@ from distdoctor.analysis.nccl.logged_mismatches import (
     complained_mismatches,
     lagging,
     logged_mismatches,
+    unlike_messages,
 )
 from distdoctor.analysis.nccl.network_errors import network_errors
 from distdoctor.analysis.nccl.other_errors import other_errors
@@ -67,6 +68,7 @@ def _root(job: LoggedJob) -> list[Told]:
     """What the failure comes from: the first question that has an answer decides."""
     for question in (
         logged_mismatches,
+        unlike_messages,
         local_errors,
         identity_errors,
         version_differences,

@@ -13,6 +13,7 @@ from distdoctor.model.observations.nccl import (
     Communicator,
     ComplaintKind,
     LoggedCalls,
+    LoggedMessage,
     NcclComplaint,
     NcclProcess,
 )
@@ -34,6 +35,7 @@ class Party:
         communicators: That it took part in.
         complaints: Messages of errors.
         calls: Where its calls differ from others'.
+        messages: Sends that do not fit their receives.
     """
 
     key: int
@@ -42,6 +44,7 @@ class Party:
     communicators: list[Communicator] = field(default_factory=list)
     complaints: list[NcclComplaint] = field(default_factory=list)
     calls: list[LoggedCalls] = field(default_factory=list)
+    messages: list[LoggedMessage] = field(default_factory=list)
 
     @property
     def is_ranked(self) -> bool:
@@ -151,6 +154,8 @@ def job_of(run: Run) -> LoggedJob:
                 failed |= event.kind in _SIGNS
             elif isinstance(event, LoggedCalls):
                 party.calls.append(event)
+            elif isinstance(event, LoggedMessage):
+                party.messages.append(event)
             elif isinstance(event, TimedOut):
                 failed = True
         is_of_nccl = party.process or party.communicators or party.complaints

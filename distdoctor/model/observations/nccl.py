@@ -124,4 +124,16 @@ class LoggedCalls(Observation):
     torn: bool = False  # lines of the process were cut
 
 
-KINDS = (NcclProcess, Communicator, NcclComplaint, LoggedCalls)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedMessage(Observation):
+    """A send of the rank, and the receive of its peer that is to meet it, differ."""
+
+    comm: str = ""
+    peer: int = -1  # the receiver's rank in the communicator
+    number: int = 0  # of the send among those from the rank to the peer, from 1
+    sent: str = ""
+    received: str = ""
+    usual: str = ""  # of the messages before it, if all were alike
+
+
+KINDS = (NcclProcess, Communicator, NcclComplaint, LoggedCalls, LoggedMessage)

@@ -117,6 +117,8 @@ def call_in_words(op: str, count: str, dtype: str, reduce: str, root: str) -> st
     if op in REDUCING:
         code = int(reduce)
         words += f", {REDUCE_OPS[code]}" if 0 <= code < len(REDUCE_OPS) else ", own op"
+    if op in {"Send", "Recv"}:
+        words += f", peer {root}"
     if op in ROOTED:
         words += f", root {root}"
     return f"{op}({words})"
