@@ -53,7 +53,7 @@ INTERFACE = re.compile(
 )
 """A network interface and its address."""
 
-VERSION = re.compile(rb"(?<![\w/])[NR]CCL version (?P<version>\d+\.\d+[.\d]*)\S*")
+VERSION = re.compile(rb"(?<![\w/])[NR]CCL version (?P<version>\d+\.\d+(?:\.\d+)*)")
 STATUS = re.compile(rb"\S+:\d+ (?:\([^)]*\) )?-> (?P<status>\d+)\b")
 PEER = re.compile(rb"(?P<peer>[\w.:%-]*[\w%])<\d+>")
 ESCAPE = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]")

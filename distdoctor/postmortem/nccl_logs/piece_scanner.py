@@ -253,6 +253,8 @@ class Scanner:
             comm not in process.calls and self._is_not_its(process, comm)
         ):
             return -1, 0
+        if not process.count and not process.lives:
+            self._global_rank(process, line)
         name = process.host, process.pid, comm
         target = self._numbers.setdefault(name, len(self._targets))
         if target == len(self._targets):
@@ -451,6 +453,8 @@ class Scanner:
             self._torn_call(process, body)
             return
         comm = found["comm"].decode()
+        if not process.count and not process.lives:
+            self._global_rank(process, body)
         if comm not in process.calls:
             own = [one for one in process.calls if comm.startswith(one)]
             if own:
@@ -467,6 +471,11 @@ class Scanner:
         process.lists_of(comm)[-1].append(number)
         if rest := CALL_END.search(body, found.end() + 40):
             self._stray(rest[1].decode())
+
+    def _global_rank(self, process: ProcessLog, body: bytes) -> None:
+        """RCCL tells the rank behind each call."""
+        if found := re.search(rb" globalrank (\d{1,7})$", body.rstrip()):
+            process.hints[int(found[1])] = 1
 
     def _number(self, call: re.Match[bytes]) -> int:
         """The number of a call's words."""
@@ -595,9 +604,6 @@ class Scanner:
             else:
                 process.adapters = process.adapters or text.partition("Using ")[2]
             self._addresses(process, body)
-        elif "No plugin found" in text or "plugin" in text:
-            form = text.partition(":")[0] + (": dlerror" if "dlerror" in text else ":")
-            process.traits.setdefault("form of NET/Plugin", form)
         else:
             self._quiet(process, device, body)
 
