@@ -45,7 +45,7 @@ def lagging(job: LoggedJob) -> Iterator[Told]:
     """
     if not (job.failed or job.aborted):
         return
-    found = []
+    found: list[tuple[int, int, str, list[int]]] = []
     for name, members in _by_communicator(job).items():
         if _first_difference(members) is None:
             behind = _behind(members)
