@@ -81,6 +81,15 @@ ROOTED = frozenset({"Broadcast", "Reduce", "Gather", "Scatter"})
 PAIRWISE = frozenset({"Send", "Recv", "PutSignal", "Signal", "WaitSignal"})
 
 
+def text_of(some: bytes) -> str:
+    """Bytes of a log as text, whatever they are.
+
+    Args:
+        some: Bytes.
+    """
+    return some.decode("utf-8", "replace")
+
+
 def stamp_of(text: bytes) -> float:
     """The time of the first time stamp in a text, in seconds; 0.0: it has none.
 

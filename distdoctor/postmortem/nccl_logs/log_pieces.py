@@ -13,7 +13,8 @@ from multiprocessing import get_context
 from typing import IO, NamedTuple
 
 from distdoctor.postmortem.leavings import Leaving
-from distdoctor.postmortem.nccl_logs.piece_scanner import Piece, Scanner
+from distdoctor.postmortem.nccl_logs.piece_facts import Piece
+from distdoctor.postmortem.nccl_logs.piece_scanner import Scanner
 
 BLOCK = 1 << 21
 _PIECE = 64 << 20

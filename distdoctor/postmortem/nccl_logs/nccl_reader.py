@@ -32,7 +32,7 @@ from distdoctor.postmortem.nccl_logs.complaint_kinds import meaning
 from distdoctor.postmortem.nccl_logs.log_pieces import read_all, read_stream
 from distdoctor.postmortem.nccl_logs.log_summary import summary
 from distdoctor.postmortem.nccl_logs.message_pairs import unlike_pair
-from distdoctor.postmortem.nccl_logs.piece_scanner import Piece
+from distdoctor.postmortem.nccl_logs.piece_facts import Piece
 from distdoctor.postmortem.nccl_logs.process_log import Complaint, ProcessLog
 from distdoctor.postmortem.nccl_logs.torch_lines import (
     OtherError,
