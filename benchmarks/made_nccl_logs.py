@@ -746,6 +746,16 @@ def lag(m: Maker) -> Made:
 
 
 @fault
+def tails_lost(m: Maker) -> Made:
+    """All are killed, and each loses its last lines: nobody is behind for certain."""
+    _begun(m)
+    for n, one in enumerate(m.ranks):
+        m.steps(3 * n % 7, one)
+    m.end("Abort")
+    return Made(m.text())
+
+
+@fault
 def watchdog_only(m: Maker) -> Made:
     """Nothing but watchdogs; one of them an earlier call."""
     m.start()
@@ -1228,6 +1238,33 @@ def last_error(m: Maker) -> Made:
     m.say("[rank1]: Cuda failure 'out of memory'", 1)
     m.raised(*_closed(m, 1))
     return Made(m.text(), ("DD606",), (1,))
+
+
+def _messages(m: Maker, bad: int) -> None:
+    _begun(m)
+    a, b = m.ranks[:2]
+    for k in range(5):
+        m.call(a, op="Send", count=64 if k < 4 or bad else 63, root=1)
+        m.call(b, op="Recv", count=64 if k < 4 or not bad else 63, root=0)
+
+
+@fault
+def message_sizes(m: Maker) -> Made:
+    """A receive of another size than its send."""
+    _messages(m, 1)
+    return Made(m.text(), ("DD608",), (1,))
+
+
+@fault
+def healthy_messages(m: Maker) -> Made:
+    """A pipeline, whose ends send and receive."""
+    _begun(m)
+    for k in range(5):
+        for a, b in zip(m.ranks, m.ranks[1:], strict=False):
+            m.call(a, op="Send", count=64 + k, root=b.rank)
+            m.call(b, op="Recv", count=64 + k, root=a.rank)
+    m.end()
+    return Made(m.text())
 
 
 @fault

@@ -344,8 +344,8 @@ class Run:
         )
 
     def _root(self, peer: int) -> int | None:
-        """The root of a call; recorders do not tell it."""
-        return peer if peer >= 0 or self.calls_from == "run" else None
+        """The root of a call; what a job left rarely tells it."""
+        return peer if peer >= 0 or "run" in self.evidence else None
 
     def events(self, rank: int) -> Iterator[Event]:
         """All a rank did, in order.

@@ -10,6 +10,9 @@ from distdoctor.model.findings import Certainty, Severity
 from distdoctor.model.observations.nccl import Communicator, ComplaintKind
 from distdoctor.model.run import named
 
+_SLOW_S = 60.0
+"""Initialisation takes seconds on some hosts, and less than this on thousands."""
+
 
 def absent_members(job: LoggedJob) -> Iterator[Told]:
     """The first communicator that was begun and not made.
@@ -46,6 +49,9 @@ def unseen_members(job: LoggedJob) -> Iterator[Told]:
             continue
         if any(party.process and party.process.torn for party, _ in members):
             continue
+        nameless = [p for p in job.parties.values() if not p.is_ranked and p.process]
+        if nameless:
+            continue  # their beginning is not in the log, and they are these ranks
         yield Told(
             code="DD607",
             message=f"{capital(named(absent))} of {size:,} are missing in the log: "
@@ -58,6 +64,32 @@ def unseen_members(job: LoggedJob) -> Iterator[Told]:
             details={"absent": absent},
         )
         return
+
+
+def slow_initialisation(job: LoggedJob) -> Iterator[Told]:
+    """An initialisation that took minutes, and who came last.
+
+    Args:
+        job: The job.
+    """
+    told = [p for p in job.parties.values() if p.process and p.process.init_s]
+    slow = [p for p in told if p.process and p.process.init_s > _SLOW_S]
+    if not slow:
+        return
+    longest = max(p.process.init_s for p in slow if p.process)
+    waiting = [p for p in told if p.process and p.process.waited_s > _SLOW_S / 2]
+    last = [p for p in told if p not in waiting]
+    late = last if waiting and 0 < len(last) * 2 <= len(told) else []
+    by = f"; {who(late)} came last, the others waited (bootstrap)" if late else ""
+    yield Told(
+        code="DD607",
+        message=f"Initialisation took up to {longest:,.0f} s (Init timings){by}.",
+        parties=late,
+        exhibits=[p.process for p in slow if p.process],
+        severity=Severity.NOTE,
+        cure="nvidia-persistenced; a faster interface for NCCL_SOCKET_IFNAME; look at "
+        "what the rank that came last did before.",
+    )
 
 
 def _absent(

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.memoize import memoize
-from distdoctor.analysis.nccl.absent_members import absent_members, unseen_members
+from distdoctor.analysis.nccl.absent_members import (
+    absent_members,
+    slow_initialisation,
+    unseen_members,
+)
 from distdoctor.analysis.nccl.identity_errors import identity_errors
 from distdoctor.analysis.nccl.leftover_switches import leftover_switches
 from distdoctor.analysis.nccl.local_errors import local_errors
@@ -14,8 +18,10 @@ from distdoctor.analysis.nccl.logged_mismatches import (
     complained_mismatches,
     lagging,
     logged_mismatches,
+    unlike_messages,
 )
 from distdoctor.analysis.nccl.network_errors import network_errors
+from distdoctor.analysis.nccl.other_errors import other_errors
 from distdoctor.analysis.nccl.setting_differences import (
     setting_differences,
     version_differences,
@@ -62,14 +68,17 @@ def _root(job: LoggedJob) -> list[Told]:
     """What the failure comes from: the first question that has an answer decides."""
     for question in (
         logged_mismatches,
+        unlike_messages,
         local_errors,
         identity_errors,
         version_differences,
         mixed_networks,
         _of_sizes,
         network_errors,
+        _of_stuck_settings,
         absent_members,
         lagging,
+        other_errors,
     ):
         if found := [one for one in question(job) if one.severity is None]:
             return found[:1]
@@ -86,6 +95,14 @@ def _of_sizes(job: LoggedJob) -> Iterator[Told]:
         yield from hurting or said
 
 
+def _of_stuck_settings(job: LoggedJob) -> Iterator[Told]:
+    """Settings that ranks must share, where all began and none came to an end."""
+    every = [one for party in job.parties.values() for one in party.communicators]
+    whole = len(every) == job.run.world_size > 1
+    if whole and not any(one.complete for one in every):
+        yield from setting_differences(job, blamed=True)
+
+
 def _advice(job: LoggedJob) -> Iterator[Told]:
     yield from version_differences(job)
     yield from setting_differences(job, blamed=False)
@@ -94,4 +111,5 @@ def _advice(job: LoggedJob) -> Iterator[Told]:
     yield from network_errors(job)
     yield from fall_backs(job)
     yield from unseen_members(job)
+    yield from slow_initialisation(job)
     yield from leftover_switches(job)

@@ -13,6 +13,7 @@ from distdoctor.model.observations.nccl import (
     Communicator,
     ComplaintKind,
     LoggedCalls,
+    LoggedMessage,
     NcclComplaint,
     NcclProcess,
 )
@@ -34,6 +35,7 @@ class Party:
         communicators: That it took part in.
         complaints: Messages of errors.
         calls: Where its calls differ from others'.
+        messages: Sends that do not fit their receives.
     """
 
     key: int
@@ -42,6 +44,7 @@ class Party:
     communicators: list[Communicator] = field(default_factory=list)
     complaints: list[NcclComplaint] = field(default_factory=list)
     calls: list[LoggedCalls] = field(default_factory=list)
+    messages: list[LoggedMessage] = field(default_factory=list)
 
     @property
     def is_ranked(self) -> bool:
@@ -65,11 +68,13 @@ class LoggedJob:
         run: The run.
         parties: By key.
         failed: The log shows that the job failed, or waited in vain.
+        aborted: Communicators were torn down; some frameworks always do.
     """
 
     run: Run
     parties: dict[int, Party]
     failed: bool = False
+    aborted: bool = False
 
     @property
     def hosts(self) -> list[str]:
@@ -132,7 +137,7 @@ def job_of(run: Run) -> LoggedJob:
         run: The run that is judged.
     """
     parties: dict[int, Party] = {}
-    failed = False
+    failed = aborted = False
     for key, life in sorted(run.life.items()):
         party = Party(key)
         for _, event in life:
@@ -141,7 +146,7 @@ def job_of(run: Run) -> LoggedJob:
             elif isinstance(event, Communicator):
                 party.communicators.append(event)
                 party.host = party.host or event.host
-                failed |= event.aborted
+                aborted |= event.aborted
             elif isinstance(event, NcclComplaint):
                 party.complaints.append(event)
                 party.host = party.host or event.host
@@ -149,12 +154,14 @@ def job_of(run: Run) -> LoggedJob:
                 failed |= event.kind in _SIGNS
             elif isinstance(event, LoggedCalls):
                 party.calls.append(event)
+            elif isinstance(event, LoggedMessage):
+                party.messages.append(event)
             elif isinstance(event, TimedOut):
                 failed = True
         is_of_nccl = party.process or party.communicators or party.complaints
         if is_of_nccl or party.calls:
             parties[key] = party
-    return LoggedJob(run, parties, failed)
+    return LoggedJob(run, parties, failed, aborted)
 
 
 @dataclass(slots=True, kw_only=True)

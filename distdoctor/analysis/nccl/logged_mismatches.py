@@ -18,6 +18,9 @@ _FEW, _TELLING = 4, 13
 """Calls behind one that differs that are compared, at least and at most."""
 
 
+_Members = Mapping[int, tuple[Party, LoggedCalls]]
+
+
 def logged_mismatches(job: LoggedJob) -> Iterator[Told]:
     """The first call that not all ranks made alike, on each communicator.
 
@@ -40,38 +43,86 @@ def lagging(job: LoggedJob) -> Iterator[Told]:
     Args:
         job: The job.
     """
-    if not job.failed:
+    if not (job.failed or job.aborted):
         return
+    found: list[tuple[int, int, str, list[int]]] = []
     for name, members in _by_communicator(job).items():
-        if _first_difference(members) is not None:
-            continue
-        counts = {key: calls.count for key, (_, calls) in members.items()}
-        most = max(counts.values())
-        least = min(counts.values())
-        behind = [key for key, count in counts.items() if count == least]
-        if most == least or len(behind) * 2 >= len(counts):
-            continue
-        if any(calls.torn and calls.count == least for _, calls in members.values()):
-            continue
-        parties = [members[key][0] for key in behind]
-        by = most - least
-        calls = members[behind[0]][1]
-        ahead = next(one for _, one in members.values() if one.count > least)
-        at = least + 1 - ahead.start
-        missed = ahead.calls[at] if 0 <= at < len(ahead.calls) else "the next call"
-        some = "call" if by == 1 else "calls"
-        yield Told(
-            code="DD608",
-            message=f"{capital(who(parties))} is {by:,} {some} behind on {_on(name)}: "
-            f"it made {least:,}, others up to {most:,}; missing there is "
-            f"call {least + 1:,}, {missed}.",
-            parties=parties,
-            exhibits=[calls, ahead],
-            certainty=Certainty.LIKELY,
-            cure="Look at the stack of the rank that is behind: it is in other code.",
-            details={"kind": "lagging", "communicator": name, "behind": by},
-        )
-        return
+        if _first_difference(members) is None:
+            behind = _behind(members)
+            if behind:
+                found.append((len(behind), len(found), name, behind))
+    if found:
+        # Who waits for the one that is behind falls behind elsewhere.
+        *_, name, behind = min(found)
+        yield _lag(name, _by_communicator(job)[name], behind)
+
+
+def _behind(members: _Members) -> list[int]:
+    """Who has made fewer calls, where the others are level; else nobody is named.
+
+    A process that is killed loses its last lines: then all end anywhere.
+    """
+    counts = {key: calls.count for key, (_, calls) in members.items()}
+    least = min(counts.values())
+    behind = [key for key, count in counts.items() if count == least]
+    others = [count for count in counts.values() if count > least]
+    torn = any(calls.torn for key, (_, calls) in members.items() if key in behind)
+    if len(behind) >= len(others) or max(others) - min(others) > 1 or torn:
+        return []
+    return behind
+
+
+def _lag(name: str, members: _Members, behind: list[int]) -> Told:
+    counts = {key: calls.count for key, (_, calls) in members.items()}
+    least, most = counts[behind[0]], max(counts.values())
+    parties = [members[key][0] for key in behind]
+    by = most - least
+    calls = members[behind[0]][1]
+    ahead = next(one for _, one in members.values() if one.count > least)
+    at = least + 1 - ahead.start
+    missed = ahead.calls[at] if 0 <= at < len(ahead.calls) else "the next call"
+    are = "is" if len(parties) == 1 else "are"
+    return Told(
+        code="DD608",
+        message=f"{capital(who(parties))} {are} {by:,} call{'s' * (by > 1)} behind on "
+        f"{_on(name)}: {least:,} calls, and up to {most:,} of the others; missing "
+        f"there is call {least + 1:,}, {missed}.",
+        parties=parties,
+        exhibits=[calls, ahead],
+        certainty=Certainty.LIKELY,
+        cure="Look at the stack of the rank that is behind: it is in other code.",
+        details={"kind": "lagging", "communicator": name, "behind": by},
+    )
+
+
+def unlike_messages(job: LoggedJob) -> Iterator[Told]:
+    """Sends and receives of a pair of ranks that do not fit each other.
+
+    Args:
+        job: The job.
+    """
+    for sender in job.parties.values():
+        for one in sender.messages:
+            receiver = job.members_of(one.comm).get(one.peer)
+            if receiver is None:
+                continue
+            odd = []
+            if one.usual and one.usual in {one.sent, one.received}:
+                odd = [sender] if one.usual == one.received else [receiver]
+            suspect = f"; until then all were {one.usual}" if odd else ""
+            yield Told(
+                code="DD608",
+                message=f"{capital(who([sender]))} sends {one.sent} to "
+                f"{who([receiver])}, which receives {one.received}: message "
+                f"{one.number:,} between them on {_on(one.comm)}{suspect}.",
+                parties=odd,
+                hosts=sorted({sender.host, receiver.host} - {""}),
+                exhibits=[one],
+                certainty=Certainty.LIKELY if odd else Certainty.PROVED,
+                cure="Let both sides agree about the size and the data type.",
+                details={"kind": "message", "communicator": one.comm},
+            )
+            return
 
 
 def complained_mismatches(job: LoggedJob) -> Iterator[Told]:
@@ -111,9 +162,6 @@ def complained_mismatches(job: LoggedJob) -> Iterator[Told]:
         "versions of the ranks.",
         details={"kind": first.kind},
     )
-
-
-_Members = Mapping[int, tuple[Party, LoggedCalls]]
 
 
 def _by_communicator(job: LoggedJob) -> dict[str, _Members]:
@@ -189,9 +237,15 @@ def _how(usual: Sequence[str], odd: Sequence[str]) -> str:
 
 
 def _is_one_of_many(usual: Sequence[str], odd: Sequence[str]) -> bool:
-    """Whether the calls behind the first are alike, and enough to tell."""
-    behind = usual[1:_TELLING], odd[1:_TELLING]
-    return min(map(len, behind)) >= _FEW and _alike(*behind)
+    """Whether only an argument differs, and enough calls behind it are the same."""
+    behind = tuple(usual[1:_TELLING]), tuple(odd[1:_TELLING])
+    return (
+        usual[0].partition("(")[0] == odd[0].partition("(")[0]
+        and len(behind[0]) >= _FEW
+        and behind[0] == behind[1]
+        and _ANY not in behind[0]
+        and len(set(behind[0])) > 1
+    )
 
 
 def _alike(a: Sequence[str], b: Sequence[str]) -> bool:

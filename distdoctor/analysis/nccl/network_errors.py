@@ -63,6 +63,8 @@ def network_errors(job: LoggedJob) -> Iterator[Told]:
         yield _of_own_port(job, own)
     elif links:
         yield _of_links(job, links)
+    elif flushed := list(job.complaints(ComplaintKind.COMPLETION)):
+        yield _of_links(job, flushed)
     else:
         yield from _of_connecting(job)
 

@@ -126,6 +126,8 @@ def setting_differences(job: LoggedJob, blamed: bool) -> Iterator[Told]:
     """
     told = {p.key: dict(_pairs(p)) for p in job.parties.values() if p.process}
     made = {key for key in told if _has_come_far(job, job.parties[key])}
+    if not made and blamed:
+        made = {key for key in told if job.parties[key].communicators}
     names = sorted({name for settings in told.values() for name in settings})
     for name in names:
         if _OF_A_HOST.match(name):
@@ -138,7 +140,9 @@ def setting_differences(job: LoggedJob, blamed: bool) -> Iterator[Told]:
         groups = _by(values)
         if len(groups) < 2 or not made:
             continue
-        if "not set" in groups and _is_torn(job, groups["not set"]):
+        if "not set" in groups and (
+            _is_torn(job, groups["not set"]) or not _all_would_tell(job, name, groups)
+        ):
             continue
         odd, usual = _odd(job, groups)
         parts = "; ".join(
@@ -157,6 +161,19 @@ def setting_differences(job: LoggedJob, blamed: bool) -> Iterator[Told]:
             cure=f"Set {name} alike on all ranks, or nowhere.",
             details={"name": name, "values": dict(groups)},
         )
+
+
+def _all_would_tell(job: LoggedJob, name: str, groups: dict[str, list[int]]) -> bool:
+    """Whether a rank that did not tell a setting would have, if it had it.
+
+    Some are told only by ranks that reach other hosts.
+    """
+    if _MEETING.match(name):
+        return True
+    if name.startswith(("NCCL_IB_", "NCCL_SOCKET_", "NCCL_NET_")):
+        return False
+    hosts = [{job.parties[key].host for key in keys} for keys in groups.values()]
+    return sum(map(len, hosts)) == len(set().union(*hosts))
 
 
 def _pairs(party: Party) -> Iterator[tuple[str, str]]:

@@ -61,6 +61,72 @@ def fall_backs(job: LoggedJob) -> Iterator[Told]:
     yield from _inside_hosts(job)
     yield from _gpu_direct(job)
     yield from _without_nvls(job)
+    yield from _other_nodes(job)
+    yield from _by_complaint(job)
+
+
+def _other_nodes(job: LoggedJob) -> Iterator[Told]:
+    """NCCL counts other hosts than there are."""
+    told = [p for p in job.parties.values() if p.process and p.process.nodes]
+    counts = {p.process.nodes for p in told if p.process}
+    hosts = {p.host for p in told}
+    if len(counts) != 1 or len(told) < job.run.world_size or len(told) < 2:
+        return
+    (count,) = counts
+    if count == len(hosts):
+        return
+    more = count > len(hosts)
+    yield Told(
+        code="DD602",
+        message=f"NCCL counts {count:,} nodes (nNodes), and the log has "
+        f"{len(hosts):,} host{'s' * (len(hosts) > 1)}: ranks of a host "
+        + (
+            "take each other for ranks of others and use the network."
+            if more
+            else "and of another look the same: their names or ids were cloned."
+        ),
+        exhibits=[p.process for p in told if p.process],
+        hosts=sorted(hosts),
+        severity=Severity.WARNING,
+        certainty=Certainty.LIKELY,
+        cure="NCCL_HOSTID: equal within a host, different between hosts; unique names.",
+    )
+
+
+_ADVICE = {
+    ComplaintKind.GDR_OFF: (
+        "work without GPU Direct RDMA",
+        "Load nvidia_peermem, or use dma-buf.",
+    ),
+    ComplaintKind.IOMMU: (
+        "run on a kernel whose IOMMU may slow P2P",
+        "Boot with iommu=pt.",
+    ),
+    ComplaintKind.NVLINK_OFF: (
+        "go on without P2P between GPUs that NVLink connects",
+        "`nvidia-smi nvlink -s`; reset the GPUs or the fabric manager.",
+    ),
+    ComplaintKind.IMEX: (
+        "go on without multi-node NVLink",
+        "Show /dev/nvidia-caps-imex-channels to the container.",
+    ),
+}
+
+
+def _by_complaint(job: LoggedJob) -> Iterator[Told]:
+    for kind, (what, cure) in _ADVICE.items():
+        said = [(p, one) for p in job.parties.values() for one in p.of(kind)]
+        parties = list({p.key: p for p, _ in said}.values())
+        if parties:
+            yield Told(
+                code="DD602",
+                message=f"{capital(who(parties))} {what}: {said[0][1].text}",
+                parties=parties if len(parties) < len(job.parties) else (),
+                exhibits=[one for _, one in said],
+                severity=Severity.NOTE,
+                certainty=Certainty.LIKELY,
+                cure=cure,
+            )
 
 
 def _sockets(job: LoggedJob) -> Iterator[Told]:

@@ -50,6 +50,8 @@ class ComplaintKind(StrEnum):
     OTHER = "other"
     CLOSED = "closed"
     ECHO = "echo"
+    GDR_OFF = "gpu direct off"
+    IOMMU = "iommu"
     EXCEPTION = "exception"
     WAITING = "waiting"
 
@@ -71,6 +73,9 @@ class NcclProcess(Observation):
     traits: tuple[str, ...] = ()  # "what=how": forms of lines, by which versions differ
     inside: tuple[str, ...] = ()  # transports to ranks of its host, each once
     between: tuple[str, ...] = ()  # transports to other hosts
+    nodes: int = 0  # that NCCL counts; 0: it did not say
+    init_s: float = 0.0  # that the longest initialisation took; 0: not told
+    waited_s: float = 0.0  # of these, for others
     torn: bool = False  # some of its lines were cut
     calls: int = 0  # that the log has of it
 
@@ -119,4 +124,16 @@ class LoggedCalls(Observation):
     torn: bool = False  # lines of the process were cut
 
 
-KINDS = (NcclProcess, Communicator, NcclComplaint, LoggedCalls)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedMessage(Observation):
+    """A send of the rank, and the receive of its peer that is to meet it, differ."""
+
+    comm: str = ""
+    peer: int = -1  # the receiver's rank in the communicator
+    number: int = 0  # of the send among those from the rank to the peer, from 1
+    sent: str = ""
+    received: str = ""
+    usual: str = ""  # of the messages before it, if all were alike
+
+
+KINDS = (NcclProcess, Communicator, NcclComplaint, LoggedCalls, LoggedMessage)

@@ -48,6 +48,7 @@ _TABLE: tuple[tuple[str, ComplaintKind], ...] = (
         ComplaintKind.NONE,
     ),
     (r"SM change|P_Key|pkey change", ComplaintKind.NONE),
+    (r"driver shutting down|context is destroyed", ComplaintKind.ECHO),
     # What a single process can get wrong by itself.
     (
         r"Failed to bind NVLink SHARP|transport/nvls|NVLS.*CUDA error",
@@ -116,6 +117,8 @@ _TABLE: tuple[tuple[str, ComplaintKind], ...] = (
         r"(?:Net|CollNet|P2P|NVLS)\b.*mismatch|different (?:net|transport)s?",
         ComplaintKind.DEVICES,
     ),
+    (r"GPU Direct RDMA Disabled for HCA|no module", ComplaintKind.GDR_OFF),
+    (r"iommu=pt", ComplaintKind.IOMMU),
     # The network.
     (r"async fatal event|port error|device fatal|catastrophic", ComplaintKind.PORT),
     (

@@ -53,7 +53,7 @@ INTERFACE = re.compile(
 )
 """A network interface and its address."""
 
-VERSION = re.compile(rb"(?<![\w/])[NR]CCL version (?P<version>\d+\.\d+[.\d]*)\S*")
+VERSION = re.compile(rb"(?<![\w/])[NR]CCL version (?P<version>\d+\.\d+(?:\.\d+)*)")
 STATUS = re.compile(rb"\S+:\d+ (?:\([^)]*\) )?-> (?P<status>\d+)\b")
 PEER = re.compile(rb"(?P<peer>[\w.:%-]*[\w%])<\d+>")
 ESCAPE = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]")
@@ -79,6 +79,15 @@ REDUCE_OPS = ("sum", "prod", "max", "min", "avg")
 REDUCING = frozenset({"AllReduce", "ReduceScatter", "Reduce"})
 ROOTED = frozenset({"Broadcast", "Reduce", "Gather", "Scatter"})
 PAIRWISE = frozenset({"Send", "Recv", "PutSignal", "Signal", "WaitSignal"})
+
+
+def text_of(some: bytes) -> str:
+    """Bytes of a log as text, whatever they are.
+
+    Args:
+        some: Bytes.
+    """
+    return some.decode("utf-8", "replace")
 
 
 def stamp_of(text: bytes) -> float:
@@ -117,6 +126,8 @@ def call_in_words(op: str, count: str, dtype: str, reduce: str, root: str) -> st
     if op in REDUCING:
         code = int(reduce)
         words += f", {REDUCE_OPS[code]}" if 0 <= code < len(REDUCE_OPS) else ", own op"
+    if op in {"Send", "Recv"}:
+        words += f", peer {root}"
     if op in ROOTED:
         words += f", root {root}"
     return f"{op}({words})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import lzma
 import os
+import threading
 import zlib
 from array import array
 from collections.abc import Iterable, Sequence
@@ -12,9 +13,10 @@ from multiprocessing import get_context
 from typing import IO, NamedTuple
 
 from distdoctor.postmortem.leavings import Leaving
-from distdoctor.postmortem.nccl_logs.piece_scanner import Piece, Scanner
+from distdoctor.postmortem.nccl_logs.piece_facts import Piece
+from distdoctor.postmortem.nccl_logs.piece_scanner import Scanner
 
-BLOCK = 1 << 20
+BLOCK = 1 << 21
 _PIECE = 64 << 20
 _FOR_ONE = 48 << 20
 """With less than this, starting processes takes longer than reading."""
@@ -49,7 +51,9 @@ def read_all(leavings: Sequence[Leaving]) -> Whole:
     workers = min(len(tasks), os.cpu_count() or 1)
     if workers < 2 or size < _FOR_ONE:
         return _together(tasks, map(_read, tasks))
-    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+    # A fork of a process with threads may hang; spawning takes a second.
+    how = "fork" if threading.active_count() == 1 else "spawn"
+    with ProcessPoolExecutor(workers, get_context(how)) as pool:
         return _together(tasks, pool.map(_read, tasks))
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from distdoctor.postmortem.nccl_logs.communicator_ranks import Cast
-from distdoctor.postmortem.nccl_logs.piece_scanner import Piece
+from distdoctor.postmortem.nccl_logs.piece_facts import Piece
 
 _MOST_HOSTS = 8
 

@@ -13,6 +13,7 @@ from distdoctor.model.observations.nccl import (
     Communicator,
     ComplaintKind,
     LoggedCalls,
+    LoggedMessage,
     NcclComplaint,
     NcclProcess,
 )
@@ -30,7 +31,8 @@ from distdoctor.postmortem.nccl_logs.communicator_ranks import (
 from distdoctor.postmortem.nccl_logs.complaint_kinds import meaning
 from distdoctor.postmortem.nccl_logs.log_pieces import read_all, read_stream
 from distdoctor.postmortem.nccl_logs.log_summary import summary
-from distdoctor.postmortem.nccl_logs.piece_scanner import Piece
+from distdoctor.postmortem.nccl_logs.message_pairs import unlike_pair
+from distdoctor.postmortem.nccl_logs.piece_facts import Piece
 from distdoctor.postmortem.nccl_logs.process_log import Complaint, ProcessLog
 from distdoctor.postmortem.nccl_logs.torch_lines import (
     OtherError,
@@ -214,6 +216,9 @@ class _Teller:
                 traits=tuple(f"{n}={v}" for n, v in sorted(log.traits.items())),
                 inside=inside,
                 between=between,
+                nodes=log.nodes,
+                init_s=log.init_s,
+                waited_s=log.waited_s,
                 torn=log.torn > 0,
                 calls=log.count,
             ),
@@ -221,6 +226,7 @@ class _Teller:
 
     def _communicator(self, key: Key, members: Sequence[Membership]) -> None:
         cut = windows(members, self._piece.words)
+        self._message(key, members)
         for n, one in enumerate(members):
             for actor in self._of_membership(one):
                 rank = self._keys[id(actor)]
@@ -257,6 +263,27 @@ class _Teller:
                             torn=one.process.torn > 0,
                         ),
                     )
+
+    def _message(self, key: Key, members: Sequence[Membership]) -> None:
+        pair = unlike_pair(members, self._piece.words)
+        if pair is None:
+            return
+        one = members[pair.sender]
+        for actor in self._of_membership(one)[:1]:
+            rank = self._keys[id(actor)]
+            self._add(
+                rank,
+                LoggedMessage(
+                    rank=rank,
+                    place=Place(one.life.file, one.life.line),
+                    comm=self._names[key],
+                    peer=members[pair.receiver].life.rank,
+                    number=pair.number,
+                    sent=pair.sent,
+                    received=pair.received,
+                    usual=pair.usual,
+                ),
+            )
 
     def _of_membership(self, one: Membership) -> list[Actor]:
         mine = [a for a in self._cast.actors if a.process is one.process]

@@ -9,6 +9,8 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 
+import numpy as np
+
 MOST_KEPT = 64
 """Complaints of a kind, and lines of others, that are kept of each process."""
 
@@ -75,6 +77,9 @@ class ProcessLog:
             was not read. 0: torn.
         count: Its calls, all together.
         complaints: Messages of errors, the first of each kind.
+        nodes: Hosts that it counts.
+        init_s: Seconds that its longest initialisation took.
+        waited_s: Seconds of these in which it met the others.
         torn: Lines of it that were cut.
         lines: Lines of it.
         first: File and line of its first line.
@@ -102,6 +107,9 @@ class ProcessLog:
     calls: dict[str, list[array[int]]] = field(default_factory=dict)
     count: int = 0
     complaints: list[Complaint] = field(default_factory=list)
+    nodes: int = 0
+    init_s: float = 0.0
+    waited_s: float = 0.0
     torn: int = 0
     lines: int = 0
     first: tuple[str, int] = ("", 0)
@@ -142,14 +150,26 @@ class ProcessLog:
         self.lives += later.lives
         for comm, lists in later.calls.items():
             mine = self.lists_of(comm)
-            renamed = [array("I", map(numbers.__getitem__, one)) for one in lists]
+            renamed = [_renamed(one, numbers) for one in lists]
             mine[-1].extend(renamed[0])
             mine += renamed[1:]
         for complaint in later.complaints:
             complaint.calls += self.count
         self.complaints += later.complaints
         self.count += later.count
+        self.nodes = self.nodes or later.nodes
+        if later.init_s > self.init_s:
+            self.init_s, self.waited_s = later.init_s, later.waited_s
         self.torn += later.torn
         self.lines += later.lines
         self.first = self.first if self.first[1] else later.first
         self.last_stamp = max(self.last_stamp, later.last_stamp)
+
+
+def _renamed(calls: array[int], numbers: array[int]) -> array[int]:
+    """Calls by their numbers in another log."""
+    known = np.frombuffer(numbers, np.uint32)
+    found = array("I")
+    if calls:
+        found.frombytes(known[np.frombuffer(calls, np.uint32)].tobytes())
+    return found

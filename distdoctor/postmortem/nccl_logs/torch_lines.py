@@ -21,7 +21,7 @@ _LAST = re.compile(
     r"last completed (?:NCCL )?work: (-?\d{1,15})"
 )
 _RAN = re.compile(r"ran for (\d{1,12}) milliseconds")
-_VERSION = re.compile(r"NCCL version (\d+\.\d+[.\d]*)")
+_VERSION = re.compile(r"NCCL version (\d+\.\d+(?:\.\d+)*)")
 _XID = re.compile(
     r"Xid \(PCI:([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})\S*\): (\d+)"
 )

@@ -25,7 +25,7 @@ from distdoctor.postmortem.nccl_logs.piece_scanner import Scanner
 from distdoctor.postmortem.recognising import gather
 from distdoctor.report import json as json_report
 
-Report = dict[str, object]
+Report = dict[str, Any]
 
 
 def report_of(evidence: Evidence) -> Report:
@@ -93,7 +93,7 @@ def torn(text: str, size: int = 256) -> bytes:
 def test_torn_lines_of_a_healthy_job_accuse_nobody(name: str, size: int) -> None:
     for version in ("2.8.4", "2.19.3", "2.26.2"):
         report = judged(torn(made(name, version, hosts=1, per_host=4).text, size))
-        assert not [one for one in report["findings"] if one["severity"] == "error"]  # type: ignore[attr-defined]
+        assert not [one for one in report["findings"] if one["severity"] == "error"]
 
 
 def test_a_file_in_pieces_tells_the_same_as_a_whole_one(
@@ -165,7 +165,7 @@ def test_a_file_without_a_line_of_nccl_is_refused(tmp_path: Path) -> None:
 
 def test_ranks_of_unknown_number_are_named_by_host() -> None:
     log = made("warnings_only", "2.20.5")
-    findings: Any = judged(log.text)["findings"]
+    findings: list[Any] = judged(log.text)["findings"]
     finding = findings[0]
     assert finding["ranks"] == []
     assert log.hosts[0] in finding["summary"]

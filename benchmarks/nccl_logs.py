@@ -1,0 +1,167 @@
+"""How fast NCCL's logs are read: ours, a plain parser, and grep, on the same file.
+
+    python benchmarks/nccl_logs.py [--mebibytes 1024] [--folder DIR]
+
+The plain parser does `re.match` on each line with one expression for the prefix and one
+for each kind of line that it reads, as a first script would. Two logs are read: one of
+calls alone (NCCL_DEBUG_SUBSYS=COLL), and one in which NCCL's lines stand among output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import resource
+import shutil
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from made_nccl_logs import Maker
+
+from distdoctor.postmortem.leavings import Leaving
+from distdoctor.postmortem.nccl_logs.log_pieces import read_all
+
+_PREFIX = re.compile(
+    r"(?P<pre>.*?)(?P<host>[^\s:\[\]()<>]+):(?P<pid>\d+):(?P<tid>\d+) "
+    r"(?:\[(?P<dev>-?\d+)\] )?(?:(?P<ms>\d+\.\d+) )?(?:(?P<src>\S+:\d+) )?"
+    r"(?:\((?P<func>[^)]*)\) )?NCCL (?P<level>WARN|INFO|TRACE|CALL) (?P<msg>.*)"
+)
+_CALL = re.compile(
+    r"(?P<op>\w+): opCount (?P<n>[0-9a-f]+) sendbuff (?P<send>\S+) "
+    r"recvbuff (?P<recv>\S+) count (?P<count>\d+) "
+    r"datatype (?P<dtype>\d+) op (?P<reduce>\d+) root (?P<root>\d+) "
+    r"comm (?P<comm>0x[0-9a-f]+) \[nranks=(?P<size>\d+)\] stream (?P<stream>\S+)"
+)
+_INIT = re.compile(
+    r"(?:\w+ )?comm (?P<comm>0x[0-9a-f]+) rank (?P<rank>\d+) nranks (?P<size>\d+) "
+    r"cudaDev (?P<dev>\d+)(?: nvmlDev (?P<nvml>\d+))?(?: busId (?P<bus>\w+))?"
+    r"(?: commId (?P<id>\w+))? - (?P<what>.*)"
+)
+_CHANNEL = re.compile(
+    r"Channel (?P<n>\S+) : (?P<a>\d+)\[\w+\] -> (?P<b>\d+)\[\w+\](?P<via>.*)"
+)
+_SETTING = re.compile(r"(?P<name>NCCL_\w+) set (?:by environment )?to (?P<value>.*)")
+
+
+def plain(path: Path) -> int:
+    """Read a log line by line by `re.match`; the number of lines."""
+    calls: Counter[tuple[str, ...]] = Counter()
+    others: list[dict[str, str]] = []
+    number = 0
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            number += 1
+            prefix = _PREFIX.match(line)
+            if prefix is None:
+                continue
+            message = prefix["msg"]
+            for kind in (_CALL, _INIT, _CHANNEL, _SETTING):
+                if found := kind.match(message):
+                    told = found.groupdict()
+                    if kind is _CALL:
+                        key = told["comm"], told["op"], told["count"], told["dtype"]
+                        calls[key] += 1
+                    else:
+                        others.append(told)
+                    break
+    return number
+
+
+def _write(path: Path, mebibytes: int, among_output: bool) -> int:
+    """Write a log; the number of its lines."""
+    maker = Maker("2.21.5", "none", hosts=8, per_host=8)
+    maker.start()
+    maker.init()
+    lines = 0
+    with path.open("w") as file:
+        while file.tell() < mebibytes << 20:
+            text = maker.text()
+            maker.out.clear()
+            # Drawn once and written often: the reader cannot know.
+            for _ in range(40 if lines else 1):
+                if file.tell() < mebibytes << 20:
+                    file.write(text)
+                    lines += text.count("\n")
+            maker.steps(12)
+            if among_output:
+                for n in range(24_000):
+                    loss = 1 / (n + 1)
+                    maker.say(f"step {n:8d} | loss {loss:.6f} | lr 3.0e-04 | 412 ms")
+    return lines
+
+
+def _grep(path: Path) -> tuple[str, float]:
+    tool = shutil.which("rg") or shutil.which("grep") or "grep"
+    start = time.perf_counter()
+    subprocess.run([tool, "-c", "NCCL", str(path)], check=False, capture_output=True)
+    return Path(tool).name, time.perf_counter() - start
+
+
+def _busy() -> float:
+    """Seconds of processors that this process and those it waited for have used."""
+    return sum(
+        one.ru_utime + one.ru_stime
+        for one in map(
+            resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        )
+    )
+
+
+def _part(path: Path, mebibytes: int) -> Path:
+    """The beginning of a log: the plain parser need not read all of it."""
+    part = path.with_suffix(".part")
+    with path.open("rb") as file, part.open("wb") as out:
+        out.write(file.read(mebibytes << 20))
+        out.write(file.readline())
+    return part
+
+
+def measure(path: Path, lines: int, mebibytes: int) -> None:
+    """Time all three and print them side by side."""
+    _grep(path)  # so that the file is in memory
+    tool, grep_s = _grep(path)
+    part = _part(path, min(64, mebibytes))
+    start, busy = time.perf_counter(), _busy()
+    plain_lines = plain(part)
+    plain_rate = plain_lines / (time.perf_counter() - start)
+    plain_cpu = plain_lines / (_busy() - busy)
+    start, busy = time.perf_counter(), _busy()
+    piece = read_all([Leaving(str(path), path.stat().st_size)]).piece
+    ours_s = time.perf_counter() - start
+    ours_cpu_s = _busy() - busy
+    assert piece.lines == lines, (piece.lines, lines)
+    calls = sum(one.count for one in piece.processes.values())
+    print(
+        f"{path.name}: {lines:,} lines, {path.stat().st_size / 2**30:.2f} GiB, "
+        f"{calls:,} calls\n"
+        f"  ours          {ours_s:6.2f} s  {lines / ours_s:12,.0f} lines/s\n"
+        f"  re.match      {lines / plain_rate:6.2f} s  {plain_rate:12,.0f} lines/s  "
+        f"(on {plain_lines:,} lines)\n"
+        f"  {tool} -c NCCL  {grep_s:6.2f} s\n"
+        f"  ours is {lines / ours_s / plain_rate:.1f} × as fast as re.match, "
+        f"and takes {ours_s / grep_s:.1f} × the time of {tool}\n"
+        f"  by processor time: ours {lines / ours_cpu_s:,.0f} lines/s a core, "
+        f"re.match {plain_cpu:,.0f}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Make the logs and measure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mebibytes", type=int, default=1024)
+    parser.add_argument("--folder", default=None)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+        for name, among_output in (("calls.log", False), ("output.log", True)):
+            path = Path(folder) / name
+            lines = _write(path, given.mebibytes, among_output)
+            measure(path, lines, given.mebibytes)
+            path.unlink()
+
+
+if __name__ == "__main__":
+    main()
