@@ -216,8 +216,8 @@ def _compared(
     if op in {"barrier", "monitored_barrier"}:
         return ()
     if op in {"scatter", "gather"}:
-        # One of the two lists is the root's alone, and recorders disagree which.
-        return (*inputs[:1], *outputs[:1])[:1]
+        # One side is the root's alone: a list, or one tensor with the parts of all.
+        return tuple(sorted((*inputs[:1], *outputs[:1]), key=lambda one: one.numel)[:1])
     if op in _BY_INPUT:
         return inputs or outputs
     return outputs or inputs
