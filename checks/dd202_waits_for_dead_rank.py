@@ -130,6 +130,8 @@ def _how(told: Death) -> str:
     match told.by:
         case Failure() as failure:
             return failed(told.ranks, failure)
+        case Quit(status=status, place=None):
+            how = f"left with exit status {status}"
         case Quit(how=how, status=status, place=place):
             return f"{capital(named(told.ranks))} ended by {how}({status}) at {place}"
         case Ended(status=None):

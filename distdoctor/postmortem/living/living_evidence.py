@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from distdoctor.model.events import Busy, Call, Ended, Event, Locked, State
+from distdoctor.model.events import Busy, Call, Ended, Event, Locked, Quit, State
 from distdoctor.model.outside_view import ProcessView
 from distdoctor.model.run import Frame, Quiet, named
 from distdoctor.postmortem.job_evidence import STACK, Evidence, SourceRead
@@ -204,7 +204,13 @@ def _nobody_moves(conditions: Mapping[int, RankCondition]) -> bool:
 
 def _ended(rank: int, pid: int) -> Iterator[Event]:
     status = exit_status_of(pid)
+    if status and status <= _MOST_BY_ITSELF:
+        yield Quit(rank=rank, how="exit", status=status)
     yield Ended(rank=rank, status=status, orderly=status == 0)
+
+
+_MOST_BY_ITSELF = 128
+"""The highest status that a process ends itself with; above are signals."""
 
 
 def _missing(
