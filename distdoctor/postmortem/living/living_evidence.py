@@ -305,8 +305,8 @@ def _remarks(
     helpers = sum(len(one) for one in job.helpers.values())
     if helpers:
         yield (
-            f"{helpers} process{'es' * (helpers != 1)} that ranks have started, such "
-            "as workers of DataLoaders, not looked at"
+            f"ranks have started {helpers} more process{'es' * (helpers != 1)}, such as "
+            "workers of DataLoaders; their stacks were not taken"
         )
     yield f"all ranks were looked at {_looks(watched)} times in {seconds:.0f} s"
 
