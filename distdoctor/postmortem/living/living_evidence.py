@@ -228,7 +228,7 @@ def _missing(
     waits = any(one.condition is RankState.WAITING for one in conditions.values())
     for rank in absent:
         evidence.unseen[rank] = (
-            "its process is not there any more, or never was"
+            _why_gone(job, seconds)
             if rank in here
             else "it is not on this machine: look there as well"
         )
@@ -241,6 +241,18 @@ def _missing(
         if one.condition is RankState.UNSEEN:
             why = next(iter(_refusals(watched[rank])), "its stack could not be read")
             evidence.unseen[rank] = f"its stacks could not be taken: {why}"
+
+
+def _why_gone(job: LivingJob, seconds: float) -> str:
+    """What became of a rank of this machine that has no process."""
+    agents = {identity.launcher for identity in job.identities.values()}
+    lives = any(parent.is_launcher for parent in job.parents)
+    if agents == {"torchrun"} and lives and seconds >= HANGS_AFTER_S:
+        return (
+            "its process has ended, and, as it seems, without an error: torchrun would "
+            "have ended the others"
+        )
+    return "its process is not there any more, or never was"
 
 
 def _of_this_machine(job: LivingJob, absent: Sequence[int]) -> Iterator[int]:
@@ -305,8 +317,8 @@ def _remarks(
     helpers = sum(len(one) for one in job.helpers.values())
     if helpers:
         yield (
-            f"ranks have started {helpers} more process{'es' * (helpers != 1)}, such as "
-            "workers of DataLoaders; their stacks were not taken"
+            f"ranks have started {helpers} more process{'es' * (helpers != 1)}, such "
+            "as workers of DataLoaders; their stacks were not taken"
         )
     yield f"all ranks were looked at {_looks(watched)} times in {seconds:.0f} s"
 

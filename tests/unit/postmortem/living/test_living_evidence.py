@@ -64,6 +64,10 @@ NEVER = {
         0: waits(),
         1: Acts(stack=("get t.py:3",), runs=True, wakes=3_000),
     },
+    "messages on their way over a slow network": {
+        0: Acts(("recv!", "f t.py:3"), [{"src": "1"}], traffic=1 << 20),
+        1: Acts(("recv!", "f t.py:3"), [{"src": "0"}], traffic=1 << 20),
+    },
     "all in one call": {0: waits(), 1: waits(), 2: waits()},
     "more ranks at work than waiting": {
         0: waits("barrier"),
@@ -180,3 +184,10 @@ def test_a_rank_whose_end_is_not_known_is_not_called_dead(
 ) -> None:
     monkeypatch.setattr(living_evidence, "exit_status_of", lambda _pid: 0)
     assert codes(judged({0: waits(), 1: Acts(state="Z"), 2: waits()})) == []
+
+
+def test_a_rank_of_this_machine_without_a_process_is_not_accused() -> None:
+    found = judged({0: waits(), 2: waits()}, world_size=3)
+    assert codes(found) == []
+    (why,) = {one.why for one in found.report.not_examined if one.what == "rank 1"}
+    assert why == "its process is not there any more, or never was"
