@@ -73,6 +73,15 @@ def look(
     return JobLook(at_s, before, dumps, after, time.monotonic())
 
 
+def seconds_of(looks: Sequence[JobLook]) -> float:
+    """From the end of the first look to the beginning of the last.
+
+    Args:
+        looks: From the first to the last.
+    """
+    return max(0.0, looks[-1].at_s - looks[0].ended_s)
+
+
 @dataclass(slots=True)
 class WatchedProcess:
     """What several looks tell of one process.
@@ -109,8 +118,8 @@ class WatchedProcess:
 
     @property
     def seconds(self) -> float:
-        """From the first look to the last."""
-        return self.looks[-1].at_s - self.looks[0].at_s
+        """For how long it was looked at; see `seconds_of`."""
+        return seconds_of(self.looks)
 
     @property
     def is_seen(self) -> bool:
