@@ -70,8 +70,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.collectives.unlike_calls import UnlikeCalls, compared
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run
@@ -85,3 +87,12 @@ def examine(run: Run) -> Iterator[Finding]:
     """The meetings at which ranks call different operations."""
     yield from findings(run, Cause.OPERATION)
     require_whole(run)
+
+
+@sentence_of(Cause.OPERATION)
+def _sentence(unlike: UnlikeCalls) -> str:
+    ops = {call.op for call, _ in unlike.calls[:2]}
+    what = "different operations"
+    if len(ops) == 1:
+        what = f"different arguments in {unlike.op}"
+    return compared(unlike, what, lambda call: f"in {call}")

@@ -72,8 +72,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.collectives.unlike_calls import UnlikeCalls, compared
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run
@@ -87,3 +89,16 @@ def examine(run: Run) -> Iterator[Finding]:
     """The meetings at which the numbers of elements differ."""
     yield from findings(run, Cause.NUMEL)
     require_whole(run)
+
+
+@sentence_of(Cause.NUMEL)
+def _sentence(unlike: UnlikeCalls) -> str:
+    return compared(unlike, f"different numbers of elements in {unlike.op}", _sizes)
+
+
+def _sizes(call: Call) -> str:
+    sizes = "+".join(str(tensor.numel) for tensor in call.tensors)
+    shapes = "+".join(
+        "x".join(map(str, tensor.shape)) or "scalar" for tensor in call.tensors
+    )
+    return f"with {sizes} ({shapes})" if shapes != sizes else f"with {sizes}"

@@ -58,8 +58,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.collectives.unlike_calls import UnlikeCalls, compared
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run
@@ -73,3 +75,12 @@ def examine(run: Run) -> Iterator[Finding]:
     """The meetings at which dtypes differ."""
     yield from findings(run, Cause.DTYPE)
     require_whole(run)
+
+
+@sentence_of(Cause.DTYPE)
+def _sentence(unlike: UnlikeCalls) -> str:
+    return compared(
+        unlike,
+        f"different dtypes in {unlike.op}",
+        lambda call: f"with {'+'.join(tensor.dtype for tensor in call.tensors)}",
+    )

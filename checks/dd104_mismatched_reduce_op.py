@@ -57,8 +57,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.collectives.unlike_calls import UnlikeCalls, compared
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run
@@ -72,3 +74,12 @@ def examine(run: Run) -> Iterator[Finding]:
     """The meetings at which reduce ops differ."""
     yield from findings(run, Cause.REDUCE_OP)
     require_whole(run)
+
+
+@sentence_of(Cause.REDUCE_OP)
+def _sentence(unlike: UnlikeCalls) -> str:
+    return compared(
+        unlike,
+        f"different reduce ops in {unlike.op}",
+        lambda call: f"with {call.reduce_op}",
+    )

@@ -56,8 +56,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.collectives.unlike_calls import UnlikeCalls, compared
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run
@@ -71,3 +73,10 @@ def examine(run: Run) -> Iterator[Finding]:
     """The meetings at which roots differ."""
     yield from findings(run, Cause.ROOT)
     require_whole(run)
+
+
+@sentence_of(Cause.ROOT)
+def _sentence(unlike: UnlikeCalls) -> str:
+    return compared(
+        unlike, f"different roots in {unlike.op}", lambda call: f"with root {call.root}"
+    )

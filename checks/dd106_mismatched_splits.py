@@ -61,8 +61,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.collectives.unlike_calls import (
+    UnfitSplits,
+    UnlikeCalls,
+    compared,
+)
 from distdoctor.analysis.divergence.cascade import findings
+from distdoctor.analysis.divergence.recorded_slips import UnequalTotals
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run
@@ -76,3 +83,23 @@ def examine(run: Run) -> Iterator[Finding]:
     """All-to-alls and lists whose parts do not fit together."""
     yield from findings(run, Cause.SPLITS)
     require_whole(run)
+
+
+@sentence_of(Cause.SPLITS)
+def _sentence(unlike: UnfitSplits | UnlikeCalls | UnequalTotals) -> str:
+    if isinstance(unlike, UnequalTotals):
+        return (
+            f"In {unlike.op} ({unlike.where}) all ranks together send {unlike.sent:,} "
+            f"elements and expect {unlike.taken:,}: the splits of some do not fit."
+        )
+    if isinstance(unlike, UnfitSplits):
+        rest = f"; {unlike.more} more pairs disagree." if unlike.more else "."
+        return (
+            f"In {unlike.op} ({unlike.where}) rank {unlike.sender} sends {unlike.sent} "
+            f"elements to rank {unlike.receiver}, which expects {unlike.expected}{rest}"
+        )
+    return compared(
+        unlike,
+        f"lists of different length in {unlike.op}",
+        lambda call: f"with {len(call.tensors)}",
+    )

@@ -80,11 +80,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.causes import Cause, capital, s
-from distdoctor.analysis.collectives.collective_mismatch import SwappedCalls
+from distdoctor.analysis.collectives.unlike_calls import SwappedCalls
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.divergence.loop_orders import LoopOrders
 from distdoctor.analysis.divergence.swapped_calls import CrossedCalls, UnseenSwap
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run, named
@@ -96,48 +97,49 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """The meetings at which ranks make the same calls in another order."""
-    yield from findings(run, Cause.ORDER, _sentence)
+    yield from findings(run, Cause.ORDER)
     require_whole(run)
 
 
-def _sentence(told: SwappedCalls | CrossedCalls | UnseenSwap | LoopOrders) -> str:
-    if isinstance(told, LoopOrders):
+@sentence_of(Cause.ORDER)
+def _sentence(swap: SwappedCalls | CrossedCalls | UnseenSwap | LoopOrders) -> str:
+    if isinstance(swap, LoopOrders):
         return (
-            f"{capital(named(told.ranks))} go through the same names at {told.loop}, "
-            f"in different orders ({_orders(told)}), and make a call for each "
-            f"({told.where} is the first for different names): what belongs to "
+            f"{capital(named(swap.ranks))} go through the same names at {swap.loop}, "
+            f"in different orders ({_orders(swap)}), and make a call for each "
+            f"({swap.where} is the first for different names): what belongs to "
             "different names was combined without an error."
         )
-    they_make = f"{capital(named(told.few))} make{s(told.few)}"
-    if isinstance(told, UnseenSwap):
-        what = "from the same two lines as" if told.by_lines else "of the same text as"
-        first, second = told.ordinals
+    they_make = f"{capital(named(swap.few))} make{s(swap.few)}"
+    if isinstance(swap, UnseenSwap):
+        what = "from the same two lines as" if swap.by_lines else "of the same text as"
+        first, second = swap.ordinals
         return (
-            f"{they_make} calls {first} and {second} on {told.group} {what} "
-            f"{named(told.many)}, in the opposite order; they are of one size, so "
+            f"{they_make} calls {first} and {second} on {swap.group} {what} "
+            f"{named(swap.many)}, in the opposite order; they are of one size, so "
             "tensors that do not belong together were combined without an error."
         )
-    (call, mine), (other, theirs) = told.calls
-    if isinstance(told, CrossedCalls):
+    (call, mine), (other, theirs) = swap.calls
+    if isinstance(swap, CrossedCalls):
         return (
-            f"{they_make} two calls in another order than {named(told.many)}: at "
-            f"{told.where} it is {call} ({call.place}) on {named(mine)} and {other} "
+            f"{they_make} two calls in another order than {named(swap.many)}: at "
+            f"{swap.where} it is {call} ({call.place}) on {named(mine)} and {other} "
             f"({other.place}) on {named(theirs)}, and the source has each of them "
             "follow there on the other's."
         )
     return (
-        f"{they_make} the calls on {told.group} in another order than "
-        f"{named(told.many)}: call {told.ordinal} is {call} on {named(mine)} and "
+        f"{they_make} the calls on {swap.group} in another order than "
+        f"{named(swap.many)}: call {swap.ordinal} is {call} on {named(mine)} and "
         f"{other} on {named(theirs)}."
     )
 
 
-_MOST_TOLD = 4  # names of an order
+_MOST_NAMES = 4  # names of an order
 
 
-def _orders(told: LoopOrders) -> str:
+def _orders(unlike: LoopOrders) -> str:
     return "; ".join(
-        f"{named(ranks)}: {', '.join('/'.join(names) for names in order[:_MOST_TOLD])}"
-        + ", …" * (len(order) > _MOST_TOLD)
-        for ranks, order in told.orders
+        f"{named(ranks)}: {', '.join('/'.join(names) for names in order[:_MOST_NAMES])}"
+        + ", …" * (len(order) > _MOST_NAMES)
+        for ranks, order in unlike.orders
     )

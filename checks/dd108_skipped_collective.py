@@ -74,12 +74,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.causes import Cause, capital, s, waits
+from distdoctor.analysis.causes import Cause, capital, has, s, waits
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.divergence.excluded_ranks import KeptFromMessage
 from distdoctor.analysis.divergence.rank_guards import RankGuard
+from distdoctor.analysis.divergence.recorded_slips import (
+    CallsAhead,
+    CallsBehind,
+    NeverCame,
+    PastCollective,
+)
+from distdoctor.analysis.divergence.skipped_calls import (
+    AddedCall,
+    LeftOutCall,
+    OvertakenCall,
+    PartedAtCall,
+    SkippedCall,
+)
 from distdoctor.analysis.divergence.source_forks import DataFork
+from distdoctor.analysis.divergence.unequal_rounds import (
+    LeftLoop,
+    OneMoreRound,
+    PartedAtLoop,
+)
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run, named
@@ -91,30 +110,153 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Calls that only some ranks made."""
-    yield from findings(run, Cause.SKIPPED, _sentence)
+    yield from findings(run, Cause.SKIPPED)
     require_whole(run)
 
 
-def _sentence(told: RankGuard | DataFork | KeptFromMessage) -> str:
-    """The words where the source has a branch; those for calls alone are shared."""
-    at = f"`{told.condition}` at {told.place}"
-    match told:
-        case RankGuard():
-            return str(told)
-        case DataFork(behind, others, left=True):
+@sentence_of(Cause.SKIPPED)
+def _sentence(skipped: _ByCalls | _ByLoop | _ByBranch | _ByRecords) -> str:
+    match skipped:
+        case CallsBehind() | CallsAhead() | NeverCame() | PastCollective():
+            return _by_records(skipped)
+        case SkippedCall() | OvertakenCall() | AddedCall() | LeftOutCall():
+            return _by_calls(skipped)
+        case LeftLoop() | OneMoreRound() | PartedAtLoop() | PartedAtCall():
+            return _by_loop(skipped)
+    return _by_branch(skipped)
+
+
+_ByCalls = SkippedCall | OvertakenCall | AddedCall | LeftOutCall
+_ByLoop = LeftLoop | OneMoreRound | PartedAtLoop | PartedAtCall
+_ByBranch = RankGuard | DataFork | KeptFromMessage
+
+
+_ByRecords = CallsBehind | CallsAhead | NeverCame | PastCollective
+
+
+def _by_records(skipped: _ByRecords) -> str:
+    """Where recorders' rings tell how the calls go on from there."""
+    who = capital(named(skipped.ranks))
+    match skipped:
+        case CallsBehind(ranks, count, call, where):
+            are = "it is" if len(ranks) == 1 else "they are"
             return (
-                f"{capital(named(others))} skipped {told.op} ({told.where}) and went "
-                f"on to {told.other_op}, most likely by {at}; {named(behind)} "
-                f"{waits(behind)} in it."
+                f"{who} left out {_calls(count)} at {where} ({call} of the others); "
+                f"from there on {are} {_calls(count)} behind."
             )
-        case DataFork(behind, others):
+        case CallsAhead(ranks, count, call, where):
             return (
-                f"{capital(named(behind))} alone call{s(behind)} {told.op} "
-                f"({told.where}), behind {at}; {named(others)} went on to "
-                f"{told.other_op}."
+                f"{who} alone make{s(ranks)} {_calls(count)} more at {where} ({call}); "
+                f"from there on the calls of the others are {_calls(count)} behind."
             )
-        case KeptFromMessage():
-            stands, call = told.stands, told.waits
+        case NeverCame(ranks, absent, call, why):
+            return (
+                f"{who} alone call{s(ranks)} {call.op} (call {call.ordinal} on "
+                f"{call.group}), and {named(absent)} never came to it: {why}."
+            )
+        case PastCollective(ranks, others, missed, instead):
+            return (
+                f"{who} went past {missed.op} (call {missed.ordinal} on "
+                f"{missed.group}), in which {named(others)} stand{s(others)}, and "
+                f"{'is' if len(ranks) == 1 else 'are'} at {instead}, with messages "
+                "that the others have not come to."
+            )
+
+
+def _calls(count: int) -> str:
+    return "a call" if count == 1 else f"{count} calls"
+
+
+def _by_calls(skipped: _ByCalls) -> str:
+    who = capital(named(skipped.ranks))
+    match skipped:
+        case SkippedCall(ranks, others, call, where, next_call):
+            went = f"went on to {next_call.op}"
+            if next_call.op == call.op:  # which of them it is, the calls do not tell
+                went = f"is at {next_call.place} instead, unless it made that call once"
+                went += " more"
+            return (
+                f"{who} skipped {call.op} ({where}) and {went}; {named(others)} "
+                f"{waits(others)} in it."
+            )
+        case OvertakenCall(ranks, others, call, where, next_call):
+            return (
+                f"{who} skipped {call} ({where}) and went on to {next_call}; "
+                f"{named(others)} {waits(others)} in it."
+            )
+        case AddedCall(ranks, others, op, where, next_op):
+            went = "finished without it"
+            if next_op:
+                went = f"went on to {next_op}, as before"
+            return f"{who} alone call{s(ranks)} {op} ({where}); {named(others)} {went}."
+        case LeftOutCall(ranks, call, where):
+            return f"{who} left out {call.op} ({call.place}, {where})."
+
+
+def _by_loop(skipped: _ByLoop) -> str:
+    """Where one side is in a loop, or came by a way, that the other one is not on.
+
+    Of those that parted before it showed, the remarks end the sentence.
+    """
+    match skipped:
+        case LeftLoop(ranks, others, loop, next_call, op, where, after_all):
+            came = "come through that round of" if after_all else "left"
+            return (
+                f"{capital(named(ranks))} {has(ranks)} {came} the loop at {loop} and "
+                f"{waits(ranks)} in {next_call.op} ({next_call.place}), while "
+                f"{named(others)} {waits(others)} in {op} ({where}), in that loop."
+            )
+        case OneMoreRound(ranks, others, loop, op, where, next_call, way):
+            by = "" if way is None else f" by `{way.text}` ({way.place})"
+            return (
+                f"{capital(named(ranks))} {waits(ranks)} in {op} ({where}) in one more "
+                f"round of the loop at {loop}, which {named(others)} {has(others)} "
+                f"left{by} for {next_call.op} ({next_call.place})."
+            )
+        case PartedAtLoop(inside, outside, loop, where):
+            go = "goes" if len(inside) == 1 else "go"
+            return (
+                f"{capital(named(outside))} {has(outside)} left the loop at {loop} at "
+                f"{where}, while {named(inside)} {go} on in it"
+            )
+        case PartedAtCall(inside, outside, line, op, where, few=True):
+            return (
+                f"{capital(named(inside))} alone come{s(inside)} from {line} to {op} "
+                f"({where}), which {named(outside)} did not make"
+            )
+        case PartedAtCall(inside, outside, line, op, where):
+            return (
+                f"{capital(named(outside))} left out {op} ({where}), to which "
+                f"{named(inside)} came from {line}"
+            )
+
+
+def _by_branch(skipped: _ByBranch) -> str:
+    """Where the source has a condition around the call; its remarks end a guard's."""
+    at = f"`{skipped.condition}` at {skipped.place}"
+    match skipped:
+        case RankGuard(inside, outside, call, where, few=True):
+            return (
+                f"{capital(named(inside))} alone call{s(inside)} {call.op} ({where}), "
+                f"behind {at}, which keeps {named(outside)} out"
+            )
+        case RankGuard(inside, outside, call, where):
+            return (
+                f"{capital(named(outside))} skipped {call.op} ({where}), because of "
+                f"{at}; {named(inside)} {waits(inside)} in it"
+            )
+        case DataFork(behind, others, op, other_op, where, left=True):
+            return (
+                f"{capital(named(others))} skipped {op} ({where}) and went on to "
+                f"{other_op}, most likely by {at}; {named(behind)} {waits(behind)} in "
+                "it."
+            )
+        case DataFork(behind, others, op, other_op, where):
+            return (
+                f"{capital(named(behind))} alone call{s(behind)} {op} ({where}), "
+                f"behind {at}; {named(others)} went on to {other_op}."
+            )
+        case KeptFromMessage(stands=stands, waits=call):
             return (
                 f"Rank {stands.rank} is kept by {at} from what all others do behind "
                 f"it: it is at {stands.op} ({stands.place}), and rank {call.rank} "

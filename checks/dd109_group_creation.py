@@ -77,6 +77,7 @@ from distdoctor.analysis.causes import Cause, capital, s, waits
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.rendezvous.group_creation import GroupNotMade, UnlikeGroups
+from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run, named
@@ -88,12 +89,13 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Groups that not all ranks created, or not in the same order."""
-    yield from findings(run, Cause.GROUPS, _sentence)
+    yield from findings(run, Cause.GROUPS)
     require_whole(run)
 
 
-def _sentence(told: GroupNotMade | UnlikeGroups) -> str:
-    match told:
+@sentence_of(Cause.GROUPS)
+def _sentence(fault: GroupNotMade | UnlikeGroups) -> str:
+    match fault:
         case UnlikeGroups(made):
             each = "; ".join(
                 f"{named(ranks)} create{s(ranks)} the group of {members}"

@@ -71,6 +71,7 @@ from distdoctor.analysis.causes import Cause, capital, failed, s
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.groups.non_member_calls import OutsideRank, RefusedRank
+from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run, named
@@ -82,15 +83,16 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Calls that name a rank outside of their group."""
-    yield from findings(run, Cause.STRANGER, _sentence)
+    yield from findings(run, Cause.STRANGER)
     require_whole(run)
 
 
-def _sentence(told: RefusedRank | OutsideRank) -> str:
-    if isinstance(told, RefusedRank):
-        return f"{failed(told.ranks, told.failure)}."
-    who = f"{capital(named(told.ranks))} name{s(told.ranks)}"
-    call, members = told.call, told.members
+@sentence_of(Cause.STRANGER)
+def _sentence(stray: RefusedRank | OutsideRank) -> str:
+    if isinstance(stray, RefusedRank):
+        return f"{failed(stray.ranks, stray.failure)}."
+    who = f"{capital(named(stray.ranks))} name{s(stray.ranks)}"
+    call, members = stray.call, stray.members
     if call.peer is not None and members[call.peer : call.peer + 1] == (call.rank,):
         return f"{who} itself in {call.op}; nobody can be both sides of a message."
     whom = call.peer if call.root is None else call.root

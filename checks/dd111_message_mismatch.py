@@ -111,6 +111,7 @@ from distdoctor.analysis.causes import Cause
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.p2p.p2p_mismatch import OtherTag, UnlikeContents
+from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run
@@ -122,12 +123,13 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Messages whose two sides do not fit."""
-    yield from findings(run, Cause.MISFIT, _sentence)
+    yield from findings(run, Cause.MISFIT)
     require_whole(run)
 
 
-def _sentence(told: UnlikeContents | OtherTag) -> str:
-    match told:
+@sentence_of(Cause.MISFIT)
+def _sentence(message: UnlikeContents | OtherTag) -> str:
+    match message:
         case OtherTag(send, receive):
             return (
                 f"Rank {receive.rank} waits for a message with tag {receive.tag} from "

@@ -101,13 +101,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.causes import Cause, capital
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.p2p.unanswered_messages import UntakenMessage
+from distdoctor.analysis.p2p.one_sided_messages import (
+    AwaitedFromAny,
+    FirstExchange,
+    MissingSide,
+    OddMessage,
+    OtherPeer,
+    UnmetBatches,
+    UntakenMessage,
+)
+from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
-from distdoctor.model.run import Run
+from distdoctor.model.run import Run, named
 
 CODE = "DD112"
 SEVERITY = Severity.ERROR
@@ -117,10 +126,93 @@ NEEDS = (Call,)
 def examine(run: Run) -> Iterator[Finding]:
     """Messages with one side only; what merely stayed behind is a warning."""
     yield from findings(run, Cause.UNANSWERED)
-    yield from findings(run, Cause.LEFT_OVER, _not_taken, severity=Severity.WARNING)
+    yield from findings(run, Cause.LEFT_OVER, severity=Severity.WARNING)
     require_whole(run)
 
 
+@sentence_of(Cause.UNANSWERED)
+def _no_other_side(
+    message: MissingSide
+    | AwaitedFromAny
+    | OtherPeer
+    | UnmetBatches
+    | FirstExchange
+    | OddMessage,
+) -> str:
+    call = message.call
+    match message:
+        case MissingSide():
+            return _missing_side(message)
+        case AwaitedFromAny(ended=ended):
+            return (
+                f"Rank {call.rank} waits in {call.op} for a message from any rank, and "
+                f"{named(ended)} ended without sending one more; one of them may have "
+                "left it out."
+            )
+        case OtherPeer(ways=ways):
+            return (
+                f"{capital(_one_side(message))}; at this line the other ranks name "
+                f"{ways}."
+            )
+        case UnmetBatches(ranks):
+            return (
+                f"The batches of messages of {named(ranks)} have no two sides that "
+                f"meet: {_one_side(message)}, and so on around."
+            )
+        case FirstExchange():
+            return (
+                f"{capital(_one_side(message))}: these two have not exchanged a "
+                "message before, and all others that wait for each other here have."
+            )
+        case OddMessage(rank=rank, what=what, place=place, kept=True):
+            return (
+                f"Rank {call.rank} {_wants(call)}: {what} at {place} keeps rank {rank} "
+                "alone from the other side of that message."
+            )
+        case OddMessage(rank=rank, what=what, place=place):
+            return (
+                f"Rank {rank} {_wants(call)}: it has {what} at {place}, which no other "
+                "rank has."
+            )
+
+
+def _missing_side(message: MissingSide) -> str:
+    call, peer, stands = message.call, message.peer, message.stands
+    waits = "waited in vain" if message.gave_up else "waits"
+    lacks = "receives what it sends" if _sends(call) else "sends what it waits for"
+    goes = "ended" if stands is None else f"waits in {stands.op} on {stands.group}"
+    text = (
+        f"Rank {call.rank} {waits} in {call.op} for rank {peer}, which never {lacks}: "
+        f"it {goes} after {message.made} such calls."
+    )
+    if (wrong := message.wrong) is not None:
+        text += (
+            f" Rank {wrong.call.rank} names rank {wrong.peer} in {wrong.call.op}; at "
+            f"this line the other ranks name {wrong.ways}."
+        )
+    return text
+
+
+def _one_side(message: OtherPeer | UnmetBatches | FirstExchange) -> str:
+    """Who has which side of a message, and whom it waits for."""
+    call, peer = message.call, message.peer
+    if _sends(call):
+        return f"rank {call.rank} sends to rank {peer}, which does not receive from it"
+    return (
+        f"rank {call.rank} waits for a message from rank {peer}, which does not send "
+        "it one"
+    )
+
+
+def _wants(call: Call) -> str:
+    return "sends what nobody receives" if _sends(call) else "waits for a message"
+
+
+def _sends(call: Call) -> bool:
+    return call.op == "send"
+
+
+@sentence_of(Cause.LEFT_OVER)
 def _not_taken(sent: UntakenMessage) -> str:
     return (
         f"Rank {sent.rank} sent a message to rank {sent.peer} that nobody received "

@@ -130,6 +130,7 @@ from distdoctor.analysis.collectives.early_use import (
 )
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.sentences import sentence, sentence_of
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run, named
@@ -141,12 +142,13 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Tensors of asynchronous calls that were used too early."""
-    yield from findings(run, Cause.EARLY, _sentence)
+    yield from findings(run, Cause.EARLY)
     require_whole(run)
 
 
-def _sentence(told: TouchedEarly | EarlyRead | Unawaited | PartedBehind) -> str:
-    match told:
+@sentence_of(Cause.EARLY)
+def _sentence(use: TouchedEarly | EarlyRead | Unawaited | PartedBehind) -> str:
+    match use:
         case TouchedEarly(ranks, first, times):
             what = "somebody changed the tensor of"
             at, waited = "", f" at {first.place}" if first.place else ""
@@ -160,9 +162,9 @@ def _sentence(told: TouchedEarly | EarlyRead | Unawaited | PartedBehind) -> str:
             )
         case EarlyRead(ranks=issuing):
             return (
-                f"{capital(named(issuing))} issue{s(issuing)} {told.op} at "
-                f"{told.issued} and wait{s(issuing)} for it at {told.waited}; in "
-                f"between, {told.read} reads its result, as the source shows: it may "
+                f"{capital(named(issuing))} issue{s(issuing)} {use.op} at "
+                f"{use.issued} and wait{s(issuing)} for it at {use.waited}; in "
+                f"between, {use.read} reads its result, as the source shows: it may "
                 "find the values from before the call, those from after it, or some of "
                 "both."
             )
@@ -173,10 +175,10 @@ def _sentence(told: TouchedEarly | EarlyRead | Unawaited | PartedBehind) -> str:
                 f"{call.place}, issued {often} times on rank {issuing[0]}: whatever "
                 "uses its tensors may find them before or after the call."
             )
-        case PartedBehind(who, call, culprits, story):
+        case PartedBehind(who, call, culprits, parted):
             return (
                 f"{capital(named(who))} never wait{s(who)} for {call.op} at "
                 f"{call.place}, and {named(culprits)} parted from the others right "
                 "behind it: what was read there may be the rank's own value, and not "
-                f"that of all. {story}"
+                f"that of all. {sentence(parted)}"
             )

@@ -82,6 +82,7 @@ from distdoctor.analysis.causes import Cause, capital, s
 from distdoctor.analysis.collectives.thread_races import UnorderedThreads
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run, named
@@ -93,16 +94,17 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """The meetings to which ranks came by different threads."""
-    yield from findings(run, Cause.RACE, _sentence)
+    yield from findings(run, Cause.RACE)
     require_whole(run)
 
 
-def _sentence(told: UnorderedThreads) -> str:
+@sentence_of(Cause.RACE)
+def _sentence(threads: UnorderedThreads) -> str:
     each = "; ".join(
-        f"{named(ranks)} make{s(ranks)} {call}" for ranks, call in told.calls
+        f"{named(ranks)} make{s(ranks)} {call}" for ranks, call in threads.calls
     )
-    silent = ", and as the calls are alike, no error tells" if told.alike else ""
+    silent = ", and as the calls are alike, no error tells" if threads.alike else ""
     return (
-        f"{capital(told.where)} is the call of different threads: {each}; nothing "
+        f"{capital(threads.where)} is the call of different threads: {each}; nothing "
         f"orders the threads{silent}."
     )

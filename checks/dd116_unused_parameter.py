@@ -66,6 +66,7 @@ from distdoctor.analysis.causes import Cause, waits
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.replicas.unused_parameters import NoGradient
+from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Wrapped
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run, named
@@ -77,22 +78,25 @@ NEEDS = (Wrapped,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Buckets that were never full, because of a parameter left out."""
-    yield from findings(run, Cause.UNUSED, _sentence)
+    yield from findings(run, Cause.UNUSED)
     require_whole(run)
 
 
-def _sentence(told: NoGradient) -> str:
-    ranks, waiting = told.ranks, told.waiting
-    story = f"On {named(ranks)} {_list(told.names)} got no gradient in a backward pass"
+@sentence_of(Cause.UNUSED)
+def _sentence(unused: NoGradient) -> str:
+    ranks, waiting = unused.ranks, unused.waiting
+    without = (
+        f"On {named(ranks)} {_list(unused.names)} got no gradient in a backward pass"
+    )
     if waiting:
         whose = "their" if len(ranks) > 1 else "its"
         return (
-            f"{story}, so DDP never sent {whose} part; {named(waiting)} "
-            f"{waits(waiting)} for it in {'/'.join(told.ops)} ({told.where})."
+            f"{without}, so DDP never sent {whose} part; {named(waiting)} "
+            f"{waits(waiting)} for it in {'/'.join(unused.ops)} ({unused.where})."
         )
     return (
-        f"{story}; DDP still waited for it when {named(told.refused)} began the next "
-        "forward pass, and refused that."
+        f"{without}; DDP still waited for it when {named(unused.refused)} began the "
+        "next forward pass, and refused that."
     )
 
 

@@ -145,6 +145,7 @@ from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.groups.mesh_dimensions import OtherDimension
 from distdoctor.analysis.replicas import averaged_shards
+from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Group, Run, named
@@ -156,20 +157,21 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Ranks that use the group of another dimension: some of them, or all."""
-    yield from findings(run, Cause.MESH, _sentence)
+    yield from findings(run, Cause.MESH)
     yield from averaged_shards.findings(run)
     require_whole(run)
 
 
-def _sentence(told: OtherDimension) -> str:
+@sentence_of(Cause.MESH)
+def _sentence(used: OtherDimension) -> str:
     others = "where the others count it in"
-    if told.by_halves:
+    if used.by_halves:
         others = "whose other members never do, and are there in"
     what = ", and tensors that do not belong together were combined"
     return (
-        f"At {told.place} {named(told.ranks)} use{s(told.ranks)} {_group(told.group)}, "
-        f"{others} {_group(told.right)}: it takes one dimension of the mesh for another"
-        f"{what if told.unnoticed else ''}."
+        f"At {used.place} {named(used.ranks)} use{s(used.ranks)} {_group(used.group)}, "
+        f"{others} {_group(used.right)}: it takes one dimension of the mesh for another"
+        f"{what if used.unnoticed else ''}."
     )
 
 

@@ -61,6 +61,7 @@ from distdoctor.analysis.causes import Cause, capital, failed
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.divergence.wrong_devices import RefusedTensor, UnmovedTensor
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run, named
@@ -72,17 +73,18 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Calls on tensors that the backend could not move."""
-    yield from findings(run, Cause.DEVICE, _sentence)
+    yield from findings(run, Cause.DEVICE)
     require_whole(run)
 
 
-def _sentence(told: RefusedTensor | UnmovedTensor) -> str:
-    if isinstance(told, RefusedTensor):
-        return f"{failed(told.ranks, told.failure)}."
-    first = told.first
-    are = "they are" if len(told.ranks) > 1 else "it is"
+@sentence_of(Cause.DEVICE)
+def _sentence(tensor: RefusedTensor | UnmovedTensor) -> str:
+    if isinstance(tensor, RefusedTensor):
+        return f"{failed(tensor.ranks, tensor.failure)}."
+    first = tensor.first
+    are = "they are" if len(tensor.ranks) > 1 else "it is"
     return (
-        f"{capital(named(told.ranks))} called {first.op or 'a collective'} on a tensor "
-        f"on the device {first.device}, which moves nothing and raises nothing; from "
-        f"then on {are} a call ahead of {named(told.others)} ({told.where})."
+        f"{capital(named(tensor.ranks))} called {first.op or 'a collective'} on a "
+        f"tensor on the device {first.device}, which moves nothing and raises nothing; "
+        f"from then on {are} a call ahead of {named(tensor.others)} ({tensor.where})."
     )

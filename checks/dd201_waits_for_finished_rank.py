@@ -74,12 +74,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.causes import Cause, capital, waits
+from distdoctor.analysis.divergence.absence import WaitForFinished
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.model.events import Call
+from distdoctor.analysis.sentences import sentence_of
+from distdoctor.model.events import Call, Left, Quit
 from distdoctor.model.findings import Finding, Severity
-from distdoctor.model.run import Run
+from distdoctor.model.run import Run, named
 
 CODE = "DD201"
 SEVERITY = Severity.ERROR
@@ -90,3 +92,22 @@ def examine(run: Run) -> Iterator[Finding]:
     """Calls that wait for ranks that have finished."""
     yield from findings(run, Cause.FINISHED)
     require_whole(run)
+
+
+@sentence_of(Cause.FINISHED)
+def _sentence(waiting: WaitForFinished) -> str:
+    ranks = waiting.ranks
+    match waiting.end:
+        case Left(place=place):
+            how = f"left the job at {place}"
+        case Quit(how=call, status=status, place=place):
+            how = f"ended by {call}({status}) at {place}"
+        case None:
+            how = "ended"
+    verb = "waited in vain" if waiting.gave_up else waits(ranks)
+    end = "never came" if waiting.gave_up else "will never come"
+    return (
+        f"{capital(named(ranks))} {verb} in {waiting.op} ({waiting.where}) for "
+        f"{named(waiting.finished)}, which {how} after {waiting.made} calls on it and "
+        f"{end}."
+    )

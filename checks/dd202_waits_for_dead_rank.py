@@ -90,8 +90,10 @@ from collections.abc import Iterator
 
 from distdoctor.analysis.causes import Cause, capital, failed, s, waits
 from distdoctor.analysis.divergence.cascade import findings
+from distdoctor.analysis.divergence.recorded_slips import NoDump
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.failures.deaths import Death, DeathOnTheWay
+from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call, Ended, Failure, Quit
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run, named
@@ -103,45 +105,54 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Ranks that died and left others waiting."""
-    yield from findings(run, Cause.DIED, _sentence)
+    yield from findings(run, Cause.DIED)
     require_whole(run)
 
 
-def _sentence(told: Death | DeathOnTheWay) -> str:
-    if isinstance(told, DeathOnTheWay):
-        call, others = told.call, told.others
+@sentence_of(Cause.DIED)
+def _sentence(death: Death | DeathOnTheWay | NoDump) -> str:
+    if isinstance(death, NoDump):
+        call, waiting = death.call, death.waiting
         return (
-            f"{failed(told.ranks, told.failure)}; on its way up the exception led into "
-            f"{call.op} at {call.place}, while {named(others)} {waits(others)} in "
-            f"{told.op} ({told.where})."
+            f"{capital(named(death.ranks))} left no dump, and {named(waiting)} "
+            f"{waits(waiting)} in vain: in {call.op}, call {call.ordinal} on "
+            f"{call.group}. A process that has died or left writes none; one that only "
+            "hangs would have."
         )
-    missed = told.missed
+    if isinstance(death, DeathOnTheWay):
+        call, others = death.call, death.others
+        return (
+            f"{failed(death.ranks, death.failure)}; on its way up the exception led "
+            f"into {call.op} at {call.place}, while {named(others)} {waits(others)} in "
+            f"{death.op} ({death.where})."
+        )
+    missed = death.missed
     came_of_it = f"{named(missed.ranks)} could not go on without it"
     if missed.op:
         wait = f"wait{s(missed.ranks)}"
         came_of_it = (
             f"{named(missed.ranks)} {wait} for it in {missed.op} ({missed.where})"
         )
-    return f"{_how(told)}; {came_of_it}."
+    return f"{_how(death)}; {came_of_it}."
 
 
-def _how(told: Death) -> str:
+def _how(death: Death) -> str:
     """Who died, and of what."""
-    match told.by:
+    match death.by:
         case Failure() as failure:
-            return failed(told.ranks, failure)
+            return failed(death.ranks, failure)
         case Quit(status=status, place=None):
             how = f"left with exit status {status}"
         case Quit(how=how, status=status, place=place):
-            return f"{capital(named(told.ranks))} ended by {how}({status}) at {place}"
+            return f"{capital(named(death.ranks))} ended by {how}({status}) at {place}"
         case Ended(status=None):
             how = "ended without a word"
         case Ended(status=status):
             assert status is not None
             how = f"was killed by signal {status - 128}"
-    if told.starved and told.by.status in {None, _SIGKILL_AS_SHELL}:
-        how += f" ({told.starved})"
-    return f"{capital(named(told.ranks))} {how}"
+    if death.starved and death.by.status in {None, _SIGKILL_AS_SHELL}:
+        how += f" ({death.starved})"
+    return f"{capital(named(death.ranks))} {how}"
 
 
 _SIGKILL_AS_SHELL = 128 + 9

@@ -88,6 +88,7 @@ from distdoctor.analysis.causes import Cause
 from distdoctor.analysis.deadlock.circular_waits import WaitCircle
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run
@@ -99,9 +100,10 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Circles of ranks that wait for each other on different groups."""
-    yield from findings(run, Cause.CIRCLE, _sentence)
+    yield from findings(run, Cause.CIRCLE)
     require_whole(run)
 
 
+@sentence_of(Cause.CIRCLE)
 def _sentence(circle: WaitCircle) -> str:
     return f"{circle}."

@@ -60,10 +60,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.causes import Cause, s
+from distdoctor.analysis.causes import Cause, capital, s
 from distdoctor.analysis.deadlock.circular_waits import StuckRank
+from distdoctor.analysis.deadlock.ranks_behind import SilentRanks
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Busy, Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run, named
@@ -78,19 +80,31 @@ STUCK_AFTER_S = 20.0
 
 def examine(run: Run) -> Iterator[Finding]:
     """Ranks that were seen in one place for long while others waited for them."""
-    for finding in findings(run, Cause.BUSY, _sentence):
+    for finding in findings(run, Cause.BUSY):
         seen = [event for event in finding.exhibits if isinstance(event, Busy)]
+        if run.calls_from != "run" and not seen:
+            yield finding  # told by the times in the records of others
         if seen and seen[0].seconds >= STUCK_AFTER_S:
             yield finding
     require_whole(run)
 
 
-def _sentence(told: StuckRank) -> str:
-    seen = told.seen
+@sentence_of(Cause.BUSY)
+def _sentence(stuck: StuckRank | SilentRanks) -> str:
+    if isinstance(stuck, SilentRanks):
+        behind = stuck.behind
+        return (
+            f"{capital(named(behind.ranks))} made no further call, while "
+            f"{named(behind.waiting)} wait{s(behind.waiting)} in {behind.call.op} "
+            f"(call {behind.ordinal} on {behind.call.group}): {stuck.why}. Where it "
+            "stands its record does not tell: in its own code, or setting up a "
+            "communicator."
+        )
+    seen = stuck.seen
     function = seen.place.function or "its own code"
     doubt = "" if seen.doing else "; a very long computation would look the same"
     return (
         f"Rank {seen.rank} has been in {function} ({seen.place}) for "
-        f"{seen.seconds:.0f} s, {told.doing}, while {named(told.waiting)} "
-        f"wait{s(told.waiting)} for it in {told.op}{doubt}."
+        f"{seen.seconds:.0f} s, {stuck.doing}, while {named(stuck.waiting)} "
+        f"wait{s(stuck.waiting)} for it in {stuck.op}{doubt}."
     )

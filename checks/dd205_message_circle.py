@@ -99,6 +99,7 @@ from distdoctor.analysis.deadlock.circular_waits import WaitCircle
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.p2p.blocking_sends import HeldCall
+from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run, named
@@ -110,17 +111,17 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Circles of ranks that wait for each other's messages, or would on NCCL."""
-    yield from findings(run, Cause.MESSAGES, _of_a_circle)
-    yield from findings(
-        run, Cause.RENDEZVOUS, _of_a_circle_on_nccl, severity=Severity.WARNING
-    )
+    yield from findings(run, Cause.MESSAGES)
+    yield from findings(run, Cause.RENDEZVOUS, severity=Severity.WARNING)
     require_whole(run)
 
 
+@sentence_of(Cause.MESSAGES)
 def _of_a_circle(circle: WaitCircle) -> str:
     return f"{circle}."
 
 
+@sentence_of(Cause.RENDEZVOUS)
 def _of_a_circle_on_nccl(circle: tuple[HeldCall, ...]) -> str:
     ranks = dict.fromkeys(held.call.rank for held in circle)
     steps = "; ".join(

@@ -74,9 +74,9 @@ from collections.abc import Iterator
 
 from distdoctor.analysis.causes import Cause, capital, waits
 from distdoctor.analysis.divergence.cascade import findings
-from distdoctor.analysis.divergence.rank_guards import RankGuard
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.rendezvous.setup_faults import JoiningFault
+from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Started
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run, named
@@ -88,13 +88,12 @@ NEEDS = (Started,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Ranks that waited in vain for others to join."""
-    yield from findings(run, Cause.JOINING, _sentence)
+    yield from findings(run, Cause.JOINING)
     require_whole(run)
 
 
-def _sentence(fault: JoiningFault | RankGuard) -> str:
-    if isinstance(fault, RankGuard):
-        return str(fault)
+@sentence_of(Cause.JOINING)
+def _sentence(fault: JoiningFault) -> str:
     if fault.sizes:
         return f"The ranks announce different world sizes: {fault.sizes}."
     if fault.addresses:

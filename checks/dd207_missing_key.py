@@ -78,6 +78,7 @@ from distdoctor.analysis.causes import Cause, capital, waits
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.rendezvous.setup_faults import MissingKey
+from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run, named
@@ -89,19 +90,20 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Keys that were waited for in vain."""
-    yield from findings(run, Cause.KEY, _sentence)
+    yield from findings(run, Cause.KEY)
     require_whole(run)
 
 
-def _sentence(told: MissingKey) -> str:
+@sentence_of(Cause.KEY)
+def _sentence(wanted: MissingKey) -> str:
     meanwhile = "".join(
-        f", while rank {call.rank} waits in {call.op}" for call in told.others
+        f", while rank {call.rank} waits in {call.op}" for call in wanted.others
     )
-    known = ", ".join(map(repr, told.known)) or "none"
-    before = f" Rank {told.setter} set all keys of this kind before."
+    known = ", ".join(map(repr, wanted.known)) or "none"
+    before = f" Rank {wanted.setter} set all keys of this kind before."
     return (
-        f"{capital(named(told.here))} {waits(told.here)} for the key "
-        f"{', '.join(map(repr, told.keys))} of the store, which no rank has set"
+        f"{capital(named(wanted.here))} {waits(wanted.here)} for the key "
+        f"{', '.join(map(repr, wanted.keys))} of the store, which no rank has set"
         f"{meanwhile}; keys that ranks have set: {known}."
-        + ("" if told.setter is None else before)
+        + ("" if wanted.setter is None else before)
     )

@@ -66,12 +66,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.causes import Cause, capital, has, waits
 from distdoctor.analysis.divergence.cascade import findings
+from distdoctor.analysis.divergence.unequal_rounds import (
+    FewerBatches,
+    FewerRounds,
+    OneMoreRound,
+    PartedAtLoop,
+)
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
-from distdoctor.model.run import Run
+from distdoctor.model.run import Run, named
 
 CODE = "DD208"
 SEVERITY = Severity.ERROR
@@ -82,3 +89,46 @@ def examine(run: Run) -> Iterator[Finding]:
     """Ranks that left a loop which others are still in."""
     yield from findings(run, Cause.UNEVEN)
     require_whole(run)
+
+
+@sentence_of(Cause.UNEVEN)
+def _sentence(
+    uneven: FewerBatches | FewerRounds | OneMoreRound | PartedAtLoop,
+) -> str:
+    match uneven:
+        case FewerBatches():
+            return _fewer_batches(uneven)
+        case FewerRounds(ranks, loop, next_call, others, op):
+            return (
+                f"{capital(named(ranks))} left the loop at {loop} and {_are(ranks)} at "
+                f"{next_call.op} ({next_call.place}); {named(others)} {_are(others)} "
+                f"still in it and {waits(others)} in {op}."
+            )
+        case OneMoreRound(ranks, others, loop, op, where, next_call):
+            return (
+                f"{capital(named(ranks))} {waits(ranks)} in {op} ({where}) in one more "
+                f"round of the loop at {loop}, which {named(others)} {has(others)} "
+                f"left for {next_call.op} ({next_call.place})."
+            )
+        case PartedAtLoop(inside, outside, loop, where):  # the remarks end it
+            go = "goes" if len(inside) == 1 else "go"
+            return (
+                f"{capital(named(inside))} {go} through the loop at {loop} once more "
+                f"({where}), which {named(outside)} {has(outside)} left"
+            )
+
+
+def _fewer_batches(uneven: FewerBatches) -> str:
+    others, ended = uneven.others, uneven.ended
+    gone, why = " and finished", f" ({uneven.where})"
+    if uneven.next_op:
+        gone, why = "", f" for a partner that is at {uneven.next_op}"
+    return (
+        f"{capital(named(uneven.ranks))} had {ended.count} batches from the loader at "
+        f"{ended.place}{gone}; {named(others)} {has(others)} begun batch "
+        f"{uneven.begun} and {waits(others)} in {uneven.op}{why}."
+    )
+
+
+def _are(ranks: tuple[int, ...]) -> str:
+    return "are" if len(ranks) > 1 else "is"

@@ -76,12 +76,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.causes import finding
-from distdoctor.analysis.collectives.stragglers import late
+from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.collectives.stragglers import Straggler, late
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.sentences import finding, sentence_of
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
-from distdoctor.model.run import Run
+from distdoctor.model.run import Run, named
 
 CODE = "DD209"
 SEVERITY = Severity.WARNING
@@ -93,3 +94,13 @@ def examine(run: Run) -> Iterator[Finding]:
     for divergence in late(run):
         yield finding(divergence)
     require_whole(run)
+
+
+@sentence_of(Cause.LATE)
+def _sentence(straggler: Straggler) -> str:
+    return (
+        f"Rank {straggler.rank} came last to {straggler.times} of {straggler.of} "
+        f"collectives on {straggler.group}, by {straggler.delay_ms:.0f} ms in the "
+        f"median; {named(straggler.others)} waited for it during {straggler.share:.0%} "
+        "of the time."
+    )

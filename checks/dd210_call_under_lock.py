@@ -80,6 +80,7 @@ from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.divergence.implicit_calls import ImplicitCall
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.processes.forked_calls import ForkedCall
+from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run, named
@@ -91,12 +92,13 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Calls that a lock keeps from being made, out of callbacks, or in a child."""
-    yield from findings(run, Cause.LOCK, _under_a_lock)
-    yield from findings(run, Cause.CALLBACK, _from_a_callback)
-    yield from findings(run, Cause.CHILD, _in_a_child)
+    yield from findings(run, Cause.LOCK)
+    yield from findings(run, Cause.CALLBACK)
+    yield from findings(run, Cause.CHILD)
     require_whole(run)
 
 
+@sentence_of(Cause.LOCK)
 def _under_a_lock(held: HeldLock) -> str:
     call, lock, others = held.call, held.lock, held.others
     for_them = f", and {named(others)} wait{s(others)}" if others else ""
@@ -107,6 +109,7 @@ def _under_a_lock(held: HeldLock) -> str:
     )
 
 
+@sentence_of(Cause.CALLBACK)
 def _from_a_callback(made: ImplicitCall) -> str:
     ranks, others = made.ranks, made.others
     return (
@@ -116,6 +119,7 @@ def _from_a_callback(made: ImplicitCall) -> str:
     )
 
 
+@sentence_of(Cause.CHILD)
 def _in_a_child(made: ForkedCall) -> str:
     at = f" at {made.call.place}" if made.call.place else ""
     return (

@@ -69,6 +69,7 @@ from distdoctor.analysis.failures.swallowed_exceptions import (
     LikelySwallowed,
     SwallowedException,
 )
+from distdoctor.analysis.sentences import sentence, sentence_of
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run, named
@@ -80,18 +81,20 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Calls left out by ranks that swallowed an exception."""
-    yield from findings(run, Cause.SWALLOWED, _sentence)
+    yield from findings(run, Cause.SWALLOWED)
     require_whole(run)
 
 
-def _sentence(told: SwallowedException | LikelySwallowed) -> str:
-    if isinstance(told, SwallowedException):
+@sentence_of(Cause.SWALLOWED)
+def _sentence(swallowed: SwallowedException | LikelySwallowed) -> str:
+    if isinstance(swallowed, SwallowedException):
         return (
-            f"{failed(told.ranks, told.failure)}, and went on without the calls that "
-            f"the others made. {told.left_out}"
+            f"{failed(swallowed.ranks, swallowed.failure)}, and went on without "
+            f"the calls that the others made. {sentence(swallowed.left_out)}"
         )
     return (
-        f"{told.left_out} The source has one way around that call: the handler at "
-        f"{told.handler}, which swallows {told.what}. {capital(named(told.ranks))} "
-        "most likely met that, unless the loop itself had fewer rounds there."
+        f"{sentence(swallowed.left_out)} The source has one way around that call: the "
+        f"handler at {swallowed.handler}, which swallows {swallowed.what}. "
+        f"{capital(named(swallowed.ranks))} most likely met that, unless the loop "
+        "itself had fewer rounds there."
     )

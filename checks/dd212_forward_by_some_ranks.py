@@ -73,6 +73,7 @@ from distdoctor.analysis.divergence.partial_forwards import LoneForward
 from distdoctor.analysis.divergence.rank_guards import RankGuard
 from distdoctor.analysis.divergence.source_forks import DataFork
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run, named
@@ -84,19 +85,24 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Passes through a wrapped model that only some ranks made."""
-    yield from findings(run, Cause.FORWARD, _sentence)
+    yield from findings(run, Cause.FORWARD)
     require_whole(run)
 
 
-def _sentence(told: RankGuard | DataFork | LoneForward) -> str:
-    match told:
-        case RankGuard():
-            return str(told)
+@sentence_of(Cause.FORWARD)
+def _sentence(forward: RankGuard | DataFork | LoneForward) -> str:
+    match forward:
+        case RankGuard(inside, outside, call, where, condition, place, does=does):
+            return (  # which the remarks end
+                f"{capital(named(inside))} alone {does} at {call.place}, which calls "
+                f"{call.op} ({where}), behind `{condition}` at {place}, which keeps "
+                f"{named(outside)} out"
+            )
         case DataFork(behind, others, op, other_op, where, condition, place):
             return (
-                f"{capital(named(behind))} alone {told.does} and call{s(behind)} {op} "
-                f"({where}), behind `{condition}` at {place}; {named(others)} went on "
-                f"to {other_op}."
+                f"{capital(named(behind))} alone {forward.does} and call{s(behind)} "
+                f"{op} ({where}), behind `{condition}` at {place}; {named(others)} "
+                f"went on to {other_op}."
             )
         case LoneForward(ranks, others, does, call, where):
             never = "does" if len(others) == 1 else "do"

@@ -98,7 +98,7 @@ NEEDS = (Started,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Addresses where ranks can not meet."""
-    for wrong in misdirections(run, "overridden", "taken", "occupied"):
+    for wrong in misdirections(run, "overridden", "taken", "occupied", "used"):
         everyone = len(wrong.ranks) == run.world_size
         culprits = () if everyone else wrong.ranks
         role = Role.PARTY if everyone else Role.CULPRIT
@@ -127,6 +127,11 @@ def _message(wrong: Misdirection) -> str:
         return (
             f"{who} open{'s' * one} the store at {wrong.address}, and another process "
             "of the job has that port already: the job would end there, or not meet."
+        )
+    if wrong.fault == "used":
+        return (
+            f"{who} {'was' if one else 'were'} to open the store at {wrong.address}, "
+            "and it was in use: the job ended there."
         )
     if wrong.fault == "occupied":
         return (

@@ -69,12 +69,16 @@ def _contents() -> Iterator[str]:
 def _page(check: Check) -> str:
     file = f"{check.name}.py"
     needs = ", ".join(f"`{kind.__name__}`" for kind in check.needs)
+    patient = f"fixtures/patients/{file}"
+    has_one = (
+        TARGET.parent.parent / patient
+    ).exists()  # some diseases only leavings of a job show
     lines = [
         f"### {check.code}\n",
         f"**{check.manual.summary}**\n",
         f"{str(check.severity).capitalize()} · name `{check.disease}` · "
-        f"needs {needs} · [check](../checks/{file}) · "
-        f"[patient](../fixtures/patients/{file})\n",
+        f"needs {needs} · [check](../checks/{file})"
+        + (f" · [patient](../{patient})\n" if has_one else "\n"),
     ]
     for title, body in check.manual.sections.items():
         lines.append(f"*{title}*\n")

@@ -13,7 +13,10 @@ from by_rule.running import Runner
 from command_box import Box
 from hypothesis import settings
 
+from distdoctor.catalogue import every_check
 from distdoctor.probes import registry
+
+every_check()  # each brings the words of its disease, for which tests ask
 
 # How long an example takes is the machine's affair.
 settings.register_profile("any machine", deadline=None)

@@ -1,4 +1,4 @@
-"""What explains a divergence, and the words it is told in.
+"""What explains a divergence, and phrases that the sentences of checks share.
 
 Each divergence has exactly one explanation, so that one fault is one finding; each
 check asks for the explanation it is named for.
@@ -7,10 +7,9 @@ check asks for the explanation it is named for.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from distdoctor.model.events import (
     Batch,
@@ -23,7 +22,7 @@ from distdoctor.model.events import (
     Place,
     Unreduced,
 )
-from distdoctor.model.findings import Certainty, Finding, Location, Role
+from distdoctor.model.findings import Certainty, Location, Role
 from distdoctor.model.run import Group, named
 
 _OBJECT = re.compile(r"<(?:\w+\.)*(\w+) object at 0x[0-9a-f]+>")
@@ -90,11 +89,12 @@ class Divergence:
             never came there, where it waits instead.
         culprits: Ranks at fault; empty if none can be told from the others.
         victims: Ranks that wait or were led astray.
-        facts: What the sentence tells, where it is one check's alone: the check has the
-            words. None: `story` is the whole.
+        facts: What its sentence tells. The words are those of the check that is named
+            for the explanation, see `distdoctor.analysis.sentences`. If it is another
+            divergence, it was taken for that before, and the words stay.
+        remarks: What is told behind that sentence, as it was read from the source; with
+            the space, or the semicolon, before it.
         cause: The event that explains it, where there is one.
-        story: What happened, as one sentence; with facts, what is told behind the
-            sentence that the check makes of them.
         certainty: How sure the explanation is.
         elsewhere: Further lines that tell the story.
         details: Figures for machines.
@@ -106,8 +106,8 @@ class Divergence:
     calls: dict[int, Call]
     culprits: tuple[int, ...]
     victims: tuple[int, ...]
-    story: str = ""
     facts: object = None
+    remarks: str = ""
     cause: Event | None = None
     certainty: Certainty = Certainty.PROVED
     elsewhere: tuple[Location, ...] = field(default=())
@@ -122,81 +122,6 @@ def sides(
     for rank, call in sorted(divergence.calls.items()):
         found.setdefault(by(call), []).append(rank)
     return found
-
-
-Sentence = Callable[[Any], str]
-"""How a check words the facts of its disease; it knows which it is given."""
-
-
-def finding(divergence: Divergence, sentence: Sentence | None = None) -> Finding:
-    """A divergence as a finding: who stood where.
-
-    Args:
-        divergence: The divergence.
-        sentence: How its facts are worded, if it has any.
-    """
-    message = divergence.story
-    if divergence.facts is not None:
-        assert sentence is not None
-        message = sentence(divergence.facts) + message
-    culprits = set(divergence.culprits)
-    by_line: dict[tuple[Place, Role, str], list[int]] = {}
-    for rank, call in divergence.calls.items():
-        if call.place is not None:
-            if rank in culprits:
-                role = Role.CULPRIT
-            else:
-                role = Role.VICTIM if culprits else Role.PARTY
-            by_line.setdefault((call.place, role, str(call)), []).append(rank)
-    locations = [
-        Location(place, tuple(sorted(ranks)), role, text)
-        for (place, role, text), ranks in by_line.items()
-    ]
-    order = {Role.CULPRIT: 0, Role.PARTY: 1, Role.VICTIM: 2}
-    locations.sort(key=lambda location: (order[location.role], location.ranks))
-    # Thousands of ranks that did the same are shown by one call.
-    shown: dict[tuple[Place | None, str, bool], Call] = {}
-    for rank, call in sorted(divergence.calls.items()):
-        shown.setdefault((call.place, str(call), rank in culprits), call)
-    exhibits: list[Event] = list(shown.values())
-    if divergence.cause is not None:
-        exhibits.insert(0, divergence.cause)
-    details: dict[str, object] = {"explanation": str(divergence.why)}
-    details |= divergence.details
-    if divergence.group is not None:
-        details |= {"group": divergence.group.name, "ordinal": divergence.ordinal}
-    return Finding(
-        message=message,
-        exhibits=tuple(exhibits),
-        culprits=tuple(sorted(divergence.culprits)),
-        victims=tuple(sorted(divergence.victims)),
-        locations=(*divergence.elsewhere, *locations, *_ways(divergence)),
-        certainty=divergence.certainty,
-        details=details,
-    )
-
-
-def _ways(divergence: Divergence) -> Iterator[Location]:
-    """By which lines one rank of each side came to its call, from where they part."""
-    by_side: dict[bool, Call] = {}
-    for rank, call in sorted(divergence.calls.items()):
-        if call.place is not None:
-            by_side.setdefault(rank in divergence.culprits, call)
-    if len(by_side) < 2:
-        return
-    mine, theirs = by_side[True], by_side[False]
-    known = {one.place for one in divergence.elsewhere}
-    known |= {call.place for call in divergence.calls.values() if call.place}
-    for call, other in ((mine, theirs), (theirs, mine)):
-        apart = [line for line in call.callers if line not in other.callers]
-        role = Role.CULPRIT if call is mine else Role.VICTIM
-        for line in apart[:_MOST_OF_A_WAY]:
-            if line not in known:
-                known.add(line)
-                yield Location(line, (call.rank,), role, "on the way to its call")
-
-
-_MOST_OF_A_WAY = 3  # the nearest to the call
 
 
 def where(group: Group, ordinal: int) -> str:
@@ -230,8 +155,8 @@ def pointers(
 
 def failed(ranks: Iterable[int], failure: Failure) -> str:
     """That ranks raised, what and where."""
-    said = _OBJECT.sub(r"a \1", failure.message)
-    message = f" ({said.splitlines()[0][:120]})" if said else ""
+    text = _OBJECT.sub(r"a \1", failure.message)
+    message = f" ({text.splitlines()[0][:120]})" if text else ""
     at = f" at {failure.place}" if failure.place else ""
     return f"{capital(named(ranks))} raised {failure.error}{message}{at}"
 

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import click
 
 from distdoctor import __version__
-from distdoctor.cli import autopsy, check, env, examine, explain
+from distdoctor.cli import autopsy, check, env, examine, explain, nccl, record
 from distdoctor.errors import DistdoctorError
 
 WELL, SICK, MISUSED, BROKEN, INCOMPLETE = 0, 1, 2, 3, 4
@@ -52,6 +52,8 @@ app.add_command(check.run, "check")
 app.add_command(env.run, "env")
 app.add_command(examine.run, "examine")
 app.add_command(explain.run, "explain")
+app.add_command(nccl.run, "nccl")
+app.add_command(record.run, "record")
 
 
 def main() -> None:
@@ -99,7 +101,7 @@ def _leave(status: str | int | None, message: str = "") -> NoReturn:
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
     """Our own arguments, and what follows the first `--`, which is the job's."""
-    if arguments[:1] == ["check"] and "--" in arguments:
+    if arguments[:1] in (["check"], ["record"]) and "--" in arguments:
         at = arguments.index("--")
         return arguments[:at], arguments[at + 1 :]
     return arguments, []

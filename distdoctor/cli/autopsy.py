@@ -120,6 +120,10 @@ def _looked_at(which: Which, native: bool) -> Iterator[Judgement]:
 
 def _judgement(paths: list[str]) -> Judgement:
     # Here, so that --help does not wait for numpy.
+    from distdoctor.cli.recorded_jobs import judged_records
+
+    if (recorded := judged_records(paths)) is not None:
+        return recorded
     from distdoctor.judging import judge_run
     from distdoctor.postmortem.evidence_run import manifest_of, run_of
     from distdoctor.postmortem.recognising import gather

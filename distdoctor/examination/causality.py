@@ -20,6 +20,14 @@ CAUSES: Mapping[str, tuple[str, ...]] = {
     "DD202": ("DD409", "DD312"),
     # An average that one rank has left out is missing in the end; see `_OF_SOME`.
     **dict.fromkeys(("DD101", "DD102", "DD108", "DD201"), ("DD505",)),
+    # Ranks gave up a call; whatever tells why they waited comes first, and before that
+    # what a log of NCCL shows to be the reason.
+    "DD609": (
+        *("DD606", "DD603", "DD604", "DD601", "DD602", "DD605", "DD607", "DD608"),
+        *("DD101", "DD102", "DD103", "DD104", "DD105", "DD106", "DD107", "DD108"),
+        *("DD109", "DD111", "DD112", "DD201", "DD202", "DD203", "DD204", "DD205"),
+        *("DD206", "DD207", "DD208", "DD211", "DD212", "DD612"),
+    ),
     # What was read.
     "DD208": ("DD307", "DD305"),  # datasets of other lengths give uneven batches
     "DD301": ("DD305",),

@@ -66,9 +66,17 @@ def _raised(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Raised]:
         for finding in verdict.findings
         for location in finding.locations
     }
+    victims = {
+        rank
+        for verdict in verdicts
+        if isinstance(verdict, Sick)
+        for finding in verdict.findings
+        for rank in finding.victims
+    }
     every = [one for failures in alike.values() for one in failures]
-    if all(one.secondary for one in every) and any(
-        one.place in places for one in every
+    if all(one.secondary for one in every) and (
+        any(one.place in places for one in every)
+        or victims.issuperset(one.rank for one in every)
     ):
         return  # calls that failed on several ranks, and one finding tells why
     for failures in [*alike.values()][:MOST_FAILURES_TOLD]:

@@ -30,7 +30,12 @@ def ending_failures(run: Run) -> list[Failure]:
 
 
 def fell_before(run: Run) -> bool:
-    """Whether a rank ended by an exception before any had communicated or trained."""
+    """Whether a rank ended by an exception before any had communicated or trained.
+
+    Of a job that nobody watched, that is not known.
+    """
+    if "run" not in run.evidence:
+        return False
     begun = run.has(Call) or any(run.steps.values())
     return not begun and any(
         failure.fatal for rank in run.seen for failure in run.of(Failure, rank)

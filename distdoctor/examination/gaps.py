@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from distdoctor.analysis.deadlock.ranks_behind import ranks_behind
+from distdoctor.analysis.deadlock.recorded_waits import recorded_waits
 from distdoctor.analysis.deadlock.stalled import stalled, whereabouts
 from distdoctor.analysis.optimizer_step.untrained import untrained
 from distdoctor.analysis.rendezvous.addresses import misdirections
@@ -19,9 +21,18 @@ from distdoctor.examination.failure_words import (
     in_words,
     last_words,
 )
-from distdoctor.model.events import BLOCKED, Call, Ended, Failure, Started, Wrapped
+from distdoctor.model.events import (
+    BLOCKED,
+    Call,
+    Ended,
+    Failure,
+    Observation,
+    Started,
+    Wrapped,
+)
 from distdoctor.model.findings import Severity, Sick, Unknown, Verdict
 from distdoctor.model.observations.comparison import RESUME, Compared
+from distdoctor.model.operations import CODE_OF, OPERATIONS
 from distdoctor.model.run import Run, named
 from distdoctor.model.shortened_epochs import Shortening, shortenings
 from distdoctor.model.stop_reasons import BY_REQUEST, STANDSTILLS, Stop
@@ -76,6 +87,9 @@ def gaps_of(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
     yield from _left_out(run)
     yield from _ended_early(run)
     yield from _substituted(run)
+    if Observation in run.unwatched:
+        what = "what ranks did beside communicating (data, weights, gradients)"
+        yield Gap(what, run.unwatched[Observation], hides=False)
 
 
 def _unwatched_job(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
@@ -90,12 +104,41 @@ def _unwatched_job(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
     if run.missing:
         for why, ranks in _by_reason({rank: run.unseen[rank] for rank in run.missing}):
             yield Gap(named(ranks), why)
-    for why, ranks in _by_reason(run.partial):
+    in_part = {n: why for n, why in run.partial.items() if n not in run.unseen}
+    for why, ranks in _by_reason(in_part):
         yield Gap(f"part of what {named(ranks)} did", why)
+    for what, why in run.set_aside:
+        yield Gap(what, why, hides=False)
     if not any(map(is_error, verdicts)):
         yield from _failed(run, verdicts)
+        yield from _recorded_waits(run)
         yield from _stalled(run)
     yield from _undecided(run, verdicts)
+
+
+def _recorded_waits(run: Run) -> Iterator[Gap]:
+    """What stood open in the records of a job, and nothing tells for how long."""
+    if run.calls_from == "run":
+        return
+    for behind in ranks_behind(run)[:_MOST_LINES]:
+        call = behind.call
+        where = f"{call.op}, call {behind.ordinal} on {call.group}"
+        if OPERATIONS[CODE_OF[call.op]].is_point_to_point:
+            where = f"{call.op} on {call.group}"
+        yield Gap(
+            f"whether {named(behind.ranks)} {'is' if len(behind.ranks) == 1 else 'are'}"
+            " late, stuck or gone",
+            f"{named(behind.waiting)} wait{'s' * (len(behind.waiting) == 1)} for "
+            f"{named(behind.ranks)} ({where}); the records do not tell for how long",
+        )
+    waiting = recorded_waits(run)
+    if waiting.complete and not waiting.waits:
+        call = run.call(waiting.complete[0])
+        yield Gap(
+            "whether the last calls would have completed",
+            f"{call.op}, call {call.ordinal} on {call.group}, was open when the "
+            "records were made, and all members had made it alike",
+        )
 
 
 def _substituted(run: Run) -> Iterator[Gap]:

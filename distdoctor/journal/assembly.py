@@ -36,7 +36,7 @@ from distdoctor.journal.reader import Header, JournalReader, Records
 from distdoctor.journal.simulated import as_simulated
 from distdoctor.journal.stack_samples import with_stacks
 from distdoctor.journal.texts import Tables, groups_of
-from distdoctor.model.events import Ended, Event, Failure
+from distdoctor.model.events import Ended, Event, Failure, Observation
 from distdoctor.model.observations.processes import CalledInChild
 from distdoctor.model.run import CALLS, Quiet, Run
 
@@ -44,7 +44,13 @@ _SIGTERM_AS_SHELL = 143
 
 _UNCOUNTED = "one of its calls could not even be counted"
 
-_LAUNCHERS_ERROR = "ChildFailedError"  # torchrun's, by which it tells of a rank's end
+_ONLY_RECORDED = (
+    "the job was recorded by `distdoctor record`, whose probes see calls and the ends "
+    "of processes alone"
+)
+
+_LAUNCHERS_ERRORS = {"ChildFailedError", "SignalException"}
+"""torchrun's, by which it tells that a rank failed, or that it was asked to end."""
 
 
 def read_run(folder: Path) -> Run:
@@ -148,6 +154,8 @@ def _assemble(folder: Path, manifest: Manifest, paths: list[Path], stacks: bool)
     run = assembly.run(damaged)
     if manifest.simulated:
         run = as_simulated(run, manifest)
+    if manifest.recorded:
+        run = replace(run, unwatched={**run.unwatched, Observation: _ONLY_RECORDED})
     if not stacks:
         return run
     samples = read_stacks(folder)
@@ -270,7 +278,7 @@ class _Assembly:
         strays = [journal for journal in self._unranked if journal.header.rank < 0]
         strays.sort(key=lambda journal: journal.header.pid in parents)
         failures = (failure for journal in strays for failure in _fatal(journal))
-        return tuple(one for one in failures if one.error != _LAUNCHERS_ERROR)
+        return tuple(one for one in failures if one.error not in _LAUNCHERS_ERRORS)
 
     def _size(self) -> int:
         sizes = [journal.header.world_size for journal in self._journals.values()]

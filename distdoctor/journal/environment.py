@@ -45,6 +45,9 @@ RANKS_VARIABLE = "DISTDOCTOR_RANKS"
 TRACE_VARIABLE = "DISTDOCTOR_TRACE"
 """Set where two runs are to be compared: fingerprints are written at each step."""
 
+RECORD_VARIABLE = "DISTDOCTOR_RECORD"
+"""Set where a job is only recorded: by the probes that cost next to nothing."""
+
 PAUSE_VARIABLE = "DISTDOCTOR_PAUSE"
 """After so many steps of optimizers a rank goes no further, until it is ended.
 

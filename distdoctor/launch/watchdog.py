@@ -195,7 +195,7 @@ class Watchdog:
         record.write(folder, record.MANIFEST, manifest)
         record.write(folder, record.STACKS, self._samples)
         run = assemble(folder, manifest, stacks=False)
-        sources = dict(_sources(run, self._samples, Path(manifest.directory)))
+        sources = dict(sources_of(run, self._samples, Path(manifest.directory)))
         record.write(folder, record.SOURCES, sources)
 
 
@@ -296,7 +296,7 @@ def _alike(a: StackSample, b: StackSample, *, threads: bool) -> bool:
     return functions(a) == functions(b)
 
 
-def _sources(
+def sources_of(
     run: Run, samples: list[StackSample], directory: Path
 ) -> Iterator[tuple[str, str]]:
     """Texts of the user's files that the record names, by the name in `Place.file`.

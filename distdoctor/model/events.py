@@ -131,6 +131,7 @@ class BadAddress:
 ADDRESS_FAULTS = {
     "overridden": "the launcher's store is elsewhere",
     "taken": "another process of the job has the port",
+    "used": "the port was in use when the store was to be opened",
     "occupied": "a program that is no part of the job has the port",
     "elsewhere": "the address is no address of this machine",
     "interface": "this machine has no such network interface",

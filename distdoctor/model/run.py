@@ -44,7 +44,7 @@ CALLS = np.dtype(
     [
         ("signature", "<u8"),
         ("ordinal", "<i8"),
-        ("enter_ns", "<i8"),  # monotonic clock; 0: not known
+        ("enter_ns", "<i8"),  # monotonic clock, in dumps its host's; 0: not known
         ("wait_ns", "<i8"),  # since when a thread of its rank waited for it
         ("complete_ns", "<i8"),
         ("rank", "<i4"),
@@ -150,6 +150,11 @@ class Run:
         outside: Exceptions that ended processes which never had a rank.
         last_words: The last line that the job printed.
         substituted: What took the place of CUDA: names in `model.substitutes`.
+        set_aside: What was found and could not be used, and why, in words.
+        reached: By position of a group and rank, the ordinal of the last collective of
+            ranks of whose calls on it none is among `calls`; -1: nobody knows it.
+        calls_from: What tells of the calls: "run" are our probes, which saw every call
+            and the threads that waited; "dump" are rings that torch itself kept.
         stack_tree: The merged stacks of all ranks, where somebody has taken them.
         processes: What was seen of the ranks' processes from outside.
         evidence: What tells of the run, as reports name it: "run" are our own probes;
@@ -179,6 +184,9 @@ class Run:
     outside: Sequence[Failure] = ()
     last_words: str = ""
     substituted: tuple[str, ...] = ()
+    set_aside: tuple[tuple[str, str], ...] = ()
+    reached: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    calls_from: str = "run"
     stack_tree: tuple[StackBranch, ...] = ()
     processes: tuple[ProcessView, ...] = ()
     evidence: tuple[str, ...] = ("run",)
@@ -319,7 +327,7 @@ class Run:
             ordinal=int(record["ordinal"]),
             tensors=spec.tensors,
             reduce_op=REDUCE_OPS[reduce_op] if reduce_op < len(REDUCE_OPS) else None,
-            root=peer if operation.is_rooted else None,
+            root=peer if operation.is_rooted and peer >= 0 else None,
             peer=peer if operation.is_point_to_point and peer >= 0 else None,
             tag=int(record["tag"]),
             splits=spec.splits,

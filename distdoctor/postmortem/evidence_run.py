@@ -38,9 +38,12 @@ def run_of(evidence: Evidence) -> Run:
         sites=columns.sites,
         callers=columns.callers,
         specs=columns.specs,
+        reached=columns.reached,
+        calls_from=columns.source,
         life=evidence.rows_before(calls),
         unseen=unseen,
         partial=evidence.partial,
+        set_aside=tuple(evidence.set_aside),
         stacks=evidence.stacks,
         stopped=evidence.stopped,
         closed=evidence.closed,
@@ -49,21 +52,25 @@ def run_of(evidence: Evidence) -> Run:
         processes=evidence.processes,
         outside=evidence.outside,
         last_words=evidence.last_words,
+        starved=evidence.starved,
         evidence=evidence.kinds,
     )
 
 
-def manifest_of(evidence: Evidence, paths: list[str], directory: str) -> Manifest:
+def manifest_of(
+    evidence: Evidence, paths: list[str], directory: str, command: str = "autopsy"
+) -> Manifest:
     """What the report says of where the run comes from.
 
     Args:
         evidence: From all readers.
         paths: What the user named.
         directory: Lines of source are given relative to it.
+        command: Of ours, by which they did.
     """
     return Manifest(
         distdoctor=distdoctor.__version__,
-        launch=["autopsy", *paths],
+        launch=[command, *paths],
         script=" ".join(paths),
         directory=directory,
         stopped=evidence.stopped,

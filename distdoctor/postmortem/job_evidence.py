@@ -38,13 +38,19 @@ class SourceRead:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Calls as columns; the fields are those of the same name of `Run`."""
+    """Calls as columns; the fields are those of the same name of `Run`.
+
+    Attributes:
+        source: The kind of evidence that tells of the calls.
+    """
 
     calls: NDArray[Any] = field(default_factory=lambda: np.empty(0, CALLS))
     groups: tuple[Group, ...] = ()
     sites: Sequence[Place | None] = (None,)
     callers: Sequence[tuple[Place, ...]] = ((),)
     specs: Sequence[Spec] = (Spec(),)
+    reached: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    source: str = JOURNAL
 
 
 @dataclass(slots=True)
@@ -65,8 +71,11 @@ class Evidence:
         processes: Of a job that runs: what was seen of the ranks' processes.
         unseen: By rank, why nothing is known of it.
         partial: By rank, why only part of what it did is known.
+        set_aside: What says something of the job, or of another run of it, and could
+            not be used, and why.
         outside: Exceptions that ended processes without a rank.
         last_words: The last line that the job printed.
+        starved: That the kernel ended processes for want of memory, in words.
         sources: What was read.
         left_out: Path and reason of what was found and says nothing of the job.
         unreadable: Path and reason of what could not be read, though its kind is known.
@@ -85,8 +94,10 @@ class Evidence:
     processes: tuple[ProcessView, ...] = ()
     unseen: dict[int, str] = field(default_factory=dict)
     partial: dict[int, str] = field(default_factory=dict)
+    set_aside: list[tuple[str, str]] = field(default_factory=list)
     outside: list[Failure] = field(default_factory=list)
     last_words: str = ""
+    starved: str = ""
     sources: list[SourceRead] = field(default_factory=list)
     left_out: list[tuple[str, str]] = field(default_factory=list)
     unreadable: list[tuple[str, str]] = field(default_factory=list)

@@ -39,9 +39,18 @@ class Leaving:
     @property
     def name(self) -> str:
         """Its name, without the ending of a packer."""
-        name = Path(self.path).name
+        name = os.path.basename(self.path)  # noqa: PTH119 - of thousands of files
         stem, dot, ending = name.rpartition(".")
         return stem if dot and ending in {"gz", "bz2", "xz"} else name
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether it must be unpacked; so it is as well if it cannot be read."""
+        try:
+            with open(self.path, "rb") as file:  # noqa: PTH123
+                return file.read(6).startswith(tuple(_PACKERS))
+        except OSError:
+            return True
 
     def open(self) -> IO[bytes]:
         """Open it for reading, unpacked; what packs it is told by its first bytes.

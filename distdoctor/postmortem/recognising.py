@@ -5,27 +5,43 @@ A new kind is a module with a `READER`, and its line in `READERS`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from distdoctor.postmortem.flight_recorder import reading as flight_recorder
 from distdoctor.postmortem.job_evidence import Evidence
+from distdoctor.postmortem.job_output import output_files
 from distdoctor.postmortem.leavings import Leaving, find
+from distdoctor.postmortem.nccl_logs import nccl_reader
 from distdoctor.postmortem.readers import Reader
 from distdoctor.postmortem.stacks import stack_reader
 
-READERS: tuple[Reader, ...] = (stack_reader.READER,)
+READERS: tuple[Reader, ...] = (
+    flight_recorder.READER,
+    stack_reader.READER,
+    output_files.READER,
+    nccl_reader.READER,
+)
 """All readers; a file belongs to the first that recognises it.
 
 The order is also that of reading: what knows ranks by number comes before what knows
 only hosts and processes.
 """
 
+BESIDE: tuple[Reader, ...] = (output_files.READER, nccl_reader.READER)
+"""Readers of files that may hold another kind as well: logs of NCCL lie in output."""
 
-def gather(paths: Sequence[str], readers: Sequence[Reader] = READERS) -> Evidence:
+
+def gather(
+    paths: Sequence[str],
+    readers: Sequence[Reader] = READERS,
+    without: Callable[[str], bool] = lambda _: False,
+) -> Evidence:
     """Read everything that lies at these paths.
 
     Args:
         paths: Files and folders.
         readers: Who reads.
+        without: Whether a file is to be passed over: it is read already.
 
     Returns:
         What is known of the job.
@@ -36,16 +52,21 @@ def gather(paths: Sequence[str], readers: Sequence[Reader] = READERS) -> Evidenc
     evidence = Evidence()
     by_reader: dict[int, list[Leaving]] = {}
     for leaving in find(paths):
+        if without(leaving.path):
+            continue
         try:
             head = leaving.head()
         except OSError as error:
             evidence.unreadable.append((leaving.path, str(error)))
             continue
+        taken = False
         for position, reader in enumerate(readers):
-            if reader.recognises(leaving.name, head):
+            if (not taken or reader in BESIDE) and reader.recognises(
+                leaving.name, head
+            ):
                 by_reader.setdefault(position, []).append(leaving)
-                break
-        else:
+                taken = True
+        if not taken:
             why = "it is empty" if not head else "it is of no kind that is known"
             evidence.left_out.append((leaving.path, why))
     for position, leavings in sorted(by_reader.items()):

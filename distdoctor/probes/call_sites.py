@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from types import CodeType, FrameType, TracebackType
 
 from distdoctor.journal.packed_texts import joined, parted
 from distdoctor.model.layers import LAYERS
+from distdoctor.model.peer_faults import COMMUNICATING, PEER_IS_GONE
 from distdoctor.probes.frame_variables import Names
 
 OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # noqa: PTH100, PTH120
@@ -23,15 +23,8 @@ _LIBRARY = tuple(
 )
 _MARKS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
-_PEER_IS_GONE = re.compile(
-    r"gloo/transport|[Cc]onnection (?:was )?(?:closed|reset|refused)|[Tt]imed? ?out"
-    r"|[Bb]roken pipe|remote process (?:has )?exited|ncclRemoteError|[Aa]borted"
-    r"|failed to pass monitoredBarrier|connection to peer"
-)
-
 _COMMUNICATING = tuple(
-    os.sep + part.replace("/", os.sep) + os.sep
-    for part in ("torch/distributed", "torch/autograd", "torch/nn/parallel")
+    os.sep + part.replace("/", os.sep) + os.sep for part in COMMUNICATING
 )
 
 _LAYER_OF = {
@@ -261,7 +254,7 @@ def is_peers_fault(error: BaseException, traceback: TracebackType | None) -> boo
 
     It does if torch raised it and its text speaks of a connection or a timeout.
     Other errors that torch.distributed raises (wrong list length, bad split) are the
-    rank's own. Source: texts of gloo, NCCL and the stores as in torch 2.13.
+    rank's own.
     """
     last = ""
     while traceback is not None:
@@ -271,5 +264,5 @@ def is_peers_fault(error: BaseException, traceback: TracebackType | None) -> boo
     return (
         by_torch
         and isinstance(error, RuntimeError)
-        and _PEER_IS_GONE.search(str(error)) is not None
+        and PEER_IS_GONE.search(str(error)) is not None
     )

@@ -14,7 +14,11 @@ from enum import Enum, IntEnum
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from distdoctor.journal.environment import SIMULATION_VARIABLE, TRACE_VARIABLE
+from distdoctor.journal.environment import (
+    RECORD_VARIABLE,
+    SIMULATION_VARIABLE,
+    TRACE_VARIABLE,
+)
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.import_hooks import AroundImports, Load
 from distdoctor.probes.probe import Probe
@@ -57,6 +61,8 @@ class Entry(NamedTuple):
 
     def is_wanted(self) -> bool:
         """Whether the probe is to be installed in this process."""
+        if RECORD_VARIABLE in os.environ and self.module not in RECORDING:
+            return False
         match self.where:
             case Where.AMONG_RANKS:
                 return not is_simulated()
@@ -149,6 +155,17 @@ ENTRIES = (
     Entry("failures.handler_marks", JOINED, AMONG_RANKS),
     Entry("comparison.computed_values", JOINED, COMPARED),
 )
+
+RECORDING = frozenset(
+    {
+        *("processes.child_exits", "processes.exit_lines", "processes.spawned"),
+        *("failures.uncaught", "failures.tracebacks", "compiled_code", "lifecycle"),
+        *("rendezvous.setup_calls", "optimizer_step.steps_done"),
+        *("collectives.interception", "collectives.waits", "collectives.reduce_ops"),
+        "collectives.batched_messages",
+    }
+)
+"""The probes of a job that is only recorded: of calls, and of how processes end."""
 
 LATE_IMPORTS = (
     "safetensors.torch",

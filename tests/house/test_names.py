@@ -25,6 +25,7 @@ TOPICS = {
     "learning_rate",
     "memory",
     "metrics",
+    "nccl",
     "optimizer_step",
     "p2p",
     "processes",

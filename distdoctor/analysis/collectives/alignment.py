@@ -150,12 +150,12 @@ def _align_group(
     distinct, at = _numbered(ordinals, lowest)
     first = np.zeros(len(distinct), np.intp)
     first[at] = rows
-    signatures, told = calls["signature"], (rows, at)
+    signatures, seen = calls["signature"], (rows, at)
     unread = signatures[rows] == NOT_SEEN
     if unread.any():
-        told = rows[~unread], at[~unread]
-        first[told[1]] = told[0]
-    equal = ~_varies(signatures[told[0]], told[1], signatures[first])
+        seen = rows[~unread], at[~unread]
+        first[seen[1]] = seen[0]
+    equal = ~_varies(signatures[seen[0]], seen[1], signatures[first])
     counts = np.bincount(at, minlength=len(distinct))
     return Alignment(group, rows, at, distinct, first, counts, equal)
 

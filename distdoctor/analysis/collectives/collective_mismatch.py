@@ -8,7 +8,7 @@ other has never called from, while the other does what both have done before.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 
 import numpy as np
@@ -18,10 +18,7 @@ from distdoctor.analysis.causes import (
     Cause,
     Divergence,
     at,
-    capital,
     pointers,
-    s,
-    waits,
     where,
     where_of,
 )
@@ -35,9 +32,15 @@ from distdoctor.analysis.collectives.call_groups import (
     knows_exactly,
     next_on_group,
 )
+from distdoctor.analysis.collectives.unlike_calls import (
+    SwappedCalls,
+    UnfitSplits,
+    UnlikeCalls,
+)
 from distdoctor.analysis.divergence import loop_positions
 from distdoctor.analysis.divergence.fewer_rounds import fewer_rounds, passed_over
 from distdoctor.analysis.divergence.parting_branches import choices, program_of
+from distdoctor.analysis.divergence.skipped_calls import AddedCall, SkippedCall
 from distdoctor.analysis.failures.deaths import DeathOnTheWay, own_failure
 from distdoctor.analysis.failures.exception_handlers import handler_around
 from distdoctor.analysis.source.rank_origins import is_looped_root
@@ -46,29 +49,10 @@ from distdoctor.model.events import (
 )
 from distdoctor.model.findings import Certainty
 from distdoctor.model.operations import OPERATIONS
-from distdoctor.model.run import Run, named
+from distdoctor.model.run import Run
 
 _LARGEST_ALL_TO_ALL = 256  # pairs grow with the square of the ranks
 _IS_ALL_TO_ALL = np.array(["all_to_all" in operation.name for operation in OPERATIONS])
-
-
-@dataclass(frozen=True, slots=True)
-class SwappedCalls:
-    """The same calls on one group, made the other way round by some ranks.
-
-    Attributes:
-        few: Who makes them in another order.
-        many: The others.
-        group: The group's name.
-        ordinal: Which call on it shows it.
-        calls: That call of each side, and who makes it; the first rank's first.
-    """
-
-    few: tuple[int, ...]
-    many: tuple[int, ...]
-    group: str
-    ordinal: int
-    calls: tuple[tuple[Call, tuple[int, ...]], tuple[Call, tuple[int, ...]]]
 
 
 def mismatch(run: Run, meeting: Meeting) -> Divergence:
@@ -129,7 +113,6 @@ def _unexplained(run: Run, meeting: Meeting, sides: list[CallGroup]) -> Divergen
         calls=calls,
         culprits=() if tie else tuple(few),
         victims=tuple(calls) if tie else sides[0].ranks,
-        story="",
         details=_what_came_next(run, sides),
     )
 
@@ -137,13 +120,13 @@ def _unexplained(run: Run, meeting: Meeting, sides: list[CallGroup]) -> Divergen
 def _what_came_next(run: Run, sides: list[CallGroup]) -> dict[str, object]:
     """The calls that those made who did not stop at a refused call, by camp."""
     after = [(side, next(next_on_group(run, side.rows), None)) for side in sides]
-    told = [
+    made = [
         {"ranks": list(side.ranks), "call": str(call), "at": str(call.place or "")}
         for side, row in after
         if row is not None
         for call in [run.call(row)]
     ]
-    return {"next": told} if told else {}
+    return {"next": made} if made else {}
 
 
 def unfit_splits(
@@ -193,10 +176,15 @@ def unfit_splits(
                 calls=calls,
                 culprits=_common_party(wrong),
                 victims=tuple(sorted({pair[1] for pair in wrong})),
-                story=f"In {calls[sender].op} "
-                f"({where(alignment.group, meeting.ordinal)}) rank {sender} sends "
-                f"{sent} elements to rank {receiver}, which expects {expected}"
-                + (f"; {len(wrong) - 1} more pairs disagree." if wrong[1:] else "."),
+                facts=UnfitSplits(
+                    calls[sender].op,
+                    where(alignment.group, meeting.ordinal),
+                    sender,
+                    receiver,
+                    sent,
+                    expected,
+                    len(wrong) - 1,
+                ),
             )
     return None
 
@@ -279,9 +267,9 @@ def _sequence(
             base,
             why=Cause.SKIPPED,
             certainty=Certainty.LIKELY if tied else base.certainty,
-            story=f"{capital(named(minor.ranks))} alone "
-            f"call{s(minor.ranks)} {minor.call.op} ({where_of(base)}); "
-            f"{named(major.ranks)} went on to {major.call.op}, as before.",
+            facts=AddedCall(
+                minor.ranks, major.ranks, minor.call.op, where_of(base), major.call.op
+            ),
         )
     if known or did_before:
         return _skipped(run, base, major, minor)
@@ -292,9 +280,6 @@ def _skipped(
     run: Run, base: Divergence, major: CallGroup, minor: CallGroup
 ) -> Divergence:
     place = major.call.place
-    went = f"went on to {minor.call.op}"
-    if minor.call.op == major.call.op:  # which of the two it is, the calls do not tell
-        went = f"is at {minor.call.place} instead, unless it made that call once more"
     here = () if place is None else (place,)
     around = loop_positions.ways_around(run, place)
     return replace(
@@ -304,9 +289,9 @@ def _skipped(
             *pointers(here, minor.ranks, SKIPPED_HERE),
             *pointers(around, minor.ranks, "a way around it"),
         ),
-        story=f"{capital(named(minor.ranks))} skipped {major.call.op} "
-        f"({where_of(base)}) and {went}; "
-        f"{named(major.ranks)} {waits(major.ranks)} in it.",
+        facts=SkippedCall(
+            minor.ranks, major.ranks, major.call, where_of(base), minor.call
+        ),
     )
 
 
@@ -370,48 +355,29 @@ def _is_computed_root(run: Run, one: Call, other: Call) -> bool:
 
 def _arguments(base: Divergence, sides: list[CallGroup], tie: bool) -> Divergence:
     """The same position, and calls that differ in what they ask for."""
-    a, b = sides[0].call, sides[1].call
-    why, words = _difference(a, b)
-    said = "; ".join(f"{named(side.ranks)} {_with(side.call, why)}" for side in sides)
-    undecided = " (no majority)" if tie else ""
-    story = f"{capital(words)} at {where_of(base)}{undecided}: {said}."
-    return replace(base, why=why, story=story)
+    calls = tuple((side.call, side.ranks) for side in sides)
+    return replace(
+        base,
+        why=_difference(sides[0].call, sides[1].call),
+        facts=UnlikeCalls(calls, where_of(base), tied=tie),
+    )
 
 
-def _difference(a: Call, b: Call) -> tuple[Cause, str]:
+def _difference(a: Call, b: Call) -> Cause:
     """What two calls at one position differ in."""
     if a.op != b.op:
-        return Cause.OPERATION, "different operations"
+        return Cause.OPERATION
     if len(a.tensors) != len(b.tensors):
-        return Cause.SPLITS, f"lists of different length in {a.op}"
+        return Cause.SPLITS
     if [tensor.numel for tensor in a.tensors] != [t.numel for t in b.tensors]:
-        return Cause.NUMEL, f"different numbers of elements in {a.op}"
+        return Cause.NUMEL
     if [tensor.dtype for tensor in a.tensors] != [t.dtype for t in b.tensors]:
-        return Cause.DTYPE, f"different dtypes in {a.op}"
+        return Cause.DTYPE
     if a.reduce_op != b.reduce_op:
-        return Cause.REDUCE_OP, f"different reduce ops in {a.op}"
+        return Cause.REDUCE_OP
     if a.root != b.root:
-        return Cause.ROOT, f"different roots in {a.op}"
-    return Cause.OPERATION, f"different arguments in {a.op}"
-
-
-def _with(call: Call, why: Cause) -> str:
-    match why:
-        case Cause.OPERATION:
-            return f"in {call}"
-        case Cause.NUMEL:
-            sizes = "+".join(str(tensor.numel) for tensor in call.tensors)
-            shapes = "+".join(
-                "x".join(map(str, tensor.shape)) or "scalar" for tensor in call.tensors
-            )
-            return f"with {sizes} ({shapes})" if shapes != sizes else f"with {sizes}"
-        case Cause.DTYPE:
-            return f"with {'+'.join(tensor.dtype for tensor in call.tensors)}"
-        case Cause.REDUCE_OP:
-            return f"with {call.reduce_op}"
-        case Cause.ROOT:
-            return f"with root {call.root}"
-    return f"with {len(call.tensors)}"
+        return Cause.ROOT
+    return Cause.OPERATION
 
 
 def _all_fit(run: Run, specs: tuple[int, ...]) -> bool:

@@ -59,7 +59,7 @@ def reads(run: Run) -> list[EarlyRead]:
         One for each call, by its line.
     """
     found: dict[Place, EarlyRead] = {}
-    for rank, told, issued, waited in _ways(run):
+    for rank, awaited, issued, waited in _ways(run):
         call = _call(run, rank, issued[-1])
         if call is None or not _is_given(run, call):
             continue
@@ -69,7 +69,7 @@ def reads(run: Run) -> list[EarlyRead]:
         known = found.get(issued[-1])
         if known is None:
             found[issued[-1]] = EarlyRead(
-                [rank], call.op, place, issued[-1], waited[-1], told
+                [rank], call.op, place, issued[-1], waited[-1], awaited
             )
         elif rank not in known.ranks and place == known.read:
             known.ranks.append(rank)
@@ -83,13 +83,13 @@ def _ways(run: Run) -> Iterator[tuple[int, Awaited, _Way, _Way]]:
     if not run.sources:
         return
     for rank in run.seen:
-        for told in run.of(Awaited, rank):
-            issued = tuple(map(step_of, told.issued))
-            waited = tuple(map(step_of, told.waited))
+        for awaited in run.of(Awaited, rank):
+            issued = tuple(map(step_of, awaited.issued))
+            waited = tuple(map(step_of, awaited.waited))
             if issued and waited and None not in {*issued, *waited}:
                 yield (
                     rank,
-                    told,
+                    awaited,
                     tuple(place for place in issued if place is not None),
                     tuple(place for place in waited if place is not None),
                 )

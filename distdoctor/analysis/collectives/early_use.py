@@ -46,13 +46,13 @@ class PartedBehind:
         issuing: Who makes the call.
         call: The call.
         culprits: Who parted.
-        story: How they parted, as the calls alone tell.
+        parted: How they parted, as the calls alone show.
     """
 
     issuing: tuple[int, ...]
     call: Call
     culprits: tuple[int, ...]
-    story: str
+    parted: Divergence
 
 
 def early(run: Run) -> Iterator[Divergence]:
@@ -73,7 +73,7 @@ def early(run: Run) -> Iterator[Divergence]:
         yield from _never_waited_for(run)
 
 
-def decided_early(run: Run, told: Divergence) -> Divergence:
+def decided_early(run: Run, divergence: Divergence) -> Divergence:
     """Ranks that left the others, told as ranks that did not wait for what they asked.
 
     The last that they did before is an asynchronous reduction, and nobody ever waits
@@ -82,20 +82,20 @@ def decided_early(run: Run, told: Divergence) -> Divergence:
 
     Args:
         run: The run that is judged.
-        told: The divergence as it is known so far.
+        divergence: The divergence as it is known so far.
 
     Returns:
         The same object if it is not so.
     """
-    if told.why not in _GONE or not told.culprits:
-        return told
-    last = {rank: _last_before(run, told, rank) for rank in told.culprits}
+    if divergence.why not in _GONE or not divergence.culprits:
+        return divergence
+    last = {rank: _last_before(run, divergence, rank) for rank in divergence.culprits}
     calls = {rank: call for rank, call in last.items() if call is not None}
     places = {call.place for call in calls.values()}
     if len(calls) < len(last) or len(places) != 1 or None in places:
-        return told
+        return divergence
     if not all(_never_used(run, call) for call in calls.values()):
-        return told
+        return divergence
     call = next(iter(calls.values()))
     here = run.calls["site"] == run.sites.index(call.place)
     issuing = np.unique(run.calls["rank"][here]).tolist()
@@ -104,14 +104,14 @@ def decided_early(run: Run, told: Divergence) -> Divergence:
         issuing,
         call,
         [(call.place, "issued here, and nobody waits")],
-        PartedBehind(tuple(issuing), call, told.culprits, told.story),
+        PartedBehind(tuple(issuing), call, divergence.culprits, divergence),
     )
     return replace(
         found,
-        group=told.group,
-        ordinal=told.ordinal,
-        calls=told.calls,
-        elsewhere=(*found.elsewhere, *told.elsewhere),
+        group=divergence.group,
+        ordinal=divergence.ordinal,
+        calls=divergence.calls,
+        elsewhere=(*found.elsewhere, *divergence.elsewhere),
         certainty=Certainty.LIKELY,
     )
 
@@ -119,11 +119,11 @@ def decided_early(run: Run, told: Divergence) -> Divergence:
 _GONE = {Cause.UNEVEN, Cause.SKIPPED, Cause.FINISHED}
 
 
-def _last_before(run: Run, told: Divergence, rank: int) -> Call | None:
+def _last_before(run: Run, divergence: Divergence, rank: int) -> Call | None:
     """What a rank called last before it did something else than the others."""
     rows = run.rows_of(rank)
     behind = rows.stop
-    if (stands := told.calls.get(rank)) is not None:
+    if (stands := divergence.calls.get(rank)) is not None:
         mine = run.calls[rows.start : rows.stop]
         groups = [n for n, group in enumerate(run.groups) if group.name == stands.group]
         here = np.isin(mine["group"], groups) & (mine["ordinal"] == stands.ordinal)

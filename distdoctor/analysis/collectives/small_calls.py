@@ -144,8 +144,8 @@ def _passes(run: Run, rank: int) -> float:
 @memoize
 def _sizes(run: Run) -> NDArray[np.int64]:
     """Bytes that each of `Run.specs` moves."""
-    told = [sum(map(_size, spec.tensors)) for spec in run.specs]
-    return np.array(told, np.int64)
+    sizes = [sum(map(_size, spec.tensors)) for spec in run.specs]
+    return np.array(sizes, np.int64)
 
 
 def _size(tensor: Tensor) -> int:

@@ -7,6 +7,7 @@ What a rank comes later because the machine was busy with others is not counted.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +18,36 @@ from distdoctor.model.events import SETUP
 from distdoctor.model.findings import Certainty
 from distdoctor.model.observations.environment import Delayed
 from distdoctor.model.operations import ASYNCHRONOUS, IN_BACKWARD
-from distdoctor.model.run import Run, named
+from distdoctor.model.run import Run
 
 _FEWEST_WAITS = 20
 _WARM_UP = 5  # meetings: caches, lazy imports, and buckets that are rebuilt
 _SHORTEST_NS = 10_000_000  # below it the order of arrival is the scheduler's
 _ITS_SHARE = 0.9  # of all waits for a last rank, in number and in time
 _OF_THE_TIME = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """A rank for which the others of a group wait much of their time.
+
+    Attributes:
+        rank: Which.
+        times: At how many collectives it was the last, and long so.
+        of: How many there were, the first ones left out.
+        group: The group's name.
+        delay_ms: By how much the others were there earlier, in the median.
+        others: Who waited.
+        share: Of the time that passed, during which they did; from 0 to 1.
+    """
+
+    rank: int
+    times: int
+    of: int
+    group: str
+    delay_ms: float
+    others: tuple[int, ...]
+    share: float
 
 
 def late(run: Run) -> Iterator[Divergence]:
@@ -93,19 +117,24 @@ def _late_on(run: Run, alignment: Alignment) -> Iterator[Divergence]:
         culprits=(rank,),
         victims=others,
         certainty=Certainty.LIKELY,
-        story=f"Rank {rank} came last to {int(its.sum())} of {len(whole)} collectives "
-        f"on {alignment.group.name}, by {np.median(delay[its]) / 1e6:.0f} ms in the "
-        f"median; {named(others)} waited for it during "
-        f"{waited / span:.0%} of the time.",
+        facts=Straggler(
+            rank,
+            int(its.sum()),
+            len(whole),
+            alignment.group.name,
+            float(np.median(delay[its])) / 1e6,
+            others,
+            float(waited / span),
+        ),
     )
 
 
 def _delay(run: Run, rank: int, begun: int, ended: int) -> int:
     """For how long a rank had no processor between two moments, all in nanoseconds."""
-    told = run.of(Delayed, rank)
-    if not told:
+    delayed = run.of(Delayed, rank)
+    if not delayed:
         return 0
-    at, delay = np.array(told[-1].at_ms), np.array(told[-1].delay_ms)
+    at, delay = np.array(delayed[-1].at_ms), np.array(delayed[-1].delay_ms)
     until, since = np.interp([ended / 1e6, begun / 1e6], at, delay)
     return int((until - since) * 1e6)
 

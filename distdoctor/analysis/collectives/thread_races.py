@@ -54,7 +54,7 @@ def race(run: Run, alignment: Alignment) -> Divergence | None:
     for meeting in _disagreements(run, alignment):
         for a, b in combinations(meeting.rows, 2):
             if _raced(run, alignment, threads, (meeting.rows[a], meeting.rows[b])):
-                return _told(run, meeting, threads, alignment.rows)
+                return _divergence(run, meeting, threads, alignment.rows)
     return None
 
 
@@ -157,7 +157,7 @@ def _each_in_order(run: Run, here: _Part, there: _Part) -> bool:
     return True
 
 
-def _told(
+def _divergence(
     run: Run, meeting: Meeting, threads: NDArray[np.int32], rows: Rows
 ) -> Divergence:
     calls = calls_at(run, meeting)

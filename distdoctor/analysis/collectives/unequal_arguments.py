@@ -50,94 +50,103 @@ _CHANGES = frozenset({"append", "extend", "insert", "add", "update", "pop", "rem
 """Methods that change what a variable holds."""
 
 
-def singled_out(run: Run, told: Divergence) -> Divergence:
+def singled_out(run: Run, divergence: Divergence) -> Divergence:
     """The same divergence, with the line by which the arguments came to differ.
 
     Args:
         run: The run that is judged.
-        told: The divergence as it is known so far.
+        divergence: The divergence as it is known so far.
 
     Returns:
         The same object if no such line is known.
     """
-    calls = told.calls
-    if told.why not in _ARGUMENTS or GUARD in told.details or len(calls) < 2:
-        return told
+    calls = divergence.calls
+    if (
+        divergence.why not in _ARGUMENTS
+        or GUARD in divergence.details
+        or len(calls) < 2
+    ):
+        return divergence
     sides: dict[str, list[int]] = {}
     for rank, call in sorted(calls.items()):
         sides.setdefault(str(call), []).append(rank)
     places = {call.place for call in calls.values()}
     if len(sides) != 2 or len(places) != 1 or None in places:
-        return told
+        return divergence
     first, second = sides.values()
     ways = chains(run, calls[first[0]])
     if not ways:
-        return told
+        return divergence
     search = _Search(Sides(run, first, second), ways[0])
     search.run()
     if search.special:
         condition, ranks = search.special[0]
         agreed = {chosen for _, chosen in search.special} == {ranks}
-        tie = not told.culprits
-        culprits = ranks if tie and agreed else told.culprits
+        tie = not divergence.culprits
+        culprits = ranks if tie and agreed else divergence.culprits
         everyone = tuple(sorted(calls))
         role = Role.CULPRIT if culprits else Role.PARTY
         return replace(
-            told,
+            divergence,
             culprits=culprits,
-            victims=of_group(everyone, culprits) if culprits else told.victims,
-            certainty=Certainty.LIKELY if tie and culprits else told.certainty,
+            victims=of_group(everyone, culprits) if culprits else divergence.victims,
+            certainty=Certainty.LIKELY if tie and culprits else divergence.certainty,
             elsewhere=(
                 Location(condition.place, culprits or everyone, role, str(condition)),
-                *told.elsewhere,
+                *divergence.elsewhere,
             ),
-            story=f"{told.story} What is passed depends on `{condition}` at "
+            remarks=f"{divergence.remarks} What is passed depends on `{condition}` at "
             f"{condition.place}, which singles out {named(ranks)}.",
-            details={**told.details, GUARD: str(condition)},
+            details={**divergence.details, GUARD: str(condition)},
         )
     if search.ranked:
         place = search.ranked[-1]
         everyone = tuple(sorted(calls))
         line = Location(place, everyone, Role.PARTY, "depends on the rank")
         return replace(
-            told,
-            elsewhere=(line, *told.elsewhere),
-            story=f"{told.story} What is passed depends on the rank at {place}.",
+            divergence,
+            elsewhere=(line, *divergence.elsewhere),
+            remarks=f"{divergence.remarks} What is passed depends on the rank at "
+            f"{place}.",
         )
-    return told
+    return divergence
 
 
-def with_makers(run: Run, told: Divergence) -> Divergence:
+def with_makers(run: Run, divergence: Divergence) -> Divergence:
     """The same divergence of what is passed, with the lines that make it.
 
     Args:
         run: The run that is judged.
-        told: The divergence as it is known so far.
+        divergence: The divergence as it is known so far.
 
     Returns:
         The same object if no such line is known.
     """
-    if told.why not in _PASSED or len(told.calls) > _MOST_CALLS:
-        return told
-    if told.elsewhere and told.why is not Cause.ORDER:
-        return told
-    one_line = len({call.place for call in told.calls.values()}) == 1
-    if not run.sources or not (one_line or told.why is Cause.MISFIT):
-        return told
-    find, remark = _FOUND_BY.get(told.why, (made, "made here"))
+    if divergence.why not in _PASSED or len(divergence.calls) > _MOST_CALLS:
+        return divergence
+    if divergence.elsewhere and divergence.why is not Cause.ORDER:
+        return divergence
+    one_line = len({call.place for call in divergence.calls.values()}) == 1
+    if not run.sources or not (one_line or divergence.why is Cause.MISFIT):
+        return divergence
+    find, remark = _FOUND_BY.get(divergence.why, (made, "made here"))
     ranks: dict[Place, set[int]] = {}
-    for rank, call in told.calls.items():
-        odd = rank in told.culprits or not told.culprits
+    for rank, call in divergence.calls.items():
+        odd = rank in divergence.culprits or not divergence.culprits
         for place in find(program_of(run), call.place) if call.place and odd else []:
             ranks.setdefault(place, set()).add(rank)
-    known = {(line.place.file, line.place.line) for line in told.elsewhere}
-    role = Role.CULPRIT if told.culprits else Role.PARTY
+    known = {(line.place.file, line.place.line) for line in divergence.elsewhere}
+    role = Role.CULPRIT if divergence.culprits else Role.PARTY
     lines = [
         Location(place, tuple(sorted(who)), role, remark)
         for place, who in ranks.items()
         if (place.file, place.line) not in known
     ]
-    return replace(told, elsewhere=(*told.elsewhere, *lines)) if lines else told
+    return (
+        replace(divergence, elsewhere=(*divergence.elsewhere, *lines))
+        if lines
+        else divergence
+    )
 
 
 _FOUND_BY = {

@@ -12,6 +12,7 @@ from distdoctor.analysis.comparison.traces import (
     steps_before,
     steps_of,
 )
+from distdoctor.analysis.data.passes import passes
 from distdoctor.model.events import Observation
 from distdoctor.model.observations.comparison import (
     STANDING,
@@ -21,7 +22,6 @@ from distdoctor.model.observations.comparison import (
     Unrepeated,
     Unrestored,
 )
-from distdoctor.model.observations.data import Read
 from distdoctor.model.observations.rng import Drawn, Seeded
 from distdoctor.model.run import Run
 
@@ -157,16 +157,25 @@ def _streams(first: Run, second: Run, rank: int) -> Iterator[Unrepeated]:
 
 
 def _samples(first: Run, second: Run, rank: int) -> Iterator[Unrepeated]:
-    for a, b in _pairs(Read, first, second, rank):
-        for mine, theirs in ((a.samples, b.samples), (a.contents, b.contents)):
-            size = min(len(mine), len(theirs))
-            if mine[:size] != theirs[:size]:
-                at = next(n for n in range(size) if mine[n] != theirs[n])
+    # Whole passes: in how many parts one is told is a matter of time.
+    theirs = {one.read.number: one for one in passes(second, rank)}
+    for a in passes(first, rank):
+        b = theirs.get(a.read.number)
+        if b is None:
+            continue
+        size = min(len(a.contents), len(b.contents))
+        mine, others = a.contents[:size], b.contents[:size]
+        size = min(len(a.samples), len(b.samples))
+        for differ in (
+            a.samples[:size] != b.samples[:size],
+            (mine != others) & (mine != 0) & (others != 0),  # 0: it was left out
+        ):
+            if differ.any():
                 yield Unrepeated(
                     rank=rank,
-                    step=max(0, steps_before(first, rank, a) - a.steps),
+                    step=max(0, steps_before(first, rank, a.read) - a.steps),
                     what="samples",
-                    name=f"pass {a.number + 1}, sample {at + 1}",
+                    name=f"pass {a.read.number + 1}, sample {differ.argmax() + 1}",
                     place=a.place,
                 )
 

@@ -67,15 +67,31 @@ def circle(run: Run, found: Sequence[Divergence]) -> list[Divergence]:
     waits = standstill(run).waits
     if found:
         explained = held_up(waits, explained | gone(run))
-    circles = []
-    while first := _first_circle(waits, explained):
-        stuck = held_up(waits, {wait.rank for wait in first}) - explained
-        explained |= stuck
-        circles.append(_told(run, first, stuck))
+    return circles_among(run, waits, explained)
+
+
+def circles_among(
+    run: Run, waits: dict[int, tuple[Wait, ...]], explained: Set[int] = frozenset()
+) -> list[Divergence]:
+    """The circles that waits close.
+
+    Args:
+        run: The run that is judged.
+        waits: By rank that cannot go on, what it waits for.
+        explained: Ranks whose waiting needs no circle.
+
+    Returns:
+        The circles, those that differ in their ranks alone as one.
+    """
+    circles, known = [], set(explained)
+    while first := _first_circle(waits, known):
+        stuck = held_up(waits, {wait.rank for wait in first}) - known
+        known |= stuck
+        circles.append(_divergence(run, first, stuck))
     return alike(circles)
 
 
-def _told(run: Run, circle: list[Wait], stuck: set[int]) -> Divergence:
+def _divergence(run: Run, circle: list[Wait], stuck: set[int]) -> Divergence:
     """A circle, and who is stuck because of it."""
     calls = {wait.rank: run.call(wait.row) for wait in circle}
     victims = tuple(sorted(stuck - set(calls)))

@@ -53,8 +53,8 @@ def stalled(run: Run) -> str:
         return ""
     places = list(_places(run, living, blocked))
     more = len(places) - _MOST_PLACES
-    told = "; ".join(places[:_MOST_PLACES]) + f"; and {more} more" * (more > 0)
-    return f"for the last {quiet.seconds:.0f} s no rank had moved: {told}"
+    text = "; ".join(places[:_MOST_PLACES]) + f"; and {more} more" * (more > 0)
+    return f"for the last {quiet.seconds:.0f} s no rank had moved: {text}"
 
 
 def whereabouts(run: Run) -> str:
@@ -71,8 +71,8 @@ def whereabouts(run: Run) -> str:
         if number < 0 and stack:
             where = _line(stack)
             at[where] = at.get(where, 0) + 1
-    told = [f"{where} ({n} processes)" if n > 1 else where for where, n in at.items()]
-    return "; ".join(told[:_MOST_PLACES])
+    lines = [f"{where} ({n} processes)" if n > 1 else where for where, n in at.items()]
+    return "; ".join(lines[:_MOST_PLACES])
 
 
 def _blocked(run: Run, living: list[int]) -> set[int]:

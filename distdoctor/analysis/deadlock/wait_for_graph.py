@@ -129,6 +129,23 @@ def _release(waits: dict[int, list[Wait]], moving: set[int]) -> None:
                 fresh += [rank for rank in waiting[key] if waits.pop(rank, None)]
 
 
+def unreleased(
+    waits: Mapping[int, Sequence[Wait]], moving: Iterable[int]
+) -> dict[int, tuple[Wait, ...]]:
+    """The ranks that remain when all that can go on has gone on.
+
+    Args:
+        waits: By rank, what it waits for.
+        moving: Ranks that can go on.
+
+    Returns:
+        The waits of those that nothing releases.
+    """
+    left = {rank: list(threads) for rank, threads in waits.items()}
+    _release(left, set(moving))
+    return {rank: tuple(threads) for rank, threads in left.items()}
+
+
 def held_up(waits: Mapping[int, Sequence[Wait]], by: Iterable[int]) -> set[int]:
     """Ranks that wait for one of these, themselves or through others, and these.
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from distdoctor.analysis.causes import (
     Cause,
     Divergence,
     at,
-    capital,
-    has,
     pointers,
-    s,
     where_of,
 )
 from distdoctor.analysis.collectives.alignment import Meeting
@@ -26,6 +23,8 @@ from distdoctor.analysis.deadlock.wait_for_graph import gone
 from distdoctor.analysis.divergence import loop_positions
 from distdoctor.analysis.divergence.loop_departures import must_pass
 from distdoctor.analysis.divergence.parting_branches import chains, ways_to
+from distdoctor.analysis.divergence.skipped_calls import AddedCall
+from distdoctor.analysis.divergence.unequal_rounds import FewerBatches
 from distdoctor.analysis.failures.deaths import (
     died,
     is_victim,
@@ -41,10 +40,34 @@ from distdoctor.model.events import (
     Event,
     Left,
     Place,
+    Quit,
     State,
 )
 from distdoctor.model.findings import Certainty, Location, Role
-from distdoctor.model.run import Group, Run, named
+from distdoctor.model.run import Group, Run
+
+
+@dataclass(frozen=True, slots=True)
+class WaitForFinished:
+    """Ranks that wait in a call for others that have ended in good order.
+
+    Attributes:
+        ranks: Who waits.
+        finished: For whom.
+        op: In which operation.
+        where: Its place in the group's sequence.
+        gave_up: All their calls have failed by now.
+        end: How the first of the finished ended, beyond coming to the last line.
+        made: How many calls that one made on the group.
+    """
+
+    ranks: tuple[int, ...]
+    finished: tuple[int, ...]
+    op: str
+    where: str
+    gave_up: bool
+    end: Left | Quit | None
+    made: int
 
 
 def absence(run: Run, meeting: Meeting) -> Iterator[Divergence]:
@@ -70,7 +93,6 @@ def absence(run: Run, meeting: Meeting) -> Iterator[Divergence]:
         calls=calls,
         culprits=tuple(ended),
         victims=side.ranks,
-        story="",
     )
     dead = [rank for rank in ended if died(run, rank)]
     if dead:
@@ -89,9 +111,7 @@ def absence(run: Run, meeting: Meeting) -> Iterator[Divergence]:
             certainty=(
                 Certainty.LIKELY if len(side.ranks) == len(finished) else base.certainty
             ),
-            story=f"{capital(named(side.ranks))} alone call{s(side.ranks)} "
-            f"{side.call.op} ({where_of(base)}); {named(finished)} finished "
-            "without it.",
+            facts=AddedCall(side.ranks, tuple(finished), side.call.op, where_of(base)),
         )
         return
     yield _finished(run, base, finished, side)
@@ -120,11 +140,14 @@ def _finished(
             culprits=culprits,
             cause=batches[-1],
             elsewhere=at(batches[-1], culprits, "its loader ended here"),
-            story=f"{capital(named(finished))} had {batches[-1].count} batches "
-            f"from the loader at {batches[-1].place} and finished; "
-            f"{named(side.ranks)} {has(side.ranks)} begun batch "
-            f"{begun[-1].count} and wait{s(side.ranks)} in {side.call.op} "
-            f"({where_of(base)}).",
+            facts=FewerBatches(
+                culprits,
+                batches[-1],
+                side.ranks,
+                begun[-1].count,
+                side.call.op,
+                where_of(base),
+            ),
         )
     asked = quitting(run, rank)
     quit_at = where_it_quit(run, asked) if asked is not None else ()
@@ -136,9 +159,9 @@ def _finished(
     over = run.of(Ended, rank)
     cause: Event | None = left[-1] if left else over[-1] if over else None
     last_call = _last_call(run, base.group, rank)
-    how = f"left the job at {left[-1].place}" if left else "ended"
+    end: Left | Quit | None = left[-1] if left else None
     if asked is not None:
-        cause, how = asked, f"ended by {asked.how}({asked.status}) at {asked.place}"
+        cause = end = asked
     return replace(
         base,
         culprits=culprits,
@@ -154,22 +177,15 @@ def _finished(
                 "a way to cut a round short",
             ),
         ),
-        story=_waiting(run, base, side, finished, how),
-    )
-
-
-def _waiting(
-    run: Run, base: Divergence, side: CallGroup, finished: list[int], how: str
-) -> str:
-    """That ranks wait for others that ended, or waited until their call gave up."""
-    of_side = [base.calls[rank] for rank in side.ranks]
-    gave_up = all(call.state is State.RAISED for call in of_side)
-    verb = "waited in vain" if gave_up else f"wait{s(side.ranks)}"
-    end = "never came" if gave_up else "will never come"
-    return (
-        f"{capital(named(side.ranks))} {verb} in {side.call.op} ({where_of(base)}) "
-        f"for {named(finished)}, which {how} after "
-        f"{_made(run, base.group, finished[0])} calls on it and {end}."
+        facts=WaitForFinished(
+            side.ranks,
+            culprits,
+            side.call.op,
+            where_of(base),
+            all(base.calls[rank].state is State.RAISED for rank in side.ranks),
+            end,
+            _made(run, base.group, rank),
+        ),
     )
 
 

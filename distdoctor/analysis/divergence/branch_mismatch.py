@@ -68,17 +68,17 @@ def branched(run: Run, alignment: Alignment, fault: Meeting) -> Divergence | Non
     both = Sides(run, sides[0].ranks, sides[1].ranks)
     if both.parts(condition, GivenCalls((condition.place,), 0)):
         return None  # the rank decides, which tells more
-    told = at_one_position(run, fault)
+    divergence = at_one_position(run, fault)
     few = sides[1].ranks
     return replace(
-        told,
+        divergence,
         certainty=Certainty.LIKELY,
         elsewhere=(
-            *pointers([condition.place], told.culprits or few, str(condition)),
-            *told.elsewhere,
+            *pointers([condition.place], divergence.culprits or few, str(condition)),
+            *divergence.elsewhere,
         ),
-        story=f"{told.story} They part at {condition.place}: `{condition}` lets "
-        f"{named(sides[0].ranks)} through, and each branch makes another call.",
+        remarks=f"{divergence.remarks} They part at {condition.place}: `{condition}` "
+        f"lets {named(sides[0].ranks)} through, and each branch makes another call.",
     )
 
 
@@ -102,19 +102,19 @@ def _looked_up(run: Run, call: Call, other: Call) -> Place | None:
 
 
 def _by_a_table(run: Run, fault: Meeting, line: Place) -> Divergence:
-    told = at_one_position(run, fault)
+    divergence = at_one_position(run, fault)
     keys = _keys(run, line)
-    who = told.culprits or tuple(sorted(told.calls))
+    who = divergence.culprits or tuple(sorted(divergence.calls))
     return replace(
-        told,
+        divergence,
         certainty=Certainty.LIKELY,
         elsewhere=(
             *pointers([line], who, "calls what it looks up"),
             *pointers(keys, who, "by which it is looked up"),
-            *told.elsewhere,
+            *divergence.elsewhere,
         ),
-        story=f"{told.story} All come from {line}, which calls another function on "
-        "each side.",
+        remarks=f"{divergence.remarks} All come from {line}, which calls another "
+        "function on each side.",
     )
 
 

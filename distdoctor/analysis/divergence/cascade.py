@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from distdoctor.analysis.causes import Cause, Divergence, Sentence, finding
+from distdoctor.analysis.causes import Cause, Divergence
 from distdoctor.analysis.collectives.early_use import decided_early, early
 from distdoctor.analysis.collectives.unequal_arguments import singled_out, with_makers
 from distdoctor.analysis.deadlock.circular_waits import busy, circle
@@ -44,6 +44,7 @@ from distdoctor.analysis.divergence.overtaken import overtaken
 from distdoctor.analysis.divergence.parted_findings import APART
 from distdoctor.analysis.divergence.partial_forwards import forward_by_some
 from distdoctor.analysis.divergence.rank_guards import GUARD
+from distdoctor.analysis.divergence.recorded_cascade import RECORDED
 from distdoctor.analysis.divergence.source_forks import forked
 from distdoctor.analysis.divergence.swapped_calls import crossed
 from distdoctor.analysis.divergence.ties import (
@@ -66,6 +67,7 @@ from distdoctor.analysis.processes.forked_calls import in_children
 from distdoctor.analysis.rendezvous.group_creation import groups_left_out, of_setting_up
 from distdoctor.analysis.rendezvous.setup_faults import joining, missing_key
 from distdoctor.analysis.replicas.unused_parameters import unused_parameters
+from distdoctor.analysis.sentences import finding
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run
 
@@ -73,13 +75,12 @@ from distdoctor.model.run import Run
 @memoize
 def divergences(run: Run) -> list[Divergence]:
     """All independent divergences of a run, worked out once."""
-    return applied(run, CASCADE, [])
+    return applied(run, CASCADE if run.calls_from == "run" else RECORDED, [])
 
 
 def findings(
     run: Run,
-    reason: Cause,
-    sentence: Sentence | None = None,
+    cause: Cause,
     *,
     severity: Severity | None = None,
 ) -> Iterator[Finding]:
@@ -87,14 +88,12 @@ def findings(
 
     Args:
         run: The run.
-        reason: The explanation.
-        sentence: How the check words the facts of these divergences; None: they have
-            none, for their words are shared with other checks.
+        cause: The explanation.
         severity: Of these findings, where it is not the check's.
     """
     for divergence in divergences(run):
-        if divergence.why is reason:
-            yield replace(finding(divergence, sentence), severity=severity)
+        if divergence.why is cause:
+            yield replace(finding(divergence), severity=severity)
 
 
 def _and_messages(run: Run, found: list[Divergence]) -> list[Divergence]:

@@ -75,19 +75,19 @@ class Retelling:
 
     def applied(self, run: Run, found: list[Divergence]) -> list[Divergence]:
         """Each divergence as this row tells it."""
-        return [self._told(run, one) for one in found]
+        return [self._retold(run, one) for one in found]
 
     def ends(self, _found: list[Divergence]) -> bool:
         """Never."""
         return False
 
-    def _told(self, run: Run, one: Divergence) -> Divergence:
+    def _retold(self, run: Run, one: Divergence) -> Divergence:
         if self.unless and self.unless in one.details:
             return one
-        told = self.by(run, one)
-        if self.by_source and told is not one:
-            return replace(told, details={**told.details, SOURCE: True})
-        return told
+        retold = self.by(run, one)
+        if self.by_source and retold is not one:
+            return replace(retold, details={**retold.details, SOURCE: True})
+        return retold
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,10 @@ class PerGroup:
     def applied(self, run: Run, found: list[Divergence]) -> list[Divergence]:
         """What was found above, and what is found in each group."""
         parts = [GroupCalls(run, one) for one in alignments(run)]
-        return [*found, *(told for part in parts for told in self._of(run, part))]
+        return [
+            *found,
+            *(divergence for part in parts for divergence in self._of(run, part)),
+        ]
 
     def ends(self, _found: list[Divergence]) -> bool:
         """Never."""

@@ -46,7 +46,7 @@ class KeptFromMessage:
     waits: Call
 
 
-def kept_out(run: Run, told: Divergence) -> Divergence:
+def kept_out(run: Run, divergence: Divergence) -> Divergence:
     """A message without its other side, told as the branch that keeps a rank from it.
 
     The rank stands in a collective, all others are in functions behind that branch, and
@@ -54,37 +54,41 @@ def kept_out(run: Run, told: Divergence) -> Divergence:
 
     Args:
         run: The run that is judged.
-        told: The divergence as it is known so far.
+        divergence: The divergence as it is known so far.
 
     Returns:
         The same object if it is not so.
     """
-    if told.why is not Cause.UNANSWERED or len(told.culprits) != 1 or not run.sources:
-        return told
-    (rank,) = told.culprits
+    if (
+        divergence.why is not Cause.UNANSWERED
+        or len(divergence.culprits) != 1
+        or not run.sources
+    ):
+        return divergence
+    (rank,) = divergence.culprits
     stands = _standing(run, rank)
     others = of_group(run.seen, (rank,))
     found_at = [_standing(run, other) for other in others]
     waiting = [call for call in found_at if call is not None]
     if stands is None or len(waiting) < len(others):
-        return told  # where some are is not known: they compute, or have ended
+        return divergence  # where some are is not known: they compute, or have ended
     if OPERATIONS[CODE_OF[stands.op]].is_point_to_point:
-        return told  # the others answer that by a branch of their own
+        return divergence  # the others answer that by a branch of their own
     found = _behind(run, waiting, rank)
     if found is None:
-        return told
+        return divergence
     call = waiting[0]
     return replace(
-        told,
+        divergence,
         why=Cause.SKIPPED,
         certainty=Certainty.LIKELY,
         victims=others,
         elsewhere=lines(found, (rank,), few=False),
-        story=f" The way there: {found.way()}.",
+        remarks=f" The way there: {found.way()}.",
         facts=KeptFromMessage(
             str(found.condition), found.condition.place, stands, call
         ),
-        details={**told.details, GUARD: str(found.condition), "way": found.way()},
+        details={**divergence.details, GUARD: str(found.condition), "way": found.way()},
     )
 
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from distdoctor.analysis.causes import LEFT_LOOP, at, capital, has, pointers, s
+from distdoctor.analysis.causes import LEFT_LOOP, at, pointers
 from distdoctor.analysis.collectives.call_groups import CallGroup
 from distdoctor.analysis.divergence import loop_positions
 from distdoctor.analysis.divergence.passing import came_past
+from distdoctor.analysis.divergence.unequal_rounds import FewerBatches, FewerRounds
 from distdoctor.analysis.divergence.uneven_loops import dealt_out
 from distdoctor.model.events import (
     Batch,
 )
-from distdoctor.model.run import Run, named
+from distdoctor.model.run import Run
 
 
 def fewer_rounds(
@@ -43,11 +44,14 @@ def fewer_rounds(
             return {
                 "cause": batches,
                 "elsewhere": at(batches, minor.ranks, "its loader ended here"),
-                "story": f"{capital(named(minor.ranks))} had {batches.count} "
-                f"batches from the loader at {batches.place}; "
-                f"{named(major.ranks)} {has(major.ranks)} begun batch "
-                f"{others[-1].count} and wait{s(major.ranks)} in "
-                f"{major.call.op} for a partner that is at {minor.call.op}.",
+                "facts": FewerBatches(
+                    minor.ranks,
+                    batches,
+                    major.ranks,
+                    others[-1].count,
+                    major.call.op,
+                    next_op=minor.call.op,
+                ),
             }
         if others:
             return None  # as many batches: it skipped the call, not the round
@@ -67,11 +71,9 @@ def fewer_rounds(
             *pointers([place], minor.ranks, LEFT_LOOP),
             *dealt_out(run, place, minor.ranks),
         ),
-        "story": f"{capital(named(minor.ranks))} left the loop at {place} and "
-        f"{'are' if len(minor.ranks) > 1 else 'is'} at {minor.call.op} "
-        f"({minor.call.place}); {named(major.ranks)} "
-        f"{'are' if len(major.ranks) > 1 else 'is'} still in it and "
-        f"wait{s(major.ranks)} in {major.call.op}.",
+        "facts": FewerRounds(
+            minor.ranks, place, minor.call, major.ranks, major.call.op
+        ),
     }
 
 

@@ -41,7 +41,7 @@ class GroupCalls:
         return self.alignment.first_fault(self._run)
 
     @cached_property
-    def told(self) -> list[Divergence]:
+    def by_calls_alone(self) -> list[Divergence]:
         """What the calls alone tell of that meeting."""
         if self.fault is None:
             return []
@@ -62,8 +62,10 @@ def by_splits(run: Run, group: GroupCalls) -> list[Divergence] | None:
 
 def by_death_or_callback(_run: Run, group: GroupCalls) -> list[Divergence] | None:
     """A rank that died, or a callback: no branch of the source tells it better."""
-    surely = any(one.why in {Cause.DIED, Cause.CALLBACK} for one in group.told)
-    return group.told if surely else None
+    surely = any(
+        one.why in {Cause.DIED, Cause.CALLBACK} for one in group.by_calls_alone
+    )
+    return group.by_calls_alone if surely else None
 
 
 def by_rank_guard(run: Run, group: GroupCalls) -> list[Divergence] | None:
@@ -84,7 +86,9 @@ def by_parted_ways(run: Run, group: GroupCalls) -> list[Divergence] | None:
     """Ranks that were apart before it showed, as the ways to their calls tell."""
     if group.fault is None:
         return None
-    return _read(parted_findings(run, group.alignment, group.fault, group.told))
+    return _read(
+        parted_findings(run, group.alignment, group.fault, group.by_calls_alone)
+    )
 
 
 def by_calls(run: Run, group: GroupCalls) -> list[Divergence] | None:
@@ -92,7 +96,7 @@ def by_calls(run: Run, group: GroupCalls) -> list[Divergence] | None:
     fault = group.fault
     if fault is None:
         return None
-    return [either_way(run, fault, one) for one in group.told]
+    return [either_way(run, fault, one) for one in group.by_calls_alone]
 
 
 def by_unseen_swaps(run: Run, group: GroupCalls) -> list[Divergence] | None:

@@ -62,7 +62,7 @@ def called_back(run: Run, divergence: Divergence) -> Divergence:
         why=Cause.CALLBACK,
         culprits=ranks,
         victims=others,
-        story="",
+        remarks="",
         facts=ImplicitCall(
             ranks,
             call.op,

@@ -194,7 +194,7 @@ def _together(same: list[Divergence]) -> Divergence:
             replace(place, ranks=_sorted(culprits)) if culprits else place
             for place in first.elsewhere
         ),
-        story=f"{first.story} The same {len(others)} more "
+        remarks=f"{first.remarks} The same {len(others)} more "
         f"time{'s' if len(others) > 1 else ''}, with {named(more)}.",
     )
 

@@ -35,47 +35,52 @@ _BY_ROUNDS = {Cause.FINISHED, Cause.UNEVEN, Cause.SKIPPED}
 _MAY_DIFFER = {Nature.LOCAL, Nature.OPEN}
 
 
-def departed(run: Run, told: Divergence) -> Divergence:
+def departed(run: Run, divergence: Divergence) -> Divergence:
     """The same divergence, with the statement by which its culprits left a loop.
 
     Args:
         run: The run that is judged.
-        told: The divergence as it is known so far.
+        divergence: The divergence as it is known so far.
 
     Returns:
         The same object if it is about no loop, or no few ways are left.
     """
-    if told.why not in _BY_ROUNDS or not told.culprits or not run.sources:
-        return told
-    if isinstance(told.cause, Batch):
-        return told  # the loader that ended is known
-    waiting = _waiting(run, told)
+    if divergence.why not in _BY_ROUNDS or not divergence.culprits or not run.sources:
+        return divergence
+    if isinstance(divergence.cause, Batch):
+        return divergence  # the loader that ended is known
+    waiting = _waiting(run, divergence)
     if waiting is None:
-        return told
-    ways = _chosen(run, told, list(_ways(run, told, waiting)))
+        return divergence
+    ways = _chosen(run, divergence, list(_ways(run, divergence, waiting)))
     if not 0 < len(ways) <= _MOST:
-        return told
+        return divergence
     lines: dict[tuple[Place, str], Location] = {}
-    for location in (*_lines(run, told, ways), *told.elsewhere):
+    for location in (*_lines(run, divergence, ways), *divergence.elsewhere):
         known = any(location.place == place for place, _ in lines)
         if not known or "loop" not in location.remark:
             lines.setdefault((location.place, location.remark), location)
     words = " or ".join(f"`{way.text}` ({way.place})" for way in ways)
-    who = capital(named(told.culprits))
+    who = capital(named(divergence.culprits))
     left = "left out the round" if all(way.stays for way in ways) else "left the loop"
     if any(way.stays for way in ways) and left == "left the loop":
         left = "left the loop, or a round of it,"
-    skipped = told.why is Cause.UNEVEN and all(way.stays for way in ways)
+    if divergence.why is Cause.UNEVEN and all(way.stays for way in ways):
+        divergence = replace(
+            divergence,
+            why=Cause.SKIPPED,
+            certainty=Certainty.LIKELY,
+            facts=divergence,
+            remarks="",
+        )
     return replace(
-        told,
-        why=Cause.SKIPPED if skipped else told.why,
-        certainty=Certainty.LIKELY if skipped else told.certainty,
+        divergence,
         elsewhere=tuple(lines.values()),
-        story=f"{told.story} {who} most likely {left} by {words}.",
+        remarks=f"{divergence.remarks} {who} most likely {left} by {words}.",
     )
 
 
-def kept_rounds(run: Run, told: Divergence) -> bool:
+def kept_rounds(run: Run, divergence: Divergence) -> bool:
     """Whether the source leaves the culprits no way out of the loops but the common.
 
     They are behind these loops, or gone, and made a call less in them than the others;
@@ -83,20 +88,20 @@ def kept_rounds(run: Run, told: Divergence) -> bool:
 
     Args:
         run: The run that is judged.
-        told: The divergence as it is known so far.
+        divergence: The divergence as it is known so far.
 
     Returns:
         Whether it does; False if nothing is known of the loops.
     """
-    waiting = _first_waiting(told)
+    waiting = _first_waiting(divergence)
     if waiting is None:
         return False
-    if not made_it_before(run, told, waiting) and not all(
+    if not made_it_before(run, divergence, waiting) and not all(
         must_pass(run, chain) for chain in ways_to(run, waiting)
     ):
         return False
-    ways = list(_ways(run, told, waiting))
-    heads = _heads(run, waiting, _stands(run, told) or [])
+    ways = list(_ways(run, divergence, waiting))
+    heads = _heads(run, waiting, _stands(run, divergence) or [])
     may_differ = not _MAY_DIFFER.isdisjoint(heads)
     return bool(heads) and not may_differ and all(way.stays for way in ways)
 
@@ -155,15 +160,17 @@ def ways_around(run: Run, place: Place) -> list[WayOut]:
     return [way for way in ways if way.nature in _MAY_DIFFER]
 
 
-def _waiting(run: Run, told: Divergence) -> Call | None:
+def _waiting(run: Run, divergence: Divergence) -> Call | None:
     """The call of the others, if all culprits made such a one before."""
-    waiting = _first_waiting(told)
-    made = waiting is not None and made_it_before(run, told, waiting)
+    waiting = _first_waiting(divergence)
+    made = waiting is not None and made_it_before(run, divergence, waiting)
     return waiting if made else None
 
 
-def _first_waiting(told: Divergence) -> Call | None:
-    waiting = (call for rank, call in told.calls.items() if rank in told.victims)
+def _first_waiting(divergence: Divergence) -> Call | None:
+    waiting = (
+        call for rank, call in divergence.calls.items() if rank in divergence.victims
+    )
     return next(waiting, None)
 
 
@@ -182,12 +189,12 @@ def _heads(run: Run, waiting: Call, stands: Sequence[Place]) -> list[Nature]:
     ]
 
 
-def made_it_before(run: Run, told: Divergence, waiting: Call) -> bool:
+def made_it_before(run: Run, divergence: Divergence, waiting: Call) -> bool:
     """Whether all culprits were in the loop: they made such a call from that line.
 
     Args:
         run: Holds the calls.
-        told: Names the culprits.
+        divergence: Names the culprits.
         waiting: In which the others wait.
 
     Returns:
@@ -196,17 +203,17 @@ def made_it_before(run: Run, told: Divergence, waiting: Call) -> bool:
     if waiting.place not in run.sites:
         return False
     site = run.sites.index(waiting.place)
-    for rank in told.culprits:
+    for rank in divergence.culprits:
         rows = run.rows_of(rank)
         if not (run.calls["site"][rows.start : rows.stop] == site).any():
             return False
     return True
 
 
-def _ways(run: Run, told: Divergence, waiting: Call) -> Iterator[WayOut]:
+def _ways(run: Run, divergence: Divergence, waiting: Call) -> Iterator[WayOut]:
     """All ways, innermost loop first, that some ranks may take and others not."""
     program = program_of(run)
-    stands = _stands(run, told)
+    stands = _stands(run, divergence)
     if stands is None:
         return
     seen: set[tuple[Place, int]] = set()
@@ -229,13 +236,13 @@ def _ways(run: Run, told: Divergence, waiting: Call) -> Iterator[WayOut]:
                 around = []
 
 
-def _stands(run: Run, told: Divergence) -> list[Place] | None:
+def _stands(run: Run, divergence: Divergence) -> list[Place] | None:
     """Lines in which a culprit is, and its callers; None if it is not known."""
     lines: list[Place] = []
-    for rank in told.culprits:
-        call = told.calls.get(rank)
+    for rank in divergence.culprits:
+        call = divergence.calls.get(rank)
         if call is None:
-            if told.why is not Cause.FINISHED:
+            if divergence.why is not Cause.FINISHED:
                 return None
             continue
         ways = ways_to(run, call)
@@ -248,26 +255,28 @@ def _stands(run: Run, told: Divergence) -> list[Place] | None:
 # --- which of them ---
 
 
-def _chosen(run: Run, told: Divergence, ways: list[WayOut]) -> list[WayOut]:
+def _chosen(run: Run, divergence: Divergence, ways: list[WayOut]) -> list[WayOut]:
     """The ways that what else is known of the culprits leaves open."""
-    if left := _left_at(run, told):
+    if left := _left_at(run, divergence):
         here = [way for way in ways if _leads_to(way, left)]
         ways = here or ways
-    open_heads = _still_open(run, told)
+    open_heads = _still_open(run, divergence)
     ways = [way for way in ways if (way.place.file, way.place.line) not in open_heads]
     out = [way for way in ways if not way.stays]
     local = [way for way in out if way.nature is Nature.LOCAL]
     around = [way for way in ways if way.stays and way.nature is Nature.LOCAL]
-    kept = _kept_pace(run, told)
+    kept = _kept_pace(run, divergence)
     if kept:
         return around
     return (local or out) if kept is False else [*(local or out), *around]
 
 
-def _kept_pace(run: Run, told: Divergence) -> bool | None:
+def _kept_pace(run: Run, divergence: Divergence) -> bool | None:
     """Whether culprits had as many batches as the others; None: it is not known."""
-    theirs = [_batches(run, rank) for rank in told.victims if run.has_seen((rank,))]
-    mine = [_batches(run, rank) for rank in told.culprits]
+    theirs = [
+        _batches(run, rank) for rank in divergence.victims if run.has_seen((rank,))
+    ]
+    mine = [_batches(run, rank) for rank in divergence.culprits]
     if not all(theirs) or not all(mine):
         return None
     most = max(sum(one.values()) for one in theirs)
@@ -283,8 +292,10 @@ def _batches(run: Run, rank: int) -> Counter[Place | None]:
     return found
 
 
-def _left_at(run: Run, told: Divergence) -> Place | None:
-    places = {event.place for rank in told.culprits for event in run.of(Left, rank)}
+def _left_at(run: Run, divergence: Divergence) -> Place | None:
+    places = {
+        event.place for rank in divergence.culprits for event in run.of(Left, rank)
+    }
     return places.pop() if len(places) == 1 else None
 
 
@@ -294,10 +305,10 @@ def _leads_to(way: WayOut, left: Place) -> bool:
     return way.place.file == file and way.place.line < line < way.leaves_at
 
 
-def _still_open(run: Run, told: Divergence) -> set[tuple[str, int]]:
+def _still_open(run: Run, divergence: Divergence) -> set[tuple[str, int]]:
     """Lines that iterate over a loader which did not end on any of the culprits."""
     found: set[tuple[str, int]] = set()
-    for rank in told.culprits:
+    for rank in divergence.culprits:
         last: dict[Place, Batch] = {}
         for event in run.of(Batch, rank):
             if event.place is not None:
@@ -306,8 +317,8 @@ def _still_open(run: Run, told: Divergence) -> set[tuple[str, int]]:
     return found
 
 
-def _lines(run: Run, told: Divergence, ways: list[WayOut]) -> Iterator[Location]:
-    ranks = told.culprits
+def _lines(run: Run, divergence: Divergence, ways: list[WayOut]) -> Iterator[Location]:
+    ranks = divergence.culprits
     for way in ways:
         yield from pointers([way.place], ranks, way.text)
     program = program_of(run)

@@ -75,8 +75,8 @@ def other_orders(run: Run, alignment: Alignment) -> Iterator[Divergence]:
             by_rank = dict(zip(visits, same, strict=True))
             if not _are_in_other_orders(by_rank):
                 continue
-            if _is_told_by_the_source(run, site, loop, same[0][0]):
-                yield _told(run, alignment.group, loop, by_rank)
+            if _is_shown_by_the_source(run, site, loop, same[0][0]):
+                yield _divergence(run, alignment.group, loop, by_rank)
                 return
             break
 
@@ -148,7 +148,7 @@ def _are_in_other_orders(by_rank: Mapping[int, _Round]) -> bool:
     return len(ordinals) == 1 and len(names) == 1 and len(orders) > 1
 
 
-def _is_told_by_the_source(run: Run, site: int, loop: Place, visit: _Visit) -> bool:
+def _is_shown_by_the_source(run: Run, site: int, loop: Place, visit: _Visit) -> bool:
     place = run.sites[site]
     if place is None or place.file not in run.sources:
         return False
@@ -162,7 +162,7 @@ def _is_told_by_the_source(run: Run, site: int, loop: Place, visit: _Visit) -> b
     return belongs_to(program, place, loop.line, names, op, entries_only=gradients)
 
 
-def _told(
+def _divergence(
     run: Run, group: Group, loop: Place, by_rank: Mapping[int, _Round]
 ) -> Divergence:
     orders: dict[tuple[tuple[str, ...], ...], list[int]] = {}

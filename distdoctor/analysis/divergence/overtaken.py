@@ -14,40 +14,39 @@ from distdoctor.analysis.causes import (
     SKIPPED_HERE,
     Cause,
     Divergence,
-    capital,
     pointers,
     sides,
-    waits,
     where_of,
 )
 from distdoctor.analysis.divergence.loop_departures import ways_around
 from distdoctor.analysis.divergence.progress_order import is_behind
 from distdoctor.analysis.divergence.rank_guards import GUARD
+from distdoctor.analysis.divergence.skipped_calls import OvertakenCall
 from distdoctor.model.events import Place
 from distdoctor.model.findings import Certainty
-from distdoctor.model.run import Run, named
+from distdoctor.model.run import Run
 
 _UNLIKE = {Cause.ORDER, Cause.NUMEL, Cause.DTYPE}
 
 _MOST = 3  # with more ways a list says nothing
 
 
-def overtaken(run: Run, told: Divergence) -> Divergence:
+def overtaken(run: Run, divergence: Divergence) -> Divergence:
     """Calls of one line in another order, told as a call that one side skipped.
 
     Args:
         run: The run that is judged.
-        told: The divergence as it is known so far.
+        divergence: The divergence as it is known so far.
 
     Returns:
         The same object if it is not so.
     """
-    places = {call.place for call in told.calls.values()}
-    if told.why not in _UNLIKE or len(places) != 1 or GUARD in told.details:
-        return told
-    asked = [*sides(told, str).values()]
-    if len(asked) != 2 or not run.sources or {*told.calls} - {*run.stacks}:
-        return told
+    places = {call.place for call in divergence.calls.values()}
+    if divergence.why not in _UNLIKE or len(places) != 1 or GUARD in divergence.details:
+        return divergence
+    asked = [*sides(divergence, str).values()]
+    if len(asked) != 2 or not run.sources or {*divergence.calls} - {*run.stacks}:
+        return divergence
     for here, ahead in (asked, asked[::-1]):
         mine, theirs = run.stacks[here[0]], run.stacks[ahead[0]]
         if not is_behind(run, mine, theirs):
@@ -55,20 +54,21 @@ def overtaken(run: Run, told: Divergence) -> Divergence:
         way = _way_in([f.place for f in mine], [f.place for f in theirs])
         around = [one for place in way for one in ways_around(run, place)]
         if not 0 < len(around) <= _MOST:
-            return told
-        call, other = told.calls[here[0]], told.calls[ahead[0]]
+            return divergence
+        call, other = divergence.calls[here[0]], divergence.calls[ahead[0]]
         return replace(
-            told,
+            divergence,
             why=Cause.SKIPPED,
             culprits=tuple(ahead),
             victims=tuple(here),
             certainty=Certainty.LIKELY,
             elsewhere=pointers(way[:1], ahead, SKIPPED_HERE),
-            facts=None,
-            story=f"{capital(named(ahead))} skipped {call} ({where_of(told)}) and "
-            f"went on to {other}; {named(here)} {waits(here)} in it.",
+            facts=OvertakenCall(
+                tuple(ahead), tuple(here), call, where_of(divergence), other
+            ),
+            remarks="",
         )
-    return told
+    return divergence
 
 
 def _way_in(mine: Sequence[Place], theirs: Sequence[Place]) -> list[Place]:

@@ -14,8 +14,6 @@ from distdoctor.analysis.causes import (
     SKIPPED_HERE,
     Cause,
     Divergence,
-    capital,
-    has,
     pointers,
     s,
     where,
@@ -25,6 +23,8 @@ from distdoctor.analysis.collectives.call_groups import calls_at
 from distdoctor.analysis.divergence.loop_departures import ways_around
 from distdoctor.analysis.divergence.parted_ways import PartedRanks, parted
 from distdoctor.analysis.divergence.parting_branches import line_of_way
+from distdoctor.analysis.divergence.skipped_calls import LeftOutCall, PartedAtCall
+from distdoctor.analysis.divergence.unequal_rounds import PartedAtLoop
 from distdoctor.analysis.failures.swallowed_exceptions import swallowed_exception
 from distdoctor.model.findings import Certainty
 from distdoctor.model.run import Run, named
@@ -36,7 +36,7 @@ _MOST = 3  # with more ways around a line a list says nothing
 
 
 def parted_findings(
-    run: Run, alignment: Alignment, fault: Meeting, told: Sequence[Divergence]
+    run: Run, alignment: Alignment, fault: Meeting, by_calls: Sequence[Divergence]
 ) -> Divergence | None:
     """A mismatch, told by where a few ranks went another way than the others before.
 
@@ -44,14 +44,14 @@ def parted_findings(
         run: The run.
         alignment: Of one group.
         fault: Its first meeting that not all members made alike.
-        told: What the calls alone tell of it.
+        by_calls: What the calls alone tell of it.
 
     Returns:
         The divergence, or None if their ways do not tell it.
     """
-    if not run.sources or len(told) != 1:
+    if not run.sources or len(by_calls) != 1:
         return None
-    pair = _two(run, fault, told[0])
+    pair = _two(run, fault, by_calls[0])
     found = None if pair is None else parted(run, alignment, fault, *pair)
     if found is None:
         return None
@@ -63,10 +63,10 @@ def parted_findings(
     )
 
 
-def _two(run: Run, fault: Meeting, told: Divergence) -> tuple[int, int] | None:
+def _two(run: Run, fault: Meeting, divergence: Divergence) -> tuple[int, int] | None:
     """A rank of each side."""
-    if told.culprits and told.victims:
-        return told.culprits[0], told.victims[0]
+    if divergence.culprits and divergence.victims:
+        return divergence.culprits[0], divergence.victims[0]
     ways: dict[tuple[int, ...], int] = {}
     for rank, row in fault.rows.items():
         ways.setdefault(run.calls[["signature", "site", "callers"]][row].item(), rank)
@@ -87,15 +87,14 @@ def _swallowed(run: Run, fault: Meeting, found: PartedRanks) -> Divergence | Non
         calls={rank: run.call(row) for rank, row in meeting.rows.items()},
         culprits=gone,
         victims=(*found.inside,),
-        story=f"{capital(named(gone))} left out {call.op} ({call.place}, "
-        f"{where(meeting.group, meeting.ordinal)}).",
+        facts=LeftOutCall(gone, call, where(meeting.group, meeting.ordinal)),
         certainty=Certainty.LIKELY,
     )
-    told = swallowed_exception(run, base)
-    if told.cause is None:
+    retold = swallowed_exception(run, base)
+    if retold.cause is None:
         return None
-    details = {**told.details, APART: meeting.ordinal}
-    return replace(told, calls=calls_at(run, fault), details=details)
+    details = {**retold.details, APART: meeting.ordinal}
+    return replace(retold, calls=calls_at(run, fault), details=details)
 
 
 def _of_a_loop(run: Run, fault: Meeting, found: PartedRanks) -> Divergence:
@@ -105,17 +104,6 @@ def _of_a_loop(run: Run, fault: Meeting, found: PartedRanks) -> Divergence:
         late = [*found.singled] == inside
     culprits, victims = (inside, outside) if late else (outside, inside)
     loop, *around = found.loops
-    call = where(fault.group, found.meeting.ordinal)
-    if late:
-        story = (
-            f"{capital(named(inside))} go{_es(inside)} through the loop at {loop} "
-            f"once more ({call}), which {named(outside)} {has(outside)} left"
-        )
-    else:
-        story = (
-            f"{capital(named(outside))} {has(outside)} left the loop at {loop} at "
-            f"{call}, while {named(inside)} go{_es(inside)} on in it"
-        )
     remark = "goes through it once more" if late else LEFT_LOOP
     return Divergence(
         why=Cause.UNEVEN if late else Cause.SKIPPED,
@@ -124,7 +112,13 @@ def _of_a_loop(run: Run, fault: Meeting, found: PartedRanks) -> Divergence:
         calls=calls_at(run, fault),
         culprits=tuple(culprits),
         victims=tuple(victims),
-        story=f"{story}; {_way_ahead(found)}{_until(run, fault, found, culprits)}.",
+        facts=PartedAtLoop(
+            tuple(inside),
+            tuple(outside),
+            loop,
+            where(fault.group, found.meeting.ordinal),
+        ),
+        remarks=f"; {_way_ahead(found)}{_until(run, fault, found, culprits)}.",
         certainty=Certainty.LIKELY,
         elsewhere=(
             *pointers([loop], culprits, remark),
@@ -144,23 +138,24 @@ def _left_out(run: Run, fault: Meeting, found: PartedRanks) -> Divergence | None
     culprits, victims = (inside, outside) if few else (outside, inside)
     meeting = found.meeting
     call = run.call(meeting.rows[inside[0]])
-    here = f"{call.op} ({where(meeting.group, meeting.ordinal)})"
-    if few:
-        story = f"{capital(named(inside))} alone come{s(inside)} from {found.line} to "
-        story += f"{here}, which {named(outside)} did not make"
-    else:
-        story = f"{capital(named(outside))} left out {here}, to which "
-        story += f"{named(inside)} came from {found.line}"
     around = [way.place for way in ways_around(run, found.line)]
     remark = "the call that not all make" if few else SKIPPED_HERE
-    told = Divergence(
+    divergence = Divergence(
         why=Cause.SKIPPED,
         group=meeting.group,
         ordinal=meeting.ordinal,
         calls={rank: run.call(row) for rank, row in meeting.rows.items()},
         culprits=tuple(culprits),
         victims=tuple(victims),
-        story=f"{story}; {_way_ahead(found)}{_until(run, fault, found, culprits)}.",
+        facts=PartedAtCall(
+            tuple(inside),
+            tuple(outside),
+            found.line,
+            call.op,
+            where(meeting.group, meeting.ordinal),
+            few=few,
+        ),
+        remarks=f"; {_way_ahead(found)}{_until(run, fault, found, culprits)}.",
         certainty=Certainty.LIKELY,
         elsewhere=(
             *pointers(around[:_MOST], culprits, "decides who comes there"),
@@ -168,7 +163,7 @@ def _left_out(run: Run, fault: Meeting, found: PartedRanks) -> Divergence | None
         ),
         details={APART: meeting.ordinal},
     )
-    return replace(swallowed_exception(run, told), calls=calls_at(run, fault))
+    return replace(swallowed_exception(run, divergence), calls=calls_at(run, fault))
 
 
 def _way_ahead(found: PartedRanks) -> str:
@@ -193,7 +188,3 @@ def _until(
         f"call{s(culprits)} {mine[0].op} ({mine[0].place}) and {named(others)} "
         f"{theirs[0].op} ({theirs[0].place}, {where(fault.group, fault.ordinal)})"
     )
-
-
-def _es(ranks: Sequence[int]) -> str:
-    return "es" if len(ranks) == 1 else ""

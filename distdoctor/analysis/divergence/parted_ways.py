@@ -189,23 +189,23 @@ def _sides(
         return None
     last = () if before is None else _way(run, before)
     here, there = (_way(run, meeting.rows[rank]) for rank in (inside, outside))
-    told = [
+    left = [
         (_singled(run, function, loop, [stay, gone]), known, function, loop)
         for function, loop, known in _left(run, last, here, there)
     ]
-    told = [one for one in told if one[0] or one[1]]
-    told.sort(key=lambda one: not one[0])  # and keeps the order else
+    left = [one for one in left if one[0] or one[1]]
+    left.sort(key=lambda one: not one[0])  # and keeps the order else
     line = here[min(_level(here, there), len(here) - 1)]
     sides = PartedRanks(meeting, stay, gone, ahead=there, line=line)
-    if not told:
+    if not left:
         return sides
-    singled, _, function, loop = told[0]
+    singled, _, function, loop = left[0]
     outlets = [
         Place(function.file, way.leaves_at, function.name)
         for way in out_of(run, loop, function)
         if way.leaves_at and way.nature is not Nature.COMMON
     ]
-    heads = [Place(one.file, loop.lineno, one.name) for *_, one, loop in told]
+    heads = [Place(one.file, loop.lineno, one.name) for *_, one, loop in left]
     return replace(sides, loops=heads, outlets=outlets, singled=singled)
 
 

@@ -93,7 +93,7 @@ def forward_by_some(run: Run, divergence: Divergence) -> Divergence:
         culprits=ranks,
         victims=others,
         elsewhere=_untold(divergence, ranks, lines),
-        story="",
+        remarks="",
         facts=LoneForward(
             ranks, others, verb, call, where(meeting.group, meeting.ordinal)
         ),

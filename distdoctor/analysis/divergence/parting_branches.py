@@ -303,11 +303,11 @@ class GivenCalls:
             given = (
                 {} if call is None else reader.arguments(call, scope, given, function)
             )
-            given = {name: value for name, value in given.items() if _says(value)}
+            given = {name: value for name, value in given.items() if _is_of_use(value)}
         return given
 
 
-def _says(value: Value) -> bool:
+def _is_of_use(value: Value) -> bool:
     return value.is_known or value.ranked
 
 

@@ -10,10 +10,7 @@ import numpy as np
 from distdoctor.analysis.causes import (
     Cause,
     Divergence,
-    capital,
     pointers,
-    s,
-    waits,
     where,
 )
 from distdoctor.analysis.collectives.alignment import Alignment, Meeting
@@ -36,8 +33,6 @@ GUARD = "guard"
 class RankGuard:
     """A condition of the rank that leads some ranks to a call, and keeps the rest out.
 
-    Its words are shared: it tells of any call, also of those by which ranks join.
-
     Attributes:
         inside: Who came to the call.
         outside: Who did not.
@@ -57,20 +52,6 @@ class RankGuard:
     place: Place
     few: bool
     does: str = ""
-
-    def __str__(self) -> str:
-        inside, outside = named(self.inside), named(self.outside)
-        here = f"{self.call.op} ({self.where})"
-        at = f"`{self.condition}` at {self.place}"
-        if not self.few:
-            return (
-                f"{capital(outside)} skipped {here}, because of {at}; {inside} "
-                f"{waits(self.inside)} in it"
-            )
-        does = f"call{s(self.inside)} {here}"
-        if self.does:
-            does = f"{self.does} at {self.call.place}, which calls {here}"
-        return f"{capital(inside)} alone {does}, behind {at}, which keeps {outside} out"
 
 
 WRAPPED = {
@@ -110,41 +91,41 @@ def guarded(run: Run, alignment: Alignment, fault: Meeting) -> Divergence | None
     for meeting in [*meetings, fault]:
         found = _strays(run, meeting)
         if len(found) == 1:
-            return _told(run, meeting, fault, *found[0])
+            return _divergence(run, meeting, fault, *found[0])
     return None
 
 
-def either_way(run: Run, meeting: Meeting, told: Divergence) -> Divergence:
+def either_way(run: Run, meeting: Meeting, divergence: Divergence) -> Divergence:
     """The same divergence, blamed on a branch of which each side took another part.
 
     Args:
         run: The run that is judged.
         meeting: The meeting.
-        told: The divergence as it is known so far.
+        divergence: The divergence as it is known so far.
 
     Returns:
         The same object if no such branch is known.
     """
     found = _partings(run, meeting)
-    if told.why not in _DIFFERENT or len(found) != 2 or not _is_one(found):
-        return told
+    if divergence.why not in _DIFFERENT or len(found) != 2 or not _is_one(found):
+        return divergence
     chosen = next((one for one in found if one.parting.singles_out), found[0])
-    tie = not told.culprits
+    tie = not divergence.culprits
     members = {rank for one in found for rank in one.ranks}
-    culprits = tuple(chosen.ranks) if tie else told.culprits
+    culprits = tuple(chosen.ranks) if tie else divergence.culprits
     at = chosen.parting.condition.place
     return replace(
-        told,
+        divergence,
         culprits=culprits,
         victims=of_group(sorted(members), culprits),
-        certainty=Certainty.LIKELY if tie else told.certainty,
+        certainty=Certainty.LIKELY if tie else divergence.certainty,
         elsewhere=(
             *pointers([at], culprits, str(chosen.parting.condition)),
-            *told.elsewhere,
+            *divergence.elsewhere,
         ),
-        story=f"{told.story} They part at {at}: `{chosen.parting.condition}` singles "
-        f"out {named(chosen.ranks)}.",
-        details={**told.details, GUARD: str(chosen.parting.condition)},
+        remarks=f"{divergence.remarks} They part at {at}: `{chosen.parting.condition}` "
+        f"singles out {named(chosen.ranks)}.",
+        details={**divergence.details, GUARD: str(chosen.parting.condition)},
     )
 
 
@@ -201,7 +182,7 @@ def _split(run: Run, meeting: Meeting, *by: str) -> dict[tuple[int, ...], list[i
     return found
 
 
-def _told(
+def _divergence(
     run: Run,
     meeting: Meeting,
     fault: Meeting,
@@ -220,10 +201,10 @@ def _told(
     here = where(meeting.group, meeting.ordinal)
     layer = WRAPPED.get(call.layer) if few else None
     standing = calls_at(run, fault)
-    story = _elsewhere(run, standing, outside) + f". The way there: {found.way()}."
+    remarks = _elsewhere(run, standing, outside) + f". The way there: {found.way()}."
     same_line = len(_split(run, meeting, "site")) == 1 < len(meeting.rows)
     if tie:
-        story += f" ({len(members)} ranks have no majority: the source decides.)"
+        remarks += f" ({len(members)} ranks have no majority: the source decides.)"
     return Divergence(
         why=Cause.SKIPPED if layer is None else Cause.FORWARD,
         group=meeting.group,
@@ -231,7 +212,7 @@ def _told(
         calls=standing,
         culprits=culprits,
         victims=victims,
-        story=story,
+        remarks=remarks,
         facts=RankGuard(
             tuple(inside),
             outside,
@@ -275,12 +256,14 @@ def lines(
         Locations, the condition first.
     """
     condition = found.condition
-    told = pointers([condition.place], culprits, str(condition))
+    locations = pointers([condition.place], culprits, str(condition))
     if condition.leaves and condition.leaves_at != condition.line:
         left = replace(condition.place, line=condition.leaves_at)
-        told += pointers([left], culprits, f"leaves by {condition.leaves}")
+        locations += pointers([left], culprits, f"leaves by {condition.leaves}")
     call = found.chain[-1]
     behind = found.chain[found.at]
     remark = "the call that not all make" if few else "skipped this call"
-    told += pointers([behind], culprits, "leads to the call") if behind != call else ()
-    return told + pointers([call], culprits, remark)
+    locations += (
+        pointers([behind], culprits, "leads to the call") if behind != call else ()
+    )
+    return locations + pointers([call], culprits, remark)

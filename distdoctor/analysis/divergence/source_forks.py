@@ -66,68 +66,68 @@ class DataFork:
     does: str = ""
 
 
-def forked(run: Run, told: Divergence) -> Divergence:
+def forked(run: Run, divergence: Divergence) -> Divergence:
     """The same divergence, as a call skipped or added, where a fork tells which.
 
     Args:
         run: The run that is judged.
-        told: The divergence as it is known so far.
+        divergence: The divergence as it is known so far.
 
     Returns:
         The same object if no fork tells.
     """
-    if GUARD in told.details:
-        return told
-    if told.why is Cause.SKIPPED and told.culprits:
-        return _with_its_fork(run, told)
-    if told.why not in _UNDECIDED:
-        return told
-    found = sides(told, attrgetter("place"))
+    if GUARD in divergence.details:
+        return divergence
+    if divergence.why is Cause.SKIPPED and divergence.culprits:
+        return _with_its_fork(run, divergence)
+    if divergence.why not in _UNDECIDED:
+        return divergence
+    found = sides(divergence, attrgetter("place"))
     if len(found) != 2 or None in found or not run.sources:
-        return told
+        return divergence
     first, second = found.values()
-    mine, theirs = choices(run, told.calls[first[0]], told.calls[second[0]])
+    mine, theirs = choices(run, divergence.calls[first[0]], divergence.calls[second[0]])
     if bool(mine) == bool(theirs):
-        return told  # both, or neither, went a way of their own
+        return divergence  # both, or neither, went a way of their own
     behind, others = (first, second) if mine else (second, first)
     condition = (mine or theirs)[-1]
     if _counts_rounds(program_of(run), condition):
-        return told  # both come to it in the same round: they part somewhere before
-    call, other = told.calls[behind[0]], told.calls[others[0]]
+        return divergence  # both come to it in the same round: they part before
+    call, other = divergence.calls[behind[0]], divergence.calls[others[0]]
     left = condition.kind is ConditionKind.LEAVING
-    few = sorted(behind) == sorted(told.culprits)
-    wrapped = WRAPPED.get(call.layer) if not told.culprits else None
+    few = sorted(behind) == sorted(divergence.culprits)
+    wrapped = WRAPPED.get(call.layer) if not divergence.culprits else None
     if left and (few or (wrapped and _is_new(run, call, other))):
         left = False  # most have left: who has not, went on by itself
     culprits = tuple(others if left else behind)
-    if told.culprits and sorted(culprits) != sorted(told.culprits):
-        return told  # the fork would blame the majority
+    if divergence.culprits and sorted(culprits) != sorted(divergence.culprits):
+        return divergence  # the fork would blame the majority
     if wrapped and not left:
-        told = replace(told, why=Cause.FORWARD)
+        divergence = replace(divergence, why=Cause.FORWARD)
     lines = pointers([condition.place], culprits, str(condition))
     if left and condition.leaves_at != condition.line:
         at = replace(condition.place, line=condition.leaves_at)
         lines += pointers([at], culprits, f"leaves by {condition.leaves}")
     return replace(
-        told,
-        why=Cause.FORWARD if told.why is Cause.FORWARD else Cause.SKIPPED,
+        divergence,
+        why=Cause.FORWARD if divergence.why is Cause.FORWARD else Cause.SKIPPED,
         culprits=culprits,
-        victims=of_group(sorted(told.calls), culprits),
+        victims=of_group(sorted(divergence.calls), culprits),
         certainty=Certainty.LIKELY,
-        elsewhere=(*lines, *told.elsewhere),
-        story="" if told.culprits else f" {_NO_MAJORITY}",
+        elsewhere=(*lines, *divergence.elsewhere),
+        remarks="" if divergence.culprits else f" {_NO_MAJORITY}",
         facts=DataFork(
             tuple(behind),
             tuple(others),
             call.op,
             other.op,
-            where_of(told),
+            where_of(divergence),
             str(condition),
             condition.place,
             left=left,
             does=wrapped[len(behind) > 1] if wrapped and not left else "",
         ),
-        details={**told.details, GUARD: str(condition)},
+        details={**divergence.details, GUARD: str(condition)},
     )
 
 
@@ -155,25 +155,26 @@ def _counts_rounds(program: Program, condition: Condition) -> bool:
     )
 
 
-def _with_its_fork(run: Run, told: Divergence) -> Divergence:
+def _with_its_fork(run: Run, divergence: Divergence) -> Divergence:
     """A call skipped or added, with the condition that only its rank's way has."""
-    ranks = [rank for rank in told.culprits if rank in told.calls]
-    others = [rank for rank in told.calls if rank not in told.culprits]
+    ranks = [rank for rank in divergence.culprits if rank in divergence.calls]
+    others = [rank for rank in divergence.calls if rank not in divergence.culprits]
     if not ranks or not others or not run.sources:
-        return told
-    mine, theirs = choices(run, told.calls[ranks[0]], told.calls[others[0]])
+        return divergence
+    mine, theirs = choices(run, divergence.calls[ranks[0]], divergence.calls[others[0]])
     if bool(mine) == bool(theirs):
-        return told
+        return divergence
     condition = (mine or theirs)[-1]
     if nature_of(program_of(run), condition) is Nature.COMMON:
-        return told  # a setting, a count of rounds: it lets all through, or none
-    known = {location.place for location in told.elsewhere}
-    lines = pointers([condition.place], told.culprits, str(condition))
+        return divergence  # a setting, a count of rounds: it lets all through, or none
+    known = {location.place for location in divergence.elsewhere}
+    lines = pointers([condition.place], divergence.culprits, str(condition))
     return replace(
-        told,
+        divergence,
         elsewhere=(
             *(line for line in lines if line.place not in known),
-            *told.elsewhere,
+            *divergence.elsewhere,
         ),
-        story=f"{told.story} The ways part at `{condition}` ({condition.place}).",
+        remarks=f"{divergence.remarks} The ways part at `{condition}` "
+        f"({condition.place}).",
     )

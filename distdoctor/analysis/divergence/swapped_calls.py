@@ -78,43 +78,43 @@ class UnseenSwap:
     by_lines: bool
 
 
-def crossed(run: Run, told: Divergence) -> Divergence:
+def crossed(run: Run, divergence: Divergence) -> Divergence:
     """Calls that do not match, told as calls in another order where they are that.
 
     Args:
         run: The run that is judged.
-        told: The divergence as it is known so far.
+        divergence: The divergence as it is known so far.
 
     Returns:
         The same object if they are not.
     """
-    found = sides(told, attrgetter("place")) if told.why in _UNLIKE else {}
+    found = sides(divergence, attrgetter("place")) if divergence.why in _UNLIKE else {}
     if len(found) != 2 or None in found or not run.sources:
-        return told
+        return divergence
     (here, there), (first, second) = found, found.values()
     assert isinstance(here, Place)
     assert isinstance(there, Place)
     program = program_of(run)
     functions = [program.at(place.file, place.line) for place in (here, there)]
     if functions[0] is None or functions[0] is not functions[1]:
-        return told
+        return divergence
     mine, theirs = (_from(functions[0], place.line) for place in (here, there))
     if not mine or not theirs or mine[0] not in theirs[1:] or theirs[0] not in mine[1:]:
-        return told
-    few = told.culprits or tuple(first)
+        return divergence
+    few = divergence.culprits or tuple(first)
     others = second if sorted(few) == sorted(first) else first
     return replace(
-        told,
+        divergence,
         why=Cause.ORDER,
         certainty=Certainty.LIKELY,
-        story="",
+        remarks="",
         facts=CrossedCalls(
             tuple(few),
             tuple(others),
-            where_of(told),
+            where_of(divergence),
             (
-                (told.calls[first[0]], tuple(first)),
-                (told.calls[second[0]], tuple(second)),
+                (divergence.calls[first[0]], tuple(first)),
+                (divergence.calls[second[0]], tuple(second)),
             ),
         ),
     )

@@ -18,11 +18,8 @@ from distdoctor.analysis.causes import (
     SKIPPED_HERE,
     Cause,
     Divergence,
-    capital,
-    has,
     pointers,
     sides,
-    waits,
     where_of,
 )
 from distdoctor.analysis.divergence import loop_positions
@@ -30,6 +27,7 @@ from distdoctor.analysis.divergence.loop_departures import is_unconditional, mus
 from distdoctor.analysis.divergence.parting_branches import program_of, ways_to
 from distdoctor.analysis.divergence.progress_order import is_behind
 from distdoctor.analysis.divergence.rank_guards import GUARD
+from distdoctor.analysis.divergence.unequal_rounds import LeftLoop, OneMoreRound
 from distdoctor.analysis.divergence.uneven_loops import dealt_out
 from distdoctor.analysis.divergence.ways_out import (
     Loop,
@@ -54,47 +52,54 @@ _UNLIKE = {Cause.OPERATION, Cause.NUMEL, Cause.DTYPE}
 _LONGEST = 60
 
 
-def by_the_head(run: Run, told: Divergence) -> Divergence:
+def by_the_head(run: Run, divergence: Divergence) -> Divergence:
     """The same divergence, blamed on those whom the head of a loop singles out.
 
     Args:
         run: The run that is judged.
-        told: The divergence as it is known so far.
+        divergence: The divergence as it is known so far.
 
     Returns:
         The same object if none does.
     """
-    waiting = [told.calls[rank] for rank in told.victims if rank in told.calls]
-    tied = told.why in _BY_ROUNDS and len(told.culprits) == len(told.victims)
-    if not tied or not waiting or GUARD in told.details or not run.sources:
-        return told
+    waiting = [
+        divergence.calls[rank]
+        for rank in divergence.victims
+        if rank in divergence.calls
+    ]
+    tied = divergence.why in _BY_ROUNDS and len(divergence.culprits) == len(
+        divergence.victims
+    )
+    if not tied or not waiting or GUARD in divergence.details or not run.sources:
+        return divergence
     program = program_of(run)
     for chain in ways_to(run, waiting[0]):
         for place in reversed(chain):
             function = program.at(place.file, place.line)
             for loop in [] if function is None else loops_of(function, place.line):
                 assert function is not None
-                if singled_by_head(run, loop, function) == {*told.victims}:
-                    return _blamed(told, loop, place)
-    return told
+                if singled_by_head(run, loop, function) == {*divergence.victims}:
+                    return _blamed(divergence, loop, place)
+    return divergence
 
 
-def _blamed(told: Divergence, loop: Loop, place: Place) -> Divergence:
+def _blamed(divergence: Divergence, loop: Loop, place: Place) -> Divergence:
     at = Place(place.file, loop.lineno, place.function)
     asked = loop.test if isinstance(loop, ast.While) else loop.iter
     head = ast.unparse(asked)
     head = head if len(head) <= _LONGEST else f"{head[:_LONGEST]}…"
     return replace(
-        told,
-        culprits=told.victims,
-        victims=told.culprits,
+        divergence,
+        culprits=divergence.victims,
+        victims=divergence.culprits,
         certainty=Certainty.LIKELY,
         elsewhere=(
-            *pointers([at], told.victims, f"its rounds: {head}"),
-            *told.elsewhere,
+            *pointers([at], divergence.victims, f"its rounds: {head}"),
+            *divergence.elsewhere,
         ),
-        story=f"{told.story} With no majority, the source decides: `{head}` at {at} "
-        f"gives {named(told.victims)} a number of rounds of {_its(told.victims)} own.",
+        remarks=f"{divergence.remarks} With no majority, the source decides: `{head}` "
+        f"at {at} gives {named(divergence.victims)} a number of rounds of "
+        f"{_its(divergence.victims)} own.",
     )
 
 
@@ -102,39 +107,39 @@ def _its(ranks: Sequence[int]) -> str:
     return "its" if len(ranks) == 1 else "their"
 
 
-def left_by_one_side(run: Run, told: Divergence) -> Divergence:
+def left_by_one_side(run: Run, divergence: Divergence) -> Divergence:
     """Two calls that are no match, told as a loop that the one side has left.
 
     That a call is new to one side, and the other one's is not, is a weaker sign.
 
     Args:
         run: The run that is judged.
-        told: The divergence as it is known so far.
+        divergence: The divergence as it is known so far.
 
     Returns:
         The same object if there is no such loop.
     """
-    if GUARD in told.details or not run.sources:
-        return told
-    for inside, outside in _tied(told):
+    if GUARD in divergence.details or not run.sources:
+        return divergence
+    for inside, outside in _tied(divergence):
         loop = _left(
             run,
             inside[0],
             outside[0],
-            surely=told.why in _UNLIKE and bool(told.culprits),
+            surely=divergence.why in _UNLIKE and bool(divergence.culprits),
         )
         if loop is None:
             continue
         way = _way_to(run, inside[0], outside[0])
-        if told.why is Cause.SKIPPED and not must_pass(run, way):
+        if divergence.why is Cause.SKIPPED and not must_pass(run, way):
             continue
-        return _told_as_left(run, told, (inside, outside), loop, way)
-    return told
+        return _as_left(run, divergence, (inside, outside), loop, way)
+    return divergence
 
 
-def _told_as_left(
+def _as_left(
     run: Run,
-    told: Divergence,
+    divergence: Divergence,
     sides_of: tuple[list[int], list[int]],
     found: _LeftLoop,
     way: Sequence[Place],
@@ -142,10 +147,10 @@ def _told_as_left(
     """Who is in the loop, and who has left it: after all of its rounds, or before."""
     inside, outside = sides_of
     loop = found.loop
-    call, other = told.calls[inside[0]], told.calls[outside[0]]
-    if told.group is None:  # of a circle through several groups
+    call, other = divergence.calls[inside[0]], divergence.calls[outside[0]]
+    if divergence.group is None:  # of a circle through several groups
         group = next((one for one in run.groups if one.name == call.group), None)
-        told = replace(told, group=group, ordinal=call.ordinal)
+        divergence = replace(divergence, group=group, ordinal=call.ordinal)
     handler = handler_around(run, way)
     swallowing = [] if handler is None else [handler.place]
     if found.after_all:
@@ -155,7 +160,6 @@ def _told_as_left(
             *pointers(here, outside, SKIPPED_HERE),
             *pointers(around, outside, "a way around it"),
         )
-        gone = f"{has(outside)} come through that round of"
     else:
         exits = loop_positions.ways_out(run, loop.place)
         lines = (
@@ -163,43 +167,53 @@ def _told_as_left(
             *pointers([loop.place], outside, LEFT_LOOP),
             *pointers(swallowing, outside, "or all its rounds ended here"),
         )
-        gone = f"{has(outside)} left"
     return replace(
-        told,
+        divergence,
         why=Cause.SKIPPED,
         culprits=tuple(outside),
         victims=tuple(inside),
         certainty=Certainty.LIKELY,
-        elsewhere=lines if told.why is Cause.CIRCLE else (*lines, *told.elsewhere),
-        facts=None,
-        story=f"{capital(named(outside))} {gone} the loop at "
-        f"{loop.place} and {waits(outside)} in {other.op} ({other.place}), while "
-        f"{named(inside)} {waits(inside)} in {call.op} ({where_of(told)}), in "
-        "that loop.",
+        elsewhere=lines
+        if divergence.why is Cause.CIRCLE
+        else (*lines, *divergence.elsewhere),
+        facts=LeftLoop(
+            tuple(outside),
+            tuple(inside),
+            loop.place,
+            other,
+            call.op,
+            where_of(divergence),
+            after_all=found.after_all,
+        ),
+        remarks="",
     )
 
 
-def _tied(told: Divergence) -> Iterator[tuple[list[int], list[int]]]:
+def _tied(divergence: Divergence) -> Iterator[tuple[list[int], list[int]]]:
     """Two sides: who may be in a loop, and who may have left it."""
-    found = sides(told, attrgetter("place"))
+    found = sides(divergence, attrgetter("place"))
     if len(found) != 2 or None in found:
         return
     first, second = found.values()
-    if told.why in {*_UNLIKE, Cause.CIRCLE}:
+    if divergence.why in {*_UNLIKE, Cause.CIRCLE}:
         yield from (
             (one, other)
             for one, other in ((first, second), (second, first))
-            if not told.culprits or sorted(other) == sorted(told.culprits)
+            if not divergence.culprits or sorted(other) == sorted(divergence.culprits)
         )
-    elif told.why is Cause.SKIPPED and len(first) == len(second) and not told.elsewhere:
-        alone = [*told.culprits]
+    elif (
+        divergence.why is Cause.SKIPPED
+        and len(first) == len(second)
+        and not divergence.elsewhere
+    ):
+        alone = [*divergence.culprits]
         if alone in (first, second):
             others = second if alone == first else first
             yield alone, others
             yield others, alone  # they are behind a loop, and their call is new
 
 
-def gone_on_alone(run: Run, told: Divergence) -> Divergence:
+def gone_on_alone(run: Run, divergence: Divergence) -> Divergence:
     """A skipped call, told as what it is where who skipped it will yet come to it.
 
     A few ranks that are in a loop which most have left had more rounds of it; the call
@@ -207,26 +221,25 @@ def gone_on_alone(run: Run, told: Divergence) -> Divergence:
 
     Args:
         run: The run that is judged.
-        told: The divergence as it is known so far.
+        divergence: The divergence as it is known so far.
 
     Returns:
         The same object if it is not so.
     """
-    skipped = any(line.remark == SKIPPED_HERE for line in told.elsewhere)
-    if told.why is not Cause.SKIPPED or not skipped or not run.sources:
-        return told
-    inside, outside = told.culprits, told.victims
-    if not inside or not outside or {*inside, *outside} - {*told.calls}:
-        return told
+    skipped = any(line.remark == SKIPPED_HERE for line in divergence.elsewhere)
+    if divergence.why is not Cause.SKIPPED or not skipped or not run.sources:
+        return divergence
+    inside, outside = divergence.culprits, divergence.victims
+    if not inside or not outside or {*inside, *outside} - {*divergence.calls}:
+        return divergence
     left = _left(run, inside[0], outside[0])
     if left is None or left.after_all:
-        return told
+        return divergence
     loop = left.loop
-    call, other = told.calls[inside[0]], told.calls[outside[0]]
+    call, other = divergence.calls[inside[0]], divergence.calls[outside[0]]
     exits = _exits_by_data(run, loop.place)
-    by = "".join(f" by `{way.text}` ({way.place})" for way in exits[:1])
     return replace(
-        told,
+        divergence,
         # Who leaves by what its own data say had no less to go through.
         why=Cause.SKIPPED if exits else Cause.UNEVEN,
         certainty=Certainty.LIKELY,
@@ -235,10 +248,16 @@ def gone_on_alone(run: Run, told: Divergence) -> Divergence:
             *pointers([loop.place], inside, "still in this loop"),
             *dealt_out(run, loop.place, inside),
         ),
-        facts=None,
-        story=f"{capital(named(inside))} {waits(inside)} in {call.op} "
-        f"({where_of(told)}) in one more round of the loop at {loop.place}, which "
-        f"{named(outside)} {has(outside)} left{by} for {other.op} ({other.place}).",
+        facts=OneMoreRound(
+            tuple(inside),
+            tuple(outside),
+            loop.place,
+            call.op,
+            where_of(divergence),
+            other,
+            exits[0] if exits else None,
+        ),
+        remarks="",
     )
 
 

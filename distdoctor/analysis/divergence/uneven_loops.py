@@ -35,7 +35,7 @@ def dealt_out(run: Run, loop: Place, ranks: Iterable[int]) -> tuple[Location, ..
     return pointers(shares(program_of(run), loop), ranks, DEALT_OUT)
 
 
-def ran_out(run: Run, told: Divergence) -> Divergence:
+def ran_out(run: Run, divergence: Divergence) -> Divergence:
     """Ranks that have finished, told as ranks whose shares of a loop were shorter.
 
     They made the call for which the others wait now, in a loop over what each rank has
@@ -44,60 +44,72 @@ def ran_out(run: Run, told: Divergence) -> Divergence:
 
     Args:
         run: The run that is judged.
-        told: The divergence as it is known so far.
+        divergence: The divergence as it is known so far.
 
     Returns:
         The same object if it is not so, or nothing shows it.
     """
-    orderly = told.cause is None or isinstance(told.cause, Left | Ended)
-    if told.why is not Cause.FINISHED or not orderly or not run.sources:
-        return told
-    waiting = [told.calls[rank] for rank in told.victims if rank in told.calls]
-    if not waiting or not made_it_before(run, told, waiting[0]):
-        return told
-    if any(run.of(Batch, rank) for rank in told.culprits):
-        return told
+    orderly = divergence.cause is None or isinstance(divergence.cause, Left | Ended)
+    if divergence.why is not Cause.FINISHED or not orderly or not run.sources:
+        return divergence
+    waiting = [
+        divergence.calls[rank]
+        for rank in divergence.victims
+        if rank in divergence.calls
+    ]
+    if not waiting or not made_it_before(run, divergence, waiting[0]):
+        return divergence
+    if any(run.of(Batch, rank) for rank in divergence.culprits):
+        return divergence
     for loop in loops_around(run, waiting[0]):
-        dealt = dealt_out(run, loop, told.culprits)
+        dealt = dealt_out(run, loop, divergence.culprits)
         if not dealt:
             continue
-        who, others = named(told.culprits), named(told.victims)
+        who, others = named(divergence.culprits), named(divergence.victims)
         return replace(
-            told,
+            divergence,
             why=Cause.UNEVEN,
             certainty=Certainty.LIKELY,
             elsewhere=(
                 *dealt,
-                *pointers([loop], told.culprits, LEFT_LOOP),
-                *told.elsewhere,
+                *pointers([loop], divergence.culprits, LEFT_LOOP),
+                *divergence.elsewhere,
             ),
-            story=f"{told.story} Each rank goes through a share of its own in the loop "
+            facts=divergence,  # that the others wait for them in vain stays true
+            remarks=f" Each rank goes through a share of its own in the loop "
             f"at {loop}: {who} most likely had fewer rounds than {others}.",
         )
-    return told
+    return divergence
 
 
-def with_givers(run: Run, told: Divergence) -> Divergence:
+def with_givers(run: Run, divergence: Divergence) -> Divergence:
     """The same, with the user's lines that give items to the loops it tells of.
 
     Args:
         run: The run that is judged.
-        told: The divergence as it is known so far.
+        divergence: The divergence as it is known so far.
 
     Returns:
         The same object if no such line is known.
     """
-    if told.why not in {Cause.UNEVEN, Cause.SKIPPED, Cause.FINISHED} or not run.sources:
-        return told
+    if (
+        divergence.why not in {Cause.UNEVEN, Cause.SKIPPED, Cause.FINISHED}
+        or not run.sources
+    ):
+        return divergence
     program = program_of(run)
-    known = {one.place for one in told.elsewhere}
+    known = {one.place for one in divergence.elsewhere}
     found = [
         Location(line, one.ranks, one.role, "gives the loop its items")
-        for one in told.elsewhere
+        for one in divergence.elsewhere
         for line in givers(program, one.place, one.ranks[0], run.world_size)
         if line not in known
     ]
-    return replace(told, elsewhere=(*told.elsewhere, *found)) if found else told
+    return (
+        replace(divergence, elsewhere=(*divergence.elsewhere, *found))
+        if found
+        else divergence
+    )
 
 
 def loops_around(run: Run, call: Call) -> Iterator[Place]:

@@ -81,12 +81,12 @@ def _refused(
     ranks = tuple(sorted(refused))
     base = next(
         (d for d in found if d.why is Cause.DIED and set(d.culprits) & refused.keys()),
-        Divergence(Cause.DEVICE, None, 0, {}, ranks, (), ""),
+        Divergence(Cause.DEVICE, None, 0, {}, ranks, ()),
     )
     everyone = len(ranks) == len(run.seen)
     others = tuple(rank for rank in run.seen if rank not in refused)
     first = refused[ranks[0]]
-    told = Divergence(
+    refusal = Divergence(
         why=Cause.DEVICE,
         group=base.group,
         ordinal=base.ordinal,
@@ -98,7 +98,7 @@ def _refused(
         facts=RefusedTensor(ranks, first),
     )
     rest = [d for d in found if d is not base and not set(d.culprits) & set(ranks)]
-    return [told, *rest]
+    return [refusal, *rest]
 
 
 def _nothing_moved(

@@ -28,6 +28,7 @@ from distdoctor.model.events import (
     Left,
     Place,
     Quit,
+    Started,
     State,
 )
 from distdoctor.model.findings import Location, Role
@@ -101,8 +102,8 @@ def where_it_quit(run: Run, quit_: Quit) -> tuple[Location, ...]:
     place, who = quit_.place, (quit_.rank,)
     if place is None:
         return ()
-    said = f"{quit_.how}({quit_.status})"
-    here = Location(place, who, Role.CULPRIT, f"ended the process: {said}")
+    how = f"{quit_.how}({quit_.status})"
+    here = Location(place, who, Role.CULPRIT, f"ended the process: {how}")
     function = program_of(run).at(place.file, place.line)
     tests = conditions(function, place.line) if function is not None else ()
     above = [one for one in tests if one.kind is not ConditionKind.LOOP]
@@ -146,7 +147,7 @@ def waiting_for_dead(
         base,
         why=Cause.DIED,
         culprits=tuple(dead),
-        **_told(
+        **_as_death(
             run, dead, MissedCalls(tuple(side.ranks), side.call.op, where_of(base))
         ),
     )
@@ -178,13 +179,23 @@ def deaths(run: Run) -> Iterator[Divergence]:
         calls={},
         culprits=tuple(dead),
         victims=tuple(others),
-        **_told(run, dead, MissedCalls(tuple(others))),
+        **_as_death(run, dead, MissedCalls(tuple(others))),
     )
 
 
 def _has_begun(run: Run) -> bool:
-    """Whether any rank has communicated or trained."""
-    return run.has(Call) or any(run.steps.values())
+    """Whether any rank has communicated or trained, as far as one can know it.
+
+    Of a job that nobody watched, calls are rarely known. Who had joined it was about to
+    communicate; and a signal is no mistake on the way to that.
+    """
+    if run.has(Call) or any(run.steps.values()):
+        return True
+    return "run" not in run.evidence and any(
+        _killed_by(run, rank) is not None
+        or any(started.joined for started in run.of(Started, rank))
+        for rank in run.seen
+    )
 
 
 def _waited(run: Run, rank: int) -> bool:
@@ -279,37 +290,33 @@ class DeathOnTheWay:
     where: str
 
 
-class _Tale(TypedDict):
+class _DeathFields(TypedDict):
     cause: Failure | Ended | Quit
     elsewhere: tuple[Location, ...]
-    story: str
     facts: Death
 
 
-def _told(run: Run, dead: list[int], missed: MissedCalls) -> _Tale:
+def _as_death(run: Run, dead: list[int], missed: MissedCalls) -> _DeathFields:
     """How the first of them died, where, and what came of it."""
     failure = _fatal(run, dead[0])
     if failure is not None:
-        return _Tale(
+        return _DeathFields(
             cause=failure,
             elsewhere=at(failure, dead, f"raised {failure.error}"),
-            story="",
             facts=Death(tuple(dead), failure, missed),
         )
     quit_ = _gave_up(run, dead[0])
     if quit_ is not None:
-        return _Tale(
+        return _DeathFields(
             cause=quit_,
             elsewhere=where_it_quit(run, quit_),
-            story="",
             facts=Death(tuple(dead), quit_, missed),
         )
     end = _killed_by(run, dead[0])
     assert end is not None
-    return _Tale(
+    return _DeathFields(
         cause=end,
         elsewhere=(*_sent_by_itself(run, end), *_last_line(run, dead)),
-        story="",
         facts=Death(tuple(dead), end, missed, run.starved),
     )
 

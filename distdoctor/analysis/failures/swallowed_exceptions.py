@@ -54,12 +54,12 @@ class SwallowedException:
     Attributes:
         ranks: Who raised it.
         failure: The exception.
-        left_out: The calls that they did not make: what the calls alone tell.
+        left_out: The divergence, as what the calls alone show: those they did not make.
     """
 
     ranks: tuple[int, ...]
     failure: Failure
-    left_out: str
+    left_out: Divergence
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +70,13 @@ class LikelySwallowed:
         ranks: Who did not make the call.
         handler: Its line.
         what: The exceptions that it swallows.
-        left_out: What the calls alone tell.
+        left_out: The divergence, as what the calls alone show.
     """
 
     ranks: tuple[int, ...]
     handler: Place
     what: str
-    left_out: str
+    left_out: Divergence
 
 
 def swallowed_exception(run: Run, divergence: Divergence) -> Divergence:
@@ -91,12 +91,12 @@ def swallowed_exception(run: Run, divergence: Divergence) -> Divergence:
     """
     if divergence.why not in _OUT_OF_STEP:
         return divergence
-    for told in _readings(divergence):
-        around = _around(run, told)
-        seen = [_swallowed(run, rank, around) for rank in told.culprits]
-        others = [_swallowed(run, rank, around) for rank in told.victims]
+    for reading in _readings(divergence):
+        around = _around(run, reading)
+        seen = [_swallowed(run, rank, around) for rank in reading.culprits]
+        others = [_swallowed(run, rank, around) for rank in reading.victims]
         if all(seen) and not any(others):
-            return _told(run, told, seen[0][-1])
+            return _seen(run, reading, seen[0][-1])
     if not divergence.culprits:
         return divergence
     handler = _only_way(run, divergence)
@@ -260,7 +260,7 @@ def _batches(run: Run, rank: int) -> Counter[Place | None]:
     return batches
 
 
-def _told(run: Run, divergence: Divergence, failure: Failure) -> Divergence:
+def _seen(run: Run, divergence: Divergence, failure: Failure) -> Divergence:
     ranks, caught = divergence.culprits, failure.caught
     if caught is not None:
         caught = handler_that_caught(run, caught, failure.error)
@@ -276,8 +276,8 @@ def _told(run: Run, divergence: Divergence, failure: Failure) -> Divergence:
             *pointers(handlers, ranks, "swallows it"),
             *divergence.elsewhere,
         ),
-        story="",
-        facts=SwallowedException(ranks, failure, divergence.story),
+        facts=SwallowedException(ranks, failure, divergence),
+        remarks="",
     )
 
 
@@ -296,6 +296,6 @@ def _likely(divergence: Divergence, handler: Handler) -> Divergence:
             *pointers(around, ranks, "what was left out"),
             *others,
         ),
-        story="",
-        facts=LikelySwallowed(ranks, handler.place, what, divergence.story),
+        facts=LikelySwallowed(ranks, handler.place, what, divergence),
+        remarks="",
     )

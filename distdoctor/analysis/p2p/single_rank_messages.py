@@ -17,6 +17,7 @@ from distdoctor.analysis.causes import Cause, Divergence, pointers
 from distdoctor.analysis.deadlock.wait_for_graph import standstill
 from distdoctor.analysis.divergence.parting_branches import program_of
 from distdoctor.analysis.p2p.messages import SEND
+from distdoctor.analysis.p2p.one_sided_messages import OddMessage
 from distdoctor.analysis.source.conditions import Condition, ConditionKind, conditions
 from distdoctor.analysis.source.program import Function, Program, called, calls_in
 from distdoctor.analysis.source.rank_evaluation import RankReader
@@ -40,23 +41,23 @@ _MOST_ENDS = 64  # whose lines are read, each by itself
 _ABOUT_MESSAGES = {Cause.MISFIT, Cause.UNANSWERED, Cause.MESSAGES, Cause.CIRCLE}
 
 
-def by_one_rank(run: Run, told: Divergence) -> Divergence:
+def by_one_rank(run: Run, divergence: Divergence) -> Divergence:
     """The same divergence of messages, blamed on the rank that the source singles out.
 
     Where it singles out more than one, or none, nothing changes.
 
     Args:
         run: The run that is judged.
-        told: The divergence as it is known so far.
+        divergence: The divergence as it is known so far.
 
     Returns:
         The same object if nothing changes.
     """
-    if told.why not in _ABOUT_MESSAGES or not run.sources:
-        return told
-    open_ends = [*_open_ends(run, told)]
+    if divergence.why not in _ABOUT_MESSAGES or not run.sources:
+        return divergence
+    open_ends = [*_open_ends(run, divergence)]
     if len(open_ends) > _MOST_ENDS:
-        return told
+        return divergence
     found = {
         one.rank: (call, one)
         for call, _ in open_ends
@@ -68,49 +69,38 @@ def by_one_rank(run: Run, told: Divergence) -> Divergence:
         if (one := _kept_from(run, call, peer)) is not None
     }
     if len(found) != 1:
-        return told
+        return divergence
     ((call, one),) = found.values()
-    ranks = {*told.calls, *told.culprits, *told.victims}
-    facts = None
-    if one.skipped:
-        story = (
-            f"Rank {call.rank} {_DOES[call.op]}: {one.remark} at {one.place} keeps "
-            f"rank {one.rank} alone from the other side of that message."
-        )
-    elif told.why is Cause.MISFIT or told.culprits == (one.rank,):
-        facts = told.facts
-        story = f"{told.story} Rank {one.rank} has {one.remark} at {one.place}."
-    else:
-        story = (
-            f"Rank {one.rank} {_DOES[call.op]}: it has {one.remark} at {one.place}, "
-            "which no other rank has."
-        )
+    ranks = {*divergence.calls, *divergence.culprits, *divergence.victims}
+    is_misfit = divergence.why is Cause.MISFIT and not one.skipped
+    why = Cause.MISFIT if is_misfit else Cause.UNANSWERED
+    facts: object = OddMessage(call, one.rank, one.remark, one.place, kept=one.skipped)
+    remarks = ""
+    if not one.skipped and (is_misfit or divergence.culprits == (one.rank,)):
+        is_same = divergence.why is why
+        facts = divergence.facts if is_same else divergence
+        remarks = divergence.remarks if is_same else ""
+        remarks += f" Rank {one.rank} has {one.remark} at {one.place}."
     return replace(
-        told,
-        why=told.why
-        if told.why is Cause.MISFIT and not one.skipped
-        else Cause.UNANSWERED,
+        divergence,
+        why=why,
         culprits=(one.rank,),
         victims=tuple(sorted(ranks - {one.rank})),
         certainty=Certainty.LIKELY,
-        elsewhere=(*pointers([one.place], [one.rank], one.remark), *told.elsewhere),
-        story=story,
+        elsewhere=(
+            *pointers([one.place], [one.rank], one.remark),
+            *divergence.elsewhere,
+        ),
         facts=facts,
+        remarks=remarks,
     )
 
 
-_DOES = {
-    "send": "sends what nobody receives",
-    "recv": "waits for a message",
-    "recv_any": "waits for a message",
-}
-
-
-def _open_ends(run: Run, told: Divergence) -> Iterator[tuple[Call, list[int]]]:
+def _open_ends(run: Run, divergence: Divergence) -> Iterator[tuple[Call, list[int]]]:
     """Sends and receives that wait, or do not fit, with who may owe the other side."""
-    if told.why is Cause.MISFIT:
-        for rank, call in told.calls.items():
-            yield call, [other for other in told.calls if other != rank]
+    if divergence.why is Cause.MISFIT:
+        for rank, call in divergence.calls.items():
+            yield call, [other for other in divergence.calls if other != rank]
         return
     for threads in standstill(run).waits.values():
         for wait in threads:

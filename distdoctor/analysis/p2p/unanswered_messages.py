@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,12 +13,17 @@ from distdoctor.analysis.divergence.parting_branches import program_of
 from distdoctor.analysis.divergence.uneven_loops import loops_around
 from distdoctor.analysis.failures.deaths import died, is_victim
 from distdoctor.analysis.p2p.messages import FROM_ANY, RECEIVE, SEND, messages, peer_of
-from distdoctor.analysis.p2p.wrong_peers import wrong_peers
+from distdoctor.analysis.p2p.one_sided_messages import (
+    AwaitedFromAny,
+    MissingSide,
+    UntakenMessage,
+)
+from distdoctor.analysis.p2p.wrong_peers import named_wrong, wrong_peers
 from distdoctor.analysis.source.loop_iterables import givers
 from distdoctor.model.events import BLOCKED, Call, Ended, Event, Failure, Left, State
 from distdoctor.model.findings import Certainty, Location, Role
 from distdoctor.model.operations import OPERATIONS
-from distdoctor.model.run import Run, named
+from distdoctor.model.run import Run
 
 
 def unanswered(run: Run) -> Iterator[Divergence]:
@@ -69,9 +73,7 @@ def _from_nobody(run: Run, rank: int, wait: Wait) -> Divergence:
         culprits=(rank,),
         victims=(),
         certainty=Certainty.LIKELY,
-        story=f"Rank {rank} waits in {call.op} for a message from any rank, and "
-        f"{named(wait.missing)} ended without sending one more; one of them may have "
-        "left it out.",
+        facts=AwaitedFromAny(call, tuple(wait.missing)),
     )
 
 
@@ -124,29 +126,14 @@ def _without(
     call = run.call(row)
     culprit, certainty = _to_blame(run, row, peer)
     calls = calls or {call.rank: call}
-    sends = call.op == "send"
-    lacks = "receives what it sends" if sends else "sends what it waits for"
-    if peer in calls:
-        goes = f"waits in {calls[peer].op} on {calls[peer].group}"
-    else:
-        goes = "ended"
-    stands = "waited in vain" if call.rank in gone(run) else "waits"
-    story = (
-        f"Rank {call.rank} {stands} in {call.op} for rank {peer}, which never {lacks}: "
-        f"it {goes} after {_made(run, row)} such calls."
-    )
     elsewhere: tuple[Location, ...] = ()
     cause: Event | None = None
     stray = wrong_peers(run).get(culprit)
-    if stray is not None:
-        wrong = run.call(stray.row)
-        story += (
-            f" Rank {culprit} names rank {peer_of(run, stray.row)} in {wrong.op}; at "
-            f"this line the other ranks name {stray.ways}."
-        )
-        if wrong.place is not None:
+    wrong = None if stray is None else named_wrong(run, stray)
+    if wrong is not None:
+        if wrong.call.place is not None:
             remark = "names another peer than the others do"
-            elsewhere = (Location(wrong.place, (culprit,), Role.CULPRIT, remark),)
+            elsewhere = (Location(wrong.call.place, (culprit,), Role.CULPRIT, remark),)
     elif culprit == peer:
         blocked = _blocked_row(run, peer)
         if blocked is not None and _turned_early(run, blocked):
@@ -167,7 +154,14 @@ def _without(
         certainty=certainty,
         cause=cause,
         elsewhere=elsewhere,
-        story=story,
+        facts=MissingSide(
+            call,
+            peer,
+            call.rank in gone(run),
+            calls.get(peer),
+            _made(run, row),
+            wrong,
+        ),
     )
 
 
@@ -315,14 +309,6 @@ def _last_message(run: Run, row: int, peer: int) -> tuple[Location, ...]:
 
 
 # --- after a job that ended well ---
-
-
-@dataclass(frozen=True, slots=True)
-class UntakenMessage:
-    """A message from one rank to another that was never received."""
-
-    rank: int
-    peer: int
 
 
 def left_over(run: Run) -> Iterator[Divergence]:

@@ -17,10 +17,15 @@ from distdoctor.analysis.causes import Cause, Divergence
 from distdoctor.analysis.deadlock.wait_for_graph import Wait
 from distdoctor.analysis.memoize import memoize
 from distdoctor.analysis.p2p.messages import SEND, messages, peer_of
+from distdoctor.analysis.p2p.one_sided_messages import (
+    FirstExchange,
+    OtherPeer,
+    UnmetBatches,
+)
 from distdoctor.model.events import BLOCKED, Call, State
 from distdoctor.model.findings import Certainty
 from distdoctor.model.operations import BATCHED
-from distdoctor.model.run import Run, named
+from distdoctor.model.run import Run
 
 _FEWEST_OTHERS = 2  # that number their peers alike, for one to be the odd one
 _MOST_WAYS = 2  # such as the next rank and the one before
@@ -92,44 +97,45 @@ def wrong_peer(
     odd = [stray for rank, stray in wrong_peers(run).items() if rank in involved]
     if len(odd) == 1:
         call = run.call(odd[0].row)
-        peer = peer_of(run, odd[0].row)
-        does, lacks = _words(run, odd[0].row)
-        return _told(
-            calls | {call.rank: call},
-            (call.rank,),
-            involved,
-            f"Rank {call.rank} {does} rank {peer}, which {lacks}; at this line the "
-            f"other ranks name {odd[0].ways}.",
+        return _unanswered(
+            calls | {call.rank: call}, (call.rank,), involved, named_wrong(run, odd[0])
         )
     if _in_batches(run, circle):
-        wait = circle[0]
-        does, lacks = _words(run, wait.row)
-        return _told(
+        first = circle[0]
+        return _unanswered(
             calls,
             (),
             involved,
-            f"The batches of messages of {named(calls)} have no two sides that meet: "
-            f"rank {wait.rank} {does} rank {peer_of(run, wait.row)}, which {lacks}, "
-            "and so on around.",
+            UnmetBatches(tuple(calls), calls[first.rank], peer_of(run, first.row)),
         )
     strangers = [wait for wait in circle if not _have_met(run, wait.row)]
     kinds = {run.calls["op"][wait.row] == SEND for wait in circle}
     if len(strangers) == 1 and len(kinds) > 1:
         wait = strangers[0]
-        does, lacks = _words(run, wait.row)
-        return _told(
+        return _unanswered(
             calls,
             (wait.rank,),
             involved,
-            f"Rank {wait.rank} {does} rank {peer_of(run, wait.row)}, which {lacks}: "
-            "these two have not exchanged a message before, and all others that wait "
-            "for each other here have.",
+            FirstExchange(calls[wait.rank], peer_of(run, wait.row)),
         )
     return None
 
 
-def _told(
-    calls: dict[int, Call], culprits: tuple[int, ...], involved: set[int], story: str
+def named_wrong(run: Run, wrong: WrongPeer) -> OtherPeer:
+    """A wrong peer, as what a sentence tells of it.
+
+    Args:
+        run: The run that is judged.
+        wrong: The message.
+    """
+    return OtherPeer(run.call(wrong.row), peer_of(run, wrong.row), wrong.ways)
+
+
+def _unanswered(
+    calls: dict[int, Call],
+    culprits: tuple[int, ...],
+    involved: set[int],
+    facts: OtherPeer | UnmetBatches | FirstExchange,
 ) -> Divergence:
     return Divergence(
         why=Cause.UNANSWERED,
@@ -139,14 +145,8 @@ def _told(
         culprits=culprits,
         victims=tuple(sorted(involved - set(culprits))),
         certainty=Certainty.LIKELY,
-        story=story,
+        facts=facts,
     )
-
-
-def _words(run: Run, row: int) -> tuple[str, str]:
-    if run.calls["op"][row] == SEND:
-        return "sends to", "does not receive from it"
-    return "waits for a message from", "does not send it one"
 
 
 def _open(run: Run) -> list[int]:

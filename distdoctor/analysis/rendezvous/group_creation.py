@@ -8,13 +8,28 @@ from dataclasses import dataclass, replace
 from distdoctor.analysis.causes import Cause, Divergence
 from distdoctor.analysis.deadlock.wait_for_graph import standstill
 from distdoctor.analysis.divergence.parting_branches import parting
-from distdoctor.analysis.divergence.rank_guards import GUARD, RankGuard, lines
+from distdoctor.analysis.divergence.rank_guards import GUARD, lines
+from distdoctor.analysis.divergence.source_forks import DataFork
 from distdoctor.model.events import SETUP, Call
 from distdoctor.model.findings import Certainty
 from distdoctor.model.operations import CODE_OF
 from distdoctor.model.run import Run, named
 
 _GROUP = CODE_OF["new_group"]
+
+_OUT_OF_STEP = {
+    Cause.OPERATION,
+    Cause.NUMEL,
+    Cause.DTYPE,
+    Cause.REDUCE_OP,
+    Cause.ROOT,
+    Cause.SPLITS,
+    Cause.SKIPPED,
+    Cause.UNEVEN,
+    Cause.FINISHED,
+    Cause.FORWARD,
+}
+"""What ranks that do not all join look like, as long as only the calls are asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +74,18 @@ def of_setting_up(run: Run, divergence: Divergence) -> Divergence:
         if call.op == "new_group" and call.ordinal == divergence.ordinal
     }
     if not makers:
-        if isinstance(divergence.facts, RankGuard | None):
-            return replace(divergence, why=Cause.JOINING)
-        return divergence  # of which one check alone has the words
+        if divergence.why in _OUT_OF_STEP and not isinstance(
+            divergence.facts, DataFork
+        ):
+            return replace(divergence, why=Cause.JOINING, facts=divergence, remarks="")
+        return divergence  # no rank is missing, or the user's data decide who is
     absent = {*divergence.culprits, *divergence.victims} - set(makers)
     tie = len(absent) == len(makers)
     refined = replace(
         divergence,
         why=Cause.GROUPS,
         culprits=() if tie else divergence.culprits,
-        story="",
+        remarks="",
         facts=_unlike(makers, absent),
     )
     return _kept_out(run, refined, makers, absent)
@@ -101,7 +118,7 @@ def _kept_out(
                 victims=outside if few else tuple(sorted(inside)),
                 certainty=Certainty.LIKELY,
                 elsewhere=lines(found, outside, few=few),
-                story=f"{divergence.story} `{found.condition}` at "
+                remarks=f"{divergence.remarks} `{found.condition}` at "
                 f"{found.condition.place} keeps {named(outside)} out. The way there: "
                 f"{found.way()}.",
                 details={**divergence.details, GUARD: str(found.condition)},

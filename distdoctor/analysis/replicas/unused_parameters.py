@@ -74,7 +74,7 @@ def unused_parameters(run: Run, found: list[Divergence]) -> list[Divergence]:
 
 
 def _alone(ranks: tuple[int, ...]) -> Divergence:
-    return Divergence(Cause.UNUSED, None, 0, {}, ranks, (), "")
+    return Divergence(Cause.UNUSED, None, 0, {}, ranks, ())
 
 
 def _involved(divergence: Divergence) -> set[int]:
@@ -126,7 +126,7 @@ def _explained(
         calls=divergence.calls,
         culprits=() if everyone else ranks,
         victims=ranks if everyone else tuple(set(run.seen) - guilty),
-        story=led,
+        remarks=led,
         facts=NoGradient(
             ranks,
             names,

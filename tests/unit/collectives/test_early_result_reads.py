@@ -4,10 +4,10 @@ from dataclasses import replace
 from inspect import cleandoc
 
 import pytest
-from wording import worded
 
 from distdoctor.analysis.causes import SOURCE, Cause, Divergence
 from distdoctor.analysis.divergence.cascade import divergences
+from distdoctor.analysis.sentences import sentence
 from distdoctor.analysis.source.program import Program
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Place
@@ -147,7 +147,7 @@ def test_what_is_read_is_named_first_then_the_call_then_the_wait() -> None:
     (divergence,) = found(PLAIN.format("total += loss.item()"), issued="i", waited="w")
     assert [one.place.line for one in divergence.elsewhere] == [3, 2, 4]
     assert divergence.culprits == ()
-    assert "t.py:3 reads its result" in worded(divergence)
+    assert "t.py:3 reads its result" in sentence(divergence)
 
 
 POOL = """

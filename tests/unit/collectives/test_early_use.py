@@ -1,11 +1,11 @@
 """What was used before it was waited for: what is told, and who is not accused."""
 
 import pytest
-from wording import worded
 
 from distdoctor.analysis.causes import Cause, Divergence
 from distdoctor.analysis.collectives.early_use import raced
 from distdoctor.analysis.divergence.cascade import divergences
+from distdoctor.analysis.sentences import sentence
 from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Certainty, Role
 
@@ -43,7 +43,7 @@ def test_one_line_is_told_once_however_often_it_runs() -> None:
         rank 1 | all_reduce(4)@t.py:7&  .
         """
     )
-    assert "2 times" in worded(found)
+    assert "2 times" in sentence(found)
 
 
 def test_what_was_touched_hides_what_was_never_waited_for() -> None:
@@ -126,7 +126,7 @@ def of_buckets(*waited: tuple[str, ...]) -> str:
 
 def test_a_last_bucket_that_is_never_waited_for_is_told() -> None:
     (found,) = early(of_buckets(("", "", ""), ("'", "'", "'")))
-    assert "3 of 6 times" in worded(found)
+    assert "3 of 6 times" in sentence(found)
 
 
 def test_who_waits_for_the_last_bucket_alone_is_not_accused() -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 
 from distdoctor.analysis.collectives.stragglers import late
+from distdoctor.analysis.sentences import sentence
 from distdoctor.model.drawing import sketch
 from distdoctor.model.run import Run
 
@@ -27,7 +28,7 @@ def run_of(call: str, late_ms: int, waited_ms: int = 0) -> Run:
 def test_a_rank_that_others_wait_for_is_late() -> None:
     (found,) = late(run_of("all_reduce(4)", late_ms=150))
     assert found.culprits == (1,)
-    assert "by 150 ms in the median; rank 0 waited for it during 78%" in found.story
+    assert "by 150 ms in the median; rank 0 waited for it during 78%" in sentence(found)
 
 
 def test_whoever_waits_for_asynchronous_work_when_all_have_come_loses_nothing() -> None:
@@ -41,7 +42,7 @@ def test_whoever_never_waits_loses_nothing() -> None:
 def test_of_asynchronous_work_the_wait_counts() -> None:
     (found,) = late(run_of("all_reduce(4)&", late_ms=150, waited_ms=50))
     assert found.culprits == (1,)
-    assert "by 100 ms in the median" in found.story
+    assert "by 100 ms in the median" in sentence(found)
 
 
 def test_time_counts_once_however_many_calls_were_issued_in_it() -> None:

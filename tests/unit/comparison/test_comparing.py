@@ -138,6 +138,24 @@ def test_a_learning_rate_that_begins_anew_is_told_and_not_what_follows() -> None
     assert lost(again) == [("rate", 2)]
 
 
+def test_in_how_many_parts_a_pass_is_told_is_no_difference() -> None:
+    rows = [
+        "read(unfinished)  read(samples=7+8+9,unfinished)  read(samples=1,steps=4)",
+        "read(unfinished)  read(samples=7+8,unfinished)  read(samples=9+1,steps=4)",
+    ]
+    first, second = (run_of(f"{step(1)}  {row}  {step(2)}") for row in rows)
+    assert repeated(first, second)[1] == []
+    other = run_of(f"{step(1)}  {rows[1].replace('9+1', '9+2')}  {step(2)}")
+    _, (difference,) = repeated(first, other)
+    assert (difference.what, difference.name) == ("samples", "pass 1, sample 4")
+
+
+def test_what_one_run_left_out_of_a_sample_is_no_difference() -> None:
+    first = run_of(f"{step(1)}  read(contents=7+0+9)")
+    second = run_of(f"{step(1)}  read(contents=7+8+0)")
+    assert repeated(first, second)[1] == []
+
+
 def test_samples_that_part_later_are_told_beside_what_parts_first() -> None:
     again = f"{READS}  {later(1, weights=7)}  {later(2, weights=8, input=9)}"
     assert lost(again) == [("weights", 2), ("input", 3)]

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from wording import worded
 
-from distdoctor.analysis.causes import Cause, Divergence, finding
+from distdoctor.analysis.causes import Cause, Divergence
 from distdoctor.analysis.divergence.cascade import divergences, findings
+from distdoctor.analysis.sentences import finding, sentence
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import (
     WORLD,
@@ -326,11 +326,11 @@ def test_a_job_whose_ranks_do_the_same_is_well(job: Job) -> None:
 def test_every_finding_is_proved_by_events_of_the_run(job: Job) -> None:
     run = job.run()
     for divergence in divergences(run):
-        found = finding(divergence, str)
+        found = finding(divergence)
         assert found.exhibits
         assert all(event in run.events(event.rank) for event in found.exhibits)
         assert set(found.culprits).isdisjoint(found.victims)
-        assert worded(divergence).endswith(".")
+        assert sentence(divergence).endswith(".")
 
 
 # --- explanations ---------------------------------------------------------------------
@@ -363,7 +363,7 @@ def test_two_ranks_that_differ_are_both_shown(zero: str, one: str, why: Cause) -
     found = the_one(sketch(f"rank 0 | {zero}...\nrank 1 | {one}!"))
     assert (found.why, found.culprits) == (why, ())
     assert found.victims == (0, 1)
-    assert {location.role for location in finding(found, str).locations} == {Role.PARTY}
+    assert {location.role for location in finding(found).locations} == {Role.PARTY}
 
 
 def test_of_two_ranks_the_one_that_does_something_new_strays() -> None:
@@ -406,7 +406,7 @@ def test_two_ranks_may_stray_each_in_its_own_way() -> None:
     )
     assert (found.why, found.culprits) == (Cause.NUMEL, (2, 3))
     assert found.victims == (0, 1)
-    assert "rank 2 with 5; rank 3 with 6" in worded(found)
+    assert "rank 2 with 5; rank 3 with 6" in sentence(found)
 
 
 def test_the_majority_is_right_even_against_rank_0() -> None:
@@ -430,7 +430,7 @@ def test_a_skipped_call_is_told_with_its_line() -> None:
         Place("t.py", 7),
         (2,),
     )
-    assert "skipped all_reduce" in worded(found)
+    assert "skipped all_reduce" in sentence(found)
 
 
 def test_a_call_of_ones_own_is_told_as_such() -> None:
@@ -442,7 +442,7 @@ def test_a_call_of_ones_own_is_told_as_such() -> None:
         """)
     )
     assert (found.why, found.culprits) == (Cause.SKIPPED, (0,))
-    assert worded(found).startswith("Rank 0 alone calls barrier")
+    assert sentence(found).startswith("Rank 0 alone calls barrier")
 
 
 def test_the_same_calls_the_other_way_round_are_another_order() -> None:
@@ -500,8 +500,8 @@ def test_splits_that_do_not_fit_name_who_is_in_all_of_them() -> None:
         """)
     )
     assert (found.why, found.culprits) == (Cause.SPLITS, (1,))
-    assert "rank 1 sends 1 elements to rank 0, which expects 2" in worded(found)
-    assert "1 more pairs disagree" in worded(found)
+    assert "rank 1 sends 1 elements to rank 0, which expects 2" in sentence(found)
+    assert "1 more pairs disagree" in sentence(found)
 
 
 def test_splits_that_differ_and_fit_are_well() -> None:
@@ -566,8 +566,8 @@ def test_a_loader_that_ended_early_explains_fewer_rounds() -> None:
     assert (found.why, found.culprits, found.victims) == (Cause.UNEVEN, (1,), (0,))
     assert isinstance(found.cause, Batch)
     assert found.elsewhere[0].place == Place("t.py", 5)
-    assert "had 1 batches" in worded(found)
-    assert "begun batch 2" in worded(found)
+    assert "had 1 batches" in sentence(found)
+    assert "begun batch 2" in sentence(found)
 
 
 def test_a_loader_that_ended_early_explains_a_rank_that_finished() -> None:
@@ -595,7 +595,7 @@ def test_a_stack_behind_the_loop_explains_fewer_rounds() -> None:
     )
     assert (found.why, found.culprits) == (Cause.UNEVEN, (1,))
     assert {location.place.line for location in found.elsewhere} >= {2, 4}
-    assert "left the loop at t.py:2" in worded(found)
+    assert "left the loop at t.py:2" in sentence(found)
 
 
 def test_a_rank_that_went_through_all_rounds_skipped_the_call() -> None:
@@ -634,8 +634,8 @@ def test_a_rank_that_finished_is_waited_for_in_vain() -> None:
     )
     assert (found.why, found.culprits, found.victims) == (Cause.FINISHED, (1,), (0, 2))
     assert Place("t.py", 15) in {location.place for location in found.elsewhere}
-    assert "which left the job at t.py:15 after 1 calls" in worded(found)
-    assert worded(found).endswith(" on it and will never come.")
+    assert "which left the job at t.py:15 after 1 calls" in sentence(found)
+    assert sentence(found).endswith(" on it and will never come.")
 
 
 def test_who_waited_until_the_call_gave_up_waits_no_more() -> None:
@@ -648,8 +648,10 @@ def test_who_waited_until_the_call_gave_up_waits_no_more() -> None:
         """)
     )
     assert (found.why, found.culprits, found.victims) == (Cause.FINISHED, (1,), (0, 2))
-    assert worded(found).startswith("Ranks {0,2} waited in vain in monitored_barrier ")
-    assert worded(found).endswith(" after 1 calls on it and never came.")
+    assert sentence(found).startswith(
+        "Ranks {0,2} waited in vain in monitored_barrier "
+    )
+    assert sentence(found).endswith(" after 1 calls on it and never came.")
 
 
 def test_a_rank_that_waits_for_many_that_finished_is_the_one_that_strayed() -> None:
@@ -681,7 +683,7 @@ def test_a_rank_that_died_is_told_with_its_error() -> None:
         """)
     )
     assert (found.why, found.culprits, found.victims) == (Cause.DIED, (1,), (0,))
-    assert worded(found).startswith("Rank 1 raised KeyError at t.py:6")
+    assert sentence(found).startswith("Rank 1 raised KeyError at t.py:6")
     assert isinstance(found.cause, Failure)
 
 
@@ -693,7 +695,7 @@ def test_a_rank_that_was_killed_is_told_with_its_last_line() -> None:
         """)
     )
     assert (found.why, found.culprits) == (Cause.DIED, (1,))
-    assert "killed by signal 9" in worded(found)
+    assert "killed by signal 9" in sentence(found)
     assert found.elsewhere[0].place == Place("t.py", 7)
 
 
@@ -752,7 +754,7 @@ def test_an_exception_on_its_way_up_explains_the_wrong_call() -> None:
         )
     )
     assert (found.why, found.culprits) == (Cause.DIED, (1,))
-    assert "on its way up the exception led into barrier at t.py:20" in worded(found)
+    assert "on its way up the exception led into barrier at t.py:20" in sentence(found)
 
 
 def test_an_exception_that_was_handled_explains_nothing() -> None:
@@ -795,8 +797,8 @@ def test_a_long_message_is_cut() -> None:
             1: [failure, Ended(rank=1, status=1)],
         }
     )
-    assert len(worded(the_one(run))) < 250
-    assert "second line" not in worded(the_one(run))
+    assert len(sentence(the_one(run))) < 250
+    assert "second line" not in sentence(the_one(run))
 
 
 @pytest.mark.parametrize("message", ["", "\n", " \n ", "\r"])
@@ -808,7 +810,7 @@ def test_an_empty_message_is_none(message: str) -> None:
             1: [failure, Ended(rank=1, status=1)],
         }
     )
-    assert worded(the_one(run)).startswith("Rank 1 raised ValueError")
+    assert sentence(the_one(run)).startswith("Rank 1 raised ValueError")
 
 
 # --- ranks that wait for each other ---------------------------------------------------
@@ -824,8 +826,8 @@ def test_groups_in_opposite_order_are_a_circle() -> None:
         """)
     )
     assert (found.why, found.culprits) == (Cause.CIRCLE, ())
-    assert "rank 0 waits in barrier on a for rank 1" in worded(found)
-    assert {location.role for location in finding(found, str).locations} == {Role.PARTY}
+    assert "rank 0 waits in barrier on a for rank 1" in sentence(found)
+    assert {location.role for location in finding(found).locations} == {Role.PARTY}
 
 
 def test_messages_that_cross_are_a_circle_of_messages() -> None:

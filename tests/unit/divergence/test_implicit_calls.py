@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from wording import worded
 
 from distdoctor.analysis.causes import Cause, Divergence
 from distdoctor.analysis.divergence.cascade import divergences
+from distdoctor.analysis.sentences import sentence
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Place
 from distdoctor.model.run import Frame, Run
@@ -40,7 +40,7 @@ def only(run: Run) -> Divergence:
 def test_a_finalizer_is_named() -> None:
     found = only(inside("Shard.__del__", "train"))
     assert (found.why, found.culprits) == (Cause.CALLBACK, (1,))
-    assert "Shard.__del__" in worded(found)
+    assert "Shard.__del__" in sentence(found)
 
 
 def test_a_function_that_a_finalizer_calls_is_one_too() -> None:
@@ -58,7 +58,7 @@ def test_a_function_that_a_finalizer_calls_is_one_too() -> None:
 def test_a_registered_function_is_named(source: str) -> None:
     found = only(inside("save", "on_signal", "train", source=source))
     assert found.why is Cause.CALLBACK
-    assert source.partition("(")[0] in worded(found)
+    assert source.partition("(")[0] in sentence(found)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """Several faults in one run: each once, the first first, and no consequences."""
 
-from distdoctor.analysis.causes import Cause, finding
+from distdoctor.analysis.causes import Cause
 from distdoctor.analysis.divergence.cascade import divergences
+from distdoctor.analysis.sentences import finding, sentence
 from distdoctor.model.drawing import sketch
 
 
@@ -80,7 +81,7 @@ def test_circles_that_touch_nothing_else_are_told_each_once() -> None:
 def test_circles_of_the_same_lines_are_one() -> None:
     (found,) = divergences(sketch(two_circles((7, 9), (7, 9))))
     assert set(found.calls) == {0, 1, 2, 3}
-    assert found.story.endswith("The same 1 more time, with ranks {2-3}.")
+    assert sentence(found).endswith("The same 1 more time, with ranks {2-3}.")
 
 
 def test_after_a_refused_call_it_is_told_what_came_next() -> None:

@@ -8,6 +8,7 @@ import pytest
 from distdoctor.analysis.causes import Cause, Divergence
 from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.analysis.divergence.loop_departures import departed
+from distdoctor.analysis.sentences import sentence
 from distdoctor.model.drawing import sketch
 
 BUDGET = """
@@ -68,7 +69,7 @@ def divergence_of(
 
 
 def words(divergence: Divergence) -> str:
-    return divergence.story.partition("most likely left ")[2].split("(t.py")[0]
+    return sentence(divergence).partition("most likely left ")[2].split("(t.py")[0]
 
 
 def test_a_loop_above_the_call_is_left_by_its_head() -> None:
@@ -150,7 +151,7 @@ def test_who_is_in_the_loop_has_not_left_it() -> None:
     drawing = GOES_ON.format(3, 4)
     run = replace(sketch(drawing), sources={"t.py": cleandoc(source)})
     for divergence in divergences(run):
-        assert "left the loop" not in departed(run, divergence).story
+        assert "left the loop" not in sentence(departed(run, divergence))
 
 
 def test_a_round_cut_short_explains_it_as_well() -> None:
@@ -164,8 +165,8 @@ def test_a_round_cut_short_explains_it_as_well() -> None:
     destroy_process_group()
     """
     found = divergence_of(source)
-    assert "left the loop, or a round of it, by `for batch in data`" in found.story
-    assert "`if not (not batch.any()): continue`" not in found.story
+    assert "left the loop, or a round of it, by `for batch in data`" in sentence(found)
+    assert "`if not (not batch.any()): continue`" not in sentence(found)
 
 
 def test_the_batches_tell_which_it_was() -> None:
@@ -188,7 +189,7 @@ def test_the_batches_tell_which_it_was() -> None:
     assert words(divergences(fewer)[0]) == "the loop by `if time() > 9: break` "
     as_many = replace(sketch(drawing.format(2)), sources={"t.py": text})
     assert "left out the round by `if randint() == 3: continue`" in (
-        divergences(as_many)[0].story
+        sentence(divergences(as_many)[0])
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from distdoctor.analysis.causes import Cause
 from distdoctor.analysis.divergence.cascade import divergences
+from distdoctor.analysis.sentences import sentence
 from distdoctor.model.drawing import sketch
 
 DETECTOR = """
@@ -78,7 +79,7 @@ def lines(source: str, names: str = "box.weight+box.bias") -> list[int]:
     assert (found.why, found.culprits) == (Cause.UNUSED, (1,))
     named = [location.place.line for location in found.elsewhere]
     assert named[-1] == 99
-    assert ("Most likely" in found.story) is (len(named) > 1)
+    assert ("Most likely" in sentence(found)) is (len(named) > 1)
     return named[:-1]
 
 

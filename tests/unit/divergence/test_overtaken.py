@@ -7,6 +7,7 @@ import pytest
 
 from distdoctor.analysis.causes import Cause, Divergence
 from distdoctor.analysis.divergence.cascade import divergences
+from distdoctor.analysis.sentences import sentence
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Place
 from distdoctor.model.findings import Certainty
@@ -61,7 +62,7 @@ def test_who_has_come_further_in_the_same_round_skipped_the_call() -> None:
     assert (found.why, found.culprits, found.victims) == (Cause.SKIPPED, (2,), (0, 1))
     assert found.certainty is Certainty.LIKELY
     assert {5, 7} <= {one.place.line for one in found.elsewhere}
-    assert "rows.numel() == 0" in found.story
+    assert "rows.numel() == 0" in sentence(found)
 
 
 @pytest.mark.parametrize("theirs", [0, 2, None])

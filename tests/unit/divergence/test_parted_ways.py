@@ -7,6 +7,7 @@ import pytest
 
 from distdoctor.analysis.causes import Cause, Divergence
 from distdoctor.analysis.divergence.cascade import divergences
+from distdoctor.analysis.sentences import sentence
 from distdoctor.model.drawing import sketch
 from distdoctor.model.run import Run
 
@@ -66,7 +67,7 @@ def test_the_loop_that_was_left_is_told(rows: list[str], culprits: tuple[int]) -
     found = divergence_of(rows)
     assert (found.why, found.culprits) == (Cause.SKIPPED, culprits)
     assert lines(found)[0] == 4
-    assert "Calls that look alike have met since" in found.story
+    assert "Calls that look alike have met since" in sentence(found)
 
 
 def test_one_more_round_is_told() -> None:
@@ -146,7 +147,7 @@ def test_branches_that_fit_each_other_are_no_parting() -> None:
     usual = f"{calls[4]}  {calls[6]}  {end}"
     other = f"{calls[4]}  {calls[8]}  {calls[9]}  {calls[12]}..."
     assert 6 not in lines(divergence_of([usual, other, usual], source))
-    assert "look alike" not in divergence_of([usual, other, usual], source).story
+    assert "look alike" not in sentence(divergence_of([usual, other, usual], source))
 
 
 def test_without_callers_nothing_is_told() -> None:
@@ -155,7 +156,7 @@ def test_without_callers_nothing_is_told() -> None:
         row.replace("<t.py:5<t.py:10", "").replace("<t.py:8<t.py:11", "")
         for row in rows
     ]
-    assert "look alike" not in divergence_of(bare).story
+    assert "look alike" not in sentence(divergence_of(bare))
 
 
 def test_ranks_whose_calls_one_shadows_for_a_while_are_together_behind() -> None:
@@ -182,4 +183,4 @@ def test_ranks_whose_calls_one_shadows_for_a_while_are_together_behind() -> None
         [f"{row}  {end}" for row, end in zip(rows, ends, strict=True)], source
     )
     assert found.why is Cause.DTYPE
-    assert "look alike" not in found.story
+    assert "look alike" not in sentence(found)

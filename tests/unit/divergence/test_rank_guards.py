@@ -3,10 +3,9 @@
 from dataclasses import replace
 from inspect import cleandoc
 
-from wording import worded
-
-from distdoctor.analysis.causes import Cause, Divergence, finding
+from distdoctor.analysis.causes import Cause, Divergence
 from distdoctor.analysis.divergence.cascade import divergences
+from distdoctor.analysis.sentences import finding, sentence
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Place
 from distdoctor.model.findings import Certainty
@@ -63,8 +62,8 @@ def test_of_two_ranks_the_one_alone_behind_a_guard_is_the_culprit() -> None:
     assert found.certainty is Certainty.LIKELY
     assert lines(found) == [4, 5, 2]
     way = "module:13 → main:11 → report:5 if is_main() → "
-    assert way in worded(found)
-    assert "no majority" in worded(found)
+    assert way in sentence(found)
+    assert "no majority" in sentence(found)
 
 
 def test_a_stray_call_is_found_where_it_first_met_another() -> None:
@@ -93,7 +92,7 @@ def test_whom_a_guard_keeps_out_is_the_culprit_if_it_lets_most_through() -> None
         """,
     )
     assert (found.why, found.culprits) == (Cause.SKIPPED, (0,))
-    assert "skipped barrier" in worded(found)
+    assert "skipped barrier" in sentence(found)
 
 
 def test_with_a_majority_the_branch_is_named_all_the_same() -> None:
@@ -132,7 +131,7 @@ def test_who_ended_without_a_guarded_call_did_not_skip_it() -> None:
         """,
     )
     assert (found.why, found.culprits) == (Cause.SKIPPED, (0,))
-    assert "finished without it" in worded(found)
+    assert "finished without it" in sentence(found)
 
 
 def test_a_model_run_behind_a_guard_is_told_as_a_forward_pass() -> None:
@@ -172,8 +171,8 @@ def test_a_guard_with_a_counterpart_explains_nothing() -> None:
         rank 1 | barrier@t.py:2  all_reduce(9)@t.py:8!
         """,
     )
-    assert "rank != 0" not in worded(found)
-    assert "rank == 0" not in worded(found)
+    assert "rank != 0" not in sentence(found)
+    assert "rank == 0" not in sentence(found)
 
 
 def test_a_counterpart_may_lie_in_a_helper() -> None:
@@ -230,8 +229,8 @@ def test_a_line_that_all_may_come_to_is_not_blamed_on_a_guard() -> None:
     rank 0 | barrier@t.py:2  all_reduce(9)@t.py:6  barrier@t.py:2...
     rank 1 | barrier@t.py:2  all_reduce(9)@t.py:6  all_reduce(9)@t.py:6!
     """
-    assert "rank == 0" not in worded(divergence_of(source, drawing))
-    assert "rank == 0" in worded(divergence_of(source, drawing, [2, 5], [6]))
+    assert "rank == 0" not in sentence(divergence_of(source, drawing))
+    assert "rank == 0" in sentence(divergence_of(source, drawing, [2, 5], [6]))
 
 
 BROKEN_OFF = """

@@ -4,10 +4,10 @@ from dataclasses import replace
 from inspect import cleandoc
 
 import pytest
-from wording import worded
 
 from distdoctor.analysis.causes import Cause, Divergence
 from distdoctor.analysis.divergence.cascade import divergences
+from distdoctor.analysis.sentences import sentence
 from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Certainty
 
@@ -186,7 +186,7 @@ def test_a_minority_left_early_or_made_the_call_by_itself(alone: int) -> None:
     lines = [f"rank {n} | {call}..." for n, call in enumerate(calls[:2])]
     found = divergence_of(EARLY_RETURN, "\n".join([*lines, f"rank 2 | {calls[2]}!"]))
     assert (found.why, found.culprits) == (Cause.SKIPPED, (2,))
-    assert ("alone call" in worded(found)) == (alone == 0)
+    assert ("alone call" in sentence(found)) == (alone == 0)
 
 
 def test_a_forward_pass_that_one_of_two_came_to_by_a_new_way_is_its_own() -> None:

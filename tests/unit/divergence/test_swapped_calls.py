@@ -4,10 +4,10 @@ from dataclasses import replace
 from inspect import cleandoc
 
 import pytest
-from wording import worded
 
 from distdoctor.analysis.causes import Cause, Divergence
 from distdoctor.analysis.divergence.cascade import divergences
+from distdoctor.analysis.sentences import sentence
 from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Certainty
 
@@ -40,7 +40,7 @@ def test_where_each_goes_on_to_the_other_call_it_is_the_order() -> None:
     found = divergence_of(BOTH.format(first=LOW, second=HIGH))
     assert (found.why, found.culprits) == (Cause.ORDER, (1,))
     assert found.certainty is Certainty.LIKELY
-    assert "Rank 1 makes two calls in another order than ranks {0,2}" in worded(found)
+    assert "Rank 1 makes two calls in another order than ranks {0,2}" in sentence(found)
 
 
 @pytest.mark.parametrize(("first", "second"), [("pass", "pass"), (LOW, "pass")])

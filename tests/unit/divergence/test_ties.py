@@ -8,6 +8,7 @@ import pytest
 from distdoctor.analysis.causes import Cause, Divergence
 from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.analysis.divergence.ties import left_by_one_side
+from distdoctor.analysis.sentences import sentence
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Place
 from distdoctor.model.findings import Certainty
@@ -63,7 +64,7 @@ def test_of_two_the_one_is_blamed_whom_the_head_singles_out(
     if culprit == 0:
         assert found.certainty is Certainty.LIKELY
         assert found.elsewhere[0].place.line == 2
-        assert "With no majority" in found.story
+        assert "With no majority" in sentence(found)
 
 
 def test_a_majority_needs_no_head() -> None:
@@ -183,7 +184,7 @@ def test_who_has_one_more_round_did_not_skip_what_is_behind_the_loop(
     (found,) = divergences(run)
     assert (found.why, found.culprits, found.victims) == (why, (2,), (0, 1))
     if why is Cause.UNEVEN:
-        assert "one more round of the loop at t.py:2" in found.story
+        assert "one more round of the loop at t.py:2" in sentence(found)
 
 
 DEALT_OUT = cleandoc("""
@@ -253,7 +254,7 @@ def test_one_of_three_that_has_left_a_loop_is_told_so_and_not_by_its_size() -> N
         },
     )
     calls = {rank: run.call(run.rows_of(rank)[0]) for rank in range(3)}
-    unlike = Divergence(Cause.NUMEL, run.groups[0], 1, calls, (1,), (0, 2), "")
+    unlike = Divergence(Cause.NUMEL, run.groups[0], 1, calls, (1,), (0, 2))
     found = left_by_one_side(run, unlike)
     assert (found.why, found.culprits) == (Cause.SKIPPED, (1,))
     assert {2, 5} <= {line.place.line for line in found.elsewhere}
@@ -364,7 +365,7 @@ def test_who_has_come_through_the_round_of_the_others_left_out_its_call() -> Non
     }
     found = left(AFTER_EPOCHS, stacks)
     assert found.culprits == (1,)
-    assert "has come through that round of the loop at t.py:2" in found.story
+    assert "has come through that round of the loop at t.py:2" in sentence(found)
 
 
 def test_ranks_that_their_own_data_let_out_are_told_by_the_jump() -> None:
@@ -380,7 +381,7 @@ def test_ranks_that_their_own_data_let_out_are_told_by_the_jump() -> None:
     run = replace(sketch(moved), sources={"t.py": source}, stacks=stacks)
     (found,) = divergences(run)
     assert (found.why, found.culprits) == (Cause.SKIPPED, (2,))
-    assert "left by `if loss < 0.1: break`" in found.story
+    assert "left by `if loss < 0.1: break`" in sentence(found)
 
 
 CIRCLE = """

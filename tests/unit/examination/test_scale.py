@@ -5,8 +5,9 @@ from collections.abc import Mapping
 import pytest
 from generated import Mesh, Step, Tail, died, finished, generate
 
-from distdoctor.analysis.causes import Cause, Divergence, finding
+from distdoctor.analysis.causes import Cause, Divergence
 from distdoctor.analysis.divergence.cascade import divergences
+from distdoctor.analysis.sentences import finding, sentence
 from distdoctor.catalogue import every_check
 from distdoctor.examination.concluding import conclude
 from distdoctor.examination.examining import examine
@@ -111,7 +112,7 @@ def test_one_wrong_line_is_one_fault_on_many_groups(
     run = generate(mesh, ON_MESH, CALLS, tails)
     assert faults(run) == [(Cause.DTYPE, tuple(sorted(tails)))]
     (found,) = divergences(run)
-    assert f"The same {sizes[0] * sizes[2] - 1} more times" in found.story
+    assert f"The same {sizes[0] * sizes[2] - 1} more times" in sentence(found)
     assert len(finding(found).exhibits) == len(finding(found).locations) == 2
 
 

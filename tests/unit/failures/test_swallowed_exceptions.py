@@ -7,6 +7,7 @@ import pytest
 
 from distdoctor.analysis.causes import Cause, Divergence
 from distdoctor.analysis.divergence.cascade import divergences
+from distdoctor.analysis.sentences import sentence
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Failure, Place
 from distdoctor.model.findings import Certainty
@@ -232,7 +233,7 @@ def test_a_wrapper_may_keep_ranks_from_a_call() -> None:
         """
     )
     (divergence,) = divergences(replace(run, sources={"t.py": text}))
-    assert "alone calls" in divergence.story
+    assert "alone calls" in sentence(divergence)
 
 
 @pytest.mark.parametrize("source", [NOT_SWALLOWED, STEPS_BY_ITS_DATA, LEFT_WITHIN])

@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from wording import worded
 
 from distdoctor.analysis.divergence.cascade import divergences
+from distdoctor.analysis.sentences import sentence
 from distdoctor.launch.oom_kills import OutOfMemoryKills
 from distdoctor.model.drawing import sketch
 
@@ -73,10 +73,10 @@ def test_the_story_of_a_killed_rank_tells_it() -> None:
     (divergence,) = divergences(replace(run, starved="the kernel struck"))
     assert (
         "rank 1 was killed by signal 9 (the kernel struck)"
-        in worded(divergence).lower()
+        in sentence(divergence).lower()
     )
     other = sketch(
         "rank 0 | all_reduce(4)  all_reduce(4)...\nrank 1 | all_reduce(4)  exit=139!"
     )
     (divergence,) = divergences(replace(other, starved="the kernel struck"))
-    assert "struck" not in worded(divergence)
+    assert "struck" not in sentence(divergence)

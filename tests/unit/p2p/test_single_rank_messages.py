@@ -3,10 +3,9 @@
 from dataclasses import replace
 from inspect import cleandoc
 
-from wording import worded
-
 from distdoctor.analysis.causes import Cause, Divergence
 from distdoctor.analysis.divergence.cascade import divergences
+from distdoctor.analysis.sentences import sentence
 from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Certainty
 
@@ -192,7 +191,7 @@ def test_a_message_to_oneself_is_refused_and_told() -> None:
         "",
     )
     assert (found.why, found.culprits) == (Cause.STRANGER, (1,))
-    assert "names itself" in worded(found)
+    assert "names itself" in sentence(found)
 
 
 def test_tags_that_fit_are_not_looked_at() -> None:
@@ -246,4 +245,4 @@ def test_an_end_of_a_pipeline_is_not_kept_from_what_it_has_no_part_in() -> None:
         run(stage)
         """,
     )
-    assert 0 not in found.culprits or "alone" not in worded(found)
+    assert 0 not in found.culprits or "alone" not in sentence(found)

@@ -7,6 +7,7 @@ import pytest
 
 from distdoctor.analysis.causes import Cause, Divergence
 from distdoctor.analysis.divergence.cascade import divergences
+from distdoctor.analysis.sentences import sentence
 from distdoctor.catalogue import every_check
 from distdoctor.examination.concluding import conclude
 from distdoctor.examination.examining import examine
@@ -86,7 +87,7 @@ def test_a_rank_whose_handle_found_the_connection_closed_is_a_victim_too() -> No
         (1,),
     )
     (found,) = divergences(sketch(drawing.format(how="fail=RuntimeError^")))
-    assert "Rank 0 waited in vain in send for rank 1" in found.story
+    assert "Rank 0 waited in vain in send for rank 1" in sentence(found)
 
 
 def test_a_death_goes_before_the_message_it_left_out() -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from distdoctor.analysis.causes import Cause, Divergence
 from distdoctor.analysis.divergence.cascade import divergences
+from distdoctor.analysis.sentences import sentence
 from distdoctor.model.drawing import sketch
 
 
@@ -20,7 +21,7 @@ def test_who_alone_receives_from_the_next_one_has_the_wrong_peer() -> None:
         rank 3 | send(peer=0)@t:8&...issued  recv(peer=2)@t:9    recv(peer=2)@t:9...
     """)
     assert (divergence.why, divergence.culprits) == (Cause.UNANSWERED, (2,))
-    assert "the one before" in divergence.story
+    assert "the one before" in sentence(divergence)
 
 
 def test_who_alone_sends_two_further_has_the_wrong_peer() -> None:

@@ -3,10 +3,9 @@
 import json
 from pathlib import Path
 
-from wording import worded
-
 from distdoctor.analysis.causes import Cause
 from distdoctor.analysis.divergence.cascade import divergences
+from distdoctor.analysis.sentences import sentence
 from distdoctor.journal.folder import InChild, read_children
 from distdoctor.journal.layout import CHILDREN_FILE
 from distdoctor.model.drawing import sketch
@@ -26,4 +25,4 @@ def test_a_call_in_a_child_is_the_cause_of_what_its_ranks_wait_for() -> None:
         """)
     )
     assert (found.why, found.culprits, found.victims) == (Cause.CHILD, (1,), (0,))
-    assert "a process it forked" in worded(found)
+    assert "a process it forked" in sentence(found)

@@ -4,10 +4,10 @@ from dataclasses import replace
 from textwrap import dedent
 
 import pytest
-from wording import worded
 
 from distdoctor.analysis.causes import Cause, Divergence
 from distdoctor.analysis.divergence.cascade import divergences
+from distdoctor.analysis.sentences import sentence
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Failure
 from distdoctor.model.findings import Certainty
@@ -63,7 +63,7 @@ def test_groups_that_not_all_create_alike(
 ) -> None:
     divergence = only(drawing)
     assert (divergence.why, divergence.culprits) == (Cause.GROUPS, culprits)
-    assert "new_group" in worded(divergence) or "group of" in worded(divergence)
+    assert "new_group" in sentence(divergence) or "group of" in sentence(divergence)
 
 
 def test_who_died_is_the_cause_and_not_the_group() -> None:
@@ -122,7 +122,7 @@ def test_ranks_that_do_not_join(
 ) -> None:
     divergence = only(drawing)
     assert (divergence.why, divergence.culprits) == (Cause.JOINING, culprits)
-    assert phrase in worded(divergence)
+    assert phrase in sentence(divergence)
 
 
 @pytest.mark.parametrize(("seconds", "count"), [(0.2, 0), (20.0, 1)])
@@ -141,7 +141,7 @@ def test_world_sizes_that_differ() -> None:
         f"rank 1 | {JOIN}/small...inside\nrank 2 | {JOIN}...inside\nnobody else"
     )
     assert (divergence.why, divergence.culprits) == (Cause.JOINING, (2,))
-    assert "ranks {0-1} 2; rank 2 3" in worded(divergence)
+    assert "ranks {0-1} 2; rank 2 3" in sentence(divergence)
 
 
 def test_a_second_attempt_that_succeeded_is_forgiven() -> None:
@@ -159,9 +159,9 @@ def test_a_missing_key_is_told_beside_those_that_are_there() -> None:
         "rank 1 | store_wait(names=ready_0)...inside\nnobody else"
     )
     assert divergence.why is Cause.KEY
-    assert "'ready_0'" in worded(divergence)
-    assert "'ready/0'" in worded(divergence)
-    assert "rank 0 waits in barrier" in worded(divergence)
+    assert "'ready_0'" in sentence(divergence)
+    assert "'ready/0'" in sentence(divergence)
+    assert "rank 0 waits in barrier" in sentence(divergence)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_of_two_halves_those_are_at_fault_whom_the_members_branch_keeps_out(
     assert divergence.victims == (0, 2)
     assert divergence.certainty is Certainty.LIKELY
     assert [location.place.line for location in divergence.elsewhere] == [5, 6]
-    assert "if rank % 2 == 0" in worded(divergence)
+    assert "if rank % 2 == 0" in sentence(divergence)
 
 
 def test_of_two_ranks_as_well() -> None:

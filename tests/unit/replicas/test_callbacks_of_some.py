@@ -4,9 +4,9 @@ from dataclasses import replace
 from inspect import cleandoc
 
 import pytest
-from wording import worded
 
 from distdoctor.analysis.divergence.cascade import divergences
+from distdoctor.analysis.sentences import sentence
 from distdoctor.model.drawing import sketch
 
 CALLBACKS = cleandoc("""
@@ -33,4 +33,4 @@ def test_a_callback_of_one_rank_is_behind_what_hands_it_out(
     met = "rank 0 | all_reduce(4)@t.py:3!\nrank 1 | barrier@t.py:7!"
     source = CALLBACKS.format(test=test)
     (found,) = divergences(replace(sketch(met), sources={"t.py": source}))
-    assert (found.culprits == (0,) and "get_rank" in worded(found)) == is_blamed
+    assert (found.culprits == (0,) and "get_rank" in sentence(found)) == is_blamed

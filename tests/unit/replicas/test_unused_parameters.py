@@ -2,10 +2,9 @@
 
 from dataclasses import replace
 
-from wording import worded
-
 from distdoctor.analysis.causes import Cause
 from distdoctor.analysis.divergence.cascade import divergences
+from distdoctor.analysis.sentences import sentence
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Failure
 from distdoctor.model.run import Run
@@ -43,7 +42,7 @@ def test_a_refused_forward_is_told_by_what_led_to_it() -> None:
     (divergence,) = divergences(saying(run, REFUSAL))
     assert divergence.why is Cause.UNUSED
     assert divergence.culprits == (1,)
-    assert "On rank 1 b, c got no gradient" in worded(divergence)
+    assert "On rank 1 b, c got no gradient" in sentence(divergence)
     assert [location.place.line for location in divergence.elsewhere] == [5, 4]
 
 
@@ -56,7 +55,7 @@ def test_all_ranks_may_leave_it_out() -> None:
     )
     (divergence,) = divergences(saying(run, REFUSAL))
     assert (divergence.why, divergence.culprits) == (Cause.UNUSED, ())
-    assert "began the next forward pass" in worded(divergence)
+    assert "began the next forward pass" in sentence(divergence)
 
 
 def test_all_ranks_may_leave_it_out_and_the_launcher_ends_the_slow_one() -> None:

@@ -1,0 +1,177 @@
+"""Ranks waited in a call until their time was up, and the job was aborted.
+
+What it is
+----------
+A collective did not complete within its timeout, and the ranks that waited in it gave
+up: the watchdog of an NCCL group ("Watchdog caught collective operation timeout"),
+gloo ("Timed out waiting"), or a monitored barrier. Who gave up is a victim. The cause
+is the rank that did not come: it waits in an earlier call of the group, or in another
+one, or it told of no timeout at all.
+
+Why it matters
+--------------
+Every waiting rank prints pages of errors, the one that matters prints nothing, and
+launchers name as the root cause whoever gave up first.
+
+Sick
+----
+Rank 2 never told of a timeout; the others waited for it:
+
+    rank 0 | start=4 timed_out(op=all_reduce,number=31)
+    rank 1 | start=4 timed_out(op=all_reduce,number=31)
+    rank 2 | start=4
+    rank 3 | start=4 timed_out(op=all_reduce,number=31)
+
+Rank 2 is a call behind:
+
+    rank 0 | start=3 timed_out(op=all_reduce,number=31)
+    rank 1 | start=3 timed_out(op=all_reduce,number=31)
+    rank 2 | start=3 timed_out(op=all_gather,number=30)
+
+Rank 0 is in another call at the same point:
+
+    rank 0 | start=3 timed_out(op=broadcast,number=7)
+    rank 1 | start=3 timed_out(op=all_reduce,number=7)
+    rank 2 | start=3 timed_out(op=all_reduce,number=7)
+
+A monitored barrier names who did not come:
+
+    rank 0 | start=2 timed_out(by=monitored_barrier,op=monitored_barrier,absent=1)
+    rank 1 | start=2
+
+All wait in one call: it is the network or a GPU, and no rank:
+
+    rank 0 | start=2 timed_out(op=all_reduce,number=31)
+    rank 1 | start=2 timed_out(op=all_reduce,number=31)
+
+Well
+----
+A barrier told that a rank was late, the program went on, and all ended well:
+
+    rank 0 | start=2  timed_out(by=monitored_barrier,absent=1)  leave  exit=0
+    rank 1 | start=2  leave                                     exit=0
+
+Unknown
+-------
+A rank of which nothing is known may have waited in vain:
+
+    rank 0 | start=2  all_reduce(4)  exit=0
+    rank 1 | ?
+
+Remedy
+------
+Look at what the rank that is named did then: its stack, its last lines, a checkpoint or
+an evaluation that it alone makes, a loader that starved. Raise the timeout only for
+steps that are known to be long. Where all ranks wait in one call, look at the network
+and the GPUs (`dmesg`, counters of the links, NCCL's own log).
+
+Known problems
+--------------
+A timeout tells that a rank did not come in time, not that it would never have come. A
+rank that told of no timeout may have lost its last lines, or its log is not here; so
+only what a barrier says and what ranks wait in instead is sure. Of a group that has not
+all ranks, members that are silent are told by those around them.
+
+References
+----------
+- `torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp` (pytorch/pytorch), the watchdog
+- torch.distributed: monitored_barrier –
+  https://docs.pytorch.org/docs/stable/distributed.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.analysis.causes import capital
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.failures.timeouts import (
+    BEHIND,
+    NAMED,
+    SILENT,
+    TOGETHER,
+    Timeout,
+    timeout,
+)
+from distdoctor.model.events import Place
+from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
+from distdoctor.model.observations.failures import TimedOut
+from distdoctor.model.run import Run, named
+
+CODE = "DD609"
+SEVERITY = Severity.ERROR
+NEEDS = (TimedOut,)
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """Calls that were given up because a rank did not come."""
+    told = timeout(run)
+    if told is None:
+        require_whole(run)
+        return
+    absent = tuple(rank for rank in told.absent if rank < run.world_size)
+    victims = tuple(rank for rank in told.waiting if rank not in absent)
+    places: dict[Place, list[int]] = {}
+    for rank, one in told.waiting.items():
+        if one.place is not None:
+            places.setdefault(one.place, []).append(rank)
+    yield Finding(
+        message=_message(told),
+        exhibits=tuple(told.waiting.values()),
+        culprits=absent,
+        victims=victims,
+        locations=tuple(
+            Location(
+                place,
+                tuple(ranks),
+                Role.CULPRIT if set(ranks) <= set(absent) else Role.VICTIM,
+                "waited here",
+            )
+            for place, ranks in places.items()
+        ),
+        certainty=Certainty.LIKELY,
+        details={
+            "how": told.how,
+            "op": told.call.op,
+            "number": told.call.number,
+            "group": told.call.group,
+            "seconds": told.call.seconds,
+        },
+    )
+
+
+def _message(told: Timeout) -> str:
+    victims = [rank for rank in told.waiting if rank not in told.absent]
+    who = capital(named(victims or told.waiting))
+    waited = f"{who} waited {_long(told.call)}in {_call(told.call)} in vain"
+    if told.how == TOGETHER:
+        return (
+            f"{waited}, all in the same call: no rank is known to be missing, so the "
+            "network, a GPU, or a rank of which nothing was found is at fault."
+        )
+    if told.silent:
+        numbers = ", ".join(map(str, told.silent))
+        return f"{waited}; of the group's members, number {numbers} told of no timeout."
+    if not told.absent:
+        return f"{waited}: they stood in different calls, and none is in the minority."
+    absent = named(told.absent)
+    if told.how == NAMED:
+        return f"{waited}: the barrier names {absent} as not having come."
+    if told.other:
+        rank = next(iter(told.other))
+        relation = "was behind, in" if told.how == BEHIND else "stood in"
+        return f"{waited}, while {absent} {relation} {_call(told.other[rank])}."
+    assert told.how == SILENT
+    return f"{waited}; {absent} told of no timeout, and did not come."
+
+
+def _long(one: TimedOut) -> str:
+    return f"{one.seconds:,.0f} s " if one.seconds else ""
+
+
+def _call(one: TimedOut) -> str:
+    call = one.op or "a call"
+    if one.number:
+        call += f" (number {one.number}"
+        call += f" of group {one.group})" if one.group else ")"
+    return call

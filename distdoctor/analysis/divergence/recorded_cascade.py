@@ -1,0 +1,120 @@
+"""What explains the divergences of a job that nobody watched, from recorders' rings.
+
+The questions are those of `cascade`, asked of weaker evidence: a ring begins in the
+middle, tells no thread that waits, and goes on behind a call that did not match. Rows
+that need what only probes see are not asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from distdoctor.analysis.causes import Cause, Divergence
+from distdoctor.analysis.collectives.recorded_mismatch import (
+    recorded_mismatch,
+    unequal_totals,
+)
+from distdoctor.analysis.deadlock.circular_waits import busy, circles_among
+from distdoctor.analysis.deadlock.ranks_behind import lost_ranks, silent_ranks
+from distdoctor.analysis.deadlock.recorded_waits import recorded_waits
+from distdoctor.analysis.deadlock.wait_for_graph import Wait, unreleased
+from distdoctor.analysis.divergence.cascade_steps import (
+    CascadeStep,
+    IfNone,
+    InGroup,
+    OverAll,
+    PerGroup,
+)
+from distdoctor.analysis.divergence.first_faults import GroupCalls
+from distdoctor.analysis.failures.deaths import deaths
+from distdoctor.analysis.groups.member_lists import unlike_members
+from distdoctor.analysis.p2p.message_rhythm import by_rhythm
+from distdoctor.analysis.p2p.p2p_mismatch import p2p_mismatches
+from distdoctor.model.operations import OPERATIONS
+from distdoctor.model.run import Run
+
+
+def _by_records(run: Run, group: GroupCalls) -> list[Divergence] | None:
+    found = recorded_mismatch(run, group.alignment)
+    return None if found is None else [found]
+
+
+def _by_totals(run: Run, group: GroupCalls) -> list[Divergence] | None:
+    found = unequal_totals(run, group.alignment)
+    return None if found is None else [found]
+
+
+def _first_ones(run: Run, found: list[Divergence]) -> list[Divergence]:
+    """Of faults that have ranks in common the earliest: the others follow from it."""
+    in_order = sorted(found, key=lambda one: _when(run, one))
+    kept: list[Divergence] = []
+    taken: set[int] = set()
+    for one in in_order:
+        ranks = {*one.calls, *one.culprits, *one.victims}
+        if taken.isdisjoint(ranks):
+            kept.append(one)
+        taken |= ranks
+    return kept
+
+
+def _when(run: Run, found: Divergence) -> int:
+    """When the first of its calls was made; 0 where nothing tells."""
+    if found.group is None:
+        return 0
+    calls = run.calls
+    same = calls["ordinal"] == found.ordinal
+    same &= calls["group"] == run.groups.index(found.group)
+    return int(calls["enter_ns"][same].min(initial=np.iinfo(np.int64).max))
+
+
+def _circles(run: Run) -> Iterator[Divergence]:
+    """Ranks that wait for each other; those that others may still release are none.
+
+    All of a circle are named: what recorders keep of an order tells no one of them.
+    """
+    waits = recorded_waits(run).waits
+    collective = {
+        rank: kept
+        for rank, each in waits.items()
+        if (kept := tuple(wait for wait in each if not _is_message(run, wait)))
+    }
+    # A send that is still open keeps no rank from going on.
+    for tried in (collective, waits):
+        moving = set(range(run.world_size)) - set(tried)
+        found = circles_among(run, unreleased(tried, moving))
+        if found:
+            break
+    for one in found:
+        if one.why is Cause.UNANSWERED:
+            yield by_rhythm(run, one)
+        elif one.culprits:
+            yield one
+        else:
+            yield replace(one, culprits=tuple(sorted(one.calls)))
+
+
+def _is_message(run: Run, wait: Wait) -> bool:
+    return bool(OPERATIONS[run.calls["op"][wait.row]].is_point_to_point)
+
+
+RECORDED: tuple[CascadeStep, ...] = (
+    IfNone("groups of which ranks have other lists", unlike_members, is_all=True),
+    PerGroup(
+        "the first call of a group that not all members made alike",
+        (
+            InGroup("what the calls differ in, and how they go on", _by_records),
+            InGroup("an all-to-all whose totals do not fit", _by_totals),
+        ),
+    ),
+    OverAll("which come first", _first_ones),
+    IfNone("the two sides of a message that do not fit", p2p_mismatches),
+    IfNone("ranks that died while others wait for them", deaths),
+    IfNone("ranks that wait for each other in a circle", _circles),
+    IfNone("ranks that left nothing, and that others wait for", lost_ranks),
+    IfNone("ranks that made no call for too long", silent_ranks),
+    IfNone("a rank that is stuck in its own code", busy),
+)
+"""All explanations, from top to bottom in the order they are asked."""

@@ -1,0 +1,251 @@
+"""Calls of ranks on one communicator that do not match, or are not there."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from distdoctor.analysis.causes import capital
+from distdoctor.analysis.nccl.logged_job import LoggedJob, Party, Told, who
+from distdoctor.model.findings import Certainty
+from distdoctor.model.observations.nccl import ComplaintKind, LoggedCalls
+
+_ANY = "?"
+_CLEAR = 2 / 3
+"""Share of the ranks that must agree for the others to be at fault."""
+
+_FEW, _TELLING = 4, 13
+"""Calls behind one that differs that are compared, at least and at most."""
+
+
+def logged_mismatches(job: LoggedJob) -> Iterator[Told]:
+    """The first call that not all ranks made alike, on each communicator.
+
+    Args:
+        job: The job.
+    """
+    for name, members in _by_communicator(job).items():
+        at = _first_difference(members)
+        if at is None:
+            continue
+        told = _mismatch(job, name, members, at)
+        if told is not None:
+            yield told
+            return
+
+
+def lagging(job: LoggedJob) -> Iterator[Told]:
+    """Ranks that are behind on a communicator when a job has failed.
+
+    Args:
+        job: The job.
+    """
+    if not job.failed:
+        return
+    for name, members in _by_communicator(job).items():
+        if _first_difference(members) is not None:
+            continue
+        counts = {key: calls.count for key, (_, calls) in members.items()}
+        most = max(counts.values())
+        least = min(counts.values())
+        behind = [key for key, count in counts.items() if count == least]
+        if most == least or len(behind) * 2 >= len(counts):
+            continue
+        if any(calls.torn and calls.count == least for _, calls in members.values()):
+            continue
+        parties = [members[key][0] for key in behind]
+        by = most - least
+        calls = members[behind[0]][1]
+        ahead = next(one for _, one in members.values() if one.count > least)
+        at = least + 1 - ahead.start
+        missed = ahead.calls[at] if 0 <= at < len(ahead.calls) else "the next call"
+        some = "call" if by == 1 else "calls"
+        yield Told(
+            code="DD608",
+            message=f"{capital(who(parties))} is {by:,} {some} behind on {_on(name)}: "
+            f"it made {least:,}, others up to {most:,}; missing there is "
+            f"call {least + 1:,}, {missed}.",
+            parties=parties,
+            exhibits=[calls, ahead],
+            certainty=Certainty.LIKELY,
+            cure="Look at the stack of the rank that is behind: it is in other code.",
+            details={"kind": "lagging", "communicator": name, "behind": by},
+        )
+        return
+
+
+def complained_mismatches(job: LoggedJob) -> Iterator[Told]:
+    """Calls of other sizes, as NCCL itself notices them.
+
+    Args:
+        job: The job.
+    """
+    kinds = ComplaintKind.SIZES, ComplaintKind.MISMATCH, ComplaintKind.MISUSE
+    said = list(job.complaints(*kinds))
+    if not said:
+        return
+    first = said[0][1]
+    parties = list({party.key: party for party, _ in said}.values())
+    ranks = {rank for _, one in said for rank in one.named}
+    if first.kind == ComplaintKind.MISUSE:
+        yield Told(
+            code="DD608",
+            message=f"{capital(who(parties))} called NCCL with what it refuses: "
+            f"{first.text}",
+            parties=parties,
+            exhibits=[one for _, one in said],
+            cure="Mend the call in the program.",
+            details={"kind": first.kind},
+        )
+        return
+    around = f"; it names {sorted(ranks)}" if ranks else ""
+    yield Told(
+        code="DD608",
+        message=f"{capital(who(parties))} got data of another size than it expected: "
+        f"calls, or settings of NCCL, differ between ranks{around}: {first.text}",
+        ranks=ranks if len(ranks) == 1 else (),
+        hosts=sorted({party.host for party in parties if party.host}),
+        exhibits=[one for _, one in said],
+        certainty=Certainty.LIKELY,
+        cure="Compare the calls (NCCL_DEBUG_SUBSYS=COLL), the settings and the "
+        "versions of the ranks.",
+        details={"kind": first.kind},
+    )
+
+
+_Members = Mapping[int, tuple[Party, LoggedCalls]]
+
+
+def _by_communicator(job: LoggedJob) -> dict[str, _Members]:
+    found: dict[str, dict[int, tuple[Party, LoggedCalls]]] = defaultdict(dict)
+    for party in job.parties.values():
+        for calls in party.calls:
+            found[calls.comm][party.key] = party, calls
+    return {name: members for name, members in found.items() if len(members) > 1}
+
+
+def _on(name: str) -> str:
+    return "the communicator of all ranks" if name == "world" else name
+
+
+def _first_difference(members: _Members) -> int | None:
+    """The position in the windows of the first call that is not alike."""
+    windows = [calls.calls for _, calls in members.values()]
+    for at in range(max(map(len, windows))):
+        told = {calls[at] for calls in windows if at < len(calls)} - {_ANY}
+        if len(told) > 1:
+            return at
+    return None
+
+
+def _mismatch(job: LoggedJob, name: str, members: _Members, at: int) -> Told | None:
+    here = {
+        key: calls.calls[at]
+        for key, (_, calls) in members.items()
+        if at < len(calls.calls) and calls.calls[at] != _ANY
+    }
+    counted = Counter(here.values())
+    usual, most = counted.most_common(1)[0]
+    odd = [key for key, call in here.items() if call != usual]
+    is_clear = most >= _CLEAR * len(here) and most > 1
+    reference = next(members[key][1] for key, call in here.items() if call == usual)
+    strange = members[odd[0]][1]
+    how = _how(reference.calls[at:], strange.calls[at:])
+    if any(one.torn for _, one in members.values()) and not (
+        how == "unlike" and _is_one_of_many(reference.calls[at:], strange.calls[at:])
+    ):
+        return None  # a line that was lost looks the same
+    ordinal = reference.start + at
+    parties = [members[key][0] for key in odd]
+    group = [members[key][0] for key, call in here.items() if call == usual]
+    message = _sentence(how, parties, group, usual, here[odd[0]], ordinal, _on(name))
+    return Told(
+        code="DD608",
+        message=message,
+        parties=parties if is_clear else (),
+        hosts=sorted({party.host for party in parties if party.host}),
+        exhibits=[members[key][1] for key in [*odd[:8], *list(here)[:8]]],
+        cure="Let all ranks make the same calls in the same order with the same "
+        "arguments; look at what branches by rank.",
+        details={
+            "kind": how,
+            "communicator": name,
+            "call": ordinal,
+            "calls": dict(counted),
+            "failed": job.failed,
+        },
+    )
+
+
+def _how(usual: Sequence[str], odd: Sequence[str]) -> str:
+    """In what way a rank's calls part from those of the others."""
+    if _alike(usual[1:], odd) and not _alike(usual[1:], odd[1:]):
+        return "missing"
+    if _alike(usual, odd[1:]) and not _alike(usual[1:], odd[1:]):
+        return "extra"
+    if usual[:2] == list(odd[:2])[::-1] or tuple(usual[:2]) == tuple(odd[1::-1]):
+        return "swapped"
+    return "unlike"
+
+
+def _is_one_of_many(usual: Sequence[str], odd: Sequence[str]) -> bool:
+    """Whether the calls behind the first are alike, and enough to tell."""
+    behind = usual[1:_TELLING], odd[1:_TELLING]
+    return min(map(len, behind)) >= _FEW and _alike(*behind)
+
+
+def _alike(a: Sequence[str], b: Sequence[str]) -> bool:
+    """Whether two sequences agree as far as both go; empty ones tell nothing."""
+    pairs = list(zip(a, b, strict=False))
+    return bool(pairs) and all(x == y or _ANY in {x, y} for x, y in pairs)
+
+
+def _sentence(
+    how: str,
+    odd: Sequence[Party],
+    group: Sequence[Party],
+    usual: str,
+    other: str,
+    ordinal: int,
+    on: str,
+) -> str:
+    subject = capital(who(odd))
+    if how == "missing":
+        return (
+            f"{subject}: call {ordinal:,} on {on} is missing, {usual}: from there on "
+            "its calls are those that the others make one later."
+        )
+    if how == "extra":
+        return (
+            f"{subject}: call {ordinal:,} on {on}, {other}, is one that the others "
+            "leave out."
+        )
+    if how == "swapped":
+        return (
+            f"{subject}: calls {ordinal:,} and {ordinal + 1:,} on {on} are in another "
+            "order."
+        )
+    what = _what_differs(usual, other)
+    return (
+        f"{subject}: call {ordinal:,} on {on} is {other}, and that of {who(group)} is "
+        f"{usual}: {what} differs."
+    )
+
+
+def _what_differs(a: str, b: str) -> str:
+    op, _, rest = a.partition("(")
+    other_op, _, other_rest = b.partition("(")
+    if op != other_op:
+        return "the operation"
+    mine, theirs = rest.rstrip(")").split(", "), other_rest.rstrip(")").split(", ")
+    (count, _, dtype), (other_count, _, other_dtype) = (
+        one[0].partition(" ") for one in (mine, theirs)
+    )
+    found = []
+    if count != other_count:
+        found.append("count")
+    if dtype != other_dtype:
+        found.append("datatype")
+    if mine[1:] != theirs[1:]:
+        found.append("root" if "root" in rest else "reduce op")
+    return "the " + " and ".join(found or ["call"])

@@ -1,0 +1,311 @@
+"""Errors of the network: which host or link is at fault, and who only suffers."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from distdoctor.analysis.causes import capital
+from distdoctor.analysis.nccl.logged_job import LoggedJob, Party, Told, who
+from distdoctor.model.findings import Certainty, Severity
+from distdoctor.model.observations.nccl import ComplaintKind, NcclComplaint
+
+_FLUSHED = 5
+"""Status of a request that was given up after another error: always a victim's."""
+
+_OWN = (ComplaintKind.PORT, ComplaintKind.ADAPTER)
+_LINK = (
+    *(ComplaintKind.COMPLETION, ComplaintKind.QUEUE_PAIR, ComplaintKind.FABRIC),
+    ComplaintKind.DEVICES,
+)
+
+_MEANINGS = {
+    12: "no answer after all retries",
+    13: "the receiver was not ready",
+    4: "local protection: GPU Direct through ACS or an IOMMU, or a freed buffer",
+    9: "the sizes of the two sides differ",
+    10: "remote access",
+    11: "remote operation",
+}
+
+_CURES = {
+    ComplaintKind.COMPLETION: "RoCE: NCCL_IB_GID_INDEX, VLAN, MTU, PFC; rail-only "
+    "fabrics: NCCL_CROSS_NIC=0; after hours: counters of that port, cable and switch; "
+    "ib_write_bw between the two hosts.",
+    ComplaintKind.QUEUE_PAIR: "NCCL_IB_GID_INDEX that is valid on both hosts "
+    "(show_gids), NCCL_CROSS_NIC=0 on rails, NCCL_IB_HCA.",
+    ComplaintKind.PORT: "Cable, switch port or adapter: drain the host.",
+    ComplaintKind.ADAPTER: "The adapter is gone or was reset: drain the host.",
+    ComplaintKind.FABRIC: "EFA: the security group must allow all traffic to itself in "
+    "both directions; FI_PROVIDER=efa; the plugin's version.",
+    ComplaintKind.DEVICES: "The same NCCL_IB_HCA on all hosts, NCCL_IB_MERGE_NICS=0.",
+    ComplaintKind.CONNECT: "The log of the rank that is to be met; firewall (ephemeral "
+    "ports), NCCL_SOCKET_IFNAME.",
+    ComplaintKind.CLOSED: "Look at the log of the rank that is gone, and for a kill "
+    "for want of memory in `dmesg` of its host.",
+}
+
+
+def network_errors(job: LoggedJob) -> Iterator[Told]:
+    """The error of the network that the others follow from.
+
+    Args:
+        job: The job.
+    """
+    own = [pair for pair in job.complaints(*_OWN) if not pair[1].mild or job.failed]
+    links = [
+        pair
+        for pair in job.complaints(*_LINK)
+        if pair[1].numbers[:1] != (_FLUSHED,) and not pair[1].mild
+    ]
+    if own and (links or job.failed or _are_hard(own)):
+        yield _of_own_port(job, own)
+    elif links:
+        yield _of_links(job, links)
+    else:
+        yield from _of_connecting(job)
+
+
+def _are_hard(own: Sequence[tuple[Party, NcclComplaint]]) -> bool:
+    return any("fatal" in one.text or "catastrophic" in one.text for _, one in own)
+
+
+def _of_own_port(job: LoggedJob, own: Sequence[tuple[Party, NcclComplaint]]) -> Told:
+    hosts = {party.host for party, _ in own}
+    parties = [party for party in job.parties.values() if party.host in hosts]
+    saying = list(dict.fromkeys(party.key for party, _ in own))
+    parties = [one for one in parties if one.key in saying] or parties
+    first = own[0][1]
+    device = f" ({first.device})" if first.device else ""
+    return Told(
+        code="DD605",
+        message=f"{capital(who(parties))} had an error of the network adapter{device}: "
+        f"{first.text}",
+        parties=parties,
+        exhibits=[one for _, one in own],
+        severity=None if job.failed else Severity.WARNING,
+        cure=_CURES[ComplaintKind.PORT],
+        details={
+            "kind": first.kind,
+            "devices": sorted({o.device for _, o in own} - {""}),
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Blame:
+    """Hosts at fault, and whether one alone is."""
+
+    hosts: tuple[str, ...]
+    is_sure: bool
+
+
+def _of_links(job: LoggedJob, links: Sequence[tuple[Party, NcclComplaint]]) -> Told:
+    first = links[0][1]
+    blame = _blame(job, links)
+    parties = _ends(job, blame, links)
+    kind = ComplaintKind(first.kind)
+    status = (
+        first.numbers[0] if kind is ComplaintKind.COMPLETION and first.numbers else 0
+    )
+    meaning = f" (status {status}: {_MEANINGS[status]})" if status in _MEANINGS else ""
+    roce = _link_layer(job, links)
+    pairs = Counter((party.host, one.peer) for party, one in links)
+    told = ", ".join(f"{a} → {b}" for a, b in list(pairs)[:4] if b)
+    over = f" between hosts {told}" if told else ""
+    subject = "The network failed" if not blame.is_sure else f"{capital(who(parties))}"
+    verb = "" if not blame.is_sure else " is where the network failed"
+    yield_to = f"{subject}{verb}{over}{roce}{meaning}: {first.text}"
+    return Told(
+        code="DD605",
+        message=yield_to,
+        parties=parties if blame.is_sure else (),
+        hosts=blame.hosts,
+        exhibits=[one for _, one in links],
+        certainty=Certainty.LIKELY,
+        cure=_CURES[kind],
+        details={
+            "kind": kind.value,
+            "status": status,
+            "reporters": sorted({party.host for party, _ in links}),
+            "peers": sorted({one.peer for _, one in links if one.peer}),
+            "devices": sorted({one.device for _, one in links} - {""}),
+        },
+    )
+
+
+def _link_layer(job: LoggedJob, links: Sequence[tuple[Party, NcclComplaint]]) -> str:
+    del job
+    found = {
+        layer
+        for party, _ in links
+        for layer in ("RoCE", "IB")
+        if party.process and f"/{layer}" in party.process.adapters
+    }
+    return f" over {' and '.join(sorted(found))}" if found else ""
+
+
+def _blame(job: LoggedJob, links: Sequence[tuple[Party, NcclComplaint]]) -> _Blame:
+    """The host that all links which failed have in common."""
+    pairs = {(party.host, one.peer) for party, one in links if one.peer != party.host}
+    reporters = {a for a, _ in pairs}
+    peers = {b for _, b in pairs if b}
+    if not peers:
+        return _Blame(tuple(sorted(reporters)), is_sure=len(reporters) == 1)
+    ends: dict[str, set[str]] = defaultdict(set)
+    for a, b in pairs:
+        if b:
+            ends[a].add(b)
+            ends[b].add(a)
+    common = [h for h in ends if all(h in pair or not pair[1] for pair in pairs)]
+    if len(common) == 1 and len(ends[common[0]]) > 1:
+        return _Blame((common[0],), is_sure=True)
+    if len(common) == 2:
+        silent = [h for h in common if _is_silent(job, h)]
+        if len(silent) == 1 and silent[0] in peers:
+            return _Blame((silent[0],), is_sure=True)
+    if not common and ends:
+        # A host that most of them have in common, where the others have nothing so.
+        ranked = Counter({host: len(others) for host, others in ends.items()})
+        (host, most), *rest = ranked.most_common(2)
+        if most > 2 and (not rest or rest[0][1] * 2 <= most):
+            return _Blame((host,), is_sure=True)
+    return _Blame(tuple(sorted(reporters | peers)), is_sure=False)
+
+
+def _is_silent(job: LoggedJob, host: str) -> bool:
+    here = job.on(host)
+    return bool(here) and not any(
+        one.kind != ComplaintKind.WAITING for party in here for one in party.complaints
+    )
+
+
+def _ends(
+    job: LoggedJob, blame: _Blame, links: Sequence[tuple[Party, NcclComplaint]]
+) -> list[Party]:
+    """Ranks on the hosts at fault: who told of it there, or else all."""
+    saying = {party.key for party, _ in links if party.host in blame.hosts}
+    here = job.on(*blame.hosts)
+    only = [party for party in here if party.key in saying]
+    return only or here
+
+
+def _of_connecting(job: LoggedJob) -> Iterator[Told]:
+    said = list(job.complaints(ComplaintKind.CONNECT))
+    hard = [pair for pair in said if not pair[1].mild]
+    said = hard or (said if job.failed or _stuck(job) else [])
+    if not said:
+        yield from _of_the_dead(job)
+        return
+    first = said[0][1]
+    reporters = {party.host for party, _ in said}
+    peers = {one.peer for _, one in said if one.peer}
+    others = {host for host in job.hosts if host not in reporters}
+    wrong = _wrong_interfaces(job)
+    code, hosts, sure = "DD605", tuple(sorted(reporters | peers)), False
+    reason = ""
+    if wrong:
+        code, hosts, sure = "DD602", tuple(sorted({p.host for p in wrong})), True
+        used = sorted({p.process.interface for p in wrong if p.process})
+        reason = f"; it meets the others by {', '.join(used)}"
+    elif len(peers) == 1 and not peers & reporters and len(reporters) > 1:
+        hosts, sure = tuple(peers), True
+    elif len(reporters) == 1 and (len(peers) > 1 or len(others - peers) > 1):
+        hosts, sure = tuple(reporters), True
+    parties = job.on(*hosts) if sure else []
+    parties = wrong or parties
+    subject = who(parties) if parties else ", ".join(hosts)
+    reported = who(list({party.key: party for party, _ in said}.values()))
+    to = f" to {', '.join(sorted(peers))}" if peers else ""
+    suspect = f"; suspect: {subject}" if subject else ""
+    yield Told(
+        code=code,
+        message=f"{capital(reported)} could not connect{to}: {first.text}"
+        f"{suspect}{reason}.",
+        parties=parties,
+        hosts=hosts,
+        exhibits=[one for _, one in said],
+        certainty=Certainty.LIKELY,
+        cure=_CURES[ComplaintKind.CONNECT],
+        details={"kind": first.kind, "peers": sorted(peers)},
+    )
+
+
+def _stuck(job: LoggedJob) -> bool:
+    """No communicator was made, and at least one was begun or to be begun."""
+    every = [one for party in job.parties.values() for one in party.communicators]
+    return not any(one.complete for one in every)
+
+
+def _wrong_interfaces(job: LoggedJob) -> list[Party]:
+    """Ranks that meet others by an interface of their own host; see `transports`."""
+    if len(job.hosts) < 2:
+        return []
+    return [
+        party
+        for party in job.parties.values()
+        if party.process and is_local_interface(party.process.interface)
+    ]
+
+
+def is_local_interface(interface: str) -> bool:
+    """Whether an interface leads to no other host, by its name and its address.
+
+    Args:
+        interface: Name and address, with a blank between them.
+    """
+    name, _, address = interface.partition(" ")
+    return (
+        name == "lo"
+        or name.startswith(
+            ("docker", "virbr", "veth", "br-", "cni", "podman", "lxc", "flannel.")
+        )
+        or address.startswith(("127.", "169.254.", "172.17."))
+    )
+
+
+def _of_the_dead(job: LoggedJob) -> Iterator[Told]:
+    """All complain that connections were closed: who says nothing is gone."""
+    said = list(job.complaints(ComplaintKind.CLOSED))
+    said = [pair for pair in said if pair[1].status or job.failed]
+    if not said:
+        return
+    reporters = {party.key for party, _ in said}
+    peers = {one.peer for _, one in said if one.peer}
+    named_ranks = {rank for _, one in said for rank in one.named}
+    silent = [
+        party
+        for party in job.parties.values()
+        if party.key not in reporters
+        and not any(one.destroyed or one.aborted for one in party.communicators)
+        and not party.complaints
+    ]
+    pointed = [party for party in silent if party.host in peers or not peers]
+    dead = pointed if pointed and len(pointed) < len(job.parties) / 2 else []
+    if not dead and len(silent) == 1 and len(reporters) > 1:
+        dead = silent
+    unseen = sorted(job.run.unseen)
+    gone: list[int] = []
+    if not dead and unseen and len(unseen) * 2 < job.run.world_size:
+        gone = [rank for rank in unseen if not named_ranks or rank in named_ranks]
+    first = said[0][1]
+    reported = who(list({party.key: party for party, _ in said}.values()))
+    by = f" to {', '.join(sorted(peers)[:4])}" if peers else ""
+    culprit = who(dead) if dead else f"ranks {gone}" if gone else ""
+    end = (
+        f"{capital(culprit)} died without a word, or was killed"
+        if culprit
+        else "Nobody's log says why"
+    )
+    yield Told(
+        code="DD605",
+        message=f"{end}; {reported} only saw connections{by} closed: {first.text}",
+        parties=dead,
+        ranks=gone,
+        hosts=tuple(sorted({p.host for p in dead} or peers)),
+        exhibits=[one for _, one in said],
+        certainty=Certainty.LIKELY,
+        cure=_CURES[ComplaintKind.CLOSED],
+        details={"kind": first.kind, "peers": sorted(peers)},
+    )

@@ -1,0 +1,32 @@
+"""What a rank told of calls that did not come to their end in time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distdoctor.model.events import Observation
+
+WATCHDOG, GLOO, BARRIER = "watchdog", "gloo", "monitored_barrier"
+STALL = "stall_inspector"
+"""Who gave a call up: NCCL's watchdog, gloo, such a barrier, Horovod's inspector."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedOut(Observation):
+    """The rank gave up a call that others did not join in time, and said so."""
+
+    by: str = WATCHDOG
+    op: str = ""  # name of the function users call; empty: not known
+    group: str = (
+        ""  # as torch names it in its log; empty: that of all ranks, or unknown
+    )
+    group_rank: int = -1  # its rank in that group; -1: not known
+    number: int = 0  # of the call in its group, from 1; 0: not known
+    numel_in: int = -1  # elements that it gave; -1: not known
+    numel_out: int = -1  # elements that it was to get
+    seconds: float = 0.0  # for which it waited
+    enqueued: int = -1  # number of the last call it had issued; -1: not known
+    absent: tuple[int, ...] = ()  # ranks that it names as those that did not come
+
+
+KINDS = (TimedOut,)

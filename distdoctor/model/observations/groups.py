@@ -1,0 +1,18 @@
+"""What ranks take process groups for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distdoctor.model.events import Observation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembersListed(Observation):
+    """Whom a rank takes for the members of a group; told where ranks disagree."""
+
+    group: str = ""  # the name of which ranks have different lists
+    ranks: tuple[int, ...] = ()  # global ranks
+
+
+KINDS = (MembersListed,)

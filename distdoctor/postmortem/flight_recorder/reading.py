@@ -1,0 +1,305 @@
+"""Reads all dumps of flight recorders that a job left."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence, Set
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+
+from distdoctor.model.run import named
+from distdoctor.postmortem.flight_recorder.alike_files import Model, model_of
+from distdoctor.postmortem.flight_recorder.assembling import assemble
+from distdoctor.postmortem.flight_recorder.decoding import (
+    Dump,
+    NoDump,
+    Tables,
+    dump_of,
+    loaded,
+)
+from distdoctor.postmortem.flight_recorder.dump_files import (
+    DEFAULT_GROUP,
+    Assigned,
+    assign,
+    rank_of,
+)
+from distdoctor.postmortem.flight_recorder.memberships import Memberships, memberships
+from distdoctor.postmortem.job_evidence import DUMP, Columns, Evidence, SourceRead
+from distdoctor.postmortem.leavings import Leaving
+from distdoctor.postmortem.readers import Reader
+
+KIND = "flight recorder dump"
+
+MOST_BYTES = 1 << 30
+"""Of one dump, unpacked; one of a full ring has some megabytes."""
+
+_WORTH_PROCESSES_BYTES = 8 << 20
+_FILES_AT_ONCE = 32
+_WORTH_A_MODEL = 12  # files of one size: making a model costs as much as loading ten
+_MOST_MODELS = 4  # of one size
+_MOST_NAMED = 32  # ranks that are told one by one
+
+_NAME = re.compile(
+    r"(?:nccl_trace|comm_lib_trace|fr_trace|fr)_rank_\S*\d", re.IGNORECASE
+)
+_MARKS = (b"pg_config", b"entries", b"collective_seq_id", b"profiling_name")
+
+_Read = tuple[list[tuple[str, Dump]], list[tuple[str, str]], Tables]
+
+
+def recognises(name: str, head: bytes) -> bool:
+    """Whether a file is a dump, by its first bytes, or at least named like one.
+
+    Args:
+        name: The file's name.
+        head: Its first bytes.
+    """
+    is_data = head[:1] == b"\x80" or head.lstrip()[:1] == b"{"
+    if is_data and sum(mark in head for mark in _MARKS) >= 2:
+        return True
+    return _NAME.fullmatch(re.sub(r"\.(?:json|pkl|pickle)$", "", name)) is not None
+
+
+def read(leavings: Sequence[Leaving], evidence: Evidence) -> None:
+    """Read dumps into the evidence.
+
+    Args:
+        leavings: The files.
+        evidence: What they tell is added to it.
+    """
+    found, failed, tables = _read_all(leavings)
+    given = assign(found)
+    failed += given.rejected
+    failed += _named_alike(evidence, [path for path, _ in found])
+    evidence.unreadable += failed
+    for rank, path in given.paths.items():
+        version = given.dumps[rank].version
+        remark = f"format {version}" if version else ""
+        evidence.sources.append(SourceRead(path, KIND, DUMP, (rank,), remark))
+    if not given.dumps:
+        return
+    bad = {rank: why for path, why in failed if (rank := rank_of(path)) is not None}
+    _set_world(evidence, given, bad)
+    _tell_stale(evidence, given)
+    _tell_missing(evidence, given, bad)
+    if len(evidence.columns.calls):
+        evidence.remarks.append("calls are told by another source than the dumps")
+        return
+    _fill(evidence, given, tables)
+
+
+def _tell_stale(evidence: Evidence, given: Assigned) -> None:
+    """List the dumps of other runs of the job."""
+    why = "it is of another, earlier run of the job: others of this one are newer"
+    for path, rank in given.stale:
+        evidence.left_out.append((path, f"of rank {rank} in another run of the job"))
+    ranks = sorted({rank for _, rank in given.stale})
+    if len(ranks) > _MOST_NAMED:
+        evidence.set_aside.append((f"a dump of each of {named(ranks)}", why))
+    else:
+        evidence.set_aside += [(f"a dump of rank {rank}", why) for rank in ranks]
+
+
+def _tell_missing(evidence: Evidence, given: Assigned, bad: dict[int, str]) -> None:
+    """Say of each rank without a dump why there is none."""
+    missing = [n for n in range(evidence.world_size) if n not in given.dumps]
+    path = next(iter(given.paths.values()), "")
+    stem = re.sub(r"\d+(\D*)$", "", Path(path).name)
+    names = map(os.path.basename, given.paths.values())
+    alike = all(name.startswith(stem) for name in names)
+    stale = {rank for _, rank in given.stale}
+    for rank in missing:
+        why = "there is no dump of it among those of the others"
+        if rank in bad:
+            why = f"its dump could not be read ({bad[rank]})"
+            evidence.partial.setdefault(rank, why)
+        elif rank in stale:
+            why = "the dump with its number is of another run of the job"
+        elif alike and len(missing) <= _MOST_NAMED:
+            why = f"it left no dump: there is no {stem}{rank} beside the others"
+        elif len(missing) <= _MOST_NAMED:
+            why = f"there is no dump whose name ends with {rank}"
+        evidence.unseen.setdefault(rank, why)
+
+
+def _set_world(evidence: Evidence, given: Assigned, bad: Iterable[int]) -> None:
+    size = given.world_size
+    if not size:  # nothing tells who is in the job but the files
+        size = max([*given.dumps, *bad], default=-1) + 1
+    size = max(size, *(rank + 1 for rank in given.dumps))
+    evidence.world_size = max(evidence.world_size, size)
+
+
+def _fill(evidence: Evidence, given: Assigned, tables: Tables) -> None:
+    dumps = given.dumps
+    found = memberships(dumps, evidence.world_size)
+    assembled = assemble(dumps, tables, found)
+    columns = assembled.columns
+    recorded = {
+        (int(group), int(rank))
+        for group, rank in np.unique(columns.calls[["group", "rank"]]).tolist()
+    }
+    evidence.columns = replace(
+        columns, reached=_reached(given, found, columns, recorded)
+    )
+    for rank, dump in dumps.items():
+        evidence.life.setdefault(rank, [])
+        if lists := found.lists.get(rank):
+            evidence.add(rank, *lists)
+        why = ""
+        if count := assembled.left_out.get(rank):
+            why = f"{count:,} entries of its dump could not be understood"
+        elif not dump.has_entries:
+            why = "its dump was made without its calls"
+        elif dump.has_gaps:
+            why = "its dump has only the calls that were not complete"
+        elif dump.begins_late:
+            why = "its recorder kept only the last calls"
+        if why:
+            evidence.partial.setdefault(rank, why)
+
+
+def _reached(
+    given: Assigned,
+    found: Memberships,
+    columns: Columns,
+    recorded: Set[tuple[int, int]],
+) -> dict[tuple[int, int], int]:
+    """How far ranks had come on groups of which their dump has no call."""
+    messages = columns.calls["ordinal"] == 0
+    mixed = set(np.unique(columns.calls["group"][messages]).tolist())
+    gaps = any(dump.has_gaps for dump in given.dumps.values())
+    reached = {}
+    for number, group in enumerate(found.groups):
+        for rank in group.ranks:
+            dump = given.dumps.get(rank)
+            if dump is None or (number, rank) in recorded:
+                continue
+            if dump.members and group.name not in dump.members:
+                continue  # it has no communicator of it: it never called in it
+            # Its own number of a group is known of the default group alone.
+            told = dump.enqueued.get("0", -1) if group.name == DEFAULT_GROUP else -1
+            if told > 0 and number not in mixed:
+                reached[number, rank] = told
+            elif gaps or dump.begins_late or dump.has_gaps or not dump.has_entries:
+                reached[number, rank] = -1
+    return reached
+
+
+def _named_alike(evidence: Evidence, paths: Iterable[str]) -> list[tuple[str, str]]:
+    """Files that are no dumps and lie among them under a dump's name."""
+    stems = {_stem(path) for path in paths} - {None}
+    found = [one for one in evidence.left_out if _stem(one[0]) in stems]
+    evidence.left_out[:] = [one for one in evidence.left_out if one not in found]
+    return found
+
+
+def _stem(path: str) -> tuple[str, str] | None:
+    """Folder and what is before the rank, of a name that has one."""
+    folder, name = os.path.split(path)  # thousands of times as fast as a Path
+    match = re.fullmatch(r"(.*\D)\d+", name)
+    return None if match is None else (folder, match[1])
+
+
+def _read_all(leavings: Sequence[Leaving]) -> _Read:
+    workers = min(_processors(), 16)
+    size = sum(leaving.size for leaving in leavings)
+    sizes = Counter(leaving.size for leaving in leavings)
+    alike = sum(count for count in sizes.values() if count >= _WORTH_A_MODEL)
+    leavings = sorted(leavings, key=lambda one: one.size)
+    if workers < 2 or size < _WORTH_PROCESSES_BYTES or 2 * alike > len(leavings):
+        return _read_some(leavings)
+    parts = [
+        leavings[n : n + _FILES_AT_ONCE]
+        for n in range(0, len(leavings), _FILES_AT_ONCE)
+    ]
+    try:
+        with ProcessPoolExecutor(workers, get_context("fork")) as pool:
+            return _together(pool.map(_read_some, parts))
+    except (OSError, ValueError, RuntimeError):  # no processes to be had, or one died
+        return _read_some(leavings)
+
+
+def _processors() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 1
+
+
+def _together(parts: Iterable[_Read]) -> _Read:
+    """What several processes have read, with one table for all."""
+    dumps: list[tuple[str, Dump]] = []
+    failed: list[tuple[str, str]] = []
+    tables = Tables()
+    for found, unreadable, own in parts:
+        failed += unreadable
+        kinds = []
+        for key, raw in zip(own.kinds, own.raw_kinds, strict=True):
+            if key not in tables.kinds:
+                tables.kinds[key] = len(tables.kinds)
+                tables.raw_kinds.append(raw)
+            kinds.append(tables.kinds[key])
+        chains = [tables.chains.setdefault(c, len(tables.chains)) for c in own.chains]
+        kind_of, chain_of = np.array(kinds, np.int32), np.array(chains, np.int32)
+        for path, dump in found:
+            if len(dump.entries):
+                dump.entries["kind"] = kind_of[dump.entries["kind"]]
+                dump.entries["chain"] = chain_of[dump.entries["chain"]]
+            dumps.append((path, dump))
+    return dumps, failed, tables
+
+
+def _read_some(leavings: Sequence[Leaving]) -> _Read:
+    dumps: list[tuple[str, Dump]] = []
+    failed: list[tuple[str, str]] = []
+    tables = Tables()
+    sizes = Counter(leaving.size for leaving in leavings)
+    models = _Models()
+    for leaving in leavings:
+        try:
+            with leaving.open() as file:
+                data = file.read(MOST_BYTES + 1)
+            if len(data) > MOST_BYTES:
+                raise NoDump(f"it has more than {MOST_BYTES:,} bytes")
+            many = sizes[leaving.size] >= _WORTH_A_MODEL
+            dumps.append((leaving.path, models.read(data, tables, many=many)))
+        except Exception as error:  # noqa: BLE001 - of a hostile file anything may come
+            said = str(error) or type(error).__name__
+            failed.append((leaving.path, said[:200]))
+    return dumps, failed, tables
+
+
+class _Models:
+    """Reads files one after the other, those that are nearly the same at once."""
+
+    def __init__(self) -> None:
+        self._model: Model | None = None
+        self._misses: dict[int, int] = {}
+
+    def read(self, data: bytes, tables: Tables, *, many: bool) -> Dump:
+        """The dump in a file.
+
+        Args:
+            data: Its content.
+            tables: What entries have in common.
+            many: Whether many files are as large as this one.
+        """
+        if self._model is not None and (known := self._model.read(data)) is not None:
+            return known
+        top = loaded(data)
+        dump = dump_of(top, tables)
+        misses = self._misses.get(len(data), 0)
+        if many and misses < _MOST_MODELS and data[:1] == b"\x80":
+            self._misses[len(data)] = misses + 1
+            self._model = model_of(data, top.get("entries", []), dump)
+        return dump
+
+
+READER = Reader(KIND, recognises, read)

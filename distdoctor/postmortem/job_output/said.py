@@ -1,0 +1,469 @@
+"""Single lines of a job's output that tell how it went: what each of them says.
+
+Wording: torch 2.2 to 2.15 (ProcessGroupNCCL.cpp, ProcessGroupGloo.cpp,
+ProcessGroupWrapper.cpp, TCPStore.cpp, socket.cpp, elastic/multiprocessing/api.py),
+Slurm 20 to 24, Open MPI 4 and 5, Linux 4 to 6, NVIDIA's driver.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class WatchdogTimeout:
+    """A rank's watchdog found a collective that did not complete in time.
+
+    Attributes:
+        group_rank: The rank in the group.
+        group: The group, as the line names it; empty: it does not.
+        number: Of the call in its group, from 1.
+        op: As torch's C++ names it, such as "ALLREDUCE".
+        numel_in: Elements of the tensors given; -1: not told.
+        numel_out: Elements of the tensors received.
+        seconds: For how long it ran.
+    """
+
+    group_rank: int
+    group: str
+    number: int
+    op: str
+    numel_in: int
+    numel_out: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class WatchdogStatus:
+    """How far a rank had come in its group when its watchdog ended the process.
+
+    Attributes:
+        group_rank: The rank in the group.
+        group: The group, as the line names it; empty: it does not.
+        enqueued: Number of the last call that was given to the backend.
+        completed: Number of the last one that was done.
+    """
+
+    group_rank: int
+    group: str
+    enqueued: int
+    completed: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFailed:
+    """torchrun tells how a process ended: `status` as a shell counts it."""
+
+    local: int
+    pid: int
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStopped:
+    """torchrun ends a process, because another one failed; `forced`: by SIGKILL."""
+
+    pid: int
+    forced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepAborted:
+    """srun ends the tasks that are left, because another one failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnded:
+    """A launcher tells how ranks ended.
+
+    Attributes:
+        ranks: Their numbers among the tasks of the launcher.
+        status: As a shell counts it: 128 + n is signal n.
+        starved: For want of memory.
+        host: Where.
+        stopped: The launcher ended them itself.
+    """
+
+    ranks: tuple[int, ...]
+    status: int
+    starved: bool = False
+    host: str = ""
+    stopped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """Horovod ended the job, because this rank did not submit what others had."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """The kernel ended a process for want of memory; pid -1: which one is not told."""
+
+    pid: int
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """Slurm ended the job for a reason of its own, such as its time limit."""
+
+    why: str
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFault:
+    """The driver reported a fault of a GPU: an Xid."""
+
+    device: str
+    xid: int
+    words: str
+    pid: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class SizesUnlike:
+    """Gloo ended the process, because a peer's message has another size."""
+
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """torchrun starts all ranks anew: what came before is not how the job ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    """The traceback that follows is that of a process of `mp.spawn`."""
+
+    number: int
+
+
+Said = (
+    WatchdogTimeout
+    | WatchdogStatus
+    | WorkerFailed
+    | WorkerStopped
+    | StepAborted
+    | Stalled
+    | TaskEnded
+    | OutOfMemory
+    | Cancelled
+    | GpuFault
+    | SizesUnlike
+    | Restarted
+    | Spawned
+)
+
+_WHO = (
+    r"\[(?:PG (?:ID )?(?P<group>\S+)(?: PG GUID (?P<guid>[^\s\]]+))?,? )?"
+    r"Rank (?P<rank>\d{1,6})\]"
+)
+
+_WATCHDOG = re.compile(
+    _WHO + r"\s+Watchdog caught collective operation timeout: "
+    r"WorkNCCL\((?:SeqNum=(?P<number>\d{1,18}), )?OpType=(?P<op>\w{1,40})"
+    r"(?:, NumelIn=(?P<given>\d{1,18}), NumelOut=(?P<received>\d{1,18}))?"
+    r"[^)]{0,400}?(?:Timeout\(ms\)=\d{1,18})?\) ran for (?P<ms>\d{1,15}) milliseconds"
+)
+_STATUS = re.compile(
+    _WHO + r".{0,400}?last enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,18}), "
+    r"last completed (?:NCCL )?work: (?P<completed>-?\d{1,18})"
+)
+_FAILED = re.compile(
+    r"failed \(exitcode: (?P<code>-?\d{1,4})\) local_rank: (?P<local>\d{1,5}) "
+    r"\(pid: (?P<pid>\d{1,10})\)"
+)
+_STOPPING = re.compile(
+    r"(?:Sending process (?P<pid>\d{1,10}) closing signal"
+    r"|Terminating process (?P<spawned>\d{1,10}) via signal) SIG\w+"
+)
+_FORCED = re.compile(
+    r"Unable to shutdown process (?P<pid>\d{1,10}) via .{0,80}forcefully"
+)
+_ABORTED = re.compile(
+    r"srun: (?:Job step aborted|.{0,60}[Tt]erminating (?:Step|job step))"
+)
+_SRUN = re.compile(
+    r"srun: error: (?P<host>[\w.\[\],-]{1,200}): tasks? (?P<tasks>[\d,\[\]-]{1,400}): "
+    r"(?P<how>[A-Z][\w ]{1,60})"
+)
+_EXITED = re.compile(r"Exited with exit code (?P<code>\d{1,3})")
+_MPIRUN = re.compile(
+    r"(?:mpirun|mpiexec|prterun|prun|orterun)\S* noticed that process rank "
+    r"(?P<rank>\d{1,6}) with PID (?P<pid>\d{1,10}) on node (?P<host>\S{1,200}) "
+    r"exited on signal (?P<signal>\d{1,2})"
+)
+_MPIS_FIRST = re.compile(  # behind "exited with non-zero status, …"
+    r"Process name: \[(?:\[\d+,\d+\],|[\w.-]+@\d+,)(?P<rank>\d{1,6})\]"
+)
+_HOROVODRUN = re.compile(
+    r"Process (?P<rank>\d{1,6}) exit with status code (?P<code>\d+)"
+)
+_DEEPSPEED = re.compile(
+    r"--local[_-]rank=(?P<local>\d{1,5})\b.{0,4000}exits with return code = "
+    r"(?P<code>-?\d{1,4})"
+)
+_STALLED = re.compile(r"\s*(?P<rank>\d{1,6})!: \[")
+_KERNEL = re.compile(
+    r"(?:[Oo]ut of memory|Memory cgroup out of memory): Kill(?:ed)? process "
+    r"(?P<pid>\d{1,10})(?:,? \((?P<name>[^)]{0,60})\))?"
+)
+_SLURMS = re.compile(r"slurmstepd: error: .{0,80}?[Dd]etected \d+ oom[-_ ]kill event")
+_CANCELLED = re.compile(
+    r"(?:slurmstepd|srun): (?:error: )?\*\*\* (?:JOB|STEP) \S+ ON (?P<host>\S{1,200}) "
+    r"CANCELLED AT \S+(?: DUE TO (?P<why>[A-Z][A-Z ]{2,60}?))?(?: \*\*\*|$|,)"
+)
+_XID = re.compile(
+    r"NVRM: Xid \((?:PCI:)?(?P<device>[0-9a-fA-F:.]{1,40})\): (?P<xid>\d{1,4}),? ?"
+    r"(?:pid=(?P<pid>\d{1,10}))?(?P<words>.{0,200})"
+)
+_SPAWNED = re.compile(r"-- Process (?P<number>\d{1,6}) terminated with the following")
+_RESTARTED = re.compile(
+    r"attempts left; will restart worker group|Restarting worker group"
+)
+
+_SIGNAL_OF = {
+    "Killed": 9,
+    "Out Of Memory": 9,
+    "Segmentation fault": 11,
+    "Aborted": 6,
+    "Terminated": 15,
+    "Bus error": 7,
+    "Floating point exception": 8,
+    "Illegal instruction": 4,
+}
+_BY_SIGNAL = 128
+_MOST_TASKS = 100_000
+
+FRAGMENTS = (
+    *(b"Traceback (most recent call last)", b"Watchdog caught", b"last enqueued"),
+    *(
+        b"(exitcode: ",
+        b"exitcode  : ",
+        b"closing signal",
+        b"srun: error",
+        b"slurmstepd",
+    ),
+    *(b"noticed that process", b"ut of memory: Kill", b"NVRM: Xid", b"-- Process "),
+    *(b"gloo::EnforceNotMet", b"failed to pass monitoredBarrier", b"CANCELLED AT"),
+    *(b"oom_kill", b"oom-kill", b"restart worker group", b"Unable to shutdown"),
+    *(b"Process name: [", b"exit with status code", b"exits with return code"),
+    *(b"Missing ranks:", b"Terminating process", b"op.preamble.length"),
+    *(b"Restarting worker group", b"srun: Job step", b"erminating Step"),
+)
+"""A block without any of these says nothing that is read here."""
+
+
+def said(text: str) -> Said | None:
+    """What a line says of how the job went.
+
+    Args:
+        text: The line, without the marks of launchers.
+
+    Returns:
+        What it says; None: nothing.
+    """
+    for fragment, read in _READ:
+        if fragment in text and (told := read(text)) is not None:
+            return told
+    return None
+
+
+def status_of(code: int) -> int:
+    """An exit code of Python's subprocess (minus the signal) as a shell counts it.
+
+    Args:
+        code: Negative: minus the number of a signal.
+    """
+    return _BY_SIGNAL - code if code < 0 else code
+
+
+def _watchdog(text: str) -> Said | None:
+    if not (found := _WATCHDOG.search(text)):
+        return None
+    return WatchdogTimeout(
+        group_rank=int(found["rank"]),
+        group=_group(found),
+        number=int(found["number"] or 0),
+        op=found["op"],
+        numel_in=int(found["given"] or -1),
+        numel_out=int(found["received"] or -1),
+        seconds=int(found["ms"]) / 1000,
+    )
+
+
+def _status(text: str) -> Said | None:
+    if not (found := _STATUS.search(text)):
+        return None
+    return WatchdogStatus(
+        int(found["rank"]),
+        _group(found),
+        int(found["enqueued"]),
+        int(found["completed"]),
+    )
+
+
+def _group(found: re.Match[str]) -> str:
+    """The group's name; that of the whole world has no name of its own: empty."""
+    name = (found["group"] or "").strip("()")
+    if name in {"", "0"} or (
+        (found["guid"] or "").startswith("0(default_pg)") and (name == "0")
+    ):
+        return ""
+    return name
+
+
+def _failed(text: str) -> Said | None:
+    if not (found := _FAILED.search(text)):
+        return None
+    return WorkerFailed(
+        int(found["local"]), int(found["pid"]), status_of(int(found["code"]))
+    )
+
+
+def _stopping(text: str) -> Said | None:
+    found = _STOPPING.search(text)
+    return WorkerStopped(int(found["pid"] or found["spawned"])) if found else None
+
+
+def _forced(text: str) -> Said | None:
+    found = _FORCED.search(text)
+    return WorkerStopped(int(found["pid"]), forced=True) if found else None
+
+
+def _aborted(text: str) -> Said | None:
+    return StepAborted() if _ABORTED.search(text) else None
+
+
+def _srun(text: str) -> Said | None:
+    if not (found := _SRUN.search(text)):
+        return None
+    how = found["how"]
+    number = next((n for name, n in _SIGNAL_OF.items() if how.startswith(name)), None)
+    if number is None:
+        if not (exited := _EXITED.match(how)):
+            return None
+        status = int(exited["code"])
+    else:
+        status = _BY_SIGNAL + number
+    return TaskEnded(
+        _numbers(found["tasks"]),
+        status,
+        starved=how.startswith("Out Of Memory"),
+        host=found["host"],
+        stopped=number == _SIGNAL_OF["Terminated"],
+    )
+
+
+def _mpirun(text: str) -> Said | None:
+    if not (found := _MPIRUN.search(text)):
+        return None
+    number = int(found["signal"])
+    return TaskEnded((int(found["rank"]),), _BY_SIGNAL + number, host=found["host"])
+
+
+def _mpis_first(text: str) -> Said | None:
+    found = _MPIS_FIRST.search(text)
+    return TaskEnded((int(found["rank"]),), 1) if found else None
+
+
+def _horovodrun(text: str) -> Said | None:
+    if not (found := _HOROVODRUN.search(text)):
+        return None
+    status = int(found["code"])
+    return TaskEnded((int(found["rank"]),), status) if status else None
+
+
+def _deepspeed(text: str) -> Said | None:
+    if not (found := _DEEPSPEED.search(text)):
+        return None
+    return WorkerFailed(int(found["local"]), -1, status_of(int(found["code"])))
+
+
+def _stalled(text: str) -> Said | None:
+    found = _STALLED.match(text)
+    return Stalled(int(found["rank"])) if found else None
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Tasks as Slurm writes them: `0-3,7`."""
+    numbers: list[int] = []
+    for part in text.strip("[]").split(","):
+        first, dash, last = part.partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            return ()
+        if dash and int(last) - int(first) > _MOST_TASKS:
+            return ()
+        numbers += range(int(first), int(last if dash else first) + 1)
+    return tuple(numbers)
+
+
+def _kernel(text: str) -> Said | None:
+    if not (found := _KERNEL.search(text)):
+        return None
+    return OutOfMemory(int(found["pid"]), found[0])
+
+
+def _slurms(text: str) -> Said | None:
+    return OutOfMemory(-1, text[:200]) if _SLURMS.search(text) else None
+
+
+def _cancelled(text: str) -> Said | None:
+    if not (found := _CANCELLED.search(text)):
+        return None
+    return Cancelled((found["why"] or "a request").strip().lower(), found["host"])
+
+
+def _xid(text: str) -> Said | None:
+    if not (found := _XID.search(text)):
+        return None
+    return GpuFault(
+        found["device"],
+        int(found["xid"]),
+        found["words"].strip(" ,"),
+        int(found["pid"] or -1),
+    )
+
+
+def _spawned(text: str) -> Said | None:
+    found = _SPAWNED.search(text)
+    return Spawned(int(found["number"])) if found else None
+
+
+def _sizes(text: str) -> Said | None:
+    return SizesUnlike(text.strip()[:400]) if "op.preamble.length" in text else None
+
+
+def _restarted(text: str) -> Said | None:
+    return Restarted() if _RESTARTED.search(text) else None
+
+
+_READ = (
+    ("Watchdog caught", _watchdog),
+    ("last enqueued", _status),
+    ("(exitcode: ", _failed),
+    ("closing signal", _stopping),
+    ("Terminating process", _stopping),
+    ("Unable to shutdown process", _forced),
+    ("srun: ", _aborted),
+    ("srun: error", _srun),
+    ("noticed that process", _mpirun),
+    ("Process name: [", _mpis_first),
+    ("exit with status code", _horovodrun),
+    ("exits with return code", _deepspeed),
+    ("!: [", _stalled),
+    ("ut of memory: Kill", _kernel),
+    ("oom", _slurms),
+    ("CANCELLED AT", _cancelled),
+    ("NVRM: Xid", _xid),
+    ("-- Process ", _spawned),
+    ("op.preamble.length", _sizes),
+    ("restart", _restarted),
+    ("Restarting worker", _restarted),
+)

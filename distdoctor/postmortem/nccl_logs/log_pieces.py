@@ -1,0 +1,158 @@
+"""Spreads logs over processes; large files in pieces that end with a line."""
+
+from __future__ import annotations
+
+import lzma
+import os
+import zlib
+from array import array
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import IO, NamedTuple
+
+from distdoctor.postmortem.leavings import Leaving
+from distdoctor.postmortem.nccl_logs.piece_scanner import Piece, Scanner
+
+BLOCK = 1 << 20
+_PIECE = 64 << 20
+_FOR_ONE = 48 << 20
+"""With less than this, starting processes takes longer than reading."""
+
+MOST_UNPACKED = 1 << 36
+
+
+class _Task(NamedTuple):
+    leaving: Leaving
+    start: int
+    end: int  # -1: the whole file, which may be packed
+
+
+class Whole(NamedTuple):
+    """What all logs tell together, and what could not be read of them."""
+
+    piece: Piece
+    unreadable: list[tuple[str, str]]
+
+
+def read_all(leavings: Sequence[Leaving]) -> Whole:
+    """Read logs.
+
+    Args:
+        leavings: In the order in which they were written, as far as it is known.
+
+    Returns:
+        What they tell together.
+    """
+    tasks = [task for leaving in leavings for task in _tasks(leaving)]
+    size = sum(leaving.size for leaving in leavings)
+    workers = min(len(tasks), os.cpu_count() or 1)
+    if workers < 2 or size < _FOR_ONE:
+        return _together(tasks, map(_read, tasks))
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        return _together(tasks, pool.map(_read, tasks))
+
+
+def _together(tasks: Sequence[_Task], found: Iterable[tuple[Piece, str]]) -> Whole:
+    """All pieces as one, in their order; lines are numbered as in their files."""
+    whole = Whole(Piece(), [])
+    lines_before = 0
+    for task, (piece, error) in zip(tasks, found, strict=True):
+        if not task.start:
+            lines_before = 0
+        piece.move(lines_before)
+        lines_before += piece.lines
+        _add(whole.piece, piece)
+        if error:
+            whole.unreadable.append((task.leaving.path, error))
+    return whole
+
+
+def read_stream(stream: IO[bytes], name: str) -> Piece:
+    """Read a log from a stream, to its end.
+
+    Args:
+        stream: Of bytes.
+        name: What reports call it.
+    """
+    scanner = Scanner(name)
+    _feed(scanner, stream, MOST_UNPACKED)
+    return scanner.end()
+
+
+def _tasks(leaving: Leaving) -> list[_Task]:
+    """A file as pieces; one that is packed can only be read from its start."""
+    if leaving.size <= _PIECE or leaving.is_packed:
+        return [_Task(leaving, 0, -1)]
+    starts = range(0, leaving.size, _PIECE)
+    return [_Task(leaving, at, min(at + _PIECE, leaving.size)) for at in starts]
+
+
+def _read(task: _Task) -> tuple[Piece, str]:
+    scanner = Scanner(task.leaving.path)
+    error = ""
+    try:
+        with task.leaving.open() as file:
+            if task.end < 0:
+                _feed(scanner, file, MOST_UNPACKED)
+            else:
+                _feed_piece(scanner, file, task.start, task.end)
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as damage:
+        error = str(damage) or type(damage).__name__
+    return scanner.end(), error
+
+
+def _feed(scanner: Scanner, file: IO[bytes], most: int) -> None:
+    rest = b""
+    while most > 0 and (block := file.read(BLOCK)):
+        most -= len(block)
+        end = block.rfind(b"\n") + 1
+        if end:
+            scanner.feed(rest + block[:end])
+            rest = block[end:]
+        elif len(rest) < BLOCK:
+            rest += block
+        else:
+            rest = block  # a line that is longer than any of NCCL's
+    if rest:
+        scanner.feed(rest)
+
+
+def _feed_piece(scanner: Scanner, file: IO[bytes], start: int, end: int) -> None:
+    """Read the lines that begin in a part of a file."""
+    if start:
+        file.seek(start - 1)
+        file.readline()
+        start = file.tell()
+    while start < end and (block := file.read(min(BLOCK, end - start))):
+        if not block.endswith(b"\n"):
+            block += file.readline(BLOCK)
+        start = file.tell()
+        scanner.feed(block)
+
+
+def _add(whole: Piece, later: Piece) -> None:
+    """Put a piece behind what was read before it."""
+    numbers = array("I", bytes(4 * len(later.words)))
+    for words, number in later.words.items():
+        numbers[number] = whole.words.setdefault(words, len(whole.words))
+    for key, process in later.processes.items():
+        mine = whole.processes.get(key)
+        if mine is None:
+            empty = type(process)(process.host, process.pid)
+            mine = whole.processes[key] = empty
+        mine.append(process, numbers)
+    for comm, line in later.strays:
+        owners = [one for one in whole.processes.values() if comm in one.calls]
+        if len(owners) == 1:
+            owners[0].lists_of(comm)[-1].append(0)
+            owners[0].torn += 1
+        else:
+            whole.strays.append((comm, line))
+    whole.others += later.others
+    whole.versions = later.versions | whole.versions
+    whole.lines += later.lines
+    whole.nccl_lines += later.nccl_lines
+    whole.unread += later.unread
+    whole.last_stamp = max(whole.last_stamp, later.last_stamp)
+    whole.full |= later.full

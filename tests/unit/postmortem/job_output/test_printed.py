@@ -1,0 +1,57 @@
+"""Output that real jobs printed (torch 2.13, gloo), each failing in one way."""
+
+from pathlib import Path
+
+import pytest
+from autopsies import findings_in, report_on
+
+PRINTED = Path(__file__).parent / "printed"
+
+TOLD = {
+    "raise": ("DD202", (1,)),
+    "kill": ("DD202", (1,)),
+    "exit": ("DD202", (1,)),
+    "chained": ("DD202", (1,)),
+    "spawned": ("DD202", (1,)),
+    "teed": ("DD202", (1,)),
+    "late": ("DD609", (1,)),
+    "monitored": ("DD609", (1,)),
+    "detail": ("DD102", (1,)),
+    "key": ("DD207", ()),
+    "joinshort": ("DD206", (1,)),
+    "missing": ("DD206", ()),
+    "inuse": ("DD612", ()),
+}
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_what_a_job_printed_tells_who_was_at_fault(name: str) -> None:
+    assert findings_in(report_on(PRINTED / f"{name}.log")) == [TOLD[name]]
+
+
+@pytest.mark.parametrize("name", ["shape", "healthy", "restarted"])
+def test_nobody_is_accused_where_it_does_not_tell(name: str) -> None:
+    report = report_on(PRINTED / f"{name}.log")
+    assert (report.verdict, findings_in(report)) == ("unknown", [])
+
+
+def test_the_line_and_the_victims_are_named() -> None:
+    (finding,) = report_on(PRINTED / "raise.log").findings
+    assert "KeyError ('label')" in finding.summary
+    assert [(one.file, one.line) for one in finding.locations] == [
+        ("/home/user/train.py", 9)
+    ]
+    assert finding.victims == [0, 2]
+
+
+def test_of_a_chain_of_exceptions_the_last_is_told() -> None:
+    (finding,) = report_on(PRINTED / "chained.log").findings
+    assert "ValueError (bad record)" in finding.summary
+
+
+def test_errors_that_a_program_handled_are_not_told_as_raised() -> None:
+    assert report_on(PRINTED / "healthy.log").raised == []
+
+
+def test_each_victims_error_is_not_told_beside_the_cause() -> None:
+    assert report_on(PRINTED / "kill.log").raised == []
