@@ -92,13 +92,19 @@ def examine(run: Run) -> Iterator[Finding]:
 @sentence_of(Cause.BUSY)
 def _sentence(stuck: StuckRank | SilentRanks) -> str:
     if isinstance(stuck, SilentRanks):
-        behind = stuck.behind
+        behind, at = stuck.behind, stuck.stands
+        stands = (
+            "Where it stands its record does not tell: in its own code, or setting up a "
+            "communicator."
+        )
+        if at is not None:
+            function = at.function or "its own code"
+            stands = f"Its stack shows it in {function} ({at})."
         return (
             f"{capital(named(behind.ranks))} made no further call, while "
             f"{named(behind.waiting)} wait{s(behind.waiting)} in {behind.call.op} "
-            f"(call {behind.ordinal} on {behind.call.group}): {stuck.why}. Where it "
-            "stands its record does not tell: in its own code, or setting up a "
-            "communicator."
+            f"(call {behind.ordinal} on {behind.call.group}): {stuck.why}. "
+            f"{stands}"
         )
     seen = stuck.seen
     function = seen.place.function or "its own code"
