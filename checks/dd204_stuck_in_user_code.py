@@ -69,7 +69,7 @@ from distdoctor.analysis.deadlock.ranks_behind import SilentRanks
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.sentences import sentence_of
-from distdoctor.model.events import Busy, Call
+from distdoctor.model.events import Busy, Call, Place
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run, named
 
@@ -99,9 +99,8 @@ def _sentence(stuck: StuckRank | SilentRanks) -> str:
         return (
             f"{capital(named(behind.ranks))} made no further call, while "
             f"{named(behind.waiting)} wait{s(behind.waiting)} in {behind.call.op} "
-            f"(call {behind.ordinal} on {behind.call.group}): {stuck.why}. Where it "
-            "stands its record does not tell: in its own code, or setting up a "
-            "communicator."
+            f"(call {behind.ordinal} on {behind.call.group}): {stuck.why}. "
+            f"{_standing(stuck.stands)}"
         )
     seen = stuck.seen
     function = seen.place.function or "its own code"
@@ -111,3 +110,13 @@ def _sentence(stuck: StuckRank | SilentRanks) -> str:
         f"{seen.seconds:.0f} s, {stuck.doing}, while {named(stuck.waiting)} "
         f"wait{s(stuck.waiting)} for it in {stuck.op}{doubt}."
     )
+
+
+def _standing(at: Place | None) -> str:
+    """Where a rank stands, if anybody has looked."""
+    if at is None:
+        return (
+            "Where it stands its record does not tell: in its own code, or setting up "
+            "a communicator."
+        )
+    return f"Its stack shows it in {at.function or 'its own code'} ({at})."

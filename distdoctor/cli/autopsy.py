@@ -74,36 +74,34 @@ def run(
     if watch and not living:
         raise click.UsageError("--watch is for jobs that run")
     if not living:
-        judgements = iter([_judgement(list(paths))])
+        judgements = [_judgement(list(paths))]
     else:
         from distdoctor.postmortem.living.autopsy_of_processes import Which
 
         which = Which(tuple(map(int, pids)), name, everything)
         until = time.monotonic() + at_most_s if watch else None
         judgements = _living(which, native, pause_s, until)
-    status = 0
-    for judgement in judgements:
-        judged = Judged(judgement)
-        judged.write(report)
-        status = _worse(status, judged.status(report))
-    click.get_current_context().exit(status)
-
-
-def _worse(one: int, other: int) -> int:
-    """The exit status of two reports: sick before a bug of ours before unknown."""
-    return min(one, other, key=(1, 3, 4, 0).index)
+    first, *others = map(Judged, judgements)
+    first.write(report, others)
+    statuses = [one.status(report) for one in (first, *others)]
+    click.get_current_context().exit(min(statuses, key=(1, 3, 4, 0).index))
 
 
 def _living(
     which: Which, native: bool, pause_s: float, until: float | None
-) -> Iterator[Judgement]:
-    """Look at jobs until one is sick, or once; the last reports are all there is."""
+) -> list[Judgement]:
+    """Look at jobs once, or until one is sick or they end; the last look is told."""
+    found: list[Judgement] = []
     while True:
-        found = list(_looked_at(which, native))
+        try:
+            found = list(_looked_at(which, native))
+        except LeavingsMissing:
+            if not found:
+                raise
+            return found
         sick = any(one.report.verdict == "sick" for one in found)
         if until is None or sick or time.monotonic() + pause_s >= until:
-            yield from found
-            return
+            return found
         time.sleep(pause_s)
 
 

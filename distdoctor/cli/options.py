@@ -135,14 +135,18 @@ class Judged:
 
         return cls(judge(folder, kept), folder)
 
-    def write(self, options: ReportOptions) -> None:
+    def write(self, options: ReportOptions, others: Sequence[Judged] = ()) -> None:
         """Write the report where it is wanted.
+
+        Args:
+            options: Where, and how.
+            others: Of other jobs, whose reports follow in the same text.
 
         Raises:
             BrokenPipeError: Nobody reads standard output any more.
             RecordUnreadable: The file, or standard output, cannot be written.
         """
-        text, output = self._rendered(options), options.output
+        text, output = self._with(others, options), options.output
         if output is None:
             try:
                 sys.stdout.write(text)
@@ -163,6 +167,22 @@ class Judged:
             raise RecordUnreadable(
                 f"the report cannot be written to {output}: {error.strerror}"
             ) from error
+
+    def _with(self, others: Sequence[Judged], options: ReportOptions) -> str:
+        """Its report and those of others as one text."""
+        reports = [self.report, *(one.report for one in others)]
+        if not others:
+            return self._rendered(options)
+        if options.form == Format.JSON:
+            from distdoctor.report import json
+
+            return json.render_session(reports, self.report.distdoctor)
+        if options.form == Format.SARIF:
+            from distdoctor.catalogue import manuals
+            from distdoctor.report import sarif
+
+            return sarif.render(reports, manuals(), Path.cwd())
+        return "\n".join(one._rendered(options) for one in (self, *others))
 
     def _rendered(self, options: ReportOptions) -> str:
         if options.form == Format.JSON:

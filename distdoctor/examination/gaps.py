@@ -292,7 +292,8 @@ def _unnamed_standstill(run: Run) -> Iterator[Gap]:
 def _stalled(run: Run) -> Iterator[Gap]:
     """The run was ended while nothing moved: it may have hung."""
     if run.stopped not in STANDSTILLS and (why := stalled(run)):
-        what = "would ever have gone on" if run.closed else "will ever go on"
+        lives = "run" not in run.evidence and not run.closed
+        what = "will ever go on" if lives else "would ever have gone on"
         yield Gap(f"whether the job {what}", why)
 
 

@@ -16,8 +16,8 @@ from distdoctor.analysis.deadlock.recorded_waits import recorded_waits
 from distdoctor.analysis.deadlock.wait_for_graph import Wait, held_up
 from distdoctor.analysis.divergence.recorded_slips import NeverCame, NoDump
 from distdoctor.analysis.memoize import memoize
-from distdoctor.model.events import Call, State
-from distdoctor.model.findings import Certainty
+from distdoctor.model.events import Call, Place, State
+from distdoctor.model.findings import Certainty, Location, Role
 from distdoctor.model.operations import OPERATIONS
 from distdoctor.model.run import Run
 
@@ -165,10 +165,12 @@ class SilentRanks:
     Attributes:
         behind: Who, and for whom.
         why: What proves that they are not just late, in words.
+        stands: Where a stack shows the first of them; none: nobody took one.
     """
 
     behind: RankBehind
     why: str
+    stands: Place | None = None
 
 
 def silent_ranks(run: Run) -> Iterator[Divergence]:
@@ -212,6 +214,18 @@ def _longest_pause(run: Run, rank: int) -> float:
     return float(np.diff(entered).max(initial=0)) / 1e9
 
 
+def _stands(run: Run, ranks: Iterable[int]) -> tuple[Location, ...]:
+    """Where stacks show ranks that somebody has taken, those of the most first."""
+    at: dict[Place, list[int]] = {}
+    for rank in ranks:
+        if stack := run.stacks.get(rank):
+            at.setdefault(stack[0].place, []).append(rank)
+    return tuple(
+        Location(place, tuple(who), Role.CULPRIT, "its stack shows it here")
+        for place, who in sorted(at.items(), key=lambda item: -len(item[1]))
+    )
+
+
 def _silent(run: Run, behind: RankBehind, why: str) -> Divergence:
     """The ranks behind are at fault, unless they are the most."""
     call = behind.call
@@ -219,6 +233,7 @@ def _silent(run: Run, behind: RankBehind, why: str) -> Divergence:
     members = next(g.ranks for g in run.groups if g.name == call.group)
     came = [rank for rank in members if rank not in behind.ranks]
     details: dict[str, object] = {"group": call.group, "ordinal": behind.ordinal}
+    stands = _stands(run, behind.ranks)
     if len(behind.ranks) > len(behind.waiting):
         return Divergence(
             why=Cause.SKIPPED,
@@ -239,6 +254,7 @@ def _silent(run: Run, behind: RankBehind, why: str) -> Divergence:
         culprits=behind.ranks,
         victims=behind.waiting,
         certainty=Certainty.LIKELY,
-        facts=SilentRanks(behind, why),
+        elsewhere=stands,
+        facts=SilentRanks(behind, why, stands[0].place if stands else None),
         details=details,
     )

@@ -15,7 +15,13 @@ from distdoctor.postmortem.living.job_finding import (
     numbered,
 )
 from distdoctor.postmortem.living.living_evidence import evidence_of
-from distdoctor.postmortem.living.looks import JobLook, Pause, WatchedProcess, watch
+from distdoctor.postmortem.living.looks import (
+    JobLook,
+    Pause,
+    WatchedProcess,
+    seconds_of,
+    watch,
+)
 from distdoctor.postmortem.living.rank_conditions import (
     RankCondition,
     RankState,
@@ -131,7 +137,7 @@ def _is_worth_more(
 ) -> bool:
     """Whether the ranks may hang, and a longer look would tell."""
     kinds = [one.condition for one in conditions.values()]
-    seconds = looks[-1].at_s - looks[0].at_s
+    seconds = seconds_of(looks)
     if RankState.MOVING in kinds or RankState.WAITING not in kinds:
         return False
     if seconds < _SHORT_S:

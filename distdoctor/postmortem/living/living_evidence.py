@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from distdoctor.model.events import Busy, Call, Ended, Event, Locked, State
+from distdoctor.model.events import Busy, Call, Ended, Event, Locked, Quit, State
 from distdoctor.model.outside_view import ProcessView
 from distdoctor.model.run import Frame, Quiet, named
 from distdoctor.postmortem.job_evidence import STACK, Evidence, SourceRead
@@ -204,7 +204,13 @@ def _nobody_moves(conditions: Mapping[int, RankCondition]) -> bool:
 
 def _ended(rank: int, pid: int) -> Iterator[Event]:
     status = exit_status_of(pid)
+    if status and status <= _MOST_BY_ITSELF:
+        yield Quit(rank=rank, how="exit", status=status)
     yield Ended(rank=rank, status=status, orderly=status == 0)
+
+
+_MOST_BY_ITSELF = 128
+"""The highest status that a process ends itself with; above are signals."""
 
 
 def _missing(
@@ -222,7 +228,7 @@ def _missing(
     waits = any(one.condition is RankState.WAITING for one in conditions.values())
     for rank in absent:
         evidence.unseen[rank] = (
-            "its process is not there any more, or never was"
+            _why_gone(job, seconds)
             if rank in here
             else "it is not on this machine: look there as well"
         )
@@ -235,6 +241,18 @@ def _missing(
         if one.condition is RankState.UNSEEN:
             why = next(iter(_refusals(watched[rank])), "its stack could not be read")
             evidence.unseen[rank] = f"its stacks could not be taken: {why}"
+
+
+def _why_gone(job: LivingJob, seconds: float) -> str:
+    """What became of a rank of this machine that has no process."""
+    agents = {identity.launcher for identity in job.identities.values()}
+    lives = any(parent.is_launcher for parent in job.parents)
+    if agents == {"torchrun"} and lives and seconds >= HANGS_AFTER_S:
+        return (
+            "its process has ended, and, as it seems, without an error: torchrun would "
+            "have ended the others"
+        )
+    return "its process is not there any more, or never was"
 
 
 def _of_this_machine(job: LivingJob, absent: Sequence[int]) -> Iterator[int]:
@@ -299,8 +317,8 @@ def _remarks(
     helpers = sum(len(one) for one in job.helpers.values())
     if helpers:
         yield (
-            f"{helpers} process{'es' * (helpers != 1)} that ranks have started, such "
-            "as workers of DataLoaders, not looked at"
+            f"ranks have started {helpers} more process{'es' * (helpers != 1)}, such "
+            "as workers of DataLoaders; their stacks were not taken"
         )
     yield f"all ranks were looked at {_looks(watched)} times in {seconds:.0f} s"
 

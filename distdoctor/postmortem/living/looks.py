@@ -28,6 +28,7 @@ from distdoctor.postmortem.stacks.thread_stacks import (
 SETTLE_S = 0.1
 """From the end of a dump, for which threads are woken, to the facts after it."""
 
+_MISSED_LOOKS = 2
 _IDLE_BYTES = 64 * 1024  # between two looks: a heartbeat file, a line of log
 _IDLE_SHARE = 0.05  # of a core
 
@@ -72,6 +73,15 @@ def look(
     return JobLook(at_s, before, dumps, after, time.monotonic())
 
 
+def seconds_of(looks: Sequence[JobLook]) -> float:
+    """From the end of the first look to the beginning of the last.
+
+    Args:
+        looks: From the first to the last.
+    """
+    return max(0.0, looks[-1].at_s - looks[0].ended_s)
+
+
 @dataclass(slots=True)
 class WatchedProcess:
     """What several looks tell of one process.
@@ -108,13 +118,17 @@ class WatchedProcess:
 
     @property
     def seconds(self) -> float:
-        """From the first look to the last."""
-        return self.looks[-1].at_s - self.looks[0].at_s
+        """For how long it was looked at; see `seconds_of`."""
+        return seconds_of(self.looks)
 
     @property
     def is_seen(self) -> bool:
-        """Whether each look has stacks of it, with a main thread."""
-        return len(self._stacks) == len(self.looks) and all(
+        """Whether all looks but a few have stacks of it, with a main thread.
+
+        py-spy may meet the interpreter in the midst of a change, and fail.
+        """
+        enough = max(2, len(self.looks) - _MISSED_LOOKS)
+        return len(self._stacks) >= enough and all(
             one.main is not None for one in self._stacks
         )
 
@@ -200,8 +214,11 @@ class WatchedProcess:
 
     @property
     def is_standing(self) -> bool:
-        """Whether it surely stood in one and the same call all the time."""
-        if not self.has_same_functions:
+        """Whether it surely stood in one and the same call all the time.
+
+        A large message on a slow network is read and written meanwhile.
+        """
+        if not self.has_same_functions or self.moves_data:
             return False
         return (self.sleeps() and self.has_same_lines) or self.has_same_number
 

@@ -133,6 +133,10 @@ _MARK = re.compile(
 )
 
 
+_OF_STACKS = {" ", "T", ""}
+"""Lines of stacks begin with one of these: an indented frame, a thread, none."""
+
+
 def _unmarked(line: str) -> str:
     """A line without the rank that a launcher has put before it."""
     match = _PREFIX.match(line)
@@ -145,10 +149,12 @@ def _of_text(text: str) -> Iterator[RankDump]:
     prefixed: dict[int, list[str]] = {}
     for raw in text.splitlines():
         line = raw[:_MOST_OF_A_LINE]
-        if match := _PREFIX.match(line):
+        if line[:1] in _OF_STACKS:  # most lines: no pattern need be tried
+            sections[-1][1].append(line)
+        elif match := _PREFIX.match(line):
             rank = int(match[1] or match[2])
             prefixed.setdefault(rank, []).append(line[match.end() :])
-        elif not line.startswith(" ") and (match := _MARK.match(line)):
+        elif match := _MARK.match(line):
             sections.append((int(match[1]), []))
         else:
             sections[-1][1].append(line)

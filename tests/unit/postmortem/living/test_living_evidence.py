@@ -7,6 +7,7 @@ from living_jobs import Acts, evidence, waits
 
 from distdoctor.judging import Judgement, judge_run
 from distdoctor.postmortem.evidence_run import manifest_of, run_of
+from distdoctor.postmortem.living import living_evidence
 from distdoctor.postmortem.living.dump_taking import REFUSED
 
 
@@ -62,6 +63,10 @@ NEVER = {
     "a rank that is woken by the network": {
         0: waits(),
         1: Acts(stack=("get t.py:3",), runs=True, wakes=3_000),
+    },
+    "messages on their way over a slow network": {
+        0: Acts(("recv!", "f t.py:3"), [{"src": "1"}], traffic=1 << 20),
+        1: Acts(("recv!", "f t.py:3"), [{"src": "0"}], traffic=1 << 20),
     },
     "all in one call": {0: waits(), 1: waits(), 2: waits()},
     "more ranks at work than waiting": {
@@ -158,3 +163,31 @@ def test_a_job_that_stands_still_says_so() -> None:
     why = next(one.why for one in found.report.not_examined if "ever go on" in one.what)
     assert "rank 0 in all_reduce at t.py:7" in why
     assert "rank 1 in barrier at t.py:9" in why
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [(137, "killed by signal 9"), (3, "left with exit status 3")],
+)
+def test_a_rank_that_ended_while_others_wait_is_the_cause(
+    monkeypatch: pytest.MonkeyPatch, status: int, words: str
+) -> None:
+    monkeypatch.setattr(living_evidence, "exit_status_of", lambda _pid: status)
+    found = judged({0: waits(), 1: Acts(state="Z"), 2: waits()})
+    assert codes(found) == [("DD202", [1])]
+    assert words in found.report.findings[0].summary
+    assert found.report.findings[0].certainty == "likely"
+
+
+def test_a_rank_whose_end_is_not_known_is_not_called_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(living_evidence, "exit_status_of", lambda _pid: 0)
+    assert codes(judged({0: waits(), 1: Acts(state="Z"), 2: waits()})) == []
+
+
+def test_a_rank_of_this_machine_without_a_process_is_not_accused() -> None:
+    found = judged({0: waits(), 2: waits()}, world_size=3)
+    assert codes(found) == []
+    (why,) = {one.why for one in found.report.not_examined if one.what == "rank 1"}
+    assert why == "its process is not there any more, or never was"
