@@ -50,7 +50,8 @@ def _communicators(cast: Cast) -> Iterator[str]:
     told = ", ".join(
         f"{often:,} of {size:,} ranks" for size, often in sorted(sizes.items())[::-1]
     )
-    calls = sum(actor.process.count for actor in cast.actors)
+    logs = {id(actor.process): actor.process for actor in cast.actors}
+    calls = sum(log.count for log in logs.values())
     counted = f"; {calls:,} calls are in the log" if calls else ""
     yield f"communicators: {told}{counted}"
 
