@@ -147,7 +147,8 @@ class Run:
         last_words: The last line that the job printed.
         substituted: What took the place of CUDA: names in `model.substitutes`.
         evidence: What tells of the run, as reports name it: "run" are our own probes;
-            "dump", "log" and "stack" is what a job left that nobody watched.
+            "dump", "log" and "stack" is what a job left that nobody watched, "status"
+            what it tells of itself while it runs.
     """
 
     world_size: int

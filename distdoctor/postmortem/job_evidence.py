@@ -13,6 +13,7 @@ from distdoctor.model.events import Event, Failure, Place
 from distdoctor.model.run import CALLS, Frame, Group, Spec
 
 DUMP, LOG, STACK, JOURNAL = "dump", "log", "stack", "run"
+STATUS = "status"
 """Kinds of evidence, as a report names them."""
 
 

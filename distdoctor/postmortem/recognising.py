@@ -5,29 +5,15 @@ A new kind is a module with a `READER`, and its line in `READERS`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from distdoctor.postmortem.job_evidence import Evidence
 from distdoctor.postmortem.leavings import Leaving, find
+from distdoctor.postmortem.nccl_inspector import inspector_reader
+from distdoctor.postmortem.nccl_ras import ras_reader
+from distdoctor.postmortem.readers import Reader
 
-
-class Reader(NamedTuple):
-    """Reads all files of one kind.
-
-    Attributes:
-        kind: What it reads, in words, such as "flight recorder dump".
-        recognises: Whether a file is of this kind, by its name and its first bytes.
-        read: Reads all such files together into the evidence. It never raises for what
-            is in a file: what cannot be read is listed in `Evidence.unreadable`.
-    """
-
-    kind: str
-    recognises: Callable[[str, bytes], bool]
-    read: Callable[[Sequence[Leaving], Evidence], None]
-
-
-READERS: tuple[Reader, ...] = ()
+READERS: tuple[Reader, ...] = (ras_reader.READER, inspector_reader.READER)
 """All readers; a file belongs to the first that recognises it.
 
 The order is also that of reading: what knows ranks by number comes before what knows
