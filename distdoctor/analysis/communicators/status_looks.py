@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from distdoctor.analysis.memoize import memoize
@@ -12,6 +12,8 @@ from distdoctor.model.observations.communicators import (
     AilingMember,
     CommunicatorLook,
     LaunchedCount,
+    MemberWaits,
+    TransferTime,
 )
 from distdoctor.model.run import Run
 
@@ -52,9 +54,37 @@ def observed(run: Run, kind: type[_Kind]) -> Iterator[_Kind]:
     Args:
         run: The run that is judged.
         kind: A class.
+
+    Yields:
+        Each; without ranks of the job, where the job is larger than its largest
+        communicator: a member's number is no rank of the job then.
     """
+    is_whole = _largest(run) == run.world_size
     for key in sorted(run.life):
-        yield from run.of(kind, key)
+        for one in run.of(kind, key):
+            if is_whole:
+                yield one
+            elif isinstance(one, (AilingMember, MemberWaits)):
+                yield replace(one, known=-1)
+            elif isinstance(one, LaunchedCount):
+                yield replace(one, known=())
+            else:
+                yield one
+
+
+@memoize
+def _largest(run: Run) -> int:
+    """The size of the largest communicator that is told of."""
+    sized = (CommunicatorLook, MemberWaits, TransferTime)
+    return max(
+        (
+            event.size
+            for life in run.life.values()
+            for _, event in life
+            if isinstance(event, sized)
+        ),
+        default=0,
+    )
 
 
 @memoize

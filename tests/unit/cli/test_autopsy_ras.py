@@ -32,7 +32,7 @@ def test_a_dead_rank_is_told() -> None:
         status, told = autopsied("--ras", f"127.0.0.1:{port}")
     assert status == 1
     (finding,) = told["findings"]
-    assert (finding["code"], finding["ranks"]["culprits"]) == ("DD202", [5])
+    assert (finding["code"], finding["ranks"]) == ("DD202", [5])
 
 
 def test_a_job_that_answers_is_not_called_well(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ras_reports import DEAD, LEFT, SILENT, communicator, report, run_of_reports
 
 from distdoctor.analysis.communicators.lost_members import lost_members
@@ -68,3 +70,10 @@ def test_who_has_left_is_told_only_where_nothing_moves() -> None:
 
 def test_a_job_that_is_well_has_lost_nobody() -> None:
     assert not list(lost_members(run_of_reports(report(communicator(8)))))
+
+
+def test_a_member_of_a_part_is_not_named_as_a_rank_of_a_larger_job() -> None:
+    run = run_of_reports(report(communicator(8, missing={5: DEAD})))
+    (found,) = lost_members(replace(run, world_size=16))
+    assert found.culprits == ()
+    assert "Member 5 (process 1005 on 10.0.0.0, GPU 5)" in found.message
