@@ -107,15 +107,18 @@ def _crossed(counts: Mapping[str, Sequence[LaunchedCount]]) -> bool:
 
 
 def _behind(look: StatusLook) -> tuple[int, ...]:
-    """The members that are behind, if they are fewer than half and all named."""
-    found: set[int] = set()
+    """The members that are last in all that differs, if they are few and all named.
+
+    Others may be behind the first as well: each rank's host runs ahead as far as it can.
+    """
+    last: set[int] | None = None
     for of in look.counts.values():
-        most = max(one.launched for one in of)
-        less = [one for one in of if one.launched < most]
-        members = {member for one in less for member in one.members}
-        if len(members) != sum(one.count for one in less):
+        least = min(of, key=lambda one: one.launched)
+        if len(least.members) != least.count:
             return ()  # not all of them are named
-        found |= members
+        mine = {*least.members}
+        last = mine if last is None else last & mine
+    found = last or set()
     return tuple(sorted(found)) if 2 * len(found) < look.whole.answered else ()
 
 

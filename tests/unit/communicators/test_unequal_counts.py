@@ -40,6 +40,11 @@ def test_a_rank_that_stands_behind_may_be_busy() -> None:
     assert found_in(BEHIND, BEHIND, 5) == [warned]
 
 
+def test_only_the_last_is_named() -> None:
+    counts = {3: {"AllReduce": 630}, 4: {"AllReduce": 639}}
+    assert found_in(counts, counts, 5) == [(Severity.WARNING, Certainty.LIKELY, (3,))]
+
+
 def test_a_rank_that_stands_behind_for_very_long_is_an_error() -> None:
     assert found_in(BEHIND, BEHIND, 900) == [(None, Certainty.LIKELY, (3,))]
 
