@@ -109,7 +109,7 @@ def _crossed(counts: Mapping[str, Sequence[LaunchedCount]]) -> bool:
 def _behind(look: StatusLook) -> tuple[int, ...]:
     """The members that are last in all that differs, if they are few and all named.
 
-    Others may be behind the first as well: each rank's host runs ahead as far as it can.
+    Others may be behind the first as well: each host runs ahead as far as it can.
     """
     last: set[int] | None = None
     for of in look.counts.values():
