@@ -37,6 +37,13 @@ Rank 1 gives up by itself:
     rank 0 | all_reduce(4)@t.py:7  all_reduce(4)@t.py:7...
     rank 1 | all_reduce(4)@t.py:7  quit=os._exit:1@watch.py:5  exit=1
 
+NCCL's RAS, asked in a running job, cannot reach rank 2, and the others answer:
+
+    rank 0 | communicator_look(comm=c0ffee,size=3,answered=2)
+           | ailing_member(comm=c0ffee,member=2,known=2,host=10.0.0.3,pid=71,state=dead)
+    rank 1 |
+    rank 2 |
+
 Well
 ----
 All ranks find the result too poor, and say so by their exit status:
@@ -55,6 +62,13 @@ An exception was handled, and the job went on:
     rank 0 | all_reduce(4)  all_reduce(4)          leave  exit=0
     rank 1 | all_reduce(4)  fail=ValueError~  all_reduce(4)~  leave  exit=0
 
+NCCL's RAS sees the job take its communicators down, and a rank is gone first:
+
+    rank 0 | all_reduce(4)  communicator_look(comm=c0ffee,size=3,answered=2,ending)
+           | ailing_member(comm=c0ffee,member=2,known=2,state=dead)  leave  exit=0
+    rank 1 | all_reduce(4)  leave  exit=0
+    rank 2 | all_reduce(4)  leave  exit=0
+
 Unknown
 -------
 A rank without a journal may be the one that strayed:
@@ -67,10 +81,16 @@ Remedy
 Repair the line that raised. If a rank may meet bad data, catch the error where it
 arises and let all ranks decide together what to do; never communicate in a `finally:`
 or an `except:` that only one rank can reach. If the kernel killed it for want of
-memory, give the job more, or start fewer ranks and loader workers on the machine.
+memory, give the job more, or start fewer ranks and loader workers on the machine. If
+only NCCL's RAS tells of it, look at its output, and at `dmesg` and the network of its
+host.
 
 Known problems
 --------------
+NCCL's RAS (`distdoctor autopsy --ras`) tells who cannot be reached, not why: it is
+likely dead, or its host is cut off. Who does not answer yet, who has let go of a
+communicator, and who is gone where most are, is told as a warning.
+
 The first exception that was no peer's fault counts as the cause. Where a rank died
 because a file was missing that another rank was to write, the death is told at the line
 that opened it; that the writing was late (DD409) is known of checkpoints only. Why the
@@ -80,6 +100,8 @@ file was lost instead cannot be seen.
 
 References
 ----------
+- NCCL: RAS –
+  https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html
 - torch elastic: Error Propagation, the first failure is the root cause –
   https://docs.pytorch.org/docs/stable/elastic/errors.html
 - `torch/distributed/elastic/multiprocessing/errors/__init__.py` (pytorch/pytorch),
@@ -91,6 +113,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.causes import Cause, capital, failed, s, waits
+from distdoctor.analysis.communicators.lost_members import lost_members
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.divergence.recorded_slips import NoDump
 from distdoctor.analysis.evidence import require_whole
@@ -107,7 +130,11 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Ranks that died and left others waiting."""
-    yield from findings(run, Cause.DIED)
+    died: set[int] = set()
+    for found in findings(run, Cause.DIED):
+        died |= {*found.culprits}
+        yield found
+    yield from lost_members(run, died)
     require_whole(run)
 
 

@@ -19,6 +19,12 @@ Rank 1 comes 50 ms late to each of 30 calls:
     rank 1 | all_reduce(4)@t.py:7+150ms*30
            | delayed(at_ms=0+4600,delay_ms=90+290)  exit=0
 
+NCCL's Inspector timed 30 collectives on all ranks; those of rank 1 are shorter by 60 ms
+and more, because the others were there before it:
+
+    rank 0 | member_waits(size=2,member=1,known=1,joint=30,span_ms=6000,waits_ms=60-89)
+    rank 1 |
+
 Well
 ----
 Each is late for a while:
@@ -46,6 +52,11 @@ A few calls tell nothing:
     rank 0 | barrier+100ms*9  exit=0
     rank 1 | barrier+190ms*9  exit=0
 
+NCCL's Inspector shows waits for either:
+
+    rank 0 | barrier  member_waits(size=2,joint=60,span_ms=6000,waits_ms=60-89)
+    rank 1 | barrier  member_waits(size=2,member=1,joint=60,span_ms=6000,waits_ms=60-89)
+
 Unknown
 -------
 A rank without a journal may be the one that strayed:
@@ -62,12 +73,16 @@ profiler on this rank and on another): give all ranks the same amount of work pe
 Known problems
 --------------
 Arrivals are compared by the clock of one machine, so ranks on several machines are not
-judged. It takes 20 waits of 10 ms and more, and a quarter of the time: a rank that is
-slow on its own hardware, as a GPU that is too hot, is not slow on the machine of the
-check. On a busy machine what the scheduler delays is taken off by measurement.
+judged, but for durations of NCCL's Inspector, which need no common clock: who comes
+last has the shortest. It takes 20 waits of 10 ms and more, and a quarter of the time: a
+rank that is slow on its own hardware, as a GPU that is too hot, is not slow on the
+machine of the check. On a busy machine what the scheduler delays is taken off by
+measurement.
 
 References
 ----------
+- NCCL Inspector –
+  https://github.com/NVIDIA/nccl/tree/master/ext-profiler/inspector
 - Lin et al. (2025), Understanding Stragglers in Large Model Training –
   https://arxiv.org/abs/2505.05713
 """
@@ -78,6 +93,7 @@ from collections.abc import Iterator
 
 from distdoctor.analysis.causes import Cause
 from distdoctor.analysis.collectives.stragglers import Straggler, late
+from distdoctor.analysis.communicators.late_members import late_members
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.sentences import finding, sentence_of
 from distdoctor.model.events import Call
@@ -91,8 +107,11 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """The rank that keeps the others waiting."""
+    known: set[int] = set()
     for divergence in late(run):
+        known |= {*divergence.culprits}
         yield finding(divergence)
+    yield from late_members(run, known)
     require_whole(run)
 
 

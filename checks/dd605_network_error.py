@@ -70,6 +70,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from distdoctor.analysis.communicators.late_members import slow_links
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.nccl.log_diagnosis import findings_of
 from distdoctor.model.findings import Finding, Severity
@@ -84,4 +85,5 @@ NEEDS = (NcclProcess,)
 def examine(run: Run) -> Iterator[Finding]:
     """Links and hosts at fault."""
     yield from findings_of(run, CODE)
+    yield from slow_links(run)
     require_whole(run)

@@ -80,6 +80,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from distdoctor.analysis.communicators.unequal_counts import unequal_counts
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.nccl.log_diagnosis import findings_of
 from distdoctor.model.findings import Finding, Severity
@@ -94,4 +95,5 @@ NEEDS = (NcclProcess,)
 def examine(run: Run) -> Iterator[Finding]:
     """Calls that do not match, or are not there."""
     yield from findings_of(run, CODE)
+    yield from unequal_counts(run)
     require_whole(run)

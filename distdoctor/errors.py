@@ -41,6 +41,10 @@ class LeavingsMissing(DistdoctorError):
     """Nothing that a job left behind is where it was looked for."""
 
 
+class StatusUnavailable(DistdoctorError):
+    """A running job does not tell its status where it was asked."""
+
+
 class LaunchRefused(DistdoctorError):
     """The job cannot be started as asked: no script, no ranks, no room, no program."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from distdoctor.cli.options import Judged, ReportOptions, report_options
+from distdoctor.cli.ras_option import ask_ras, ras_option
 from distdoctor.errors import LeavingsMissing
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ _AT_MOST_S = 3600.0
     show_default=True,
     help="Of living ranks, take the functions of native libraries as well.",
 )
+@ras_option
 @report_options
 def run(
     paths: tuple[str, ...],
@@ -58,6 +60,7 @@ def run(
     pause_s: float,
     at_most_s: float,
     native: bool,
+    ras: str | None,
     report: ReportOptions,
 ) -> None:
     """Judge what a job left behind, or one that hangs right now.
@@ -69,12 +72,14 @@ def run(
     living = bool(pids or name or everything)
     if living and len(pids) < len(paths):
         raise click.UsageError("give process numbers, or files and folders, not both")
-    if not living and not paths:
-        raise click.UsageError("give a path, a process number, --job or --all")
+    if not living and not paths and ras is None:
+        raise click.UsageError("give a path, a process number, --job, --all or --ras")
+    if living and ras is not None:
+        raise click.UsageError("--ras goes with files and folders, or alone")
     if watch and not living:
         raise click.UsageError("--watch is for jobs that run")
     if not living:
-        judgements = [_judgement(list(paths))]
+        judgements = [_judgement(list(paths), ras)]
     else:
         from distdoctor.postmortem.living.autopsy_of_processes import Which
 
@@ -118,17 +123,19 @@ def _looked_at(which: Which, native: bool) -> Iterator[Judgement]:
         yield judge_run(run_of(seen.evidence), manifest)
 
 
-def _judgement(paths: list[str]) -> Judgement:
+def _judgement(paths: list[str], ras: str | None) -> Judgement:
     # Here, so that --help does not wait for numpy.
     from distdoctor.cli.recorded_jobs import judged_records
 
-    if (recorded := judged_records(paths)) is not None:
+    if ras is None and (recorded := judged_records(paths)) is not None:
         return recorded
     from distdoctor.judging import judge_run
     from distdoctor.postmortem.evidence_run import manifest_of, run_of
     from distdoctor.postmortem.recognising import gather
 
     evidence = gather(paths)
+    if ras is not None:
+        paths = [*paths, ask_ras(ras, evidence)]
     if not evidence.sources and not evidence.unreadable:
         raise LeavingsMissing(
             f"{', '.join(paths)}: nothing in it tells of a job; "

@@ -158,7 +158,8 @@ class Run:
         stack_tree: The merged stacks of all ranks, where somebody has taken them.
         processes: What was seen of the ranks' processes from outside.
         evidence: What tells of the run, as reports name it: "run" are our own probes;
-            "dump", "log" and "stack" is what a job left that nobody watched.
+            "dump", "log" and "stack" is what a job left that nobody watched, "status"
+            what it tells of itself while it runs.
     """
 
     world_size: int

@@ -14,6 +14,7 @@ from distdoctor.model.outside_view import ProcessView, StackBranch
 from distdoctor.model.run import CALLS, Frame, Group, Quiet, Spec
 
 DUMP, LOG, STACK, JOURNAL = "dump", "log", "stack", "run"
+STATUS = "status"
 """Kinds of evidence, as a report names them."""
 
 

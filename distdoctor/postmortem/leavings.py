@@ -11,6 +11,7 @@ import gzip
 import lzma
 import os
 import stat
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,9 @@ from distdoctor.errors import LeavingsMissing
 
 HEAD_BYTES = 65_536
 """As much of a file as its kind is told by."""
+
+DAMAGES = (OSError, EOFError, lzma.LZMAError, zlib.error)
+"""What reading a file raises that cannot be read, or is packed and damaged."""
 
 _MOST_FILES = 200_000
 

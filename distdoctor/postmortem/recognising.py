@@ -11,13 +11,17 @@ from distdoctor.postmortem.flight_recorder import recorder_reader
 from distdoctor.postmortem.job_evidence import Evidence
 from distdoctor.postmortem.job_output import output_files
 from distdoctor.postmortem.leavings import Leaving, find
+from distdoctor.postmortem.nccl_inspector import inspector_reader
 from distdoctor.postmortem.nccl_logs import nccl_reader
+from distdoctor.postmortem.nccl_ras import ras_reader
 from distdoctor.postmortem.readers import Reader
 from distdoctor.postmortem.stacks import stack_reader
 
 READERS: tuple[Reader, ...] = (
     recorder_reader.READER,
     stack_reader.READER,
+    ras_reader.READER,
+    inspector_reader.READER,
     output_files.READER,
     nccl_reader.READER,
 )
@@ -29,6 +33,9 @@ only hosts and processes.
 
 BESIDE: tuple[Reader, ...] = (output_files.READER, nccl_reader.READER)
 """Readers of files that may hold another kind as well: logs of NCCL lie in output."""
+
+ALONE: tuple[Reader, ...] = (ras_reader.READER, inspector_reader.READER)
+"""Readers of files that hold nothing else, though they may look like output."""
 
 
 def gather(
@@ -59,13 +66,13 @@ def gather(
         except OSError as error:
             evidence.unreadable.append((leaving.path, str(error)))
             continue
-        taken = False
+        taken = alone = False
         for position, reader in enumerate(readers):
-            if (not taken or reader in BESIDE) and reader.recognises(
-                leaving.name, head
-            ):
+            if alone or (taken and reader not in BESIDE):
+                continue
+            if reader.recognises(leaving.name, head):
                 by_reader.setdefault(position, []).append(leaving)
-                taken = True
+                taken, alone = True, reader in ALONE
         if not taken:
             why = "it is empty" if not head else "it is of no kind that is known"
             evidence.left_out.append((leaving.path, why))

@@ -38,7 +38,7 @@ class FindingData(msgspec.Struct, kw_only=True):
     victims: list[int]
     locations: list[LocationData]  # most telling first
     certainty: str  # proved | likely
-    evidence: list[str]  # run | source | log | dump | stack
+    evidence: list[str]  # run | source | log | dump | stack | status
     remedy: str
     details: dict[str, Any]
     consequences: list[FindingData] = []  # what follows from it, found by other checks

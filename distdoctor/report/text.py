@@ -199,6 +199,7 @@ def _finding(finding: FindingData, run: Run) -> RenderableType:
         parts.append(Padding(Text(drawn, no_wrap=True), (0, 0, 1, _MARGIN)))
     # The calls that are shown are those of the last start of the ranks.
     hidden = bool(picture) or "start" in finding.details
+    hidden |= "run" not in run.evidence and not len(run.calls)  # nothing told any
     rows = [] if hidden else list(_rows(finding, run))
     if rows:
         parts.append(_table(rows))

@@ -14,6 +14,7 @@ TOPICS = {
     "amp",
     "checkpoints",
     "collectives",
+    "communicators",
     "comparison",
     "data",
     "deadlock",

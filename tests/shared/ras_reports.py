@@ -1,0 +1,153 @@
+"""Reports of NCCL's RAS made by rule, and a server that speaks its protocol."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from distdoctor.model.run import Run
+from distdoctor.postmortem.evidence_run import run_of
+from distdoctor.postmortem.job_evidence import Evidence
+from distdoctor.postmortem.nccl_ras.ras_reader import reports_in, tell
+
+DEAD = {"unresponsive": True, "considered_dead": True}
+SILENT = {"unresponsive": True, "considered_dead": False}
+LEFT = {"unresponsive": False, "considered_dead": False}
+
+
+def communicator(
+    size: int,
+    counts: Mapping[int, Mapping[str, int]] | None = None,
+    missing: Mapping[int, Mapping[str, bool]] | None = None,
+    status: Mapping[int, Mapping[str, int | bool]] | None = None,
+    processes: Sequence[int] | None = None,
+    digest: str = "0xc0ffee",
+) -> dict[str, Any]:
+    """A communicator as NCCL writes it in JSON; process n has GPU n % 8 of a host."""
+    missing, processes = missing or {}, processes or range(size)
+    who = [
+        {
+            "rank": rank,
+            "host": f"10.0.0.{process // 8}",
+            "pid": 1000 + process,
+            "cuda_dev": process % 8,
+            "nvml_dev": process % 8,
+        }
+        for rank, process in enumerate(processes)
+    ]
+    well: dict[str, int | bool] = {
+        "init_state": 0,
+        "async_error": 0,
+        "finalize_called": False,
+        "destroy_flag": False,
+        "abort_flag": False,
+    }
+    ops = {"Broadcast": 1, "AllGather": 0, "AllReduce": 640}
+    return {
+        "hash": digest,
+        "secondary_hash": "0x1:0x2",
+        "size": size,
+        "ranks_count": size - len(missing),
+        "missing_ranks_count": len(missing),
+        "ranks": [
+            {
+                **who[rank],
+                "status": {**well, **(status or {}).get(rank, {})},
+                "collective_counts": {**ops, **(counts or {}).get(rank, {})},
+            }
+            for rank in range(size)
+            if rank not in missing
+        ],
+        "missing_ranks": [
+            {**who[rank], "status": dict(missing[rank])} for rank in sorted(missing)
+        ],
+    }
+
+
+def report(*communicators: Mapping[str, Any], second: int = 0) -> bytes:
+    """A report in JSON, taken at a second of a day."""
+    clock = f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}"
+    told = {
+        "nccl_version": "2.28.7",
+        "cuda_runtime_version": 12080,
+        "cuda_driver_version": 12080,
+        "timestamp": f"2026-01-02 {clock}",
+        "communicators_count": len(communicators),
+        "communicators": communicators,
+        "ras": {"collection_time_sec": 0.01, "timeouts_count": 0},
+    }
+    return json.dumps(told, indent=2).encode() + b"\n"
+
+
+def run_of_reports(*reports: bytes) -> Run:
+    """The run that reports tell of."""
+    evidence = Evidence()
+    tell([one for each in reports for one in reports_in(each)], evidence)
+    return run_of(evidence)
+
+
+@contextmanager
+def server(
+    answers: Sequence[bytes], speaks_json: bool = True, greeting: bytes = b""
+) -> Iterator[tuple[int, list[str]]]:
+    """A server on a free port: its port, and what it was told.
+
+    Args:
+        answers: A report for each connection; the last one for all further ones.
+        speaks_json: Whether it knows of formats, as NCCL 2.28.7 does.
+        greeting: Said in place of the protocol's answer, by what is no RAS.
+    """
+    told: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(20)
+
+        def serve() -> None:
+            rest = list(answers)
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                answer = rest.pop(0) if len(rest) > 1 else rest[0]
+                with connection:
+                    connection.settimeout(20)
+                    _serve(connection, answer, told, speaks_json, greeting)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield listener.getsockname()[1], told
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join(20)
+
+
+def _serve(
+    connection: socket.socket,
+    answer: bytes,
+    told: list[str],
+    speaks_json: bool,
+    greeting: bytes,
+) -> None:
+    try:
+        for line in connection.makefile("r"):
+            command = line.rstrip("\r\n")
+            told.append(command)
+            match command.lower().split():
+                case ["client", "protocol", _]:
+                    connection.sendall(greeting or b"SERVER PROTOCOL 2\n")
+                case ["timeout", _]:
+                    connection.sendall(b"OK\n")
+                case ["set", "format", "json"] if speaks_json:
+                    connection.sendall(b"OK\n")
+                case ["verbose", "status"] | ["status"]:
+                    connection.sendall(answer)
+                    return
+                case _:
+                    connection.sendall(f"ERROR: Unknown command {command}\n".encode())
+    except OSError:
+        return
