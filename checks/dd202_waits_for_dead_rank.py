@@ -115,7 +115,7 @@ from collections.abc import Iterator
 from distdoctor.analysis.causes import Cause, capital, failed, s, waits
 from distdoctor.analysis.communicators.lost_members import lost_members
 from distdoctor.analysis.divergence.cascade import findings
-from distdoctor.analysis.divergence.recorded_slips import NoDump
+from distdoctor.analysis.divergence.recorded_slips import LostRanks
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.failures.deaths import Death, DeathOnTheWay
 from distdoctor.analysis.sentences import sentence_of
@@ -139,8 +139,8 @@ def examine(run: Run) -> Iterator[Finding]:
 
 
 @sentence_of(Cause.DIED)
-def _sentence(death: Death | DeathOnTheWay | NoDump) -> str:
-    if isinstance(death, NoDump):
+def _sentence(death: Death | DeathOnTheWay | LostRanks) -> str:
+    if isinstance(death, LostRanks):
         call, waiting = death.call, death.waiting
         return (
             f"{capital(named(death.ranks))} left no dump, and {named(waiting)} "

@@ -14,7 +14,7 @@ import numpy as np
 from distdoctor.analysis.causes import Cause, Divergence
 from distdoctor.analysis.deadlock.recorded_waits import recorded_waits
 from distdoctor.analysis.deadlock.wait_for_graph import Wait, held_up
-from distdoctor.analysis.divergence.recorded_slips import NeverCame, NoDump
+from distdoctor.analysis.divergence.recorded_slips import LostRanks, NeverCame
 from distdoctor.analysis.memoize import memoize
 from distdoctor.model.events import Call, Place, State
 from distdoctor.model.findings import Certainty, Location, Role
@@ -153,7 +153,7 @@ def lost_ranks(run: Run) -> Iterator[Divergence]:
         culprits=ranks,
         victims=tuple(victims),
         certainty=Certainty.LIKELY,
-        facts=NoDump(ranks, tuple(victims), told.call),
+        facts=LostRanks(ranks, tuple(victims), told.call),
         details={"group": told.call.group, "ordinal": told.ordinal},
     )
 

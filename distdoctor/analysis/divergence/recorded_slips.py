@@ -93,7 +93,7 @@ class UnequalTotals:
 
 
 @dataclass(frozen=True, slots=True)
-class NoDump:
+class LostRanks:
     """Ranks of which nothing was left are waited for.
 
     Attributes:

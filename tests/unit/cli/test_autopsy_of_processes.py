@@ -10,7 +10,7 @@ from distdoctor.errors import LeavingsMissing
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "give a path, a process number, --job or --all"),
+        ([], "give a path, a process number, --job, --all or --ras"),
         (["4711", "some/folder"], "not both"),
         (["--all", "some/folder"], "not both"),
         (["--watch", "some/folder"], "--watch is for jobs that run"),
