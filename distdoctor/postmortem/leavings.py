@@ -11,6 +11,7 @@ import gzip
 import lzma
 import os
 import stat
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,7 +85,7 @@ class Leaving:
         try:
             with self.open() as file:
                 return file.read(most)
-        except (EOFError, lzma.LZMAError) as error:
+        except (EOFError, lzma.LZMAError, zlib.error) as error:
             raise OSError(f"damaged: {error}") from error
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.model.events import Place
+from distdoctor.model.run import MOST_RANKS
 from distdoctor.postmortem.flight_recorder.frames import chain_of
 from distdoctor.postmortem.flight_recorder.unpickling import bounded_memory, load
 
@@ -43,7 +44,6 @@ SCHEDULED, STARTED, COMPLETED = 0, 1, 2
 _STATES = {"scheduled": SCHEDULED, "started": STARTED, "completed": COMPLETED}
 
 MOST_ENTRIES = 2_000_000
-_MOST_RANKS = 1 << 20
 _DIGITS = re.compile(r"\d{1,9}")
 
 Kind = tuple[Any, ...]
@@ -129,7 +129,7 @@ def decode(data: bytes, tables: Tables) -> Dump:
         NoDump: It is none.
         Exception: It is damaged; anything may come of it.
     """
-    return dump_of(loaded(data), tables)
+    return dump_of(loaded(data), tables, len(data))
 
 
 def loaded(data: bytes) -> dict[str, Any]:
@@ -158,12 +158,13 @@ def loaded(data: bytes) -> dict[str, Any]:
     return top
 
 
-def dump_of(top: dict[str, Any], tables: Tables) -> Dump:
+def dump_of(top: dict[str, Any], tables: Tables, file_bytes: int) -> Dump:
     """The dump in plain data.
 
     Args:
         top: What is at the top of the file.
         tables: Where kinds of calls and lines are looked up and added.
+        file_bytes: Size of the file.
 
     Returns:
         The dump.
@@ -173,7 +174,7 @@ def dump_of(top: dict[str, Any], tables: Tables) -> Dump:
         Exception: It is of no form that a recorder writes.
     """
     # What is shared in a pickle may be endless if it is written out.
-    with bounded_memory(1 << 30):
+    with bounded_memory(file_bytes):
         return _dump_of(top, tables)
 
 
@@ -364,7 +365,7 @@ def _groups(listed: Any) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
             name, ranks = str(value.get("name", key)), value.get("ranks")
             said = value.get("desc")
             descriptions[name] = said if isinstance(said, str) else ""
-        if numbers := tuple(islice(_ranks(ranks), _MOST_RANKS)):
+        if numbers := tuple(islice(_ranks(ranks), MOST_RANKS)):
             members[name] = numbers
     return members, descriptions
 
@@ -372,9 +373,12 @@ def _groups(listed: Any) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
 def _ranks(value: Any) -> Iterator[int]:
     """Ranks, which are written as a text such as "[0, 1]"."""
     if isinstance(value, str):
-        yield from map(int, _DIGITS.findall(value))
-    elif isinstance(value, list | tuple):
-        yield from (one for one in value if isinstance(one, int) and 0 <= one < 1 << 30)
+        listed: Iterable[Any] = map(int, _DIGITS.findall(value))
+    else:
+        listed = value if isinstance(value, list | tuple) else ()
+    for one in listed:
+        if isinstance(one, int) and 0 <= one < MOST_RANKS:
+            yield one
 
 
 def _enqueued(status: Any) -> Iterator[tuple[str, int]]:

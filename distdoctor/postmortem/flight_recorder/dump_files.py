@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from distdoctor.model.run import MOST_RANKS
 from distdoctor.postmortem.flight_recorder.decoding import Dump
 
 _RANK = re.compile(r"(\d{1,7})\D{0,3}?(?:\.(?:json|pkl|pickle|bin|dump|pt|txt|log))*$")
@@ -52,7 +53,9 @@ def rank_of(path: str) -> int | None:
     """
     name = re.sub(r"\.(?:gz|bz2|xz)$", "", os.path.basename(path))  # noqa: PTH119
     found = _RANK.search(name)
-    return None if found is None else int(found[1])
+    if found is None or int(found[1]) >= MOST_RANKS:
+        return None
+    return int(found[1])
 
 
 def assign(found: Sequence[tuple[str, Dump]]) -> Assigned:

@@ -294,7 +294,7 @@ class _Models:
         if self._model is not None and (known := self._model.read(data)) is not None:
             return known
         top = loaded(data)
-        dump = dump_of(top, tables)
+        dump = dump_of(top, tables, len(data))
         misses = self._misses.get(len(data), 0)
         if many and misses < _MOST_MODELS and data[:1] == b"\x80":
             self._misses[len(data)] = misses + 1

@@ -21,7 +21,7 @@ from distdoctor.model.observations.failures import (
     WATCHDOG,
     TimedOut,
 )
-from distdoctor.model.run import Run
+from distdoctor.model.run import MOST_RANKS, Run
 from distdoctor.postmortem.job_evidence import Columns, Evidence
 from distdoctor.postmortem.job_output import called
 from distdoctor.postmortem.job_output import said as says
@@ -32,7 +32,6 @@ from distdoctor.postmortem.job_output.torchrun_summaries import WorkerEnd
 _BY_SIGNAL = 128
 _KILLED, _ABORTED, _TERMINATED = (_BY_SIGNAL + n for n in (9, 6, 15))
 
-_MOST_RANKS = 1_000_000  # more is a number that is no rank
 _MOST_WORDS = 8
 
 
@@ -80,7 +79,7 @@ class _Telling:
         )
         tasks = set() if by_torchrun else self.hearing.tasks
         for rank in self.hearing.ranks | tasks:
-            if rank < _MOST_RANKS:
+            if rank < MOST_RANKS:
                 self._of(rank)
         for one in self.hearing.heard:
             self._take(one, by_torchrun)
@@ -121,7 +120,7 @@ class _Telling:
         rank, what = self._rank_of(heard), heard.what
         if heard.of_task and by_torchrun:
             rank = -1
-        if rank >= _MOST_RANKS:
+        if rank >= MOST_RANKS:
             return
         match what:
             case PrintedException():
@@ -146,7 +145,7 @@ class _Telling:
                 self.stopped_pids.add(what.pid)
                 if what.forced:
                     self.forced_pids.add(what.pid)
-            case says.Stalled() if what.rank < _MOST_RANKS:
+            case says.Stalled() if what.rank < MOST_RANKS:
                 self.stalled.add(what.rank)
             case says.TaskEnded():
                 self._take_task(what, by_torchrun)
@@ -166,7 +165,7 @@ class _Telling:
         self._of(rank).joined |= heard.ends and not joining
 
     def _take_end(self, end: WorkerEnd) -> None:
-        if end.rank >= _MOST_RANKS:
+        if end.rank >= MOST_RANKS:
             return
         one = self._of(end.rank)
         one.status = end.status
@@ -181,7 +180,7 @@ class _Telling:
             isinstance(one.what, says.StepAborted) for one in self.hearing.heard
         )
         for rank in task.ranks:
-            if rank < _MOST_RANKS and self._of(rank).status is None:
+            if rank < MOST_RANKS and self._of(rank).status is None:
                 told = self._of(rank)
                 told.status = task.status
                 told.stopped = task.stopped or (aborted and self._was_before(rank))
@@ -252,7 +251,7 @@ class _Telling:
         known = {*self.ranks, *self.stalled}
         sizes = [self.evidence.world_size, *(rank + 1 for rank in known)]
         processes = {*self.pids, *self.stopped_pids} - {-1}
-        sizes.append(min(len(processes), _MOST_RANKS))
+        sizes.append(min(len(processes), MOST_RANKS))
         for one in self.ranks.values():
             for heard in one.raised:
                 if isinstance(heard.what, PrintedException):
@@ -261,7 +260,7 @@ class _Telling:
                     sizes.append(called.missing_in_mesh(message) + 1)
                     absent = called.absent_at_barrier(message)
                     sizes += [rank + 1 for rank in absent]
-        return min(max(sizes), _MOST_RANKS)
+        return min(max(sizes), MOST_RANKS)
 
     def _take_the_stopped(self, size: int) -> None:
         """Ranks that the launcher ended: those of whose end nothing else is known."""

@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from distdoctor.model.run import MOST_RANKS
 from distdoctor.postmortem.nccl_logs.line_grammar import (
     CALL,
     CALL_END,
@@ -200,7 +201,7 @@ class Scanner:
         if prefix["level"] == b"WARN":
             process.lines += 1
             self.piece.nccl_lines += 1
-            source = _text(prefix["src"] or b"?")
+            source = _text(prefix["src"] or b"?")[:400]
             thread = int(prefix["tid"])
             self._complain(process, device, thread, source, body.strip(), stamp)
             return
@@ -361,6 +362,8 @@ class Scanner:
             return
         texts = {name: _text(value or b"") for name, value in found.groupdict().items()}
         comm = texts["comm"]
+        if max(int(texts["rank"]), int(texts["nranks"])) > MOST_RANKS:
+            return
         life = Life(
             what=texts["what"],
             comm=comm,
@@ -467,7 +470,8 @@ class Scanner:
         found = SETTING.match(body)
         if found and len(process.settings) < 256:
             name = _text(found["name"])
-            process.settings.setdefault(name, _text(found["value"]))
+            value = _text(found["value"]).rstrip().removesuffix(".")
+            process.settings.setdefault(name, value)
             process.where_set.setdefault(name, (self._file, self._line))
 
     # Errors
