@@ -101,6 +101,10 @@ def _dumps() -> Iterator[Case]:
                 recorder_dumps.write(Path(folder), tops, style)
                 case = _case(Path(folder))
             yield dict(list(case.items())[: 2 + number % 3])
+    some = recorder_dumps.ddp(2, 1)
+    top = recorder_dumps.dumps(some, Simulation(some, 1), Style())[0]
+    alike = pickle.dumps(top, protocol=2)
+    yield {f"nccl_trace_rank_{rank}": alike for rank in range(14)}
     for content in _HOSTILE_PICKLES:
         yield {"nccl_trace_rank_0": content, "nccl_trace_rank_1": content}
 
