@@ -6,7 +6,7 @@ import gc
 import io
 import pickle
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -38,7 +38,8 @@ def load(data: bytes) -> Any:
         NotPlainData: It names something to import; nothing was imported.
         Exception: It is damaged; anything may come, as with every unpickler.
     """
-    with bounded_memory(len(data)):
+    # Python prints an error of its own where bytes are shorter than they say.
+    with bounded_memory(len(data)), redirect_stderr(io.StringIO()):
         return _PlainUnpickler(io.BytesIO(data)).load()
 
 

@@ -19,6 +19,7 @@ from distdoctor.journal.packed_texts import members_of
 from distdoctor.model.run import MOST_RANKS
 from distdoctor.postmortem.flight_recorder import reading
 from distdoctor.postmortem.flight_recorder.dump_files import rank_of
+from distdoctor.postmortem.flight_recorder.unpickling import load
 from distdoctor.postmortem.job_evidence import Evidence
 from distdoctor.postmortem.leavings import Leaving
 from distdoctor.postmortem.nccl_logs import nccl_reader
@@ -69,6 +70,13 @@ def test_a_few_bytes_of_a_pickle_get_no_gigabytes() -> None:
     case = {"nccl_trace_rank_0": memo}
     _, _, megabytes = fuzz.failure(TARGETS["dumps"].give, case)
     assert megabytes < fuzz.MEGABYTES
+
+
+def test_a_damaged_pickle_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    short = b"\x80\x05\x96\xff\xff\xff\xff\0\0\0\0."
+    with pytest.raises((pickle.UnpicklingError, MemoryError)):
+        load(short)
+    assert capfd.readouterr().err == ""
 
 
 def test_a_number_that_is_none_of_ranks_makes_no_job_of_that_many() -> None:
