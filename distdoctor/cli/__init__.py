@@ -62,7 +62,7 @@ def main() -> None:
     try:
         app(args=arguments, obj=given, prog_name="distdoctor")
     except DistdoctorError as error:
-        _leave(MISUSED, f"distdoctor: {error}\n")
+        _leave(MISUSED, f"distdoctor: {_harmless(str(error))}\n")
     except _Unread:
         _leave(_UNREAD)
     except OSError as error:
@@ -73,6 +73,13 @@ def main() -> None:
         _break()
     except SystemExit as end:
         _leave(end.code)
+
+
+def _harmless(message: str) -> str:
+    """A message without what could control a terminal: names of files may hold that."""
+    from distdoctor.report.page import plain
+
+    return "\n".join(map(plain, message.split("\n")))
 
 
 def _break() -> NoReturn:

@@ -38,7 +38,7 @@ from distdoctor.journal.stack_samples import with_stacks
 from distdoctor.journal.texts import Tables, groups_of
 from distdoctor.model.events import Ended, Event, Failure, Observation
 from distdoctor.model.observations.processes import CalledInChild
-from distdoctor.model.run import CALLS, Quiet, Run
+from distdoctor.model.run import CALLS, MOST_RANKS, Quiet, Run
 
 _SIGTERM_AS_SHELL = 143
 
@@ -286,7 +286,8 @@ class _Assembly:
             rank + 1 for ranks in map(members_of, self._tables.groups) for rank in ranks
         )
         played = (rank + 1 for rank in self._journals)
-        return max([*sizes, self._manifest.ranks, *played, *members])
+        told = max([*sizes, self._manifest.ranks, *played, *members])
+        return min(told, MOST_RANKS)
 
     def run(self, damaged: Mapping[Path, str]) -> Run:
         self._adopt()

@@ -428,7 +428,7 @@ def _read(path: Path, kind: type[AnyStruct]) -> AnyStruct | None:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, *_DAMAGED) as error:
         raise RecordUnreadable(
             f"{path} cannot be read ({error}); the record is damaged or not yours"
         ) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-_MOST_MEMBERS = 1 << 20  # a damaged text may name any number
+_MOST_MEMBERS = 1 << 17  # a damaged text may name any number
 
 OFTEN = 1000
 """So often, at most, one process sees a group of the same name and ranks."""
@@ -92,12 +92,14 @@ def members_of(group: str) -> tuple[int, ...]:
 
     Returns:
         Global ranks, the position in the tuple being the rank in the group; empty if
-        the text names none. A run of ranks that a damaged text makes too long is cut.
+        the text names none. What a damaged text makes too long is cut.
     """
     members: list[int] = []
     for part in filter(None, group.split("\n")[3:4]):
         for run in filter(None, part.split(",")):
             first, _, last = run.partition("-")
             end = int(last or first) + 1
-            members += range(int(first), min(end, int(first) + _MOST_MEMBERS))
+            members += range(int(first), min(end, _MOST_MEMBERS))
+            if len(members) > _MOST_MEMBERS:
+                break
     return tuple(members)

@@ -23,6 +23,7 @@ from distdoctor.journal.format import (
     VERSIONS_READ,
     offset_of,
 )
+from distdoctor.model.run import MOST_RANKS
 
 _FIELDS = [(name, f"<{code}") for name, code in RECORD_FIELDS]
 
@@ -42,7 +43,6 @@ MESSAGE_TYPE, NOTE_TYPE, BATCH_TYPE = (
 Records = NDArray[Any]
 """An array of `RECORD_TYPE`."""
 
-_MOST_RANKS = 1 << 20
 _MOST_RECORDS = 1 << 24  # 1 GiB of them
 _MOST_THREADS = 256  # that write at one moment
 
@@ -114,7 +114,7 @@ class JournalReader:
         ring = HEADER_BYTES + header.strings_bytes
         if not 1 <= header.capacity <= _MOST_RECORDS or ring > 1 << 40:
             raise JournalUnreadable(f"{path} has a damaged header")
-        if not -1 <= header.rank < _MOST_RANKS or header.world_size > _MOST_RANKS:
+        if not -1 <= header.rank < MOST_RANKS or header.world_size > MOST_RANKS:
             raise JournalUnreadable(
                 f"{path} has a damaged header: rank {header.rank} of "
                 f"{header.world_size}"

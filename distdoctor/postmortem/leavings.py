@@ -88,7 +88,7 @@ class Leaving:
         try:
             with self.open() as file:
                 return file.read(most)
-        except (EOFError, lzma.LZMAError) as error:
+        except (EOFError, lzma.LZMAError, zlib.error) as error:
             raise OSError(f"damaged: {error}") from error
 
 

@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.model.events import Place
+from distdoctor.model.run import MOST_RANKS
 from distdoctor.postmortem.flight_recorder.frames import chain_of
-from distdoctor.postmortem.flight_recorder.unpickling import load
+from distdoctor.postmortem.flight_recorder.unpickling import bounded_memory, load
 
 ENTRIES = np.dtype(
     [
@@ -42,9 +43,6 @@ SCHEDULED, STARTED, COMPLETED = 0, 1, 2
 _STATES = {"scheduled": SCHEDULED, "started": STARTED, "completed": COMPLETED}
 
 MOST_ENTRIES = 2_000_000
-MOST_RANKS = 1 << 18
-"""A job of more is not believed: a few bytes could ask for any number."""
-
 _DIGITS = re.compile(r"\d{1,9}")
 
 _Sizes: TypeAlias = tuple[tuple[int, ...], ...]
@@ -153,7 +151,7 @@ def decode(data: bytes, tables: EntryTables) -> Dump:
         NoDump: It is none.
         Exception: It is damaged; anything may come of it.
     """
-    return dump_of(loaded(data), tables)
+    return dump_of(loaded(data), tables, len(data))
 
 
 def loaded(data: bytes) -> dict[str, Any]:
@@ -182,12 +180,13 @@ def loaded(data: bytes) -> dict[str, Any]:
     return top
 
 
-def dump_of(top: dict[str, Any], tables: EntryTables) -> Dump:
+def dump_of(top: dict[str, Any], tables: EntryTables, file_bytes: int) -> Dump:
     """The dump in plain data.
 
     Args:
         top: What is at the top of the file.
         tables: Where kinds of calls and lines are looked up and added.
+        file_bytes: Size of the file.
 
     Returns:
         The dump.
@@ -196,6 +195,12 @@ def dump_of(top: dict[str, Any], tables: EntryTables) -> Dump:
         NoDump: It is none.
         Exception: It is of no form that a recorder writes.
     """
+    # What is shared in a pickle may be endless if it is written out.
+    with bounded_memory(file_bytes):
+        return _dump_of(top, tables)
+
+
+def _dump_of(top: dict[str, Any], tables: EntryTables) -> Dump:
     listed = top.get("entries", [])
     if not isinstance(listed, list):
         raise NoDump("its entries are no list")
@@ -395,9 +400,12 @@ def _groups(listed: Any) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
 def _ranks(value: Any) -> Iterator[int]:
     """Ranks, which are written as a text such as "[0, 1]"."""
     if isinstance(value, str):
-        yield from map(int, _DIGITS.findall(value))
-    elif isinstance(value, list | tuple):
-        yield from (one for one in value if isinstance(one, int) and 0 <= one < 1 << 30)
+        listed: Iterable[Any] = map(int, _DIGITS.findall(value))
+    else:
+        listed = value if isinstance(value, list | tuple) else ()
+    for one in listed:
+        if isinstance(one, int) and 0 <= one < MOST_RANKS:
+            yield one
 
 
 def _enqueued(status: Any) -> Iterator[tuple[str, int]]:

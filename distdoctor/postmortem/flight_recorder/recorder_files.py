@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from distdoctor.postmortem.flight_recorder.decoding import MOST_RANKS, Dump
+from distdoctor.model.run import MOST_RANKS
+from distdoctor.postmortem.flight_recorder.decoding import Dump
 
 _RANK = re.compile(r"(\d{1,7})\D{0,3}?(?:\.(?:json|pkl|pickle|bin|dump|pt|txt|log))*$")
 _FAR_APART_NS = 600 * 1_000_000_000

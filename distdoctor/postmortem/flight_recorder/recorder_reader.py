@@ -299,7 +299,7 @@ class _Reading:
             self._misses = 0
             return known
         top = loaded(data)
-        dump = dump_of(top, tables)
+        dump = dump_of(top, tables, len(data))
         if model is None or len(model.content) != len(data):
             self._misses, self._made = _MISSES, 0
         self._misses += 1

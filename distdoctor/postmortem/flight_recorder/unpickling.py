@@ -7,11 +7,11 @@ import io
 import pickle
 import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any, NoReturn
 
-_SPARE_BYTES = 1 << 28
+_SPARE_BYTES = 64 << 20
 """That reading may take beside what a file's own size explains."""
 
 _TIMES_ITS_SIZE = 64  # a list takes 56 bytes, and one byte of a pickle makes one
@@ -34,25 +34,26 @@ def load(data: bytes) -> Any:
         NotPlainData: It names something to import; nothing was imported.
         Exception: It is damaged; anything may come, as with every unpickler.
     """
-    with bounded_memory(_SPARE_BYTES + _TIMES_ITS_SIZE * len(data)):
+    # Python prints an error of its own where bytes are shorter than they say.
+    with bounded_memory(len(data)), redirect_stderr(io.StringIO()):
         return _PlainUnpickler(io.BytesIO(data)).load()
 
 
 @contextmanager
-def bounded_memory(more_bytes: int) -> Iterator[None]:
+def bounded_memory(file_bytes: int) -> Iterator[None]:
     """Lets the process take only so much more memory; then there is a MemoryError.
 
     A few bytes of a pickle can ask for gigabytes. It also stops the collector of
     cycles, which would look at each object again and again.
 
     Args:
-        more_bytes: Beyond what the process has now.
+        file_bytes: Size of the file that is read, which explains some memory.
     """
     collects = gc.isenabled()
     gc.disable()
     before = resource.getrlimit(resource.RLIMIT_AS)
     try:
-        _limit(more_bytes, before)
+        _limit(_SPARE_BYTES + _TIMES_ITS_SIZE * file_bytes, before)
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)

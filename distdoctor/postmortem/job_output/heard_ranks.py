@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from distdoctor.model.run import MOST_RANKS
 from distdoctor.postmortem.job_evidence import Evidence
 from distdoctor.postmortem.job_output import called
 from distdoctor.postmortem.job_output import job_words as says
@@ -15,7 +16,6 @@ from distdoctor.postmortem.job_output.torchrun_summaries import WorkerEnd
 BY_SIGNAL = 128
 """What a shell adds to the signal's number in the status of a process."""
 
-MOST_RANKS = 65_536  # more is a number that is no rank
 MOST_TOLD = 8
 
 _TERMINATED = BY_SIGNAL + 15

@@ -62,7 +62,7 @@ _SRUN = re.compile(
 )
 _EXITED = re.compile(r"Exited with exit code (?P<code>\d{1,3})")
 _MPIRUN = re.compile(
-    r"(?:mpirun|mpiexec|prterun|prun|orterun)\S* noticed that process rank "
+    r"(?:mpirun|mpiexec|prterun|prun|orterun)\S{0,40} noticed that process rank "
     r"(?P<rank>\d{1,6}) with PID (?P<pid>\d{1,10}) on node (?P<host>\S{1,200}) "
     r"exited on signal (?P<signal>\d{1,2})"
 )

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from distdoctor.model.run import MOST_RANKS
 from distdoctor.postmortem.nccl_logs.process_log import Life, ProcessLog
 
 Key: TypeAlias = tuple[object, ...]
@@ -241,18 +242,19 @@ def _launched(processes: Sequence[ProcessLog]) -> dict[int, int]:
         if not ranks:
             continue
         rank, often = max(ranks.items(), key=lambda one: one[1])
-        if often >= _SURE * sum(ranks.values()):
+        if rank < MOST_RANKS and often >= _SURE * sum(ranks.values()):
             found[id(process)] = rank
     return found if len(set(found.values())) == len(found) else {}
 
 
 def _hinted(processes: Sequence[ProcessLog]) -> dict[int, int]:
     """By process, its rank by the edges that it tells; none if two tell the same."""
-    found = {
+    hinted = {
         id(process): max(process.hints, key=process.hints.__getitem__)
         for process in processes
         if process.hints
     }
+    found = {process: rank for process, rank in hinted.items() if rank < MOST_RANKS}
     return found if len(set(found.values())) == len(found) else {}
 
 

@@ -29,7 +29,7 @@ class Meaning(NamedTuple):
     numbers: tuple[int, ...] = ()
 
 
-_PEER = r"(?P<peer>[\w.:%-]*[\w%])<\d+>"
+_PEER = r"(?<![\w.:%-])(?P<peer>[\w.:%-]{0,255}[\w%])<\d+>"
 
 _TABLE: tuple[tuple[str, ComplaintKind], ...] = (
     # Harmless, whatever it looks like.
@@ -167,11 +167,11 @@ _HCA = re.compile(
     r"|on dev (?P<c>[\w.-]+):\d+"
 )
 _STATUS = re.compile(
-    r"status=(?:\w+\()?(\d+)|completion(?: from peer \S+)? with error (\d+)"
+    r"status=(?:\w+\()?(\d{1,9})|completion(?: from peer \S+)? with error (\d{1,9})"
 )
 _RANKS = re.compile(r"\brank (\d{1,6})\b")
 _WORLD = re.compile(
-    r"procs,? (?:nranks )?(\d+)(?: :| vs) (\d+)|rank \d+ of (\d+) ranks"
+    r"procs,? (?:nranks )?(\d{1,9})(?: :| vs) (\d{1,9})|rank \d+ of (\d{1,9}) ranks"
 )
 
 

@@ -9,16 +9,22 @@ MARK = b"NCCL "
 """Every line that NCCL prints with a prefix has it, and few others do."""
 
 PREFIX = re.compile(
-    rb"(?P<host>[^\s:\[\]()<>/|]+):(?P<pid>\d{1,10}):(?P<tid>\d{1,10}) "
+    rb"(?:(?<![^\s:\[\]()<>/|])|(?<=INFO)|(?<=WARN))"
+    rb"(?P<host>[^\s:\[\]()<>/|]{1,1024}):(?P<pid>\d{1,10}):(?P<tid>\d{1,10}) "
     rb"(?:\[(?P<dev>-?\d{1,4})\] )?(?:\d[\d.]* )?(?:(?P<src>[^\s\[]\S*:\d+) )?"
     rb"(?:\([^)]{0,200}\) )?NCCL (?P<level>INFO|WARN|TRACE|CALL|ABORT) ?"
 )
-"""Where a line of NCCL begins, wherever a launcher or another line stands before it."""
+"""Where a line of NCCL begins, wherever a launcher or another line stands before it.
+
+A name that may begin anywhere is only looked for where it does begin, here and below:
+else a long word takes time by the square of its length.
+"""
 
 CALL = re.compile(
-    rb"(?P<op>[A-Z]\w+): opCount [0-9a-f]+ sendbuff \S+ recvbuff \S+ (?:size \d+ )?"
-    rb"count (?P<count>\d+) datatype (?P<dtype>-?\d+) op (?P<reduce>-?\d+) "
-    rb"root (?P<root>-?\d+) comm (?P<comm>0x[0-9a-f]+)(?= \[)"
+    rb"(?P<op>[A-Z]\w{1,60}): opCount [0-9a-f]+ sendbuff \S+ recvbuff \S+ "
+    rb"(?:size \d+ )?count (?P<count>\d{1,20}) datatype (?P<dtype>-?\d{1,9}) "
+    rb"op (?P<reduce>-?\d{1,9}) root (?P<root>-?\d{1,9}) "
+    rb"comm (?P<comm>0x[0-9a-f]+)(?= \[)"
 )
 """A call of a collective, or of a send or a receive."""
 
@@ -27,7 +33,7 @@ CALL_END = re.compile(rb"comm (0x[0-9a-f]+) \[nranks=\d+\]")
 
 INIT = re.compile(
     rb"(?:\[Rank \d+\] )?(?:(?P<func>nccl\w+) )?comm (?P<comm>0x[0-9a-f]+) "
-    rb"rank (?P<rank>\d{1,7}) nranks (?P<nranks>\d{1,7}) cudaDev (?P<dev>-?\d+)"
+    rb"rank (?P<rank>\d{1,7}) nranks (?P<nranks>\d{1,7}) cudaDev (?P<dev>-?\d{1,9})"
     rb"(?: nvmlDev (?P<nvml>-?\d+))?(?: busId (?P<bus>[0-9a-f]+))?"
     rb"(?: parent (?P<parent>0x[0-9a-f]+))?(?: (?:split|child)Count (?P<count>-?\d+))?"
     rb"(?: color (?P<color>-?\d+))?(?: key -?\d+)?(?: commId (?P<id>0x[0-9a-f]+))?"
@@ -37,29 +43,33 @@ INIT = re.compile(
 """The beginning and the end of a communicator's life."""
 
 CHANNEL = re.compile(
-    rb"(?:Channel|Ring) (?P<n>\d+)(?:/\d+)? : (?P<a>\d+)(?:\[[0-9a-f]+\])? -> "
-    rb"(?P<b>\d+)(?:\[[0-9a-f]+\])?(?: \[(?P<way>send|receive)\])? via (?P<via>\S.*)"
+    rb"(?:Channel|Ring) (?P<n>\d+)(?:/\d+)? : (?P<a>\d{1,9})(?:\[[0-9a-f]+\])? -> "
+    rb"(?P<b>\d{1,9})(?:\[[0-9a-f]+\])?(?: \[(?P<way>send|receive)\])? "
+    rb"via (?P<via>\S.*)"
 )
 """The transport of one edge of a ring or a tree."""
 
 SETTING = re.compile(
     rb"(?P<name>NCCL_[A-Z0-9_]+|RCCL_[A-Z0-9_]+) set (?:by environment )?to "
-    rb"(?P<value>.*?)\.?\s*$"
+    rb"(?P<value>.*)$"
 )
-"""A variable of the environment that NCCL took notice of."""
+"""A variable of the environment that NCCL took notice of; a dot may follow."""
 
 INTERFACE = re.compile(
-    rb"(?:\[\d+\])?(?P<name>[^\s:<\[\]]+):(?P<address>[0-9a-fA-F.:%\w]+)<\d+>"
+    rb"(?:\[\d+\])?(?<![^\s:<\[\]])(?P<name>[^\s:<\[\]]{1,255})"
+    rb":(?P<address>[0-9a-fA-F.:%\w]{1,255})<\d+>"
 )
 """A network interface and its address."""
 
 VERSION = re.compile(rb"(?<![\w/])[NR]CCL version (?P<version>\d+\.\d+(?:\.\d+)*)")
-STATUS = re.compile(rb"\S+:\d+ (?:\([^)]*\) )?-> (?P<status>\d+)\b")
-PEER = re.compile(rb"(?P<peer>[\w.:%-]*[\w%])<\d+>")
+STATUS = re.compile(
+    rb"(?<!\S)\S+:\d{1,9} (?:\([^)]{0,200}\) )?-> (?P<status>\d{1,9})\b"
+)
+PEER = re.compile(rb"(?<![\w.:%-])(?P<peer>[\w.:%-]{0,255}[\w%])<\d+>")
 ESCAPE = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 LAUNCHER_RANK = re.compile(
-    rb"(?:\[(?:prterun-[^\]\s]*@)?\d+,(\d{1,6})\]<std(?:out|err)>"
+    rb"(?:\[(?:prterun-[^\]\s]{0,255}@)?\d+,(\d{1,6})\]<std(?:out|err)>"
     rb"|\[(\d{1,6})\]<std(?:out|err)>|^ *(\d{1,6}): )"
 )
 """The world rank, if a launcher puts it before each line."""

@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Callable
 
 from distdoctor.model.observations.nccl import ComplaintKind
+from distdoctor.model.run import MOST_RANKS
 from distdoctor.postmortem.nccl_logs.call_reader import CallReader
 from distdoctor.postmortem.nccl_logs.complaint_kinds import meaning
 from distdoctor.postmortem.nccl_logs.line_grammar import (
@@ -82,6 +83,8 @@ class MessageReader(CallReader):
             name: text_of(value or b"") for name, value in found.groupdict().items()
         }
         comm = texts["comm"]
+        if max(int(texts["rank"]), int(texts["nranks"])) > MOST_RANKS:
+            return
         life = Life(
             what=texts["what"],
             comm=comm,
@@ -191,7 +194,8 @@ class MessageReader(CallReader):
         found = SETTING.match(body)
         if found and len(process.settings) < 256:
             name = text_of(found["name"])
-            process.settings.setdefault(name, text_of(found["value"]))
+            value = text_of(found["value"]).rstrip().removesuffix(".")
+            process.settings.setdefault(name, value)
             process.where_set.setdefault(name, (self._file, self._line))
 
     def _status(self, process: ProcessLog, status: int, thread: int) -> None:

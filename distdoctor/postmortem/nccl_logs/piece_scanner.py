@@ -275,7 +275,7 @@ class Scanner(MessageReader):
         if prefix["level"] == b"WARN":
             process.lines += 1
             self.piece.nccl_lines += 1
-            source = text_of(prefix["src"] or b"?")
+            source = text_of(prefix["src"] or b"?")[:400]
             thread = int(prefix["tid"])
             self._complain(process, device, thread, source, body.strip(), stamp)
             return

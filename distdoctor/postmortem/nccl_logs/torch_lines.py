@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from distdoctor.model.observations.nccl import ComplaintKind
+from distdoctor.model.run import MOST_RANKS
 from distdoctor.postmortem.nccl_logs.complaint_kinds import meaning
 
 _RANK = re.compile(r"\[rank(\d{1,6})\]:?")
@@ -92,7 +93,7 @@ def others_of(lines: Sequence[tuple[str, int, str]]) -> Others:
     found = Others()
     for file, line, text in lines:
         own = _RANK.search(text)
-        rank = int(own[1]) if own else -1
+        rank = int(own[1]) if own and int(own[1]) < MOST_RANKS else -1
         found.ranks_told = max(found.ranks_told, rank + 1)
         if "Watchdog" in text or "last enqueued" in text:
             _timeout(found, file, line, text, rank)
@@ -135,6 +136,8 @@ def _timeout(found: Others, file: str, line: int, text: str, rank: int) -> None:
         if inner is None:
             return
         rank = int(inner[1])
+        if rank >= MOST_RANKS:
+            return
         found.ranks_told = max(found.ranks_told, rank + 1)
     told = found.timeouts.setdefault(rank, WatchdogLines(file, line, rank))
     if (work := _WORK.search(text)) and not told.op:

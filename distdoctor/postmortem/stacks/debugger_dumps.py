@@ -18,7 +18,7 @@ _GDB_THREAD = re.compile(
     r"Thread \d{1,9} \((?:Thread 0x[0-9a-f]+ )?\(?LWP (\d{1,10})\)"
 )
 _GDB_FRAME = re.compile(
-    r"#\d{1,6} +(?:0x[0-9a-f]+ in )?(\S.{0,500}?) \(.*?\)"
+    r"#\d{1,6} +(?:0x[0-9a-f]+ in )?(\S.{0,500}?) \(.{0,1000}?\)"
     r"(?: (?:at (\S+?):(\d{1,9})|from (\S+)))?$"
 )
 _GDB_PYTHON = re.compile(

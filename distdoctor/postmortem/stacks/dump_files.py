@@ -116,7 +116,7 @@ def _ours(data: bytes) -> Iterator[RankDump]:
             last[int(sample["rank"])] = ProcessStacks(
                 (thread,), int(sample["pid"]), taken_by="distdoctor"
             )
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except py_spy_dumps.DAMAGED:
         pass  # what came before is well
     for rank, stacks in last.items():
         if rank >= 0:

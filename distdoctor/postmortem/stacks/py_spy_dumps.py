@@ -23,6 +23,12 @@ _THREAD = re.compile(r'Thread (0x[0-9A-Fa-f]{1,16}|\d{1,10}) \(([\w+]+)\)(?:: "(
 _FRAME = re.compile(r"    (\S.*) \((.*?)(?::(\d{1,9}))?\)")
 _VARIABLE = re.compile(r"            (\w+): (.*)")
 
+DAMAGED = (
+    *(ValueError, TypeError, KeyError, AttributeError, RecursionError),
+    OverflowError,  # infinity is no integer
+)
+"""What comes of JSON that is not as a tool writes it."""
+
 
 def is_py_spy_text(head: str) -> bool:
     """Whether a text begins as `py-spy dump` does.
@@ -136,15 +142,12 @@ def of_json(text: str | bytes) -> list[ProcessStacks]:
             by_pid.setdefault(pid, []).append(_thread(record))
             info = record.get("process_info") or {}
             commands[pid] = str(info.get("command_line", ""))[:1_000]
-    except _DAMAGED:
+    except DAMAGED:
         return []
     return [
         ProcessStacks(tuple(threads), pid, commands[pid], "py-spy")
         for pid, threads in by_pid.items()
     ]
-
-
-_DAMAGED = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
 def _thread(record: Mapping[str, Any]) -> ThreadStack:

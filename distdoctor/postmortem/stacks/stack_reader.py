@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from distdoctor.model.run import Frame, named
+from distdoctor.model.run import MOST_RANKS, Frame, named
 from distdoctor.postmortem.job_evidence import STACK, Evidence, SourceRead
 from distdoctor.postmortem.leavings import Leaving
 from distdoctor.postmortem.readers import Reader
@@ -24,7 +24,6 @@ from distdoctor.postmortem.stacks.thread_stacks import (
 KIND = "stack dump"
 
 _MOST_TOLD = 8
-_LARGEST_RANK = 1_000_000
 
 
 def read(leavings: Sequence[Leaving], evidence: Evidence) -> None:
@@ -81,7 +80,7 @@ def _ranks(dumps: Sequence[tuple[Leaving, RankDump]]) -> list[int | None]:
         rank = dump.rank
         if rank is None and (several[leaving.path] == 1 or _is_repeated(dump)):
             rank = by_name.get(leaving.path)
-        found.append(rank if rank is None or rank < _LARGEST_RANK else None)
+        found.append(rank if rank is None or rank < MOST_RANKS else None)
     return found
 
 
