@@ -63,6 +63,7 @@ from collections.abc import Iterator
 from distdoctor.analysis.causes import Cause, capital, s
 from distdoctor.analysis.deadlock.circular_waits import StuckRank
 from distdoctor.analysis.deadlock.ranks_behind import SilentRanks
+from distdoctor.analysis.deadlock.stacks_elsewhere import StuckElsewhere
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.sentences import sentence_of
@@ -82,15 +83,18 @@ def examine(run: Run) -> Iterator[Finding]:
     """Ranks that were seen in one place for long while others waited for them."""
     for finding in findings(run, Cause.BUSY):
         seen = [event for event in finding.exhibits if isinstance(event, Busy)]
-        if run.calls_from != "run" and not seen:
-            yield finding  # told by the times in the records of others
+        if run.calls_from != "run" and not [one for one in seen if one.looks > 1]:
+            yield finding  # told by the records of others, or by them and a stack
+            continue
         if seen and seen[0].seconds >= STUCK_AFTER_S:
             yield finding
     require_whole(run)
 
 
 @sentence_of(Cause.BUSY)
-def _sentence(stuck: StuckRank | SilentRanks) -> str:
+def _sentence(stuck: StuckRank | SilentRanks | StuckElsewhere) -> str:
+    if isinstance(stuck, StuckElsewhere):
+        return _at_one_look(stuck)
     if isinstance(stuck, SilentRanks):
         behind = stuck.behind
         return (
@@ -107,4 +111,19 @@ def _sentence(stuck: StuckRank | SilentRanks) -> str:
         f"Rank {seen.rank} has been in {function} ({seen.place}) for "
         f"{seen.seconds:.0f} s, {stuck.doing}, while {named(stuck.waiting)} "
         f"wait{s(stuck.waiting)} for it in {stuck.op}{doubt}."
+    )
+
+
+def _at_one_look(stuck: StuckElsewhere) -> str:
+    """What a stack of the rank and the records of the others tell together."""
+    behind, seen = stuck.behind, stuck.seen
+    function = seen.place.function or "its own code"
+    doing = f", {seen.doing}" if seen.doing else ""
+    call = behind.call
+    number = f", call {behind.ordinal} on {call.group}" if behind.ordinal else ""
+    until = " until their time was up" if stuck.overdue else ""
+    return (
+        f"{capital(named(behind.ranks))} stood in {function} ({seen.place}){doing}, "
+        f"and {named(behind.waiting)} wait{s(behind.waiting)} for it in "
+        f"{call.op}{number}{until}."
     )

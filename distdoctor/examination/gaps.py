@@ -104,6 +104,8 @@ def _unwatched_job(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
     if run.missing:
         for why, ranks in _by_reason({rank: run.unseen[rank] for rank in run.missing}):
             yield Gap(named(ranks), why)
+    for why, ranks in _by_reason(run.unrecorded):
+        yield Gap(f"the calls of {named(ranks)}", why)
     in_part = {n: why for n, why in run.partial.items() if n not in run.unseen}
     for why, ranks in _by_reason(in_part):
         yield Gap(f"part of what {named(ranks)} did", why)
@@ -292,7 +294,8 @@ def _unnamed_standstill(run: Run) -> Iterator[Gap]:
 def _stalled(run: Run) -> Iterator[Gap]:
     """The run was ended while nothing moved: it may have hung."""
     if run.stopped not in STANDSTILLS and (why := stalled(run)):
-        what = "would ever have gone on" if run.closed else "will ever go on"
+        over = run.closed or "run" in run.evidence
+        what = "would ever have gone on" if over else "will ever go on"
         yield Gap(f"whether the job {what}", why)
 
 
