@@ -45,6 +45,9 @@ others wait outside of a collective, or raise the timeout for that phase.
 
 Known problems
 --------------
+Of a job that nobody watched, one stack decides if it waits outside of all calls while
+others wait for its rank, or if their time was up; at work, it may only be late.
+
 It takes 20 seconds in one place while others wait. A loop in native code that holds the
 interpreter's lock shows no movement either, and long work of that kind may be told; a
 rank that is stuck in turns at several places is not.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
+from typing import Any
 
 from distdoctor.model.events import Place
 from distdoctor.postmortem.job_evidence import Evidence
@@ -27,7 +28,7 @@ def copied(evidence: Evidence) -> Evidence:
     Returns:
         A copy that later additions do not change.
     """
-    changes = {}
+    changes: dict[str, Any] = {}
     for field in fields(evidence):
         value = getattr(evidence, field.name)
         if isinstance(value, list):

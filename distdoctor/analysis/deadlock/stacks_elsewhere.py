@@ -8,11 +8,11 @@ lock or a peer of another kind, or if the others' time was up, it is stuck.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from distdoctor.analysis.causes import Cause, Divergence, at
 from distdoctor.analysis.deadlock.ranks_behind import RankBehind, ranks_behind
-from distdoctor.model.events import Busy
+from distdoctor.model.events import Busy, Place
 from distdoctor.model.findings import Certainty, Location, Role
 from distdoctor.model.run import Run
 
@@ -42,6 +42,7 @@ def stuck_elsewhere(run: Run) -> Iterator[Divergence]:
         At most one divergence: of the ranks that the most others wait for.
     """
     for behind in sorted(ranks_behind(run), key=lambda one: -len(one.waiting)):
+        behind = _without_those_inside(run, behind)
         seen = [one for rank in behind.ranks for one in _at_one_look(run, rank)]
         if len(seen) < len(behind.ranks) or len(behind.ranks) > len(behind.waiting):
             continue
@@ -49,6 +50,30 @@ def stuck_elsewhere(run: Run) -> Iterator[Divergence]:
             continue  # it may be at work, and only late
         yield _divergence(run, behind, seen)
         return
+
+
+def _without_those_inside(run: Run, behind: RankBehind) -> RankBehind:
+    """Without ranks that left no records, and whose stacks stand in the call."""
+    at = behind.call.place
+    inside = {
+        rank
+        for rank in behind.ranks
+        if rank in run.unrecorded and at is not None and _stands_at(run, rank, at)
+    }
+    ranks = tuple(rank for rank in behind.ranks if rank not in inside)
+    if not inside or not ranks:
+        return behind
+    waiting = tuple(sorted({*behind.waiting, *inside}))
+    return replace(behind, ranks=ranks, waiting=waiting)
+
+
+def _stands_at(run: Run, rank: int, at: Place) -> bool:
+    """Whether a stack ends at a line; tools name files by more or less of a path."""
+    for frame in run.stacks.get(rank, ())[:1]:
+        here = frame.place
+        same = here.file.rpartition("/")[2] == at.file.rpartition("/")[2]
+        return same and here.line == at.line and not _at_one_look(run, rank)
+    return False
 
 
 def _at_one_look(run: Run, rank: int) -> list[Busy]:
