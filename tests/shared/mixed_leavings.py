@@ -151,6 +151,9 @@ def nccl_log(host: int, ranks: range, world: int = WORLD, fault: str = "") -> st
     return "\n".join(lines) + "\n"
 
 
+GPU_ERROR = "WARN Cuda failure 'an illegal memory access was encountered'"
+"""An error of a GPU."""
+
 IB_ERROR = (
     "WARN NET/IB : Got completion from peer 10.0.0.0<41234> with status=12 opcode=0 "
     "len=0 vendor err 129 (Recv) localGid fe80::1 remoteGid fe80::2 hca mlx5_0"

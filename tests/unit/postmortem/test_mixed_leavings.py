@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from autopsies import findings_in, report_on
 from mixed_leavings import (
+    GPU_ERROR,
     IB_ERROR,
     WORLD,
     kernel_killed,
@@ -118,6 +119,15 @@ def test_the_network_is_the_cause_of_timeouts(tmp_path: Path) -> None:
     report = report_on(tmp_path)
     assert findings_in(report) == [("DD605", (0, 1, 2, 3))]
     assert [one.code for one in report.findings[0].consequences] == ["DD609"]
+
+
+def test_an_error_of_its_gpu_tells_why_a_rank_left_no_dump(tmp_path: Path) -> None:
+    write_dumps(tmp_path / "fr", die=7)
+    (tmp_path / "h0.log").write_text(nccl_log(0, range(7)))
+    (tmp_path / "h1.log").write_text(nccl_log(1, range(7, WORLD), fault=GPU_ERROR))
+    report = report_on(tmp_path)
+    assert findings_in(report) == [("DD606", (7,))]
+    assert [one.code for one in report.findings[0].consequences] == ["DD202"]
 
 
 def test_dumps_alone_do_not_tell_late_from_stuck(tmp_path: Path) -> None:
