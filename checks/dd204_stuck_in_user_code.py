@@ -45,6 +45,9 @@ others wait outside of a collective, or raise the timeout for that phase.
 
 Known problems
 --------------
+Of a job that nobody watched, one stack decides if it waits outside of all calls while
+others wait for its rank, or if their time was up; at work, it may only be late.
+
 It takes 20 seconds in one place while others wait. A loop in native code that holds the
 interpreter's lock shows no movement either, and long work of that kind may be told; a
 rank that is stuck in turns at several places is not. In dumps of flight recorders
@@ -66,6 +69,7 @@ from collections.abc import Iterator
 from distdoctor.analysis.causes import Cause, capital, s
 from distdoctor.analysis.deadlock.circular_waits import StuckRank
 from distdoctor.analysis.deadlock.ranks_behind import SilentRanks
+from distdoctor.analysis.deadlock.stacks_elsewhere import StuckElsewhere
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.sentences import sentence_of
@@ -85,15 +89,18 @@ def examine(run: Run) -> Iterator[Finding]:
     """Ranks that were seen in one place for long while others waited for them."""
     for finding in findings(run, Cause.BUSY):
         seen = [event for event in finding.exhibits if isinstance(event, Busy)]
-        if run.calls_from != "run" and not seen:
-            yield finding  # told by the times in the records of others
+        if run.calls_from != "run" and not [one for one in seen if one.looks > 1]:
+            yield finding  # told by the records of others, or by them and a stack
+            continue
         if seen and seen[0].seconds >= STUCK_AFTER_S:
             yield finding
     require_whole(run)
 
 
 @sentence_of(Cause.BUSY)
-def _sentence(stuck: StuckRank | SilentRanks) -> str:
+def _sentence(stuck: StuckRank | SilentRanks | StuckElsewhere) -> str:
+    if isinstance(stuck, StuckElsewhere):
+        return _at_one_look(stuck)
     if isinstance(stuck, SilentRanks):
         behind = stuck.behind
         return (
@@ -120,3 +127,18 @@ def _standing(at: Place | None) -> str:
             "a communicator."
         )
     return f"Its stack shows it in {at.function or 'its own code'} ({at})."
+
+
+def _at_one_look(stuck: StuckElsewhere) -> str:
+    """What a stack of the rank and the records of the others tell together."""
+    behind, seen = stuck.behind, stuck.seen
+    function = seen.place.function or "its own code"
+    doing = f", {seen.doing}" if seen.doing else ""
+    call = behind.call
+    number = f", call {behind.ordinal} on {call.group}" if behind.ordinal else ""
+    until = " until their time was up" if stuck.overdue else ""
+    return (
+        f"{capital(named(behind.ranks))} stood in {function} ({seen.place}){doing}, "
+        f"and {named(behind.waiting)} wait{s(behind.waiting)} for it in "
+        f"{call.op}{number}{until}."
+    )

@@ -17,7 +17,10 @@ from distdoctor.model.findings import Certainty, Finding, Severity, Sick, Verdic
 
 CAUSES: Mapping[str, tuple[str, ...]] = {
     # Who died of what another rank did to a file; see `_AT_ONE_LINE`.
-    "DD202": ("DD409", "DD312"),
+    # Or of an error of its GPU, or a limit, that NCCL's log tells.
+    "DD202": ("DD606", "DD603", "DD409", "DD312"),
+    # NCCL sees that a peer is gone, and calls it an error of the network.
+    "DD605": ("DD202",),
     # An average that one rank has left out is missing in the end; see `_OF_SOME`.
     **dict.fromkeys(("DD101", "DD102", "DD108", "DD201"), ("DD505",)),
     # Ranks gave up a call; whatever tells why they waited comes first, and before that
@@ -73,6 +76,12 @@ _OF_SOME = frozenset((code, "DD505") for code in ("DD101", "DD102", "DD108", "DD
 """Effects and causes that belong together only where the cause has culprits.
 
 Where no rank averages, no call is missing.
+"""
+
+_IF_PROVED = frozenset({("DD605", "DD202")})
+"""Effects and causes that belong together only where the cause is proved.
+
+A rank that left nothing may have been cut off by the network that failed.
 """
 
 _EARLY = "DD113"
@@ -144,6 +153,9 @@ def _may_explain(cause: RootFinding, effect: RootFinding) -> bool:
         if not any(one.place in lines for one in effect.finding.locations[:1]):
             return False
     if cause.sick.code == _EARLY and cause.finding.certainty is Certainty.LIKELY:
+        return False
+    pair = effect.sick.code, cause.sick.code
+    if pair in _IF_PROVED and cause.finding.certainty is Certainty.LIKELY:
         return False
     if (effect.sick.code, cause.sick.code) in _OF_SOME:
         return bool(cause.finding.culprits)

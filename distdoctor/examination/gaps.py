@@ -104,6 +104,8 @@ def _unwatched_job(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
     if run.missing:
         for why, ranks in _by_reason({rank: run.unseen[rank] for rank in run.missing}):
             yield Gap(named(ranks), why)
+    for why, ranks in _by_reason(run.unrecorded):
+        yield Gap(f"the calls of {named(ranks)}", why)
     in_part = {n: why for n, why in run.partial.items() if n not in run.unseen}
     for why, ranks in _by_reason(in_part):
         yield Gap(f"part of what {named(ranks)} did", why)

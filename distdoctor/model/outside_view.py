@@ -1,4 +1,4 @@
-"""What was seen of ranks from outside: merged stacks, and their processes."""
+"""What was seen of ranks from outside: stacks, processes, and files they left."""
 
 from __future__ import annotations
 
@@ -27,6 +27,32 @@ class StackBranch:
     is_users: bool = False
     branches: tuple[StackBranch, ...] = ()
     ending: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LeftFile:
+    """A file that was found where a job left things, or what else was read.
+
+    Attributes:
+        path: Where it lies.
+        kind: What it is, in words, such as "flight recorder dump"; empty: not known.
+        evidence: "dump", "log" or "stack"; empty: it was not read.
+        ranks: The ranks it is about, ascending; none: all, or not known.
+        why: Why it was not read, or what is special about it.
+        is_broken: Its kind is known, and it could not be read.
+    """
+
+    path: str
+    kind: str = ""
+    evidence: str = ""
+    ranks: tuple[int, ...] = ()
+    why: str = ""
+    is_broken: bool = False
+
+    @property
+    def is_read(self) -> bool:
+        """Whether it was read, and tells something of the job."""
+        return bool(self.evidence)
 
 
 @dataclass(frozen=True, slots=True)

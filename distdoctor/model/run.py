@@ -38,7 +38,7 @@ from distdoctor.model.operations import (
     UNUSED,
     signature,
 )
-from distdoctor.model.outside_view import ProcessView, StackBranch
+from distdoctor.model.outside_view import LeftFile, ProcessView, StackBranch
 
 MOST_RANKS = 1 << 17
 """No job has more: where a file tells of a larger number, it is none of ranks.
@@ -138,6 +138,8 @@ class Run:
         life: By rank, the other events, each with the number of the rank's calls
             before it.
         unseen: Why, in words for the reader, a rank has no journal.
+        unrecorded: Why no call is known of a rank of which other things are, where
+            the calls of others are known.
         simulated: Ranks that were to run alone, without the others; none if all ran.
         partial: Why part of a rank's journal is missing.
         faltered: Ranks with a probe that went wrong: anything may be missing between
@@ -163,6 +165,7 @@ class Run:
             and the threads that waited; "dump" are rings that torch itself kept.
         stack_tree: The merged stacks of all ranks, where somebody has taken them.
         processes: What was seen of the ranks' processes from outside.
+        files: What was found of a job that nobody watched, read or not.
         evidence: What tells of the run, as reports name it: "run" are our own probes;
             "dump", "log" and "stack" is what a job left that nobody watched, "status"
             what it tells of itself while it runs.
@@ -176,6 +179,7 @@ class Run:
     specs: Sequence[Spec] = (Spec(),)
     life: Mapping[int, Sequence[tuple[int, Event]]] = field(default_factory=dict)
     unseen: Mapping[int, str] = field(default_factory=dict)
+    unrecorded: Mapping[int, str] = field(default_factory=dict)
     simulated: Set[int] = frozenset()
     partial: Mapping[int, str] = field(default_factory=dict)
     faltered: Set[int] = frozenset()
@@ -196,6 +200,7 @@ class Run:
     calls_from: str = "run"
     stack_tree: tuple[StackBranch, ...] = ()
     processes: tuple[ProcessView, ...] = ()
+    files: tuple[LeftFile, ...] = ()
     evidence: tuple[str, ...] = ("run",)
     memory: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
     """What analyses concluded already, by their names."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 import numpy as np
 
 import distdoctor
 from distdoctor.journal.folder import Manifest
+from distdoctor.model.outside_view import LeftFile
 from distdoctor.model.run import Run
-from distdoctor.postmortem.job_evidence import Evidence
+from distdoctor.postmortem.job_evidence import DUMP, Evidence
 
 _MOST_NAMED = 8
 
@@ -33,6 +36,7 @@ def run_of(evidence: Evidence) -> Run:
     }
     return Run(
         world_size=world_size,
+        unrecorded=_unrecorded(evidence, world_size, unseen),
         groups=columns.groups,
         calls=columns.calls,
         sites=columns.sites,
@@ -50,11 +54,41 @@ def run_of(evidence: Evidence) -> Run:
         quiet=evidence.quiet,
         stack_tree=evidence.stack_tree,
         processes=evidence.processes,
+        files=tuple(_files(evidence)),
         outside=evidence.outside,
         last_words=evidence.last_words,
         starved=evidence.starved,
         evidence=evidence.kinds,
     )
+
+
+def _unrecorded(
+    evidence: Evidence, world_size: int, unseen: Mapping[int, str]
+) -> dict[int, str]:
+    """Ranks whose calls no dump tells, though dumps tell those of others."""
+    if evidence.columns.source != DUMP:
+        return {}
+    told = {
+        rank
+        for source in evidence.sources
+        if source.evidence == DUMP
+        for rank in source.ranks
+    }
+    return {
+        rank: evidence.unseen.get(rank, "there is no dump of it")
+        for rank in range(world_size)
+        if rank not in told and rank not in unseen
+    }
+
+
+def _files(evidence: Evidence) -> Iterator[LeftFile]:
+    """All that was found: what was read, what could not be, what was left out."""
+    for one in evidence.sources:
+        yield LeftFile(one.path, one.kind, one.evidence, one.ranks, one.remark)
+    for path, why in evidence.unreadable:
+        yield LeftFile(path, why=why, is_broken=True)
+    for path, why in evidence.left_out:
+        yield LeftFile(path, why=why)
 
 
 def manifest_of(

@@ -140,7 +140,7 @@ def with_observations(run: Run, other: Run) -> Run:
             if isinstance(event, Observation):
                 life.setdefault(rank, []).append((len(run.rows_of(rank)), event))
     kinds = tuple(dict.fromkeys((*run.evidence, *other.evidence)))
-    return replace(run, life=life, evidence=kinds)
+    return replace(run, life=life, evidence=kinds, files=other.files)
 
 
 def _without_cut_off(run: Run, folder: Path) -> Run:

@@ -14,6 +14,12 @@ from distdoctor.postmortem.leavings import Leaving, find
 from distdoctor.postmortem.nccl_inspector import inspector_reader
 from distdoctor.postmortem.nccl_logs import nccl_reader
 from distdoctor.postmortem.nccl_ras import ras_reader
+from distdoctor.postmortem.other_jobs import (
+    contradiction,
+    copied,
+    of_earlier_jobs,
+    set_apart,
+)
 from distdoctor.postmortem.readers import Reader
 from distdoctor.postmortem.stacks import stack_reader
 
@@ -58,8 +64,13 @@ def gather(
     """
     evidence = Evidence()
     by_reader: dict[int, list[Leaving]] = {}
-    for leaving in find(paths):
-        if without(leaving.path):
+    found = [leaving for leaving in find(paths) if not without(leaving.path)]
+    earlier = of_earlier_jobs(found)
+    if earlier:
+        evidence.left_out += earlier.items()
+        evidence.set_aside += [("output of earlier jobs", next(iter(earlier.values())))]
+    for leaving in found:
+        if leaving.path in earlier:
             continue
         try:
             head = leaving.head()
@@ -77,5 +88,19 @@ def gather(
             why = "it is empty" if not head else "it is of no kind that is known"
             evidence.left_out.append((leaving.path, why))
     for position, leavings in sorted(by_reader.items()):
-        readers[position].read(leavings, evidence)
+        evidence = _with_read(readers[position], leavings, evidence)
     return evidence
+
+
+def _with_read(
+    reader: Reader, leavings: Sequence[Leaving], evidence: Evidence
+) -> Evidence:
+    """Evidence with what a reader's files tell, unless they are of another job."""
+    before = copied(evidence)
+    reader.read(leavings, evidence)
+    why = contradiction(before, evidence)
+    if not why:
+        return evidence
+    paths = [leaving.path for leaving in leavings]
+    set_apart(before, evidence, reader.kind, paths, why)
+    return before

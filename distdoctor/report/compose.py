@@ -24,22 +24,26 @@ from distdoctor.model.findings import (
     Well,
 )
 from distdoctor.model.observations.comparison import Compared, Unrepeated, Unrestored
-from distdoctor.model.outside_view import StackBranch
+from distdoctor.model.outside_view import LeftFile, StackBranch
 from distdoctor.model.run import Run
 from distdoctor.model.substitutes import SUBSTITUTES
 from distdoctor.report.schema import (
     ChecksData,
     ComparedData,
+    FileData,
     FindingData,
     LocationData,
     NotExamined,
     ProcessData,
     RaisedData,
+    RankEvidenceData,
     Report,
     RunData,
     StackData,
     SubstitutedData,
+    TestimonyData,
 )
+from distdoctor.report.testimony import evidence_of_ranks, testimonies
 
 _MOST_RANKS_TOLD = 64
 _MOST_STANDINGS_TOLD = 64
@@ -93,6 +97,24 @@ def compose(
             )
             for one in run.processes
         ],
+        files=[_file(one) for one in run.files],
+        evidence_of_ranks=[
+            RankEvidenceData(list(ranks), list(kinds))
+            for ranks, kinds in evidence_of_ranks(run.world_size, run.files)
+            if run.files
+        ],
+    )
+
+
+def _file(file: LeftFile) -> FileData:
+    state = "read" if file.is_read else "unreadable" if file.is_broken else "left out"
+    return FileData(
+        path=file.path,
+        state=state,
+        kind=file.kind,
+        evidence=file.evidence,
+        ranks=list(file.ranks),
+        why=file.why,
     )
 
 
@@ -134,6 +156,8 @@ def _raised(raised: Raised) -> RaisedData:
 def _finding(root: RootFinding, run: Run) -> FindingData:
     sick, finding = root.sick, root.finding
     stacks = any(isinstance(event, Busy) for event in finding.exhibits)
+    told = testimonies(run, finding)
+    kinds = [one.evidence for one in told] or run.evidence
     source = not finding.details.keys().isdisjoint({GUARD, SOURCE})
     return FindingData(
         code=sick.code,
@@ -155,7 +179,7 @@ def _finding(root: RootFinding, run: Run) -> FindingData:
         ],
         certainty=str(finding.certainty),
         evidence=list(
-            dict.fromkeys([*run.evidence, *["stack"] * stacks, *["source"] * source])
+            dict.fromkeys([*kinds, *["stack"] * stacks, *["source"] * source])
         ),
         remedy=sick.remedy,
         details={
@@ -164,6 +188,10 @@ def _finding(root: RootFinding, run: Run) -> FindingData:
             **_outlook(finding, run),
         },
         consequences=[_finding(one, run) for one in root.consequences],
+        told_by=[
+            TestimonyData(one.evidence, list(one.files), one.count, one.what)
+            for one in told
+        ],
     )
 
 

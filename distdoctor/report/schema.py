@@ -25,6 +25,15 @@ class LocationData(msgspec.Struct):
     remark: str = ""
 
 
+class TestimonyData(msgspec.Struct):
+    """What one kind of evidence tells of a finding."""
+
+    evidence: str  # dump | log | stack
+    files: list[str]  # of the ranks at fault first; the first 16
+    count: int  # how many files there are
+    what: str
+
+
 class FindingData(msgspec.Struct, kw_only=True):
     """One thing found wrong."""
 
@@ -42,6 +51,7 @@ class FindingData(msgspec.Struct, kw_only=True):
     remedy: str
     details: dict[str, Any]
     consequences: list[FindingData] = []  # what follows from it, found by other checks
+    told_by: list[TestimonyData] = []  # of a job that nobody watched: which file what
 
 
 class RaisedData(msgspec.Struct, kw_only=True):
@@ -120,6 +130,24 @@ class ProcessData(msgspec.Struct, kw_only=True):
     remark: str  # why its stacks are not known
 
 
+class FileData(msgspec.Struct, kw_only=True):
+    """Something that was found where a job left its files."""
+
+    path: str
+    state: str  # read | left out | unreadable
+    kind: str  # what it is, in words; empty: not known
+    evidence: str  # dump | log | stack; empty: it was not read
+    ranks: list[int]  # that it is about; empty: all, or not known
+    why: str  # why it was not read, or what is special about it
+
+
+class RankEvidenceData(msgspec.Struct):
+    """Of which ranks which kinds of evidence were read."""
+
+    ranks: list[int]
+    evidence: list[str]  # dump | log | stack; empty: nothing is of these ranks alone
+
+
 class ChecksData(msgspec.Struct, kw_only=True):
     """What the checks said, by code."""
 
@@ -149,6 +177,8 @@ class Report(msgspec.Struct, kw_only=True):
     checks: ChecksData
     stacks: list[StackData] = []  # merged, as a tree; empty: nobody took any
     processes: list[ProcessData] = []  # of a job that was looked at while it ran
+    files: list[FileData] = []  # what was found of a job that nobody watched
+    evidence_of_ranks: list[RankEvidenceData] = []  # likewise, by rank
 
 
 class SessionReport(msgspec.Struct, kw_only=True):

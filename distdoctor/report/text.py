@@ -30,6 +30,7 @@ from distdoctor.report.stack_text import stack_lines
 
 _MARGIN = 7
 _AROUND = 2  # lines of source shown before and after
+_FILES = 2  # named of a kind of evidence
 _EXCERPTS = 2  # locations shown with their source
 _ROWS = 8  # rows of ranks shown
 _CALLS = 3  # calls shown on a row
@@ -82,6 +83,8 @@ def render(
             f"{one.by} for {one.what}" for one in report.substituted
         )
         page.print(_hanging("substituted", substitutes, "dim"))
+    if report.evidence_of_ranks:
+        page.print(_hanging("evidence", _evidence(report), "dim"))
     for remark in report.remarks:
         page.print(_hanging("remark", remark, "dim"))
     if verbose:
@@ -158,6 +161,21 @@ def _proof(compared: ComparedData) -> str:
     return f"a second run repeated the first bit for bit: {steps} compared"
 
 
+def _evidence(report: Report) -> str:
+    """Of which ranks there is what."""
+    parts = []
+    for one in report.evidence_of_ranks[:_ROWS]:
+        what = ", ".join(one.evidence) or "nothing of its own"
+        parts.append(f"{named(one.ranks)}: {what}")
+    more = len(report.evidence_of_ranks) - _ROWS
+    return "; ".join(parts) + (f"; and {more} more" if more > 0 else "")
+
+
+def _short(path: str) -> str:
+    """A path's last folder and its name."""
+    return "/".join(path.split("/")[-2:])
+
+
 def _last_line(report: Report) -> Text:
     counts = [
         f"{n} {word}{'s' if n > 1 else ''}"
@@ -208,6 +226,11 @@ def _finding(finding: FindingData, run: Run) -> RenderableType:
         parts.append(Padding(Text(legend, "dim"), (0, 0, 1, _MARGIN)))
     if since := _since(finding):
         parts.append(Padding(Text(plain(since), "dim"), (0, 0, 1, _MARGIN)))
+    for told in finding.told_by:
+        named_ = ", ".join(_short(path) for path in told.files[:_FILES])
+        more = told.count - len(told.files[:_FILES])
+        files = f"{named_} and {more} more" if more else named_
+        parts.append(_hanging(told.evidence, f"{told.what} ({files})", "dim"))
     remedy = f"{finding.remedy} (distdoctor explain {finding.code})"
     parts.append(_hanging("cure", remedy, "green"))
     for one in _following(finding):

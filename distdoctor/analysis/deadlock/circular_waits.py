@@ -233,7 +233,7 @@ def busy(run: Run) -> Iterator[Divergence]:
         A divergence for each such rank.
     """
     for rank in run.seen:
-        busy = run.of(Busy, rank)
+        busy = [one for one in run.of(Busy, rank) if one.looks > 1]
         if not busy:
             continue
         waiting = {

@@ -18,6 +18,7 @@ from distdoctor.analysis.divergence.recorded_slips import LostRanks, NeverCame
 from distdoctor.analysis.memoize import memoize
 from distdoctor.model.events import Call, Place, State
 from distdoctor.model.findings import Certainty, Location, Role
+from distdoctor.model.observations.failures import TimedOut
 from distdoctor.model.operations import OPERATIONS
 from distdoctor.model.run import Run
 
@@ -81,6 +82,7 @@ def _behind(run: Run, ranks: frozenset[int], found: list[Wait]) -> RankBehind:
     entered = calls["enter_ns"][rows]
     first = found[int(entered.argmin())]
     timed_out = bool((calls["state"][rows] == State.RAISED).any())
+    timed_out |= any(_given_up(run, wait) for wait in found)
     newest = int(max(calls["enter_ns"].max(), calls["complete_ns"].max()))
     heard = [_last_heard(run, rank) for rank in ranks if rank not in run.unseen]
     since = max(int(entered.min()), *heard, 0)
@@ -95,6 +97,15 @@ def _behind(run: Run, ranks: frozenset[int], found: list[Wait]) -> RankBehind:
         _ahead(run, first, ranks),
         timed_out,
         call.ordinal,
+    )
+
+
+def _given_up(run: Run, wait: Wait) -> bool:
+    """Whether the rank that waits said that it gave up this call."""
+    ordinal = int(run.calls["ordinal"][wait.row])
+    return any(
+        told.number in {0, ordinal} and (told.number or len(told.absent) == 0)
+        for told in run.of(TimedOut, wait.rank)
     )
 
 
@@ -129,19 +140,22 @@ def lost_ranks(run: Run) -> Iterator[Divergence]:
         At most one divergence. None where so many left nothing that it was rather not
         collected, or where ranks that did leave a dump are waited for as well.
     """
-    if len(run.unseen) * 2 > run.world_size:
+    without = {*run.unseen, *run.unrecorded}
+    if len(without) * 2 > run.world_size:
         return
     found = ranks_behind(run)
     lost = {
         rank
         for one in found
         for rank in one.ranks
-        if rank in run.unseen and rank not in run.partial
+        if rank in without and rank not in run.partial
     }
-    here = {rank for one in found for rank in one.ranks if rank not in run.unseen}
+    here = {rank for one in found for rank in one.ranks if rank not in without}
     unreadable = {rank for one in found for rank in one.ranks if rank in run.partial}
-    if not lost or here or unreadable & set(run.unseen):
+    if not lost or here or unreadable & without:
         return
+    if any(rank in run.stacks for rank in lost):
+        return  # its stack was taken: it was there
     told = max(found, key=lambda one: len(one.waiting))
     ranks = tuple(sorted(lost))
     victims = sorted({rank for one in found for rank in one.waiting} - lost)
@@ -187,7 +201,9 @@ def silent_ranks(run: Run) -> Iterator[Divergence]:
     found = [
         one
         for one in ranks_behind(run)
-        if run.has_seen(one.ranks) and elsewhere.isdisjoint(one.ranks)
+        if run.has_seen(one.ranks)
+        and elsewhere.isdisjoint(one.ranks)
+        and run.unrecorded.keys().isdisjoint(one.ranks)
     ]
     for behind in sorted(found, key=lambda one: -one.seconds):
         why = _no_more_than_late(run, behind)

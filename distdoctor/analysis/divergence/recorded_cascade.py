@@ -12,14 +12,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from distdoctor.analysis.causes import Cause, Divergence
+from distdoctor.analysis.causes import Cause, Divergence, where
 from distdoctor.analysis.collectives.recorded_mismatch import (
     recorded_mismatch,
     unequal_totals,
 )
 from distdoctor.analysis.deadlock.circular_waits import busy, circles_among
-from distdoctor.analysis.deadlock.ranks_behind import lost_ranks, silent_ranks
+from distdoctor.analysis.deadlock.ranks_behind import (
+    lost_ranks,
+    ranks_behind,
+    silent_ranks,
+)
 from distdoctor.analysis.deadlock.recorded_waits import recorded_waits
+from distdoctor.analysis.deadlock.stacks_elsewhere import stuck_elsewhere
 from distdoctor.analysis.deadlock.wait_for_graph import Wait, unreleased
 from distdoctor.analysis.divergence.cascade_steps import (
     CascadeStep,
@@ -29,7 +34,7 @@ from distdoctor.analysis.divergence.cascade_steps import (
     PerGroup,
 )
 from distdoctor.analysis.divergence.first_faults import GroupCalls
-from distdoctor.analysis.failures.deaths import deaths
+from distdoctor.analysis.failures.deaths import Death, MissedCalls, deaths
 from distdoctor.analysis.groups.member_lists import unlike_members
 from distdoctor.analysis.p2p.message_rhythm import by_rhythm
 from distdoctor.analysis.p2p.p2p_mismatch import p2p_mismatches
@@ -100,6 +105,34 @@ def _is_message(run: Run, wait: Wait) -> bool:
     return bool(OPERATIONS[run.calls["op"][wait.row]].is_point_to_point)
 
 
+def _deaths(run: Run) -> Iterator[Divergence]:
+    """Ranks that died, with the call in which the others wait for them.
+
+    None where all that wait, wait for somebody else: then the death came behind that,
+    or is of another job.
+    """
+    found = ranks_behind(run)
+    for one in deaths(run):
+        dead = set(one.culprits)
+        told = [behind for behind in found if dead.intersection(behind.ranks)]
+        if found and not told:
+            return
+        if not told or not isinstance(one.facts, Death):
+            yield one
+            continue
+        behind = max(told, key=lambda each: len(each.waiting))
+        call = behind.call
+        group = next(each for each in run.groups if each.name == call.group)
+        place = where(group, behind.ordinal) if behind.ordinal else call.group
+        waiting = tuple(rank for rank in behind.waiting if rank not in dead)
+        missed = MissedCalls(waiting, call.op, place)
+        yield replace(
+            one,
+            calls={call.rank: call},
+            facts=replace(one.facts, missed=missed),
+        )
+
+
 RECORDED: tuple[CascadeStep, ...] = (
     IfNone("groups of which ranks have other lists", unlike_members, is_all=True),
     PerGroup(
@@ -111,8 +144,9 @@ RECORDED: tuple[CascadeStep, ...] = (
     ),
     OverAll("which come first", _first_ones),
     IfNone("the two sides of a message that do not fit", p2p_mismatches),
-    IfNone("ranks that died while others wait for them", deaths),
+    IfNone("ranks that died while others wait for them", _deaths),
     IfNone("ranks that wait for each other in a circle", _circles),
+    IfNone("ranks whose stacks show them elsewhere", stuck_elsewhere),
     IfNone("ranks that left nothing, and that others wait for", lost_ranks),
     IfNone("ranks that made no call for too long", silent_ranks),
     IfNone("a rank that is stuck in its own code", busy),

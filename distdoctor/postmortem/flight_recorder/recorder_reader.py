@@ -135,6 +135,7 @@ def _tell_missing(evidence: Evidence, given: Assigned, bad: dict[int, str]) -> N
 
 def _set_world(evidence: Evidence, given: Assigned, bad: Iterable[int]) -> None:
     size = given.world_size
+    evidence.told_size = size
     if not size:  # nothing tells who is in the job but the files
         size = max([*given.dumps, *bad], default=-1) + 1
     size = max([size, *(rank + 1 for rank in given.dumps)])

@@ -83,6 +83,7 @@ def read(leavings: Sequence[Leaving], evidence: Evidence) -> None:
     known = {source.path for source in evidence.sources}
     for leaving in leavings:
         owner = whose(leaving.path)
+        before, known_ranks = len(hearing.heard), set(hearing.ranks)
         folder = _folder(leaving.path)
         if owner.attempt >= 0 and owner.attempt < last[folder]:
             evidence.left_out.append((leaving.path, "the ranks were started anew"))
@@ -94,7 +95,10 @@ def read(leavings: Sequence[Leaving], evidence: Evidence) -> None:
             continue
         if said or _CERTAIN.match(leaving.name):
             remark = "" if said else "says nothing of a failure"
-            source = SourceRead(leaving.path, KIND, LOG, remark=remark)
+            ranks = {one.rank for one in hearing.heard[before:]} | {owner.rank}
+            ranks |= hearing.ranks - known_ranks
+            told = tuple(sorted(rank for rank in ranks if 0 <= rank < _MOST_NAMED))
+            source = SourceRead(leaving.path, KIND, LOG, told, remark)
             evidence.sources.append(source)
         elif leaving.path not in known:
             evidence.left_out.append((leaving.path, "it says nothing of a failure"))

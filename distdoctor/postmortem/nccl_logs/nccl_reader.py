@@ -112,11 +112,14 @@ def _tell(piece: Piece, files: Sequence[str], evidence: Evidence) -> None:
     teller = _Teller(piece, others, cast, evidence)
     teller.tell()
     evidence.world_size = max(evidence.world_size, cast.world_size)
-    ranks = tuple(sorted(a.rank for a in cast.actors if a.rank is not None))
     for file in files:
-        evidence.sources.append(
-            SourceRead(file, KIND, LOG, ranks if len(files) == 1 else ())
+        ranks = sorted(
+            actor.rank
+            for actor in cast.actors
+            if actor.rank is not None
+            and (len(files) == 1 or actor.process.first[0] == file)
         )
+        evidence.sources.append(SourceRead(file, KIND, LOG, tuple(ranks)))
     evidence.remarks += summary(piece, cast)
 
 

@@ -255,6 +255,36 @@ def doing(lines: Sequence[StackLine]) -> str:
     return ""
 
 
+_SYSTEM_CALL = re.compile(
+    r"_*(?:libc_|GI_+|GI___libc_)*(read|pread64|readv|write|pwrite64|poll|ppoll|select|"
+    r"pselect|epoll_wait|recv|recvfrom|recvmsg|accept|connect|flock|fcntl|open|openat|"
+    r"wait4|waitpid|nanosleep|clock_nanosleep)(?:64)?(?:@.*)?"
+)
+
+
+def system_call(lines: Sequence[StackLine]) -> str:
+    """The call of the kernel in which a stack ends, as "in read()"; empty: in none.
+
+    Args:
+        lines: Innermost first.
+    """
+    for line in lines[:3]:
+        if line.line:
+            return ""
+        if match := _SYSTEM_CALL.fullmatch(line.function):
+            return f"in {match[1]}()"
+    return ""
+
+
+def may_take_long(words: str) -> bool:
+    """Whether what a rank does, in the words of `doing`, is done for long by many.
+
+    Args:
+        words: What it does.
+    """
+    return words in {"saving or loading a file", "waiting for a DataLoader's batch"}
+
+
 def takes_lock(lines: Sequence[StackLine]) -> bool:
     """Whether a thread's innermost line of Python takes a lock of `threading`.
 

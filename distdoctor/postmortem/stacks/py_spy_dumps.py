@@ -97,6 +97,7 @@ class _Draft:
                     "thread_id": kernel,
                     "is_main": name == "MainThread" or (0 < kernel == self.pid),
                     "holds_gil": "gil" in state,
+                    "is_idle": state == "idle",
                     "lines": [],
                     "variables": [],
                 }
@@ -166,6 +167,7 @@ def _thread(record: Mapping[str, Any]) -> ThreadStack:
         thread_id=kernel,
         is_main=name == "MainThread" or (0 < kernel == int(record.get("pid") or 0)),
         holds_gil=bool(record.get("owns_gil")),
+        is_idle=record.get("active") is False,
         variables=variables if any(variables) else (),
     )
 

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
+from distdoctor.model.events import Busy
 from distdoctor.model.run import MOST_RANKS, Frame, named
 from distdoctor.postmortem.job_evidence import STACK, Evidence, SourceRead
 from distdoctor.postmortem.leavings import Leaving
 from distdoctor.postmortem.readers import Reader
 from distdoctor.postmortem.stacks import dump_files
 from distdoctor.postmortem.stacks.dump_files import RankDump
-from distdoctor.postmortem.stacks.frame_meanings import call_of, doing, in_backward
+from distdoctor.postmortem.stacks.frame_meanings import (
+    call_of,
+    doing,
+    in_backward,
+    may_take_long,
+    system_call,
+)
 from distdoctor.postmortem.stacks.rank_names import ranks_of
 from distdoctor.postmortem.stacks.stack_tree import merged, shown
 from distdoctor.postmortem.stacks.thread_stacks import (
@@ -45,6 +52,7 @@ def read(leavings: Sequence[Leaving], evidence: Evidence) -> None:
         dumps += [(leaving, dump) for dump in found]
     ranks = _ranks(dumps)
     by_rank: dict[int, ThreadStack] = {}
+    elsewhere: dict[int, list[Busy]] = {}
     unnamed = 0
     for (leaving, dump), rank in zip(dumps, ranks, strict=True):
         who = () if rank is None else (rank,)
@@ -54,7 +62,10 @@ def read(leavings: Sequence[Leaving], evidence: Evidence) -> None:
             unnamed += 1
             continue
         by_rank[rank] = main  # of several, the last
+        elsewhere[rank] = _elsewhere(rank, main, dump.stacks.others)
     _tell(by_rank, evidence)
+    for rank, busy in elsewhere.items():
+        evidence.add(rank, *busy)
     if unnamed:
         evidence.remarks.append(
             f"{unnamed:,} stack dumps name no rank: call their files rank0, rank1, …"
@@ -108,6 +119,20 @@ def _tell(by_rank: Mapping[int, ThreadStack], evidence: Evidence) -> None:
         words,
     )
     evidence.remarks += _remarks(by_rank, words)
+
+
+def _elsewhere(
+    rank: int, main: ThreadStack, others: Sequence[ThreadStack]
+) -> list[Busy]:
+    """Where a rank stood that was in no call, and did nothing that many do for long."""
+    words = doing(main.lines) or system_call(main.lines)
+    own = next(users(main.lines), None)
+    called = any(call_of(thread) or in_backward(thread) for thread in (main, *others))
+    if own is None or called or may_take_long(words):
+        return []
+    if not words and main.is_idle:
+        words = "waiting for something"
+    return [Busy(rank=rank, place=place_of(own[1]), seconds=0, looks=1, doing=words)]
 
 
 def words_of(thread: ThreadStack) -> str:

@@ -45,6 +45,7 @@ class ThreadStack:
         thread_id: As the kernel knows it; 0: not known.
         is_main: The first thread of its process.
         holds_gil: It held the interpreter's lock.
+        is_idle: Whoever took it saw that it waited, and did not run.
         variables: Local variables of each line, as text by name; none: not taken.
     """
 
@@ -53,6 +54,7 @@ class ThreadStack:
     thread_id: int = 0
     is_main: bool = False
     holds_gil: bool = False
+    is_idle: bool = False
     variables: Sequence[Mapping[str, str]] = ()
 
     def variable(self, at: int, name: str) -> str:

@@ -10,7 +10,6 @@ from pathlib import Path
 import fuzz
 import pytest
 from click.testing import CliRunner
-from distdoctor.postmortem.flight_recorder.dump_files import rank_of
 from fuzz import TARGETS, InMemory
 
 from distdoctor.cli import app
@@ -18,7 +17,8 @@ from distdoctor.errors import RecordUnreadable
 from distdoctor.journal.folder import read_manifest
 from distdoctor.journal.packed_texts import members_of
 from distdoctor.model.run import MOST_RANKS
-from distdoctor.postmortem.flight_recorder import reading
+from distdoctor.postmortem.flight_recorder import recorder_reader as reading
+from distdoctor.postmortem.flight_recorder.recorder_files import rank_of
 from distdoctor.postmortem.flight_recorder.unpickling import load
 from distdoctor.postmortem.job_evidence import Evidence
 from distdoctor.postmortem.leavings import Leaving
