@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -43,5 +45,15 @@ def decode(text: str) -> Report:
 
 
 def _indented(report: Report | SessionReport) -> str:
-    data = msgspec.json.encode(as_text(msgspec.to_builtins(report)))
-    return msgspec.json.format(data, indent=2).decode() + "\n"
+    return indented(as_text(msgspec.to_builtins(report)))
+
+
+def indented(value: Any) -> str:
+    """JSON for people to look at: nothing in it can control a terminal.
+
+    Args:
+        value: Plain data.
+    """
+    data = msgspec.json.encode(value)
+    text = msgspec.json.format(data, indent=2).decode() + "\n"
+    return re.sub(r"[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -17,6 +17,7 @@ import msgspec
 from distdoctor.journal.folder import as_text
 from distdoctor.model.manual import HEADINGS, Manual
 from distdoctor.model.run import named
+from distdoctor.report.json import indented
 from distdoctor.report.schema import FindingData, LocationData, Report
 
 SCHEMA = (
@@ -66,8 +67,7 @@ def render(
             }
         ],
     }
-    data = msgspec.json.encode(as_text(log))
-    return msgspec.json.format(data, indent=2).decode() + "\n"
+    return indented(as_text(log))
 
 
 class _Placed:

@@ -30,6 +30,7 @@ from distdoctor.postmortem.nccl_logs.line_grammar import (
     SETTING,
 )
 from distdoctor.postmortem.stacks import dump_files
+from distdoctor.report.json import indented
 
 
 @pytest.fixture
@@ -139,3 +140,10 @@ def test_a_message_cannot_control_the_terminal(
         main()
     assert "\x1b" not in capsys.readouterr().err
     assert CliRunner().invoke(app, ["autopsy", bad]).exception is not None
+
+
+def test_json_cannot_control_the_terminal() -> None:
+    said = "a\x7f\x9b31m\x1b"
+    text = indented({"said": said})
+    assert all(c.isprintable() or c == "\n" for c in text)
+    assert json.loads(text) == {"said": said}
