@@ -37,7 +37,7 @@ from hostile_inputs import Case, changed, packed, seeds
 from distdoctor.cli import app
 from distdoctor.errors import DistdoctorError
 from distdoctor.postmortem.evidence_run import run_of
-from distdoctor.postmortem.flight_recorder import recorder_reader as reading as flight_recorder
+from distdoctor.postmortem.flight_recorder import recorder_reader as flight_recorder
 from distdoctor.postmortem.job_evidence import Evidence
 from distdoctor.postmortem.job_output import output_files
 from distdoctor.postmortem.leavings import HEAD_BYTES, Leaving

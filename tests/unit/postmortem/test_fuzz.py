@@ -17,7 +17,7 @@ from distdoctor.errors import RecordUnreadable
 from distdoctor.journal.folder import read_manifest
 from distdoctor.journal.packed_texts import members_of
 from distdoctor.model.run import MOST_RANKS
-from distdoctor.postmortem.flight_recorder import recorder_reader as reading
+from distdoctor.postmortem.flight_recorder import recorder_reader
 from distdoctor.postmortem.flight_recorder.recorder_files import rank_of
 from distdoctor.postmortem.flight_recorder.unpickling import load
 from distdoctor.postmortem.job_evidence import Evidence
@@ -87,7 +87,7 @@ def test_a_number_that_is_none_of_ranks_makes_no_job_of_that_many() -> None:
     top = {"version": "2.10", "pg_config": {"0": group}, "entries": []}
     evidence = Evidence()
     for content in (pickle.dumps(top, 2), json.dumps(top).encode()):
-        reading.read([InMemory("nccl_trace_rank_0", content)], evidence)
+        recorder_reader.read([InMemory("nccl_trace_rank_0", content)], evidence)
         assert evidence.world_size == 2
     line = (
         b"a:1:2 [0] NCCL INFO comm 0x1 rank 0 nranks 9999999 cudaDev 0 - Init START\n"
