@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
+from distdoctor.model.run import MOST_RANKS
+
 Members = Mapping[int, Hashable]
 """By rank in a communicator, what its process and GPU are known by."""
 
@@ -57,7 +59,7 @@ def global_ranks(
         What can be told for sure.
     """
     size = max((size for size, _ in comms.values()), default=0)
-    if not size or told not in {0, size}:
+    if not 0 < size <= MOST_RANKS or told not in {0, size}:
         return GlobalRanks()
     world = {name for name, (of, _) in comms.items() if of == size}
     ranks: dict[Hashable, int] = {}

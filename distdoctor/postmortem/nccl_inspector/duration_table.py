@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from distdoctor.model.run import MOST_RANKS
+
 Numbers = NDArray[np.int64]
 
 _COLUMNS = ("member", "op", "number", "size_bytes", "us", "at_us")
@@ -90,7 +92,7 @@ class DurationTable:
             record: Member, op, number of the collective, bytes, and, in microseconds,
                 how long it took and when it was written.
         """
-        if record[2] % self._stride:
+        if record[2] % self._stride or not 0 < size <= MOST_RANKS:
             return
         one = self.communicators.get(comm)
         if one is None:

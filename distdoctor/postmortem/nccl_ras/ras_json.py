@@ -11,6 +11,7 @@ import re
 import msgspec
 
 from distdoctor.model.observations.communicators import MemberState
+from distdoctor.model.run import MOST_RANKS
 from distdoctor.postmortem.nccl_ras.ras_report import (
     RasAilment,
     RasCommunicator,
@@ -126,10 +127,13 @@ def _communicator(told: _Communicator) -> RasCommunicator | None:
     """A communicator; None where its members cannot be: it is just being made."""
     every: list[_Rank | _Missing] = [*told.ranks, *told.missing_ranks]
     members = {one.rank for one in every}
-    if len(members) < len(every) or not members <= set(range(told.size)):
+    size = told.size
+    if len(members) < len(every) or not 0 <= size <= MOST_RANKS:
+        return None
+    if not all(0 <= member < size for member in members):
         return None
     digits = told.hash.lower().removeprefix("0x").zfill(16)
-    found = RasCommunicator(digits, told.size, len(told.ranks))
+    found = RasCommunicator(digits, size, len(told.ranks))
     for one in every:
         if one.pid > 0:
             found.processes[one.rank] = RasProcess(one.host, one.pid, one.cuda_dev)

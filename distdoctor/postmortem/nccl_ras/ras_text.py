@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 
 from distdoctor.model.observations.communicators import MemberState
+from distdoctor.model.run import MOST_RANKS
 from distdoctor.postmortem.nccl_ras.ras_report import (
     RasAilment,
     RasCommunicator,
@@ -120,7 +121,7 @@ class _Reading:
 
     def _begin(self, found: re.Match[str]) -> None:
         comm = found[2].zfill(16)
-        size = self._sizes.get(int(found[1]), 0)
+        size = min(self._sizes.get(int(found[1]), 0), MOST_RANKS)
         known = self.report.communicators
         self._comm = known.setdefault(comm, RasCommunicator(comm, size, size))
         self._comm.ending = int(found[1]) in self._ending

@@ -202,3 +202,10 @@ ANYTHING = st.recursive(
 def test_any_json_is_taken(told: object) -> None:
     text = json.dumps({"nccl_version": "2", "communicators": told}).encode()
     tell(reports_in(text), Evidence())
+
+
+def test_a_size_that_no_job_has_takes_no_memory() -> None:
+    told = [{"hash": "a", "size": 10**9, "ranks": [{"rank": 0}]}]
+    text = json.dumps({"nccl_version": "2", "communicators": told}).encode()
+    (report,) = reports_in(text)
+    assert report.communicators == {}
