@@ -337,16 +337,12 @@ class _Teller:
     def _other(self, error: OtherError) -> None:
         """An error that others than NCCL tell, put where it belongs."""
         key, host = error.rank, error.host
+        owners = self._owners(error)
+        if len(owners) == 1:
+            key, host = self._keys[id(owners[0])], owners[0].process.host
         for actor in self._cast.actors:
-            log = actor.process
-            here = not error.host or error.host == log.host
-            of_pid = bool(error.pid) and error.pid == log.pid
-            buses = {_bus(life.bus) for life in log.lives}
-            if here and (of_pid or (error.bus and error.bus in buses)):
-                key, host = self._keys[id(actor)], log.host
-                break
-            if error.rank >= 0 and error.rank == actor.rank:
-                host = log.host
+            if not owners and error.rank >= 0 and error.rank == actor.rank:
+                host = actor.process.host
         if error.kind is ComplaintKind.KILLED and not host:
             return  # a process that is no rank of the job
         if key < 0 and key not in self._keys.values():
@@ -363,6 +359,26 @@ class _Teller:
                 order=-1 if error.kind is ComplaintKind.XID else 1 << 30,
             ),
         )
+
+    def _owners(self, error: OtherError) -> list[Actor]:
+        """Whose an error can be: by the process, else by the GPU's address.
+
+        Addresses of GPUs are the same on all machines of a kind, and numbers of
+        processes may be: of several, none is named.
+        """
+        here = [
+            actor
+            for actor in self._cast.actors
+            if error.host in {"", actor.process.host}
+        ]
+        by_pid = [one for one in here if error.pid and error.pid == one.process.pid]
+        if by_pid:
+            return by_pid
+        return [
+            one
+            for one in here
+            if error.bus and error.bus in {_bus(life.bus) for life in one.process.lives}
+        ]
 
 
 def _bus(bus: str) -> str:

@@ -225,3 +225,21 @@ def test_a_call_is_read_as_versions_and_rccl_print_it() -> None:
             f"op 0 root 0 comm 0x55 {tail}"
         )
         assert CALL.match(text.encode())
+
+
+def two_hosts_and(line: str) -> Any:
+    """Findings of a job whose GPUs have the same addresses on both hosts."""
+    begun = [
+        f"{host}:{pid}:{pid} [0] NCCL INFO ncclCommInitRank comm 0x{pid} rank {rank} "
+        f"nranks 2 cudaDev 0 nvmlDev 0 busId c3000 commId 0x5 - Init COMPLETE"
+        for rank, (host, pid) in enumerate([("a", 11), ("b", 22)])
+    ]
+    return judged("\n".join([*begun, line, ""]))["findings"]
+
+
+def test_a_gpu_that_failed_is_that_of_the_process_that_is_named() -> None:
+    xid = "NVRM: Xid (PCI:0000:c3:00): 48{}, Double Bit ECC Error"
+    (finding,) = two_hosts_and(xid.format(", pid=22, name=python"))
+    assert (finding["code"], finding["ranks"]) == ("DD606", [1])
+    (finding,) = two_hosts_and(xid.format(""))
+    assert (finding["code"], finding["ranks"]) == ("DD606", [])
