@@ -145,8 +145,8 @@ def _command(name: str) -> Callable[[Case], None]:
             raise raised
         if result.exit_code not in _STATUS:
             raise Wrong(f"exit status {result.exit_code}: {result.output[-1500:]}")
-        said = result.output
-        if odd := {c for c in said if not c.isprintable() and c != "\n"}:
+        stated = result.output
+        if odd := {c for c in stated if not c.isprintable() and c != "\n"}:
             raise Wrong(f"characters {odd!r}")
         if form != "text" and result.exit_code in {0, 1, 4}:
             json.loads(result.stdout, parse_constant=_no_number)
@@ -237,8 +237,8 @@ def failure(give: Callable[[Case], None], case: Case) -> tuple[str, str, float]:
         frames = traceback.extract_tb(error.__traceback__)
         last = frames[-1]
         where = f"{Path(last.filename).name}:{last.lineno}"
-        said = str(error)[:60] if isinstance(error, Wrong) else ""
-        what = f"{type(error).__name__} at {where} {said}"
+        stated = str(error)[:60] if isinstance(error, Wrong) else ""
+        what = f"{type(error).__name__} at {where} {stated}"
         trace = traceback.format_exc()
         if isinstance(error, Wrong) and "crash" in str(error):
             what = f"crashed check: {str(error)[-400:]}"

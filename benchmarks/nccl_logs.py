@@ -60,12 +60,17 @@ def plain(path: Path) -> int:
             message = prefix["msg"]
             for kind in (_CALL, _INIT, _CHANNEL, _SETTING):
                 if found := kind.match(message):
-                    told = found.groupdict()
+                    reported = found.groupdict()
                     if kind is _CALL:
-                        key = told["comm"], told["op"], told["count"], told["dtype"]
+                        key = (
+                            reported["comm"],
+                            reported["op"],
+                            reported["count"],
+                            reported["dtype"],
+                        )
                         calls[key] += 1
                     else:
-                        others.append(told)
+                        others.append(reported)
                     break
     return number
 

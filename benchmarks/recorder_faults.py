@@ -361,21 +361,21 @@ def report_of(path: Path) -> dict[str, Any]:
 def miss(case: Case, report: dict[str, Any]) -> str:
     """What is wrong with a report; empty: nothing."""
     errors = [one for one in report["findings"] if one["severity"] == "error"]
-    told = [(one["code"], tuple(sorted(one["ranks"]))) for one in errors]
+    reported = [(one["code"], tuple(sorted(one["ranks"]))) for one in errors]
     if report["checks"]["crashed"]:
         return f"crashed: {report['checks']['crashed']}"
     if errors and "sick" not in case.verdicts:
-        return f"false alarm: {told}"
+        return f"false alarm: {reported}"
     if report["verdict"] not in case.verdicts:
-        return f"verdict {report['verdict']} {told}"
+        return f"verdict {report['verdict']} {reported}"
     if errors and not any(
-        code in case.codes and ranks in case.ranks for code, ranks in told
+        code in case.codes and ranks in case.ranks for code, ranks in reported
     ):
-        accused = any(ranks for _, ranks in told)
-        return f"{'accuses others' if accused else 'not found'}: {told}"
+        accused = any(ranks for _, ranks in reported)
+        return f"{'accuses others' if accused else 'not found'}: {reported}"
     if not errors and case.named:
-        said = str(report["not_examined"])
-        if not all(str(rank) in said for rank in case.named):
+        stated = str(report["not_examined"])
+        if not all(str(rank) in stated for rank in case.named):
             return f"ranks {case.named} are not named"
     return ""
 

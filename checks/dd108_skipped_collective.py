@@ -119,14 +119,14 @@ def _sentence(skipped: _ByCalls | _ByLoop | _ByBranch | _ByRecords) -> str:
     match skipped:
         case CallsBehind() | CallsAhead() | NeverCame() | PastCollective():
             return _by_records(skipped)
-        case SkippedCall() | OvertakenCall() | AddedCall() | LeftOutCall():
+        case SkippedCall() | AddedCall() | LeftOutCall():
             return _by_calls(skipped)
         case LeftLoop() | OneMoreRound() | PartedAtLoop() | PartedAtCall():
             return _by_loop(skipped)
     return _by_branch(skipped)
 
 
-_ByCalls = SkippedCall | OvertakenCall | AddedCall | LeftOutCall
+_ByCalls = SkippedCall | AddedCall | LeftOutCall
 _ByLoop = LeftLoop | OneMoreRound | PartedAtLoop | PartedAtCall
 _ByBranch = RankGuard | DataFork | KeptFromMessage
 
@@ -170,6 +170,11 @@ def _calls(count: int) -> str:
 def _by_calls(skipped: _ByCalls) -> str:
     who = capital(named(skipped.ranks))
     match skipped:
+        case OvertakenCall(ranks, others, call, where, next_call):
+            return (
+                f"{who} skipped {call} ({where}) and went on to {next_call}; "
+                f"{named(others)} {waits(others)} in it."
+            )
         case SkippedCall(ranks, others, call, where, next_call):
             went = f"went on to {next_call.op}"
             if next_call.op == call.op:  # which of them it is, the calls do not tell
@@ -178,11 +183,6 @@ def _by_calls(skipped: _ByCalls) -> str:
             return (
                 f"{who} skipped {call.op} ({where}) and {went}; {named(others)} "
                 f"{waits(others)} in it."
-            )
-        case OvertakenCall(ranks, others, call, where, next_call):
-            return (
-                f"{who} skipped {call} ({where}) and went on to {next_call}; "
-                f"{named(others)} {waits(others)} in it."
             )
         case AddedCall(ranks, others, op, where, next_op):
             went = "finished without it"

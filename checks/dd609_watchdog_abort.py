@@ -113,19 +113,19 @@ NEEDS = (TimedOut,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Calls that were given up because a rank did not come."""
-    told = timeout(run)
-    if told is None:
+    reported = timeout(run)
+    if reported is None:
         require_whole(run)
         return
-    absent = tuple(rank for rank in told.absent if rank < run.world_size)
-    victims = tuple(rank for rank in told.waiting if rank not in absent)
+    absent = tuple(rank for rank in reported.absent if rank < run.world_size)
+    victims = tuple(rank for rank in reported.waiting if rank not in absent)
     places: dict[Place, list[int]] = {}
-    for rank, one in told.waiting.items():
+    for rank, one in reported.waiting.items():
         if one.place is not None:
             places.setdefault(one.place, []).append(rank)
     yield Finding(
-        message=_message(told),
-        exhibits=tuple(told.waiting.values()),
+        message=_message(reported),
+        exhibits=tuple(reported.waiting.values()),
         culprits=absent,
         victims=victims,
         locations=tuple(
@@ -139,39 +139,39 @@ def examine(run: Run) -> Iterator[Finding]:
         ),
         certainty=Certainty.LIKELY,
         details={
-            "how": told.how,
-            "op": told.call.op,
-            "number": told.call.number,
-            "group": told.call.group,
-            "seconds": told.call.seconds,
+            "how": reported.how,
+            "op": reported.call.op,
+            "number": reported.call.number,
+            "group": reported.call.group,
+            "seconds": reported.call.seconds,
         },
     )
 
 
-def _message(told: Timeout) -> str:
-    victims = [rank for rank in told.waiting if rank not in told.absent]
-    who = capital(named(victims or told.waiting))
-    waited = f"{who} waited {_long(told.call)}in {_call(told.call)} in vain"
-    if told.how == TOGETHER:
+def _message(reported: Timeout) -> str:
+    victims = [rank for rank in reported.waiting if rank not in reported.absent]
+    who = capital(named(victims or reported.waiting))
+    waited = f"{who} waited {_long(reported.call)}in {_call(reported.call)} in vain"
+    if reported.how == TOGETHER:
         return (
             f"{waited}, all in the same call: no rank is known to be missing, so the "
             "network, a GPU, or a rank of which nothing was found is at fault."
         )
-    if told.how == UNCLEAR:
+    if reported.how == UNCLEAR:
         return f"{waited}; who did not come is not known."
-    if told.silent:
-        numbers = ", ".join(map(str, told.silent))
+    if reported.silent:
+        numbers = ", ".join(map(str, reported.silent))
         return f"{waited}; of the group's members, number {numbers} told of no timeout."
-    if not told.absent:
+    if not reported.absent:
         return f"{waited}: they stood in different calls, and none is in the minority."
-    absent = named(told.absent)
-    if told.how == NAMED:
+    absent = named(reported.absent)
+    if reported.how == NAMED:
         return f"{waited}: the barrier names {absent} as not having come."
-    if told.other:
-        rank = next(iter(told.other))
-        relation = "was behind, in" if told.how == BEHIND else "stood in"
-        return f"{waited}, while {absent} {relation} {_call(told.other[rank])}."
-    assert told.how == SILENT
+    if reported.other:
+        rank = next(iter(reported.other))
+        relation = "was behind, in" if reported.how == BEHIND else "stood in"
+        return f"{waited}, while {absent} {relation} {_call(reported.other[rank])}."
+    assert reported.how == SILENT
     return f"{waited}; {absent} told of no timeout, and did not come."
 
 

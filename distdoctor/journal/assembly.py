@@ -286,8 +286,8 @@ class _Assembly:
             rank + 1 for ranks in map(members_of, self._tables.groups) for rank in ranks
         )
         played = (rank + 1 for rank in self._journals)
-        told = max([*sizes, self._manifest.ranks, *played, *members])
-        return min(told, MOST_RANKS)
+        reported = max([*sizes, self._manifest.ranks, *played, *members])
+        return min(reported, MOST_RANKS)
 
     def run(self, damaged: Mapping[Path, str]) -> Run:
         self._adopt()

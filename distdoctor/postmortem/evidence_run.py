@@ -68,7 +68,7 @@ def _unrecorded(
     """Ranks whose calls no dump tells, though dumps tell those of others."""
     if evidence.columns.source != DUMP:
         return {}
-    told = {
+    reported = {
         rank
         for source in evidence.sources
         if source.evidence == DUMP
@@ -77,7 +77,7 @@ def _unrecorded(
     return {
         rank: evidence.unseen.get(rank, "there is no dump of it")
         for rank in range(world_size)
-        if rank not in told and rank not in unseen
+        if rank not in reported and rank not in unseen
     }
 
 

@@ -47,19 +47,19 @@ class GlobalRanks:
 
 
 def global_ranks(
-    comms: Mapping[str, tuple[int, Members]], told: int = 0
+    comms: Mapping[str, tuple[int, Members]], reported: int = 0
 ) -> GlobalRanks:
     """Who is who in these communicators.
 
     Args:
         comms: By name, the size and what is known of the members.
-        told: The world size, if anything else tells it; 0: nothing does.
+        reported: The world size, if anything else tells it; 0: nothing does.
 
     Returns:
         What can be told for sure.
     """
     size = max((size for size, _ in comms.values()), default=0)
-    if not 0 < size <= MOST_RANKS or told not in {0, size}:
+    if not 0 < size <= MOST_RANKS or reported not in {0, size}:
         return GlobalRanks()
     world = {name for name, (of, _) in comms.items() if of == size}
     ranks: dict[Hashable, int] = {}

@@ -60,7 +60,7 @@ class Evidence:
 
     Attributes:
         world_size: The largest number of ranks that anything tells; 0: nothing does.
-        told_size: The number of ranks, where something lists all of them; 0: nothing.
+        stated_size: The number of ranks, where something lists all of them; 0: nothing.
         columns: The calls, where something has recorded them.
         life: By rank, what else it did or met, in the order in which it happened.
         at_row: By rank, for each of `life`, the number of the rank's calls before it;
@@ -85,7 +85,7 @@ class Evidence:
     """
 
     world_size: int = 0
-    told_size: int = 0
+    stated_size: int = 0
     columns: Columns = field(default_factory=Columns)
     life: dict[int, list[Event]] = field(default_factory=dict)
     at_row: dict[int, list[int]] = field(default_factory=dict)

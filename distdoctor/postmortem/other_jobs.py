@@ -51,7 +51,7 @@ def contradiction(before: Evidence, after: Evidence) -> str:
     Returns:
         A sentence for the report.
     """
-    size = before.told_size
+    size = before.stated_size
     if size and after.world_size > size:
         return (
             f"the dumps are of a job of {size:,} ranks, and these tell of "

@@ -120,11 +120,11 @@ def _file(file: LeftFile) -> FileData:
 
 def _stacks(tops: Sequence[StackBranch]) -> list[StackData]:
     """Merged stacks as data: what a line called follows it, one deeper."""
-    told = []
+    reported = []
     fresh = [(0, top) for top in reversed(tops)]
     while fresh:
         depth, branch = fresh.pop()
-        told.append(
+        reported.append(
             StackData(
                 depth=depth,
                 file=branch.file,
@@ -135,7 +135,7 @@ def _stacks(tops: Sequence[StackBranch]) -> list[StackData]:
             )
         )
         fresh += [(depth + 1, inner) for inner in reversed(branch.branches)]
-    return told
+    return reported
 
 
 def _raised(raised: Raised) -> RaisedData:
@@ -156,8 +156,8 @@ def _raised(raised: Raised) -> RaisedData:
 def _finding(root: RootFinding, run: Run) -> FindingData:
     sick, finding = root.sick, root.finding
     stacks = any(isinstance(event, Busy) for event in finding.exhibits)
-    told = testimonies(run, finding)
-    kinds = [one.evidence for one in told] or run.evidence
+    reported = testimonies(run, finding)
+    kinds = [one.evidence for one in reported] or run.evidence
     source = not finding.details.keys().isdisjoint({GUARD, SOURCE})
     return FindingData(
         code=sick.code,
@@ -190,7 +190,7 @@ def _finding(root: RootFinding, run: Run) -> FindingData:
         consequences=[_finding(one, run) for one in root.consequences],
         told_by=[
             TestimonyData(one.evidence, list(one.files), one.count, one.what)
-            for one in told
+            for one in reported
         ],
     )
 

@@ -50,11 +50,11 @@ def testimonies(run: Run, finding: Finding) -> list[Testimony]:
         return []
     found = []
     for kind, words in (("dump", _of_dumps), ("log", _of_logs), ("stack", _of_stacks)):
-        told = list(dict.fromkeys(words(run, finding)))
+        reported = list(dict.fromkeys(words(run, finding)))
         files = list(_files(run, finding, kind))
-        if told and files:
+        if reported and files:
             first = tuple(files[:_MOST_FILES])
-            what = "; ".join(told[:_MOST_PHRASES])
+            what = "; ".join(reported[:_MOST_PHRASES])
             found.append(Testimony(kind, first, len(files), what))
     return found
 
@@ -110,7 +110,7 @@ def _of_dumps(run: Run, finding: Finding) -> Iterator[str]:
 def _of_logs(run: Run, finding: Finding) -> Iterator[str]:
     phrases: dict[str, list[int]] = {}
     for rank in _concerned(run, finding):
-        for words in _said_by(run, rank):
+        for words in _stated_by(run, rank):
             phrases.setdefault(words, []).append(rank)
     for words, ranks in phrases.items():
         yield f"{named(ranks)} {words}"
@@ -123,7 +123,7 @@ def _of_logs(run: Run, finding: Finding) -> Iterator[str]:
         yield run.starved
 
 
-def _said_by(run: Run, rank: int) -> Iterator[str]:
+def _stated_by(run: Run, rank: int) -> Iterator[str]:
     for failure in run.of(Failure, rank)[:1]:
         if failure.secondary:
             yield f"failed for a peer ({failure.error})"
@@ -134,8 +134,8 @@ def _said_by(run: Run, rank: int) -> Iterator[str]:
             continue
         if end.status > _BY_SIGNAL:
             yield f"killed by signal {end.status - _BY_SIGNAL}"
-    for told in run.of(TimedOut, rank)[:1]:
-        yield f"gave up {told.op or 'a call'}"
+    for reported in run.of(TimedOut, rank)[:1]:
+        yield f"gave up {reported.op or 'a call'}"
 
 
 def _of_stacks(run: Run, finding: Finding) -> Iterator[str]:

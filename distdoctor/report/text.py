@@ -226,11 +226,11 @@ def _finding(finding: FindingData, run: Run) -> RenderableType:
         parts.append(Padding(Text(legend, "dim"), (0, 0, 1, _MARGIN)))
     if since := _since(finding):
         parts.append(Padding(Text(plain(since), "dim"), (0, 0, 1, _MARGIN)))
-    for told in finding.told_by:
-        named_ = ", ".join(_short(path) for path in told.files[:_FILES])
-        more = told.count - len(told.files[:_FILES])
+    for reported in finding.told_by:
+        named_ = ", ".join(_short(path) for path in reported.files[:_FILES])
+        more = reported.count - len(reported.files[:_FILES])
         files = f"{named_} and {more} more" if more else named_
-        parts.append(_hanging(told.evidence, f"{told.what} ({files})", "dim"))
+        parts.append(_hanging(reported.evidence, f"{reported.what} ({files})", "dim"))
     remedy = f"{finding.remedy} (distdoctor explain {finding.code})"
     parts.append(_hanging("cure", remedy, "green"))
     for one in _following(finding):

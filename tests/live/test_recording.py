@@ -55,8 +55,8 @@ def kill_all(job: subprocess.Popen[bytes], folder: Path) -> None:
 def autopsy(folder: Path) -> dict[str, Any]:
     command = [sys.executable, "-m", "distdoctor", "autopsy", ".", "--format", "json"]
     done = subprocess.run(command, cwd=folder, capture_output=True, check=False)
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    reported: dict[str, Any] = json.loads(done.stdout)
+    return reported
 
 
 def test_a_rank_that_raised_is_told(tmp_path: Path) -> None:

@@ -33,15 +33,15 @@ def without_figures(line: str) -> str:
 def test_its_commands_print_what_it_says(tmp_path: Path) -> None:
     blocks = story()
     program = ""
-    told: list[list[str]] = []
+    reported: list[list[str]] = []
     for kind, text in blocks:
         if kind == "sh":
-            program += f"echo '=== {len(told)}'\n{text}"
-            if not told:
+            program += f"echo '=== {len(reported)}'\n{text}"
+            if not reported:
                 program += _FIRST_STEPS
-            told.append([])
+            reported.append([])
         else:
-            told[-1] += text.splitlines()
+            reported[-1] += text.splitlines()
     shutil.copy(SCRIPT, tmp_path)
     bin_ = Path(sys.executable).parent
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
@@ -60,7 +60,7 @@ def test_its_commands_print_what_it_says(tmp_path: Path) -> None:
         if job.poll() is None:
             os.killpg(job.pid, signal.SIGKILL)
     parts = re.split(r"^=== \d+\n", printed.decode(), flags=re.MULTILINE)[1:]
-    assert len(parts) == len(told), printed.decode()
-    for part, lines in zip(parts, told, strict=True):
+    assert len(parts) == len(reported), printed.decode()
+    for part, lines in zip(parts, reported, strict=True):
         shown = {without_figures(line) for line in part.splitlines()}
         assert {without_figures(line) for line in lines} <= shown, part

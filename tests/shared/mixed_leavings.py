@@ -116,10 +116,10 @@ def kernel_killed(pid: int) -> str:
 
 def watchdogs(*ranks: int, number: int = 12) -> str:
     """What ranks of an NCCL group print when their time is up."""
-    told = ""
+    reported = ""
     for rank in ranks:
         mark = f"[rank{rank}]:[E1121 07:20:11.518566312 ProcessGroupNCCL.cpp:616] "
-        told += (
+        reported += (
             f"{mark}[Rank {rank}] Watchdog caught collective operation timeout: "
             f"WorkNCCL(SeqNum={number}, OpType=ALLREDUCE, NumelIn=64, NumelOut=64, "
             "Timeout(ms)=600000) ran for 600025 milliseconds before timing out.\n"
@@ -127,7 +127,7 @@ def watchdogs(*ranks: int, number: int = 12) -> str:
             f"error or timeout) detected by watchdog at work: {number}, last enqueued "
             f"NCCL work: {number}, last completed NCCL work: {number - 1}.\n"
         )
-    return told
+    return reported
 
 
 def nccl_log(host: int, ranks: range, world: int = WORLD, fault: str = "") -> str:

@@ -71,7 +71,7 @@ def communicator(
 def report(*communicators: Mapping[str, Any], second: int = 0) -> bytes:
     """A report in JSON, taken at a second of a day."""
     clock = f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}"
-    told = {
+    reported = {
         "nccl_version": "2.28.7",
         "cuda_runtime_version": 12080,
         "cuda_driver_version": 12080,
@@ -80,7 +80,7 @@ def report(*communicators: Mapping[str, Any], second: int = 0) -> bytes:
         "communicators": communicators,
         "ras": {"collection_time_sec": 0.01, "timeouts_count": 0},
     }
-    return json.dumps(told, indent=2).encode() + b"\n"
+    return json.dumps(reported, indent=2).encode() + b"\n"
 
 
 def run_of_reports(*reports: bytes) -> Run:
@@ -101,7 +101,7 @@ def server(
         speaks_json: Whether it knows of formats, as NCCL 2.28.7 does.
         greeting: Said in place of the protocol's answer, by what is no RAS.
     """
-    told: list[str] = []
+    reported: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(20)
 
@@ -115,12 +115,12 @@ def server(
                 answer = rest.pop(0) if len(rest) > 1 else rest[0]
                 with connection:
                     connection.settimeout(20)
-                    _serve(connection, answer, told, speaks_json, greeting)
+                    _serve(connection, answer, reported, speaks_json, greeting)
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         try:
-            yield listener.getsockname()[1], told
+            yield listener.getsockname()[1], reported
         finally:
             listener.shutdown(socket.SHUT_RDWR)
             thread.join(20)
@@ -129,14 +129,14 @@ def server(
 def _serve(
     connection: socket.socket,
     answer: bytes,
-    told: list[str],
+    reported: list[str],
     speaks_json: bool,
     greeting: bytes,
 ) -> None:
     try:
         for line in connection.makefile("r"):
             command = line.rstrip("\r\n")
-            told.append(command)
+            reported.append(command)
             match command.lower().split():
                 case ["client", "protocol", _]:
                     connection.sendall(greeting or b"SERVER PROTOCOL 2\n")

@@ -82,17 +82,17 @@ def recorded_mismatch(run: Run, alignment: Alignment) -> Divergence | None:
         n = int(unlike[0])
         meeting = alignment.meeting(run, n)
         sides = call_groups(run, meeting)
-        told = at_one_position(run, meeting)
-        if not told.culprits or len(told.culprits) > _MOST_RANKS:
-            return told
+        reported = at_one_position(run, meeting)
+        if not reported.culprits or len(reported.culprits) > _MOST_RANKS:
+            return reported
         table = _Table(run, alignment, varying)
-        strays = {rank: table.stray(rank, n) for rank in told.culprits}
+        strays = {rank: table.stray(rank, n) for rank in reported.culprits}
         if len({(one.slip, one.at, one.by) for one in strays.values()}) > 1:
-            return told
+            return reported
         stray = strays[sides[1].rank]
         if stray.slip is _Slip.OTHER:
-            return told
-        return _slipped(run, alignment, tuple(sorted(strays)), stray, told)
+            return reported
+        return _slipped(run, alignment, tuple(sorted(strays)), stray, reported)
     if varying.any():
         return _by_lines(run, alignment, varying)
     return None
@@ -201,14 +201,14 @@ def _slipped(
     alignment: Alignment,
     ranks: tuple[int, ...],
     stray: _Stray,
-    told: Divergence,
+    reported: Divergence,
 ) -> Divergence:
     """Calls left out, added or swapped by some ranks."""
     meeting = alignment.meeting(run, stray.at)
     calls = calls_at(run, meeting)
     others = tuple(sorted(set(calls) - set(ranks)))
     base = replace(
-        told,
+        reported,
         ordinal=meeting.ordinal,
         calls=calls,
         culprits=ranks,
@@ -268,8 +268,10 @@ def _by_lines(
     ranks = tuple(sorted(strays))
     if not set(meeting.rows) - set(ranks):
         return None
-    told = Divergence(Cause.SKIPPED, alignment.group, meeting.ordinal, {}, ranks, ())
-    return _slipped(run, alignment, ranks, stray, told)
+    reported = Divergence(
+        Cause.SKIPPED, alignment.group, meeting.ordinal, {}, ranks, ()
+    )
+    return _slipped(run, alignment, ranks, stray, reported)
 
 
 def unequal_totals(run: Run, alignment: Alignment) -> Divergence | None:

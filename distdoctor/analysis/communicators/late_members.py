@@ -25,12 +25,12 @@ _SO_MUCH_SLOWER = 3.0
 _LARGE_BYTES = 1 << 20  # smaller ones take the time of a start, and not of a link
 
 
-def late_members(run: Run, told: Set[int] = frozenset()) -> Iterator[Finding]:
+def late_members(run: Run, reported: Set[int] = frozenset()) -> Iterator[Finding]:
     """The member that the others of a communicator keep waiting for.
 
     Args:
         run: The run that is judged.
-        told: Ranks that are known to be late already.
+        reported: Ranks that are known to be late already.
 
     Yields:
         At most one finding for each communicator, and one for each rank.
@@ -38,7 +38,7 @@ def late_members(run: Run, told: Set[int] = frozenset()) -> Iterator[Finding]:
     comms: dict[str, list[MemberWaits]] = {}
     for one in observed(run, MemberWaits):
         comms.setdefault(one.comm, []).append(one)
-    seen = set(told)
+    seen = set(reported)
     for members in sorted(comms.values(), key=lambda of: -of[0].size):
         late = _latest(members)
         if late is None or late.known in seen:
@@ -108,7 +108,7 @@ def slow_links(run: Run) -> Iterator[Finding]:
         ):
             key = one.size_bytes, one.op, one.size, len(one.hosts)
             alike.setdefault((key[1], key[0], key[2], key[3]), {})[one.comm] = one
-    told: set[str] = set()
+    reported: set[str] = set()
     for _, of in sorted(alike.items(), key=lambda one: -one[0][1]):
         every = [*of.values()]
         usual = median(one.median_us for one in every)
@@ -117,9 +117,9 @@ def slow_links(run: Run) -> Iterator[Finding]:
         if (
             len(every) >= _FEWEST_ALIKE
             and 0 < len(slow) * 2 < len(every)
-            and not told & {one.comm for one in slow}
+            and not reported & {one.comm for one in slow}
         ):
-            told |= {one.comm for one in slow}
+            reported |= {one.comm for one in slow}
             yield _of_link(slow, rest, usual)
 
 

@@ -25,12 +25,12 @@ _WORDS = {
 _MOST_NAMED = 8
 
 
-def lost_members(run: Run, told: Set[int] = frozenset()) -> Iterator[Finding]:
+def lost_members(run: Run, reported: Set[int] = frozenset()) -> Iterator[Finding]:
     """Members that are gone while the others still have the communicator.
 
     Args:
         run: The run that is judged.
-        told: Ranks that are known to have died already.
+        reported: Ranks that are known to have died already.
 
     Yields:
         A finding for each way of being gone, at the largest communicator that shows it.
@@ -45,7 +45,7 @@ def lost_members(run: Run, told: Set[int] = frozenset()) -> Iterator[Finding]:
                 one
                 for one in last.ailing
                 if one.state == state
-                and one.known not in told
+                and one.known not in reported
                 and not known & {*_names(one)}
             ]
             if here and (state is not MemberState.LEFT or _stood(looks, state)):

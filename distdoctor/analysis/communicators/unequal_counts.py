@@ -136,6 +136,6 @@ def _ranks(look: StatusLook, members: Sequence[int]) -> tuple[int, ...]:
 
 
 def _of_op(op: str, of: Sequence[LaunchedCount]) -> str:
-    told = sorted(of, key=lambda one: -one.count)[:4]
-    parts = [f"{one.count:,} at {one.launched:,}" for one in told]
-    return f"{op} {', '.join(parts)}" + ", …" * (len(of) > len(told))
+    reported = sorted(of, key=lambda one: -one.count)[:4]
+    parts = [f"{one.count:,} at {one.launched:,}" for one in reported]
+    return f"{op} {', '.join(parts)}" + ", …" * (len(of) > len(reported))

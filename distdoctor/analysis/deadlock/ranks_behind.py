@@ -104,8 +104,9 @@ def _given_up(run: Run, wait: Wait) -> bool:
     """Whether the rank that waits said that it gave up this call."""
     ordinal = int(run.calls["ordinal"][wait.row])
     return any(
-        told.number in {0, ordinal} and (told.number or len(told.absent) == 0)
-        for told in run.of(TimedOut, wait.rank)
+        reported.number in {0, ordinal}
+        and (reported.number or len(reported.absent) == 0)
+        for reported in run.of(TimedOut, wait.rank)
     )
 
 
@@ -156,19 +157,19 @@ def lost_ranks(run: Run) -> Iterator[Divergence]:
         return
     if any(rank in run.stacks for rank in lost):
         return  # its stack was taken: it was there
-    told = max(found, key=lambda one: len(one.waiting))
+    reported = max(found, key=lambda one: len(one.waiting))
     ranks = tuple(sorted(lost))
     victims = sorted({rank for one in found for rank in one.waiting} - lost)
     yield Divergence(
         why=Cause.DIED,
         group=None,
         ordinal=0,
-        calls={told.call.rank: told.call},
+        calls={reported.call.rank: reported.call},
         culprits=ranks,
         victims=tuple(victims),
         certainty=Certainty.LIKELY,
-        facts=LostRanks(ranks, tuple(victims), told.call),
-        details={"group": told.call.group, "ordinal": told.ordinal},
+        facts=LostRanks(ranks, tuple(victims), reported.call),
+        details={"group": reported.call.group, "ordinal": reported.ordinal},
     )
 
 

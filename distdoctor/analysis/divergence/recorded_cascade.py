@@ -114,13 +114,13 @@ def _deaths(run: Run) -> Iterator[Divergence]:
     found = ranks_behind(run)
     for one in deaths(run):
         dead = set(one.culprits)
-        told = [behind for behind in found if dead.intersection(behind.ranks)]
-        if found and not told:
+        reported = [behind for behind in found if dead.intersection(behind.ranks)]
+        if found and not reported:
             return
-        if not told or not isinstance(one.facts, Death):
+        if not reported or not isinstance(one.facts, Death):
             yield one
             continue
-        behind = max(told, key=lambda each: len(each.waiting))
+        behind = max(reported, key=lambda each: len(each.waiting))
         call = behind.call
         group = next(each for each in run.groups if each.name == call.group)
         place = where(group, behind.ordinal) if behind.ordinal else call.group

@@ -45,23 +45,10 @@ class AddedCall:
     next_op: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class OvertakenCall:
-    """A call that ranks left out, and the later one of the same line they are at.
+class OvertakenCall(SkippedCall):
+    """The same, where the ranks are at a later call of the same line."""
 
-    Attributes:
-        ranks: Who left it out.
-        others: Who waits in it.
-        call: The call, as the first of the others made it.
-        where: Its place in the group's sequence.
-        next_call: The call that the first of the ranks is at.
-    """
-
-    ranks: tuple[int, ...]
-    others: tuple[int, ...]
-    call: Call
-    where: str
-    next_call: Call
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,8 +70,8 @@ def timeout(run: Run) -> Timeout | None:
     """
     first: dict[int, TimedOut] = {}
     for rank in run.seen:
-        if told := run.of(TimedOut, rank):
-            first[rank] = _with_status(told)
+        if reported := run.of(TimedOut, rank):
+            first[rank] = _with_status(reported)
     if not first or any(died(run, rank) for rank in run.seen):
         return None
     if all(run.of(Ended, rank) and ended_well(run, rank) for rank in first):
@@ -86,9 +86,9 @@ def timeout(run: Run) -> Timeout | None:
     return _in_group(run, inside, elsewhere)
 
 
-def _with_status(told: list[TimedOut]) -> TimedOut:
+def _with_status(reported: list[TimedOut]) -> TimedOut:
     """The first that a rank told, of a watchdog if one did."""
-    return next((one for one in told if one.number), told[0])
+    return next((one for one in reported if one.number), reported[0])
 
 
 def _in_group(
@@ -99,16 +99,16 @@ def _in_group(
         least = min(numbers)
         behind = [rank for rank, one in inside.items() if one.number == least]
         if len(behind) <= len(inside) / 2:
-            return _told(inside, behind, BEHIND)
+            return _reported(inside, behind, BEHIND)
         ahead = [rank for rank in inside if rank not in behind]
         # Most wait for few that went on: these left the call out.
-        return _told(inside, ahead, UNLIKE)
+        return _reported(inside, ahead, UNLIKE)
     calls = Counter(map(_call, inside.values()))
     if len(calls) > 1:
         (_, most), (_, next_) = calls.most_common(2)
         usual = calls.most_common(1)[0][0]
         unlike = [rank for rank, one in inside.items() if _call(one) != usual]
-        return _told(inside, unlike if most > next_ else (), UNLIKE)
+        return _reported(inside, unlike if most > next_ else (), UNLIKE)
     absent, silent = _silent(run, inside, elsewhere)
     waiting = {**inside, **elsewhere}
     call = next(iter(inside.values()))
@@ -128,7 +128,9 @@ def _call(one: TimedOut) -> tuple[str, int, int]:
     return one.op, *sizes
 
 
-def _told(inside: Mapping[int, TimedOut], absent: Iterable[int], how: str) -> Timeout:
+def _reported(
+    inside: Mapping[int, TimedOut], absent: Iterable[int], how: str
+) -> Timeout:
     absent = tuple(sorted(absent))
     others = [one for rank, one in inside.items() if rank not in absent]
     return Timeout(

@@ -72,14 +72,14 @@ def slow_initialisation(job: LoggedJob) -> Iterator[Told]:
     Args:
         job: The job.
     """
-    told = [p for p in job.parties.values() if p.process and p.process.init_s]
-    slow = [p for p in told if p.process and p.process.init_s > _SLOW_S]
+    reported = [p for p in job.parties.values() if p.process and p.process.init_s]
+    slow = [p for p in reported if p.process and p.process.init_s > _SLOW_S]
     if not slow:
         return
     longest = max(p.process.init_s for p in slow if p.process)
-    waiting = [p for p in told if p.process and p.process.waited_s > _SLOW_S / 2]
-    last = [p for p in told if p not in waiting]
-    late = last if waiting and 0 < len(last) * 2 <= len(told) else []
+    waiting = [p for p in reported if p.process and p.process.waited_s > _SLOW_S / 2]
+    last = [p for p in reported if p not in waiting]
+    late = last if waiting and 0 < len(last) * 2 <= len(reported) else []
     by = f"; {who(late)} came last, the others waited (bootstrap)" if late else ""
     yield Told(
         code="DD607",
@@ -147,9 +147,9 @@ def _before_any(job: LoggedJob) -> Iterator[Told]:
     """Versions that do not tell when they begin: who has not come to a network."""
     if not any(party.of(ComplaintKind.WAITING) for party in job.parties.values()):
         return
-    told = [p for p in job.parties.values() if p.process is not None]
-    behind = [p for p in told if p.process and not p.process.network]
-    if not behind or len(behind) * 2 > len(told):
+    reported = [p for p in job.parties.values() if p.process is not None]
+    behind = [p for p in reported if p.process and not p.process.network]
+    if not behind or len(behind) * 2 > len(reported):
         return
     yield Told(
         code="DD607",

@@ -27,18 +27,18 @@ def identity_errors(job: LoggedJob) -> Iterator[Told]:
 
 
 def _same_gpu(job: LoggedJob) -> Iterator[Told]:
-    said = list(job.complaints(ComplaintKind.SAME_GPU))
-    if not said:
+    stated = list(job.complaints(ComplaintKind.SAME_GPU))
+    if not stated:
         return
-    ranks = {rank for _, one in said for rank in one.named}
+    ranks = {rank for _, one in stated for rank in one.named}
     shared = _sharing(job)
     sharing = {party.key for some in shared.values() for party in some}
     parties = [
         party
         for party in job.parties.values()
-        if party.key in (ranks or sharing or {party.key for party, _ in said})
+        if party.key in (ranks or sharing or {party.key for party, _ in stated})
     ]
-    shown = [p for p in parties if p.is_ranked and p.host] or [p for p, _ in said]
+    shown = [p for p in parties if p.is_ranked and p.host] or [p for p, _ in stated]
     buses = ", ".join(sorted({f"{bus} of host {host}" for host, bus in shared})[:4])
     on = f" ({buses})" if buses else ""
     subject = who(shown)
@@ -47,10 +47,10 @@ def _same_gpu(job: LoggedJob) -> Iterator[Told]:
     yield Told(
         code="DD604",
         message=f"{capital(subject)} are on the same GPU as another rank{on}: "
-        f"{said[0][1].text}",
+        f"{stated[0][1].text}",
         parties=shown,
         ranks=ranks,
-        exhibits=[one for _, one in said],
+        exhibits=[one for _, one in stated],
         cure="Bind each rank to its own GPU: torch.cuda.set_device(local_rank), one "
         "entry of CUDA_VISIBLE_DEVICES each, no more ranks than GPUs.",
     )
@@ -71,28 +71,28 @@ def _sharing(job: LoggedJob) -> dict[tuple[str, str], list[Party]]:
 
 
 def _twice(job: LoggedJob) -> Iterator[Told]:
-    said = list(job.complaints(ComplaintKind.TWICE))
-    if not said:
+    stated = list(job.complaints(ComplaintKind.TWICE))
+    if not stated:
         return
-    ranks = {rank for _, one in said for rank in one.named[:1]}
+    ranks = {rank for _, one in stated for rank in one.named[:1]}
     yield Told(
         code="DD607",
-        message=f"Two processes say that they are {named(ranks)}: {said[0][1].text} "
-        f"(told by {who([party for party, _ in said])}).",
+        message=f"Two processes say that they are {named(ranks)}: {stated[0][1].text} "
+        f"(told by {who([party for party, _ in stated])}).",
         ranks=ranks,
-        exhibits=[one for _, one in said],
+        exhibits=[one for _, one in stated],
         cure="Look at the launcher's variables of the rank, and whether two jobs share "
         "an address and a port.",
     )
 
 
 def _world_sizes(job: LoggedJob) -> Iterator[Told]:
-    said = list(job.complaints(ComplaintKind.WORLD_SIZE))
-    if not said:
+    stated = list(job.complaints(ComplaintKind.WORLD_SIZE))
+    if not stated:
         return
-    reporter, first = said[0]
+    reporter, first = stated[0]
     sizes = first.numbers[:2]
-    told = " and ".join(map(str, sizes)) or "different numbers of"
+    reported = " and ".join(map(str, sizes)) or "different numbers of"
     others = [p for p in job.parties.values() if p.host and p.host != reporter.host]
     odd: list[Party] = []
     if len({party.host for party in others}) == 1 and len(job.hosts) == 2:
@@ -109,10 +109,10 @@ def _world_sizes(job: LoggedJob) -> Iterator[Told]:
     whom = f"; the odd ones are likely those of {who(odd)}" if odd else ""
     yield Told(
         code="DD607",
-        message=f"Processes that meet expect worlds of {told} ranks (rank count "
+        message=f"Processes that meet expect worlds of {reported} ranks (rank count "
         f"mismatch): {first.text} (told by {who([reporter])}){whom}.",
         parties=odd,
-        exhibits=[one for _, one in said],
+        exhibits=[one for _, one in stated],
         certainty=Certainty.LIKELY if odd else Certainty.PROVED,
         cure="Give all hosts one WORLD_SIZE; give each job its own MASTER_PORT.",
         details={"sizes": list(sizes)},
@@ -120,21 +120,21 @@ def _world_sizes(job: LoggedJob) -> Iterator[Told]:
 
 
 def _foreign(job: LoggedJob) -> Iterator[Told]:
-    said = list(job.complaints(ComplaintKind.FOREIGN))
-    if not said:
+    stated = list(job.complaints(ComplaintKind.FOREIGN))
+    if not stated:
         return
-    first = said[0][1]
+    first = stated[0][1]
     hurt = job.failed or _never_made(job)
-    peers = sorted({one.peer for _, one in said if one.peer})
+    peers = sorted({one.peer for _, one in stated if one.peer})
     inside = job.on(*peers)
     whence = f" from {', '.join(peers)}" if peers else ""
     yield Told(
         code="DD607",
-        message=f"{capital(who([party for party, _ in said]))} got a connection"
+        message=f"{capital(who([party for party, _ in stated]))} got a connection"
         f"{whence} "
         f"that is not of this communicator: {first.text}",
         parties=inside,
-        exhibits=[one for _, one in said],
+        exhibits=[one for _, one in stated],
         severity=None if hurt else Severity.WARNING,
         certainty=Certainty.LIKELY,
         cure="Find out who connects: another job at the same port, a scanner of ports, "

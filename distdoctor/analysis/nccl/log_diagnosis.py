@@ -38,9 +38,9 @@ def findings_of(run: Run, code: str) -> Iterator[Finding]:
         run: The run that is judged.
         code: Of the disease.
     """
-    for told in diagnoses(run):
-        if told.code == code:
-            yield told.finding(run)
+    for reported in diagnoses(run):
+        if reported.code == code:
+            yield reported.finding(run)
 
 
 @memoize
@@ -54,14 +54,14 @@ def diagnoses(run: Run) -> tuple[Told, ...]:
     if not job.parties:
         return ()
     root = _root(job)
-    told = list(root)
-    known = {(one.code, one.message) for one in told}
+    reported = list(root)
+    known = {(one.code, one.message) for one in reported}
     for one in _advice(job):
         if one.severity is None and root:
             continue  # an error that the cause explains as well
         if (one.code, one.message) not in known:
-            told.append(one)
-    return tuple(told)
+            reported.append(one)
+    return tuple(reported)
 
 
 def _root(job: LoggedJob) -> list[Told]:
@@ -87,12 +87,12 @@ def _root(job: LoggedJob) -> list[Told]:
 
 def _of_sizes(job: LoggedJob) -> Iterator[Told]:
     """Data of other sizes than expected: settings explain it, or calls."""
-    said = list(complained_mismatches(job))
-    if said:
+    stated = list(complained_mismatches(job))
+    if stated:
         hurting = [
             one for one in setting_differences(job, blamed=True) if one.severity is None
         ]
-        yield from hurting or said
+        yield from hurting or stated
 
 
 def _of_stuck_settings(job: LoggedJob) -> Iterator[Told]:

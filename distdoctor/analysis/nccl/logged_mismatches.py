@@ -31,9 +31,9 @@ def logged_mismatches(job: LoggedJob) -> Iterator[Told]:
         at = _first_difference(members)
         if at is None:
             continue
-        told = _mismatch(job, name, members, at)
-        if told is not None:
-            yield told
+        reported = _mismatch(job, name, members, at)
+        if reported is not None:
+            yield reported
             return
 
 
@@ -132,19 +132,19 @@ def complained_mismatches(job: LoggedJob) -> Iterator[Told]:
         job: The job.
     """
     kinds = ComplaintKind.SIZES, ComplaintKind.MISMATCH, ComplaintKind.MISUSE
-    said = list(job.complaints(*kinds))
-    if not said:
+    stated = list(job.complaints(*kinds))
+    if not stated:
         return
-    first = said[0][1]
-    parties = list({party.key: party for party, _ in said}.values())
-    ranks = {rank for _, one in said for rank in one.named}
+    first = stated[0][1]
+    parties = list({party.key: party for party, _ in stated}.values())
+    ranks = {rank for _, one in stated for rank in one.named}
     if first.kind == ComplaintKind.MISUSE:
         yield Told(
             code="DD608",
             message=f"{capital(who(parties))} called NCCL with what it refuses: "
             f"{first.text}",
             parties=parties,
-            exhibits=[one for _, one in said],
+            exhibits=[one for _, one in stated],
             cure="Mend the call in the program.",
             details={"kind": first.kind},
         )
@@ -156,7 +156,7 @@ def complained_mismatches(job: LoggedJob) -> Iterator[Told]:
         f"calls, or settings of NCCL, differ between ranks{around}: {first.text}",
         ranks=ranks if len(ranks) == 1 else (),
         hosts=sorted({party.host for party in parties if party.host}),
-        exhibits=[one for _, one in said],
+        exhibits=[one for _, one in stated],
         certainty=Certainty.LIKELY,
         cure="Compare the calls (NCCL_DEBUG_SUBSYS=COLL), the settings and the "
         "versions of the ranks.",
@@ -180,8 +180,8 @@ def _first_difference(members: _Members) -> int | None:
     """The position in the windows of the first call that is not alike."""
     windows = [calls.calls for _, calls in members.values()]
     for at in range(max(map(len, windows))):
-        told = {calls[at] for calls in windows if at < len(calls)} - {_ANY}
-        if len(told) > 1:
+        reported = {calls[at] for calls in windows if at < len(calls)} - {_ANY}
+        if len(reported) > 1:
             return at
     return None
 

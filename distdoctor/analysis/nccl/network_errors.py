@@ -114,8 +114,8 @@ def _of_links(job: LoggedJob, links: Sequence[tuple[Party, NcclComplaint]]) -> T
     meaning = f" (status {status}: {_MEANINGS[status]})" if status in _MEANINGS else ""
     roce = _link_layer(job, links)
     pairs = Counter((party.host, one.peer) for party, one in links)
-    told = ", ".join(f"{a} → {b}" for a, b in list(pairs)[:4] if b)
-    over = f" between hosts {told}" if told else ""
+    known = ", ".join(f"{a} → {b}" for a, b in list(pairs)[:4] if b)
+    over = f" between hosts {known}" if known else ""
     subject = "The network failed" if not blame.is_sure else f"{capital(who(parties))}"
     verb = "" if not blame.is_sure else " is where the network failed"
     yield_to = f"{subject}{verb}{over}{roce}{meaning}: {first.text}"
@@ -194,15 +194,15 @@ def _ends(
 
 
 def _of_connecting(job: LoggedJob) -> Iterator[Told]:
-    said = list(job.complaints(ComplaintKind.CONNECT))
-    hard = [pair for pair in said if not pair[1].mild]
-    said = hard or (said if job.failed or _stuck(job) else [])
-    if not said:
+    stated = list(job.complaints(ComplaintKind.CONNECT))
+    hard = [pair for pair in stated if not pair[1].mild]
+    stated = hard or (stated if job.failed or _stuck(job) else [])
+    if not stated:
         yield from _of_the_dead(job)
         return
-    first = said[0][1]
-    reporters = {party.host for party, _ in said}
-    peers = {one.peer for _, one in said if one.peer}
+    first = stated[0][1]
+    reporters = {party.host for party, _ in stated}
+    peers = {one.peer for _, one in stated if one.peer}
     others = {host for host in job.hosts if host not in reporters}
     wrong = _wrong_interfaces(job)
     code, hosts, sure = "DD605", tuple(sorted(reporters | peers)), False
@@ -218,7 +218,7 @@ def _of_connecting(job: LoggedJob) -> Iterator[Told]:
     parties = job.on(*hosts) if sure else []
     parties = wrong or parties
     subject = who(parties) if parties else ", ".join(hosts)
-    reported = who(list({party.key: party for party, _ in said}.values()))
+    reported = who(list({party.key: party for party, _ in stated}.values()))
     to = f" to {', '.join(sorted(peers))}" if peers else ""
     suspect = f"; suspect: {subject}" if subject else ""
     yield Told(
@@ -227,7 +227,7 @@ def _of_connecting(job: LoggedJob) -> Iterator[Told]:
         f"{suspect}{reason}.",
         parties=parties,
         hosts=hosts,
-        exhibits=[one for _, one in said],
+        exhibits=[one for _, one in stated],
         certainty=Certainty.LIKELY,
         cure=_CURES[ComplaintKind.CONNECT],
         details={"kind": first.kind, "peers": sorted(peers)},
@@ -269,13 +269,13 @@ def is_local_interface(interface: str) -> bool:
 
 def _of_the_dead(job: LoggedJob) -> Iterator[Told]:
     """All complain that connections were closed: who says nothing is gone."""
-    said = list(job.complaints(ComplaintKind.CLOSED))
-    said = [pair for pair in said if pair[1].status or job.failed]
-    if not said:
+    stated = list(job.complaints(ComplaintKind.CLOSED))
+    stated = [pair for pair in stated if pair[1].status or job.failed]
+    if not stated:
         return
-    reporters = {party.key for party, _ in said}
-    peers = {one.peer for _, one in said if one.peer}
-    named_ranks = {rank for _, one in said for rank in one.named}
+    reporters = {party.key for party, _ in stated}
+    peers = {one.peer for _, one in stated if one.peer}
+    named_ranks = {rank for _, one in stated for rank in one.named}
     silent = [
         party
         for party in job.parties.values()
@@ -291,8 +291,8 @@ def _of_the_dead(job: LoggedJob) -> Iterator[Told]:
     gone: list[int] = []
     if not dead and unseen and len(unseen) * 2 < job.run.world_size:
         gone = [rank for rank in unseen if not named_ranks or rank in named_ranks]
-    first = said[0][1]
-    reported = who(list({party.key: party for party, _ in said}.values()))
+    first = stated[0][1]
+    reported = who(list({party.key: party for party, _ in stated}.values()))
     by = f" to {', '.join(sorted(peers)[:4])}" if peers else ""
     culprit = who(dead) if dead else f"ranks {gone}" if gone else ""
     end = (
@@ -306,7 +306,7 @@ def _of_the_dead(job: LoggedJob) -> Iterator[Told]:
         parties=dead,
         ranks=gone,
         hosts=tuple(sorted({p.host for p in dead} or peers)),
-        exhibits=[one for _, one in said],
+        exhibits=[one for _, one in stated],
         certainty=Certainty.LIKELY,
         cure=_CURES[ComplaintKind.CLOSED],
         details={"kind": first.kind, "peers": sorted(peers)},

@@ -31,15 +31,15 @@ def other_errors(job: LoggedJob) -> Iterator[Told]:
     Args:
         job: The job.
     """
-    said = [
+    stated = [
         (party, one)
         for party, one in job.complaints(ComplaintKind.OTHER)
         if not one.mild and one.status in _CODES
     ]
-    if not said:
+    if not stated:
         return
-    first = said[0][1]
-    alike = [(p, one) for p, one in said if one.status == first.status]
+    first = stated[0][1]
+    alike = [(p, one) for p, one in stated if one.status == first.status]
     parties = list({party.key: party for party, _ in alike}.values())
     code = "DD605" if _NETWORK.search(first.text) else _CODES[first.status]
     yield Told(

@@ -34,12 +34,14 @@ def version_differences(job: LoggedJob) -> Iterator[Told]:
     Args:
         job: The job.
     """
-    said = list(job.complaints(ComplaintKind.VERSIONS))
+    stated = list(job.complaints(ComplaintKind.VERSIONS))
     by_version = _by(
         {p.key: p.process.version for p in job.parties.values() if p.process}
     )
-    if said:
-        yield _told_by_nccl(job, said[0][1].text, by_version, [one for _, one in said])
+    if stated:
+        yield _reported_by_nccl(
+            job, stated[0][1].text, by_version, [one for _, one in stated]
+        )
         return
     if len(by_version) > 1:
         odd, usual = _odd(job, by_version)
@@ -61,15 +63,15 @@ def version_differences(job: LoggedJob) -> Iterator[Told]:
         yield from _unlike_lines(job)
 
 
-def _told_by_nccl(
+def _reported_by_nccl(
     job: LoggedJob,
     text: str,
     by_version: dict[str, list[int]],
-    said: Sequence[NcclComplaint],
+    stated: Sequence[NcclComplaint],
 ) -> Told:
     odd, _ = _odd(job, by_version) if len(by_version) > 1 else ([], [])
     codes = {int(rank): code for rank, code in _CODES.findall(text)}
-    for one in said:
+    for one in stated:
         codes |= {int(r): c for r, c in _CODES.findall(one.text)}
     ranks: list[int] = []
     if not odd and codes:
@@ -85,7 +87,7 @@ def _told_by_nccl(
         parties=odd,
         ranks=ranks,
         hosts=sorted({party.host for party in odd or job.parties.values()}),
-        exhibits=said,
+        exhibits=stated,
         cure="One image for all hosts; one libnccl on the path.",
         details={"versions": dict(by_version)},
     )
@@ -124,17 +126,17 @@ def setting_differences(job: LoggedJob, blamed: bool) -> Iterator[Told]:
         job: The job.
         blamed: Something failed that they explain.
     """
-    told = {p.key: dict(_pairs(p)) for p in job.parties.values() if p.process}
-    made = {key for key in told if _has_come_far(job, job.parties[key])}
+    reported = {p.key: dict(_pairs(p)) for p in job.parties.values() if p.process}
+    made = {key for key in reported if _has_come_far(job, job.parties[key])}
     if not made and blamed:
-        made = {key for key in told if job.parties[key].communicators}
-    names = sorted({name for settings in told.values() for name in settings})
+        made = {key for key in reported if job.parties[key].communicators}
+    names = sorted({name for settings in reported.values() for name in settings})
     for name in names:
         if _OF_A_HOST.match(name):
             continue
         values = {
             key: settings.get(name, "not set")
-            for key, settings in told.items()
+            for key, settings in reported.items()
             if name in settings or key in made
         }
         groups = _by(values)

@@ -67,10 +67,10 @@ def fall_backs(job: LoggedJob) -> Iterator[Told]:
 
 def _other_nodes(job: LoggedJob) -> Iterator[Told]:
     """NCCL counts other hosts than there are."""
-    told = [p for p in job.parties.values() if p.process and p.process.nodes]
-    counts = {p.process.nodes for p in told if p.process}
-    hosts = {p.host for p in told}
-    if len(counts) != 1 or len(told) < job.run.world_size or len(told) < 2:
+    reported = [p for p in job.parties.values() if p.process and p.process.nodes]
+    counts = {p.process.nodes for p in reported if p.process}
+    hosts = {p.host for p in reported}
+    if len(counts) != 1 or len(reported) < job.run.world_size or len(reported) < 2:
         return
     (count,) = counts
     if count == len(hosts):
@@ -85,7 +85,7 @@ def _other_nodes(job: LoggedJob) -> Iterator[Told]:
             if more
             else "and of another look the same: their names or ids were cloned."
         ),
-        exhibits=[p.process for p in told if p.process],
+        exhibits=[p.process for p in reported if p.process],
         hosts=sorted(hosts),
         severity=Severity.WARNING,
         certainty=Certainty.LIKELY,
@@ -115,14 +115,14 @@ _ADVICE = {
 
 def _by_complaint(job: LoggedJob) -> Iterator[Told]:
     for kind, (what, cure) in _ADVICE.items():
-        said = [(p, one) for p in job.parties.values() for one in p.of(kind)]
-        parties = list({p.key: p for p, _ in said}.values())
+        stated = [(p, one) for p in job.parties.values() for one in p.of(kind)]
+        parties = list({p.key: p for p, _ in stated}.values())
         if parties:
             yield Told(
                 code="DD602",
-                message=f"{capital(who(parties))} {what}: {said[0][1].text}",
+                message=f"{capital(who(parties))} {what}: {stated[0][1].text}",
                 parties=parties if len(parties) < len(job.parties) else (),
-                exhibits=[one for _, one in said],
+                exhibits=[one for _, one in stated],
                 severity=Severity.NOTE,
                 certainty=Certainty.LIKELY,
                 cure=cure,
@@ -187,7 +187,7 @@ def _interfaces(job: LoggedJob) -> Iterator[Told]:
 
 
 def _inside_hosts(job: LoggedJob) -> Iterator[Told]:
-    said = [
+    stated = [
         (party, one)
         for party in job.parties.values()
         for one in party.of(ComplaintKind.P2P_OFF)
@@ -217,10 +217,10 @@ def _inside_hosts(job: LoggedJob) -> Iterator[Told]:
             "one NCCL_HOSTID.",
         )
         return
-    if said or by_memory:
-        parties = by_memory or list({p.key: p for p, _ in said}.values())
-        text = said[0][1].text if said else "P2P between the GPUs is not used"
-        exhibits: list[Event] = [one for _, one in said]
+    if stated or by_memory:
+        parties = by_memory or list({p.key: p for p, _ in stated}.values())
+        text = stated[0][1].text if stated else "P2P between the GPUs is not used"
+        exhibits: list[Event] = [one for _, one in stated]
         exhibits += [p.process for p in by_memory if p.process]
         yield Told(
             code="DD602",
@@ -281,19 +281,19 @@ def _gpu_direct(job: LoggedJob) -> Iterator[Told]:
 
 
 def _without_nvls(job: LoggedJob) -> Iterator[Told]:
-    said = [
+    stated = [
         (party, one)
         for party in job.parties.values()
         for one in party.of(ComplaintKind.NVLS_OFF)
     ]
-    if said:
-        parties = list({p.key: p for p, _ in said}.values())
+    if stated:
+        parties = list({p.key: p for p, _ in stated}.values())
         yield Told(
             code="DD602",
             message=f"{capital(who(parties))} go on without NVLink SHARP (NVLS): "
-            f"{said[0][1].text}",
+            f"{stated[0][1].text}",
             parties=parties if len(parties) < len(job.parties) else (),
-            exhibits=[one for _, one in said],
+            exhibits=[one for _, one in stated],
             severity=Severity.NOTE,
             cure="Restart the fabric manager and reset the GPUs.",
         )

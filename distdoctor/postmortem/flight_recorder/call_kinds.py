@@ -173,14 +173,14 @@ def _of(
     code = CODE_OF[op]
     numels = tuple(tensor.numel for tensor in tensors)
     dtypes = tuple(tensor.dtype for tensor in tensors)
-    told = signature(
+    reported = signature(
         code, NO_REDUCE_OP, -1, (*dtypes, *names), () if uneven else numels
     )
     splits = ((moved[0],), (moved[1],)) if any(moved) else None
     spec = Spec(tensors, splits, names)
     is_message = op in {"send", "recv", "recv_any"}
     return CallKind(
-        group, code, is_message, False, peer, spec, told % (1 << 64), evented
+        group, code, is_message, False, peer, spec, reported % (1 << 64), evented
     )
 
 
@@ -197,7 +197,7 @@ def together(closing: CallKind, parts: Sequence[CallKind]) -> CallKind:
     named = closing.op != CODE_OF["all_reduce_coalesced"]
     op = closing.op if named else parts[0].op
     tensors = tuple(tensor for part in parts for tensor in part.spec.tensors)
-    told = signature(
+    reported = signature(
         op,
         NO_REDUCE_OP,
         -1,
@@ -205,7 +205,7 @@ def together(closing: CallKind, parts: Sequence[CallKind]) -> CallKind:
         tuple(tensor.numel for tensor in tensors),
     )
     return CallKind(
-        *(closing.group, op, False, True, -1, Spec(tensors), told % (1 << 64)),
+        *(closing.group, op, False, True, -1, Spec(tensors), reported % (1 << 64)),
         evented=closing.evented,
     )
 

@@ -389,8 +389,8 @@ def _groups(listed: Any) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
         if isinstance(value, dict):
             named, ranks = value.get("name"), value.get("ranks")
             name = named if isinstance(named, str) else name
-            said = value.get("desc")
-            descriptions[name] = said if isinstance(said, str) else ""
+            stated = value.get("desc")
+            descriptions[name] = stated if isinstance(stated, str) else ""
         numbers = tuple(islice(_ranks(ranks), MOST_RANKS))
         if numbers and max(numbers) < MOST_RANKS:
             members[name] = numbers
@@ -410,8 +410,8 @@ def _ranks(value: Any) -> Iterator[int]:
 
 def _enqueued(status: Any) -> Iterator[tuple[str, int]]:
     for key, value in status.items() if isinstance(status, dict) else ():
-        told = isinstance(value, dict) and "last_enqueued_collective" in value
-        if told and isinstance(key, str | int):
+        reported = isinstance(value, dict) and "last_enqueued_collective" in value
+        if reported and isinstance(key, str | int):
             yield str(key), _signed(value["last_enqueued_collective"])
 
 

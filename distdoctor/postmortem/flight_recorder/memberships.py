@@ -41,18 +41,18 @@ def memberships(dumps: Mapping[int, Dump], world_size: int) -> Memberships:
     Returns:
         The groups, those of the same name after one another.
     """
-    told: dict[str, dict[tuple[int, ...], list[int]]] = {}
+    reported: dict[str, dict[tuple[int, ...], list[int]]] = {}
     untold: dict[str, list[int]] = {}
     for rank, dump in sorted(dumps.items()):
         for name in dict.fromkeys([*dump.members, *dump.numbers]):
             ranks = dump.members.get(name, ())
             if rank in ranks:
-                told.setdefault(name, {}).setdefault(ranks, []).append(rank)
+                reported.setdefault(name, {}).setdefault(ranks, []).append(rank)
             elif name in dump.numbers:
                 untold.setdefault(name, []).append(rank)
     found = Memberships()
-    for name in dict.fromkeys([*told, *untold]):
-        lists = told.get(name, {})
+    for name in dict.fromkeys([*reported, *untold]):
+        lists = reported.get(name, {})
         for rank in untold.get(name, []):
             ranks = _without_a_list(name, rank, lists, untold[name], world_size)
             lists.setdefault(ranks, []).append(rank)

@@ -91,8 +91,8 @@ def assign(found: Sequence[tuple[str, Dump]]) -> Assigned:
         why = f"several dumps have the number {rank}: whose they are is not known"
         given.rejected.append((path, why))
     _set_apart(given)
-    told = [world for world in worlds if world]
-    given.world_size = max((max(world) + 1 for world in told), default=0)
+    reported = [world for world in worlds if world]
+    given.world_size = max((max(world) + 1 for world in reported), default=0)
     return given
 
 
@@ -144,8 +144,8 @@ def _worth(dump: Dump) -> tuple[int, bool]:
 
 def _world(dump: Dump) -> tuple[int, ...]:
     """The ranks of the whole job, as a dump tells them; empty: it does not."""
-    for name, said in dump.descriptions.items():
-        if said == _DEFAULT_DESCRIPTION and name in dump.members:
+    for name, stated in dump.descriptions.items():
+        if stated == _DEFAULT_DESCRIPTION and name in dump.members:
             return tuple(sorted(dump.members[name]))
     return tuple(sorted(dump.members.get(DEFAULT_GROUP, ())))
 
@@ -154,12 +154,14 @@ def _current(
     by_world: Mapping[tuple[int, ...], Sequence[tuple[str, int, Dump]]],
 ) -> set[tuple[int, ...]]:
     """The world of the latest run, and dumps that tell of none."""
-    told = [world for world in by_world if world]
-    if len(told) < 2:
+    reported = [world for world in by_world if world]
+    if len(reported) < 2:
         return set(by_world)
-    when = {world: max(_last(dump) for _, _, dump in by_world[world]) for world in told}
+    when = {
+        world: max(_last(dump) for _, _, dump in by_world[world]) for world in reported
+    }
     latest = max(when.values())
-    near = [world for world in told if latest - when[world] < _FAR_APART_NS]
+    near = [world for world in reported if latest - when[world] < _FAR_APART_NS]
     if len(near) == 1 or not _disagree(near):
         return {*near, ()}
     # Runs that follow close on each other: the one with the most of its files.

@@ -135,7 +135,7 @@ def _tell_missing(evidence: Evidence, given: Assigned, bad: dict[int, str]) -> N
 
 def _set_world(evidence: Evidence, given: Assigned, bad: Iterable[int]) -> None:
     size = given.world_size
-    evidence.told_size = size
+    evidence.stated_size = size
     if not size:  # nothing tells who is in the job but the files
         size = max([*given.dumps, *bad], default=-1) + 1
     size = max([size, *(rank + 1 for rank in given.dumps)])
@@ -192,9 +192,9 @@ def _reached(
             if dump.members and group.name not in dump.members:
                 continue  # it has no communicator of it: it never called in it
             # Its own number of a group is known of the default group alone.
-            told = dump.enqueued.get("0", -1) if group.name == DEFAULT_GROUP else -1
-            if told > 0 and number not in mixed:
-                reached[number, rank] = told
+            reported = dump.enqueued.get("0", -1) if group.name == DEFAULT_GROUP else -1
+            if reported > 0 and number not in mixed:
+                reached[number, rank] = reported
             elif gaps or dump.begins_late or dump.has_gaps or not dump.has_entries:
                 reached[number, rank] = -1
     return reached
@@ -274,8 +274,8 @@ def _read_some(leavings: Sequence[Leaving]) -> _Read:
             many = sizes[leaving.size] >= _WORTH_A_MODEL
             dumps.append((leaving.path, models.read(data, tables, many=many)))
         except Exception as error:  # noqa: BLE001 - of a hostile file anything may come
-            said = str(error) or type(error).__name__
-            failed.append((leaving.path, said[:200]))
+            stated = str(error) or type(error).__name__
+            failed.append((leaving.path, stated[:200]))
     return dumps, failed, tables
 
 

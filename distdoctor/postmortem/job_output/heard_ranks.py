@@ -214,9 +214,9 @@ class HeardRanks:
         )
         for rank in task.ranks:
             if rank < MOST_RANKS and self._of(rank).status is None:
-                told = self._of(rank)
-                told.status = task.status
-                told.stopped = task.stopped or (aborted and self._was_before(rank))
+                reported = self._of(rank)
+                reported.status = task.status
+                reported.stopped = task.stopped or (aborted and self._was_before(rank))
         if task.starved:
             self._starve("")
 
@@ -241,8 +241,8 @@ class HeardRanks:
                 self.sizes_unlike = words
 
     def _starve(self, words: str) -> None:
-        told = "the kernel's out-of-memory killer struck meanwhile"
-        self._evidence.starved = self._evidence.starved or told
+        reported = "the kernel's out-of-memory killer struck meanwhile"
+        self._evidence.starved = self._evidence.starved or reported
         if words:
             self.remark(words)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import IO
 
 from distdoctor.postmortem.job_output import job_words as says
+from distdoctor.postmortem.job_output.line_meanings import meaning_of
 from distdoctor.postmortem.job_output.lines import lines
 from distdoctor.postmortem.job_output.prefixes import Line, Marks, Whose
 from distdoctor.postmortem.job_output.printed_tracebacks import (
@@ -16,7 +17,6 @@ from distdoctor.postmortem.job_output.printed_tracebacks import (
     TracebackParser,
     is_chained,
 )
-from distdoctor.postmortem.job_output.said import said
 from distdoctor.postmortem.job_output.torchrun_summaries import (
     SummaryParser,
     WorkerEnd,
@@ -239,8 +239,8 @@ class _FileHearing:
             longer = stream.tracebacks.go_on(text)
             if longer is not None and stream.last is not None:
                 stream.last.what = longer
-        elif (told := said(text)) is not None:
-            self._said(stream, line, told)
+        elif (reported := meaning_of(text)) is not None:
+            self._stated(stream, line, reported)
         elif stream.last is not None and not _NOISE.match(text):
             stream.last.last = False
             stream.last = None
@@ -263,24 +263,24 @@ class _FileHearing:
             stream.spawned = -1
         stream.last = heard
 
-    def _said(self, stream: _Stream, line: Line, told: says.Said) -> None:
-        if isinstance(told, says.Restarted):
+    def _stated(self, stream: _Stream, line: Line, reported: says.Said) -> None:
+        if isinstance(reported, says.Restarted):
             self._all.forget(self._file, self._number)
             self._failed_at.clear()
             return
-        if isinstance(told, says.Spawned):
-            stream.spawned = told.number
+        if isinstance(reported, says.Spawned):
+            stream.spawned = reported.number
             return
         agent = ""
-        if isinstance(told, says.WorkerFailed | says.WorkerStopped):
+        if isinstance(reported, says.WorkerFailed | says.WorkerStopped):
             found = _AGENT.search(line.text)
             agent = found["pid"] if found else ""
-        if isinstance(told, says.WorkerFailed) and agent:
+        if isinstance(reported, says.WorkerFailed) and agent:
             # A launcher tells of the first end of each start of the ranks, and no more.
             if (before := self._failed_at.get(agent)) is not None:
                 self._all.forget(self._file, before)
             self._failed_at[agent] = self._number
-        self._add(line, told).agent = agent
+        self._add(line, reported).agent = agent
 
     def _add(
         self, line: Line, what: PrintedException | WorkerEnd | says.Said, rank: int = -1

@@ -1,4 +1,4 @@
-"""What single lines of a job's output say of how it went; see `said`."""
+"""What single lines of a job's output say of how it went; see `line_meanings`."""
 
 from __future__ import annotations
 

@@ -12,9 +12,9 @@ from typing import IO
 
 from distdoctor.postmortem.job_evidence import LOG, Evidence, SourceRead
 from distdoctor.postmortem.job_output.hearing import Heard, Hearing
+from distdoctor.postmortem.job_output.line_meanings import FRAGMENTS
 from distdoctor.postmortem.job_output.lines import lines
 from distdoctor.postmortem.job_output.prefixes import whose
-from distdoctor.postmortem.job_output.said import FRAGMENTS
 from distdoctor.postmortem.job_output.telling import tell
 from distdoctor.postmortem.job_output.torchrun_summaries import (
     error_in_file,
@@ -89,16 +89,16 @@ def read(leavings: Sequence[Leaving], evidence: Evidence) -> None:
             evidence.left_out.append((leaving.path, "the ranks were started anew"))
             continue
         try:
-            said = _read_one(leaving, hearing)
+            stated = _read_one(leaving, hearing)
         except _DAMAGED as error:
             evidence.unreadable.append((leaving.path, str(error) or "damaged"))
             continue
-        if said or _CERTAIN.match(leaving.name):
-            remark = "" if said else "says nothing of a failure"
+        if stated or _CERTAIN.match(leaving.name):
+            remark = "" if stated else "says nothing of a failure"
             ranks = {one.rank for one in hearing.heard[before:]} | {owner.rank}
             ranks |= hearing.ranks - known_ranks
-            told = tuple(sorted(rank for rank in ranks if 0 <= rank < _MOST_NAMED))
-            source = SourceRead(leaving.path, KIND, LOG, told, remark)
+            reported = tuple(sorted(rank for rank in ranks if 0 <= rank < _MOST_NAMED))
+            source = SourceRead(leaving.path, KIND, LOG, reported, remark)
             evidence.sources.append(source)
         elif leaving.path not in known:
             evidence.left_out.append((leaving.path, "it says nothing of a failure"))

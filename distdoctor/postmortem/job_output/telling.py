@@ -66,11 +66,11 @@ class _Telling:
 
     def _tell_of_starts(self) -> None:
         """That the ranks were started anew, and what had failed before."""
-        for told in self.hearing.before:
-            raised = told.what
-            if isinstance(raised, PrintedException) and not is_secondary(told):
+        for reported in self.hearing.before:
+            raised = reported.what
+            if isinstance(raised, PrintedException) and not is_secondary(reported):
                 at = f" at {raised.place}" if raised.place else ""
-                who = f"rank {told.rank}" if told.rank >= 0 else "a rank"
+                who = f"rank {reported.rank}" if reported.rank >= 0 else "a rank"
                 message = raised.message[:160].partition("\n")[0]
                 self.heard.remark(
                     "the ranks were started anew; this is the last start. Before, "
@@ -115,20 +115,20 @@ class _Telling:
         return last if exited or (at_the_end and unknown) else None
 
     def _timeouts(self, rank: int, one: HeardRank) -> Iterable[TimedOut]:
-        for told in one.timeouts[:MOST_TOLD]:
-            group = told.group
+        for reported in one.timeouts[:MOST_TOLD]:
+            group = reported.group
             if not group and len(one.enqueued) == 1:
                 group = next(iter(one.enqueued))  # older lines do not name it
             yield TimedOut(
                 rank=rank,
                 by=WATCHDOG,
-                op=called.users_name(told.op),
+                op=called.users_name(reported.op),
                 group=group,
-                group_rank=told.group_rank,
-                number=told.number,
-                numel_in=told.numel_in,
-                numel_out=told.numel_out,
-                seconds=told.seconds,
+                group_rank=reported.group_rank,
+                number=reported.number,
+                numel_in=reported.numel_in,
+                numel_out=reported.numel_out,
+                seconds=reported.seconds,
                 enqueued=one.enqueued.get(group, -1),
             )
 

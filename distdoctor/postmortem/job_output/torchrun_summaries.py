@@ -6,11 +6,11 @@ import json
 import re
 from dataclasses import dataclass
 
+from distdoctor.postmortem.job_output.line_meanings import status_of
 from distdoctor.postmortem.job_output.printed_tracebacks import (
     PrintedException,
     TracebackParser,
 )
-from distdoctor.postmortem.job_output.said import status_of
 
 _RANK = re.compile(r"\s*rank +: (?P<rank>\d{1,6}) \(local_rank: (?P<local>\d{1,5})\)")
 _CODE = re.compile(r"\s*exitcode +: (?P<code>-?\d{1,4}) \(pid: (?P<pid>\d{1,10})\)")

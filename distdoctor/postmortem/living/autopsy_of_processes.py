@@ -153,8 +153,8 @@ def _number(job: LivingJob) -> None:
     if not unknown:
         return
     dumps = take(unknown)
-    told = {pid: rank_in(stacks) for pid, stacks in dumps.stacks.items()}
-    rank_of: Callable[[int], int | None] = told.get
+    reported = {pid: rank_in(stacks) for pid, stacks in dumps.stacks.items()}
+    rank_of: Callable[[int], int | None] = reported.get
     if not numbered(job, rank_of):
         why = next(iter(dumps.refusals.values()), "neither environment nor stacks do")
         raise LeavingsMissing(

@@ -331,15 +331,15 @@ def numbered(job: LivingJob, rank_of: Callable[[int], int | None]) -> bool:
     if not unknown:
         return True
     ranks = {key: rank_of(process.pid) for key, process in unknown.items()}
-    told = [rank for rank in ranks.values() if rank is not None]
-    if len(told) != len(unknown) or len(set(told)) != len(told):
+    reported = [rank for rank in ranks.values() if rank is not None]
+    if len(reported) != len(unknown) or len(set(reported)) != len(reported):
         if len(unknown) > 1:
             return False
-        ranks, told = dict.fromkeys(unknown, 0), [0]
+        ranks, reported = dict.fromkeys(unknown, 0), [0]
     job.ranks = {
         rank: replace(unknown[key])
         for key, rank in sorted(ranks.items(), key=lambda item: item[1] or 0)
         if rank is not None
     }
-    job.world_size = max(job.world_size, *(rank + 1 for rank in told))
+    job.world_size = max(job.world_size, *(rank + 1 for rank in reported))
     return True

@@ -130,18 +130,18 @@ def _take(line: bytes, table: DurationTable) -> bool:
         record = _DECODER.decode(line)
     except (ValueError, RecursionError):
         return False
-    header, told, meta = record.header, record.coll_perf, record.metadata
-    if told.coll in _OPS and told.coll_timing_source != _OF_THE_HOST:
+    header, reported, meta = record.header, record.coll_perf, record.metadata
+    if reported.coll in _OPS and reported.coll_timing_source != _OF_THE_HOST:
         table.add(
             header.id,
             header.n_ranks,
             (meta.hostname, meta.pid),
             (
                 header.rank,
-                _OPS.index(told.coll),
-                told.coll_sn,
-                told.coll_msg_size_bytes,
-                told.coll_exec_time_us,
+                _OPS.index(reported.coll),
+                reported.coll_sn,
+                reported.coll_msg_size_bytes,
+                reported.coll_exec_time_us,
                 meta.dump_timestamp_us,
             ),
         )

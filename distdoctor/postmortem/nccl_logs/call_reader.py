@@ -95,16 +95,16 @@ class CallReader:
         only one of its process that begins so.
         """
         process.torn += 1
-        told = False
+        reported = False
         for one in CALL_END.finditer(body):
             comm = one[1].decode()
-            if comm in process.calls and one.start() and not told:
+            if comm in process.calls and one.start() and not reported:
                 process.lists_of(comm)[-1].append(0)
                 process.count += 1
-                told = True
+                reported = True
             else:
                 self._stray(comm)
-        if not told and (part := re.search(rb"\bcomm (0x[0-9a-f]*)", body)):
+        if not reported and (part := re.search(rb"\bcomm (0x[0-9a-f]*)", body)):
             start = part[1].decode()
             mine = [one for one in process.calls if start.startswith(one)]
             mine = mine or [one for one in process.calls if one.startswith(start)]

@@ -100,12 +100,12 @@ class Cast:
         return max(alike, key=len) if alike else peer
 
 
-def cast_of(processes: Iterable[ProcessLog], ranks_told: int = 0) -> Cast:
+def cast_of(processes: Iterable[ProcessLog], ranks_named: int = 0) -> Cast:
     """Find out who is who.
 
     Args:
         processes: All of a job.
-        ranks_told: The number of ranks that other lines tell of.
+        ranks_named: The number of ranks that other lines tell of.
     """
     every = list(processes)
     groups: dict[Key, list[Membership]] = defaultdict(list)
@@ -113,7 +113,7 @@ def cast_of(processes: Iterable[ProcessLog], ranks_told: int = 0) -> Cast:
         for one in _memberships(process):
             groups[one.key].append(one)
     groups = dict(_parted(groups))
-    ranks, world_size, world = _ranks(every, groups, ranks_told)
+    ranks, world_size, world = _ranks(every, groups, ranks_named)
     actors = []
     for process in every:
         mine = ranks.get(id(process), [])
@@ -204,16 +204,16 @@ def _parted(
 def _ranks(
     processes: Sequence[ProcessLog],
     groups: dict[Key, list[Membership]],
-    ranks_told: int,
+    ranks_named: int,
 ) -> tuple[dict[int, list[tuple[int, int]]], int, set[Key]]:
     """By process, its ranks and their devices; the size of the job; its own groups."""
     launched = _launched(processes)
-    told = max([ranks_told, *(rank + 1 for rank in launched.values())], default=0)
+    reported = max([ranks_named, *(rank + 1 for rank in launched.values())], default=0)
     size = max((one.life.size for some in groups.values() for one in some), default=0)
     found: dict[int, dict[int, int]] = defaultdict(dict)
     owner: dict[int, int] = {}
     world = set()
-    sure = size >= told
+    sure = size >= reported
     for key, members in groups.items():
         if members[0].life.size != size or not sure:
             continue
@@ -231,7 +231,7 @@ def _ranks(
         found.update({process: {n: -1} for process, n in _only_host(processes).items()})
     ranks = {process: sorted(some.items()) for process, some in found.items()}
     known = max((rank + 1 for some in found.values() for rank in some), default=0)
-    return ranks, max(told, known, size if sure else 0), world
+    return ranks, max(reported, known, size if sure else 0), world
 
 
 def _launched(processes: Sequence[ProcessLog]) -> dict[int, int]:

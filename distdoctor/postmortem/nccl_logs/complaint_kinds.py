@@ -185,8 +185,10 @@ def meaning(text: str, source: str = "") -> Meaning:
     Returns:
         Its meaning; the kind is `OTHER` where nothing is known of such a message.
     """
-    told = f"{text} {source.rpartition(':')[0]}"
-    kind = next((kind for one, kind in _KINDS if one.search(told)), ComplaintKind.OTHER)
+    reported = f"{text} {source.rpartition(':')[0]}"
+    kind = next(
+        (kind for one, kind in _KINDS if one.search(reported)), ComplaintKind.OTHER
+    )
     peer, hca = _PEERS.search(text), _HCA.search(text)
     numbers = [int(n) for found in _WORLD.findall(text) for n in found if n]
     if kind is ComplaintKind.COMPLETION:

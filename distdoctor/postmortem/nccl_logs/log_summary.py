@@ -47,13 +47,13 @@ def _communicators(cast: Cast) -> Iterator[str]:
     sizes = Counter(members[0].life.size for members in cast.groups.values())
     if not sizes:
         return
-    told = ", ".join(
+    reported = ", ".join(
         f"{often:,} of {size:,} ranks" for size, often in sorted(sizes.items())[::-1]
     )
     logs = {id(actor.process): actor.process for actor in cast.actors}
     calls = sum(log.count for log in logs.values())
     counted = f"; {calls:,} calls are in the log" if calls else ""
-    yield f"communicators: {told}{counted}"
+    yield f"communicators: {reported}{counted}"
 
 
 def _ways(cast: Cast) -> Iterator[str]:
@@ -67,8 +67,8 @@ def _ways(cast: Cast) -> Iterator[str]:
     if networks:
         parts.append("network " + ", ".join(networks))
     if ways:
-        told = ", ".join(f"{via} {often:,}×" for via, often in ways.most_common(6))
-        parts.append(f"channels via {told}")
+        reported = ", ".join(f"{via} {often:,}×" for via, often in ways.most_common(6))
+        parts.append(f"channels via {reported}")
     if parts:
         yield "; ".join(parts)
 

@@ -216,8 +216,8 @@ class MessageReader(CallReader):
     ) -> None:
         if len(process.complaints) >= (MOST_KEPT if source else _MOST_MILD):
             return
-        told = text_of(body)[:400]
-        if self._is_harmless(told, source):
+        reported = text_of(body)[:400]
+        if self._is_harmless(reported, source):
             return
         process.complaints.append(
             Complaint(

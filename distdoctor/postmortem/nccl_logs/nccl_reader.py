@@ -107,7 +107,7 @@ def _tell(piece: Piece, files: Sequence[str], evidence: Evidence) -> None:
         return
     others = others_of(piece.others)
     cast = cast_of(
-        piece.processes.values(), max(others.ranks_told, evidence.world_size)
+        piece.processes.values(), max(others.ranks_named, evidence.world_size)
     )
     teller = _Teller(piece, others, cast, evidence)
     teller.tell()
@@ -151,8 +151,8 @@ class _Teller:
             self._communicator(key, members)
         for actor in self._cast.actors:
             self._complaints(actor)
-        for rank, told in sorted(self._others.timeouts.items()):
-            self._timeout(rank, told)
+        for rank, reported in sorted(self._others.timeouts.items()):
+            self._timeout(rank, reported)
         for error in self._others.errors:
             self._other(error)
         if self._unranked:
@@ -161,7 +161,7 @@ class _Teller:
     def _add(self, key: int, event: object) -> None:
         self._evidence.add(key, event)  # type: ignore[arg-type]
 
-    def _timeout(self, rank: int, told: WatchdogLines) -> None:
+    def _timeout(self, rank: int, reported: WatchdogLines) -> None:
         """What a watchdog said, unless another reader has told it."""
         if any(isinstance(one, TimedOut) for one in self._evidence.life.get(rank, ())):
             return
@@ -169,15 +169,15 @@ class _Teller:
             rank,
             TimedOut(
                 rank=rank,
-                place=Place(told.file, told.line),
-                op=users_name(told.op) if told.op else "",
-                group=told.group,
-                group_rank=told.group_rank,
-                number=told.sequence,
-                numel_in=told.numel_in,
-                numel_out=told.numel_out,
-                seconds=told.seconds,
-                enqueued=told.enqueued,
+                place=Place(reported.file, reported.line),
+                op=users_name(reported.op) if reported.op else "",
+                group=reported.group,
+                group_rank=reported.group_rank,
+                number=reported.sequence,
+                numel_in=reported.numel_in,
+                numel_out=reported.numel_out,
+                seconds=reported.seconds,
+                enqueued=reported.enqueued,
             ),
         )
 
@@ -194,12 +194,12 @@ class _Teller:
         if not version and actor.rank is not None:
             version = self._others.versions.get(actor.rank, "")
         if not version:
-            told = [
+            reported = [
                 number
                 for number, (rank, _, _) in self._piece.versions.items()
                 if rank == actor.rank and rank is not None
             ]
-            version = told[0] if told else ""
+            version = reported[0] if reported else ""
         inside, between = _transports(log, self._cast)
         self._add(
             self._keys[id(actor)],

@@ -81,7 +81,7 @@ class Others:
     timeouts: dict[int, WatchdogLines] = field(default_factory=dict)
     errors: list[OtherError] = field(default_factory=list)
     versions: dict[int, str] = field(default_factory=dict)
-    ranks_told: int = 0
+    ranks_named: int = 0
 
 
 def others_of(lines: Sequence[tuple[str, int, str]]) -> Others:
@@ -94,7 +94,7 @@ def others_of(lines: Sequence[tuple[str, int, str]]) -> Others:
     for file, line, text in lines:
         own = _RANK.search(text)
         rank = int(own[1]) if own and int(own[1]) < MOST_RANKS else -1
-        found.ranks_told = max(found.ranks_told, rank + 1)
+        found.ranks_named = max(found.ranks_named, rank + 1)
         if "Watchdog" in text or "last enqueued" in text:
             _timeout(found, file, line, text, rank)
         elif (xid := _XID.search(text)) is not None:
@@ -138,18 +138,18 @@ def _timeout(found: Others, file: str, line: int, text: str, rank: int) -> None:
         rank = int(inner[1])
         if rank >= MOST_RANKS:
             return
-        found.ranks_told = max(found.ranks_told, rank + 1)
-    told = found.timeouts.setdefault(rank, WatchdogLines(file, line, rank))
-    if (work := _WORK.search(text)) and not told.op:
-        told.sequence = int(work["sequence"] or 0)
-        told.op = work["op"]
-        told.numel_in = int(work["numel_in"] or -1)
-        told.numel_out = int(work["numel_out"] or -1)
-    if (ran := _RAN.search(text)) and not told.seconds:
-        told.seconds = int(ran[1]) / 1000
-    if (last := _LAST.search(text)) and told.enqueued < 0:
-        told.enqueued = int(last[1])
-    if inner is not None and told.group_rank < 0:
-        told.group_rank = int(inner[1])
+        found.ranks_named = max(found.ranks_named, rank + 1)
+    reported = found.timeouts.setdefault(rank, WatchdogLines(file, line, rank))
+    if (work := _WORK.search(text)) and not reported.op:
+        reported.sequence = int(work["sequence"] or 0)
+        reported.op = work["op"]
+        reported.numel_in = int(work["numel_in"] or -1)
+        reported.numel_out = int(work["numel_out"] or -1)
+    if (ran := _RAN.search(text)) and not reported.seconds:
+        reported.seconds = int(ran[1]) / 1000
+    if (last := _LAST.search(text)) and reported.enqueued < 0:
+        reported.enqueued = int(last[1])
+    if inner is not None and reported.group_rank < 0:
+        reported.group_rank = int(inner[1])
     if group := _GROUP.search(text):
-        told.group = told.group or group[1].rstrip("]")
+        reported.group = reported.group or group[1].rstrip("]")

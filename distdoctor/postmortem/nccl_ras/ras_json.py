@@ -112,43 +112,45 @@ def read_json(text: bytes) -> RasReport | None:
         The report; None: it is not one, or not whole.
     """
     try:
-        told = msgspec.json.decode(text, type=_Report)
+        reported = msgspec.json.decode(text, type=_Report)
     except (ValueError, RecursionError):  # what msgspec raises are such
         return None
-    report = RasReport(told.nccl_version, told.timestamp, {}, told.ras.timeouts_count)
-    for one in told.communicators:
+    report = RasReport(
+        reported.nccl_version, reported.timestamp, {}, reported.ras.timeouts_count
+    )
+    for one in reported.communicators:
         comm = _communicator(one)
         if comm is not None:
             report.communicators.setdefault(comm.comm, comm)
     return report
 
 
-def _communicator(told: _Communicator) -> RasCommunicator | None:
+def _communicator(reported: _Communicator) -> RasCommunicator | None:
     """A communicator; None where its members cannot be: it is just being made."""
-    every: list[_Rank | _Missing] = [*told.ranks, *told.missing_ranks]
+    every: list[_Rank | _Missing] = [*reported.ranks, *reported.missing_ranks]
     members = {one.rank for one in every}
-    size = told.size
+    size = reported.size
     if len(members) < len(every) or not 0 <= size <= MOST_RANKS:
         return None
     if not all(0 <= member < size for member in members):
         return None
-    digits = told.hash.lower().removeprefix("0x").zfill(16)
-    found = RasCommunicator(digits, size, len(told.ranks))
+    digits = reported.hash.lower().removeprefix("0x").zfill(16)
+    found = RasCommunicator(digits, size, len(reported.ranks))
     for one in every:
         if one.pid > 0:
             found.processes[one.rank] = RasProcess(one.host, one.pid, one.cuda_dev)
-    for rank in told.ranks:
+    for rank in reported.ranks:
         found.operations += sum(rank.collective_counts.values())
         if (ailment := _ailment(rank)) is not None:
             found.ailments.append(ailment)
-    for missing in told.missing_ranks:
+    for missing in reported.missing_ranks:
         state = MemberState.LEFT
         if missing.unresponsive or missing.status.unresponsive:
             state = MemberState.SILENT
         if missing.considered_dead or missing.status.considered_dead:
             state = MemberState.DEAD
         found.ailments.append(RasAilment(missing.rank, state))
-    counts = {rank.rank: rank.collective_counts for rank in told.ranks}
+    counts = {rank.rank: rank.collective_counts for rank in reported.ranks}
     found.counts = differing(counts)
     ends = {MemberState.ABORTED, MemberState.FINALIZED}
     found.ending = any(one.state in ends for one in found.ailments)

@@ -153,12 +153,16 @@ def _operation(thread: ThreadStack, at: int, op: str) -> InCall:
     if not OPERATIONS[CODE_OF[op]].is_point_to_point:
         return InCall(op, op)
     side = "dst" if OPERATIONS[CODE_OF[op]].waits is Waits.RECEIVER else "src"
-    told = thread.variable(at, side)
+    reported = thread.variable(at, side)
     tag = thread.variable(at, "tag")
     in_group = thread.variable(at, f"group_{side}")
-    if side == "src" and told == "None" and in_group in {"", "None"}:
+    if side == "src" and reported == "None" and in_group in {"", "None"}:
         return InCall("recv_any", "recv from any rank")
-    peer = int(told) if told.isascii() and told.isdigit() and len(told) < 8 else None
+    peer = (
+        int(reported)
+        if reported.isascii() and reported.isdigit() and len(reported) < 8
+        else None
+    )
     words = op if peer is None else f"{op}({side}={peer})"
     number = int(tag) if tag.isascii() and tag.isdigit() and len(tag) < 9 else 0
     return InCall(op, words, peer, number)

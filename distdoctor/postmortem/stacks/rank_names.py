@@ -50,8 +50,8 @@ def ranks_of(paths: Sequence[str]) -> dict[str, int]:
         By path; empty if nothing tells them all apart.
     """
     named = {path: rank_of(path) for path in paths}
-    told = [rank for rank in named.values() if rank is not None]
-    if told:
+    reported = [rank for rank in named.values() if rank is not None]
+    if reported:
         return {path: rank for path, rank in named.items() if rank is not None}
     if len(paths) < 2:
         return {}

@@ -29,9 +29,9 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_dead_rank_is_told() -> None:
     with server([report(communicator(8, missing={5: DEAD}))]) as (port, _):
-        status, told = autopsied("--ras", f"127.0.0.1:{port}")
+        status, reported = autopsied("--ras", f"127.0.0.1:{port}")
     assert status == 1
-    (finding,) = told["findings"]
+    (finding,) = reported["findings"]
     assert (finding["code"], finding["ranks"]) == ("DD202", [5])
 
 
@@ -40,8 +40,8 @@ def test_a_job_that_answers_is_not_called_well(
 ) -> None:
     with server([report(communicator(8))]) as (port, _):
         monkeypatch.setenv("NCCL_RAS_ADDR", f"127.0.0.1:{port}")
-        status, told = autopsied("--ras")
-    assert (status, told["verdict"], told["findings"]) == (4, "unknown", [])
+        status, reported = autopsied("--ras")
+    assert (status, reported["verdict"], reported["findings"]) == (4, "unknown", [])
 
 
 def test_saved_reports_and_a_running_job_together(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_a_message_cannot_control_the_terminal(
 
 
 def test_json_cannot_control_the_terminal() -> None:
-    said = "a\x7f\x9b31m\x1b"
-    text = indented({"said": said})
+    stated = "a\x7f\x9b31m\x1b"
+    text = indented({"said": stated})
     assert all(c.isprintable() or c == "\n" for c in text)
-    assert json.loads(text) == {"said": said}
+    assert json.loads(text) == {"said": stated}

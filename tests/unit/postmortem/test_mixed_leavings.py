@@ -221,9 +221,9 @@ def test_what_was_found_is_listed_by_rank(tmp_path: Path) -> None:
     killed_for_memory(tmp_path)
     (tmp_path / "deep" / "fr" / "nccl_trace_rank_6").write_bytes(b"\x80broken")
     report = report_on(tmp_path)
-    told = [(one.ranks, one.evidence) for one in report.evidence_of_ranks]
-    assert ([*range(6)], ["dump", "log", "stack"]) in told
-    assert ([7], ["log"]) in told
+    reported = [(one.ranks, one.evidence) for one in report.evidence_of_ranks]
+    assert ([*range(6)], ["dump", "log", "stack"]) in reported
+    assert ([7], ["log"]) in reported
     states = {Path(one.path).name: one.state for one in report.files}
     assert states["model.py"] == "left out"
     assert states["nccl_trace_rank_6"] == "unreadable"

@@ -96,8 +96,8 @@ def autopsy(*paths: Path) -> Result:
 
 
 def report_on(*paths: Path) -> dict[str, object]:
-    told: dict[str, object] = json.loads(autopsy(*paths).stdout)
-    return told
+    reported: dict[str, object] = json.loads(autopsy(*paths).stdout)
+    return reported
 
 
 def codes(report: dict[str, object]) -> list[str]:

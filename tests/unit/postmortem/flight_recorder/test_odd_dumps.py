@@ -72,8 +72,8 @@ def test_files_of_an_earlier_run_are_told_apart(tmp_path: Path) -> None:
     report = report_of(tmp_path)
     assert report["world_size"] == 6
     assert report["findings"] == []
-    told = {gap["what"] for gap in report["not_examined"]}
-    assert {"a dump of rank 6", "a dump of rank 7"} <= told
+    reported = {gap["what"] for gap in report["not_examined"]}
+    assert {"a dump of rank 6", "a dump of rank 7"} <= reported
 
 
 def test_damaged_and_hostile_files_are_named_and_nothing_is_run(tmp_path: Path) -> None:
@@ -81,8 +81,8 @@ def test_damaged_and_hostile_files_are_named_and_nothing_is_run(tmp_path: Path) 
     report = report_of(tmp_path)
     assert not (tmp_path / "executed").exists()
     assert report["findings"] == []
-    told = {gap["what"] for gap in report["not_examined"]}
-    assert {"rank 1", "rank 2", "rank 3", "rank 4"} <= told
+    reported = {gap["what"] for gap in report["not_examined"]}
+    assert {"rank 1", "rank 2", "rank 3", "rank 4"} <= reported
 
 
 def test_a_rank_whose_dump_cannot_be_read_is_not_called_dead(tmp_path: Path) -> None:

@@ -145,9 +145,9 @@ def test_a_lock_held_across_a_call_is_told() -> None:
 def test_a_refusal_is_said_with_its_cure() -> None:
     found = judged({0: waits(), 1: Acts(refused=REFUSED)})
     assert found.report.verdict == "unknown"
-    said = "\n".join(found.report.remarks)
-    assert "the stacks of rank 1 may not be read" in said
-    assert "SYS_PTRACE" in said
+    stated = "\n".join(found.report.remarks)
+    assert "the stacks of rank 1 may not be read" in stated
+    assert "SYS_PTRACE" in stated
     assert any("ptrace" in one.why for one in found.report.not_examined)
 
 

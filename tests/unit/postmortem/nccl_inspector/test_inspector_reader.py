@@ -39,7 +39,7 @@ def record(
     source: str = "kernel_gpu",
 ) -> bytes:
     """A line as the Inspector writes it."""
-    told = {
+    reported = {
         "header": {"id": comm, "rank": rank, "n_ranks": size, "nnodes": 1},
         "metadata": {
             "inspector_output_format_version": "v4.0",
@@ -59,7 +59,7 @@ def record(
             "coll_busbw_gbs": 2.25,
         },
     }
-    return json.dumps(told).encode() + b"\n"
+    return json.dumps(reported).encode() + b"\n"
 
 
 def job(folder: Path, us: Callable[[int, int], int], ranks: int = 4) -> Run:

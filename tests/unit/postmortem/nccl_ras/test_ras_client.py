@@ -20,10 +20,10 @@ SICK = report(communicator(4, missing={3: DEAD}))
 
 
 def test_the_protocol_is_spoken() -> None:
-    with server([WELL]) as (port, told):
+    with server([WELL]) as (port, reported):
         assert ask("127.0.0.1", port) == WELL
-    assert told[0] == "CLIENT PROTOCOL 2"
-    assert told[2:] == ["SET FORMAT json", "VERBOSE STATUS"]
+    assert reported[0] == "CLIENT PROTOCOL 2"
+    assert reported[2:] == ["SET FORMAT json", "VERBOSE STATUS"]
 
 
 def test_an_older_server_answers_in_text() -> None:
@@ -33,17 +33,17 @@ def test_an_older_server_answers_in_text() -> None:
 
 def test_a_job_that_is_well_is_looked_at_once() -> None:
     evidence = Evidence()
-    with server([WELL]) as (port, told):
+    with server([WELL]) as (port, reported):
         read_live("127.0.0.1", port, 0.0, evidence)
-    assert told.count("VERBOSE STATUS") == 1
+    assert reported.count("VERBOSE STATUS") == 1
     assert evidence.world_size == 4
     assert evidence.sources[0].path == f"ras://127.0.0.1:{port}"
 
 
 def test_what_is_suspicious_is_looked_at_twice() -> None:
-    with server([SICK, WELL]) as (port, told):
+    with server([SICK, WELL]) as (port, reported):
         read_live("127.0.0.1", port, 0.0, Evidence())
-    assert told.count("VERBOSE STATUS") == 2
+    assert reported.count("VERBOSE STATUS") == 2
 
 
 def test_nobody_answers() -> None:

@@ -96,8 +96,8 @@ def test_ways_to_be_missing(missing: dict[str, bool], state: str) -> None:
     flat = communicator(4, missing={3: missing})
     (of_flat,) = flat["missing_ranks"]
     of_flat.update(of_flat.pop("status"))
-    for told in (nested, flat):
-        run = run_of_reports(report(told))
+    for reported in (nested, flat):
+        run = run_of_reports(report(reported))
         (one,) = run.of(AilingMember, -1)
         assert (one.state, one.known, one.pid) == (state, 3, 1003)
 
@@ -126,9 +126,9 @@ def test_several_reports_in_one_file_are_several_looks() -> None:
 
 
 def test_sorted_and_compact_json_is_read() -> None:
-    told = json.loads(report(communicator(2)))
-    assert reports_in(json.dumps(told, sort_keys=True).encode())
-    assert reports_in(json.dumps(told, separators=(",", ":")).encode())
+    reported = json.loads(report(communicator(2)))
+    assert reports_in(json.dumps(reported, sort_keys=True).encode())
+    assert reports_in(json.dumps(reported, separators=(",", ":")).encode())
 
 
 def test_a_communicator_that_is_just_being_made_is_passed_over() -> None:
@@ -199,13 +199,13 @@ ANYTHING = st.recursive(
 
 
 @given(ANYTHING)
-def test_any_json_is_taken(told: object) -> None:
-    text = json.dumps({"nccl_version": "2", "communicators": told}).encode()
+def test_any_json_is_taken(reported: object) -> None:
+    text = json.dumps({"nccl_version": "2", "communicators": reported}).encode()
     tell(reports_in(text), Evidence())
 
 
 def test_a_size_that_no_job_has_takes_no_memory() -> None:
-    told = [{"hash": "a", "size": 10**9, "ranks": [{"rank": 0}]}]
-    text = json.dumps({"nccl_version": "2", "communicators": told}).encode()
+    reported = [{"hash": "a", "size": 10**9, "ranks": [{"rank": 0}]}]
+    text = json.dumps({"nccl_version": "2", "communicators": reported}).encode()
     (report,) = reports_in(text)
     assert report.communicators == {}

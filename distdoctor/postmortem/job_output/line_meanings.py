@@ -127,7 +127,7 @@ FRAGMENTS = (
 """A block without any of these says nothing that is read here."""
 
 
-def said(text: str) -> Said | None:
+def meaning_of(text: str) -> Said | None:
     """What a line says of how the job went.
 
     Args:
@@ -137,8 +137,8 @@ def said(text: str) -> Said | None:
         What it says; None: nothing.
     """
     for fragment, read in _READ:
-        if fragment in text and (told := read(text)) is not None:
-            return told
+        if fragment in text and (reported := read(text)) is not None:
+            return reported
     return None
 
 
