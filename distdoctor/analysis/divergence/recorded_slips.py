@@ -8,13 +8,13 @@ from distdoctor.model.events import Call
 
 
 @dataclass(frozen=True, slots=True)
-class CallsBehind:
-    """Ranks left out calls, and are behind from there on.
+class ShiftedCalls:
+    """Calls by which ranks differ from the others, whose calls are shifted behind them.
 
     Attributes:
-        ranks: Who left them out.
+        ranks: Who left them out, or made them alone.
         count: How many calls.
-        call: The first that was left out, as one of the others made it.
+        call: The first of them, as one of those made it who did.
         where: Its place in the group's sequence.
     """
 
@@ -24,21 +24,16 @@ class CallsBehind:
     where: str
 
 
-@dataclass(frozen=True, slots=True)
-class CallsAhead:
-    """Ranks made calls of their own, and are ahead from there on.
+class CallsBehind(ShiftedCalls):
+    """Calls that ranks left out: they are behind from there on."""
 
-    Attributes:
-        ranks: Who made them.
-        count: How many calls.
-        call: The first of them.
-        where: Its place in the group's sequence.
-    """
+    __slots__ = ()
 
-    ranks: tuple[int, ...]
-    count: int
-    call: Call
-    where: str
+
+class CallsAhead(ShiftedCalls):
+    """Calls that ranks made alone: they are ahead from there on."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
