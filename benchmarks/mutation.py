@@ -181,7 +181,7 @@ def summary(
         for one in same:
             result = results[way, one.label]
             if result["told"] or result.get("findings"):
-                reason = result.get("findings") or f"{result['by']}: {result['stated']}"
+                reason = result.get("findings") or f"{result['by']}: {result['said']}"
                 kind = "alarm" if result["told"] else "advice"
                 yield f"  {kind}: {one.label}: {reason}"
 
@@ -227,7 +227,7 @@ def main() -> None:
         way, label = key
         reason = result.get("by") or ", ".join(result.get("findings", []))
         print(
-            f"{way} {'reported' if result['reported'] else '-':4} {label} {reason}",
+            f"{way} {'told' if result['told'] else '-':4} {label} {reason}",
             flush=True,
         )
         if args.results:

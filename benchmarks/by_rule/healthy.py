@@ -46,7 +46,7 @@ def lines_of(program: Program, ranks: int, result: Result) -> Iterator[str]:
     verdict = report.get("verdict", f"no report, status {result['status']}")
     yield f"{program.name} n={ranks}: {verdict} ({result['seconds']:.1f} s)"
     if not report:
-        yield f"    {result.get('stated', '')[-400:]}"
+        yield f"    {result.get('said', '')[-400:]}"
         return
     run = report["run"]
     if run["stopped"] or run["exit_code"]:

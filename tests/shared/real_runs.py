@@ -125,7 +125,7 @@ def _check_forked_once(runner: Runner, order: Order) -> Checked:
     answer = runner.run(order)
     report: dict[str, Any] = answer["report"]
     assert report, answer["said"]
-    return answer["status"], report, f"{report['not_examined']}\n{answer['stated']}"
+    return answer["status"], report, f"{report['not_examined']}\n{answer['said']}"
 
 
 def _check_once(folder: Path, *arguments: str, through: Sequence[str]) -> Checked:
