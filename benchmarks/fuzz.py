@@ -41,7 +41,9 @@ from distdoctor.postmortem.flight_recorder import recorder_reader as flight_reco
 from distdoctor.postmortem.job_evidence import Evidence
 from distdoctor.postmortem.job_output import output_files
 from distdoctor.postmortem.leavings import HEAD_BYTES, Leaving
+from distdoctor.postmortem.nccl_inspector import inspector_reader
 from distdoctor.postmortem.nccl_logs import nccl_reader
+from distdoctor.postmortem.nccl_ras import ras_reader
 from distdoctor.postmortem.own_records import read_record
 from distdoctor.postmortem.readers import Reader
 from distdoctor.postmortem.recognising import READERS
@@ -178,6 +180,8 @@ TARGETS = {
     "stacks": Target(("stacks",), _reader(stack_reader.READER)),
     "output": Target(("output", "stacks"), _reader(output_files.READER)),
     "nccl": Target(("nccl", "output"), _reader(nccl_reader.READER)),
+    "ras": Target(("ras",), _reader(ras_reader.READER)),
+    "inspector": Target(("inspector", "output"), _reader(inspector_reader.READER)),
     "record": Target(("record",), _record),
     "autopsy": Target(hostile_inputs.KINDS, _command("autopsy"), packs=True),
     "nccl-command": Target(("nccl", "output"), _command("nccl"), packs=True),
@@ -190,7 +194,8 @@ _forbidden: list[str] = []
 _watching = False
 
 
-def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+def audit(event: str, arguments: tuple[Any, ...]) -> None:
+    """Note what no input may cause; for `sys.addaudithook`."""
     if _watching and event.startswith(_FORBIDDEN):
         _forbidden.append(f"{event} {arguments!r}"[:200])
 
@@ -302,6 +307,17 @@ class Tally:
     failures: Counter[str] = field(default_factory=Counter)
     most_megabytes: float = 0.0
 
+    def take(self, name: str, case: Case, saved: str) -> None:
+        """Give a case to a target, and note what came of it."""
+        target = TARGETS[name]
+        what, trace, more = failure(target.give, case)
+        self.inputs += 1
+        self.most_megabytes = max(self.most_megabytes, more)
+        if what:
+            self.failures[what] += 1
+            if saved and self.failures[what] == 1:
+                _save(Path(saved) / name, target, case, what, trace)
+
     def add(self, other: Tally) -> None:
         """Take another process's inputs in."""
         self.inputs += other.inputs
@@ -336,13 +352,7 @@ def fuzz(
             made = [*made[-200:], case]  # changes upon changes
         if target.packs and rng.random() < 0.1:
             case = packed(case, rng)
-        what, trace, more = failure(target.give, case)
-        tally.inputs += 1
-        tally.most_megabytes = max(tally.most_megabytes, more)
-        if what:
-            tally.failures[what] += 1
-            if saved and tally.failures[what] == 1:
-                _save(Path(saved) / name, target, case, what, trace)
+        tally.take(name, case, saved)
     tally.seconds = time.monotonic() - begun
     return tally
 
@@ -360,7 +370,7 @@ def _save(folder: Path, target: Target, case: Case, what: str, trace: str) -> No
 
 def _work(arguments: tuple[str, int, float, str]) -> Tally:
     name, seed, seconds, saved = arguments
-    sys.addaudithook(_audit)
+    sys.addaudithook(audit)
     limit = 4 << 30  # a fault must not take the machine down
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     return fuzz(name, seed, seconds, saved=saved)

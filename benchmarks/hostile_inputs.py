@@ -22,9 +22,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import inspector_records
 import made_nccl_logs
+import ras_reports
 import recorder_dumps
 from recorder_dumps import Simulation, Style
+from stack_dumps import faulthandler_text, py_spy_json, py_spy_text
 
 from distdoctor.journal.event_text import event_text
 from distdoctor.journal.folder import Manifest
@@ -77,7 +80,7 @@ _HOSTILE_PICKLES = (
 
 
 def seeds(kind: str) -> list[Case]:
-    """What a job leaves, of one kind: "dumps", "stacks", "output", "nccl", "record"."""
+    """What a job leaves, of one kind of `KINDS`."""
     return list(_SEEDS[kind]())
 
 
@@ -110,7 +113,6 @@ def _dumps() -> Iterator[Case]:
 
 
 def _stacks() -> Iterator[Case]:
-    from stack_dumps import faulthandler_text, py_spy_json, py_spy_text
 
     yield {"fault-rank1.txt": faulthandler_text().encode()}
     for made in (py_spy_text, py_spy_json):
@@ -182,6 +184,72 @@ def _nccl() -> Iterator[Case]:
             yield {"nccl.log": made.text.encode()}
 
 
+def _ras() -> Iterator[Case]:
+    late = ras_reports.communicator(
+        8,
+        {3: {"AllReduce": 639}},
+        {5: ras_reports.DEAD, 6: ras_reports.SILENT},
+    )
+    part = ras_reports.communicator(2, processes=(2, 3), digest="0xbeef")
+    text = ras_reports.report(late, part)
+    yield {"status.json": text}
+    later = ras_reports.report(late, part, second=5)
+    yield {"looks.json": text + later, "more.json": text}
+    yield {"status.txt": _RAS_TEXT}
+    yield {"status.txt": _RAS_TEXT, "status.json": text}
+
+
+_RAS_TEXT = b"""\
+NCCL version 2.24.3 compiled with CUDA 12.8
+CUDA runtime version 12080, driver version 12080
+
+Job summary
+===========
+
+  Nodes  Processes         GPUs  Processes     GPUs
+(total)   per node  per process    (total)  (total)
+      4          8            1         32       32
+
+Communicators... (0.00s)
+=============
+
+Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
+    #  in group  per comm  per node  per comm  in group
+    0         1         4       7-8        32        31   RUNNING  INCOMPLETE,MISMATCH
+
+Errors
+======
+
+#0-0 (0000000000c0ffee) INCOMPLETE
+  Missing communicator data from 1 rank
+  Rank 21 -- GPU 5 managed by process 1021 on node 10.0.0.2
+
+Warnings
+========
+
+#0-0 (0000000000c0ffee) MISMATCH
+  Communicator ranks have different AllReduce operation counts
+  28 ranks have launched up to operation 640
+  2 ranks have launched up to operation 639
+  Rank 3 -- GPU 3 managed by process 1003 on node 10.0.0.0
+  Rank 4 -- GPU 4 managed by process 1004 on node 10.0.0.0
+
+"""
+
+
+def _inspector() -> Iterator[Case]:
+    for ranks, late in ((2, 1), (4, 0), (4, -1)):
+        yield {
+            f"node{rank}-pid{100 + rank}.log": b"".join(
+                inspector_records.record(
+                    rank, n, 20_000 if rank == late else 60_000, size=ranks
+                )
+                for n in range(24)
+            )
+            for rank in range(ranks)
+        }
+
+
 def _record() -> Iterator[Case]:
     for waits, ended in ((False, True), (True, True), (True, False)):
         with tempfile.TemporaryDirectory() as name:
@@ -230,6 +298,8 @@ _SEEDS: dict[str, Callable[[], Iterator[Case]]] = {
     "stacks": _stacks,
     "output": _output,
     "nccl": _nccl,
+    "ras": _ras,
+    "inspector": _inspector,
     "record": _record,
 }
 KINDS = tuple(_SEEDS)

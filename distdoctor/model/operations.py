@@ -152,4 +152,5 @@ def signature(
     text = f"{op}|{reduce_op}|{root}|{','.join(dtypes)}|{','.join(map(str, sizes))}"
     if OPERATIONS[op].name == "new_group":
         text += "|" + ",".join(names)
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") or 1
+    known = text.encode(errors="surrogatepass")  # a dump may hold any text
+    return int.from_bytes(blake2b(known, digest_size=8).digest(), "little") or 1

@@ -11,6 +11,7 @@ import fuzz
 import pytest
 from click.testing import CliRunner
 from fuzz import TARGETS, InMemory
+from hostile_inputs import seeds
 
 from distdoctor.cli import app
 from distdoctor.errors import RecordUnreadable
@@ -147,3 +148,14 @@ def test_json_cannot_control_the_terminal() -> None:
     text = indented({"said": stated})
     assert all(c.isprintable() or c == "\n" for c in text)
     assert json.loads(text) == {"said": stated}
+
+
+def test_an_operation_of_no_text_is_read() -> None:
+    """A name that is half a surrogate pair cannot be encoded."""
+    case = next(iter(seeds("dumps")))
+    broken = {
+        name: content.replace(b"all_reduce", b"all\xed\xa0\x80duce")
+        for name, content in case.items()
+    }
+    assert broken != case
+    assert fuzz.failure(TARGETS["dumps"].give, broken)[0] == ""
