@@ -36,6 +36,8 @@ _ABSENT = re.compile(
     r"Ranks? (?P<ranks>[\d, ]{1,200}?) failed to pass monitoredBarrier"
 )
 
+_JOINING = {"init_process_group", "_create_c10d_store"}
+
 _USERS_NAMES = {
     "_ALLGATHER_BASE": "all_gather_into_tensor",
     "_REDUCE_SCATTER_BASE": "reduce_scatter_tensor",
@@ -96,18 +98,31 @@ def mismatched(raised: PrintedException, rank: int) -> Call | None:
     Returns:
         The call, not issued; None: the exception is another one, or does not tell.
     """
+    return all_mismatched(raised).get(rank)
+
+
+def all_mismatched(raised: PrintedException) -> dict[int, Call]:
+    """The collectives of all ranks that such an exception names.
+
+    Args:
+        raised: The exception of any of them.
+
+    Returns:
+        By rank, the call, not issued; its line is known of the one that raised.
+    """
+    calls: dict[int, Call] = {}
     if MISMATCH not in raised.message:
-        return None
+        return calls
     for found in _FINGERPRINT.finditer(raised.message):
-        op = users_name(found["op"])
-        if int(found["rank"]) != rank or op not in CODE_OF:
+        op, rank = users_name(found["op"]), int(found["rank"])
+        if rank in calls or op not in CODE_OF:
             continue
         tensors: tuple[Tensor, ...] = ()
         if found["shape"] is not None:
             shape = tuple(int(n) for n in found["shape"].replace(",", " ").split())
             dtype = _DTYPES.get(found["dtype"] or "", (found["dtype"] or "").lower())
             tensors = (Tensor(shape, dtype or "float32"),)
-        return Call(
+        calls[rank] = Call(
             rank=rank,
             op=op,
             ordinal=int(found["number"]) + 1,
@@ -115,7 +130,7 @@ def mismatched(raised: PrintedException, rank: int) -> Call | None:
             state=State.REFUSED,
             place=raised.place,
         )
-    return None
+    return calls
 
 
 def is_of_nccl(raised: PrintedException) -> bool:
@@ -128,12 +143,12 @@ def is_of_nccl(raised: PrintedException) -> bool:
 
 
 def is_joining(raised: PrintedException) -> bool:
-    """Whether it came out of `init_process_group`.
+    """Whether it came out of `init_process_group`, or what that calls for the store.
 
     Args:
         raised: The exception.
     """
-    return "init_process_group" in raised.functions
+    return not _JOINING.isdisjoint(raised.functions)
 
 
 def join_given_up(rank: int, address: str, place: Place | None) -> Call:

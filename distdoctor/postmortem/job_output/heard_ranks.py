@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 
 from distdoctor.model.run import MOST_RANKS
@@ -17,6 +18,9 @@ BY_SIGNAL = 128
 """What a shell adds to the signal's number in the status of a process."""
 
 MOST_TOLD = 8
+
+_WARNINGS = 2
+"""Warnings of Horovod's, a minute apart, after which a rank does not come any more."""
 
 _TERMINATED = BY_SIGNAL + 15
 
@@ -37,6 +41,8 @@ class HeardRank:
         enqueued: By group, number of the last call that it had issued.
         status: How it ended, as a shell counts it; None: not known.
         stopped: A launcher, or a person, ended it.
+        starved: It was ended for want of memory.
+        barrier: The monitored barrier that it gave up.
         joined: It had joined the job.
     """
 
@@ -45,6 +51,8 @@ class HeardRank:
     enqueued: dict[str, int] = field(default_factory=dict)
     status: int | None = None
     stopped: bool = False
+    starved: bool = False
+    barrier: says.BarrierTimeout | None = None
     joined: bool = False
 
 
@@ -94,6 +102,7 @@ class HeardRanks:
         self.sizes_unlike = ""
         self._pids: dict[int, int] = {}
         self._forced_pids: set[int] = set()
+        self._warned: Counter[int] = Counter()  # of stalls that nothing came behind
         self._failed_locals: dict[int, int] = {}
         by_torchrun = any(
             isinstance(one.what, WorkerEnd | says.WorkerFailed) for one in hearing.heard
@@ -104,6 +113,7 @@ class HeardRanks:
                 self._of(rank)
         for one in hearing.heard:
             self._take(one, by_torchrun)
+        self.stalled |= {rank for rank, n in self._warned.items() if n >= _WARNINGS}
         self._take_failed_locals()
         self._name_the_nameless()
         evidence.world_size = self._world_size()
@@ -119,6 +129,7 @@ class HeardRanks:
             or any(
                 one.status
                 or one.timeouts
+                or one.barrier
                 or any(heard.ends or is_secondary(heard) for heard in one.raised)
                 for one in self.ranks.values()
             )
@@ -171,12 +182,31 @@ class HeardRanks:
                 self.stopped_pids.add(what.pid)
                 if what.forced:
                     self._forced_pids.add(what.pid)
-            case says.Stalled() if what.rank < MOST_RANKS:
-                self.stalled.add(what.rank)
             case says.TaskEnded():
                 self._take_task(what, by_torchrun)
+            case says.Stalled() | says.BarrierTimeout() | says.Crashed():
+                self._take_stuck(heard, what, rank)
             case _:
                 self._take_of_machine(what)
+
+    def _take_stuck(
+        self,
+        heard: Heard,
+        what: says.Stalled | says.BarrierTimeout | says.Crashed,
+        rank: int,
+    ) -> None:
+        match what:
+            case says.Stalled() if what.rank < MOST_RANKS:
+                if what.ended:
+                    self.stalled.add(what.rank)
+                elif heard.last:
+                    self._warned[what.rank] += 1
+            case says.BarrierTimeout():
+                self._of(max(rank, 0)).barrier = what  # rank 0 watches it
+            case says.Crashed(status=status, rank=marked):
+                rank = rank if rank >= 0 else marked
+                if 0 <= rank < MOST_RANKS and self._of(rank).status is None:
+                    self._of(rank).status = status
 
     def _take_raised(self, heard: Heard, raised: PrintedException, rank: int) -> None:
         joining = called.is_joining(raised)
@@ -216,7 +246,10 @@ class HeardRanks:
             if rank < MOST_RANKS and self._of(rank).status is None:
                 reported = self._of(rank)
                 reported.status = task.status
-                reported.stopped = task.stopped or (aborted and self._was_before(rank))
+                reported.starved = task.starved
+                reported.stopped = task.stopped or (
+                    aborted and not task.starved and self._was_before(rank)
+                )
         if task.starved:
             self._starve("")
 
@@ -279,6 +312,8 @@ class HeardRanks:
         processes = {*self._pids, *self.stopped_pids} - {-1}
         sizes.append(min(len(processes), MOST_RANKS))
         for one in self.ranks.values():
+            if one.barrier is not None:
+                sizes += [rank + 1 for rank in one.barrier.absent]
             for heard in one.raised:
                 if isinstance(heard.what, PrintedException):
                     message = heard.what.message

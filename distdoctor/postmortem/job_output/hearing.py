@@ -8,7 +8,11 @@ from dataclasses import dataclass, field
 from typing import IO
 
 from distdoctor.postmortem.job_output import job_words as says
-from distdoctor.postmortem.job_output.line_meanings import meaning_of
+from distdoctor.postmortem.job_output.line_meanings import (
+    is_of_stall,
+    meaning_of,
+    stalled_rank,
+)
 from distdoctor.postmortem.job_output.lines import lines
 from distdoctor.postmortem.job_output.prefixes import Line, Marks, Whose
 from distdoctor.postmortem.job_output.printed_tracebacks import (
@@ -171,6 +175,7 @@ class _Stream:
     chained: bool = False
     at: int = 0  # line
     spawned: int = -1
+    stalled: bool = False
 
 
 class _FileHearing:
@@ -182,10 +187,11 @@ class _FileHearing:
         self._streams: dict[str, _Stream] = {}
         self._number = 0
         self._failed_at: dict[str, int] = {}  # by launcher
+        self._stalls: list[Heard] = []  # behind which nothing was printed yet
 
     def listens(self) -> bool:
         """Whether the next lines matter, whatever they are."""
-        return any(
+        return bool(self._stalls) or any(
             stream.last is not None or stream.tracebacks.open or stream.summary.inside
             for stream in self._streams.values()
             if self._number - stream.at < _PATIENCE
@@ -197,6 +203,7 @@ class _FileHearing:
             if stream.last is not None:
                 stream.last.last = False
                 stream.last = None
+        self._go_on_after_stalls()
 
     def line(self, text: str) -> None:
         self._number += 1
@@ -228,7 +235,8 @@ class _FileHearing:
         if BEGINS in text[:200]:
             before = stream.previous if text.startswith("Traceback") else text
             stream.logged = _LOGGED.search(before) is not None
-        raised = stream.tracebacks.feed(text, self._number)
+        torn = line.by_torch and not stream.chained
+        raised = stream.tracebacks.feed(text, self._number, is_torn=torn)
         if raised is not None:
             self._raised(stream, line, raised)
         elif stream.tracebacks.open:
@@ -241,9 +249,19 @@ class _FileHearing:
                 stream.last.what = longer
         elif (reported := meaning_of(text)) is not None:
             self._stated(stream, line, reported)
+        elif stream.stalled and (absent := stalled_rank(text)) is not None:
+            self._stalls.append(self._add(line, absent))
+        elif self._stalls and not is_of_stall(text) and not _NOISE.match(text):
+            self._go_on_after_stalls()
         elif stream.last is not None and not _NOISE.match(text):
             stream.last.last = False
             stream.last = None
+
+    def _go_on_after_stalls(self) -> None:
+        """The job went on: what it had waited for has come."""
+        for heard in self._stalls:
+            heard.last = False
+        self._stalls = []
 
     def _raised(self, stream: _Stream, line: Line, raised: PrintedException) -> None:
         if raised.error in _LAUNCHERS:
@@ -254,7 +272,7 @@ class _FileHearing:
             return
         heard = self._add(line, raised)
         heard.logged = stream.logged
-        heard.ends = line.by_torch
+        heard.ends = line.by_torch or raised.of_process
         heard.own_stream = self.own or bool(line.stream)
         if stream.spawned >= 0:
             heard.rank, heard.ends, heard.logged = stream.spawned, True, False
@@ -270,6 +288,9 @@ class _FileHearing:
             return
         if isinstance(reported, says.Spawned):
             stream.spawned = reported.number
+            return
+        if isinstance(reported, says.StallWarning):
+            stream.stalled = True
             return
         agent = ""
         if isinstance(reported, says.WorkerFailed | says.WorkerStopped):

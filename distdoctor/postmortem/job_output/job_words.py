@@ -87,10 +87,47 @@ class TaskEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class StallWarning:
+    """Horovod's stall inspector lists the ranks that have not submitted a tensor."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stalled:
-    """Horovod ended the job, because this rank did not submit what others had."""
+    """This rank did not submit to Horovod what others had.
+
+    Attributes:
+        rank: Who.
+        ended: Horovod ended the job for it; else it only warns, once a minute.
+    """
 
     rank: int
+    ended: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierTimeout:
+    """Rank 0 waited in vain for others in a monitored barrier.
+
+    Attributes:
+        absent: Who did not come.
+        seconds: For how long it waited.
+    """
+
+    absent: tuple[int, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Crashed:
+    """A process ended by a fault of native code.
+
+    Attributes:
+        status: 128 + the signal.
+        rank: A mark before this line alone, as mpirun puts it; -1: there is none.
+    """
+
+    status: int
+    rank: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +182,9 @@ Said = (
     | WorkerStopped
     | StepAborted
     | Stalled
+    | StallWarning
+    | BarrierTimeout
+    | Crashed
     | TaskEnded
     | OutOfMemory
     | Cancelled

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import re
 
+from distdoctor.postmortem.job_output.called import absent_at_barrier, seconds_waited
 from distdoctor.postmortem.job_output.job_words import (
+    BarrierTimeout,
     Cancelled,
+    Crashed,
     GpuFault,
     OutOfMemory,
     Restarted,
@@ -18,6 +21,7 @@ from distdoctor.postmortem.job_output.job_words import (
     SizesUnlike,
     Spawned,
     Stalled,
+    StallWarning,
     StepAborted,
     TaskEnded,
     WatchdogStatus,
@@ -76,7 +80,16 @@ _DEEPSPEED = re.compile(
     r"--local[_-]rank=(?P<local>\d{1,5})\b.{0,4000}exits with return code = "
     r"(?P<code>-?\d{1,4})"
 )
-_STALLED = re.compile(r"\s*(?P<rank>\d{1,6})!: \[")
+_STALLED = re.compile(r"\s*(?P<rank>\d{1,6})(?P<ended>!?): \[")
+_OF_STALL = re.compile(
+    r".{0,300}stall_inspector|One or more tensors were submitted|(?:Missing|Stalled) "
+    r"|\S+: \["
+)
+_BARRIER = re.compile(r"\[Rank 0\]:? (?P<what>Ranks? .{0,300} monitoredBarrier in .*)")
+_CRASHED = re.compile(
+    r"(?:\[(?P<rank>\d{1,6})\] )?Fatal Python error: (?P<how>Segmentation fault"
+    r"|Bus error|Illegal instruction|Floating point exception)"
+)
 _KERNEL = re.compile(
     r"(?:[Oo]ut of memory|Memory cgroup out of memory): Kill(?:ed)? process "
     r"(?P<pid>\d{1,10})(?:,? \((?P<name>[^)]{0,60})\))?"
@@ -123,6 +136,7 @@ FRAGMENTS = (
     *(b"Process name: [", b"exit with status code", b"exits with return code"),
     *(b"Missing ranks:", b"Terminating process", b"op.preamble.length"),
     *(b"Restarting worker group", b"srun: Job step", b"erminating Step"),
+    *(b"Fatal Python error", b"Detected mismatch between", b"DistBackendError"),
 )
 """A block without any of these says nothing that is read here."""
 
@@ -251,8 +265,41 @@ def _deepspeed(text: str) -> Said | None:
 
 
 def _stalled(text: str) -> Said | None:
+    found = stalled_rank(text)
+    return found if found is not None and found.ended else None
+
+
+def stalled_rank(text: str) -> Stalled | None:
+    """The rank that a line of the stall inspector's list of missing ranks names.
+
+    Args:
+        text: A line behind "Missing ranks:", which may be of somebody else.
+    """
     found = _STALLED.match(text)
-    return Stalled(int(found["rank"])) if found else None
+    return Stalled(int(found["rank"]), ended=bool(found["ended"])) if found else None
+
+
+def is_of_stall(text: str) -> bool:
+    """Whether a line is part of the stall inspector's warning.
+
+    Args:
+        text: The line.
+    """
+    return _OF_STALL.match(text) is not None
+
+
+def _barrier(text: str) -> Said | None:
+    if not (found := _BARRIER.search(text)):
+        return None
+    absent = absent_at_barrier(found["what"])
+    return BarrierTimeout(absent, seconds_waited(found["what"])) if absent else None
+
+
+def _crashed(text: str) -> Said | None:
+    found = _CRASHED.match(text)
+    if found is None:
+        return None
+    return Crashed(_BY_SIGNAL + _SIGNAL_OF[found["how"]], int(found["rank"] or -1))
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -322,6 +369,9 @@ _READ = (
     ("exit with status code", _horovodrun),
     ("exits with return code", _deepspeed),
     ("!: [", _stalled),
+    ("Missing ranks:", lambda _: StallWarning()),
+    ("failed to pass monitoredBarrier", _barrier),
+    ("Fatal Python error", _crashed),
     ("ut of memory: Kill", _kernel),
     ("oom", _slurms),
     ("CANCELLED AT", _cancelled),

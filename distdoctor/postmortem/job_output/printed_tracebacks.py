@@ -24,6 +24,7 @@ _FOLLOWS = (
 _LIBRARY = re.compile(
     r"/(?:site|dist)-packages/|/lib/python\d|^<|/torch/(?:distributed|nn|utils|_)|\\lib\\"
 )
+_OF_PROCESS = "multiprocessing/process.py"
 _MOST_FRAMES = 2_000
 _MOST_FUNCTIONS = 40
 _LONGEST_MESSAGE = 4_000
@@ -39,9 +40,11 @@ class PrintedException:
         error: Its class, without the module.
         message: Its text.
         place: The innermost line of the user's source; None: there is none.
-        innermost: The file of the innermost frame, whose ever it is.
+        innermost: The file of the innermost frame, whose ever it is; empty: nothing
+            tells.
         at: Number of the line of the file where the traceback begins.
         functions: Those of torch that it came through, outermost first.
+        of_process: It came out of a process of Python's multiprocessing, and ended it.
     """
 
     error: str
@@ -50,12 +53,13 @@ class PrintedException:
     innermost: str
     at: int = 0
     functions: tuple[str, ...] = ()
+    of_process: bool = False
 
     @property
     def is_peers_fault(self) -> bool:
         """Whether it only tells that a peer, or the connection to it, is gone."""
         file = self.innermost.replace("\\", "/")
-        by_torch = any(f"{part}/" in file for part in COMMUNICATING)
+        by_torch = not file or any(f"{part}/" in file for part in COMMUNICATING)
         if self.error.startswith("Dist"):  # DistNetworkError, DistStoreError, …
             return PEER_IS_GONE.search(self.message) is not None
         return by_torch and PEER_IS_GONE.search(self.message) is not None
@@ -91,12 +95,16 @@ class TracebackParser:
     _strange: int = 0
     _more: int = 0
 
-    def feed(self, text: str, number: int) -> PrintedException | None:
+    def feed(
+        self, text: str, number: int, *, is_torn: bool = False
+    ) -> PrintedException | None:
         """Read a line.
 
         Args:
             text: The line, without marks.
             number: Its number in the file.
+            is_torn: The line is part of a traceback for certain, where it looks like
+                one, though the first lines of that may be missing.
 
         Returns:
             The exception that this line is the last of, or the first of its message.
@@ -105,7 +113,11 @@ class TracebackParser:
             self._begin(number)
             return None
         if not self.open:
-            return None
+            if not is_torn or self.last is not None:
+                return None
+            if not _FRAME.match(text):
+                return self._alone(text, number)
+            self._begin(number)
         if found := _FRAME.match(text):
             self._frame(found)
             return None
@@ -127,6 +139,20 @@ class TracebackParser:
             functions=tuple(
                 one.function for one in self._frames if _LIBRARY.search(one.file)
             )[-_MOST_FUNCTIONS:],
+            of_process=self._frames[0].function == "_bootstrap"
+            and self._frames[0].file.endswith(_OF_PROCESS),
+        )
+        return self.last
+
+    def _alone(self, text: str, number: int) -> PrintedException | None:
+        """The exception of a traceback of which only the last line was kept."""
+        found = _ERROR.match(text)
+        if found is None or not _is_error(found["error"]) or not found["message"]:
+            return None
+        error, message = found["error"].rpartition(".")[2], found["message"]
+        self._more = 0
+        self.last = PrintedException(
+            error, message[:_LONGEST_MESSAGE], None, "", number
         )
         return self.last
 

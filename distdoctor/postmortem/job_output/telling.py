@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from distdoctor.model.events import (
     BadAddress,
@@ -56,6 +57,7 @@ class _Telling:
         self.heard = HeardRanks(hearing, evidence)
         self.ranks = self.heard.ranks
         self.calls: dict[int, list[Call]] = {}
+        self.by_others: dict[int, Call] = {}  # what exceptions of other ranks tell
 
     def tell(self) -> None:
         self._tell_of_starts()
@@ -93,6 +95,16 @@ class _Telling:
         ):
             absent = tuple(sorted(self.heard.stalled))
             events.append(TimedOut(rank=rank, by=STALL, absent=absent))
+        if one.barrier is not None and not any(map(is_secondary, one.raised)):
+            events.append(
+                TimedOut(
+                    rank=rank,
+                    by=BARRIER,
+                    op="monitored_barrier",
+                    seconds=one.barrier.seconds,
+                    absent=one.barrier.absent,
+                )
+            )
         fatal = self._fatal(one, failed)
         for heard in one.raised[-MOST_TOLD:]:
             assert isinstance(heard.what, PrintedException)
@@ -141,6 +153,8 @@ class _Telling:
                 call := called.awaited_keys(raised, rank)
             ) is not None:
                 self.calls.setdefault(rank, []).append(call)
+                for other, theirs in called.all_mismatched(raised).items():
+                    self.by_others.setdefault(other, replace(theirs, place=None))
             elif address := called.port_in_use(message):
                 yield Started(rank=rank, world_size=size, joined=False)
                 yield BadAddress(
@@ -184,18 +198,35 @@ class _Telling:
                 yield Ended(rank=rank, status=1)
             return
         stopped = one.stopped or status in _BY_OTHERS
-        stopped |= bool(self.heard.cancelled) and status == _KILLED
+        stopped |= bool(self.heard.cancelled) and status == _KILLED and not one.starved
         if fatal is None and not stopped:
             if status == _ABORTED and (why := self._why_aborted(one)):
                 error, message = why
                 yield Failure(
                     rank=rank, error=error, message=message[:500], secondary=True
                 )
-            elif 0 < status <= BY_SIGNAL and not one.timeouts:
+            elif 0 < status <= BY_SIGNAL and self._may_be_the_cause(rank, one):
                 yield Quit(rank=rank, how="exit", status=status)
         yield Ended(
             rank=rank, status=status, orderly=status < BY_SIGNAL, stopped=stopped
         )
+
+    def _may_be_the_cause(self, rank: int, one: HeardRank) -> bool:
+        """Whether a failing status alone may make a rank the cause.
+
+        Where another has a fault of its own, or several failed and none tells why, it
+        may as well have waited in vain for somebody.
+        """
+        if one.timeouts or one.barrier:
+            return False
+        for other, each in self.ranks.items():
+            fatal = self._fatal(each, failed=True)
+            if other != rank and fatal is not None and not is_secondary(fatal):
+                return False
+            unexplained = each.status is not None and 0 < each.status <= BY_SIGNAL
+            if other != rank and fatal is None and unexplained:
+                return False
+        return True
 
     def _why_aborted(self, one: HeardRank) -> tuple[str, str] | None:
         """Why a rank aborted itself, if a peer was the reason."""
@@ -223,7 +254,7 @@ class _Telling:
                 if (
                     isinstance(heard.what, PrintedException)
                     and not heard.logged
-                    and heard.last
+                    and (heard.last or heard.what.of_process)
                 ):
                     self.evidence.outside.append(
                         Failure(
@@ -242,6 +273,8 @@ class _Telling:
 
     def _tell_calls(self) -> None:
         size = self.evidence.world_size
+        for rank, call in self.by_others.items():
+            self.calls.setdefault(rank, [call])
         run = Run.of_events(
             {rank: self.calls.get(rank, []) for rank in range(size)},
             members={"world": range(size)},
