@@ -66,7 +66,7 @@ def ranks_behind(run: Run) -> list[RankBehind]:
     Returns:
         For each set of ranks that others wait for, what is known of them.
     """
-    waits = recorded_waits(run).waits
+    waits = recorded_waits(run).all
     ends: dict[frozenset[int], list[Wait]] = {}
     for found in waits.values():
         for wait in found:
@@ -87,7 +87,7 @@ def _behind(run: Run, ranks: frozenset[int], found: list[Wait]) -> RankBehind:
     heard = [_last_heard(run, rank) for rank in ranks if rank not in run.unseen]
     since = max(int(entered.min()), *heard, 0)
     seconds = (newest - since) / 1e9 if entered.min() > 0 else 0.0
-    waiting = held_up(recorded_waits(run).waits, ranks) - ranks
+    waiting = held_up(recorded_waits(run).all, ranks) - ranks
     call = run.call(first.row)
     return RankBehind(
         tuple(sorted(ranks)),

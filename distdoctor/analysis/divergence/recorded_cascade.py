@@ -13,10 +13,8 @@ from dataclasses import replace
 import numpy as np
 
 from distdoctor.analysis.causes import Cause, Divergence, where
-from distdoctor.analysis.collectives.recorded_mismatch import (
-    recorded_mismatch,
-    unequal_totals,
-)
+from distdoctor.analysis.collectives.recorded_mismatch import recorded_mismatch
+from distdoctor.analysis.collectives.unequal_totals import unequal_totals
 from distdoctor.analysis.deadlock.circular_waits import busy, circles_among
 from distdoctor.analysis.deadlock.ranks_behind import (
     lost_ranks,
@@ -37,7 +35,9 @@ from distdoctor.analysis.divergence.first_faults import GroupCalls
 from distdoctor.analysis.failures.deaths import Death, MissedCalls, deaths
 from distdoctor.analysis.groups.member_lists import unlike_members
 from distdoctor.analysis.p2p.message_rhythm import by_rhythm
+from distdoctor.analysis.p2p.one_sided_messages import OtherPeer
 from distdoctor.analysis.p2p.p2p_mismatch import p2p_mismatches
+from distdoctor.analysis.p2p.wrong_peers import is_out_of_habit
 from distdoctor.model.operations import OPERATIONS
 from distdoctor.model.run import Run
 
@@ -80,7 +80,8 @@ def _circles(run: Run) -> Iterator[Divergence]:
 
     All of a circle are named: what recorders keep of an order tells no one of them.
     """
-    waits = recorded_waits(run).waits
+    recorded = recorded_waits(run)
+    waits = recorded.waits
     collective = {
         rank: kept
         for rank, each in waits.items()
@@ -92,6 +93,11 @@ def _circles(run: Run) -> Iterator[Divergence]:
         found = circles_among(run, unreleased(tried, moving))
         if found:
             break
+    if not found and recorded.held:
+        # What is held may be on its way: only a message that is wrong by itself counts.
+        moving = set(range(run.world_size)) - set(recorded.all)
+        circles = circles_among(run, unreleased(recorded.all, moving))
+        found = [one for one in circles if _is_misdirected(run, one)]
     for one in found:
         if one.why is Cause.UNANSWERED:
             yield by_rhythm(run, one)
@@ -99,6 +105,12 @@ def _circles(run: Run) -> Iterator[Divergence]:
             yield one
         else:
             yield replace(one, culprits=tuple(sorted(one.calls)))
+
+
+def _is_misdirected(run: Run, found: Divergence) -> bool:
+    """Whether a message goes where none of its rank ever went from that line."""
+    facts = found.facts
+    return isinstance(facts, OtherPeer) and is_out_of_habit(run, facts.call)
 
 
 def _is_message(run: Run, wait: Wait) -> bool:

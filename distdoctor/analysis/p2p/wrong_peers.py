@@ -28,6 +28,7 @@ from distdoctor.model.operations import BATCHED
 from distdoctor.model.run import Run
 
 _FEWEST_OTHERS = 2  # that number their peers alike, for one to be the odd one
+_HABIT = 2  # messages from a line, for another peer there to be out of habit
 _MOST_WAYS = 2  # such as the next rank and the one before
 
 
@@ -129,6 +130,22 @@ def named_wrong(run: Run, wrong: WrongPeer) -> OtherPeer:
         wrong: The message.
     """
     return OtherPeer(run.call(wrong.row), peer_of(run, wrong.row), wrong.ways)
+
+
+def is_out_of_habit(run: Run, call: Call) -> bool:
+    """Whether a rank named other peers alone, several times, from a message's line.
+
+    Args:
+        run: The run that is judged.
+        call: A send or a receive.
+    """
+    mine = [
+        other.peer
+        for row in run.rows_of(call.rank)
+        for other in [run.call(row)]
+        if (other.op, other.group, other.place) == (call.op, call.group, call.place)
+    ]
+    return mine.count(call.peer) == 1 and len(mine) > _HABIT
 
 
 def _unanswered(
