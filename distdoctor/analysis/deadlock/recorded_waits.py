@@ -81,8 +81,8 @@ def recorded_waits(run: Run) -> RecordedWaits:
             waits.setdefault(rank, []).append(Wait(rank, row, missing, any_of))
         else:
             (complete if sure else unsure).append(row)
-    sure, held = _held(run, waits)
-    for wait in sure:
+    for_ever, held = _held(run, waits)
+    for wait in for_ever:
         waits.setdefault(wait.rank, []).append(wait)
     by_rank: dict[int, list[Wait]] = {}
     for wait in held:
