@@ -76,6 +76,25 @@ class Leaving:
                 return unpacked
         return file
 
+    def content(self, most: int) -> bytes:
+        """All of it, unpacked.
+
+        Args:
+            most: Bytes, at most.
+
+        Returns:
+            Its bytes; one more than `most` of them if it has more.
+
+        Raises:
+            OSError: It cannot be read; any of `DAMAGES`: what packs it is damaged.
+        """
+        with open(self.path, "rb", buffering=0) as raw:  # noqa: PTH123 - as above
+            data = raw.read(min(self.size, most) + 1)
+        if len(data) == self.size and not data.startswith(tuple(_PACKERS)):
+            return data
+        with self.open() as file:  # packed, or it has grown since it was found
+            return file.read(most + 1)
+
     def head(self, most: int = HEAD_BYTES) -> bytes:
         """The first bytes, unpacked.
 
@@ -85,6 +104,10 @@ class Leaving:
         Raises:
             OSError: It cannot be read, or what it is packed with is damaged.
         """
+        with open(self.path, "rb", buffering=0) as raw:  # noqa: PTH123 - as above
+            start = raw.read(most)
+        if not start.startswith(tuple(_PACKERS)):
+            return start
         try:
             with self.open() as file:
                 return file.read(most)

@@ -23,6 +23,7 @@ from distdoctor.postmortem.flight_recorder.recorder_head import (
 from distdoctor.postmortem.flight_recorder.unpickling import bounded_memory, load
 
 MOST_ENTRIES = 2_000_000
+_NEVER_NS = int(np.iinfo(np.int64).max)
 
 
 class NoDump(ValueError):
@@ -61,7 +62,7 @@ class Dump:
     def first_ns(self) -> int:
         """When the first of its calls was made; very large: nothing tells."""
         created = self.times[CREATED]
-        return int(created[created > 0].min(initial=np.iinfo(np.int64).max))
+        return int(created[created > 0].min(initial=_NEVER_NS))
 
     @property
     def last_ns(self) -> int:

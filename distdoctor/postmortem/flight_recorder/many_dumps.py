@@ -94,8 +94,7 @@ def _read_some(leavings: Sequence[Leaving]) -> DumpsRead:
     models = _Reading()
     for leaving in leavings:
         try:
-            with leaving.open() as file:
-                data = file.read(MOST_BYTES + 1)
+            data = leaving.content(MOST_BYTES)
             if len(data) > MOST_BYTES:
                 raise NoDump(f"it has more than {MOST_BYTES:,} bytes")
             many = sizes[leaving.size] >= _WORTH_A_MODEL

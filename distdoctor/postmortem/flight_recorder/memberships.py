@@ -57,11 +57,14 @@ def memberships(
     """
     reported: dict[str, dict[_Members, list[int]]] = {}
     untold: dict[str, list[int]] = {}
+    users: dict[tuple[str, int], list[int]] = {}
     for rank, name, ranks in _told(dumps):
-        if ranks:
-            reported.setdefault(name, {}).setdefault(ranks, []).append(rank)
-        else:
+        if not ranks:
             untold.setdefault(name, []).append(rank)
+            continue
+        if (name, id(ranks)) not in users:
+            users[name, id(ranks)] = reported.setdefault(name, {}).setdefault(ranks, [])
+        users[name, id(ranks)].append(rank)
     found = Memberships()
     labels = _labels(dumps, kinds, [*reported, *untold])
     for name, label in labels.items():

@@ -73,17 +73,23 @@ def assign(found: Sequence[tuple[str, Dump]]) -> Assigned:
     """
     given = Assigned()
     by_world: dict[tuple[int, ...], list[tuple[str, int, Dump]]] = {}
+    same: dict[int, list[tuple[str, int, Dump]]] = {}  # a list of all ranks is long
     for path, dump in sorted(found, key=lambda one: one[0]):
         rank = rank_of(path)
         if rank is None:
             given.rejected.append((path, "its name does not end with a rank"))
             continue
-        by_world.setdefault(_world(dump), []).append((path, rank, dump))
+        if id(dump.members) not in same:
+            same[id(dump.members)] = by_world.setdefault(_world(dump), [])
+        same[id(dump.members)].append((path, rank, dump))
     worlds = _current(by_world)
+    known: dict[int, frozenset[int]] = {}
     for world, files in by_world.items():
         if world in worlds:
             for path, rank, dump in files:
-                _give(given, path, rank, dump)
+                if id(dump.members) not in known:
+                    known[id(dump.members)] = frozenset().union(*dump.members.values())
+                _give(given, path, rank, dump, known[id(dump.members)])
         else:
             given.stale += [(path, rank) for path, rank, _ in files]
     for rank in given.clashing:
@@ -97,9 +103,10 @@ def assign(found: Sequence[tuple[str, Dump]]) -> Assigned:
     return given
 
 
-def _give(given: Assigned, path: str, rank: int, dump: Dump) -> None:
-    lists = dump.members.values()
-    if lists and not any(rank in ranks for ranks in lists):
+def _give(
+    given: Assigned, path: str, rank: int, dump: Dump, listed: frozenset[int]
+) -> None:
+    if dump.members and rank not in listed:
         why = f"its name says rank {rank}, which is in none of its groups"
         given.rejected.append((path, why))
     elif rank not in given.dumps:

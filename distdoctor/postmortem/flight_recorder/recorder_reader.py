@@ -32,7 +32,7 @@ _MOST_NAMED = 32  # ranks that are told one by one
 _NAME = re.compile(
     r"(?:nccl_trace|comm_lib_trace|fr_trace|fr)_rank_\S*\d", re.IGNORECASE
 )
-_MARKS = (b"pg_config", b"entries", b"collective_seq_id", b"profiling_name")
+_MARKS = (b"pg_config", b"default_pg", b"entries", b"profiling_name")
 
 
 def recognises(name: str, head: bytes) -> bool:
@@ -43,7 +43,8 @@ def recognises(name: str, head: bytes) -> bool:
         head: Its first bytes.
     """
     is_data = head[:1] == b"\x80" or head.lstrip()[:1] == b"{"
-    if is_data and sum(mark in head for mark in _MARKS) >= 2:
+    marks = (mark for mark in _MARKS if mark in head)
+    if is_data and next(marks, b"") and next(marks, b""):
         return True
     return _NAME.fullmatch(re.sub(r"\.(?:json|pkl|pickle)$", "", name)) is not None
 
@@ -162,7 +163,7 @@ def _reached(
 ) -> dict[tuple[int, int], int]:
     """How far ranks had come on groups of which their dump has no call."""
     messages = columns.calls["ordinal"] == 0
-    mixed = set(np.unique(columns.calls["group"][messages]).tolist())
+    mixed = {*np.flatnonzero(np.bincount(columns.calls["group"][messages])).tolist()}
     gaps = any(dump.has_gaps for dump in given.dumps.values())
     reached = {}
     for number, (group, name) in enumerate(zip(found.groups, found.names, strict=True)):
