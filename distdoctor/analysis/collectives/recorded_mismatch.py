@@ -155,6 +155,31 @@ class _Table:
             return _Stray(_Slip.ADDED, n, ahead)
         return None
 
+    def of_two(self) -> dict[int, _Stray]:
+        """Which of two ranks is out of step, by what each has done before.
+
+        Calls that one has ahead of the other were left out by that other, if it made
+        them before; if nobody ever did, they were added.
+        """
+        one, other = np.unique(self._ranks).tolist()
+        for short, long in ((one, other), (other, one)):
+            mine, theirs = self.of(short), self.of(long)
+            unlike = np.flatnonzero(mine != theirs[: len(mine)])
+            by = len(theirs) - len(mine)
+            if not 0 < by < _MOST_SHIFT or not len(unlike):
+                continue
+            n = int(unlike[0])
+            enough = len(mine) - n >= _FEWEST_SHIFTED
+            if not enough or not _fits(mine[n:], theirs[n + by :]):
+                continue
+            more = set(theirs[n : n + by].tolist())
+            if more <= set(mine[:n].tolist()):
+                return {short: _Stray(_Slip.SKIPPED, n, by)}
+            rest = {*mine.tolist(), *np.delete(theirs, slice(n, n + by)).tolist()}
+            if more.isdisjoint(rest):
+                return {long: _Stray(_Slip.ADDED, n, by)}
+        return {}
+
     def stray(self, rank: int, n: int) -> _Stray:
         """What a rank did that made another call than the others at a meeting.
 
@@ -276,7 +301,11 @@ def _by_lines(
         for rank in (few if len(few) <= _MOST_RANKS else ())
         if (stray := table.out_of_step(rank)) is not None
     }
-    if len(set(found.values())) != 1 or len(found) * 2 >= table.size:
+    if table.size == len((1, 2)):
+        found = table.of_two()
+    elif len(found) * 2 >= table.size:
+        return None
+    if len(set(found.values())) != 1:
         return None
     stray = next(iter(found.values()))
     meeting = alignment.meeting(run, stray.at)

@@ -6,8 +6,8 @@ while the others waited, how far those ran ahead, and whether the rank left a du
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -73,7 +73,10 @@ def ranks_behind(run: Run) -> list[RankBehind]:
             last = frozenset(rank for rank in wait.missing if rank not in waits)
             if last:
                 ends.setdefault(last, []).append(wait)
-    return [_behind(run, ranks, found) for ranks, found in ends.items()]
+    every = [_behind(run, ranks, found) for ranks, found in ends.items()]
+    if len(every) == 1 and _any_given_up(run, waits, every[0].waiting):
+        return [replace(every[0], timed_out=True)]  # all waits lead there
+    return every
 
 
 def _behind(run: Run, ranks: frozenset[int], found: list[Wait]) -> RankBehind:
@@ -98,6 +101,14 @@ def _behind(run: Run, ranks: frozenset[int], found: list[Wait]) -> RankBehind:
         timed_out,
         call.ordinal,
     )
+
+
+def _any_given_up(
+    run: Run, waits: Mapping[int, Sequence[Wait]], ranks: Iterable[int]
+) -> bool:
+    """Whether one of these ranks gave its call up."""
+    rows = [wait.row for rank in ranks for wait in waits.get(rank, ())]
+    return bool((run.calls["state"][rows] == State.RAISED).any())
 
 
 def _given_up(run: Run, wait: Wait) -> bool:

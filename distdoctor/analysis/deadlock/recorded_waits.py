@@ -69,7 +69,8 @@ def recorded_waits(run: Run) -> RecordedWaits:
         operation = OPERATIONS[op]
         if operation.is_point_to_point:
             peer = peer_of(run, row)
-            if row in alone and peer is not None and peer != rank:
+            is_alone = row in alone or peer in run.unseen
+            if is_alone and peer is not None and peer != rank:
                 waits.setdefault(rank, []).append(Wait(rank, row, frozenset({peer})))
             continue
         key = group, ordinal

@@ -38,6 +38,7 @@ from distdoctor.analysis.p2p.message_rhythm import by_rhythm
 from distdoctor.analysis.p2p.one_sided_messages import OtherPeer
 from distdoctor.analysis.p2p.p2p_mismatch import p2p_mismatches
 from distdoctor.analysis.p2p.wrong_peers import is_out_of_habit
+from distdoctor.model.findings import Certainty
 from distdoctor.model.operations import OPERATIONS
 from distdoctor.model.run import Run
 
@@ -104,7 +105,41 @@ def _circles(run: Run) -> Iterator[Divergence]:
         elif one.culprits:
             yield one
         else:
-            yield replace(one, culprits=tuple(sorted(one.calls)))
+            yield _by_camps(run, one)
+
+
+def _by_camps(run: Run, found: Divergence) -> Divergence:
+    """A circle, with all who stand in its calls, or the fewer of two camps.
+
+    Where all are in both groups, the order in which most used them is the order that
+    was meant.
+    """
+    waits = recorded_waits(run).waits
+    needed = {rank for r in found.calls for wait in waits[r] for rank in wait.missing}
+    camps: dict[tuple[str, int], set[int]] = {}
+    for rank, call in found.calls.items():
+        camps.setdefault((call.group, call.ordinal), set()).add(rank)
+    for rank in needed - found.calls.keys():
+        for wait in waits.get(rank, ()):
+            record = run.calls[wait.row]
+            call_ = run.groups[record["group"]].name, int(record["ordinal"])
+            if call_[1] and call_ in camps:
+                camps[call_].add(rank)
+    everyone = set().union(*camps.values())
+    culprits, certainty = everyone, found.certainty
+    if len(camps) == len((1, 2)):
+        few, most = sorted(camps.values(), key=len)
+        names = {name for name, _ in camps}
+        groups = [set(group.ranks) for group in run.groups if group.name in names]
+        if len(few) < len(most) and all(everyone <= ranks for ranks in groups):
+            culprits, certainty = few, Certainty.LIKELY
+    victims = {*found.victims, *everyone} - culprits
+    return replace(
+        found,
+        culprits=tuple(sorted(culprits)),
+        victims=tuple(sorted(victims)),
+        certainty=certainty,
+    )
 
 
 def _is_misdirected(run: Run, found: Divergence) -> bool:

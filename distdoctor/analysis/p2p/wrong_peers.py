@@ -8,6 +8,7 @@ another way has the wrong one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -133,19 +134,20 @@ def named_wrong(run: Run, wrong: WrongPeer) -> OtherPeer:
 
 
 def is_out_of_habit(run: Run, call: Call) -> bool:
-    """Whether a rank named other peers alone, several times, from a message's line.
+    """Whether a rank named the same other peers, several times, from a message's line.
 
     Args:
         run: The run that is judged.
         call: A send or a receive.
     """
-    mine = [
+    mine = Counter(
         other.peer
         for row in run.rows_of(call.rank)
         for other in [run.call(row)]
         if (other.op, other.group, other.place) == (call.op, call.group, call.place)
-    ]
-    return mine.count(call.peer) == 1 and len(mine) > _HABIT
+    )
+    alone = mine.pop(call.peer, 0) == 1
+    return alone and 0 < len(mine) <= _MOST_WAYS and min(mine.values()) >= _HABIT
 
 
 def _unanswered(
@@ -177,7 +179,7 @@ def _open(run: Run) -> list[int]:
 def _ways_of_others(run: Run, row: int) -> str:
     """How others name their peers at this line, if this rank alone does otherwise."""
     calls, mine = run.calls, run.calls[row]
-    if not mine["site"]:
+    if not mine["site"] and run.calls_from == "run":
         return ""
     size = len(run.groups[mine["group"]].ranks)
     alike = (calls["site"] == mine["site"]) & (calls["op"] == mine["op"])

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from distdoctor.model.events import WORLD, Event
 from distdoctor.model.observations.groups import MembersListed
 from distdoctor.model.run import Group, ranges
+from distdoctor.postmortem.flight_recorder.creation_order import passed_over
 from distdoctor.postmortem.flight_recorder.decoding import Dump
 from distdoctor.postmortem.flight_recorder.entry_columns import Kind
 from distdoctor.postmortem.flight_recorder.recorder_files import (
@@ -73,6 +74,8 @@ def memberships(
             ranks = _without_a_list(name, rank, lists, untold[name], world_size)
             lists.setdefault(ranks, []).append(rank)
         _add(found, name, label, lists)
+    for name, passing in passed_over(dumps, reported).items():
+        _tell(found, labels[name], {**reported[name], (): passing})
     return found
 
 
@@ -160,13 +163,23 @@ def _add(
         found.groups.append(Group(shown, ranks))
         found.names.append(name)
         found.taken.add(shown)
-    for ranks, users in by_use:
-        members = set(ranks)
-        if any(other != ranks and members & set(other) for other in lists):
-            for rank in users:
-                found.lists.setdefault(rank, []).append(
-                    MembersListed(rank=rank, group=label.text, ranks=ranks)
-                )
+    unlike = {
+        ranks: users
+        for ranks, users in by_use
+        if any(other != ranks and not set(ranks).isdisjoint(other) for other in lists)
+    }
+    _tell(found, label, unlike)
+
+
+def _tell(
+    found: Memberships, label: _Label, lists: Mapping[_Members, Iterable[int]]
+) -> None:
+    """Note who takes whom for the members of a group."""
+    for ranks, users in lists.items():
+        for rank in users:
+            found.lists.setdefault(rank, []).append(
+                MembersListed(rank=rank, group=label.text, ranks=ranks)
+            )
 
 
 def _told_apart(found: Memberships, text: str, name: str, ranks: _Members) -> str:
