@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import lzma
 import os
 import stat
@@ -62,7 +63,7 @@ class Leaving:
         Raises:
             OSError: It cannot be read.
         """
-        file = open(self.path, "rb")  # noqa: PTH123, SIM115 - the caller closes it
+        file = open(self.path, "rb", buffering=0)  # noqa: PTH123, SIM115 - the caller's
         try:
             start = file.read(6)
             file.seek(0)
@@ -74,26 +75,7 @@ class Leaving:
                 file.close()
                 unpacked: IO[bytes] = opener(self.path)
                 return unpacked
-        return file
-
-    def content(self, most: int) -> bytes:
-        """All of it, unpacked.
-
-        Args:
-            most: Bytes, at most.
-
-        Returns:
-            Its bytes; one more than `most` of them if it has more.
-
-        Raises:
-            OSError: It cannot be read; any of `DAMAGES`: what packs it is damaged.
-        """
-        with open(self.path, "rb", buffering=0) as raw:  # noqa: PTH123 - as above
-            data = raw.read(min(self.size, most) + 1)
-        if len(data) == self.size and not data.startswith(tuple(_PACKERS)):
-            return data
-        with self.open() as file:  # packed, or it has grown since it was found
-            return file.read(most + 1)
+        return io.BufferedReader(file)
 
     def head(self, most: int = HEAD_BYTES) -> bytes:
         """The first bytes, unpacked.
@@ -104,10 +86,6 @@ class Leaving:
         Raises:
             OSError: It cannot be read, or what it is packed with is damaged.
         """
-        with open(self.path, "rb", buffering=0) as raw:  # noqa: PTH123 - as above
-            start = raw.read(most)
-        if not start.startswith(tuple(_PACKERS)):
-            return start
         try:
             with self.open() as file:
                 return file.read(most)

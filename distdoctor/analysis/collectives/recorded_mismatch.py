@@ -33,7 +33,6 @@ from distdoctor.model.findings import Certainty
 from distdoctor.model.run import Run
 
 _MOST_SHIFT = 64  # calls that a rank may be behind or ahead
-_FEWEST_SHIFTED = 2  # calls, as one alone may come from a line of its own
 _MOST_RANKS = 64  # that strayed, of which each is looked at
 _MIXED = np.uint64(0x9E3779B97F4A7C15)  # odd: what is multiplied by it stays distinct
 
@@ -150,7 +149,7 @@ class _Table:
         common = np.flatnonzero(self._alignment.counts * 2 > self.size)
         usual = usual[: int(common.max(initial=-1)) + 1]
         ahead = len(mine) - len(usual)
-        enough = len(usual) - n >= _FEWEST_SHIFTED
+        enough = _tells_a_shift(usual[n:])
         if 0 < ahead < _MOST_SHIFT and enough and _fits(usual[n:], mine[n + ahead :]):
             return _Stray(_Slip.ADDED, n, ahead)
         return None
@@ -164,12 +163,14 @@ class _Table:
         one, other = np.unique(self._ranks).tolist()
         for short, long in ((one, other), (other, one)):
             mine, theirs = self.of(short), self.of(long)
-            unlike = np.flatnonzero(mine != theirs[: len(mine)])
             by = len(theirs) - len(mine)
-            if not 0 < by < _MOST_SHIFT or not len(unlike):
+            if not 0 < by < _MOST_SHIFT:
+                continue
+            unlike = np.flatnonzero(mine != theirs[: len(mine)])
+            if not len(unlike):
                 continue
             n = int(unlike[0])
-            enough = len(mine) - n >= _FEWEST_SHIFTED
+            enough = _tells_a_shift(mine[n:])
             if not enough or not _fits(mine[n:], theirs[n + by :]):
                 continue
             more = set(theirs[n : n + by].tolist())
@@ -231,6 +232,11 @@ def _is_swapped(
         and (mine[between] == usual[between]).all()
         and (_fits(*rest) or not min(map(len, rest)))
     )
+
+
+def _tells_a_shift(calls: NDArray[np.uint64]) -> bool:
+    """Whether calls differ: of some that are all alike a shift changes nothing."""
+    return len(calls) > 1 and bool((calls != calls[0]).any())
 
 
 def _fits(mine: NDArray[np.uint64], usual: NDArray[np.uint64]) -> bool:

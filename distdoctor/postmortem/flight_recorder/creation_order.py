@@ -3,7 +3,7 @@
 torch names groups by counting all that the job makes, on every rank, member or not. The
 backend counts as well, but only groups of which the rank is a member. So a rank that is
 in more groups of smaller names, as others list them, than the number of its own group
-says, made some of these later, or never: it took another group for the one of that name.
+says, made some of these later, or never: it took another group for one of them.
 """
 
 from __future__ import annotations
