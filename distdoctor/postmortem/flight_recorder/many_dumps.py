@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from itertools import chain
 from multiprocessing import get_context
 from typing import TypeAlias
 
@@ -27,7 +29,7 @@ MOST_BYTES = 1 << 30
 _WORTH_PROCESSES_BYTES = 8 << 20
 _FILES_AT_ONCE = 32
 _WORTH_A_MODEL = 12  # files of one size: making a model costs as much as loading ten
-_MOST_MODELS = 4  # of one size
+_MOST_MODELS = 4  # that no file was like
 _MISSES = 3  # files after which another model is made
 
 DumpsRead: TypeAlias = tuple[list[tuple[str, Dump]], list[tuple[str, str]], EntryTables]
@@ -45,18 +47,20 @@ def read_dumps(leavings: Sequence[Leaving]) -> DumpsRead:
     """
     workers = min(_processors(), 16)
     size = sum(leaving.size for leaving in leavings)
-    sizes = Counter(leaving.size for leaving in leavings)
-    alike = sum(count for count in sizes.values() if count >= _WORTH_A_MODEL)
     leavings = sorted(leavings, key=lambda one: one.size)
-    if workers < 2 or size < _WORTH_PROCESSES_BYTES or 2 * alike > len(leavings):
+    if workers < 2 or size < _WORTH_PROCESSES_BYTES:
         return _read_some(leavings)
-    parts = [
-        leavings[n : n + _FILES_AT_ONCE]
-        for n in range(0, len(leavings), _FILES_AT_ONCE)
-    ]
+    middle = len(leavings) // 2  # where the most are of one size, if many are
+    tried = leavings[middle : middle + _FILES_AT_ONCE]
+    reading = _Reading(tried)
+    first = reading.all()
+    rest = [*leavings[:middle], *leavings[middle + _FILES_AT_ONCE :]]
+    if 2 * reading.hits > len(tried):
+        return _together([first, _read_some(rest)])
+    parts = [rest[n : n + _FILES_AT_ONCE] for n in range(0, len(rest), _FILES_AT_ONCE)]
     try:
         with ProcessPoolExecutor(workers, get_context("fork")) as pool:
-            return _together(pool.map(_read_some, parts))
+            return _together(chain([first], pool.map(_read_unlike, parts)))
     except (OSError, ValueError, RuntimeError):  # no processes to be had, or one died
         return _read_some(leavings)
 
@@ -87,22 +91,11 @@ def _together(parts: Iterable[DumpsRead]) -> DumpsRead:
 
 
 def _read_some(leavings: Sequence[Leaving]) -> DumpsRead:
-    dumps: list[tuple[str, Dump]] = []
-    failed: list[tuple[str, str]] = []
-    tables = EntryTables()
-    sizes = Counter(leaving.size for leaving in leavings)
-    models = _Reading()
-    for leaving in leavings:
-        try:
-            data = _content(leaving)
-            if len(data) > MOST_BYTES:
-                raise NoDump(f"it has more than {MOST_BYTES:,} bytes")
-            many = sizes[leaving.size] >= _WORTH_A_MODEL
-            dumps.append((leaving.path, models.read(data, tables, many=many)))
-        except Exception as error:  # noqa: BLE001 - of a hostile file anything may come
-            stated = str(error) or type(error).__name__
-            failed.append((leaving.path, stated[:200]))
-    return dumps, failed, tables
+    return _Reading(leavings).all()
+
+
+def _read_unlike(leavings: Sequence[Leaving]) -> DumpsRead:
+    return _Reading(leavings, models=0).all()
 
 
 def _content(leaving: Leaving) -> bytes:
@@ -115,33 +108,60 @@ def _content(leaving: Leaving) -> bytes:
 
 
 class _Reading:
-    """Reads files one after the other, those that are nearly the same at once."""
+    """Reads files one after the other, those that are nearly the same at once.
 
-    def __init__(self) -> None:
+    Attributes:
+        hits: Files that were known by another.
+    """
+
+    def __init__(self, leavings: Sequence[Leaving], models: int = _MOST_MODELS) -> None:
+        self._leavings = leavings
+        self._most_models = models  # that no file was like
+        self._sizes = Counter(leaving.size for leaving in leavings)
+        self._tables = EntryTables()
         self._models: list[AlikeDumps] = []
         self._size = -1  # of the files that the models are of
         self._misses = 0  # one after the other: a rank that differs is no reason
+        self._in_vain = 0  # models made since the last hit
+        self.hits = 0
 
-    def read(self, data: bytes, tables: EntryTables, *, many: bool) -> Dump:
-        """The dump in a file.
+    def all(self) -> DumpsRead:
+        """Read all of them."""
+        dumps: list[tuple[str, Dump]] = []
+        failed: list[tuple[str, str]] = []
+        collects = gc.isenabled()
+        gc.disable()  # it would look at each file's objects again and again
+        try:
+            for leaving in self._leavings:
+                try:
+                    dumps.append((leaving.path, self._read(leaving)))
+                except Exception as error:  # noqa: BLE001 - anything may come of one
+                    stated = str(error) or type(error).__name__
+                    failed.append((leaving.path, stated[:200]))
+        finally:
+            if collects:
+                gc.enable()
+        return dumps, failed, self._tables
 
-        Args:
-            data: Its content.
-            tables: What entries have in common.
-            many: Whether many files are as large as this one.
-        """
+    def _read(self, leaving: Leaving) -> Dump:
+        data = _content(leaving)
+        if len(data) > MOST_BYTES:
+            raise NoDump(f"it has more than {MOST_BYTES:,} bytes")
         if len(data) != self._size:
             self._models, self._size, self._misses = [], len(data), _MISSES
         for model in self._models:
             if (known := model.read(data)) is not None:
-                self._misses = 0
+                self._misses = self._in_vain = 0
+                self.hits += 1
                 return known
         top = loaded(data)
-        dump = dump_of(top, tables, len(data))
+        dump = dump_of(top, self._tables, len(data))
         self._misses += 1
-        if many and self._misses > _MISSES and len(self._models) < _MOST_MODELS:
+        many = self._sizes[leaving.size] >= _WORTH_A_MODEL
+        if many and self._misses > _MISSES and self._in_vain < self._most_models:
             self._misses = 0
+            self._in_vain += 1
             if data[:1] == b"\x80":
-                model_made = model_of(data, top.get("entries", []), dump)
-                self._models += [model_made] if model_made is not None else []
+                made = model_of(data, top.get("entries", []), dump)
+                self._models += [] if made is None else [made]
         return dump
