@@ -74,7 +74,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.causes import Cause, capital, has, s, waits
+from distdoctor.analysis.causes import Cause, capital, has, on_group, s, waits
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.divergence.excluded_ranks import KeptFromMessage
 from distdoctor.analysis.divergence.rank_guards import RankGuard
@@ -151,8 +151,8 @@ def _by_records(skipped: _ByRecords) -> str:
             )
         case NeverCame(ranks, absent, call, why):
             return (
-                f"{who} alone call{s(ranks)} {call.op} (call {call.ordinal} on "
-                f"{call.group}), and {named(absent)} never came to it: {why}."
+                f"{who} alone call{s(ranks)} {on_group(call)}, and {named(absent)} "
+                f"never came to it: {why}."
             )
         case PastCollective(ranks, others, missed, instead):
             return (

@@ -150,10 +150,8 @@ def _no_other_side(
                 "left it out."
             )
         case OtherPeer(ways=ways):
-            return (
-                f"{capital(_one_side(message))}; at this line the other ranks name "
-                f"{ways}."
-            )
+            here = "at this line " if message.call.place else ""
+            return f"{capital(_one_side(message))}; {here}the other ranks name {ways}."
         case UnmetBatches(ranks):
             return (
                 f"The batches of messages of {named(ranks)} have no two sides that "

@@ -112,7 +112,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.causes import Cause, capital, failed, s, waits
+from distdoctor.analysis.causes import Cause, capital, failed, on_group, s, waits
 from distdoctor.analysis.communicators.lost_members import lost_members
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.divergence.recorded_slips import LostRanks
@@ -144,9 +144,8 @@ def _sentence(death: Death | DeathOnTheWay | LostRanks) -> str:
         call, waiting = death.call, death.waiting
         return (
             f"{capital(named(death.ranks))} left no dump, and {named(waiting)} "
-            f"{waits(waiting)} in vain: in {call.op}, call {call.ordinal} on "
-            f"{call.group}. A process that has died or left writes none; one that only "
-            "hangs would have."
+            f"{waits(waiting)} in vain: in {on_group(call)}. A process that has died "
+            "or left writes none; one that only hangs would have."
         )
     if isinstance(death, DeathOnTheWay):
         call, others = death.call, death.others

@@ -66,7 +66,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.causes import Cause, capital, s
+from distdoctor.analysis.causes import Cause, capital, on_group, s
 from distdoctor.analysis.deadlock.circular_waits import StuckRank
 from distdoctor.analysis.deadlock.ranks_behind import SilentRanks
 from distdoctor.analysis.deadlock.stacks_elsewhere import StuckElsewhere
@@ -105,8 +105,8 @@ def _sentence(stuck: StuckRank | SilentRanks | StuckElsewhere) -> str:
         behind = stuck.behind
         return (
             f"{capital(named(behind.ranks))} made no further call, while "
-            f"{named(behind.waiting)} wait{s(behind.waiting)} in {behind.call.op} "
-            f"(call {behind.ordinal} on {behind.call.group}): {stuck.why}. "
+            f"{named(behind.waiting)} wait{s(behind.waiting)} in "
+            f"{on_group(behind.call)}: {stuck.why}. "
             f"{_standing(stuck.stands)}"
         )
     seen = stuck.seen

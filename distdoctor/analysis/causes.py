@@ -129,6 +129,17 @@ def where(group: Group, ordinal: int) -> str:
     return f"call {ordinal} on {group.name}"
 
 
+def on_group(call: Call) -> str:
+    """A call with its place in its group's sequence, for readers; messages have none.
+
+    Args:
+        call: The call.
+    """
+    if not call.ordinal:
+        return f"{call.op} on {call.group}"
+    return f"{call.op} (call {call.ordinal} on {call.group})"
+
+
 def where_of(base: Divergence) -> str:
     """A divergence's place in its group's sequence, for readers."""
     return "" if base.group is None else where(base.group, base.ordinal)

@@ -46,6 +46,7 @@ class Gap:
     what: str
     why: str
     hides: bool = True  # it could hide a disease: without findings, all is unknown
+    ranks: tuple[int, ...] = ()  # of which it was not examined; empty: all, or none
 
 
 def gaps_of(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
@@ -79,9 +80,9 @@ def gaps_of(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
         yield from _simulated(run)
     if run.missing:
         for why, ranks in _by_reason({rank: run.unseen[rank] for rank in run.missing}):
-            yield Gap(named(ranks), why)
+            yield Gap(named(ranks), why, ranks=tuple(ranks))
     for why, ranks in _by_reason(run.partial):
-        yield Gap(f"part of what {named(ranks)} did", why)
+        yield Gap(f"part of what {named(ranks)} did", why, ranks=tuple(ranks))
     yield from _undecided(run, verdicts)
     yield from _not_compared(run)
     yield from _left_out(run)
@@ -103,12 +104,12 @@ def _unwatched_job(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
     )
     if run.missing:
         for why, ranks in _by_reason({rank: run.unseen[rank] for rank in run.missing}):
-            yield Gap(named(ranks), why)
+            yield Gap(named(ranks), why, ranks=tuple(ranks))
     for why, ranks in _by_reason(run.unrecorded):
-        yield Gap(f"the calls of {named(ranks)}", why)
+        yield Gap(f"the calls of {named(ranks)}", why, ranks=tuple(ranks))
     in_part = {n: why for n, why in run.partial.items() if n not in run.unseen}
     for why, ranks in _by_reason(in_part):
-        yield Gap(f"part of what {named(ranks)} did", why)
+        yield Gap(f"part of what {named(ranks)} did", why, ranks=tuple(ranks))
     for what, why in run.set_aside:
         yield Gap(what, why, hides=False)
     if not any(map(is_error, verdicts)):
@@ -132,6 +133,7 @@ def _recorded_waits(run: Run) -> Iterator[Gap]:
             " late, stuck or gone",
             f"{named(behind.waiting)} wait{'s' * (len(behind.waiting) == 1)} for "
             f"{named(behind.ranks)} ({where}); the records do not tell for how long",
+            ranks=behind.ranks,
         )
     waiting = recorded_waits(run)
     if waiting.complete and not waiting.waits:

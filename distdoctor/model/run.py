@@ -386,7 +386,9 @@ class Run:
         Returns:
             The events, empty if there are none or the rank was not seen.
         """
-        life = self.life.get(rank, ())
+        life = self.life.get(rank)
+        if not life:  # of thousands of ranks that left dumps alone, all have none
+            return []
         return [event for _, event in life if isinstance(event, kind)]
 
     def has(self, kind: type) -> bool:

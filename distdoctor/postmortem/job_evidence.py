@@ -124,7 +124,8 @@ class Evidence:
     def seen(self) -> set[int]:
         """Ranks that something is known of."""
         ranks = {*self.life, *self.stacks}
-        return ranks | set(np.unique(self.columns.calls["rank"]).tolist())
+        called = self.columns.calls["rank"]  # ascending
+        return ranks | {*called[np.diff(called, prepend=-1) != 0].tolist()}
 
     def rows_before(self, calls: Mapping[int, int]) -> dict[int, list[tuple[int, Any]]]:
         """`life` as a run has it.

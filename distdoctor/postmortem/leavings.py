@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import lzma
 import os
 import stat
@@ -62,7 +63,7 @@ class Leaving:
         Raises:
             OSError: It cannot be read.
         """
-        file = open(self.path, "rb")  # noqa: PTH123, SIM115 - the caller closes it
+        file = open(self.path, "rb", buffering=0)  # noqa: PTH123, SIM115 - the caller's
         try:
             start = file.read(6)
             file.seek(0)
@@ -74,7 +75,7 @@ class Leaving:
                 file.close()
                 unpacked: IO[bytes] = opener(self.path)
                 return unpacked
-        return file
+        return io.BufferedReader(file)
 
     def head(self, most: int = HEAD_BYTES) -> bytes:
         """The first bytes, unpacked.

@@ -73,7 +73,9 @@ def compose(
         script=manifest.script,
         launch=manifest.launch,
         findings=[_finding(one, run) for one in root_findings(verdicts)],
-        not_examined=[NotExamined(gap.what, gap.why) for gap in conclusion.gaps],
+        not_examined=[
+            NotExamined(gap.what, gap.why, [*gap.ranks]) for gap in conclusion.gaps
+        ],
         remarks=manifest.remarks,
         raised=[_raised(one) for one in conclusion.raised],
         substituted=[

@@ -63,11 +63,12 @@ class RaisedData(msgspec.Struct, kw_only=True):
     location: LocationData | None  # null: no line of the user's is known
 
 
-class NotExamined(msgspec.Struct):
+class NotExamined(msgspec.Struct, omit_defaults=True):
     """Something that was not examined, and why."""
 
     what: str
     why: str
+    ranks: list[int] = []  # of which it was not; left out: of all, or of none by number
 
 
 class SubstitutedData(msgspec.Struct):

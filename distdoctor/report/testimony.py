@@ -9,6 +9,7 @@ from distdoctor.model.events import Ended, Failure, State
 from distdoctor.model.findings import Finding
 from distdoctor.model.observations.failures import TimedOut
 from distdoctor.model.observations.nccl import NcclComplaint
+from distdoctor.model.operations import OPERATIONS
 from distdoctor.model.outside_view import LeftFile, StackBranch
 from distdoctor.model.run import Run, named
 
@@ -84,20 +85,23 @@ def _of_dumps(run: Run, finding: Finding) -> Iterator[str]:
     if run.calls_from != "dump":
         return
     concerned = set(_concerned(run, finding))
+    by_call: dict[tuple[int, int, int], list[int]] = {}
+    inside: set[int] = set()
+    calls = run.calls[run.with_state(State.WAITING, State.RAISED)]
+    columns = (calls[name].tolist() for name in ("rank", "op", "group", "ordinal"))
+    for rank, *call in zip(*columns, strict=True):
+        if rank in concerned and rank not in inside:
+            inside.add(rank)
+            by_call.setdefault((call[0], call[1], call[2]), []).append(rank)
     waiting: dict[str, list[int]] = {}
-    for row in run.with_state(State.WAITING, State.RAISED).tolist():
-        rank = int(run.calls["rank"][row])
-        known = any(rank in ranks for ranks in waiting.values())
-        if rank in concerned and not known:
-            call = run.call(row)
-            number = f" (call {call.ordinal} on {call.group})" if call.ordinal else ""
-            waiting.setdefault(f"{call.op}{number}", []).append(rank)
-    for call_, ranks in waiting.items():
-        yield f"{named(ranks)} in {call_}"
+    for (op, group, ordinal), ranks in by_call.items():
+        number = f" (call {ordinal} on {run.groups[group].name})" if ordinal else ""
+        waiting.setdefault(f"{OPERATIONS[op].name}{number}", []).extend(ranks)
+    for words, ranks in waiting.items():
+        yield f"{named(ranks)} in {words}"
     absent = [r for r in finding.culprits if r in run.unseen or r in run.unrecorded]
     if waiting and absent:
         yield f"there is none of {named(absent)}"
-    inside = {rank for ranks in waiting.values() for rank in ranks}
     others = [
         rank
         for rank in finding.culprits

@@ -24,7 +24,7 @@ MAY_CATCH_ANYTHING = {
     "distdoctor/pytest_plugin/rank.py": 5,
     "distdoctor/pytest_plugin/wire.py": 1,  # pickling runs an object's own code
     # The job must not feel the probes.
-    "distdoctor/postmortem/flight_recorder/recorder_reader.py": 1,  # hostile files
+    "distdoctor/postmortem/flight_recorder/many_dumps.py": 1,  # hostile files
     "distdoctor/probes/collectives/fake_backend.py": 1,
     "distdoctor/probes/collectives/interception.py": 4,
     "distdoctor/probes/collectives/waits.py": 1,

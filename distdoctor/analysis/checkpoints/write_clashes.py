@@ -47,6 +47,8 @@ def clashes(run: Run) -> Iterator[Clash]:
     at_once: dict[tuple[str, int], list[ReadBack]] = {}
     read: dict[str, list[ReadBack]] = {}
     for rank in run.seen:
+        if not run.life.get(rank):
+            continue
         meeting = _Meetings(run, rank)
         for position, event in run.life.get(rank, ()):
             if not isinstance(event, Written | ReadBack):

@@ -21,25 +21,20 @@ from distdoctor.analysis.causes import (
     pointers,
     where_of,
 )
-from distdoctor.analysis.collectives.alignment import Alignment, Meeting
+from distdoctor.analysis.collectives.alignment import Alignment
 from distdoctor.analysis.collectives.call_groups import call_groups, calls_at
 from distdoctor.analysis.collectives.collective_mismatch import at_one_position
 from distdoctor.analysis.collectives.unlike_calls import SwappedCalls
 from distdoctor.analysis.divergence.recorded_slips import (
     CallsAhead,
     CallsBehind,
-    UnequalTotals,
 )
-from distdoctor.model.events import State
 from distdoctor.model.findings import Certainty
-from distdoctor.model.operations import OPERATIONS
-from distdoctor.model.run import Rows, Run
+from distdoctor.model.run import Run
 
 _MOST_SHIFT = 64  # calls that a rank may be behind or ahead
 _MOST_RANKS = 64  # that strayed, of which each is looked at
 _MIXED = np.uint64(0x9E3779B97F4A7C15)  # odd: what is multiplied by it stays distinct
-
-_IS_ALL_TO_ALL = np.array(["all_to_all" in operation.name for operation in OPERATIONS])
 
 
 class _Slip(StrEnum):
@@ -137,6 +132,55 @@ class _Table:
         found: list[int] = np.unique(self._ranks[differs]).tolist()
         return found
 
+    def out_of_step(self, rank: int) -> _Stray | None:
+        """How many calls a rank is behind or ahead, up to its end and the others'.
+
+        Args:
+            rank: One whose calls come from other lines.
+
+        Returns:
+            What it did; None where nothing tells that it is not as it was meant.
+        """
+        mine, usual = self.of(rank), self.usual
+        n = int(np.flatnonzero(mine != usual[: len(mine)])[0])
+        behind = len(usual) - len(mine)
+        if 0 < behind < _MOST_SHIFT and _fits(mine[n:], usual[n + behind :]):
+            return _Stray(_Slip.SKIPPED, n, behind)
+        common = np.flatnonzero(self._alignment.counts * 2 > self.size)
+        usual = usual[: int(common.max(initial=-1)) + 1]
+        ahead = len(mine) - len(usual)
+        enough = _tells_a_shift(usual[n:])
+        if 0 < ahead < _MOST_SHIFT and enough and _fits(usual[n:], mine[n + ahead :]):
+            return _Stray(_Slip.ADDED, n, ahead)
+        return None
+
+    def of_two(self) -> dict[int, _Stray]:
+        """Which of two ranks is out of step, by what each has done before.
+
+        Calls that one has ahead of the other were left out by that other, if it made
+        them before; if nobody ever did, they were added.
+        """
+        one, other = np.unique(self._ranks).tolist()
+        for short, long in ((one, other), (other, one)):
+            mine, theirs = self.of(short), self.of(long)
+            by = len(theirs) - len(mine)
+            if not 0 < by < _MOST_SHIFT:
+                continue
+            unlike = np.flatnonzero(mine != theirs[: len(mine)])
+            if not len(unlike):
+                continue
+            n = int(unlike[0])
+            enough = _tells_a_shift(mine[n:])
+            if not enough or not _fits(mine[n:], theirs[n + by :]):
+                continue
+            more = set(theirs[n : n + by].tolist())
+            if more <= set(mine[:n].tolist()):
+                return {short: _Stray(_Slip.SKIPPED, n, by)}
+            rest = {*mine.tolist(), *np.delete(theirs, slice(n, n + by)).tolist()}
+            if more.isdisjoint(rest):
+                return {long: _Stray(_Slip.ADDED, n, by)}
+        return {}
+
     def stray(self, rank: int, n: int) -> _Stray:
         """What a rank did that made another call than the others at a meeting.
 
@@ -188,6 +232,11 @@ def _is_swapped(
         and (mine[between] == usual[between]).all()
         and (_fits(*rest) or not min(map(len, rest)))
     )
+
+
+def _tells_a_shift(calls: NDArray[np.uint64]) -> bool:
+    """Whether calls differ: of some that are all alike a shift changes nothing."""
+    return len(calls) > 1 and bool((calls != calls[0]).any())
 
 
 def _fits(mine: NDArray[np.uint64], usual: NDArray[np.uint64]) -> bool:
@@ -249,72 +298,27 @@ def _by_lines(
 
     Ranks may call from different lines on purpose. That they are out of step shows only
     where a rank makes from some call on just what the others make a call later, and is
-    that call behind at the end.
+    that call behind at the end; or the other way round, and is that call ahead.
     """
     table = _Table(run, alignment, varying)
-    strays: dict[int, _Stray] = {}
     few = table.straying()
-    for rank in few if len(few) <= _MOST_RANKS else ():
-        mine = table.of(rank)
-        n = int(np.flatnonzero(mine != table.usual[: len(mine)])[0])
-        by = len(table.usual) - len(mine)
-        if 0 < by < _MOST_SHIFT and _fits(mine[n:], table.usual[n + by :]):
-            strays[rank] = _Stray(_Slip.SKIPPED, n, by)
-    alike = set(strays.values())
-    if len(alike) != 1 or len(strays) * 2 >= table.size:
+    found = {
+        rank: stray
+        for rank in (few if len(few) <= _MOST_RANKS else ())
+        if (stray := table.out_of_step(rank)) is not None
+    }
+    if table.size == len((1, 2)):
+        found = table.of_two()
+    elif len(found) * 2 >= table.size:
         return None
-    stray = alike.pop()
+    if len(set(found.values())) != 1:
+        return None
+    stray = next(iter(found.values()))
     meeting = alignment.meeting(run, stray.at)
-    ranks = tuple(sorted(strays))
+    ranks = tuple(sorted(found))
     if not set(meeting.rows) - set(ranks):
         return None
     reported = Divergence(
         Cause.SKIPPED, alignment.group, meeting.ordinal, {}, ranks, ()
     )
     return _slipped(run, alignment, ranks, stray, reported)
-
-
-def unequal_totals(run: Run, alignment: Alignment) -> Divergence | None:
-    """An all-to-all that stands still, in which more is sent than taken, or less.
-
-    A recorder writes no splits, so who is wrong is not known. Lists of tensors are
-    recorded by their first one: totals prove nothing where the call completed.
-
-    Args:
-        run: The run that is judged.
-        alignment: The calls of one group.
-
-    Returns:
-        The divergence, or None.
-    """
-    whole = alignment.counts == len(alignment.group.ranks)
-    used = _IS_ALL_TO_ALL[run.calls["op"][alignment.first]] & whole & alignment.equal
-    for meeting in alignment.meetings(run, np.flatnonzero(used)[-1:]):
-        rows: Rows = np.array(list(meeting.rows.values()))
-        splits = [run.specs[spec].splits for spec in run.calls["spec"][rows]]
-        if any(one is None for one in splits) or not _all_stand(run, rows):
-            continue
-        sent = sum(one[0][0] for one in splits if one)
-        taken = sum(one[1][0] for one in splits if one)
-        if sent != taken:
-            return _unfit(run, meeting, sent, taken)
-    return None
-
-
-def _all_stand(run: Run, rows: Rows) -> bool:
-    return bool((run.calls["state"][rows] == State.RAISED).all())
-
-
-def _unfit(run: Run, meeting: Meeting, sent: int, taken: int) -> Divergence:
-    calls = calls_at(run, meeting)
-    op = next(iter(calls.values())).op
-    base = Divergence(
-        why=Cause.SPLITS,
-        group=meeting.group,
-        ordinal=meeting.ordinal,
-        calls=calls,
-        culprits=(),
-        victims=tuple(sorted(calls)),
-        certainty=Certainty.LIKELY,
-    )
-    return replace(base, facts=UnequalTotals(op, where_of(base), sent, taken))

@@ -83,8 +83,8 @@ def _late_on(run: Run, alignment: Alignment) -> Iterator[Divergence]:
     delay = until - since
     long = delay >= _SHORTEST_NS
     waits = {
-        int(one): _together(since[mine], until[mine])
-        for one in np.unique(last[long])
+        one: _together(since[mine], until[mine])
+        for one in sorted({*last[long].tolist()})
         for mine in [long & (last == one)]
     }
     if not waits:

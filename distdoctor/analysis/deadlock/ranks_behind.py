@@ -6,8 +6,8 @@ while the others waited, how far those ran ahead, and whether the rank left a du
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -66,14 +66,17 @@ def ranks_behind(run: Run) -> list[RankBehind]:
     Returns:
         For each set of ranks that others wait for, what is known of them.
     """
-    waits = recorded_waits(run).waits
+    waits = recorded_waits(run).all
     ends: dict[frozenset[int], list[Wait]] = {}
     for found in waits.values():
         for wait in found:
             last = frozenset(rank for rank in wait.missing if rank not in waits)
             if last:
                 ends.setdefault(last, []).append(wait)
-    return [_behind(run, ranks, found) for ranks, found in ends.items()]
+    every = [_behind(run, ranks, found) for ranks, found in ends.items()]
+    if len(every) == 1 and _any_given_up(run, waits, every[0].waiting):
+        return [replace(every[0], timed_out=True)]  # all waits lead there
+    return every
 
 
 def _behind(run: Run, ranks: frozenset[int], found: list[Wait]) -> RankBehind:
@@ -87,7 +90,7 @@ def _behind(run: Run, ranks: frozenset[int], found: list[Wait]) -> RankBehind:
     heard = [_last_heard(run, rank) for rank in ranks if rank not in run.unseen]
     since = max(int(entered.min()), *heard, 0)
     seconds = (newest - since) / 1e9 if entered.min() > 0 else 0.0
-    waiting = held_up(recorded_waits(run).waits, ranks) - ranks
+    waiting = held_up(recorded_waits(run).all, ranks) - ranks
     call = run.call(first.row)
     return RankBehind(
         tuple(sorted(ranks)),
@@ -98,6 +101,14 @@ def _behind(run: Run, ranks: frozenset[int], found: list[Wait]) -> RankBehind:
         timed_out,
         call.ordinal,
     )
+
+
+def _any_given_up(
+    run: Run, waits: Mapping[int, Sequence[Wait]], ranks: Iterable[int]
+) -> bool:
+    """Whether one of these ranks gave its call up."""
+    rows = [wait.row for rank in ranks for wait in waits.get(rank, ())]
+    return bool((run.calls["state"][rows] == State.RAISED).any())
 
 
 def _given_up(run: Run, wait: Wait) -> bool:

@@ -7,6 +7,7 @@ have not made it. Whether a rank that is missing is late or stuck, only times te
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,7 +17,7 @@ from distdoctor.analysis.deadlock.wait_for_graph import Wait
 from distdoctor.analysis.memoize import memoize
 from distdoctor.analysis.p2p.messages import messages, peer_of
 from distdoctor.model.events import State
-from distdoctor.model.operations import OPERATIONS
+from distdoctor.model.operations import BATCHED, OPERATIONS
 from distdoctor.model.run import Run
 
 
@@ -26,13 +27,22 @@ class RecordedWaits:
 
     Attributes:
         waits: By rank, what it waits for, unseen ranks among it.
+        held: By rank, messages of which both sides are made, and whose other side
+            stands behind an open call of its rank. Unless one was given up, they may
+            be on their way just then.
         complete: Rows of open calls that all members have made.
         unsure: Rows of open calls of which it is not known who has made them.
     """
 
     waits: dict[int, tuple[Wait, ...]] = field(default_factory=dict)
+    held: dict[int, tuple[Wait, ...]] = field(default_factory=dict)
     complete: tuple[int, ...] = ()
     unsure: tuple[int, ...] = ()
+
+    @property
+    def all(self) -> dict[int, tuple[Wait, ...]]:
+        """Both: who stands in some call, whatever it waits for."""
+        return _together(self.waits, self.held)
 
 
 @memoize
@@ -59,7 +69,8 @@ def recorded_waits(run: Run) -> RecordedWaits:
         operation = OPERATIONS[op]
         if operation.is_point_to_point:
             peer = peer_of(run, row)
-            if row in alone and peer is not None and peer != rank:
+            is_alone = row in alone or peer in run.unseen
+            if is_alone and peer is not None and peer != rank:
                 waits.setdefault(rank, []).append(Wait(rank, row, frozenset({peer})))
             continue
         key = group, ordinal
@@ -71,11 +82,66 @@ def recorded_waits(run: Run) -> RecordedWaits:
             waits.setdefault(rank, []).append(Wait(rank, row, missing, any_of))
         else:
             (complete if sure else unsure).append(row)
+    for_ever, held = _held(run, waits)
+    for wait in for_ever:
+        waits.setdefault(wait.rank, []).append(wait)
+    by_rank: dict[int, list[Wait]] = {}
+    for wait in held:
+        by_rank.setdefault(wait.rank, []).append(wait)
     return RecordedWaits(
         {rank: _towards_waiting(found, waits) for rank, found in waits.items()},
+        {rank: tuple(found) for rank, found in by_rank.items()},
         tuple(complete),
         tuple(unsure),
     )
+
+
+def _together(
+    waits: Mapping[int, tuple[Wait, ...]], held: Mapping[int, tuple[Wait, ...]]
+) -> dict[int, tuple[Wait, ...]]:
+    ranks = [*waits, *(rank for rank in held if rank not in waits)]
+    return {rank: (*waits.get(rank, ()), *held.get(rank, ())) for rank in ranks}
+
+
+def _held(
+    run: Run, waits: Mapping[int, Sequence[Wait]]
+) -> tuple[list[Wait], list[Wait]]:
+    """Messages whose other side is made, and stands behind a call that waits.
+
+    A rank's calls end in the order in which they were made, as far as each reads what
+    the one before gave. So the send behind a receive that waits is not sent yet.
+
+    Returns:
+        Those given up at their timeout, by one side or the other; and the rest.
+    """
+    known, calls = messages(run), run.calls
+    pairs = np.stack([known.sends, known.receives], axis=1)
+    still = calls["state"][pairs] != State.DONE
+    pairs = pairs[still.all(axis=1)]
+    open_sides = [(a, b) for pair in pairs.tolist() for a, b in (pair, pair[::-1])]
+    behind = {rank: min(w.row for w in found) for rank, found in waits.items()}
+    sure: list[Wait] = []
+    rest: list[Wait] = []
+    moved = True
+    while moved:
+        moved = False
+        for mine, other in open_sides:
+            rank, peer = int(calls["rank"][mine]), int(calls["rank"][other])
+            if rank in behind or rank == peer or not _is_behind(run, behind, other):
+                continue
+            given_up = (calls["state"][[mine, other]] == State.RAISED).any()
+            found = sure if given_up else rest
+            found.append(Wait(rank, mine, frozenset({peer})))
+            behind[rank] = mine
+            moved = True
+    return sure, rest
+
+
+def _is_behind(run: Run, behind: Mapping[int, int], row: int) -> bool:
+    """Whether a call stands behind one that waits, and was not given with it."""
+    first = behind.get(int(run.calls["rank"][row]), row)
+    together = run.calls["flags"][first : row + 1] & BATCHED
+    return first < row and not together.all()
 
 
 def _towards_waiting(

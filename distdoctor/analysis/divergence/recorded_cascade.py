@@ -13,10 +13,8 @@ from dataclasses import replace
 import numpy as np
 
 from distdoctor.analysis.causes import Cause, Divergence, where
-from distdoctor.analysis.collectives.recorded_mismatch import (
-    recorded_mismatch,
-    unequal_totals,
-)
+from distdoctor.analysis.collectives.recorded_mismatch import recorded_mismatch
+from distdoctor.analysis.collectives.unequal_totals import unequal_totals
 from distdoctor.analysis.deadlock.circular_waits import busy, circles_among
 from distdoctor.analysis.deadlock.ranks_behind import (
     lost_ranks,
@@ -37,7 +35,10 @@ from distdoctor.analysis.divergence.first_faults import GroupCalls
 from distdoctor.analysis.failures.deaths import Death, MissedCalls, deaths
 from distdoctor.analysis.groups.member_lists import unlike_members
 from distdoctor.analysis.p2p.message_rhythm import by_rhythm
+from distdoctor.analysis.p2p.one_sided_messages import OtherPeer
 from distdoctor.analysis.p2p.p2p_mismatch import p2p_mismatches
+from distdoctor.analysis.p2p.wrong_peers import is_out_of_habit
+from distdoctor.model.findings import Certainty
 from distdoctor.model.operations import OPERATIONS
 from distdoctor.model.run import Run
 
@@ -80,7 +81,8 @@ def _circles(run: Run) -> Iterator[Divergence]:
 
     All of a circle are named: what recorders keep of an order tells no one of them.
     """
-    waits = recorded_waits(run).waits
+    recorded = recorded_waits(run)
+    waits = recorded.waits
     collective = {
         rank: kept
         for rank, each in waits.items()
@@ -92,13 +94,58 @@ def _circles(run: Run) -> Iterator[Divergence]:
         found = circles_among(run, unreleased(tried, moving))
         if found:
             break
+    if not found and recorded.held:
+        # What is held may be on its way: only a message that is wrong by itself counts.
+        moving = set(range(run.world_size)) - set(recorded.all)
+        circles = circles_among(run, unreleased(recorded.all, moving))
+        found = [one for one in circles if _is_misdirected(run, one)]
     for one in found:
         if one.why is Cause.UNANSWERED:
             yield by_rhythm(run, one)
         elif one.culprits:
             yield one
         else:
-            yield replace(one, culprits=tuple(sorted(one.calls)))
+            yield _by_camps(run, one)
+
+
+def _by_camps(run: Run, found: Divergence) -> Divergence:
+    """A circle, with all who stand in its calls, or the fewer of two camps.
+
+    Where all are in both groups, the order in which most used them is the order that
+    was meant.
+    """
+    waits = recorded_waits(run).waits
+    needed = {rank for r in found.calls for wait in waits[r] for rank in wait.missing}
+    camps: dict[tuple[str, int], set[int]] = {}
+    for rank, call in found.calls.items():
+        camps.setdefault((call.group, call.ordinal), set()).add(rank)
+    for rank in needed - found.calls.keys():
+        for wait in waits.get(rank, ()):
+            record = run.calls[wait.row]
+            call_ = run.groups[record["group"]].name, int(record["ordinal"])
+            if call_[1] and call_ in camps:
+                camps[call_].add(rank)
+    everyone = set().union(*camps.values())
+    culprits, certainty = everyone, found.certainty
+    if len(camps) == len((1, 2)):
+        few, most = sorted(camps.values(), key=len)
+        names = {name for name, _ in camps}
+        groups = [set(group.ranks) for group in run.groups if group.name in names]
+        if len(few) < len(most) and all(everyone <= ranks for ranks in groups):
+            culprits, certainty = few, Certainty.LIKELY
+    victims = {*found.victims, *everyone} - culprits
+    return replace(
+        found,
+        culprits=tuple(sorted(culprits)),
+        victims=tuple(sorted(victims)),
+        certainty=certainty,
+    )
+
+
+def _is_misdirected(run: Run, found: Divergence) -> bool:
+    """Whether a message goes where none of its rank ever went from that line."""
+    facts = found.facts
+    return isinstance(facts, OtherPeer) and is_out_of_habit(run, facts.call)
 
 
 def _is_message(run: Run, wait: Wait) -> bool:

@@ -38,7 +38,10 @@ def unlike_members(run: Run) -> Iterator[Divergence]:
             culprits=tuple(sorted(few)),
             victims=tuple(sorted({r for ranks, _ in camps for r in ranks} - set(few))),
             facts=UnlikeGroups(
-                tuple((tuple(who), named(ranks)) for ranks, who in camps)
+                tuple(
+                    (tuple(who), named(ranks) if ranks else "other ranks")
+                    for ranks, who in camps
+                )
             ),
             remarks=f" It is the group {name}.",
             details={"group": name},

@@ -92,9 +92,11 @@ def peer_of(run: Run, row: int) -> int | None:
 def _match(run: Run) -> Messages:
     rows = run.with_op(SEND, RECEIVE, FROM_ANY)
     calls = run.calls[rows]
-    # What never reached the backend is no message: refused, or raised at once.
+    # What never reached the backend is no message: refused, or raised at once. A
+    # recorder tells no waits, and what it has as given up was given up at its timeout.
     at_once = (calls["state"] == State.RAISED) & (calls["wait_ns"] == 0)
-    never = (calls["state"] == State.REFUSED) | (at_once & (calls["enter_ns"] > 0))
+    at_once &= (calls["enter_ns"] > 0) & (run.calls_from == "run")
+    never = (calls["state"] == State.REFUSED) | at_once
     rows, calls = rows[~never], calls[~never]
     peers = _peers(run, calls)
     sending = calls["op"] == SEND

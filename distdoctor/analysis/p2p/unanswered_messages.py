@@ -18,7 +18,11 @@ from distdoctor.analysis.p2p.one_sided_messages import (
     MissingSide,
     UntakenMessage,
 )
-from distdoctor.analysis.p2p.wrong_peers import named_wrong, wrong_peers
+from distdoctor.analysis.p2p.wrong_peers import (
+    is_out_of_habit,
+    named_wrong,
+    wrong_peers,
+)
 from distdoctor.analysis.source.loop_iterables import givers
 from distdoctor.model.events import BLOCKED, Call, Ended, Event, Failure, Left, State
 from distdoctor.model.findings import Certainty, Location, Role
@@ -170,6 +174,9 @@ def _without(
 
 def _to_blame(run: Run, row: int, peer: int) -> tuple[int, Certainty]:
     rank = int(run.calls["rank"][row])
+    stray = wrong_peers(run).get(rank)
+    if stray is not None and stray.row == row and is_out_of_habit(run, run.call(row)):
+        return rank, Certainty.LIKELY
     number = messages(run).number.get(row, 0)  # 0: from any source, of no channel
     counts = _siblings(run, row, peer) if number else {}
     if any(count >= number for count in counts.values()):

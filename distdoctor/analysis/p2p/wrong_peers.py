@@ -8,6 +8,7 @@ another way has the wrong one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,7 @@ from distdoctor.model.operations import BATCHED
 from distdoctor.model.run import Run
 
 _FEWEST_OTHERS = 2  # that number their peers alike, for one to be the odd one
+_HABIT = 2  # messages from a line, for another peer there to be out of habit
 _MOST_WAYS = 2  # such as the next rank and the one before
 
 
@@ -131,6 +133,23 @@ def named_wrong(run: Run, wrong: WrongPeer) -> OtherPeer:
     return OtherPeer(run.call(wrong.row), peer_of(run, wrong.row), wrong.ways)
 
 
+def is_out_of_habit(run: Run, call: Call) -> bool:
+    """Whether a rank named the same other peers, several times, from a message's line.
+
+    Args:
+        run: The run that is judged.
+        call: A send or a receive.
+    """
+    mine = Counter(
+        other.peer
+        for row in run.rows_of(call.rank)
+        for other in [run.call(row)]
+        if (other.op, other.group, other.place) == (call.op, call.group, call.place)
+    )
+    alone = mine.pop(call.peer, 0) == 1
+    return alone and 0 < len(mine) <= _MOST_WAYS and min(mine.values()) >= _HABIT
+
+
 def _unanswered(
     calls: dict[int, Call],
     culprits: tuple[int, ...],
@@ -160,7 +179,7 @@ def _open(run: Run) -> list[int]:
 def _ways_of_others(run: Run, row: int) -> str:
     """How others name their peers at this line, if this rank alone does otherwise."""
     calls, mine = run.calls, run.calls[row]
-    if not mine["site"]:
+    if not mine["site"] and run.calls_from == "run":
         return ""
     size = len(run.groups[mine["group"]].ranks)
     alike = (calls["site"] == mine["site"]) & (calls["op"] == mine["op"])

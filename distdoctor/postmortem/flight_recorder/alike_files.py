@@ -17,13 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.postmortem.flight_recorder.decoding import Dump
+from distdoctor.postmortem.flight_recorder.entry_columns import CREATED, ENDED
 
 _TIMES = {
-    "time_created_ns": "created_ns",
-    "time_discovered_started_ns": "started_ns",
-    "time_discovered_completed_ns": "completed_ns",
+    "time_created_ns": CREATED,
+    "time_discovered_completed_ns": ENDED,
 }
 _LONG_BYTES = 8
+_WORD_BYTES = 8
 _SHORT = 1 << 31  # smaller numbers are written in other ways
 
 
@@ -33,15 +34,20 @@ class AlikeDumps:
 
     Attributes:
         dump: What it holds.
-        content: Its bytes.
-        fixed: By byte, whether it must be the same, shape (bytes,).
-        times: By column of entries, the entries that have such a time, and where it is.
+        words: Its bytes as words, 0 where numbers lie, shape (words,); without the
+            last bytes, which fill none.
+        fixed: By word, the bits that must be the same, shape (words,).
+        rest: Its last bytes.
+        places: Of each number of a time, its bytes, shape (times, 8).
+        times: Of each, its place in the dump's times as if these were one row.
     """
 
     dump: Dump
-    content: NDArray[np.uint8]
-    fixed: NDArray[np.bool_]
-    times: Mapping[str, tuple[NDArray[np.intp], NDArray[np.intp]]]
+    words: NDArray[np.uint64]
+    fixed: NDArray[np.uint64]
+    rest: bytes
+    places: NDArray[np.intp]
+    times: NDArray[np.intp]
 
     def read(self, data: bytes) -> Dump | None:
         """The dump in other bytes, if only numbers differ.
@@ -50,18 +56,19 @@ class AlikeDumps:
             data: The content of a file.
 
         Returns:
-            The dump; None if the file differs in more than that.
+            The dump, which shares with this one all but its times; None if the file
+            differs in more than numbers.
         """
-        if len(data) != len(self.content):
+        whole = len(self.words) * _WORD_BYTES
+        if len(data) != whole + len(self.rest) or data[whole:] != self.rest:
             return None
-        given = np.frombuffer(data, np.uint8)
-        if ((given != self.content) & self.fixed).any():
+        given = np.frombuffer(data, "<u8", len(self.words)) & self.fixed
+        if not np.array_equal(given, self.words):
             return None
-        entries = self.dump.entries.copy()
-        for column, (rows, places) in self.times.items():
-            numbers = given[places[:, None] + np.arange(_LONG_BYTES)]
-            entries[column][rows] = numbers.view("<i8").reshape(-1)
-        return replace(self.dump, entries=entries)
+        numbers = np.frombuffer(data, np.uint8)[self.places].view("<i8")
+        times = self.dump.times.copy()
+        times.reshape(-1)[self.times] = numbers.reshape(-1)
+        return replace(self.dump, times=times)
 
 
 def model_of(
@@ -79,33 +86,41 @@ def model_of(
     """
     if dump.left_out or len(listed) != len(dump.entries):
         return None
-    content = np.frombuffer(data, np.uint8)
-    fixed = np.ones(len(data), np.bool_)
+    fixed = np.full(len(data), 0xFF, np.uint8)
     threads = {entry.get("thread_id") for entry in listed}
     expected = _long_numbers(listed)
-    places: dict[str, tuple[list[int], list[int]]] = {}
+    places: list[int] = []
+    times: list[int] = []
     for opcode, value, at in pickletools.genops(data):
         assert at is not None  # of bytes it is always known
         if opcode.name == "LONG1":
             row, key, number = next(expected, (-1, "", None))
             if number != value or data[at + 1] != _LONG_BYTES:
                 return None
-            fixed[at + 2 : at + 2 + _LONG_BYTES] = False
+            fixed[at + 2 : at + 2 + _LONG_BYTES] = 0
             if key in _TIMES:
-                rows, where = places.setdefault(_TIMES[key], ([], []))
-                rows.append(row)
-                where.append(at + 2)
+                places.append(at + 2)
+                times.append(_TIMES[key] * len(listed) + row)
         elif opcode.name == "BINFLOAT":  # how long a call took
-            fixed[at + 1 : at + 9] = False
+            fixed[at + 1 : at + 9] = 0
         elif opcode.name == "BINUNICODE" and value in threads and str(value).isdigit():
-            fixed[at + 5 : at + 5 + len(str(value))] = False
+            fixed[at + 5 : at + 5 + len(str(value))] = 0
     if next(expected, None) is not None:
         return None
-    times = {
-        column: (np.array(rows, np.intp), np.array(where, np.intp))
-        for column, (rows, where) in places.items()
-    }
-    return AlikeDumps(dump, content, fixed, times)
+    count = len(data) // _WORD_BYTES
+    rest = data[count * _WORD_BYTES :]
+    words = np.frombuffer(data, "<u8", count)
+    masks = fixed[: count * _WORD_BYTES].view("<u8")
+    if not fixed[count * _WORD_BYTES :].all():
+        return None
+    return AlikeDumps(
+        dump,
+        words & masks,
+        masks,
+        rest,
+        np.array(places, np.intp)[:, None] + np.arange(_LONG_BYTES),
+        np.array(times, np.intp),
+    )
 
 
 def _long_numbers(

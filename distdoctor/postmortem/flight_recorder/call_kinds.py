@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from distdoctor.model.events import Tensor
 from distdoctor.model.operations import CODE_OF, NO_REDUCE_OP, NOT_SEEN, signature
 from distdoctor.model.run import Spec
-from distdoctor.postmortem.flight_recorder.decoding import Kind
+from distdoctor.postmortem.flight_recorder.entry_columns import Kind
 
 _OPERATIONS = {
     "allreduce": "all_reduce",
@@ -173,8 +173,10 @@ def _of(
     code = CODE_OF[op]
     numels = tuple(tensor.numel for tensor in tensors)
     dtypes = tuple(tensor.dtype for tensor in tensors)
+    # Both forms of an all-to-all have one name, and not all dumps have stacks.
+    told = CODE_OF["all_to_all"] if "all_to_all" in op else code
     reported = signature(
-        code, NO_REDUCE_OP, -1, (*dtypes, *names), () if uneven else numels
+        told, NO_REDUCE_OP, -1, (*dtypes, *names), () if uneven else numels
     )
     splits = ((moved[0],), (moved[1],)) if any(moved) else None
     spec = Spec(tensors, splits, names)

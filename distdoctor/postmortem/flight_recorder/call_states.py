@@ -7,24 +7,64 @@ call is whether it was complete, and whether it was given up.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.model.events import State
-from distdoctor.postmortem.flight_recorder.decoding import COMPLETED
+from distdoctor.postmortem.flight_recorder.decoding import Dump
+from distdoctor.postmortem.flight_recorder.entry_columns import COMPLETED
 
 _USUAL_TIMEOUT_MS = 600_000  # of NCCL, where a dump has none; formats before 2.4
 
 
+def tells_completion(
+    dumps: Iterable[Dump], is_evented: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """By kind of call, whether "completed" is written of it once it is.
+
+    Whether a backend does so after all is seen.
+
+    Args:
+        dumps: Of all ranks.
+        is_evented: By kind, whether its backend is one that does.
+    """
+    completed = np.zeros(2, np.int64)
+    retired = np.zeros(2, np.int64)
+    count = 0
+    for entries, times in _shared(dumps):
+        evented = is_evented[entries["kind"]].astype(np.intp)
+        count += times
+        for found, these in (
+            (completed, entries["state"] == COMPLETED),
+            (retired, entries["retired"]),
+        ):
+            found += times * np.bincount(evented[these], minlength=2)
+    without = not completed[1] and retired[1] > 2 * count
+    tells = np.array([completed[0] > 0, not without])
+    return tells[is_evented.astype(np.intp)]
+
+
+def _shared(dumps: Iterable[Dump]) -> Iterator[tuple[NDArray[Any], int]]:
+    """Entries that dumps have, each array once, and how many have them."""
+    known: dict[int, tuple[NDArray[Any], int]] = {}
+    for dump in dumps:
+        entries, count = known.get(id(dump.entries), (dump.entries, 0))
+        known[id(dump.entries)] = entries, count + 1
+    yield from known.values()
+
+
 def states_of(
     entries: NDArray[Any],
+    created_ns: NDArray[np.int64],
     ranks: NDArray[np.int64],
     groups: NDArray[np.int64],
     is_message: NDArray[np.bool_],
-    evented: NDArray[np.bool_],
+    tells: NDArray[np.bool_],
     peers: NDArray[Any],
+    newest_ns: int,
 ) -> NDArray[np.uint8]:
     """The state of each call, in the terms of the model.
 
@@ -33,25 +73,21 @@ def states_of(
     its timeout, or that is older than its timeout, is RAISED.
 
     Args:
-        entries: By rank, then as made.
+        entries: By rank, then as made; of all calls of these ranks.
+        created_ns: When they were made.
         ranks: Of each.
         groups: Number of the group of each.
         is_message: Whether it is a send or a receive.
-        evented: Whether its backend tells what is complete.
+        tells: Whether "completed" is written of it once it is.
         peers: Of messages.
+        newest_ns: The newest time in any dump.
 
     Returns:
         Values of `State`, shape (calls,).
     """
     completed = entries["state"] == COMPLETED
     retired = entries["retired"]
-    for kind in (True, False):  # whether this backend tells after all is seen
-        mine = evented == kind
-        if (completed & mine).any():
-            evented = evented | mine
-        elif kind and np.count_nonzero(retired & mine) > 2 * len(np.unique(ranks)):
-            evented = evented & ~mine
-    done = completed | (retired & ~evented)
+    done = completed | (retired & ~tells)
     channel = _channels(ranks, groups, np.where(is_message, peers, -2))
     positions = np.arange(len(entries))
     # A group's calls end in order: what lies before a complete one is complete.
@@ -64,7 +100,9 @@ def states_of(
     first = np.full(len(last_done), len(entries))
     np.minimum.at(first, channel[is_open], positions[is_open])
     found[is_open & (positions == first[channel])] = int(State.WAITING)
-    found[is_open & (retired | _is_overdue(entries))] = int(State.RAISED)
+    found[is_open & (retired | _is_overdue(entries, created_ns, newest_ns))] = int(
+        State.RAISED
+    )
     return found
 
 
@@ -83,14 +121,12 @@ def _channels(
     return found
 
 
-def _is_overdue(entries: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which calls are older than their timeout, by the newest time in any dump."""
-    newest = max(
-        entries["created_ns"].max(initial=0), entries["completed_ns"].max(initial=0)
-    )
-    timeout = np.where(
-        entries["timeout_ms"] > 0, entries["timeout_ms"], _USUAL_TIMEOUT_MS
-    ).astype(np.float64)
-    age_ms = (newest - entries["created_ns"]) / 1e6
-    overdue: NDArray[np.bool_] = (entries["created_ns"] > 0) & (age_ms >= timeout)
+def _is_overdue(
+    entries: NDArray[Any], created_ns: NDArray[np.int64], newest_ns: int
+) -> NDArray[np.bool_]:
+    """Which calls are older than their timeout."""
+    told = entries["timeout_ms"]
+    timeout_ms = np.where(told > 0, told, _USUAL_TIMEOUT_MS).astype(np.float64)
+    age_ms = (newest_ns - created_ns) / 1e6
+    overdue: NDArray[np.bool_] = (created_ns > 0) & (age_ms >= timeout_ms)
     return overdue

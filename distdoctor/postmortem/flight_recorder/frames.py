@@ -40,3 +40,22 @@ def chain_of(stack: Any) -> tuple[Place, ...]:
         for place in places
         if not _TORCH.search(place.file) and place.file.endswith(".py")
     )
+
+
+def function_of_torch(stack: Any, prefix: str) -> str:
+    """The name of torch's own function by which a call was made.
+
+    Args:
+        stack: Frames as a dump has them, innermost first.
+        prefix: How the name begins.
+
+    Returns:
+        The innermost such name; empty if there is none.
+    """
+    for frame in stack[:_MOST_FRAMES] if isinstance(stack, list | tuple) else ():
+        if isinstance(frame, dict):
+            file, name = frame.get("filename"), frame.get("name")
+            named = isinstance(name, str) and name.startswith(prefix)
+            if named and isinstance(file, str) and _TORCH.search(file):
+                return str(name)
+    return ""

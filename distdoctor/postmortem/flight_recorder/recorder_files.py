@@ -11,6 +11,7 @@ import numpy as np
 
 from distdoctor.model.run import MOST_RANKS
 from distdoctor.postmortem.flight_recorder.decoding import Dump
+from distdoctor.postmortem.flight_recorder.entry_columns import CREATED
 
 _RANK = re.compile(r"(\d{1,7})\D{0,3}?(?:\.(?:json|pkl|pickle|bin|dump|pt|txt|log))*$")
 _FAR_APART_NS = 600 * 1_000_000_000
@@ -20,7 +21,7 @@ Our choice: it is the usual timeout, and a job is not started again any sooner.
 """
 
 DEFAULT_GROUP = "0"
-_DEFAULT_DESCRIPTION = "default_pg"
+DEFAULT_DESCRIPTION = "default_pg"
 
 
 @dataclass(slots=True)
@@ -72,17 +73,23 @@ def assign(found: Sequence[tuple[str, Dump]]) -> Assigned:
     """
     given = Assigned()
     by_world: dict[tuple[int, ...], list[tuple[str, int, Dump]]] = {}
+    same: dict[int, list[tuple[str, int, Dump]]] = {}  # a list of all ranks is long
     for path, dump in sorted(found, key=lambda one: one[0]):
         rank = rank_of(path)
         if rank is None:
             given.rejected.append((path, "its name does not end with a rank"))
             continue
-        by_world.setdefault(_world(dump), []).append((path, rank, dump))
+        if id(dump.members) not in same:
+            same[id(dump.members)] = by_world.setdefault(_world(dump), [])
+        same[id(dump.members)].append((path, rank, dump))
     worlds = _current(by_world)
+    known: dict[int, frozenset[int]] = {}
     for world, files in by_world.items():
         if world in worlds:
             for path, rank, dump in files:
-                _give(given, path, rank, dump)
+                if id(dump.members) not in known:
+                    known[id(dump.members)] = frozenset().union(*dump.members.values())
+                _give(given, path, rank, dump, known[id(dump.members)])
         else:
             given.stale += [(path, rank) for path, rank, _ in files]
     for rank in given.clashing:
@@ -96,9 +103,10 @@ def assign(found: Sequence[tuple[str, Dump]]) -> Assigned:
     return given
 
 
-def _give(given: Assigned, path: str, rank: int, dump: Dump) -> None:
-    lists = dump.members.values()
-    if lists and not any(rank in ranks for ranks in lists):
+def _give(
+    given: Assigned, path: str, rank: int, dump: Dump, listed: frozenset[int]
+) -> None:
+    if dump.members and rank not in listed:
         why = f"its name says rank {rank}, which is in none of its groups"
         given.rejected.append((path, why))
     elif rank not in given.dumps:
@@ -119,8 +127,8 @@ def _give_again(given: Assigned, path: str, rank: int, dump: Dump) -> None:
             left = given.paths[rank]
             given.dumps[rank], given.paths[rank] = dump, path
         given.doubled.append((left, f"there is another dump of rank {rank}"))
-    elif abs(_last(dump) - _last(known)) > _FAR_APART_NS:
-        if _last(dump) > _last(known):
+    elif abs(dump.last_ns - known.last_ns) > _FAR_APART_NS:
+        if dump.last_ns > known.last_ns:
             given.stale.append((given.paths[rank], rank))
             given.dumps[rank], given.paths[rank] = dump, path
         else:
@@ -133,19 +141,19 @@ def _is_of_one_ring(one: Dump, other: Dump) -> bool:
     """Whether calls that both have were made at the same times."""
     a, b = one.entries, other.entries
     _, mine, theirs = np.intersect1d(a["record"], b["record"], return_indices=True)
-    same = a["created_ns"][mine] == b["created_ns"][theirs]
+    same = one.times[CREATED, mine] == other.times[CREATED, theirs]
     return bool(len(same)) and bool(same.all())
 
 
 def _worth(dump: Dump) -> tuple[int, bool]:
     """How much a dump tells: how far it goes, and whether it has stacks."""
-    return _last(dump), bool(dump.entries["chain"].any())
+    return dump.last_ns, bool(dump.entries["chain"].any())
 
 
 def _world(dump: Dump) -> tuple[int, ...]:
     """The ranks of the whole job, as a dump tells them; empty: it does not."""
     for name, stated in dump.descriptions.items():
-        if stated == _DEFAULT_DESCRIPTION and name in dump.members:
+        if stated == DEFAULT_DESCRIPTION and name in dump.members:
             return tuple(sorted(dump.members[name]))
     return tuple(sorted(dump.members.get(DEFAULT_GROUP, ())))
 
@@ -158,7 +166,7 @@ def _current(
     if len(reported) < 2:
         return set(by_world)
     when = {
-        world: max(_last(dump) for _, _, dump in by_world[world]) for world in reported
+        world: max(dump.last_ns for _, _, dump in by_world[world]) for world in reported
     }
     latest = max(when.values())
     near = [world for world in reported if latest - when[world] < _FAR_APART_NS]
@@ -188,8 +196,8 @@ def _set_apart(given: Assigned) -> None:
     """Dumps that are far older than all others and had no part in their calls."""
     if len(given.dumps) < 2:
         return
-    first = {rank: _first(dump) for rank, dump in given.dumps.items()}
-    last = {rank: _last(dump) for rank, dump in given.dumps.items()}
+    first = {rank: dump.first_ns for rank, dump in given.dumps.items()}
+    last = {rank: dump.last_ns for rank, dump in given.dumps.items()}
     timed = sorted(rank for rank in given.dumps if last[rank])
     if len(timed) < 2:
         return
@@ -219,18 +227,3 @@ def _has_part(old: Dump, others: Iterable[Dump]) -> bool:
         for group, ordinal in dump.reached(completed=True).items():
             done[group] = max(done.get(group, 0), ordinal)
     return all(done.get(group, 0) <= ordinal for group, ordinal in mine.items())
-
-
-def _first(dump: Dump) -> int:
-    created = dump.entries["created_ns"]
-    return int(created[created > 0].min(initial=np.iinfo(np.int64).max))
-
-
-def _last(dump: Dump) -> int:
-    entries = dump.entries
-    return int(
-        max(
-            entries["created_ns"].max(initial=0),
-            entries["completed_ns"].max(initial=0),
-        )
-    )

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence, Set
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 
 from distdoctor.model.run import named
-from distdoctor.postmortem.flight_recorder.alike_files import AlikeDumps, model_of
 from distdoctor.postmortem.flight_recorder.assembling import assemble
-from distdoctor.postmortem.flight_recorder.decoding import (
-    Dump,
-    EntryTables,
-    NoDump,
-    dump_of,
-    loaded,
-)
+from distdoctor.postmortem.flight_recorder.entry_columns import EntryTables
+from distdoctor.postmortem.flight_recorder.many_dumps import read_dumps
 from distdoctor.postmortem.flight_recorder.memberships import Memberships, memberships
 from distdoctor.postmortem.flight_recorder.recorder_files import (
     DEFAULT_GROUP,
@@ -36,22 +27,12 @@ from distdoctor.postmortem.readers import Reader
 
 KIND = "flight recorder dump"
 
-MOST_BYTES = 1 << 30
-"""Of one dump, unpacked; one of a full ring has some megabytes."""
-
-_WORTH_PROCESSES_BYTES = 8 << 20
-_FILES_AT_ONCE = 32
-_WORTH_A_MODEL = 12  # files of one size: making a model costs as much as loading ten
-_MOST_MODELS = 4  # of one size
-_MISSES = 3  # files after which another model is made
 _MOST_NAMED = 32  # ranks that are told one by one
 
 _NAME = re.compile(
     r"(?:nccl_trace|comm_lib_trace|fr_trace|fr)_rank_\S*\d", re.IGNORECASE
 )
-_MARKS = (b"pg_config", b"entries", b"collective_seq_id", b"profiling_name")
-
-_Read = tuple[list[tuple[str, Dump]], list[tuple[str, str]], EntryTables]
+_MARKS = (b"pg_config", b"default_pg", b"entries", b"profiling_name")
 
 
 def recognises(name: str, head: bytes) -> bool:
@@ -62,7 +43,8 @@ def recognises(name: str, head: bytes) -> bool:
         head: Its first bytes.
     """
     is_data = head[:1] == b"\x80" or head.lstrip()[:1] == b"{"
-    if is_data and sum(mark in head for mark in _MARKS) >= 2:
+    marks = (mark for mark in _MARKS if mark in head)
+    if is_data and next(marks, b"") and next(marks, b""):
         return True
     return _NAME.fullmatch(re.sub(r"\.(?:json|pkl|pickle)$", "", name)) is not None
 
@@ -74,7 +56,7 @@ def read(leavings: Sequence[Leaving], evidence: Evidence) -> None:
         leavings: The files.
         evidence: What they tell is added to it.
     """
-    found, failed, tables = _read_all(leavings)
+    found, failed, tables = read_dumps(leavings)
     given = assign(found)
     failed += given.rejected
     failed += _named_alike(evidence, [path for path, _ in found])
@@ -144,7 +126,7 @@ def _set_world(evidence: Evidence, given: Assigned, bad: Iterable[int]) -> None:
 
 def _fill(evidence: Evidence, given: Assigned, tables: EntryTables) -> None:
     dumps = given.dumps
-    found = memberships(dumps, evidence.world_size)
+    found = memberships(dumps, evidence.world_size, tables.kinds)
     assembled = assemble(dumps, tables, found)
     columns = assembled.columns
     key = columns.calls["group"] * np.int64(evidence.world_size)
@@ -181,18 +163,18 @@ def _reached(
 ) -> dict[tuple[int, int], int]:
     """How far ranks had come on groups of which their dump has no call."""
     messages = columns.calls["ordinal"] == 0
-    mixed = set(np.unique(columns.calls["group"][messages]).tolist())
+    mixed = {*np.flatnonzero(np.bincount(columns.calls["group"][messages])).tolist()}
     gaps = any(dump.has_gaps for dump in given.dumps.values())
     reached = {}
-    for number, group in enumerate(found.groups):
+    for number, (group, name) in enumerate(zip(found.groups, found.names, strict=True)):
         for rank in group.ranks:
             dump = given.dumps.get(rank)
             if dump is None or (number, rank) in recorded:
                 continue
-            if dump.members and group.name not in dump.members:
+            if dump.members and name not in dump.members:
                 continue  # it has no communicator of it: it never called in it
             # Its own number of a group is known of the default group alone.
-            reported = dump.enqueued.get("0", -1) if group.name == DEFAULT_GROUP else -1
+            reported = dump.enqueued.get("0", -1) if name == DEFAULT_GROUP else -1
             if reported > 0 and number not in mixed:
                 reached[number, rank] = reported
             elif gaps or dump.begins_late or dump.has_gaps or not dump.has_entries:
@@ -213,103 +195,6 @@ def _stem(path: str) -> tuple[str, str] | None:
     folder, name = os.path.split(path)  # thousands of times as fast as a Path
     match = re.fullmatch(r"(.*\D)\d+", name)
     return None if match is None else (folder, match[1])
-
-
-def _read_all(leavings: Sequence[Leaving]) -> _Read:
-    workers = min(_processors(), 16)
-    size = sum(leaving.size for leaving in leavings)
-    sizes = Counter(leaving.size for leaving in leavings)
-    alike = sum(count for count in sizes.values() if count >= _WORTH_A_MODEL)
-    leavings = sorted(leavings, key=lambda one: one.size)
-    if workers < 2 or size < _WORTH_PROCESSES_BYTES or 2 * alike > len(leavings):
-        return _read_some(leavings)
-    parts = [
-        leavings[n : n + _FILES_AT_ONCE]
-        for n in range(0, len(leavings), _FILES_AT_ONCE)
-    ]
-    try:
-        with ProcessPoolExecutor(workers, get_context("fork")) as pool:
-            return _together(pool.map(_read_some, parts))
-    except (OSError, ValueError, RuntimeError):  # no processes to be had, or one died
-        return _read_some(leavings)
-
-
-def _processors() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:
-        return os.cpu_count() or 1
-
-
-def _together(parts: Iterable[_Read]) -> _Read:
-    """What several processes have read, with one table for all."""
-    dumps: list[tuple[str, Dump]] = []
-    failed: list[tuple[str, str]] = []
-    tables = EntryTables()
-    for found, unreadable, own in parts:
-        failed += unreadable
-        kinds = [tables.kinds.setdefault(k, len(tables.kinds)) for k in own.kinds]
-        chains = [tables.chains.setdefault(c, len(tables.chains)) for c in own.chains]
-        kind_of, chain_of = np.array(kinds, np.int32), np.array(chains, np.int32)
-        for path, dump in found:
-            if len(dump.entries):
-                dump.entries["kind"] = kind_of[dump.entries["kind"]]
-                dump.entries["chain"] = chain_of[dump.entries["chain"]]
-            dumps.append((path, dump))
-    return dumps, failed, tables
-
-
-def _read_some(leavings: Sequence[Leaving]) -> _Read:
-    dumps: list[tuple[str, Dump]] = []
-    failed: list[tuple[str, str]] = []
-    tables = EntryTables()
-    sizes = Counter(leaving.size for leaving in leavings)
-    models = _Reading()
-    for leaving in leavings:
-        try:
-            with leaving.open() as file:
-                data = file.read(MOST_BYTES + 1)
-            if len(data) > MOST_BYTES:
-                raise NoDump(f"it has more than {MOST_BYTES:,} bytes")
-            many = sizes[leaving.size] >= _WORTH_A_MODEL
-            dumps.append((leaving.path, models.read(data, tables, many=many)))
-        except Exception as error:  # noqa: BLE001 - of a hostile file anything may come
-            stated = str(error) or type(error).__name__
-            failed.append((leaving.path, stated[:200]))
-    return dumps, failed, tables
-
-
-class _Reading:
-    """Reads files one after the other, those that are nearly the same at once."""
-
-    def __init__(self) -> None:
-        self._model: AlikeDumps | None = None
-        self._misses = 0  # one after the other: a rank that differs is no reason
-        self._made = 0  # models of files of one size
-
-    def read(self, data: bytes, tables: EntryTables, *, many: bool) -> Dump:
-        """The dump in a file.
-
-        Args:
-            data: Its content.
-            tables: What entries have in common.
-            many: Whether many files are as large as this one.
-        """
-        model = self._model
-        if model is not None and (known := model.read(data)) is not None:
-            self._misses = 0
-            return known
-        top = loaded(data)
-        dump = dump_of(top, tables, len(data))
-        if model is None or len(model.content) != len(data):
-            self._misses, self._made = _MISSES, 0
-        self._misses += 1
-        if many and self._misses > _MISSES and self._made < _MOST_MODELS:
-            self._misses = 0
-            self._made += 1
-            if data[:1] == b"\x80":
-                self._model = model_of(data, top.get("entries", []), dump)
-        return dump
 
 
 READER = Reader(KIND, recognises, read)

@@ -55,7 +55,7 @@ def test_real_dumps_of_gloo_are_read(tmp_path: Path) -> None:
         files = sorted(map(str, tmp_path.glob(pattern)))
         run = run_of(gather(files))
         names = {group.name: group.ranks for group in run.groups}
-        assert names["0"] == (0, 1, 2)
+        assert names["world"] == (0, 1, 2)
         assert (0, 1) in names.values()
         assert [run.call(row).op for row in run.rows_of(2)] == [
             *["all_reduce"] * 3,

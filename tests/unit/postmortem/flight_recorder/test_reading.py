@@ -11,9 +11,10 @@ from recorder_dumps import Simulation, Style, dumps, fsdp, write
 
 from distdoctor.judging import judge_run
 from distdoctor.postmortem.evidence_run import manifest_of, run_of
-from distdoctor.postmortem.flight_recorder import recorder_reader
+from distdoctor.postmortem.flight_recorder import many_dumps, recorder_reader
 from distdoctor.postmortem.flight_recorder.alike_files import model_of
-from distdoctor.postmortem.flight_recorder.decoding import EntryTables, decode, loaded
+from distdoctor.postmortem.flight_recorder.decoding import decode, loaded
+from distdoctor.postmortem.flight_recorder.entry_columns import EntryTables
 from distdoctor.postmortem.flight_recorder.frames import chain_of
 from distdoctor.postmortem.flight_recorder.recorder_files import rank_of
 from distdoctor.postmortem.flight_recorder.unpickling import NotPlainData, load
@@ -142,6 +143,7 @@ def test_a_file_that_differs_in_numbers_alone_is_read_alike(folder: Path) -> Non
             read += 1
             plain = decode(content, tables)
             assert (known.entries == plain.entries).all()
+            assert (known.times == plain.times).all()
             assert known.members == plain.members
     assert read > 1
 
@@ -160,10 +162,10 @@ def test_several_processes_read_the_same_as_one(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = run_of(gather([str(folder)]))
-    monkeypatch.setattr(recorder_reader, "_WORTH_PROCESSES_BYTES", 0)
-    monkeypatch.setattr(recorder_reader, "_WORTH_A_MODEL", 1000)
-    monkeypatch.setattr(recorder_reader, "_FILES_AT_ONCE", 3)
-    monkeypatch.setattr(recorder_reader, "_processors", lambda: 2)
+    monkeypatch.setattr(many_dumps, "_WORTH_PROCESSES_BYTES", 0)
+    monkeypatch.setattr(many_dumps, "_WORTH_A_MODEL", 1000)
+    monkeypatch.setattr(many_dumps, "_FILES_AT_ONCE", 3)
+    monkeypatch.setattr(many_dumps, "_processors", lambda: 2)
     together = run_of(gather([str(folder)]))
     assert alone == together
 
