@@ -7,9 +7,10 @@ import os
 import threading
 import zlib
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from types import MappingProxyType
 from typing import IO, NamedTuple
 
 from distdoctor.postmortem.leavings import Leaving
@@ -37,16 +38,19 @@ class Whole(NamedTuple):
     unreadable: list[tuple[str, str]]
 
 
-def read_all(leavings: Sequence[Leaving]) -> Whole:
+def read_all(
+    leavings: Sequence[Leaving], most: Mapping[str, int] = MappingProxyType({})
+) -> Whole:
     """Read logs.
 
     Args:
         leavings: In the order in which they were written, as far as it is known.
+        most: By path, how many bytes of a file are read, where it is not all of it.
 
     Returns:
         What they tell together.
     """
-    tasks = [task for leaving in leavings for task in _tasks(leaving)]
+    tasks = [task for leaving in leavings for task in _tasks(leaving, most)]
     size = sum(leaving.size for leaving in leavings)
     workers = min(len(tasks), _processors())
     if workers < 2 or size < _FOR_ONE:
@@ -91,12 +95,12 @@ def read_stream(stream: IO[bytes], name: str) -> Piece:
     return scanner.end()
 
 
-def _tasks(leaving: Leaving) -> list[_Task]:
+def _tasks(leaving: Leaving, most: Mapping[str, int]) -> list[_Task]:
     """A file as pieces; one that is packed can only be read from its start."""
-    if leaving.size <= _PIECE or leaving.is_packed:
+    size = min(leaving.size, most.get(leaving.path, leaving.size))
+    if leaving.is_packed or size == leaving.size <= _PIECE:
         return [_Task(leaving, 0, -1)]
-    starts = range(0, leaving.size, _PIECE)
-    return [_Task(leaving, at, min(at + _PIECE, leaving.size)) for at in starts]
+    return [_Task(leaving, at, min(at + _PIECE, size)) for at in range(0, size, _PIECE)]
 
 
 def _read(task: _Task) -> tuple[Piece, str]:

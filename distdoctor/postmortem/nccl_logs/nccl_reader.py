@@ -83,8 +83,28 @@ def read(leavings: Sequence[Leaving], evidence: Evidence) -> None:
         leavings: The files.
         evidence: Of the job.
     """
-    whole = read_all(leavings)
+    read_known(leavings, evidence, {}, {})
+
+
+def read_known(
+    leavings: Sequence[Leaving],
+    evidence: Evidence,
+    ranks: Mapping[int, int],
+    most: Mapping[str, int],
+) -> None:
+    """Read logs of a job whose processes are known.
+
+    Args:
+        leavings: The files.
+        evidence: Of the job.
+        ranks: By process id, its rank.
+        most: By path, how many bytes of a file are read, where it is not all of it.
+    """
+    whole = read_all(leavings, most)
     evidence.unreadable += whole.unreadable
+    for log in whole.piece.processes.values():
+        if log.pid in ranks:
+            log.launcher_ranks = {ranks[log.pid]: 1}
     _tell(whole.piece, [one.path for one in leavings], evidence)
 
 
