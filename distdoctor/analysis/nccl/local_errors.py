@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -94,7 +95,7 @@ LOCAL = {
     ),
     ComplaintKind.KILLED: _Disease(
         "DD603",
-        "was killed: the kernel or the launcher ended it by SIGKILL",
+        "was killed by the kernel for want of memory",
         "Look at the host's memory and the container's limit; `dmesg` has the reason.",
     ),
     ComplaintKind.HOST_MEMORY: _Disease(
@@ -121,6 +122,9 @@ LOCAL = {
     ),
 }
 """What each kind is called, and its cure; the first is the most telling."""
+
+_OF_MEMORY = re.compile("out of memory|oom", re.IGNORECASE)
+"""In a line of the kernel that tells why it killed a process."""
 
 _ECHOES = {ComplaintKind.HOST_MEMORY, ComplaintKind.CUDA, ComplaintKind.THREADS}
 """What may follow from any other of them."""
@@ -152,9 +156,10 @@ def local_errors(job: LoggedJob) -> Iterator[Told]:
             by_host[party.host].append(party)
     parties: list[Party] = []
     for host, some in by_host.items():
-        every = job.on(host)
         is_whole = disease.of_host and host and len(some) > 1
-        parties += every if is_whole else some
+        others = [one for one in job.on(host) if one not in some] if is_whole else []
+        # Who only saw a connection closed had not come to the limit.
+        parties += [*some, *(one for one in others if not one.of(ComplaintKind.CLOSED))]
     yield Told(
         code=disease.code,
         message=f"{capital(who(parties))} {disease.what}: {first.text}",
@@ -167,6 +172,8 @@ def local_errors(job: LoggedJob) -> Iterator[Told]:
 
 def _is_fatal(job: LoggedJob, one: NcclComplaint) -> bool:
     """Whether it may have been the end; what is told as information may not."""
+    if one.kind == ComplaintKind.KILLED:
+        return _OF_MEMORY.search(one.text) is not None  # else nobody knows what for
     if one.kind == ComplaintKind.IMEX or one.mild:
         return bool(one.status) and job.failed
     return True

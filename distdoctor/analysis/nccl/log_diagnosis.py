@@ -10,7 +10,10 @@ from distdoctor.analysis.nccl.absent_members import (
     slow_initialisation,
     unseen_members,
 )
-from distdoctor.analysis.nccl.identity_errors import identity_errors
+from distdoctor.analysis.nccl.identity_errors import (
+    foreign_connections,
+    identity_errors,
+)
 from distdoctor.analysis.nccl.leftover_switches import leftover_switches
 from distdoctor.analysis.nccl.local_errors import local_errors
 from distdoctor.analysis.nccl.logged_job import LoggedJob, Told, job_of
@@ -73,6 +76,7 @@ def _root(job: LoggedJob) -> list[Told]:
         identity_errors,
         version_differences,
         mixed_networks,
+        foreign_connections,
         _of_sizes,
         network_errors,
         _of_stuck_settings,
@@ -108,6 +112,7 @@ def _advice(job: LoggedJob) -> Iterator[Told]:
     yield from setting_differences(job, blamed=False)
     yield from mixed_networks(job)
     yield from identity_errors(job)
+    yield from foreign_connections(job)
     yield from network_errors(job)
     yield from fall_backs(job)
     yield from unseen_members(job)

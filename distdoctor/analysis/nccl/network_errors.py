@@ -65,8 +65,33 @@ def network_errors(job: LoggedJob) -> Iterator[Told]:
         yield _of_links(job, links)
     elif flushed := list(job.complaints(ComplaintKind.COMPLETION)):
         yield _of_links(job, flushed)
+    elif killed := list(job.complaints(ComplaintKind.KILLED)):
+        yield _of_the_killed(job, killed)
     else:
         yield from _of_connecting(job)
+
+
+def _of_the_killed(
+    job: LoggedJob, killed: Sequence[tuple[Party, NcclComplaint]]
+) -> Told:
+    """Ranks that were ended by SIGKILL, and nothing tells what for."""
+    dead = list({party.key: party for party, _ in killed}.values())
+    closed = [
+        pair for pair in job.complaints(ComplaintKind.CLOSED) if pair[0] not in dead
+    ]
+    seen = (
+        who(list({party.key: party for party, _ in closed}.values())) if closed else ""
+    )
+    rest = f"; {seen} only saw connections closed" * bool(seen)
+    return Told(
+        code="DD605",
+        message=f"{capital(who(dead))} died: killed by SIGKILL{rest}: "
+        f"{killed[0][1].text}",
+        parties=dead,
+        exhibits=[one for _, one in (*killed, *closed)],
+        cure=_CURES[ComplaintKind.CLOSED],
+        details={"kind": ComplaintKind.KILLED.value},
+    )
 
 
 def _are_hard(own: Sequence[tuple[Party, NcclComplaint]]) -> bool:
