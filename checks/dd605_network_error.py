@@ -72,9 +72,10 @@ from collections.abc import Iterator
 
 from distdoctor.analysis.communicators.late_members import slow_links
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.nccl.local_errors import LocalError, worded
 from distdoctor.analysis.nccl.log_diagnosis import findings_of
 from distdoctor.model.findings import Finding, Severity
-from distdoctor.model.observations.nccl import NcclProcess
+from distdoctor.model.observations.nccl import ComplaintKind, NcclProcess
 from distdoctor.model.run import Run
 
 CODE = "DD605"
@@ -82,8 +83,17 @@ SEVERITY = Severity.ERROR
 NEEDS = (NcclProcess,)
 
 
+_NO_REGISTRATION = {
+    ComplaintKind.PEER_MEMORY: (
+        "could not register memory of the GPU with the network adapter",
+        "Load nvidia_peermem, or use a kernel and driver with dma-buf.",
+    ),
+}
+"""By kind of error, what is said of who met it, and the cure."""
+
+
 def examine(run: Run) -> Iterator[Finding]:
     """Links and hosts at fault."""
-    yield from findings_of(run, CODE)
+    yield from findings_of(run, CODE, {LocalError: worded(_NO_REGISTRATION)})
     yield from slow_links(run)
     require_whole(run)

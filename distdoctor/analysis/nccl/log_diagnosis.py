@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import MappingProxyType
 
 from distdoctor.analysis.memoize import memoize
 from distdoctor.analysis.nccl.absent_members import (
@@ -16,7 +17,7 @@ from distdoctor.analysis.nccl.identity_errors import (
 )
 from distdoctor.analysis.nccl.leftover_switches import leftover_switches
 from distdoctor.analysis.nccl.local_errors import local_errors
-from distdoctor.analysis.nccl.logged_job import LoggedJob, Told, job_of
+from distdoctor.analysis.nccl.logged_job import LoggedJob, Told, Words, job_of
 from distdoctor.analysis.nccl.logged_mismatches import (
     complained_mismatches,
     lagging,
@@ -33,17 +34,20 @@ from distdoctor.analysis.nccl.transports import fall_backs, mixed_networks
 from distdoctor.model.findings import Finding
 from distdoctor.model.run import Run
 
+_NONE: Words = MappingProxyType({})
 
-def findings_of(run: Run, code: str) -> Iterator[Finding]:
+
+def findings_of(run: Run, code: str, words: Words = _NONE) -> Iterator[Finding]:
     """The findings of one check.
 
     Args:
         run: The run that is judged.
         code: Of the disease.
+        words: How the check words facts that it alone tells.
     """
     for reported in diagnoses(run):
         if reported.code == code:
-            yield reported.finding(run)
+            yield reported.finding(run, words)
 
 
 @memoize
