@@ -47,7 +47,8 @@ IPC_LOCK); `ulimit -n` and `-u`. `cure` in the finding's details says which.
 Known problems
 --------------
 A process that the kernel kills for want of memory says nothing itself: it is told only
-if the kernel's or the launcher's line is in the log.
+if the kernel's line is in the log. A launcher's line tells of the kill, and not what it
+was for: that is told as DD605.
 
 References
 ----------

@@ -28,6 +28,11 @@ One rank is gone without a word, and the others see closed connections:
     rank 1 | nccl_process(host=b)  nccl_complaint(kind=closed,host=b,peer=c,status=6)
     rank 2 | nccl_process(host=c)
 
+A rank was killed by SIGKILL, and nothing tells what for:
+
+    rank 0 | nccl_process(host=a)  nccl_complaint(kind=closed,host=a,status=6)
+    rank 1 | nccl_process(host=a)  nccl_complaint(kind=killed,host=a,status=1)
+
 Well
 ----
 An event that is no error, and retries that came to a connection:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from distdoctor.analysis.nccl.log_diagnosis import diagnoses
 from distdoctor.journal.folder import Manifest
 from distdoctor.journal.layout import NCCL_LOGS_FILE
 from distdoctor.journal.recorded_nccl_logs import nccl_logs, sizes_of_nccl_logs
@@ -78,6 +80,25 @@ def test_what_was_said_while_ranks_were_ended_is_no_evidence(
     assert not run.has(NcclComplaint)
     # Who is ended while all goes well does not wait.
     assert run.has(Communicator) == (stopped is Stop.DEADLOCK)
+
+
+@pytest.mark.parametrize("stopped", ["", Stop.DEADLOCK])
+def test_ranks_of_other_machines_are_not_missed_in_the_logs_of_this_one(
+    stopped: str, folder: Path
+) -> None:
+    for path in (folder / "nccl").glob("*.log"):
+        text = path.read_text().replace("nranks 2", "nranks 4")
+        done = "" if stopped else text.replace("START", "COMPLETE")
+        path.write_text(text + done)
+    unseen = dict.fromkeys((2, 3), "it ran on another machine")
+    run = Run(world_size=4, life={0: [], 1: []}, unseen=unseen)
+    how = manifest(stopped=stopped)
+    how.nccl_log_bytes = sizes_of_nccl_logs(folder, how) if stopped else {}
+    logged = with_nccl_logs(run, folder, how)
+    assert logged.has(Communicator)
+    assert not diagnoses(logged)
+    # Of a job that nobody watched, such logs are all there is.
+    assert diagnoses(replace(logged, evidence=("log",)))
 
 
 def test_a_rank_is_known_by_its_process_before_it_says_its_rank(folder: Path) -> None:
