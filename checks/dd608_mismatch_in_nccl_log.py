@@ -86,11 +86,11 @@ from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.nccl.log_diagnosis import findings_of
 from distdoctor.analysis.nccl.logged_job import Wording, Words, who
 from distdoctor.analysis.nccl.mismatch_facts import (
-    CallsBehind,
+    LoggedDifference,
+    LoggedLag,
+    LoggedMisfit,
     OtherSizes,
     RefusedCall,
-    UnlikeCalls,
-    UnlikeMessage,
 )
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.observations.nccl import NcclProcess
@@ -105,7 +105,7 @@ def _on(name: str) -> str:
     return "the communicator of all ranks" if name == "world" else name
 
 
-def _of_unlike_calls(calls: UnlikeCalls) -> Wording:
+def _of_a_difference(calls: LoggedDifference) -> Wording:
     return Wording(
         _parting(calls),
         "Let all ranks make the same calls in the same order with the same "
@@ -113,7 +113,7 @@ def _of_unlike_calls(calls: UnlikeCalls) -> Wording:
     )
 
 
-def _parting(calls: UnlikeCalls) -> str:
+def _parting(calls: LoggedDifference) -> str:
     how, ordinal, on = calls.how, calls.ordinal, _on(calls.comm)
     usual, other = calls.usual, calls.other
     subject = capital(who(calls.odd))
@@ -158,7 +158,7 @@ def _what_differs(a: str, b: str) -> str:
     return "the " + " and ".join(found or ["call"])
 
 
-def _of_calls_behind(calls: CallsBehind) -> Wording:
+def _of_a_lag(calls: LoggedLag) -> Wording:
     are = "is" if len(calls.behind) == 1 else "are"
     by = calls.most - calls.least
     return Wording(
@@ -169,7 +169,7 @@ def _of_calls_behind(calls: CallsBehind) -> Wording:
     )
 
 
-def _of_an_unlike_message(unlike: UnlikeMessage) -> Wording:
+def _of_a_misfit(unlike: LoggedMisfit) -> Wording:
     one = unlike.message
     suspect = f"; until then all were {one.usual}" if unlike.is_odd else ""
     return Wording(
@@ -198,9 +198,9 @@ def _of_other_sizes(sizes: OtherSizes) -> Wording:
 
 
 _WORDS: Words = {
-    UnlikeCalls: _of_unlike_calls,
-    CallsBehind: _of_calls_behind,
-    UnlikeMessage: _of_an_unlike_message,
+    LoggedDifference: _of_a_difference,
+    LoggedLag: _of_a_lag,
+    LoggedMisfit: _of_a_misfit,
     RefusedCall: _of_a_refused_call,
     OtherSizes: _of_other_sizes,
 }

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from distdoctor.analysis.nccl.logged_job import LoggedJob, Party, Told
 from distdoctor.analysis.nccl.mismatch_facts import (
-    CallsBehind,
+    LoggedDifference,
+    LoggedLag,
+    LoggedMisfit,
     OtherSizes,
     RefusedCall,
-    UnlikeCalls,
-    UnlikeMessage,
 )
 from distdoctor.model.findings import Certainty
 from distdoctor.model.observations.nccl import ComplaintKind, LoggedCalls
@@ -88,7 +88,7 @@ def _lag(name: str, members: _Members, behind: list[int]) -> Told:
     missed = ahead.calls[at] if 0 <= at < len(ahead.calls) else "the next call"
     return Told(
         code="DD608",
-        facts=CallsBehind(parties, name, least, most, missed),
+        facts=LoggedLag(parties, name, least, most, missed),
         parties=parties,
         exhibits=[calls, ahead],
         certainty=Certainty.LIKELY,
@@ -112,7 +112,7 @@ def unlike_messages(job: LoggedJob) -> Iterator[Told]:
                 odd = [sender] if one.usual == one.received else [receiver]
             yield Told(
                 code="DD608",
-                facts=UnlikeMessage(sender, receiver, one, bool(odd)),
+                facts=LoggedMisfit(sender, receiver, one, bool(odd)),
                 parties=odd,
                 hosts=sorted({sender.host, receiver.host} - {""}),
                 exhibits=[one],
@@ -195,7 +195,7 @@ def _mismatch(job: LoggedJob, name: str, members: _Members, at: int) -> Told | N
     group = [members[key][0] for key, call in here.items() if call == usual]
     return Told(
         code="DD608",
-        facts=UnlikeCalls(how, parties, group, usual, here[odd[0]], ordinal, name),
+        facts=LoggedDifference(how, parties, group, usual, here[odd[0]], ordinal, name),
         parties=parties if is_clear else (),
         hosts=sorted({party.host for party in parties if party.host}),
         exhibits=[members[key][1] for key in [*odd[:8], *list(here)[:8]]],

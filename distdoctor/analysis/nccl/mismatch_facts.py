@@ -10,7 +10,7 @@ from distdoctor.model.observations.nccl import LoggedMessage
 
 
 @dataclass(frozen=True, slots=True)
-class UnlikeCalls:
+class LoggedDifference:
     """The first call on a communicator that not all ranks made alike.
 
     Attributes:
@@ -33,7 +33,7 @@ class UnlikeCalls:
 
 
 @dataclass(frozen=True, slots=True)
-class CallsBehind:
+class LoggedLag:
     """Ranks that have made fewer calls on a communicator than the others.
 
     Attributes:
@@ -52,7 +52,7 @@ class CallsBehind:
 
 
 @dataclass(frozen=True, slots=True)
-class UnlikeMessage:
+class LoggedMisfit:
     """A send and its receive that do not fit each other.
 
     Attributes:
