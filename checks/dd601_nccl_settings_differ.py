@@ -76,9 +76,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.nccl.local_errors import LocalError, worded
 from distdoctor.analysis.nccl.log_diagnosis import findings_of
 from distdoctor.model.findings import Finding, Severity
-from distdoctor.model.observations.nccl import NcclProcess
+from distdoctor.model.observations.nccl import ComplaintKind, NcclProcess
 from distdoctor.model.run import Run
 
 CODE = "DD601"
@@ -86,7 +87,16 @@ SEVERITY = Severity.ERROR
 NEEDS = (NcclProcess,)
 
 
+_NO_TOPOLOGY = {
+    ComplaintKind.TOPOLOGY: (
+        "could not read the description of the topology",
+        "Mend or unset NCCL_TOPO_FILE.",
+    ),
+}
+"""By kind of error, what is said of who met it, and the cure."""
+
+
 def examine(run: Run) -> Iterator[Finding]:
     """Versions and settings that differ."""
-    yield from findings_of(run, CODE)
+    yield from findings_of(run, CODE, {LocalError: worded(_NO_TOPOLOGY)})
     require_whole(run)

@@ -85,9 +85,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.nccl.local_errors import LocalError, worded
 from distdoctor.analysis.nccl.log_diagnosis import findings_of
 from distdoctor.model.findings import Finding, Severity
-from distdoctor.model.observations.nccl import NcclProcess
+from distdoctor.model.observations.nccl import ComplaintKind, NcclProcess
 from distdoctor.model.run import Run
 
 CODE = "DD602"
@@ -95,7 +96,16 @@ SEVERITY = Severity.ERROR
 NEEDS = (NcclProcess,)
 
 
+_NO_INTERFACE = {
+    ComplaintKind.INTERFACE: (
+        "found no network interface that it may use",
+        "Let NCCL_SOCKET_IFNAME name an interface of each host, or exclude by ^.",
+    ),
+}
+"""By kind of error, what is said of who met it, and the cure."""
+
+
 def examine(run: Run) -> Iterator[Finding]:
     """Ways that are not those meant."""
-    yield from findings_of(run, CODE)
+    yield from findings_of(run, CODE, {LocalError: worded(_NO_INTERFACE)})
     require_whole(run)

@@ -47,7 +47,8 @@ IPC_LOCK); `ulimit -n` and `-u`. `cure` in the finding's details says which.
 Known problems
 --------------
 A process that the kernel kills for want of memory says nothing itself: it is told only
-if the kernel's or the launcher's line is in the log.
+if the kernel's line is in the log. A launcher's line tells of the kill, and not what it
+was for: that is told as DD605.
 
 References
 ----------
@@ -60,9 +61,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.nccl.local_errors import LocalError, worded
 from distdoctor.analysis.nccl.log_diagnosis import findings_of
 from distdoctor.model.findings import Finding, Severity
-from distdoctor.model.observations.nccl import NcclProcess
+from distdoctor.model.observations.nccl import ComplaintKind, NcclProcess
 from distdoctor.model.run import Run
 
 CODE = "DD603"
@@ -70,7 +72,47 @@ SEVERITY = Severity.ERROR
 NEEDS = (NcclProcess,)
 
 
+_LIMITS = {
+    ComplaintKind.SHM: (
+        "had too little shared memory in /dev/shm",
+        "Give the container more (`--shm-size=1g`, `--ipc=host`, a memory "
+        "volume at /dev/shm) and delete stale /dev/shm/nccl-*.",
+    ),
+    ComplaintKind.SHM_ATTACH: (
+        "could not attach to shared memory of another rank of its host",
+        "Let the containers of a host share /dev/shm and IPC, or give each "
+        "its own NCCL_HOSTID.",
+    ),
+    ComplaintKind.LOCKED_MEMORY: (
+        "could not register memory with the network adapter: the limit of "
+        "locked memory is too small",
+        "`ulimit -l unlimited`, `--ulimit memlock=-1`, capability IPC_LOCK.",
+    ),
+    ComplaintKind.IMEX: (
+        "could not use multi-node NVLink: the IMEX channel is not there",
+        "Show /dev/nvidia-caps-imex-channels to the container, or NCCL_MNNVL_ENABLE=0.",
+    ),
+    ComplaintKind.FILES: (
+        "had too many open files",
+        "Raise `ulimit -n`.",
+    ),
+    ComplaintKind.THREADS: (
+        "could not start a thread",
+        "Raise `ulimit -u` and the container's limit of processes.",
+    ),
+    ComplaintKind.KILLED: (
+        "was killed by the kernel for want of memory",
+        "Look at the host's memory and the container's limit; `dmesg` has the reason.",
+    ),
+    ComplaintKind.HOST_MEMORY: (
+        "ran out of memory of the host",
+        "Look at the limits of the container and at what else uses memory.",
+    ),
+}
+"""By kind of error, what is said of who met it, and the cure."""
+
+
 def examine(run: Run) -> Iterator[Finding]:
     """Limits that were reached."""
-    yield from findings_of(run, CODE)
+    yield from findings_of(run, CODE, {LocalError: worded(_LIMITS)})
     require_whole(run)

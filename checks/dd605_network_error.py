@@ -28,6 +28,11 @@ One rank is gone without a word, and the others see closed connections:
     rank 1 | nccl_process(host=b)  nccl_complaint(kind=closed,host=b,peer=c,status=6)
     rank 2 | nccl_process(host=c)
 
+A rank was killed by SIGKILL, and nothing tells what for:
+
+    rank 0 | nccl_process(host=a)  nccl_complaint(kind=closed,host=a,status=6)
+    rank 1 | nccl_process(host=a)  nccl_complaint(kind=killed,host=a,status=1)
+
 Well
 ----
 An event that is no error, and retries that came to a connection:
@@ -72,9 +77,10 @@ from collections.abc import Iterator
 
 from distdoctor.analysis.communicators.late_members import slow_links
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.nccl.local_errors import LocalError, worded
 from distdoctor.analysis.nccl.log_diagnosis import findings_of
 from distdoctor.model.findings import Finding, Severity
-from distdoctor.model.observations.nccl import NcclProcess
+from distdoctor.model.observations.nccl import ComplaintKind, NcclProcess
 from distdoctor.model.run import Run
 
 CODE = "DD605"
@@ -82,8 +88,17 @@ SEVERITY = Severity.ERROR
 NEEDS = (NcclProcess,)
 
 
+_NO_REGISTRATION = {
+    ComplaintKind.PEER_MEMORY: (
+        "could not register memory of the GPU with the network adapter",
+        "Load nvidia_peermem, or use a kernel and driver with dma-buf.",
+    ),
+}
+"""By kind of error, what is said of who met it, and the cure."""
+
+
 def examine(run: Run) -> Iterator[Finding]:
     """Links and hosts at fault."""
-    yield from findings_of(run, CODE)
+    yield from findings_of(run, CODE, {LocalError: worded(_NO_REGISTRATION)})
     yield from slow_links(run)
     require_whole(run)

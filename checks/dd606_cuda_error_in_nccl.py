@@ -61,9 +61,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.nccl.local_errors import LocalError, worded
 from distdoctor.analysis.nccl.log_diagnosis import findings_of
 from distdoctor.model.findings import Finding, Severity
-from distdoctor.model.observations.nccl import NcclProcess
+from distdoctor.model.observations.nccl import ComplaintKind, NcclProcess
 from distdoctor.model.run import Run
 
 CODE = "DD606"
@@ -71,7 +72,42 @@ SEVERITY = Severity.ERROR
 NEEDS = (NcclProcess,)
 
 
+_ERRORS = {
+    ComplaintKind.XID: (
+        "had an error of the GPU that the driver reports (Xid)",
+        "Drain the host, run `dcgmi diag` and look the Xid up; restart elsewhere.",
+    ),
+    ComplaintKind.GPU_FAULT: (
+        "had a fault of the GPU",
+        "Look for Xid in `dmesg`; drain the host and run `dcgmi diag`.",
+    ),
+    ComplaintKind.GPU_MEMORY: (
+        "ran out of memory on the GPU while NCCL allocated",
+        "Leave 1-2 GiB of the GPU to NCCL; fewer communicators, smaller NCCL_BUFFSIZE.",
+    ),
+    ComplaintKind.NVLS: (
+        "could not bind multicast memory of NVLink SHARP",
+        "Restart the fabric manager and reset the GPUs; NCCL_NVLS_ENABLE=0 meanwhile.",
+    ),
+    ComplaintKind.NVLINK_OFF: (
+        "found P2P disabled between GPUs that NVLink connects",
+        "`nvidia-smi nvlink -s`; reset the GPUs or the fabric manager.",
+    ),
+    ComplaintKind.PEER_ACCESS: (
+        "could not reach the memory of another GPU of its host",
+        "Show all GPUs of the host to each process; else NCCL_P2P_DISABLE=1.",
+    ),
+    ComplaintKind.CUDA: (
+        "had an error of CUDA inside NCCL",
+        "An earlier kernel may be at fault: CUDA_LAUNCH_BLOCKING=1, "
+        "compute-sanitizer; start processes by spawn; compare driver and "
+        "CUDA versions.",
+    ),
+}
+"""By kind of error, what is said of who met it, and the cure."""
+
+
 def examine(run: Run) -> Iterator[Finding]:
     """Errors of CUDA and of GPUs."""
-    yield from findings_of(run, CODE)
+    yield from findings_of(run, CODE, {LocalError: worded(_ERRORS)})
     require_whole(run)

@@ -80,9 +80,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from distdoctor.analysis.causes import capital
 from distdoctor.analysis.communicators.unequal_counts import unequal_counts
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.nccl.log_diagnosis import findings_of
+from distdoctor.analysis.nccl.logged_job import Wording, Words, who
+from distdoctor.analysis.nccl.mismatch_facts import (
+    LoggedDifference,
+    LoggedLag,
+    LoggedMisfit,
+    OtherSizes,
+    RefusedCall,
+)
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.observations.nccl import NcclProcess
 from distdoctor.model.run import Run
@@ -92,8 +101,113 @@ SEVERITY = Severity.ERROR
 NEEDS = (NcclProcess,)
 
 
+def _on(name: str) -> str:
+    return "the communicator of all ranks" if name == "world" else name
+
+
+def _of_a_difference(calls: LoggedDifference) -> Wording:
+    return Wording(
+        _parting(calls),
+        "Let all ranks make the same calls in the same order with the same "
+        "arguments; look at what branches by rank.",
+    )
+
+
+def _parting(calls: LoggedDifference) -> str:
+    how, ordinal, on = calls.how, calls.ordinal, _on(calls.comm)
+    usual, other = calls.usual, calls.other
+    subject = capital(who(calls.odd))
+    if how == "missing":
+        return (
+            f"{subject}: call {ordinal:,} on {on} is missing, {usual}: from there on "
+            "its calls are those that the others make one later."
+        )
+    if how == "extra":
+        return (
+            f"{subject}: call {ordinal:,} on {on}, {other}, is one that the others "
+            "leave out."
+        )
+    if how == "swapped":
+        return (
+            f"{subject}: calls {ordinal:,} and {ordinal + 1:,} on {on} are in another "
+            "order."
+        )
+    what = _what_differs(usual, other)
+    return (
+        f"{subject}: call {ordinal:,} on {on} is {other}, and that of "
+        f"{who(calls.group)} is {usual}: {what} differs."
+    )
+
+
+def _what_differs(a: str, b: str) -> str:
+    op, _, rest = a.partition("(")
+    other_op, _, other_rest = b.partition("(")
+    if op != other_op:
+        return "the operation"
+    mine, theirs = rest.rstrip(")").split(", "), other_rest.rstrip(")").split(", ")
+    (count, _, dtype), (other_count, _, other_dtype) = (
+        one[0].partition(" ") for one in (mine, theirs)
+    )
+    found = []
+    if count != other_count:
+        found.append("count")
+    if dtype != other_dtype:
+        found.append("datatype")
+    if mine[1:] != theirs[1:]:
+        found.append("root" if "root" in rest else "reduce op")
+    return "the " + " and ".join(found or ["call"])
+
+
+def _of_a_lag(calls: LoggedLag) -> Wording:
+    are = "is" if len(calls.behind) == 1 else "are"
+    by = calls.most - calls.least
+    return Wording(
+        f"{capital(who(calls.behind))} {are} {by:,} call{'s' * (by > 1)} behind on "
+        f"{_on(calls.comm)}: {calls.least:,} calls, and up to {calls.most:,} of the "
+        f"others; missing there is call {calls.least + 1:,}, {calls.missed}.",
+        "Look at the stack of the rank that is behind: it is in other code.",
+    )
+
+
+def _of_a_misfit(unlike: LoggedMisfit) -> Wording:
+    one = unlike.message
+    suspect = f"; until then all were {one.usual}" if unlike.is_odd else ""
+    return Wording(
+        f"{capital(who([unlike.sender]))} sends {one.sent} to "
+        f"{who([unlike.receiver])}, which receives {one.received}: message "
+        f"{one.number:,} between them on {_on(one.comm)}{suspect}.",
+        "Let both sides agree about the size and the data type.",
+    )
+
+
+def _of_a_refused_call(call: RefusedCall) -> Wording:
+    return Wording(
+        f"{capital(who(call.parties))} called NCCL with what it refuses: {call.text}",
+        "Mend the call in the program.",
+    )
+
+
+def _of_other_sizes(sizes: OtherSizes) -> Wording:
+    around = f"; it names {sizes.ranks}" if sizes.ranks else ""
+    return Wording(
+        f"{capital(who(sizes.parties))} got data of another size than it expected: "
+        f"calls, or settings of NCCL, differ between ranks{around}: {sizes.text}",
+        "Compare the calls (NCCL_DEBUG_SUBSYS=COLL), the settings and the versions of "
+        "the ranks.",
+    )
+
+
+_WORDS: Words = {
+    LoggedDifference: _of_a_difference,
+    LoggedLag: _of_a_lag,
+    LoggedMisfit: _of_a_misfit,
+    RefusedCall: _of_a_refused_call,
+    OtherSizes: _of_other_sizes,
+}
+
+
 def examine(run: Run) -> Iterator[Finding]:
     """Calls that do not match, or are not there."""
-    yield from findings_of(run, CODE)
+    yield from findings_of(run, CODE, _WORDS)
     yield from unequal_counts(run)
     require_whole(run)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,18 +24,27 @@ class Judgement:
     report: Report
 
 
-def judge(folder: Path, kept: str = "") -> Judgement:
+def judge(
+    folder: Path,
+    kept: str = "",
+    completed: Callable[[Run, Path, Manifest], Run] = lambda run, _folder, _manifest: (
+        run
+    ),
+) -> Judgement:
     """Judge the run in a record folder.
 
     Args:
         folder: The record folder.
         kept: Its name for the report, if it stays.
+        completed: Adds to the run what others than our probes wrote into the folder.
 
     Raises:
         RecordUnreadable: It holds no run, or one that cannot be read.
     """
     earlier = read_earlier(folder)
-    return judge_run(read_run(folder), read_manifest(folder), kept, earlier)
+    manifest = read_manifest(folder)
+    run = completed(read_run(folder), folder, manifest)
+    return judge_run(run, manifest, kept, earlier)
 
 
 def judge_run(

@@ -43,6 +43,7 @@ class CheckOptions:
     twice: bool
     resume: str | None
     no_second_look: bool
+    no_nccl_log: bool
     record: Path | None
     played: tuple[int, ...] = field(init=False, default=())
 
@@ -90,6 +91,7 @@ class CheckOptions:
             budget_s=budget_s,
             device=self.device,
             shorten=not whole,
+            nccl_log=not self.no_nccl_log,
         )
 
     def resuming(self, ranks: int | None, folder: Path) -> Plan | None:
@@ -118,7 +120,13 @@ class CheckOptions:
         if script is not None:
             script, words = Path(words[0]), words[1:]
         job = job_of(script, words, ranks, self.launcher, folder / "logs")
-        return plan_of(job, folder, budget_s=self.budget, device=self.device)
+        return plan_of(
+            job,
+            folder,
+            budget_s=self.budget,
+            device=self.device,
+            nccl_log=not self.no_nccl_log,
+        )
 
 
 _OPTIONS = (
@@ -192,6 +200,12 @@ _OPTIONS = (
         is_flag=True,
         help="Where two ranks disagree and nothing tells which of them is at fault, do "
         "not start the job again with three.",
+    ),
+    click.option(
+        "--no-nccl-log",
+        is_flag=True,
+        help="On GPUs, do not have NCCL write its debug log (NCCL_DEBUG=INFO) into the "
+        "record. Without the option, what you have set of it yourself stays as it is.",
     ),
     click.option(
         "--record",

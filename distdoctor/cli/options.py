@@ -132,8 +132,9 @@ class Judged:
         """
         # Here, so that --help and explain do not wait for numpy.
         from distdoctor.judging import judge
+        from distdoctor.postmortem.own_nccl_logs import with_nccl_logs
 
-        return cls(judge(folder, kept), folder)
+        return cls(judge(folder, kept, with_nccl_logs), folder)
 
     def write(self, options: ReportOptions, others: Sequence[Judged] = ()) -> None:
         """Write the report where it is wanted.

@@ -79,7 +79,8 @@ def _judged(
 ) -> tuple[OwnRecord, Judgement]:
     from distdoctor.judging import judge_run
     from distdoctor.postmortem.evidence_run import run_of
-    from distdoctor.postmortem.own_records import read_record, with_observations
+    from distdoctor.postmortem.own_nccl_logs import with_observations
+    from distdoctor.postmortem.own_records import read_record
 
     record = read_record(folder)
     if alone and evidence.sources:

@@ -15,6 +15,12 @@ from dataclasses import dataclass
 
 from distdoctor.model.findings import Certainty, Finding, Severity, Sick, Verdict
 
+_WHY_RANKS_WAIT = (
+    *("DD101", "DD102", "DD103", "DD104", "DD105", "DD106", "DD107", "DD108"),
+    *("DD109", "DD111", "DD112", "DD201", "DD202", "DD203", "DD204", "DD205"),
+    *("DD206", "DD207", "DD208", "DD211", "DD212", "DD612"),
+)
+
 CAUSES: Mapping[str, tuple[str, ...]] = {
     # Who died of what another rank did to a file; see `_AT_ONE_LINE`.
     # Or of an error of its GPU, or a limit, that NCCL's log tells.
@@ -27,10 +33,10 @@ CAUSES: Mapping[str, tuple[str, ...]] = {
     # what a log of NCCL shows to be the reason.
     "DD609": (
         *("DD606", "DD603", "DD604", "DD601", "DD602", "DD605", "DD607", "DD608"),
-        *("DD101", "DD102", "DD103", "DD104", "DD105", "DD106", "DD107", "DD108"),
-        *("DD109", "DD111", "DD112", "DD201", "DD202", "DD203", "DD204", "DD205"),
-        *("DD206", "DD207", "DD208", "DD211", "DD212", "DD612"),
+        *_WHY_RANKS_WAIT,
     ),
+    # Who is missing where a communicator is made; calls tell why, where they are known.
+    "DD607": _WHY_RANKS_WAIT,
     # What was read.
     "DD208": ("DD307", "DD305"),  # datasets of other lengths give uneven batches
     "DD301": ("DD305",),

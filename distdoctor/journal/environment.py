@@ -48,6 +48,9 @@ TRACE_VARIABLE = "DISTDOCTOR_TRACE"
 RECORD_VARIABLE = "DISTDOCTOR_RECORD"
 """Set where a job is only recorded: by the probes that cost next to nothing."""
 
+NCCL_LOG_VARIABLE = "DISTDOCTOR_NCCL_LOG"
+"""Set where NCCL is to write its debug log into the record, if ranks use it."""
+
 PAUSE_VARIABLE = "DISTDOCTOR_PAUSE"
 """After so many steps of optimizers a rank goes no further, until it is ended.
 

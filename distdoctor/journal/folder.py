@@ -7,6 +7,8 @@ exits.jsonl          ends of processes, as their parents saw them
 substitutes.jsonl    what took the place of CUDA
 comparison.json      how another run of the job differed (`Comparison`)
 streams.jsonl        what loaders' workers drew from their random streams
+nccl/HOST.PID.log    NCCL's debug log of a process
+nccl-logs.jsonl      where logs of NCCL lie that the user asked for
 losses.jsonl         what went wrong inside the probes
 stacks.json          stacks of the ranks (`StackSample`)
 sources.json         text of the user's files that the journals name
@@ -105,6 +107,7 @@ class Manifest(msgspec.Struct, kw_only=True):
     simulated: list[Simulated] = []  # ranks that ran alone, if not all ran together
     sure: Sure | None = None  # None: all calls of simulated ranks
     proof_ms: float | None = None  # from a deadlock's last record to its proof
+    nccl_log_bytes: dict[str, int] = {}  # of each, when distdoctor ended the job
     recorded: bool = False  # by the probes of calls and of ends alone
     remarks: list[str] = []  # what distdoctor could not do
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distdoctor.errors import LaunchRefused
-from distdoctor.journal.environment import PORTS_VARIABLE
+from distdoctor.journal.environment import NCCL_LOG_VARIABLE, PORTS_VARIABLE
 from distdoctor.journal.format import DEFAULT_BYTES
 from distdoctor.launch.allocation import of_job
 from distdoctor.launch.command import (
@@ -116,6 +116,7 @@ def plan_of(
     budget_s: float = BUDGET_S,
     device: str = "auto",
     shorten: bool = True,
+    nccl_log: bool = False,
 ) -> Plan:
     """The plan to run a job under the supervisor, in the working directory.
 
@@ -126,6 +127,7 @@ def plan_of(
         budget_s: As in `Plan`.
         device: As in `Plan`.
         shorten: As in `Plan`.
+        nccl_log: NCCL writes its debug log into the record, if the job uses it on GPUs.
     """
     # Here, so that what only asks for a job does not wait for numpy.
     from distdoctor.launch.supervisor import Plan
@@ -133,6 +135,8 @@ def plan_of(
     environment = dict(job.supplied)
     if may_be_isolated(job.command):
         environment[PORTS_VARIABLE] = "own" if job.own else "given"
+    if nccl_log:
+        environment[NCCL_LOG_VARIABLE] = "1"
     if job.own:
         environment["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] = _RANK_PREFIX
     return Plan(

@@ -30,6 +30,7 @@ from distdoctor.journal.environment import (
 )
 from distdoctor.journal.folder import Manifest
 from distdoctor.journal.format import DEFAULT_BYTES
+from distdoctor.journal.recorded_nccl_logs import sizes_of_nccl_logs
 from distdoctor.launch.oom_kills import OutOfMemoryKills
 from distdoctor.launch.process_tree import ProcessTree
 from distdoctor.launch.rank_arrival import RankArrival, may_become_rank
@@ -147,14 +148,14 @@ class _Supervisor:
         )
         pumps = _Pumps(tree, self.audience)
         try:
-            self.watchdog.stop(self._watch(tree, pumps))
+            self._stop(self._watch(tree, pumps))
             self.manifest.exit_code = tree.root.poll()
             self.watchdog.look(self._without_rank(tree))
             if self.manifest.stopped:
                 self._let_finish(tree)
                 pumps.settle()
         except KeyboardInterrupt:
-            self.watchdog.stop(Stop.INTERRUPTED)
+            self._stop(Stop.INTERRUPTED)
         finally:
             tree.end(launcher_first=plan.quiet_launcher)
             pumps.close()
@@ -162,6 +163,16 @@ class _Supervisor:
         self.manifest.remarks += pumps.remarks
         self._conclude(tree)
         return self.manifest
+
+    def _stop(self, reason: str) -> None:
+        """Note why the job is ended, and what NCCL had said by then.
+
+        What it says behind that, it says because ranks are ended one by one.
+        """
+        self.watchdog.stop(reason)
+        if reason:
+            sizes = sizes_of_nccl_logs(self.plan.folder, self.manifest)
+            self.manifest.nccl_log_bytes = sizes
 
     def _without_rank(self, tree: ProcessTree) -> list[int]:
         """Processes that may yet become ranks, if no rank was ever seen."""

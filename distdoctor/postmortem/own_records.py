@@ -21,13 +21,13 @@ from distdoctor.journal.folder import (
     read_manifest,
 )
 from distdoctor.journal.reader import JournalReader
-from distdoctor.model.events import Observation
 from distdoctor.model.run import Run
+from distdoctor.postmortem.own_nccl_logs import with_nccl_logs
 
 _JOURNAL = re.compile(r"(?:rank-\d+|unranked)\.\d+\.journal")
 _PART = re.compile(
     r".*\.(?:journal|notes|jsonl)|run\.json|stacks\.json|sources\.json"
-    r"|comparison\.json|boards|stacks|ports|values|again|kept|loaders\..*"
+    r"|comparison\.json|nccl|boards|stacks|ports|values|again|kept|loaders\..*"
 )
 _REST_OF_A_RECORD = {"second", "interrupted", "resumed", "again", "kept", "values"}
 _ANOTHER_LOOK = re.compile(r"with-\d+")
@@ -114,7 +114,7 @@ def read_record(folder: Path) -> OwnRecord:
     except RecordUnreadable as error:  # stacks or sources
         manifest.remarks = [*manifest.remarks, str(error)]
         run = assemble(folder, manifest, stacks=False)
-    run = _without_cut_off(run, folder)
+    run = with_nccl_logs(_without_cut_off(run, folder), folder, manifest)
     earlier: Sequence[Run] = ()
     if is_whole:
         earlier = read_earlier(folder)
@@ -122,25 +122,6 @@ def read_record(folder: Path) -> OwnRecord:
         why = dict.fromkeys(run.seen, BROKEN_OFF)
         run = replace(run, partial={**why, **run.partial})
     return OwnRecord(folder, run, manifest, earlier)
-
-
-def with_observations(run: Run, other: Run) -> Run:
-    """A recorded run, with what else was left of the job.
-
-    Args:
-        run: From a record of ours, which knows calls and ends best.
-        other: From other leavings of the same job.
-
-    Returns:
-        The run with the other's observations, at the end of what each rank did.
-    """
-    life = {rank: list(events) for rank, events in run.life.items()}
-    for rank in run.seen:
-        for _, event in other.life.get(rank, ()):
-            if isinstance(event, Observation):
-                life.setdefault(rank, []).append((len(run.rows_of(rank)), event))
-    kinds = tuple(dict.fromkeys((*run.evidence, *other.evidence)))
-    return replace(run, life=life, evidence=kinds, files=other.files)
 
 
 def _without_cut_off(run: Run, folder: Path) -> Run:

@@ -107,6 +107,7 @@ ENTRIES = (
     Entry("collectives.batched_messages", TORCH),
     Entry("optimizer_step.steps_done", TORCH),
     Entry("lifecycle", TORCH),
+    Entry("environment.nccl_debug", JOINED, AMONG_RANKS),
     # Communication; what follows asks it.
     Entry("collectives.interception", JOINED, AMONG_RANKS),
     Entry("collectives.waits", JOINED),

@@ -20,6 +20,8 @@ def absent_members(job: LoggedJob) -> Iterator[Told]:
     Args:
         job: The job.
     """
+    if _others_are_elsewhere(job):
+        return
     for name, members in job.communicators.items():
         size = members[0][1].size
         if any(one.complete or one.aborted for _, one in members) or size < 2:
@@ -41,6 +43,8 @@ def unseen_members(job: LoggedJob) -> Iterator[Told]:
     Args:
         job: The job.
     """
+    if _others_are_elsewhere(job):
+        return
     for name, members in job.communicators.items():
         size = members[0][1].size
         absent = sorted({*range(size)} - {one.member for _, one in members})
@@ -64,6 +68,14 @@ def unseen_members(job: LoggedJob) -> Iterator[Told]:
             details={"absent": absent},
         )
         return
+
+
+def _others_are_elsewhere(job: LoggedJob) -> bool:
+    """Whether the logs are those of our own record, which has not all ranks.
+
+    The logs of the others lie where these ran: that none is here means nothing.
+    """
+    return "run" in job.run.evidence and bool(job.run.unseen)
 
 
 def slow_initialisation(job: LoggedJob) -> Iterator[Told]:

@@ -23,7 +23,6 @@ def identity_errors(job: LoggedJob) -> Iterator[Told]:
     yield from _same_gpu(job)
     yield from _twice(job)
     yield from _world_sizes(job)
-    yield from _foreign(job)
 
 
 def _same_gpu(job: LoggedJob) -> Iterator[Told]:
@@ -119,7 +118,14 @@ def _world_sizes(job: LoggedJob) -> Iterator[Told]:
     )
 
 
-def _foreign(job: LoggedJob) -> Iterator[Told]:
+def foreign_connections(job: LoggedJob) -> Iterator[Told]:
+    """A connection that is not of this communicator.
+
+    Where versions or networks of the job's ranks differ, it is of one of them.
+
+    Args:
+        job: The job.
+    """
     stated = list(job.complaints(ComplaintKind.FOREIGN))
     if not stated:
         return

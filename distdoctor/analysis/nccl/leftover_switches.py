@@ -25,6 +25,12 @@ SWITCHES = {
 }
 """By name: the values that switch, parted by blanks, and what that does."""
 
+FORCED = {
+    "NCCL_ALGO": "NCCL does not choose the algorithm by the size of a call",
+    "NCCL_PROTO": "NCCL does not choose the protocol by the size of a call",
+}
+"""By name: what any value does that all ranks share."""
+
 
 def leftover_switches(job: LoggedJob) -> Iterator[Told]:
     """Switches that are on.
@@ -36,15 +42,19 @@ def leftover_switches(job: LoggedJob) -> Iterator[Told]:
     for party in job.parties.values():
         for setting in party.process.settings if party.process else ():
             name, _, value = setting.partition("=")
-            if name in SWITCHES and value.strip() in SWITCHES[name][0].split():
+            switches = SWITCHES[name][0].split() if name in SWITCHES else ()
+            if name in FORCED or value.strip() in switches:
                 found.setdefault(setting, []).append(party)
     for setting, parties in found.items():
         name, _, _ = setting.partition("=")
         everyone = len(parties) == len(job.parties)
+        if name in FORCED and not everyone:
+            continue  # a difference between ranks, which is told as such
+        effect = FORCED[name] if name in FORCED else SWITCHES[name][1]
         yield Told(
             code="DD611",
             message=f"{setting} is set on {'all ranks' if everyone else who(parties)}: "
-            f"{SWITCHES[name][1]}.",
+            f"{effect}.",
             parties=() if everyone else parties,
             exhibits=[party.process for party in parties if party.process],
             severity=Severity.NOTE,

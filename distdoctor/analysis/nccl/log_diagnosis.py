@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import MappingProxyType
 
 from distdoctor.analysis.memoize import memoize
 from distdoctor.analysis.nccl.absent_members import (
@@ -10,10 +11,13 @@ from distdoctor.analysis.nccl.absent_members import (
     slow_initialisation,
     unseen_members,
 )
-from distdoctor.analysis.nccl.identity_errors import identity_errors
+from distdoctor.analysis.nccl.identity_errors import (
+    foreign_connections,
+    identity_errors,
+)
 from distdoctor.analysis.nccl.leftover_switches import leftover_switches
 from distdoctor.analysis.nccl.local_errors import local_errors
-from distdoctor.analysis.nccl.logged_job import LoggedJob, Told, job_of
+from distdoctor.analysis.nccl.logged_job import LoggedJob, Told, Words, job_of
 from distdoctor.analysis.nccl.logged_mismatches import (
     complained_mismatches,
     lagging,
@@ -30,17 +34,20 @@ from distdoctor.analysis.nccl.transports import fall_backs, mixed_networks
 from distdoctor.model.findings import Finding
 from distdoctor.model.run import Run
 
+_NONE: Words = MappingProxyType({})
 
-def findings_of(run: Run, code: str) -> Iterator[Finding]:
+
+def findings_of(run: Run, code: str, words: Words = _NONE) -> Iterator[Finding]:
     """The findings of one check.
 
     Args:
         run: The run that is judged.
         code: Of the disease.
+        words: How the check words facts that it alone tells.
     """
     for reported in diagnoses(run):
         if reported.code == code:
-            yield reported.finding(run)
+            yield reported.finding(run, words)
 
 
 @memoize
@@ -73,6 +80,7 @@ def _root(job: LoggedJob) -> list[Told]:
         identity_errors,
         version_differences,
         mixed_networks,
+        foreign_connections,
         _of_sizes,
         network_errors,
         _of_stuck_settings,
@@ -108,6 +116,7 @@ def _advice(job: LoggedJob) -> Iterator[Told]:
     yield from setting_differences(job, blamed=False)
     yield from mixed_networks(job)
     yield from identity_errors(job)
+    yield from foreign_connections(job)
     yield from network_errors(job)
     yield from fall_backs(job)
     yield from unseen_members(job)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from distdoctor.analysis.memoize import memoize
 from distdoctor.model.events import Event, Place
@@ -164,13 +165,30 @@ def job_of(run: Run) -> LoggedJob:
     return LoggedJob(run, parties, failed, aborted)
 
 
+class Wording(NamedTuple):
+    """What a check says of facts.
+
+    Attributes:
+        message: A sentence, with the figures seen.
+        cure: What to do about just this.
+    """
+
+    message: str
+    cure: str
+
+
+Words = Mapping[type, Callable[[Any], Wording]]
+"""By the type of facts, how a check words them."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Told:
     """One thing that the log shows to be wrong.
 
     Attributes:
         code: Of the disease.
-        message: A sentence, with the figures seen.
+        message: A sentence, with the figures seen; empty: the check words the facts.
+        facts: What there is to say, where the check words it.
         parties: At fault.
         ranks: At fault, told by number alone.
         exhibits: What proves it.
@@ -182,7 +200,8 @@ class Told:
     """
 
     code: str
-    message: str
+    message: str = ""
+    facts: object = None
     parties: Sequence[Party] = ()
     ranks: Iterable[int] = ()
     exhibits: Sequence[Event]
@@ -192,12 +211,16 @@ class Told:
     cure: str = ""
     details: Mapping[str, object] = field(default_factory=dict)
 
-    def finding(self, run: Run) -> Finding:
+    def finding(self, run: Run, words: Words) -> Finding:
         """The finding of a check.
 
         Args:
             run: The run that is judged.
+            words: The check's.
         """
+        wording = Wording(self.message, self.cure)
+        if self.facts is not None:
+            wording = words[type(self.facts)](self.facts)
         culprits = {one.key for one in self.parties if one.is_ranked} | {*self.ranks}
         culprits = {rank for rank in culprits if 0 <= rank < run.world_size}
         victims = [rank for rank in run.seen if rank not in culprits]
@@ -208,10 +231,10 @@ class Told:
         extra: dict[str, object] = {"hosts": hosts, **self.details}
         if first is not None:
             extra["line"] = first.text
-        if self.cure:
-            extra["cure"] = self.cure
+        if wording.cure:
+            extra["cure"] = wording.cure
         return Finding(
-            message=self.message,
+            message=wording.message,
             exhibits=tuple(self.exhibits[:_MOST_EXHIBITS]),
             culprits=tuple(sorted(culprits)),
             victims=tuple(victims),

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from distdoctor.analysis.causes import capital
-from distdoctor.analysis.nccl.logged_job import LoggedJob, Party, Told, who
+from distdoctor.analysis.nccl.logged_job import LoggedJob, Party, Told
+from distdoctor.analysis.nccl.mismatch_facts import (
+    LoggedDifference,
+    LoggedLag,
+    LoggedMisfit,
+    OtherSizes,
+    RefusedCall,
+)
 from distdoctor.model.findings import Certainty
 from distdoctor.model.observations.nccl import ComplaintKind, LoggedCalls
 
@@ -76,22 +82,17 @@ def _lag(name: str, members: _Members, behind: list[int]) -> Told:
     counts = {key: calls.count for key, (_, calls) in members.items()}
     least, most = counts[behind[0]], max(counts.values())
     parties = [members[key][0] for key in behind]
-    by = most - least
     calls = members[behind[0]][1]
     ahead = next(one for _, one in members.values() if one.count > least)
     at = least + 1 - ahead.start
     missed = ahead.calls[at] if 0 <= at < len(ahead.calls) else "the next call"
-    are = "is" if len(parties) == 1 else "are"
     return Told(
         code="DD608",
-        message=f"{capital(who(parties))} {are} {by:,} call{'s' * (by > 1)} behind on "
-        f"{_on(name)}: {least:,} calls, and up to {most:,} of the others; missing "
-        f"there is call {least + 1:,}, {missed}.",
+        facts=LoggedLag(parties, name, least, most, missed),
         parties=parties,
         exhibits=[calls, ahead],
         certainty=Certainty.LIKELY,
-        cure="Look at the stack of the rank that is behind: it is in other code.",
-        details={"kind": "lagging", "communicator": name, "behind": by},
+        details={"kind": "lagging", "communicator": name, "behind": most - least},
     )
 
 
@@ -109,17 +110,13 @@ def unlike_messages(job: LoggedJob) -> Iterator[Told]:
             odd = []
             if one.usual and one.usual in {one.sent, one.received}:
                 odd = [sender] if one.usual == one.received else [receiver]
-            suspect = f"; until then all were {one.usual}" if odd else ""
             yield Told(
                 code="DD608",
-                message=f"{capital(who([sender]))} sends {one.sent} to "
-                f"{who([receiver])}, which receives {one.received}: message "
-                f"{one.number:,} between them on {_on(one.comm)}{suspect}.",
+                facts=LoggedMisfit(sender, receiver, one, bool(odd)),
                 parties=odd,
                 hosts=sorted({sender.host, receiver.host} - {""}),
                 exhibits=[one],
                 certainty=Certainty.LIKELY if odd else Certainty.PROVED,
-                cure="Let both sides agree about the size and the data type.",
                 details={"kind": "message", "communicator": one.comm},
             )
             return
@@ -141,25 +138,19 @@ def complained_mismatches(job: LoggedJob) -> Iterator[Told]:
     if first.kind == ComplaintKind.MISUSE:
         yield Told(
             code="DD608",
-            message=f"{capital(who(parties))} called NCCL with what it refuses: "
-            f"{first.text}",
+            facts=RefusedCall(parties, first.text),
             parties=parties,
             exhibits=[one for _, one in stated],
-            cure="Mend the call in the program.",
             details={"kind": first.kind},
         )
         return
-    around = f"; it names {sorted(ranks)}" if ranks else ""
     yield Told(
         code="DD608",
-        message=f"{capital(who(parties))} got data of another size than it expected: "
-        f"calls, or settings of NCCL, differ between ranks{around}: {first.text}",
+        facts=OtherSizes(parties, sorted(ranks), first.text),
         ranks=ranks if len(ranks) == 1 else (),
         hosts=sorted({party.host for party in parties if party.host}),
         exhibits=[one for _, one in stated],
         certainty=Certainty.LIKELY,
-        cure="Compare the calls (NCCL_DEBUG_SUBSYS=COLL), the settings and the "
-        "versions of the ranks.",
         details={"kind": first.kind},
     )
 
@@ -170,10 +161,6 @@ def _by_communicator(job: LoggedJob) -> dict[str, _Members]:
         for calls in party.calls:
             found[calls.comm][party.key] = party, calls
     return {name: members for name, members in found.items() if len(members) > 1}
-
-
-def _on(name: str) -> str:
-    return "the communicator of all ranks" if name == "world" else name
 
 
 def _first_difference(members: _Members) -> int | None:
@@ -206,15 +193,12 @@ def _mismatch(job: LoggedJob, name: str, members: _Members, at: int) -> Told | N
     ordinal = reference.start + at
     parties = [members[key][0] for key in odd]
     group = [members[key][0] for key, call in here.items() if call == usual]
-    message = _sentence(how, parties, group, usual, here[odd[0]], ordinal, _on(name))
     return Told(
         code="DD608",
-        message=message,
+        facts=LoggedDifference(how, parties, group, usual, here[odd[0]], ordinal, name),
         parties=parties if is_clear else (),
         hosts=sorted({party.host for party in parties if party.host}),
         exhibits=[members[key][1] for key in [*odd[:8], *list(here)[:8]]],
-        cure="Let all ranks make the same calls in the same order with the same "
-        "arguments; look at what branches by rank.",
         details={
             "kind": how,
             "communicator": name,
@@ -252,54 +236,3 @@ def _alike(a: Sequence[str], b: Sequence[str]) -> bool:
     """Whether two sequences agree as far as both go; empty ones tell nothing."""
     pairs = list(zip(a, b, strict=False))
     return bool(pairs) and all(x == y or _ANY in {x, y} for x, y in pairs)
-
-
-def _sentence(
-    how: str,
-    odd: Sequence[Party],
-    group: Sequence[Party],
-    usual: str,
-    other: str,
-    ordinal: int,
-    on: str,
-) -> str:
-    subject = capital(who(odd))
-    if how == "missing":
-        return (
-            f"{subject}: call {ordinal:,} on {on} is missing, {usual}: from there on "
-            "its calls are those that the others make one later."
-        )
-    if how == "extra":
-        return (
-            f"{subject}: call {ordinal:,} on {on}, {other}, is one that the others "
-            "leave out."
-        )
-    if how == "swapped":
-        return (
-            f"{subject}: calls {ordinal:,} and {ordinal + 1:,} on {on} are in another "
-            "order."
-        )
-    what = _what_differs(usual, other)
-    return (
-        f"{subject}: call {ordinal:,} on {on} is {other}, and that of {who(group)} is "
-        f"{usual}: {what} differs."
-    )
-
-
-def _what_differs(a: str, b: str) -> str:
-    op, _, rest = a.partition("(")
-    other_op, _, other_rest = b.partition("(")
-    if op != other_op:
-        return "the operation"
-    mine, theirs = rest.rstrip(")").split(", "), other_rest.rstrip(")").split(", ")
-    (count, _, dtype), (other_count, _, other_dtype) = (
-        one[0].partition(" ") for one in (mine, theirs)
-    )
-    found = []
-    if count != other_count:
-        found.append("count")
-    if dtype != other_dtype:
-        found.append("datatype")
-    if mine[1:] != theirs[1:]:
-        found.append("root" if "root" in rest else "reduce op")
-    return "the " + " and ".join(found or ["call"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.causes import capital
+from distdoctor.analysis.nccl.connection_errors import is_local_interface
 from distdoctor.analysis.nccl.logged_job import LoggedJob, Party, Told, who
-from distdoctor.analysis.nccl.network_errors import is_local_interface
 from distdoctor.model.events import Event
 from distdoctor.model.findings import Certainty, Severity
 from distdoctor.model.observations.nccl import ComplaintKind

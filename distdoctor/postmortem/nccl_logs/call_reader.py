@@ -38,7 +38,7 @@ class CallReader:
         self._count = 0
         self._has_failed = self._is_repeated = False
         self._harmless: dict[str, bool] = {}
-        self._known: dict[int, tuple[int, int]] = {}
+        self._known: dict[int, int] = {}
         self._numbers: dict[tuple[str, int, str], int] = {}
         self._targets: list[tuple[ProcessLog, str]] = []
 

@@ -7,16 +7,17 @@ import os
 import threading
 import zlib
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from types import MappingProxyType
 from typing import IO, NamedTuple
 
 from distdoctor.postmortem.leavings import Leaving
 from distdoctor.postmortem.nccl_logs.piece_facts import Piece
 from distdoctor.postmortem.nccl_logs.piece_scanner import Scanner
 
-BLOCK = 1 << 21
+BLOCK = 1 << 20
 _PIECE = 64 << 20
 _FOR_ONE = 48 << 20
 """With less than this, starting processes takes longer than reading."""
@@ -37,24 +38,34 @@ class Whole(NamedTuple):
     unreadable: list[tuple[str, str]]
 
 
-def read_all(leavings: Sequence[Leaving]) -> Whole:
+def read_all(
+    leavings: Sequence[Leaving], most: Mapping[str, int] = MappingProxyType({})
+) -> Whole:
     """Read logs.
 
     Args:
         leavings: In the order in which they were written, as far as it is known.
+        most: By path, how many bytes of a file are read, where it is not all of it.
 
     Returns:
         What they tell together.
     """
-    tasks = [task for leaving in leavings for task in _tasks(leaving)]
+    tasks = [task for leaving in leavings for task in _tasks(leaving, most)]
     size = sum(leaving.size for leaving in leavings)
-    workers = min(len(tasks), os.cpu_count() or 1)
+    workers = min(len(tasks), _processors())
     if workers < 2 or size < _FOR_ONE:
         return _together(tasks, map(_read, tasks))
     # A fork of a process with threads may hang; spawning takes a second.
     how = "fork" if threading.active_count() == 1 else "spawn"
     with ProcessPoolExecutor(workers, get_context(how)) as pool:
         return _together(tasks, pool.map(_read, tasks))
+
+
+def _processors() -> int:
+    """How many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _together(tasks: Sequence[_Task], found: Iterable[tuple[Piece, str]]) -> Whole:
@@ -84,12 +95,12 @@ def read_stream(stream: IO[bytes], name: str) -> Piece:
     return scanner.end()
 
 
-def _tasks(leaving: Leaving) -> list[_Task]:
+def _tasks(leaving: Leaving, most: Mapping[str, int]) -> list[_Task]:
     """A file as pieces; one that is packed can only be read from its start."""
-    if leaving.size <= _PIECE or leaving.is_packed:
+    size = min(leaving.size, most.get(leaving.path, leaving.size))
+    if leaving.is_packed or size == leaving.size <= _PIECE:
         return [_Task(leaving, 0, -1)]
-    starts = range(0, leaving.size, _PIECE)
-    return [_Task(leaving, at, min(at + _PIECE, leaving.size)) for at in starts]
+    return [_Task(leaving, at, min(at + _PIECE, size)) for at in range(0, size, _PIECE)]
 
 
 def _read(task: _Task) -> tuple[Piece, str]:
@@ -107,19 +118,24 @@ def _read(task: _Task) -> tuple[Piece, str]:
 
 
 def _feed(scanner: Scanner, file: IO[bytes], most: int) -> None:
-    rest = b""
-    while most > 0 and (block := file.read(BLOCK)):
-        most -= len(block)
-        end = block.rfind(b"\n") + 1
+    """Read lines up to a number of bytes, and the rest of the last of them."""
+    buffer = bytearray(2 * BLOCK)
+    into = memoryview(buffer)
+    kept = 0  # bytes of a line whose end was not read yet
+    readinto: Callable[[memoryview], int] = file.readinto  # type: ignore[attr-defined]
+    while most > 0 and (got := readinto(into[kept : kept + min(BLOCK, most)])):
+        most -= got
+        filled = kept + got
+        end = buffer.rfind(b"\n", kept, filled) + 1
         if end:
-            scanner.feed(rest + block[:end])
-            rest = block[end:]
-        elif len(rest) < BLOCK:
-            rest += block
-        else:
-            rest = block  # a line that is longer than any of NCCL's
-    if rest:
-        scanner.feed(rest)
+            scanner.feed(buffer, end)
+            begin = end
+        else:  # a line that is longer than any of NCCL's loses its beginning
+            begin = kept if kept >= BLOCK else 0
+        kept = filled - begin
+        into[:kept] = bytes(into[begin:filled])
+    if kept:
+        scanner.feed(bytes(into[:kept]) + (b"" if most else file.readline(BLOCK)))
 
 
 def _feed_piece(scanner: Scanner, file: IO[bytes], start: int, end: int) -> None:
@@ -128,11 +144,7 @@ def _feed_piece(scanner: Scanner, file: IO[bytes], start: int, end: int) -> None
         file.seek(start - 1)
         file.readline()
         start = file.tell()
-    while start < end and (block := file.read(min(BLOCK, end - start))):
-        if not block.endswith(b"\n"):
-            block += file.readline(BLOCK)
-        start = file.tell()
-        scanner.feed(block)
+    _feed(scanner, file, end - start)
 
 
 def _add(whole: Piece, later: Piece) -> None:

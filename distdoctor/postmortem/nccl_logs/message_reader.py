@@ -35,7 +35,7 @@ _TIMINGS = re.compile(
 )
 _REPEATED = b"across cluster]"
 """Ray's mark of a line that stands for several, of other processes, too."""
-_HARMFUL = re.compile(
+HARMFUL = re.compile(
     rb"async fatal event|Got async (?:error )?event|Connection closed by"
     rb"|connection closed|Connection refused|connect(?:ion)? (?:to|returned)"
     rb"|Failed to bind NVLink|without NVLS|iommu=pt|P2P is disabled"
@@ -66,7 +66,7 @@ class MessageReader(CallReader):
             self._status(process, int(status["status"]), thread)
         elif word.startswith(b"[Rank"):
             self._life(process, device, body)
-        elif _HARMFUL.search(body):
+        elif HARMFUL.search(body):
             self._complain(process, device, thread, "", body.strip(), 0.0)
 
     def _life(self, process: ProcessLog, device: int, body: bytes) -> None:
@@ -152,7 +152,7 @@ class MessageReader(CallReader):
             self._quiet(process, device, body)
 
     def _quiet(self, process: ProcessLog, device: int, body: bytes) -> None:
-        if _HARMFUL.search(body):
+        if HARMFUL.search(body):
             self._complain(process, device, 0, "", body.strip(), 0.0)
 
     def _addresses(self, process: ProcessLog, body: bytes) -> None:

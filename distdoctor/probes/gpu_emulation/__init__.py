@@ -59,6 +59,11 @@ def install() -> None:
         harmless(part.install)()
 
 
+def is_in_place() -> bool:
+    """Whether the CPU stands in for GPUs in this process."""
+    return bool(_installed)
+
+
 def watch_fsdp(module: ModuleType) -> None:
     """Replace FSDP's functions, right after `import torch.distributed.fsdp`."""
     if _installed:

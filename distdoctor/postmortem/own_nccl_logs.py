@@ -1,0 +1,80 @@
+"""Adds to a recorded run what NCCL logged in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from distdoctor.journal.folder import Manifest
+from distdoctor.journal.recorded_nccl_logs import nccl_logs, ranks_by_process
+from distdoctor.model.events import Event, Observation
+from distdoctor.model.observations.nccl import Communicator
+from distdoctor.model.run import Run
+from distdoctor.model.stop_reasons import STANDSTILLS
+from distdoctor.postmortem.evidence_run import run_of
+from distdoctor.postmortem.job_evidence import Evidence
+from distdoctor.postmortem.leavings import Leaving
+from distdoctor.postmortem.nccl_logs.nccl_reader import read_known
+
+
+def with_nccl_logs(run: Run, folder: Path, manifest: Manifest) -> Run:
+    """A recorded run, with what its logs of NCCL tell of the ranks.
+
+    Args:
+        run: The run.
+        folder: The record folder.
+        manifest: How the run was started and how it ended.
+
+    Returns:
+        The run with observations of communicators, settings and errors at the end of
+        what each rank did; unchanged, if there are no logs.
+    """
+    leavings = []
+    for path in nccl_logs(folder, manifest):
+        with suppress(OSError):
+            leavings.append(Leaving(str(path), path.stat().st_size))
+    if not leavings:
+        return run
+    evidence = Evidence(world_size=run.world_size)
+    ranks = ranks_by_process(folder)
+    read_known(leavings, evidence, ranks, manifest.nccl_log_bytes)
+    logged = run_of(_as_it_was(evidence, manifest))
+    return replace(with_observations(run, logged), files=run.files)
+
+
+def with_observations(run: Run, other: Run) -> Run:
+    """A recorded run, with what else was left of the job.
+
+    Args:
+        run: From a record of ours, which knows calls and ends best.
+        other: From other leavings of the same job.
+
+    Returns:
+        The run with the other's observations, at the end of what each rank did.
+    """
+    life = {rank: list(events) for rank, events in run.life.items()}
+    for rank in run.seen:
+        for _, event in other.life.get(rank, ()):
+            if isinstance(event, Observation):
+                life.setdefault(rank, []).append((len(run.rows_of(rank)), event))
+    kinds = tuple(dict.fromkeys((*run.evidence, *other.evidence)))
+    return replace(run, life=life, evidence=kinds, files=other.files)
+
+
+def _as_it_was(evidence: Evidence, manifest: Manifest) -> Evidence:
+    """The evidence without what only shows that the job was ended while it went well.
+
+    Who is ended in the middle of making a communicator does not wait for anybody.
+    """
+    if not manifest.stopped or manifest.stopped in STANDSTILLS:
+        return evidence
+    life = {rank: list(_complete(events)) for rank, events in evidence.life.items()}
+    return replace(evidence, life=life)
+
+
+def _complete(events: list[Event]) -> Iterator[Event]:
+    for event in events:
+        if not isinstance(event, Communicator) or event.complete:
+            yield event

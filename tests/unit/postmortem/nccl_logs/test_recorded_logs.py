@@ -1,0 +1,117 @@
+"""Logs of NCCL in a record are evidence beside what our probes saw."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from distdoctor.analysis.nccl.log_diagnosis import diagnoses
+from distdoctor.journal.folder import Manifest
+from distdoctor.journal.layout import NCCL_LOGS_FILE
+from distdoctor.journal.recorded_nccl_logs import nccl_logs, sizes_of_nccl_logs
+from distdoctor.model.observations.nccl import Communicator, NcclComplaint, NcclProcess
+from distdoctor.model.run import Run
+from distdoctor.model.stop_reasons import Stop
+from distdoctor.postmortem import own_nccl_logs
+from distdoctor.postmortem.own_nccl_logs import with_nccl_logs
+
+BEGUN = (
+    "node1:{pid}:{pid} [0] NCCL INFO ncclCommInitRank comm 0x{pid} rank {rank} nranks "
+    "2 cudaDev 0 nvmlDev 0 busId c3000 commId 0x5 - Init START\n"
+)
+CLOSED = (
+    "[2026-11-25 03:00:00] node1:{pid}:{pid} [0] misc/socket.cc:58 NCCL WARN socketPoll"
+    "Connect: connection closed by remote peer node2<40000>\n"
+    "node1:{pid}:{pid} [0] NCCL INFO misc/socket.cc:812 -> 6\n"
+)
+PIDS = {11: 0, 22: 1}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A record of two ranks, one of which was told at the end that its peer is gone."""
+    monkeypatch.setattr(own_nccl_logs, "ranks_by_process", lambda _: PIDS)
+    logs = tmp_path / "nccl"
+    logs.mkdir()
+    for pid, rank in PIDS.items():
+        (logs / f"node1.{pid}.log").write_text(BEGUN.format(pid=pid, rank=rank))
+    return tmp_path
+
+
+def manifest(**how: object) -> Manifest:
+    """How a job was started, and ended."""
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    return Manifest(distdoctor="0", launch=[], directory="/", started=started, **how)  # type: ignore[arg-type]
+
+
+def run_of_two() -> Run:
+    """What our probes saw: two ranks that said nothing."""
+    return Run(world_size=2, life={0: [], 1: []})
+
+
+def test_ranks_get_what_their_processes_logged(folder: Path) -> None:
+    run = with_nccl_logs(run_of_two(), folder, manifest(exit_code=1))
+    for pid, rank in PIDS.items():
+        (process,) = run.of(NcclProcess, rank)
+        assert process.pid == pid
+        assert run.of(Communicator, rank)
+    assert "log" in run.evidence
+
+
+def test_a_record_without_logs_is_what_it_was(tmp_path: Path) -> None:
+    run = run_of_two()
+    assert with_nccl_logs(run, tmp_path, manifest()) is run
+
+
+@pytest.mark.parametrize("stopped", [Stop.DEADLOCK, Stop.STEPS])
+def test_what_was_said_while_ranks_were_ended_is_no_evidence(
+    stopped: Stop, folder: Path
+) -> None:
+    how = manifest(stopped=stopped)
+    how.nccl_log_bytes = sizes_of_nccl_logs(folder, how)
+    with (folder / "nccl" / "node1.11.log").open("a") as log:
+        log.write(CLOSED.format(pid=11))
+    run = with_nccl_logs(run_of_two(), folder, how)
+    assert not run.has(NcclComplaint)
+    # Who is ended while all goes well does not wait.
+    assert run.has(Communicator) == (stopped is Stop.DEADLOCK)
+
+
+@pytest.mark.parametrize("stopped", ["", Stop.DEADLOCK])
+def test_ranks_of_other_machines_are_not_missed_in_the_logs_of_this_one(
+    stopped: str, folder: Path
+) -> None:
+    for path in (folder / "nccl").glob("*.log"):
+        text = path.read_text().replace("nranks 2", "nranks 4")
+        done = "" if stopped else text.replace("START", "COMPLETE")
+        path.write_text(text + done)
+    unseen = dict.fromkeys((2, 3), "it ran on another machine")
+    run = Run(world_size=4, life={0: [], 1: []}, unseen=unseen)
+    how = manifest(stopped=stopped)
+    how.nccl_log_bytes = sizes_of_nccl_logs(folder, how) if stopped else {}
+    logged = with_nccl_logs(run, folder, how)
+    assert logged.has(Communicator)
+    assert not diagnoses(logged)
+    # Of a job that nobody watched, such logs are all there is.
+    assert diagnoses(replace(logged, evidence=("log",)))
+
+
+def test_a_rank_is_known_by_its_process_before_it_says_its_rank(folder: Path) -> None:
+    (folder / "nccl" / "node1.22.log").write_text(CLOSED.format(pid=22))
+    run = with_nccl_logs(run_of_two(), folder, manifest(exit_code=1))
+    assert run.of(NcclComplaint, 1)
+
+
+def test_a_file_of_the_user_is_read_if_it_is_of_this_job(tmp_path: Path) -> None:
+    paths = [tmp_path / "old.log", tmp_path / "new.log", tmp_path / "gone.log"]
+    for path in paths[:2]:
+        path.write_text(BEGUN.format(pid=11, rank=0))
+    os.utime(paths[0], (1, 1))
+    notes = [json.dumps({"pid": 11, "path": str(path)}) for path in paths]
+    (tmp_path / NCCL_LOGS_FILE).write_text("\n".join([*notes, '{"pa', "7"]))
+    assert nccl_logs(tmp_path, manifest()) == [paths[1]]
