@@ -5,12 +5,14 @@ from dataclasses import dataclass
 
 from distdoctor.postmortem.job_evidence import Evidence
 from distdoctor.postmortem.living.dump_taking import Dumps
-from distdoctor.postmortem.living.job_finding import LivingJob, LivingProcess
+from distdoctor.postmortem.living.job_finding import LivingJob
+from distdoctor.postmortem.living.listed_processes import LivingProcess
 from distdoctor.postmortem.living.living_evidence import evidence_of
-from distdoctor.postmortem.living.looks import JobLook, WatchedProcess
+from distdoctor.postmortem.living.looks import JobLook
 from distdoctor.postmortem.living.process_facts import ProcessFacts, ThreadFacts
 from distdoctor.postmortem.living.rank_conditions import condition_of
 from distdoctor.postmortem.living.rank_environment import RankIdentity
+from distdoctor.postmortem.living.watched_process import WatchedProcess
 from distdoctor.postmortem.stacks.thread_stacks import (
     ProcessStacks,
     StackLine,

@@ -11,14 +11,13 @@ from distdoctor.postmortem.living.dump_taking import take
 from distdoctor.postmortem.living.job_finding import (
     LivingJob,
     jobs_with,
-    listed,
     numbered,
 )
+from distdoctor.postmortem.living.listed_processes import listed
 from distdoctor.postmortem.living.living_evidence import evidence_of
 from distdoctor.postmortem.living.looks import (
     JobLook,
     Pause,
-    WatchedProcess,
     seconds_of,
     watch,
 )
@@ -27,6 +26,7 @@ from distdoctor.postmortem.living.rank_conditions import (
     RankState,
     condition_of,
 )
+from distdoctor.postmortem.living.watched_process import WatchedProcess
 from distdoctor.postmortem.stacks.spawned_ranks import rank_in
 
 PAUSES_S = (2.0, 2.0, 2.0, 3.0, 4.0, 4.0, 5.0)

@@ -5,10 +5,10 @@ import pytest
 from distdoctor.errors import LeavingsMissing
 from distdoctor.postmortem.living.job_finding import (
     LivingJob,
-    LivingProcess,
     jobs_with,
     numbered,
 )
+from distdoctor.postmortem.living.listed_processes import LivingProcess
 from distdoctor.postmortem.living.rank_environment import identity_of
 
 
