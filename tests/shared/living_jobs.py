@@ -52,7 +52,8 @@ class Acts:
         traffic: Bytes read between two looks.
         call: The system call that it is in.
         others: Stacks of other threads, which sleep.
-        refused: Why its stacks cannot be taken.
+        refused: Why its stacks cannot be taken by py-spy.
+        serves: Its worker server tells them.
         wakes: How often it goes to sleep between two looks.
         root: The folder of its source.
     """
@@ -66,6 +67,7 @@ class Acts:
     call: str = ""
     others: Sequence[Sequence[str]] = ()
     refused: str = ""
+    serves: bool = False
     wakes: int = 0
     root: str = "/job"
 
@@ -90,7 +92,7 @@ def _look(ranks: Mapping[int, Acts], n: int, at_s: float) -> JobLook:
         pid = FIRST_PID + rank
         for which, moment in ((before, 2 * n), (after, 2 * n + 1)):
             which[pid] = _facts(pid, acts, n, moment)
-        if acts.refused:
+        if acts.refused and not acts.serves:
             dumps.refusals[pid] = acts.refused
         elif acts.state != "Z":
             dumps.stacks[pid] = _stacks(pid, acts, n)
@@ -124,7 +126,9 @@ def _stacks(pid: int, acts: Acts, n: int) -> ProcessStacks:
         ThreadStack(lines(*words), f"Thread-{k}", pid + 1_000 + k)
         for k, words in enumerate(acts.others)
     ]
-    return ProcessStacks(tuple(threads), pid, taken_by="py-spy")
+    return ProcessStacks(
+        tuple(threads), pid, taken_by="worker server" if acts.serves else "py-spy"
+    )
 
 
 def evidence(
@@ -132,6 +136,7 @@ def evidence(
     world_size: int = 0,
     directory: str = "/job",
     looks: int = 8,
+    recorded: Mapping[int, bytes] | None = None,
 ) -> Evidence:
     """What looks at such a job tell."""
     size = world_size or len(ranks)
@@ -145,4 +150,4 @@ def evidence(
     seen = watched(ranks, looks)
     each = {rank: WatchedProcess(FIRST_PID + rank, seen) for rank in ranks}
     conditions = {rank: condition_of(one, directory) for rank, one in each.items()}
-    return evidence_of(job, each, conditions)
+    return evidence_of(job, each, conditions, recorded)

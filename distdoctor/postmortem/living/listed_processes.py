@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import psutil
 
 from distdoctor.postmortem.living.rank_environment import RankIdentity, identity_of
+from distdoctor.postmortem.living.worker_servers import socket_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,8 @@ class LivingProcess:
         is_zombie: It has ended, and its parent has not asked how.
         identity: What its environment says; None: of no rank, or it may not be read.
         is_readable: Its environment could be read.
+        worker_socket: Path of the socket of torch's worker server, as its environment
+            names it; empty: it names none.
     """
 
     pid: int
@@ -34,6 +37,7 @@ class LivingProcess:
     is_zombie: bool = False
     identity: RankIdentity | None = None
     is_readable: bool = True
+    worker_socket: str = ""
 
     @property
     def is_python(self) -> bool:
@@ -69,7 +73,7 @@ def _looked_at(process: psutil.Process) -> LivingProcess:
         command: tuple[str, ...] = ()
         directory, readable = "", True
         zombie = False
-        identity = None
+        identity, worker_socket = None, ""
         with suppress(psutil.Error):
             zombie = process.status() == psutil.STATUS_ZOMBIE
         with suppress(psutil.Error):
@@ -79,9 +83,19 @@ def _looked_at(process: psutil.Process) -> LivingProcess:
         with suppress(psutil.Error, OSError):
             directory = process.cwd()
         try:
-            identity = None if zombie else identity_of(process.environ())
+            environment = {} if zombie else process.environ()
+            identity = identity_of(environment)
+            worker_socket = socket_of(environment, directory)
         except (psutil.Error, OSError):
             readable = False
     return LivingProcess(
-        process.pid, parent, command, user, directory, zombie, identity, readable
+        process.pid,
+        parent,
+        command,
+        user,
+        directory,
+        zombie,
+        identity,
+        readable,
+        worker_socket,
     )

@@ -11,6 +11,7 @@ from distdoctor.model.run import Frame, Quiet
 from distdoctor.postmortem.job_evidence import STACK, Evidence, SourceRead
 from distdoctor.postmortem.living.absent_ranks import HANGS_AFTER_S, ended, tell_missing
 from distdoctor.postmortem.living.job_finding import LivingJob
+from distdoctor.postmortem.living.living_recorders import tell_recorded
 from distdoctor.postmortem.living.living_sentences import (
     looks_at,
     process_view,
@@ -31,6 +32,7 @@ def evidence_of(
     job: LivingJob,
     watched: Mapping[int, WatchedProcess],
     conditions: Mapping[int, RankCondition],
+    recorded: Mapping[int, bytes] | None = None,
 ) -> Evidence:
     """What the looks at a job tell.
 
@@ -38,6 +40,8 @@ def evidence_of(
         job: Its ranks.
         watched: By rank, the looks at it.
         conditions: By rank, how it is.
+        recorded: By rank, the dump of its flight recorder, if all gave theirs and
+            nothing was called meanwhile.
 
     Returns:
         Evidence; ranks of which nothing is known are in its `unseen`.
@@ -58,8 +62,9 @@ def evidence_of(
         if main is not None:
             evidence.stacks[rank] = frames_of(main, job.directory)
     seconds = max((one.seconds for one in watched.values()), default=0.0)
+    tell_recorded(recorded or {}, conditions, evidence)
     calls = _calls(job, conditions)
-    if calls:
+    if calls and not len(evidence.columns.calls):
         evidence.columns = columns_of(calls, job.world_size)
     for rank in seen:
         evidence.add(rank, *_events(rank, watched[rank], conditions, seconds))

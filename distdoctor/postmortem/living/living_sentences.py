@@ -78,9 +78,18 @@ def remarks(
         by_words.setdefault(_sentence(one, watched[rank].cpu), []).append(rank)
     for words, ranks in sorted(by_words.items(), key=lambda item: -len(item[1])):
         yield f"{named(ranks)}: {words}"
-    refused = [rank for rank, one in watched.items() if REFUSED in one.refusals]
+    refused = [
+        rank
+        for rank, one in watched.items()
+        if REFUSED in one.refusals and not one.asked_server
+    ]
     if refused:
         yield f"the stacks of {named(refused)} may not be read; {cure()}"
+    if asked := sorted(rank for rank, one in watched.items() if one.asked_server):
+        yield (
+            f"the worker server{'s' * (len(asked) > 1)} of {named(asked)} told the "
+            "stacks: threads beside the main one, and variables, are not known"
+        )
     helpers = sum(len(one) for one in job.helpers.values())
     if helpers:
         yield (

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from distdoctor.postmortem.living.dump_taking import Dumps, take
 from distdoctor.postmortem.living.process_facts import ProcessFacts, facts_of
+from distdoctor.postmortem.living.worker_servers import WorkerServers
 
 SETTLE_S = 0.1
 """From the end of a dump, for which threads are woken, to the facts after it."""
@@ -37,7 +38,11 @@ class JobLook:
 
 
 def look(
-    pids: Sequence[int], others: Sequence[int] = (), *, native: bool = False
+    pids: Sequence[int],
+    others: Sequence[int] = (),
+    *,
+    native: bool = False,
+    servers: WorkerServers | None = None,
 ) -> JobLook:
     """Look at processes once.
 
@@ -45,13 +50,14 @@ def look(
         pids: Those whose stacks are wanted.
         others: Those of which facts are enough.
         native: Take native functions, too.
+        servers: Whom to ask for stacks where py-spy is refused.
     """
     at_s = time.monotonic()
     every = [*pids, *others]
     before = {pid: facts_of(pid) for pid in every}
     living = [pid for pid in pids if before[pid].state not in {"", "Z", "X"}]
     stopped = [pid for pid in living if before[pid].state in {"T", "t"}]
-    dumps = take(living, stopped=stopped, native=native)
+    dumps = take(living, stopped=stopped, native=native, servers=servers)
     time.sleep(SETTLE_S)
     after = {pid: facts_of(pid) for pid in every}
     return JobLook(at_s, before, dumps, after, time.monotonic())
@@ -76,6 +82,7 @@ def watch(
     goes_on: Callable[[list[JobLook]], bool],
     *,
     native: bool = False,
+    servers: WorkerServers | None = None,
     pause: Pause = time.sleep,
 ) -> list[JobLook]:
     """Look several times.
@@ -86,15 +93,16 @@ def watch(
         pauses: Seconds between two looks.
         goes_on: Whether, after two looks or more, more of them would tell more.
         native: Take native functions at the first look.
+        servers: Whom to ask for stacks where py-spy is refused.
         pause: Waits.
 
     Returns:
         The looks, at least two.
     """
-    looks = [look(pids, others, native=native)]
+    looks = [look(pids, others, native=native, servers=servers)]
     for seconds in pauses:
         pause(seconds)
-        looks.append(look(pids, others))
+        looks.append(look(pids, others, servers=servers))
         if not goes_on(looks):
             break
     return looks

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from distdoctor.postmortem.living.looks import JobLook, seconds_of
 from distdoctor.postmortem.living.process_facts import ProcessFacts, devices_of
+from distdoctor.postmortem.living.worker_servers import WORKER_SERVER
 from distdoctor.postmortem.stacks.frame_meanings import InCall, call_of
 from distdoctor.postmortem.stacks.thread_stacks import (
     ProcessStacks,
@@ -94,6 +95,11 @@ class WatchedProcess:
         """Why looks have no stacks of it, in words, the last look's first."""
         found = (one.dumps.refusals.get(self.pid) for one in reversed(self.looks))
         return [why for why in found if why]
+
+    @property
+    def asked_server(self) -> bool:
+        """Whether its own worker server told the stacks, and not py-spy."""
+        return any(one.taken_by == WORKER_SERVER for one in self._stacks)
 
     @property
     def waits_for_device(self) -> bool:
