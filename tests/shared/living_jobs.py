@@ -11,8 +11,8 @@ from distdoctor.postmortem.living.living_evidence import evidence_of
 from distdoctor.postmortem.living.looks import JobLook
 from distdoctor.postmortem.living.process_facts import ProcessFacts, ThreadFacts
 from distdoctor.postmortem.living.rank_conditions import condition_of
-from distdoctor.postmortem.living.rank_environment import RankIdentity
 from distdoctor.postmortem.living.watched_process import WatchedProcess
+from distdoctor.postmortem.rank_environment import RankIdentity
 from distdoctor.postmortem.stacks.thread_stacks import (
     ProcessStacks,
     StackLine,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from distdoctor.errors import LeavingsMissing
 from distdoctor.postmortem.living.listed_processes import LivingProcess
-from distdoctor.postmortem.living.rank_environment import RankIdentity
+from distdoctor.postmortem.rank_environment import RankIdentity
 
 
 @dataclass(slots=True)

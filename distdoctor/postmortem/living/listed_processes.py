@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import psutil
 
-from distdoctor.postmortem.living.rank_environment import RankIdentity, identity_of
 from distdoctor.postmortem.living.worker_servers import socket_of
+from distdoctor.postmortem.rank_environment import RankIdentity, identity_of
 
 
 @dataclass(frozen=True, slots=True)

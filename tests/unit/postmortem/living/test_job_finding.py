@@ -9,7 +9,7 @@ from distdoctor.postmortem.living.job_finding import (
     numbered,
 )
 from distdoctor.postmortem.living.listed_processes import LivingProcess
-from distdoctor.postmortem.living.rank_environment import identity_of
+from distdoctor.postmortem.rank_environment import identity_of
 
 
 def process(
