@@ -153,6 +153,14 @@ def test_two_circles_of_messages_are_told_apart(tmp_path: Path) -> None:
     assert [code for code, _ in found(report)] == ["DD205", "DD205"]
 
 
+def test_ranks_in_different_collectives_are_told(tmp_path: Path) -> None:
+    with job(tmp_path, "differ") as launcher:
+        report = autopsy(str(launcher.pid))
+    assert found(report) == [("DD101", [1])]
+    assert report["findings"][0]["certainty"] == "likely"
+    assert report["findings"][0]["evidence"] == ["stack"]
+
+
 def test_worker_servers_tell_stacks_and_calls_without_py_spy(tmp_path: Path) -> None:
     variables = {"TORCH_WORKER_SERVER_SOCKET": "w.$RANK", "TORCH_FR_BUFFER_SIZE": "99"}
     with job(tmp_path, "differ", **variables) as launcher:

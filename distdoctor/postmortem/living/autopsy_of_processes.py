@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from distdoctor.errors import LeavingsMissing
 from distdoctor.postmortem.job_evidence import Evidence
+from distdoctor.postmortem.living.calls_apart import operations
 from distdoctor.postmortem.living.dump_taking import take
 from distdoctor.postmortem.living.job_finding import (
     LivingJob,
@@ -37,6 +38,9 @@ PAUSES_S = (2.0, 2.0, 2.0, 3.0, 4.0, 4.0, 5.0)
 
 _SHORT_S = 6.0
 """Of looking, for what more looks would not tell better."""
+
+_APART_S = 10.5
+"""Of looking at ranks in different collectives; a little longer than DD101 asks for."""
 
 _MOST_HELPERS = 64  # processes of a rank that are looked at
 
@@ -157,6 +161,8 @@ def _is_worth_more(
     if RankState.MOVING in kinds or RankState.WAITING not in kinds:
         return False
     if seconds < _SHORT_S:
+        return True
+    if seconds < _APART_S and len(operations(conditions)) > 1:
         return True
     stuck = {RankState.STUCK, RankState.STOPPED}
     locked = any(one.lock is not None for one in conditions.values())

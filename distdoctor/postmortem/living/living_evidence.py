@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from distdoctor.model.events import Busy, Call, Event, Locked, State
-from distdoctor.model.run import Frame, Quiet
+from distdoctor.model.run import PROVED_DEFAULT, Frame, Quiet
 from distdoctor.postmortem.job_evidence import STACK, Evidence, SourceRead
 from distdoctor.postmortem.living.absent_ranks import HANGS_AFTER_S, ended, tell_missing
+from distdoctor.postmortem.living.calls_apart import are_apart
 from distdoctor.postmortem.living.job_finding import LivingJob
 from distdoctor.postmortem.living.living_recorders import tell_recorded
 from distdoctor.postmortem.living.living_sentences import (
@@ -64,6 +66,8 @@ def evidence_of(
     seconds = max((one.seconds for one in watched.values()), default=0.0)
     tell_recorded(recorded or {}, conditions, evidence)
     calls = _calls(job, conditions)
+    if are_apart(job, watched, conditions):
+        calls = [replace(call, group=PROVED_DEFAULT) for call in calls]
     if calls and not len(evidence.columns.calls):
         evidence.columns = columns_of(calls, job.world_size)
     for rank in seen:
