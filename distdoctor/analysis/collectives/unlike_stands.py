@@ -54,7 +54,7 @@ def unlike_stands(run: Run) -> Iterator[Divergence]:
     if quiet is None or group is None or quiet.seconds < STOOD_S:
         return
     everyone = range(run.world_size)
-    if run.unseen or not quiet.idle.issuperset(everyone):
+    if run.unseen or not set(everyone) <= quiet.idle:
         return
     rows = run.with_state(*BLOCKED)
     ranks = run.calls["rank"][rows]

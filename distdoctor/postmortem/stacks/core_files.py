@@ -195,7 +195,9 @@ def _program_name(file: IO[bytes], segments: list[tuple[int, ...]]) -> int:
             value = at + _NOTE.size + (of_name + 3) // 4 * 4
             if what == _NT_AUXV:
                 whole = notes[value : value + of_value // 16 * 16]
-                pairs = dict(_PAIR.iter_unpack(whole[: len(whole) // 16 * 16]))
+                pairs: dict[int, int] = dict(
+                    _PAIR.iter_unpack(whole[: len(whole) // 16 * 16])
+                )
                 if _AT_EXECFN in pairs:
                     return pairs[_AT_EXECFN]
             at = value + (of_value + 3) // 4 * 4

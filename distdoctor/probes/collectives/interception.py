@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.library import Library
 
+from distdoctor.journal.environment import RECORD_VARIABLE
 from distdoctor.journal.format import NODES_MODULO, RecordKind
 from distdoctor.journal.layout import CHILDREN_FILE
 from distdoctor.journal.packed_texts import OFTEN, group_text
@@ -226,6 +227,7 @@ class Collectives:
         at_tag, at_async = at.get("tag"), at.get("async_op")
         at_read = next((at[name] for name in READ_BY if name in at), at_group)
         read, look = reader_of(operation.c10d, at), _looking(operation)
+        counts = RECORD_VARIABLE not in os.environ  # else nobody asks
         point_to_point = operation.is_point_to_point
         batching = RECORDER.batching if point_to_point else None
         unbox = dist.ProcessGroup.unbox
@@ -317,7 +319,7 @@ class Collectives:
             try:
                 if task != -1 and self._tasks.get(thread) != task:
                     self._bracket(thread, task, call)
-                if elements:
+                if elements and counts:
                     EXCHANGES.count(elements, args[at_read], layer, task != -1)
                 if not layer:
                     look(pending, args[at_read], elements, text, flags)
