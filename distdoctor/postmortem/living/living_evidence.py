@@ -11,7 +11,7 @@ from distdoctor.model.events import Busy, Call, Event, Locked, State
 from distdoctor.model.run import PROVED_DEFAULT, Frame, Quiet
 from distdoctor.postmortem.job_evidence import STACK, Evidence, SourceRead
 from distdoctor.postmortem.living.absent_ranks import HANGS_AFTER_S, ended, tell_missing
-from distdoctor.postmortem.living.calls_apart import are_apart
+from distdoctor.postmortem.living.calls_apart import apart_in_words, are_apart
 from distdoctor.postmortem.living.job_finding import LivingJob
 from distdoctor.postmortem.living.living_recorders import tell_recorded
 from distdoctor.postmortem.living.living_sentences import (
@@ -86,6 +86,8 @@ def evidence_of(
         for rank in sorted(watched)
     )
     evidence.remarks += remarks(job, watched, conditions, seconds)
+    if not recorded:
+        evidence.remarks += apart_in_words(job, watched, conditions)
     return evidence
 
 

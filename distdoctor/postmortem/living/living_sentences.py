@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 
 from distdoctor.model.outside_view import ProcessView
 from distdoctor.model.run import named
-from distdoctor.postmortem.living.calls_apart import apart_in_words
 from distdoctor.postmortem.living.dump_taking import REFUSED, cure
 from distdoctor.postmortem.living.job_finding import LivingJob
 from distdoctor.postmortem.living.process_facts import peers_of
@@ -79,7 +78,6 @@ def remarks(
         by_words.setdefault(_sentence(one, watched[rank].cpu), []).append(rank)
     for words, ranks in sorted(by_words.items(), key=lambda item: -len(item[1])):
         yield f"{named(ranks)}: {words}"
-    yield from apart_in_words(job, watched, conditions)
     refused = [
         rank
         for rank, one in watched.items()

@@ -12,9 +12,10 @@ import http.client
 import json
 import socket
 import struct
-import time
+import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +28,7 @@ WORKER_SERVER = "worker server"
 """In `ProcessStacks.taken_by`."""
 
 _DEADLINE_S = 5.0  # measured: 2 ms; who holds the interpreter's lock delays stacks
-_MOST_BYTES = 64 * 1024 * 1024
+_MOST_BYTES = 16 * 1024 * 1024
 _MOST_STACK_BYTES = 4 * 1024 * 1024
 _AT_ONCE = 8
 
@@ -139,14 +140,23 @@ class _UnixConnection(http.client.HTTPConnection):
     def __init__(self, path: str, pid: int, timeout_s: float) -> None:
         super().__init__("localhost", timeout=timeout_s)
         self._path, self._pid = path, pid
+        self._made: socket.socket | None = None  # `sock` is let go with the head
+        self.has_given_up = False
 
     def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock = self._made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
         peer = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
         if _PEER.unpack(peer)[0] != self._pid:
             raise OSError("the socket is another process's")
+
+    def give_up(self) -> None:
+        """End it from another thread; whoever reads finds the end of the answer."""
+        self.has_given_up = True
+        if self._made is not None:
+            with suppress(OSError):
+                self._made.shutdown(socket.SHUT_RDWR)
 
 
 def _answer(
@@ -162,16 +172,21 @@ def _answer(
         OSError: It does not answer in time, or with too much.
         HTTPException: Its answer is no HTTP.
     """
-    until = time.monotonic() + _DEADLINE_S
     connection = _UnixConnection(path, pid, _DEADLINE_S)
+    # A byte now and then keeps each single wait from ending.
+    end = threading.Timer(_DEADLINE_S, connection.give_up)
+    end.start()
     try:
         connection.request(method, url)
         response = connection.getresponse()
         body = bytearray()
         while part := response.read1(1 << 16):
             body += part
-            if len(body) > most or time.monotonic() > until:
-                raise TimeoutError("the answer is too long, or takes too long")
+            if len(body) > most:
+                raise OSError("the answer is too long")
+        if connection.has_given_up:
+            raise TimeoutError("the answer takes too long")
         return bytes(body) if response.status == http.client.OK else None
     finally:
+        end.cancel()
         connection.close()

@@ -131,11 +131,12 @@ def test_any_list_of_handlers_is_borne(tmp_path: Path, names: bytes) -> None:
         assert WorkerServers({ME: str(tmp_path / "s")}).recorded([ME]) == {}
 
 
+@pytest.mark.parametrize("begun", [b"", b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 20"])
 def test_a_server_that_never_ends_is_asked_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bytes
 ) -> None:
     monkeypatch.setattr(worker_servers, "_DEADLINE_S", 0.2)
-    with answering(tmp_path / "s", b"HTTP/1.1 200 OK\r\n\r\n", pause_s=0.05):
+    with answering(tmp_path / "s", begun, pause_s=0.05):
         servers = WorkerServers({ME: str(tmp_path / "s")})
         begun = time.monotonic()
         assert servers.stacks(ME) is None
@@ -201,6 +202,7 @@ def test_recorders_prove_what_stacks_only_suggest() -> None:
     assert (one.code, one.certainty) == ("DD101", "proved")
     assert sorted(one.evidence) == ["dump", "stack"]
     assert {(at.file, at.line) for at in one.locations} == {("t.py", 7), ("t.py", 9)}
+    assert not any("different collectives" in remark for remark in found.remarks)
 
 
 def test_messages_are_judged_by_stacks_for_gloo_records_none() -> None:
