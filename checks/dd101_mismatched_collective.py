@@ -52,6 +52,10 @@ the branch depends on data, agree on it first with an `all_reduce` of the condit
 
 Known problems
 --------------
+Of a job that runs without our probes stacks tell it, as likely, if all ranks stand in
+calls on the default group for 10 seconds, not all in the same operation, and nothing
+runs. Such a call may as well have been left out or added by some (DD108).
+
 Only calls that pass torch's dispatcher are compared: those of a backend object's own
 methods, of RPC, or of a library with its own NCCL, are not seen. Where one helper makes
 all calls from one line and the source does not tell the ways to it apart, a call that
@@ -71,12 +75,13 @@ from collections.abc import Iterator
 
 from distdoctor.analysis.causes import Cause
 from distdoctor.analysis.collectives.unlike_calls import UnlikeCalls, compared
+from distdoctor.analysis.collectives.unlike_stands import UnlikeStands
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
-from distdoctor.model.run import Run
+from distdoctor.model.run import Run, named
 
 CODE = "DD101"
 SEVERITY = Severity.ERROR
@@ -90,9 +95,22 @@ def examine(run: Run) -> Iterator[Finding]:
 
 
 @sentence_of(Cause.OPERATION)
-def _sentence(unlike: UnlikeCalls) -> str:
+def _sentence(unlike: UnlikeCalls | UnlikeStands) -> str:
+    if isinstance(unlike, UnlikeStands):
+        return _standing(unlike)
     ops = {call.op for call, _ in unlike.calls[:2]}
     what = "different operations"
     if len(ops) == 1:
         what = f"different arguments in {unlike.op}"
     return compared(unlike, what, lambda call: f"in {call}")
+
+
+def _standing(unlike: UnlikeStands) -> str:
+    """Where ranks stand that wait for each other, as their stacks tell it."""
+    undecided = " (no majority)" if unlike.tied else ""
+    each = "; ".join(f"{named(ranks)} in {call}" for call, ranks in unlike.calls)
+    return (
+        f"Ranks stand in different operations of the default group{undecided}: {each}. "
+        f"Nothing moved for {unlike.seconds:.0f} s, though all members are there; "
+        "whether some left a call out or made another one, their stacks do not tell."
+    )

@@ -50,6 +50,13 @@ _AT_MOST_S = 3600.0
     show_default=True,
     help="Of living ranks, take the functions of native libraries as well.",
 )
+@click.option(
+    "--worker-server",
+    default="",
+    metavar="PATH",
+    help="Socket of the worker server that torch has in each rank, with {rank} in the "
+    "path; by default what the rank's environment names.",
+)
 @ras_option
 @report_options
 def run(
@@ -60,6 +67,7 @@ def run(
     pause_s: float,
     at_most_s: float,
     native: bool,
+    worker_server: str,
     ras: str | None,
     report: ReportOptions,
 ) -> None:
@@ -83,23 +91,21 @@ def run(
     else:
         from distdoctor.postmortem.living.autopsy_of_processes import Which
 
-        which = Which(tuple(map(int, pids)), name, everything)
+        which = Which(tuple(map(int, pids)), name, everything, native, worker_server)
         until = time.monotonic() + at_most_s if watch else None
-        judgements = _living(which, native, pause_s, until)
+        judgements = _living(which, pause_s, until)
     first, *others = map(Judged, judgements)
     first.write(report, others)
     statuses = [one.status(report) for one in (first, *others)]
     click.get_current_context().exit(min(statuses, key=(1, 3, 4, 0).index))
 
 
-def _living(
-    which: Which, native: bool, pause_s: float, until: float | None
-) -> list[Judgement]:
+def _living(which: Which, pause_s: float, until: float | None) -> list[Judgement]:
     """Look at jobs once, or until one is sick or they end; the last look is told."""
     found: list[Judgement] = []
     while True:
         try:
-            found = list(_looked_at(which, native))
+            found = list(_looked_at(which))
         except LeavingsMissing:
             if not found:
                 raise
@@ -110,14 +116,14 @@ def _living(
         time.sleep(pause_s)
 
 
-def _looked_at(which: Which, native: bool) -> Iterator[Judgement]:
+def _looked_at(which: Which) -> Iterator[Judgement]:
     # Here, so that --help does not wait for numpy.
     from distdoctor.judging import judge_run
     from distdoctor.postmortem.evidence_run import manifest_of, run_of
     from distdoctor.postmortem.living.autopsy_of_processes import jobs_of, look_at
 
     for job in jobs_of(which):
-        seen = look_at(job, native=native)
+        seen = look_at(job, which)
         manifest = manifest_of(seen.evidence, [seen.script], job.directory)
         manifest.seconds = seen.seconds
         yield judge_run(run_of(seen.evidence), manifest)

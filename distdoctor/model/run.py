@@ -70,6 +70,10 @@ CALLS = np.dtype(
 )
 """Columns of the calls, ordered by rank and then as the rank made them."""
 
+PROVED_DEFAULT = "the default group"
+"""Name of the group of calls that stacks tell of, where they tell that it is that one;
+other such calls are told as of "world", and may be of any group."""
+
 STACK = "stack"
 """In `Run.evidence`: stacks of ranks that somebody has taken from outside."""
 

@@ -1,16 +1,19 @@
 """Looks at jobs that never ran, made for tests."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from distdoctor.postmortem.job_evidence import Evidence
 from distdoctor.postmortem.living.dump_taking import Dumps
-from distdoctor.postmortem.living.job_finding import LivingJob, LivingProcess
+from distdoctor.postmortem.living.job_finding import LivingJob
+from distdoctor.postmortem.living.listed_processes import LivingProcess
 from distdoctor.postmortem.living.living_evidence import evidence_of
-from distdoctor.postmortem.living.looks import JobLook, WatchedProcess
+from distdoctor.postmortem.living.looks import JobLook
 from distdoctor.postmortem.living.process_facts import ProcessFacts, ThreadFacts
 from distdoctor.postmortem.living.rank_conditions import condition_of
-from distdoctor.postmortem.living.rank_environment import RankIdentity
+from distdoctor.postmortem.living.watched_process import WatchedProcess
+from distdoctor.postmortem.rank_environment import RankIdentity
 from distdoctor.postmortem.stacks.thread_stacks import (
     ProcessStacks,
     StackLine,
@@ -18,13 +21,21 @@ from distdoctor.postmortem.stacks.thread_stacks import (
 )
 
 C10D = "/opt/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+LOGGER = C10D.replace("distributed_c10d", "c10d_logger")
 FIRST_PID = 4_000
 
 
 def lines(*words: str, root: str = "/job") -> tuple[StackLine, ...]:
-    """Lines as "function file:line"; "op!" is one of torch, "op?" takes a lock."""
+    """Lines as "function file:line"; "op!" is one of torch, "op?" takes a lock.
+
+    "op~" is one of torch in the decorator that it has there.
+    """
     found = []
     for word in words:
+        if word.endswith("~"):
+            found.append(StackLine(C10D, 100, word[:-1]))
+            found.append(StackLine(LOGGER, 83, "_exception_logger.<locals>.wrapper"))
+            continue
         if word.endswith("!"):
             found.append(StackLine(C10D, 100, word[:-1]))
             continue
@@ -44,19 +55,22 @@ class Acts:
     Attributes:
         stack: Of its main thread, as `lines` reads it, or one for each look.
         variables: Of its innermost line, at each look.
+        given: Of the line around it, at all looks.
         runs: Its thread runs between looks.
         cpu: Seconds of processor time between two looks.
         state: The kernel's letter.
         traffic: Bytes read between two looks.
         call: The system call that it is in.
         others: Stacks of other threads, which sleep.
-        refused: Why its stacks cannot be taken.
+        refused: Why its stacks cannot be taken by py-spy.
+        serves: Its worker server tells them.
         wakes: How often it goes to sleep between two looks.
         root: The folder of its source.
     """
 
     stack: Sequence[str] | Sequence[Sequence[str]] = ()
     variables: Sequence[Mapping[str, str]] = ()
+    given: Mapping[str, str] = field(default_factory=dict)
     runs: bool = False
     cpu: float = 0.0
     state: str = "S"
@@ -64,6 +78,7 @@ class Acts:
     call: str = ""
     others: Sequence[Sequence[str]] = ()
     refused: str = ""
+    serves: bool = False
     wakes: int = 0
     root: str = "/job"
 
@@ -71,6 +86,12 @@ class Acts:
 def waits(op: str = "all_reduce", at: str = "step t.py:7") -> Acts:
     """A rank that sleeps in a collective."""
     return Acts(stack=(f"{op}!", at))
+
+
+def called(op: str, at: str, args: str = "()", kwargs: str = "{}", **more: Any) -> Acts:
+    """A rank that sleeps in a collective, with what its call was given."""
+    given = {"args": args, "kwargs": kwargs}
+    return Acts(stack=(f"{op}~", at), given=given, **more)
 
 
 def watched(
@@ -88,7 +109,7 @@ def _look(ranks: Mapping[int, Acts], n: int, at_s: float) -> JobLook:
         pid = FIRST_PID + rank
         for which, moment in ((before, 2 * n), (after, 2 * n + 1)):
             which[pid] = _facts(pid, acts, n, moment)
-        if acts.refused:
+        if acts.refused and not acts.serves:
             dumps.refusals[pid] = acts.refused
         elif acts.state != "Z":
             dumps.stacks[pid] = _stacks(pid, acts, n)
@@ -114,15 +135,17 @@ def _stacks(pid: int, acts: Acts, n: int) -> ProcessStacks:
     words = stack if not stack or isinstance(stack[0], str) else stack[n % len(stack)]
     main = lines(*words, root=acts.root)  # type: ignore[arg-type]
     variables: Sequence[Mapping[str, str]] = ()
-    if acts.variables:
-        here = acts.variables[n % len(acts.variables)]
-        variables = (here, *({} for _ in main[1:]))
+    if acts.variables or acts.given:
+        here = acts.variables[n % len(acts.variables)] if acts.variables else {}
+        variables = (here, acts.given, *({} for _ in main[2:]))
     threads = [ThreadStack(main, "MainThread", pid, is_main=True, variables=variables)]
     threads += [
         ThreadStack(lines(*words), f"Thread-{k}", pid + 1_000 + k)
         for k, words in enumerate(acts.others)
     ]
-    return ProcessStacks(tuple(threads), pid, taken_by="py-spy")
+    return ProcessStacks(
+        tuple(threads), pid, taken_by="worker server" if acts.serves else "py-spy"
+    )
 
 
 def evidence(
@@ -130,6 +153,9 @@ def evidence(
     world_size: int = 0,
     directory: str = "/job",
     looks: int = 8,
+    recorded: Mapping[int, bytes] | None = None,
+    *,
+    spawned: bool = False,
 ) -> Evidence:
     """What looks at such a job tell."""
     size = world_size or len(ranks)
@@ -139,8 +165,10 @@ def evidence(
     identities = {
         rank: RankIdentity("job", rank, size, rank % 8, min(size, 8)) for rank in ranks
     }
+    if spawned:  # by their parent, and their environment tells nothing
+        identities = {}
     job = LivingJob(processes, size, identities=identities)
     seen = watched(ranks, looks)
     each = {rank: WatchedProcess(FIRST_PID + rank, seen) for rank in ranks}
     conditions = {rank: condition_of(one, directory) for rank, one in each.items()}
-    return evidence_of(job, each, conditions)
+    return evidence_of(job, each, conditions, recorded)

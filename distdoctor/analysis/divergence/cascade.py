@@ -14,6 +14,7 @@ from dataclasses import replace
 from distdoctor.analysis.causes import Cause, Divergence
 from distdoctor.analysis.collectives.early_use import decided_early, early
 from distdoctor.analysis.collectives.unequal_arguments import singled_out, with_makers
+from distdoctor.analysis.collectives.unlike_stands import unlike_stands
 from distdoctor.analysis.deadlock.circular_waits import busy, circle
 from distdoctor.analysis.deadlock.locks import locks
 from distdoctor.analysis.divergence.cascade_steps import (
@@ -193,6 +194,7 @@ CASCADE: tuple[CascadeStep, ...] = (
     IfNone("a lock held across a call", locks),
     # Circles are found beside other faults, among the ranks that those do not explain.
     OverAll("ranks that wait for each other in a circle", _and_circles),
+    IfNone("ranks that stand in different collectives of one group", unlike_stands),
     #
     # 4. Nothing waits for ever. What is left tells of ranks that wait for nobody, or
     # of no waiting at all; each is a weaker sign than the one before.

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from distdoctor.errors import LeavingsMissing
 from distdoctor.postmortem.job_evidence import Evidence
+from distdoctor.postmortem.living.calls_apart import operations
 from distdoctor.postmortem.living.dump_taking import take
 from distdoctor.postmortem.living.job_finding import (
     LivingJob,
     jobs_with,
-    listed,
     numbered,
 )
+from distdoctor.postmortem.living.listed_processes import listed
 from distdoctor.postmortem.living.living_evidence import evidence_of
+from distdoctor.postmortem.living.living_recorders import SAME_FOR_S, equal_dumps
 from distdoctor.postmortem.living.looks import (
     JobLook,
     Pause,
-    WatchedProcess,
     seconds_of,
     watch,
 )
@@ -27,6 +29,8 @@ from distdoctor.postmortem.living.rank_conditions import (
     RankState,
     condition_of,
 )
+from distdoctor.postmortem.living.watched_process import WatchedProcess
+from distdoctor.postmortem.living.worker_servers import WorkerServers, sockets_named
 from distdoctor.postmortem.stacks.spawned_ranks import rank_in
 
 PAUSES_S = (2.0, 2.0, 2.0, 3.0, 4.0, 4.0, 5.0)
@@ -34,6 +38,9 @@ PAUSES_S = (2.0, 2.0, 2.0, 3.0, 4.0, 4.0, 5.0)
 
 _SHORT_S = 6.0
 """Of looking, for what more looks would not tell better."""
+
+_APART_S = 10.5
+"""Of looking at ranks in different collectives; a little longer than DD101 asks for."""
 
 _MOST_HELPERS = 64  # processes of a rank that are looked at
 
@@ -43,17 +50,22 @@ _MOST_NATIVE = 64
 
 @dataclass(frozen=True, slots=True)
 class Which:
-    """Which jobs are meant.
+    """Which jobs are meant, and how they are looked at.
 
     Attributes:
         pids: Processes of them.
         name: Part of a command line.
         everything: All jobs of this user.
+        native: Take native functions as well, of jobs that are not too large.
+        worker_server: Path of the sockets of the ranks' worker servers, with `{rank}`
+            in it; empty: what the environment of each names.
     """
 
     pids: tuple[int, ...] = ()
     name: str = ""
     everything: bool = False
+    native: bool = True
+    worker_server: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,19 +100,21 @@ def jobs_of(which: Which) -> list[LivingJob]:
 
 
 def look_at(
-    job: LivingJob, *, native: bool = True, pause: Pause | None = None
+    job: LivingJob, how: Which | None = None, pause: Pause = time.sleep
 ) -> LookedAt:
     """Look at a job several times, for some seconds; longer, if it seems to hang.
 
     Args:
         job: Its ranks.
-        native: Take native functions as well, of jobs that are not too large.
+        how: How to look.
         pause: Waits; by default, time passes.
 
     Raises:
         LeavingsMissing: Its processes have ended, or nothing tells their ranks.
     """
+    how = how or Which()
     _number(job)
+    servers = _servers(job, how.worker_server)
     pids = {rank: process.pid for rank, process in job.ranks.items()}
     directory = job.directory
     helpers = {
@@ -117,17 +131,23 @@ def look_at(
     def goes_on(looks: list[JobLook]) -> bool:
         return _is_worth_more(conditions(looks), looks)
 
-    options: dict[str, Pause] = {} if pause is None else {"pause": pause}
+    recorded = servers.recorded(pids.values())
+    asked_s = time.monotonic()
     looks = watch(
         list(pids.values()),
         [pid for some in helpers.values() for pid in some],
         PAUSES_S,
         goes_on,
-        native=native and len(pids) <= _MOST_NATIVE,
-        **options,
+        native=how.native and len(pids) <= _MOST_NATIVE,
+        servers=servers,
+        pause=pause,
     )
     watched = {rank: WatchedProcess(pid, looks) for rank, pid in pids.items()}
-    evidence = evidence_of(job, watched, conditions(looks))
+    same: dict[int, bytes] = {}
+    if recorded:
+        pause(max(0.0, asked_s + SAME_FOR_S - time.monotonic()))
+        same = equal_dumps(job, recorded, servers.recorded(pids.values()))
+    evidence = evidence_of(job, watched, conditions(looks), same)
     seconds = looks[-1].ended_s - looks[0].at_s
     return LookedAt(job, evidence, _script(job), round(seconds, 1))
 
@@ -142,9 +162,18 @@ def _is_worth_more(
         return False
     if seconds < _SHORT_S:
         return True
+    if seconds < _APART_S and len(operations(conditions)) > 1:
+        return True
     stuck = {RankState.STUCK, RankState.STOPPED}
     locked = any(one.lock is not None for one in conditions.values())
     return RankState.CALLING not in kinds and (bool(stuck & set(kinds)) or locked)
+
+
+def _servers(job: LivingJob, pattern: str) -> WorkerServers:
+    """The worker servers of its ranks, as far as anything names them."""
+    ranks = {rank: process.pid for rank, process in job.ranks.items()}
+    known = {one.pid: one.worker_socket for one in job.ranks.values()}
+    return WorkerServers(sockets_named(pattern, ranks, known))
 
 
 def _number(job: LivingJob) -> None:

@@ -1,7 +1,8 @@
 """Takes the stacks of many processes at once by py-spy, each with a time limit.
 
 Nothing is written to the processes: py-spy holds each still for some hundredths of a
-second and reads its memory. A stopped one is read as it stands.
+second and reads its memory. A stopped one is read as it stands. Where py-spy may not,
+or cannot, a rank's own worker server is asked, if it has one.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from distdoctor.launch.machine_tracing import scope
 from distdoctor.launch.stacks import find_py_spy
+from distdoctor.postmortem.living.worker_servers import WorkerServers
 from distdoctor.postmortem.stacks.py_spy_dumps import of_json
 from distdoctor.postmortem.stacks.thread_stacks import ProcessStacks
 
@@ -40,7 +42,11 @@ class Dumps:
 
 
 def take(
-    pids: Iterable[int], *, stopped: Iterable[int] = (), native: bool = False
+    pids: Iterable[int],
+    *,
+    stopped: Iterable[int] = (),
+    native: bool = False,
+    servers: WorkerServers | None = None,
 ) -> Dumps:
     """Take the stacks of processes, several at a time.
 
@@ -48,6 +54,7 @@ def take(
         pids: Which.
         stopped: Those of them that are stopped by a signal, or debugged.
         native: With native functions; it takes longer.
+        servers: Whom to ask where py-spy is refused.
 
     Returns:
         What came of it.
@@ -55,14 +62,18 @@ def take(
     found = Dumps()
     py_spy = find_py_spy()
     listed = list(dict.fromkeys(pids))
-    if py_spy is None:
-        found.refusals = dict.fromkeys(listed, NO_PY_SPY)
-        return found
     still = set(stopped)
+
+    def dump(pid: int) -> tuple[ProcessStacks | None, str]:
+        stacks, why = None, NO_PY_SPY
+        if py_spy is not None:
+            stacks, why = _dump(py_spy, pid, pid not in still, native)
+        if stacks is None and servers is not None and pid not in still:
+            stacks = servers.stacks(pid)
+        return stacks, why
+
     with ThreadPoolExecutor(min(_AT_ONCE, max(1, len(listed)))) as pool:
-        results = pool.map(
-            lambda pid: _dump(py_spy, pid, pid not in still, native), listed
-        )
+        results = pool.map(dump, listed)
         for pid, (stacks, why) in zip(listed, results, strict=True):
             if stacks is not None:
                 found.stacks[pid] = stacks

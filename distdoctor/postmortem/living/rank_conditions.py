@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from distdoctor.model.events import Place
-from distdoctor.postmortem.living.looks import WatchedProcess
 from distdoctor.postmortem.living.source_questions import (
     awaited_operation,
     is_in_for_loop,
     source_line,
     waits_for_handle,
 )
+from distdoctor.postmortem.living.watched_process import WatchedProcess
 from distdoctor.postmortem.stacks.frame_meanings import (
     InCall,
     call_of,

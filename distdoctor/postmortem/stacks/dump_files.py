@@ -15,6 +15,7 @@ from distdoctor.postmortem.stacks import (
     faulthandler_dumps,
     py_spy_dumps,
 )
+from distdoctor.postmortem.stacks.core_files import is_core, read_core
 from distdoctor.postmortem.stacks.thread_stacks import (
     MOST_FRAMES,
     ProcessStacks,
@@ -40,10 +41,14 @@ class RankDump(NamedTuple):
         rank: As a line above the dump, or a prefix of its lines, says it; None: none
             does.
         stacks: The stacks.
+        world_size: Number of ranks, if the file says it; else 0.
+        signal: That ended the process; empty: none is known to have.
     """
 
     rank: int | None
     stacks: ProcessStacks
+    world_size: int = 0
+    signal: str = ""
 
 
 Parse = Callable[[Iterable[str]], list[ProcessStacks]]
@@ -62,6 +67,8 @@ def recognises(_name: str, head: bytes) -> bool:
         _name: Its name.
         head: Its first bytes.
     """
+    if is_core(head):
+        return True
     if _JSON.match(head):
         return any(
             all(key in head for key in keys) for keys in (_PY_SPY_KEYS, _OURS_KEYS)
@@ -87,6 +94,8 @@ def read(leaving: Leaving) -> list[RankDump]:
         OSError: It cannot be read.
     """
     try:
+        if is_core(leaving.head(64)):
+            return [_of_core(leaving)]
         with leaving.open() as file:
             data = file.read(LARGEST_FILE)
     except (EOFError, LZMAError, zlib.error) as error:
@@ -94,6 +103,14 @@ def read(leaving: Leaving) -> list[RankDump]:
     if _JSON.match(data):
         return _of_json(data)
     return list(_of_text(data.decode(errors="replace")))
+
+
+def _of_core(leaving: Leaving) -> RankDump:
+    core = read_core(leaving)
+    if core.identity is None:
+        return RankDump(None, core.stacks, signal=core.signal)
+    one = core.identity
+    return RankDump(one.rank, core.stacks, one.world_size, core.signal)
 
 
 def _of_json(data: bytes) -> list[RankDump]:

@@ -24,6 +24,7 @@ class InCall:
         peer: The global rank of a message's other side; None: there is none, or it is
             not known.
         tag: Of a message.
+        is_of_default: It is surely on the default group: its caller passed no group.
         number: That the library gave the call and would give no other, such as
             Horovod's handle; empty: none is known.
     """
@@ -33,6 +34,7 @@ class InCall:
     peer: int | None = None
     tag: int = 0
     number: str = ""
+    is_of_default: bool = False
 
 
 _C10D = re.compile(r"(^|/)torch/distributed/(distributed_c10d|_functional_collectives)")
@@ -41,6 +43,7 @@ _RENDEZVOUS = re.compile(
     r"(^|/)torch/distributed/(rendezvous|elastic/rendezvous/\w+)\.py$"
 )
 _HOROVOD = re.compile(r"(^|/)horovod/(torch|tensorflow|common|mxnet|keras|_keras)/")
+_LOGGER = re.compile(r"(^|/)torch/distributed/c10d_logger\.py$")
 _AUTOGRAD = re.compile(r"(^|/)torch/autograd/graph\.py$")
 _CUDA = re.compile(r"(^|/)torch/cuda/(__init__|streams)\.py$")
 
@@ -151,7 +154,7 @@ def _call_at(thread: ThreadStack, at: int) -> InCall | None:
 def _operation(thread: ThreadStack, at: int, op: str) -> InCall:
     """A call of torch; of a message, the other side where the stack tells it."""
     if not OPERATIONS[CODE_OF[op]].is_point_to_point:
-        return InCall(op, op)
+        return InCall(op, op, is_of_default=_passes_no_group(thread, at))
     side = "dst" if OPERATIONS[CODE_OF[op]].waits is Waits.RECEIVER else "src"
     reported = thread.variable(at, side)
     tag = thread.variable(at, "tag")
@@ -166,6 +169,27 @@ def _operation(thread: ThreadStack, at: int, op: str) -> InCall:
     words = op if peer is None else f"{op}({side}={peer})"
     number = int(tag) if tag.isascii() and tag.isdigit() and len(tag) < 9 else 0
     return InCall(op, words, peer, number)
+
+
+def _passes_no_group(thread: ThreadStack, at: int) -> bool:
+    """Whether a function of torch was surely called without a group, for its result.
+
+    The function itself puts the default group in place of None; what it was given is
+    seen in torch's decorator around it, unless its text was cut.
+    """
+    if at + 1 >= len(thread.lines) or thread.variable(at, "async_op") == "True":
+        return False
+    around = thread.lines[at + 1]
+    if not _LOGGER.search(around.file) or not around.function.endswith("wrapper"):
+        return False
+    args = thread.variable(at + 1, "args")
+    options = thread.variable(at + 1, "kwargs")
+    if not (args.startswith("(") and args.endswith(")")):
+        return False
+    if not (options.startswith("{") and options.endswith("}")):
+        return False
+    given = args + options
+    return not any(word in given for word in ("...", "Group", "group"))
 
 
 def _of_horovod(thread: ThreadStack, at: int) -> InCall | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from distdoctor.model.events import Call
 from distdoctor.model.operations import NOT_SEEN
-from distdoctor.model.run import Run
+from distdoctor.model.run import PROVED_DEFAULT, Run
 from distdoctor.postmortem.job_evidence import Columns
 
 
@@ -22,7 +22,8 @@ def columns_of(calls: Sequence[Call], world_size: int) -> Columns:
     by_rank: dict[int, list[Call]] = {rank: [] for rank in range(world_size)}
     for call in calls:
         by_rank.setdefault(call.rank, []).append(call)
-    run = Run.of_events(by_rank)
+    members = {PROVED_DEFAULT: range(world_size)}
+    run = Run.of_events(by_rank, members=members)
     columns = run.calls.copy()
     columns["ordinal"] = 0
     columns["signature"] = NOT_SEEN  # what they moved is not known either

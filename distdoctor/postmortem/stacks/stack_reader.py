@@ -56,12 +56,20 @@ def read(leavings: Sequence[Leaving], evidence: Evidence) -> None:
     unnamed = 0
     for (leaving, dump), rank in zip(dumps, ranks, strict=True):
         who = () if rank is None else (rank,)
-        evidence.sources.append(SourceRead(leaving.path, _kind(dump), STACK, who))
+        ended = f"a core, written as {dump.signal} ended it" if dump.signal else ""
+        evidence.sources.append(
+            SourceRead(leaving.path, _kind(dump), STACK, who, ended)
+        )
+        if ended:
+            evidence.remarks.append(f"{leaving.path}: {ended}")
         main = dump.stacks.main
         if rank is None or main is None:
             unnamed += 1
             continue
+        evidence.world_size = max(evidence.world_size, dump.world_size)
         by_rank[rank] = main  # of several, the last
+        if dump.signal:
+            continue  # where it died it did not wait
         elsewhere[rank] = _elsewhere(rank, main, dump.stacks.others)
     _tell(by_rank, evidence)
     for rank, busy in elsewhere.items():

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.library import Library
 
+from distdoctor.journal.environment import RECORD_VARIABLE
 from distdoctor.journal.format import NODES_MODULO, RecordKind
 from distdoctor.journal.layout import CHILDREN_FILE
 from distdoctor.journal.packed_texts import OFTEN, group_text
@@ -37,7 +38,7 @@ from distdoctor.model.operations import (
     UNUSED,
     Operation,
 )
-from distdoctor.probes.call_sites import call_site, layered_way
+from distdoctor.probes.call_sites import call_site, frame_above, layered_way
 from distdoctor.probes.collectives import reduce_ops
 from distdoctor.probes.collectives.board import board_of
 from distdoctor.probes.collectives.loop_names import TURNS
@@ -79,6 +80,9 @@ _is_completed = dist.Work.is_completed  # before anybody replaces it
 
 _UNREAD = (NOT_SEEN, 0, 0)  # signature, text and elements of a call
 
+_ENGINE = getattr(torch.autograd.graph, "_engine_run_backward").__code__  # noqa: B009
+"""The innermost line of Python while autograd runs: what calls from it is C++."""
+
 _MOST_SPECS = 65_536
 _MOST_WORKS = 1024
 _MOST_UNPOLLED = 16
@@ -104,7 +108,10 @@ class Collectives:
         self._groups: dict[str, UsedGroup | None] = {}
         self._seen: dict[tuple[str, tuple[int, ...]], int] = {}
         self._specs: dict[Key, tuple[int, int, int]] = {}
+        self._reduced: dict[Key, int] = {}  # reduce ops of what autograd issues itself
         self._tasks: dict[int, int] = {}  # thread -> autograd task with a bracket
+        # By thread: the autograd task that issued last, its line, layer and site.
+        self._walked: dict[int, tuple[int, tuple[str, int, int]]] = {}
         self._failing = 0
         self._in_vain = 0
         # Dropping this object takes the kernels away.
@@ -125,6 +132,8 @@ class Collectives:
         """Forget groups, whose names may be reused, and release Work objects."""
         self._groups.clear()
         self._specs.clear()  # their numbers are of a journal that may be another now
+        self._reduced.clear()
+        self._walked.clear()
         self.works.clear()
         self.by_pointer.clear()
         self.handles.reset()
@@ -218,6 +227,7 @@ class Collectives:
         at_tag, at_async = at.get("tag"), at.get("async_op")
         at_read = next((at[name] for name in READ_BY if name in at), at_group)
         read, look = reader_of(operation.c10d, at), _looking(operation)
+        counts = RECORD_VARIABLE not in os.environ  # else nobody asks
         point_to_point = operation.is_point_to_point
         batching = RECORDER.batching if point_to_point else None
         unbox = dist.ProcessGroup.unbox
@@ -241,27 +251,35 @@ class Collectives:
             # What cannot be read of a call is left out; the call itself is counted.
             spec, reduce_op, peer = _UNREAD, NO_REDUCE_OP, -1
             text, layer, site, flags, task = "", 0, 0, 0, -1
+            of_engine = False
             thread = recorder.thread()
             try:
+                task = task_id()
+                if task != -1:
+                    flags |= IN_BACKWARD
+                    caller = frame_above(2)
+                    of_engine = caller is None or caller.f_code is _ENGINE
+                moved = read(args)
                 if at_reduce is not None:
-                    reduce_op = reduce_ops.read(args[at_reduce])
-                if at_peer is not None:
-                    peer = args[at_peer]
-                key = (code, reduce_op, peer, read(args))
+                    reduce_op = self._reduce_op(args[at_reduce], name, moved, of_engine)
+                peer = -1 if at_peer is None else args[at_peer]
+                key = (code, reduce_op, peer, moved)
                 spec = specs.get(key) or self._spec(key, point_to_point)
                 # A trailing argument equal to its default is not passed: it is True.
                 if at_async is not None and (at_async >= len(args) or args[at_async]):
                     flags |= ASYNCHRONOUS
                 elif batching and thread in batching:
                     flags |= BATCHED
-                task = task_id()
-                if task != -1:
-                    flags |= IN_BACKWARD
-                text, way, layer = layered_way(2)
+                if of_engine:
+                    text, layer, site = self._engines_way(thread, task)
+                else:
+                    text, way, layer = layered_way(2)
+                    site = recorder.intern(way)
                 flags |= layer << LAYER_SHIFT
-                site = recorder.intern(way)
-                if (flags & ASYNCHRONOUS or point_to_point) and is_users_own(
-                    2, point_to_point=point_to_point
+                if (
+                    not of_engine
+                    and (flags & ASYNCHRONOUS or point_to_point)
+                    and is_users_own(2, point_to_point=point_to_point)
                 ):
                     flags |= UNUSED
                 error = sys.exception()
@@ -297,11 +315,11 @@ class Collectives:
             if kind == _REFUSE:
                 park()
                 writer.put(RecordKind.REISSUE, thread, call, ordinal, group.number)
-            pending = PendingCall(call, group, ordinal, flags)
+            pending = PendingCall(call, group, ordinal, flags, of_engine)
             try:
                 if task != -1 and self._tasks.get(thread) != task:
                     self._bracket(thread, task, call)
-                if elements:
+                if elements and counts:
                     EXCHANGES.count(elements, args[at_read], layer, task != -1)
                 if not layer:
                     look(pending, args[at_read], elements, text, flags)
@@ -319,6 +337,10 @@ class Collectives:
             return
         thread = RECORDER.thread()
         writer.put(_RETURN, thread, pending.call)
+        if pending.of_engine:  # no Python is given its Work
+            if isinstance(out, tuple):
+                self._remember_result(pending, out[0])
+            return
         boxed = out[-1] if isinstance(out, tuple) else out
         if boxed is None:  # monitored_barrier has done all its waiting
             writer.put(_WOKE, thread, pending.call, pending.ordinal, pending.group)
@@ -379,6 +401,32 @@ class Collectives:
         me = group.rank(), dist.get_rank(), dist.get_world_size()
         board = board_of(RECORDER.folder, shared, group.size(), *me)
         return UsedGroup(number, board, polled)
+
+    def _engines_way(self, thread: int, task: int) -> tuple[str, int, int]:
+        """The line, layer and site of what autograd issues: one for all of a pass.
+
+        The lines of Python that began the pass stand still as long as it goes.
+        """
+        known = self._walked.get(thread)
+        if known is None or known[0] != task:
+            text, way, layer = layered_way(3)
+            known = self._walked[thread] = task, (text, layer, RECORDER.intern(way))
+        return known[1]
+
+    def _reduce_op(self, boxed: Any, group: str, moved: Key, of_engine: bool) -> int:
+        """The number of a reduce op.
+
+        To read it costs as much as all else; what autograd issues by itself for the
+        same tensors has the same one again.
+        """
+        if not of_engine:
+            return reduce_ops.read(boxed)
+        known = self._reduced.get((group, moved))
+        if known is None:
+            if len(self._reduced) >= _MOST_SPECS:
+                self._reduced.clear()
+            known = self._reduced[group, moved] = reduce_ops.read(boxed)
+        return known
 
     def _spec(self, key: Key, point_to_point: bool) -> tuple[int, int, int]:
         """Signature, number of the text, and floating-point elements of a call."""

@@ -24,10 +24,22 @@ class UsedGroup:
 class PendingCall:
     """A communication call that is not known to be complete."""
 
-    __slots__ = ("asynchronous", "call", "group", "ordinal", "polled", "watched")
+    __slots__ = (
+        *("asynchronous", "call", "group", "of_engine", "ordinal", "polled"),
+        "watched",
+    )
 
-    def __init__(self, call: int, group: UsedGroup, ordinal: int, flags: int) -> None:
+    def __init__(
+        self,
+        call: int,
+        group: UsedGroup,
+        ordinal: int,
+        flags: int,
+        of_engine: bool = False,
+    ) -> None:
         self.call = call
+        # C++ inside of a backward pass makes it, and waits for it: DDP's reducer.
+        self.of_engine = of_engine
         # What it reads, if a line of the user's own is given a handle for it.
         self.watched: tuple[torch.Tensor, ...] | None = None
         self.group = group.number

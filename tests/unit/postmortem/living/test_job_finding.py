@@ -5,11 +5,11 @@ import pytest
 from distdoctor.errors import LeavingsMissing
 from distdoctor.postmortem.living.job_finding import (
     LivingJob,
-    LivingProcess,
     jobs_with,
     numbered,
 )
-from distdoctor.postmortem.living.rank_environment import identity_of
+from distdoctor.postmortem.living.listed_processes import LivingProcess
+from distdoctor.postmortem.rank_environment import identity_of
 
 
 def process(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdoctor.postmortem.living.rank_environment import identity_of
+from distdoctor.postmortem.rank_environment import identity_of
 
 TORCHRUN = {
     "RANK": "5",
