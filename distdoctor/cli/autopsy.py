@@ -65,8 +65,9 @@ def run(
 ) -> None:
     """Judge what a job left behind, or one that hangs right now.
 
-    What it left: files, or folders with any files among them. A job that runs: a
-    process number of its launcher or of any of its ranks. It is only looked at.
+    What it left: files, or folders with any files among them, here or far away
+    (s3://bucket/job, by fsspec). A job that runs: a process number of its launcher or
+    of any of its ranks. It is only looked at.
     """
     pids = [path for path in paths if path.isdigit() and not Path(path).exists()]
     living = bool(pids or name or everything)
@@ -132,8 +133,10 @@ def _judgement(paths: list[str], ras: str | None) -> Judgement:
     from distdoctor.judging import judge_run
     from distdoctor.postmortem.evidence_run import manifest_of, run_of
     from distdoctor.postmortem.recognising import gather
+    from distdoctor.postmortem.remote_files import without_secrets
 
     evidence = gather(paths)
+    paths = [without_secrets(path) for path in paths]
     if ras is not None:
         paths = [*paths, ask_ras(ras, evidence)]
     if not evidence.sources and not evidence.unreadable:

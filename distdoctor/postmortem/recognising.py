@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from distdoctor.postmortem.flight_recorder import recorder_reader
 from distdoctor.postmortem.job_evidence import Evidence
 from distdoctor.postmortem.job_output import output_files
-from distdoctor.postmortem.leavings import Leaving, find
+from distdoctor.postmortem.leavings import Leaving, find, whole
 from distdoctor.postmortem.nccl_inspector import inspector_reader
 from distdoctor.postmortem.nccl_logs import nccl_reader
 from distdoctor.postmortem.nccl_ras import ras_reader
@@ -20,7 +20,9 @@ from distdoctor.postmortem.other_jobs import (
     of_earlier_jobs,
     set_apart,
 )
+from distdoctor.postmortem.own_records import RECORD
 from distdoctor.postmortem.readers import Reader
+from distdoctor.postmortem.remote_files import FetchedFiles
 from distdoctor.postmortem.stacks import stack_reader
 
 READERS: tuple[Reader, ...] = (
@@ -62,9 +64,19 @@ def gather(
     Raises:
         LeavingsMissing: A path does not exist.
     """
+    with FetchedFiles() as fetched:
+        return _gathered(paths, readers, without, fetched)
+
+
+def _gathered(
+    paths: Sequence[str],
+    readers: Sequence[Reader],
+    without: Callable[[str], bool],
+    fetched: FetchedFiles,
+) -> Evidence:
     evidence = Evidence()
     by_reader: dict[int, list[Leaving]] = {}
-    found = [leaving for leaving in find(paths) if not without(leaving.path)]
+    found = [one for one in find(paths, fetched) if not without(one.path)]
     earlier = of_earlier_jobs(found)
     if earlier:
         evidence.left_out += earlier.items()
@@ -86,9 +98,15 @@ def gather(
                 taken, alone = True, reader in ALONE
         if not taken:
             why = "it is empty" if not head else "it is of no kind that is known"
+            if leaving.copy and (RECORD in head or leaving.name.endswith(".journal")):
+                why = "copy records of distdoctor to this machine to have them judged"
             evidence.left_out.append((leaving.path, why))
     for position, leavings in sorted(by_reader.items()):
-        evidence = _with_read(readers[position], leavings, evidence)
+        here, failed = whole(leavings, fetched)
+        known = {path for path, _ in evidence.unreadable}
+        evidence.unreadable += [one for one in failed if one[0] not in known]
+        if here:
+            evidence = _with_read(readers[position], here, evidence)
     return evidence
 
 
