@@ -50,6 +50,12 @@ _AT_MOST_S = 3600.0
     show_default=True,
     help="Of living ranks, take the functions of native libraries as well.",
 )
+@click.option(
+    "--columns",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Of very many dumps: write their calls to this folder as columns (Parquet), "
+    "and judge them from there.",
+)
 @ras_option
 @report_options
 def run(
@@ -60,6 +66,7 @@ def run(
     pause_s: float,
     at_most_s: float,
     native: bool,
+    columns: Path | None,
     ras: str | None,
     report: ReportOptions,
 ) -> None:
@@ -79,8 +86,10 @@ def run(
         raise click.UsageError("--ras goes with files and folders, or alone")
     if watch and not living:
         raise click.UsageError("--watch is for jobs that run")
+    if living and columns is not None:
+        raise click.UsageError("--columns goes with files and folders")
     if not living:
-        judgements = [_judgement(list(paths), ras)]
+        judgements = [_judgement(list(paths), ras, columns)]
     else:
         from distdoctor.postmortem.living.autopsy_of_processes import Which
 
@@ -124,7 +133,7 @@ def _looked_at(which: Which, native: bool) -> Iterator[Judgement]:
         yield judge_run(run_of(seen.evidence), manifest)
 
 
-def _judgement(paths: list[str], ras: str | None) -> Judgement:
+def _judgement(paths: list[str], ras: str | None, columns: Path | None) -> Judgement:
     # Here, so that --help does not wait for numpy.
     from distdoctor.cli.recorded_jobs import judged_records
 
@@ -135,7 +144,7 @@ def _judgement(paths: list[str], ras: str | None) -> Judgement:
     from distdoctor.postmortem.recognising import gather
     from distdoctor.postmortem.remote_files import without_secrets
 
-    evidence = gather(paths)
+    evidence = gather(paths, columns=columns)
     paths = [without_secrets(path) for path in paths]
     if ras is not None:
         paths = [*paths, ask_ras(ras, evidence)]

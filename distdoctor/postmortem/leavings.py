@@ -32,6 +32,7 @@ DAMAGES = (OSError, EOFError, lzma.LZMAError, zlib.error)
 """What reading a file raises that cannot be read, or is packed and damaged."""
 
 _MOST_FILES = 200_000
+_AT_ONCE = 8_192
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +106,12 @@ class Leaving:
         found = b""
         try:
             with self.open() as file:
-                while len(found) < most and (more := file.read1(most - len(found))):
+                while len(found) < most and (more := file.read(_AT_ONCE)):
                     found += more
         except (EOFError, lzma.LZMAError, zlib.error) as error:
             if not self.copy or not found:  # of a remote file there is a part only
                 raise OSError(f"damaged: {error}") from error
-        return found
+        return found[:most]
 
 
 _PACKERS: dict[bytes, Callable[[str], Any]] = {

@@ -6,7 +6,9 @@ A new kind is a module with a `READER`, and its line in `READERS`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from distdoctor.postmortem.columns import column_reader, column_writing
 from distdoctor.postmortem.flight_recorder import recorder_reader
 from distdoctor.postmortem.job_evidence import Evidence
 from distdoctor.postmortem.job_output import output_files
@@ -27,6 +29,7 @@ from distdoctor.postmortem.stacks import stack_reader
 
 READERS: tuple[Reader, ...] = (
     recorder_reader.READER,
+    column_reader.READER,
     stack_reader.READER,
     ras_reader.READER,
     inspector_reader.READER,
@@ -50,6 +53,7 @@ def gather(
     paths: Sequence[str],
     readers: Sequence[Reader] = READERS,
     without: Callable[[str], bool] = lambda _: False,
+    columns: Path | None = None,
 ) -> Evidence:
     """Read everything that lies at these paths.
 
@@ -57,6 +61,7 @@ def gather(
         paths: Files and folders.
         readers: Who reads.
         without: Whether a file is to be passed over: it is read already.
+        columns: A folder to which dumps are written as columns, and read from there.
 
     Returns:
         What is known of the job.
@@ -65,7 +70,7 @@ def gather(
         LeavingsMissing: A path does not exist.
     """
     with FetchedFiles() as fetched:
-        return _gathered(paths, readers, without, fetched)
+        return _gathered(paths, readers, without, fetched, columns)
 
 
 def _gathered(
@@ -73,6 +78,7 @@ def _gathered(
     readers: Sequence[Reader],
     without: Callable[[str], bool],
     fetched: FetchedFiles,
+    columns: Path | None,
 ) -> Evidence:
     evidence = Evidence()
     by_reader: dict[int, list[Leaving]] = {}
@@ -105,8 +111,13 @@ def _gathered(
         here, failed = whole(leavings, fetched)
         known = {path for path, _ in evidence.unreadable}
         evidence.unreadable += [one for one in failed if one[0] not in known]
+        reader = readers[position]
+        if here and columns is not None and reader is recorder_reader.READER:
+            written = column_writing.write_dumps(here, columns)
+            evidence.unreadable += written.failed
+            here, reader = list(find([str(columns)])), column_reader.READER
         if here:
-            evidence = _with_read(readers[position], here, evidence)
+            evidence = _with_read(reader, here, evidence)
     return evidence
 
 

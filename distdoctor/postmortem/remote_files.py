@@ -170,6 +170,7 @@ class FetchedFiles:
         self._stop = Event()
         self._pool: ThreadPoolExecutor | None = None
         self._copies: dict[str, RemoteFile] = {}
+        self._count = 0
         self._ends_by_default = False
 
     def __enter__(self) -> FetchedFiles:
@@ -215,11 +216,22 @@ class FetchedFiles:
         whys = self._each(self._fetch_whole, lacking)
         return {copy: why for copy, why in zip(lacking, whys, strict=True) if why}
 
+    def forget(self, copies: Sequence[str]) -> None:
+        """Remove copies that are not needed any more.
+
+        Args:
+            copies: Paths of copies; others are passed over.
+        """
+        for copy in copies:
+            if self._copies.pop(copy, None) is not None:
+                Path(copy).unlink(missing_ok=True)
+
     def _copy_of(self, file: RemoteFile) -> str:
         if not self._folder:
             self._heed_sigterm()
             self._folder = tempfile.mkdtemp(prefix="distdoctor-")
-        copy = str(Path(self._folder, str(len(self._copies))))
+        self._count += 1
+        copy = str(Path(self._folder, str(self._count)))
         self._copies[copy] = file
         return copy
 

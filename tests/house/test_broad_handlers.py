@@ -25,6 +25,8 @@ MAY_CATCH_ANYTHING = {
     "distdoctor/pytest_plugin/wire.py": 1,  # pickling runs an object's own code
     # The job must not feel the probes.
     "distdoctor/postmortem/flight_recorder/recorder_reader.py": 1,  # hostile files
+    "distdoctor/postmortem/columns/column_reader.py": 1,
+    "distdoctor/postmortem/columns/column_writing.py": 1,
     "distdoctor/postmortem/remote_files.py": 2,  # drivers of fsspec raise their own
     "distdoctor/probes/collectives/fake_backend.py": 1,
     "distdoctor/probes/collectives/interception.py": 4,
