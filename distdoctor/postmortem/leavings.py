@@ -106,6 +106,8 @@ class Leaving:
         found = b""
         try:
             with self.open() as file:
+                if not self.copy:
+                    return file.read(most)
                 while len(found) < most and (more := file.read(_AT_ONCE)):
                     found += more
         except (EOFError, lzma.LZMAError, zlib.error) as error:

@@ -115,7 +115,9 @@ def _gathered(
         if here and columns is not None and reader is recorder_reader.READER:
             written = column_writing.write_dumps(here, columns)
             evidence.unreadable += written.failed
-            here, reader = list(find([str(columns)])), column_reader.READER
+            reader = column_reader.READER
+            parts = find([str(columns)])
+            here = [one for one in parts if reader.recognises(one.name, one.head(4))]
         if here:
             evidence = _with_read(reader, here, evidence)
     return evidence

@@ -10,19 +10,16 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
-import sys
-import tempfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 from distdoctor.errors import LeavingsMissing
+from distdoctor.postmortem.temporary_folder import temporary_folder
 
 _IS_REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?:://|::)")
 _USER = re.compile(r"(?<=://)[^/@\s]*@")
@@ -171,7 +168,7 @@ class FetchedFiles:
         self._pool: ThreadPoolExecutor | None = None
         self._copies: dict[str, RemoteFile] = {}
         self._count = 0
-        self._ends_by_default = False
+        self._cleaning = ExitStack()
 
     def __enter__(self) -> FetchedFiles:
         return self
@@ -182,10 +179,7 @@ class FetchedFiles:
             if self._pool is not None:
                 self._pool.shutdown(cancel_futures=True)
         finally:
-            if self._folder:
-                shutil.rmtree(self._folder, ignore_errors=True)
-            if self._ends_by_default:
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            self._cleaning.close()
 
     def beginnings(self, files: Sequence[RemoteFile]) -> Iterator[tuple[str, str]]:
         """Fetch the beginning of each file, several at once.
@@ -228,21 +222,11 @@ class FetchedFiles:
 
     def _copy_of(self, file: RemoteFile) -> str:
         if not self._folder:
-            self._heed_sigterm()
-            self._folder = tempfile.mkdtemp(prefix="distdoctor-")
+            self._folder = str(self._cleaning.enter_context(temporary_folder()))
         self._count += 1
         copy = str(Path(self._folder, str(self._count)))
         self._copies[copy] = file
         return copy
-
-    def _heed_sigterm(self) -> None:
-        """Have the folder removed also where a scheduler ends this process."""
-        if (
-            threading.current_thread() is threading.main_thread()
-            and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-        ):
-            self._ends_by_default = True
-            signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
     def _each(
         self, fetch: Callable[[str], None], copies: Sequence[str]
@@ -261,7 +245,7 @@ class FetchedFiles:
 
     def _is_whole(self, copy: str, file: RemoteFile) -> bool:
         with suppress(OSError):
-            return os.path.getsize(copy) == file.size  # noqa: PTH202
+            return os.path.getsize(copy) == file.size or file.size < 0  # noqa: PTH202
         return False
 
     def _fetch_beginning(self, copy: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-import tempfile
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 
 from distdoctor.errors import LeavingsMissing
 from distdoctor.postmortem.columns.column_tables import (
@@ -31,12 +32,16 @@ from distdoctor.postmortem.flight_recorder.recorder_files import rank_of
 from distdoctor.postmortem.job_evidence import DUMP, Evidence, SourceRead
 from distdoctor.postmortem.leavings import Leaving
 from distdoctor.postmortem.readers import Reader
+from distdoctor.postmortem.temporary_folder import temporary_folder
 
 KIND = "columns of flight recorder dumps"
 
-MEMORY = "4GB"
-"""That DuckDB may take; what does not fit goes to a temporary folder."""
+MEMORY_MB = 4_000
+"""That DuckDB may take, and no more than `_SHARE` of what is free; what does not fit
+goes to a temporary folder."""
 
+_SHARE = 0.6
+_NAME = re.compile(rf"(?:{'|'.join(TABLES)})-[0-9a-f]{{16}}\.parquet")
 _FILES_AT_ONCE = 512
 _MOST_LEFT_OUT = 10_000
 _STATES = {SCHEDULED: "scheduled", STARTED: "started", COMPLETED: "completed"}
@@ -65,16 +70,20 @@ def read(
     try:
         connected().close()
     except LeavingsMissing as error:
-        evidence.unreadable += [(one.path, str(error)) for one in leavings]
+        for one in leavings:
+            if _NAME.fullmatch(one.name):
+                evidence.unreadable.append((one.path, str(error)))
+            else:
+                evidence.left_out.append((one.path, "it is of no kind that is known"))
         return
-    with tempfile.TemporaryDirectory(
-        prefix="distdoctor-", ignore_cleanup_errors=True
-    ) as temporary:
+    with temporary_folder() as temporary:
         tables = _tables(leavings, evidence)
         if not tables:
             return
         paths = [path for listed in tables.values() for path in listed]
-        connection = connected(MEMORY, temporary, paths)
+        free = int(psutil.virtual_memory().available * _SHARE)
+        memory = f"{min(MEMORY_MB, free >> 20)}MB"
+        connection = connected(memory, str(temporary), paths)
         try:
             _read(connection, tables, temporary, evidence, most_whole)
         except Exception as error:  # noqa: BLE001 - of a hostile file anything may come
@@ -122,12 +131,12 @@ def _tables(leavings: Sequence[Leaving], evidence: Evidence) -> dict[str, list[s
 def _read(
     connection: Any,
     tables: dict[str, list[str]],
-    temporary: str,
+    temporary: Path,
     evidence: Evidence,
     most_whole: int,
 ) -> None:
     kept = keep(connection, tables, most_whole)
-    rings = list(_rings(connection, Path(temporary)))
+    rings = list(_rings(connection, temporary))
     recorder_reader.read([ring.leaving for ring in rings], evidence)
     _tell(kept, rings, evidence)
 

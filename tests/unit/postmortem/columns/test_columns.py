@@ -169,7 +169,7 @@ def test_what_does_not_fit_in_memory_goes_to_the_disk(
     folder, columns = tmp_path / "job", tmp_path / "columns"
     made(folder, "mesh", FAULTS[1], Style())
     write_columns([str(folder)], columns)
-    monkeypatch.setattr(column_reader, "MEMORY", "64MB")
+    monkeypatch.setattr(column_reader, "MEMORY_MB", 64)
     assert report_of(from_columns(columns)).verdict == "sick"
 
 

@@ -4,6 +4,7 @@ import bz2
 import gzip
 import io
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -169,6 +170,28 @@ def test_nothing_is_left_when_somebody_presses_ctrl_c(
     monkeypatch.setattr("distdoctor.postmortem.recognising.whole", pressed)
     with pytest.raises(KeyboardInterrupt):
         gather(["memory://night"])
+
+
+def test_nothing_is_left_when_a_scheduler_ends_it(job: Path, scratch: Path) -> None:
+    program = (
+        "import os, signal, sys\n"
+        "import distdoctor.postmortem.recognising as it\n"
+        "it.whole = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "it.gather(sys.argv[1:])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, f"file://{job}"],
+        env={**os.environ, "TMPDIR": str(scratch)},
+        check=False,
+    )
+    assert done.returncode == 128 + signal.SIGTERM
+
+
+def test_a_record_of_our_own_is_to_be_copied_here() -> None:
+    with fsspec.open("memory://night/run.json", "wb") as target:
+        target.write(b'{"schema": "distdoctor.record/2"}')
+    ((_, why),) = gather(["memory://night"]).left_out
+    assert why == "copy records of distdoctor to this machine to have them judged"
 
 
 @pytest.mark.parametrize(
