@@ -85,7 +85,9 @@ class MadeDump(Leaving):
         """Make it."""
         content, places = _content(self.copy)
         found = content.copy()
-        steps = np.random.default_rng(self.seed).integers(4e5, 15e5, len(places))
+        steps = np.random.default_rng(self.seed).integers(
+            400_000, 1_500_000, len(places)
+        )
         times = (START_NS + np.cumsum(steps)).astype("<i8")
         octets: NDArray[np.uint8] = times.view(np.uint8).reshape(-1, 8)
         found[places[:, None] + np.arange(8)] = octets

@@ -21,7 +21,7 @@ from distdoctor.postmortem.columns.column_tables import (
     Head,
     connected,
 )
-from distdoctor.postmortem.columns.window_queries import MOST_WHOLE, Kept, keep
+from distdoctor.postmortem.columns.window_queries import MOST_WHOLE, KeptCalls, keep
 from distdoctor.postmortem.flight_recorder import recorder_reader
 from distdoctor.postmortem.flight_recorder.decoding import (
     COMPLETED,
@@ -141,7 +141,7 @@ def _read(
     _tell(kept, rings, evidence)
 
 
-def _tell(kept: Kept, rings: Sequence[_Ring], evidence: Evidence) -> None:
+def _tell(kept: KeptCalls, rings: Sequence[_Ring], evidence: Evidence) -> None:
     if not kept.is_part:
         return
     total = sum(ring.calls for ring in rings)

@@ -42,7 +42,7 @@ _MISSES = 2  # files read one by one before a model is made of one
 
 
 @dataclass(slots=True)
-class Written:
+class WrittenColumns:
     """What was written.
 
     Attributes:
@@ -55,14 +55,14 @@ class Written:
     calls: int = 0
     failed: list[tuple[str, str]] = field(default_factory=list)
 
-    def __iadd__(self, other: Written) -> Written:
+    def __iadd__(self, other: WrittenColumns) -> WrittenColumns:
         self.files += other.files
         self.calls += other.calls
         self.failed += other.failed
         return self
 
 
-def write_columns(paths: Sequence[str], folder: Path) -> Written:
+def write_columns(paths: Sequence[str], folder: Path) -> WrittenColumns:
     """Write the dumps at these paths as columns.
 
     Args:
@@ -77,7 +77,7 @@ def write_columns(paths: Sequence[str], folder: Path) -> Written:
         LeavingsMissing: A path does not exist, the folder cannot be written, or DuckDB
             is not installed.
     """
-    written = Written()
+    written = WrittenColumns()
     with FetchedFiles() as fetched:
         found: list[Leaving] = []
         for leaving in find(paths, fetched):
@@ -102,7 +102,7 @@ def _far(found: Iterable[Leaving]) -> bool:
     return any(leaving.copy for leaving in found)
 
 
-def write_dumps(leavings: Sequence[Leaving], folder: Path) -> Written:
+def write_dumps(leavings: Sequence[Leaving], folder: Path) -> WrittenColumns:
     """Write dumps as columns, with several processes where there are many.
 
     Args:
@@ -128,7 +128,7 @@ def write_dumps(leavings: Sequence[Leaving], folder: Path) -> Written:
     share = -(-len(ordered) // workers)
     chunks = _slices(ordered, min(share, FILES_OF_A_PART))
     write = partial(_write_chunk, folder=folder)
-    written = Written()
+    written = WrittenColumns()
     if workers < 2:
         for chunk in chunks:
             written += write(chunk)
@@ -139,9 +139,9 @@ def write_dumps(leavings: Sequence[Leaving], folder: Path) -> Written:
     return written
 
 
-def _write_chunk(leavings: Sequence[Leaving], folder: Path) -> Written:
+def _write_chunk(leavings: Sequence[Leaving], folder: Path) -> WrittenColumns:
     """Write some files as one part, or as several if they have many calls."""
-    written = Written()
+    written = WrittenColumns()
     part = _Part(KindColumns())
     models = _Models()
     for leaving in leavings:

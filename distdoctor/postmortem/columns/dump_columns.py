@@ -322,7 +322,8 @@ class _Channels:
 
     def hashes(self, kind: NDArray[Any]) -> NDArray[np.int64]:
         """The hash of the channel of each row, 0 where it is not understood."""
-        return self._hashes[self.of_kind[kind]]
+        found: NDArray[np.int64] = self._hashes[self.of_kind[kind]]
+        return found
 
     def spans(
         self,

@@ -39,7 +39,7 @@ class TooManyCalls(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptCalls:
     """What was kept of the calls, in the table `kept` of the connection.
 
     Attributes:
@@ -53,7 +53,7 @@ class Kept:
     without_lines: tuple[str, ...] = ()
 
 
-def keep(connection: Any, tables: dict[str, list[str]], most_whole: int) -> Kept:
+def keep(connection: Any, tables: dict[str, list[str]], most_whole: int) -> KeptCalls:
     """Choose the calls that matter.
 
     Args:
@@ -79,7 +79,7 @@ def keep(connection: Any, tables: dict[str, list[str]], most_whole: int) -> Kept
         connection.execute(
             "CREATE TABLE kept AS SELECT * FROM calls ORDER BY file, record"
         )
-        return Kept(total, is_part=False)
+        return KeptCalls(total, is_part=False)
     _run(connection, _CHANNELS, _STARTS)
     ((expected,),) = connection.execute(_EXPECTED).fetchall()
     without: tuple[str, ...] = ()
@@ -99,7 +99,7 @@ def keep(connection: Any, tables: dict[str, list[str]], most_whole: int) -> Kept
     if without:
         _run(connection, _NO_LINES)
     ((count,),) = connection.execute("SELECT count(*) FROM kept").fetchall()
-    return Kept(int(count), is_part=True, without_lines=without)
+    return KeptCalls(int(count), is_part=True, without_lines=without)
 
 
 def _run(connection: Any, *statements: str) -> None:
