@@ -13,7 +13,16 @@ from typing import Any, NoReturn
 import click
 
 from distdoctor import __version__
-from distdoctor.cli import autopsy, check, env, examine, explain, nccl, record
+from distdoctor.cli import (
+    autopsy,
+    check,
+    columns,
+    env,
+    examine,
+    explain,
+    nccl,
+    record,
+)
 from distdoctor.errors import DistdoctorError
 
 WELL, SICK, MISUSED, BROKEN, INCOMPLETE = 0, 1, 2, 3, 4
@@ -49,6 +58,7 @@ def app() -> None:
 
 app.add_command(autopsy.run, "autopsy")
 app.add_command(check.run, "check")
+app.add_command(columns.run, "columns")
 app.add_command(env.run, "env")
 app.add_command(examine.run, "examine")
 app.add_command(explain.run, "explain")

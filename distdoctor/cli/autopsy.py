@@ -57,6 +57,12 @@ _AT_MOST_S = 3600.0
     help="Socket of the worker server that torch has in each rank, with {rank} in the "
     "path; by default what the rank's environment names.",
 )
+@click.option(
+    "--columns",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Of very many dumps: write their calls to this folder as columns (Parquet), "
+    "and judge them from there.",
+)
 @ras_option
 @report_options
 def run(
@@ -68,13 +74,15 @@ def run(
     at_most_s: float,
     native: bool,
     worker_server: str,
+    columns: Path | None,
     ras: str | None,
     report: ReportOptions,
 ) -> None:
     """Judge what a job left behind, or one that hangs right now.
 
-    What it left: files, or folders with any files among them. A job that runs: a
-    process number of its launcher or of any of its ranks. It is only looked at.
+    What it left: files, or folders with any files among them, here or far away
+    (s3://bucket/job, by fsspec). A job that runs: a process number of its launcher or
+    of any of its ranks. It is only looked at.
     """
     pids = [path for path in paths if path.isdigit() and not Path(path).exists()]
     living = bool(pids or name or everything)
@@ -86,8 +94,10 @@ def run(
         raise click.UsageError("--ras goes with files and folders, or alone")
     if watch and not living:
         raise click.UsageError("--watch is for jobs that run")
+    if living and columns is not None:
+        raise click.UsageError("--columns goes with files and folders")
     if not living:
-        judgements = [_judgement(list(paths), ras)]
+        judgements = [_judgement(list(paths), ras, columns)]
     else:
         from distdoctor.postmortem.living.autopsy_of_processes import Which
 
@@ -129,7 +139,7 @@ def _looked_at(which: Which) -> Iterator[Judgement]:
         yield judge_run(run_of(seen.evidence), manifest)
 
 
-def _judgement(paths: list[str], ras: str | None) -> Judgement:
+def _judgement(paths: list[str], ras: str | None, columns: Path | None) -> Judgement:
     # Here, so that --help does not wait for numpy.
     from distdoctor.cli.recorded_jobs import judged_records
 
@@ -138,8 +148,10 @@ def _judgement(paths: list[str], ras: str | None) -> Judgement:
     from distdoctor.judging import judge_run
     from distdoctor.postmortem.evidence_run import manifest_of, run_of
     from distdoctor.postmortem.recognising import gather
+    from distdoctor.postmortem.remote_files import without_secrets
 
-    evidence = gather(paths)
+    evidence = gather(paths, columns=columns)
+    paths = [without_secrets(path) for path in paths]
     if ras is not None:
         paths = [*paths, ask_ras(ras, evidence)]
     if not evidence.sources and not evidence.unreadable:

@@ -34,8 +34,9 @@ def _judgement(logs: list[str]) -> Judgement:
     from distdoctor.judging import judge_run
     from distdoctor.postmortem.evidence_run import manifest_of, run_of
     from distdoctor.postmortem.job_evidence import Evidence
-    from distdoctor.postmortem.leavings import find
+    from distdoctor.postmortem.leavings import find, whole
     from distdoctor.postmortem.nccl_logs.nccl_reader import read, read_input
+    from distdoctor.postmortem.remote_files import FetchedFiles, without_secrets
 
     evidence = Evidence()
     if "-" in logs:
@@ -43,7 +44,11 @@ def _judgement(logs: list[str]) -> Judgement:
             raise LeavingsMissing("-: give either the pipe or files")
         read_input(sys.stdin.buffer, evidence)
     else:
-        read(list(find(logs)), evidence)
+        with FetchedFiles() as fetched:
+            here, failed = whole(list(find(logs, fetched)), fetched)
+            evidence.unreadable += failed
+            read(here, evidence)
+    logs = [without_secrets(log) for log in logs]
     if not evidence.sources:
         raise LeavingsMissing(
             f"{', '.join(logs)}: there is no line of NCCL in it; NCCL prints them "

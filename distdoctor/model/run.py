@@ -165,6 +165,8 @@ class Run:
         set_aside: What was found and could not be used, and why, in words.
         reached: By position of a group and rank, the ordinal of the last collective of
             ranks of whose calls on it none is among `calls`; -1: nobody knows it.
+        pauses: By rank, the longest time between two of its calls in ns, where `calls`
+            has not all of them.
         calls_from: What tells of the calls: "run" are our probes, which saw every call
             and the threads that waited; "dump" are rings that torch itself kept.
         stack_tree: The merged stacks of all ranks, where somebody has taken them.
@@ -201,6 +203,7 @@ class Run:
     substituted: tuple[str, ...] = ()
     set_aside: tuple[tuple[str, str], ...] = ()
     reached: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    pauses: Mapping[int, int] = field(default_factory=dict)
     calls_from: str = "run"
     stack_tree: tuple[StackBranch, ...] = ()
     processes: tuple[ProcessView, ...] = ()

@@ -43,6 +43,7 @@ def run_of(evidence: Evidence) -> Run:
         callers=columns.callers,
         specs=columns.specs,
         reached=columns.reached,
+        pauses=evidence.pauses,
         calls_from=columns.source,
         life=evidence.rows_before(calls),
         unseen=unseen,

@@ -62,6 +62,8 @@ class Evidence:
         world_size: The largest number of ranks that anything tells; 0: nothing does.
         stated_size: The number of ranks, where something lists all of them; 0: nothing.
         columns: The calls, where something has recorded them.
+        pauses: By rank, the longest time between two of its calls in ns, where
+            `columns` has only those that matter.
         life: By rank, what else it did or met, in the order in which it happened.
         at_row: By rank, for each of `life`, the number of the rank's calls before it;
             shorter lists: the rest came after all calls.
@@ -87,6 +89,7 @@ class Evidence:
     world_size: int = 0
     stated_size: int = 0
     columns: Columns = field(default_factory=Columns)
+    pauses: dict[int, int] = field(default_factory=dict)
     life: dict[int, list[Event]] = field(default_factory=dict)
     at_row: dict[int, list[int]] = field(default_factory=dict)
     stacks: dict[int, Sequence[Frame]] = field(default_factory=dict)

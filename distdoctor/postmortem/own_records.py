@@ -33,6 +33,9 @@ _REST_OF_A_RECORD = {"second", "interrupted", "resumed", "again", "kept", "value
 _ANOTHER_LOOK = re.compile(r"with-\d+")
 _MOST_FOLDERS = 100_000
 
+RECORD = b"distdoctor.record/"
+"""What the manifest of a record says near its beginning."""
+
 BROKEN_OFF = (
     "its record breaks off: distdoctor was killed, or the folder was copied while the "
     "job ran"
@@ -183,7 +186,7 @@ def _is_manifest(folder: Path) -> bool:
     """Whether the `run.json` of a folder is ours; others write such files, too."""
     try:
         with (folder / MANIFEST).open("rb") as file:
-            return b"distdoctor.record/" in file.read(4096)
+            return RECORD in file.read(4096)
     except OSError:
         return False
 

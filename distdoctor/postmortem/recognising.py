@@ -6,11 +6,13 @@ A new kind is a module with a `READER`, and its line in `READERS`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from distdoctor.postmortem.columns import column_reader, column_writing
 from distdoctor.postmortem.flight_recorder import recorder_reader
 from distdoctor.postmortem.job_evidence import Evidence
 from distdoctor.postmortem.job_output import output_files
-from distdoctor.postmortem.leavings import Leaving, find
+from distdoctor.postmortem.leavings import Leaving, find, whole
 from distdoctor.postmortem.nccl_inspector import inspector_reader
 from distdoctor.postmortem.nccl_logs import nccl_reader
 from distdoctor.postmortem.nccl_ras import ras_reader
@@ -20,11 +22,14 @@ from distdoctor.postmortem.other_jobs import (
     of_earlier_jobs,
     set_apart,
 )
+from distdoctor.postmortem.own_records import RECORD
 from distdoctor.postmortem.readers import Reader
+from distdoctor.postmortem.remote_files import FetchedFiles
 from distdoctor.postmortem.stacks import stack_reader
 
 READERS: tuple[Reader, ...] = (
     recorder_reader.READER,
+    column_reader.READER,
     stack_reader.READER,
     ras_reader.READER,
     inspector_reader.READER,
@@ -48,6 +53,7 @@ def gather(
     paths: Sequence[str],
     readers: Sequence[Reader] = READERS,
     without: Callable[[str], bool] = lambda _: False,
+    columns: Path | None = None,
 ) -> Evidence:
     """Read everything that lies at these paths.
 
@@ -55,6 +61,7 @@ def gather(
         paths: Files and folders.
         readers: Who reads.
         without: Whether a file is to be passed over: it is read already.
+        columns: A folder to which dumps are written as columns, and read from there.
 
     Returns:
         What is known of the job.
@@ -62,9 +69,20 @@ def gather(
     Raises:
         LeavingsMissing: A path does not exist.
     """
+    with FetchedFiles() as fetched:
+        return _gathered(paths, readers, without, fetched, columns)
+
+
+def _gathered(
+    paths: Sequence[str],
+    readers: Sequence[Reader],
+    without: Callable[[str], bool],
+    fetched: FetchedFiles,
+    columns: Path | None,
+) -> Evidence:
     evidence = Evidence()
     by_reader: dict[int, list[Leaving]] = {}
-    found = [leaving for leaving in find(paths) if not without(leaving.path)]
+    found = [one for one in find(paths, fetched) if not without(one.path)]
     earlier = of_earlier_jobs(found)
     if earlier:
         evidence.left_out += earlier.items()
@@ -86,9 +104,22 @@ def gather(
                 taken, alone = True, reader in ALONE
         if not taken:
             why = "it is empty" if not head else "it is of no kind that is known"
+            if leaving.copy and (RECORD in head or leaving.name.endswith(".journal")):
+                why = "copy records of distdoctor to this machine to have them judged"
             evidence.left_out.append((leaving.path, why))
     for position, leavings in sorted(by_reader.items()):
-        evidence = _with_read(readers[position], leavings, evidence)
+        here, failed = whole(leavings, fetched)
+        known = {path for path, _ in evidence.unreadable}
+        evidence.unreadable += [one for one in failed if one[0] not in known]
+        reader = readers[position]
+        if here and columns is not None and reader is recorder_reader.READER:
+            written = column_writing.write_dumps(here, columns)
+            evidence.unreadable += written.failed
+            reader = column_reader.READER
+            parts = find([str(columns)])
+            here = [one for one in parts if reader.recognises(one.name, one.head(4))]
+        if here:
+            evidence = _with_read(reader, here, evidence)
     return evidence
 
 

@@ -58,7 +58,7 @@ MAY_USE = {
     "analysis": "numpy",
     "journal": "numpy msgspec",
     "launch": "psutil",
-    "postmortem": "numpy msgspec psutil",
+    "postmortem": "numpy msgspec psutil fsspec duckdb",  # the last two are extras
     "report": "msgspec rich",
     "cli": "click rich",
     "probes": "torch horovod xxhash",
@@ -145,7 +145,9 @@ def test_the_probes_load_without_any_other_package() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["explain", "DD101"], ["env", "--help"]], ids=str
+    "arguments",
+    [["--help"], ["explain", "DD101"], ["env", "--help"], ["autopsy", "--help"]],
+    ids=str,
 )
 def test_a_question_is_answered_without_torch_and_numpy(arguments: list[str]) -> None:
     program = (
@@ -153,7 +155,7 @@ def test_a_question_is_answered_without_torch_and_numpy(arguments: list[str]) ->
         "from distdoctor import cli\n"
         f"sys.argv[1:] = {arguments!r}\n"
         "with contextlib.suppress(SystemExit): cli.main()\n"
-        "assert not {'torch', 'numpy'} & set(sys.modules), 'slow'"
+        "assert not {'torch', 'numpy', 'fsspec', 'duckdb'} & set(sys.modules), 'slow'"
     )
     subprocess.run(
         [sys.executable, "-c", program], check=True, timeout=60, capture_output=True

@@ -237,6 +237,8 @@ def _no_more_than_late(run: Run, behind: RankBehind) -> str:
 
 
 def _longest_pause(run: Run, rank: int) -> float:
+    if rank in run.pauses:
+        return run.pauses[rank] / 1e9
     mine = run.rows_of(rank)
     entered = run.calls["enter_ns"][mine.start : mine.stop]
     return float(np.diff(entered).max(initial=0)) / 1e9
