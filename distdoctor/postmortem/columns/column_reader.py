@@ -23,7 +23,7 @@ from distdoctor.postmortem.columns.column_tables import (
 )
 from distdoctor.postmortem.columns.window_queries import MOST_WHOLE, KeptCalls, keep
 from distdoctor.postmortem.flight_recorder import recorder_reader
-from distdoctor.postmortem.flight_recorder.decoding import (
+from distdoctor.postmortem.flight_recorder.entry_columns import (
     COMPLETED,
     SCHEDULED,
     STARTED,
@@ -222,7 +222,7 @@ def _rings(connection: Any, temporary: Path) -> Iterator[_Ring]:
 
 _ENTRY = (
     *("file", "record", "kind", "chain", "state", "retired"),
-    *("created_ns", "started_ns", "completed_ns", "timeout_ms", "sequence"),
+    *("created_ns", "ended_ns", "timeout_ms", "sequence"),
 )
 
 
@@ -243,7 +243,7 @@ def _entries(
     values = [columns[name].tolist() for name in _ENTRY]
     for row in zip(*values, strict=True):
         file, record, kind, chain, state, retired = row[:6]
-        created, started, completed, timeout, sequence = row[6:]
+        created, ended, timeout, sequence = row[6:]
         group, name, ins, outs, in_types, out_types, is_p2p = kinds[kind]
         found.setdefault(file, []).append(
             {
@@ -260,8 +260,7 @@ def _entries(
                 "output_sizes": outs,
                 "output_dtypes": out_types,
                 "state": _STATES.get(state, "scheduled"),
-                "time_discovered_started_ns": started or None,
-                "time_discovered_completed_ns": completed or None,
+                "time_discovered_completed_ns": ended or None,
                 "retired": retired,
                 "timeout_ms": timeout,
                 "is_p2p": is_p2p,

@@ -39,8 +39,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "state": "UTINYINT",  # as in a dump: scheduled, started, completed
         "retired": "BOOLEAN",
         "created_ns": "BIGINT",
-        "started_ns": "BIGINT",
-        "completed_ns": "BIGINT",
+        "ended_ns": "BIGINT",
         "timeout_ms": "BIGINT",
     },
     "spans": {  # what a file has of a channel

@@ -24,13 +24,11 @@ from distdoctor.postmortem.columns.column_tables import (
     texts,
     write_table,
 )
-from distdoctor.postmortem.columns.dump_columns import KindColumns, columns_of
+from distdoctor.postmortem.columns.dump_columns import PartReferences, columns_of
 from distdoctor.postmortem.flight_recorder.alike_files import AlikeDumps, model_of
 from distdoctor.postmortem.flight_recorder.decoding import Dump, dump_of, loaded
-from distdoctor.postmortem.flight_recorder.recorder_reader import (
-    MOST_BYTES,
-    recognises,
-)
+from distdoctor.postmortem.flight_recorder.many_dumps import MOST_BYTES
+from distdoctor.postmortem.flight_recorder.recorder_reader import recognises
 from distdoctor.postmortem.leavings import Leaving, find, whole
 from distdoctor.postmortem.remote_files import FetchedFiles
 
@@ -142,7 +140,7 @@ def write_dumps(leavings: Sequence[Leaving], folder: Path) -> WrittenColumns:
 def _write_chunk(leavings: Sequence[Leaving], folder: Path) -> WrittenColumns:
     """Write some files as one part, or as several if they have many calls."""
     written = WrittenColumns()
-    part = _Part(KindColumns())
+    part = _Part(PartReferences())
     models = _Models()
     for leaving in leavings:
         try:
@@ -174,7 +172,7 @@ class _Models:
         self._model: AlikeDumps | None = None
         self._misses = 0
 
-    def read(self, data: bytes, known: KindColumns) -> Dump:
+    def read(self, data: bytes, known: PartReferences) -> Dump:
         if self._model is not None and (dump := self._model.read(data)) is not None:
             self._misses = 0
             return dump
@@ -190,7 +188,7 @@ class _Models:
 class _Part:
     """The rows of some files, until they are written."""
 
-    def __init__(self, known: KindColumns) -> None:
+    def __init__(self, known: PartReferences) -> None:
         self.known = known
         self.files: list[tuple[str, int]] = []
         self.rows = 0

@@ -20,9 +20,11 @@ from distdoctor.postmortem.columns.column_tables import (
     hash_of,
 )
 from distdoctor.postmortem.flight_recorder.call_kinds import CallKind, call_kind
-from distdoctor.postmortem.flight_recorder.decoding import (
+from distdoctor.postmortem.flight_recorder.decoding import Dump
+from distdoctor.postmortem.flight_recorder.entry_columns import (
     COMPLETED,
-    Dump,
+    CREATED,
+    ENDED,
     EntryTables,
     Kind,
 )
@@ -36,7 +38,7 @@ _MIXED = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(slots=True)
-class KindColumns:
+class PartReferences:
     """What the rows of a part refer to, as columns by the numbers of `EntryTables`.
 
     Attributes:
@@ -159,7 +161,7 @@ class DumpColumns:
     pause_ns: int
 
 
-def columns_of(path: str, dump: Dump, known: KindColumns) -> DumpColumns:
+def columns_of(path: str, dump: Dump, known: PartReferences) -> DumpColumns:
     """The rows of a dump.
 
     Args:
@@ -203,7 +205,8 @@ def columns_of(path: str, dump: Dump, known: KindColumns) -> DumpColumns:
         "kind": known.hashes("kind")[kind],
         "chain": known.hashes("chain")[entries["chain"]],
         **{name: entries[name] for name in ("state", "retired", "timeout_ms")},
-        **{f"{name}_ns": entries[f"{name}_ns"] for name in _TIMES},
+        "created_ns": dump.times[CREATED],
+        "ended_ns": dump.times[ENDED],
     }
     head = Head(
         version=dump.version,
@@ -215,22 +218,18 @@ def columns_of(path: str, dump: Dump, known: KindColumns) -> DumpColumns:
         left_out=dump.left_out,
         has_entries=dump.has_entries,
     )
-    created = entries["created_ns"]
     return DumpColumns(
         calls=calls,
         spans=channels.spans(kind, number, role, done, retired=entries["retired"]),
         head=head,
         members={hashes[name]: lists[name] for name in lists},
-        pause_ns=int(np.diff(created).max(initial=0)),
+        pause_ns=int(np.diff(dump.times[CREATED]).max(initial=0)),
     )
-
-
-_TIMES = ("created", "started", "completed")
 
 
 def _done(
     dump: Dump,
-    known: KindColumns,
+    known: PartReferences,
     is_message: NDArray[np.bool_],
     closing: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
@@ -298,7 +297,7 @@ class _Channels:
         dump: Dump,
         lists: Mapping[str, str],
         rank: int | None,
-        known: KindColumns,
+        known: PartReferences,
     ) -> None:
         self._names: dict[tuple[str, str], int] = {}
         found = known.channels()
