@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from distdoctor.analysis.memoize import memoize
 from distdoctor.errors import MissingEvidence
 from distdoctor.model.events import Ended, Failure
 from distdoctor.model.run import Run, named
@@ -19,12 +20,15 @@ def require_whole(run: Run) -> None:
         MissingEvidence: It says which rank, and why.
     """
     if run.missing:
-        raise MissingEvidence(
-            f"no journal from {named(run.missing)}; it may have strayed"
-        )
+        raise MissingEvidence(_of_missing(run))
     if run.partial:
         rank, why = next(iter(run.partial.items()))
         raise MissingEvidence(f"of rank {rank}, {why}")
+
+
+@memoize
+def _of_missing(run: Run) -> str:
+    return f"no journal from {named(run.missing)}; it may have strayed"
 
 
 def ended_well(run: Run, rank: int) -> bool:

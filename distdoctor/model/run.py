@@ -235,9 +235,13 @@ class Run:
         return _Builder(events, unseen or {}, members or {}).run(**rest)
 
     @property
-    def seen(self) -> list[int]:
+    def seen(self) -> Sequence[int]:
         """Ranks with a journal, ascending."""
-        return [rank for rank in range(self.world_size) if rank not in self.unseen]
+        if "seen" not in self.memory:
+            ranks = range(self.world_size)
+            self.memory["seen"] = tuple(r for r in ranks if r not in self.unseen)
+        ranks_seen: tuple[int, ...] = self.memory["seen"]
+        return ranks_seen
 
     def has_seen(self, ranks: Iterable[int]) -> bool:
         """Whether all of these ranks have a journal; costs as much as these are.
@@ -253,11 +257,14 @@ class Run:
         )
 
     @property
-    def missing(self) -> list[int]:
+    def missing(self) -> Sequence[int]:
         """Ranks that should have been seen and were not, ascending."""
-        return sorted(
-            self.unseen.keys() & self.simulated if self.simulated else self.unseen
-        )
+        if "missing" not in self.memory:
+            unseen = self.unseen.keys()
+            expected = unseen & self.simulated if self.simulated else unseen
+            self.memory["missing"] = tuple(sorted(expected))
+        ranks: tuple[int, ...] = self.memory["missing"]
+        return ranks
 
     def rows_of(self, rank: int) -> range:
         """Positions in `calls` of one rank's calls, in order.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -56,4 +57,8 @@ def indented(value: Any) -> str:
     """
     data = msgspec.json.encode(value)
     text = msgspec.json.format(data, indent=2).decode() + "\n"
-    return re.sub(r"[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", text)
+    return re.sub(r"[^\n\x20-\x7e]", _as_escaped, text)
+
+
+def _as_escaped(found: re.Match[str]) -> str:
+    return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
