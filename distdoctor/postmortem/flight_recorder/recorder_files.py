@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from distdoctor.model.run import MOST_RANKS
+from distdoctor.postmortem import rank_names
 from distdoctor.postmortem.flight_recorder.decoding import Dump
 from distdoctor.postmortem.flight_recorder.entry_columns import CREATED
 
@@ -48,7 +49,7 @@ class Assigned:
 
 
 def rank_of(path: str) -> int | None:
-    """The rank in a file's name: its last digits.
+    """The rank in a file's name: its last digits, or those behind "rank".
 
     Args:
         path: Of the file.
@@ -58,8 +59,8 @@ def rank_of(path: str) -> int | None:
     """
     name = re.sub(r"\.(?:gz|bz2|xz)$", "", os.path.basename(path))  # noqa: PTH119
     found = _RANK.search(name)
-    rank = MOST_RANKS if found is None else int(found[1])
-    return rank if rank < MOST_RANKS else None
+    rank = rank_names.rank_of(path) if found is None else int(found[1])
+    return rank if rank is not None and rank < MOST_RANKS else None
 
 
 def assign(found: Sequence[tuple[str, Dump]]) -> Assigned:
@@ -77,7 +78,7 @@ def assign(found: Sequence[tuple[str, Dump]]) -> Assigned:
     for path, dump in sorted(found, key=lambda one: one[0]):
         rank = rank_of(path)
         if rank is None:
-            given.rejected.append((path, "its name does not end with a rank"))
+            given.rejected.append((path, "its name does not tell a rank"))
             continue
         if id(dump.members) not in same:
             same[id(dump.members)] = by_world.setdefault(_world(dump), [])

@@ -19,7 +19,7 @@ from distdoctor.postmortem.stacks.frame_meanings import (
     may_take_long,
     system_call,
 )
-from distdoctor.postmortem.stacks.rank_names import ranks_of
+from distdoctor.postmortem.rank_names import ranks_of
 from distdoctor.postmortem.stacks.stack_tree import merged, shown
 from distdoctor.postmortem.stacks.thread_stacks import (
     StackLine,

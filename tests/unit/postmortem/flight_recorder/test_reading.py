@@ -188,11 +188,14 @@ def test_what_the_calls_are_is_left_to_another_source(folder: Path) -> None:
         ("comm_lib_trace_rank_node07_3", 3),
         ("fr-host9-0.json", 0),
         ("fr_rank_4.pkl.gz", 4),
+        ("rank5_trace.json", 5),
+        ("r3.fr_dump", 3),
+        ("trace_of_7_ranks", None),
         ("nccl_trace_rank_", None),
         ("nccl_trace_rank_9999999", None),
     ],
 )
-def test_the_rank_is_at_the_end_of_the_name(name: str, rank: int | None) -> None:
+def test_the_rank_is_told_by_the_name(name: str, rank: int | None) -> None:
     assert rank_of(f"/dumps9/{name}") == rank
 
 

@@ -244,9 +244,8 @@ def test_groups_whose_numbers_count_otherwise_are_no_fault(tmp_path: Path) -> No
 
 def test_of_two_camps_in_a_circle_the_fewer_are_named_or_all(tmp_path: Path) -> None:
     for odd, ranks in (((1,), [1]), ((2, 3), [0, 1, 2, 3])):
-        groups: dict[str, tuple[int, ...]] = dict.fromkeys(
-            ("0", "1", "2"), (0, 1, 2, 3)
-        )
+        everyone: tuple[int, ...] = (0, 1, 2, 3)
+        groups = dict.fromkeys(("0", "1", "2"), everyone)
         by_rank = {}
         for rank in range(4):
             order = "21" if rank in odd else "12"

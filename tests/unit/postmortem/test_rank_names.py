@@ -2,7 +2,7 @@
 
 import pytest
 
-from distdoctor.postmortem.stacks.rank_names import rank_of, ranks_of
+from distdoctor.postmortem.rank_names import rank_of, ranks_of
 
 
 @pytest.mark.parametrize(
