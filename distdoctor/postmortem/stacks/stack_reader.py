@@ -9,6 +9,7 @@ from distdoctor.model.events import Busy
 from distdoctor.model.run import MOST_RANKS, Frame, named
 from distdoctor.postmortem.job_evidence import STACK, Evidence, SourceRead
 from distdoctor.postmortem.leavings import Leaving
+from distdoctor.postmortem.rank_names import ranks_of
 from distdoctor.postmortem.readers import Reader
 from distdoctor.postmortem.stacks import dump_files
 from distdoctor.postmortem.stacks.dump_files import RankDump
@@ -19,7 +20,6 @@ from distdoctor.postmortem.stacks.frame_meanings import (
     may_take_long,
     system_call,
 )
-from distdoctor.postmortem.rank_names import ranks_of
 from distdoctor.postmortem.stacks.stack_tree import merged, shown
 from distdoctor.postmortem.stacks.thread_stacks import (
     StackLine,
