@@ -14,7 +14,7 @@ from distdoctor.postmortem import rank_names
 from distdoctor.postmortem.flight_recorder.decoding import Dump
 from distdoctor.postmortem.flight_recorder.entry_columns import CREATED
 
-_RANK = re.compile(r"(\d{1,7})\D{0,3}?(?:\.(?:json|pkl|pickle|bin|dump|pt|txt|log))*$")
+_LAST = re.compile(r"(\d{1,7})\D{0,3}?(?:\.[a-z_]{1,10})*$", re.IGNORECASE)
 _FAR_APART_NS = 600 * 1_000_000_000
 """Silence after which a dump without part in the others' calls is of another run.
 
@@ -49,7 +49,7 @@ class Assigned:
 
 
 def rank_of(path: str) -> int | None:
-    """The rank in a file's name: its last digits, or those behind "rank".
+    """The rank in a file's name: the digits behind "rank", or the last ones.
 
     Args:
         path: Of the file.
@@ -58,8 +58,10 @@ def rank_of(path: str) -> int | None:
         The rank; None if there are none.
     """
     name = re.sub(r"\.(?:gz|bz2|xz)$", "", os.path.basename(path))  # noqa: PTH119
-    found = _RANK.search(name)
-    rank = rank_names.rank_of(path) if found is None else int(found[1])
+    rank = rank_names.rank_of(name) if "rank" in name.lower() else None
+    if rank is None:
+        found = _LAST.search(name)
+        rank = rank_names.rank_of(path) if found is None else int(found[1])
     return rank if rank is not None and rank < MOST_RANKS else None
 
 

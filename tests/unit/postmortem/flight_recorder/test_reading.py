@@ -190,6 +190,8 @@ def test_what_the_calls_are_is_left_to_another_source(folder: Path) -> None:
         ("fr_rank_4.pkl.gz", 4),
         ("rank5_trace.json", 5),
         ("r3.fr_dump", 3),
+        ("rank0_of_8", 0),
+        ("node-x-10.trace", 10),
         ("trace_of_7_ranks", None),
         ("nccl_trace_rank_", None),
         ("nccl_trace_rank_9999999", None),
