@@ -245,6 +245,11 @@ _DOING = (
     (r"(^|/)(queue|multiprocessing/queues)\.py$", r"get|put", "waiting for a queue"),
     (r"(^|/)threading\.py$", r"acquire|__enter__", "waiting for a lock"),
     (
+        r"(^|/)(filelock|fasteners|portalocker)/\w+\.py$",
+        r"_?acquire|__enter__|lock",
+        "waiting for the lock of a file",
+    ),
+    (
         r"(^|/)threading\.py$",
         r"wait.*|.*join|_wait_for_tstate_lock",
         "waiting for a thread",

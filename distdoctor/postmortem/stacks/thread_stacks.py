@@ -104,7 +104,18 @@ _PACKAGES = frozenset(
     {"torch", "horovod", "numpy", "deepspeed", "lightning", "pytorch_lightning"}
     | {"lightning_fabric", "transformers", "accelerate", "torchvision", "megatron"}
     | {"apex", "ray", "mpi4py", "pandas", "datasets", "fsspec", "webdataset"}
-    | {"torchrun", "torchdata", "distdoctor"}
+    | {"torchrun", "torchdata", "distdoctor", "filelock", "fasteners", "portalocker"}
+    | {"requests", "urllib3", "boto3", "botocore", "s3fs", "gcsfs", "huggingface_hub"}
+    | {
+        "safetensors",
+        "h5py",
+        "zarr",
+        "pyarrow",
+        "wandb",
+        "mlflow",
+        "tensorboard",
+        "PIL",
+    }
 )
 """Packages that py-spy's short names of files begin with; a user's may be called so."""
 

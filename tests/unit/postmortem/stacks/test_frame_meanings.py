@@ -117,6 +117,10 @@ def test_horovods_handle_tells_one_call_from_the_next() -> None:
         (("interaction pdb.py:3", "f t.py:4"), "in a debugger"),
         (("wait threading.py:3", "get queue.py:9", "f t.py:4"), "waiting for a thread"),
         (("get queue.py:3", "f t.py:4"), "waiting for a queue"),
+        (
+            ("acquire filelock/_api.py:221", "f t.py:4"),
+            "waiting for the lock of a file",
+        ),
         (("f t.py:4", "get queue.py:3"), ""),
     ],
 )
