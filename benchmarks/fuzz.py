@@ -46,7 +46,7 @@ from distdoctor.postmortem.nccl_logs import nccl_reader
 from distdoctor.postmortem.nccl_ras import ras_reader
 from distdoctor.postmortem.own_records import read_record
 from distdoctor.postmortem.readers import Reader
-from distdoctor.postmortem.recognising import READERS
+from distdoctor.postmortem.recognising import READERS, gather
 from distdoctor.postmortem.stacks import stack_reader
 
 SECONDS = 2.0
@@ -126,6 +126,14 @@ def _record(case: Case) -> None:
         shutil.rmtree(folder)
 
 
+def _columns(case: Case) -> None:
+    folder = _in_a_folder(case)
+    try:
+        run_of(gather([str(folder)]))
+    finally:
+        shutil.rmtree(folder)
+
+
 _STATUS = {0, 1, 2, 4}
 
 
@@ -182,6 +190,7 @@ TARGETS = {
     "nccl": Target(("nccl", "output"), _reader(nccl_reader.READER)),
     "ras": Target(("ras",), _reader(ras_reader.READER)),
     "inspector": Target(("inspector", "output"), _reader(inspector_reader.READER)),
+    "columns": Target(("columns",), _columns),
     "record": Target(("record",), _record),
     "autopsy": Target(hostile_inputs.KINDS, _command("autopsy"), packs=True),
     "nccl-command": Target(("nccl", "output"), _command("nccl"), packs=True),

@@ -36,6 +36,7 @@ from distdoctor.journal.packed_texts import group_text
 from distdoctor.journal.writer import JournalWriter
 from distdoctor.model.events import Left, Started
 from distdoctor.model.operations import CODE_OF, NO_REDUCE_OP, signature
+from distdoctor.postmortem.columns.column_writing import write_columns
 
 Case = dict[str, bytes]
 
@@ -293,6 +294,19 @@ def _journal(folder: Path, rank: int, calls: int, *, waits: bool) -> None:
         writer.end()
 
 
+def _columns() -> Iterator[Case]:
+    for make in (recorder_dumps.ddp, recorder_dumps.mesh):
+        job = make(4, 1)
+        job.steps[1] = job.steps[1][:-3]
+        with tempfile.TemporaryDirectory() as folder:
+            dumps, columns = Path(folder, "dumps"), Path(folder, "columns")
+            dumps.mkdir()
+            tops = recorder_dumps.dumps(job, Simulation(job, 1), Style())
+            recorder_dumps.write(dumps, tops, Style())
+            write_columns([str(dumps)], columns)
+            yield _case(columns)
+
+
 _SEEDS: dict[str, Callable[[], Iterator[Case]]] = {
     "dumps": _dumps,
     "stacks": _stacks,
@@ -300,6 +314,7 @@ _SEEDS: dict[str, Callable[[], Iterator[Case]]] = {
     "nccl": _nccl,
     "ras": _ras,
     "inspector": _inspector,
+    "columns": _columns,
     "record": _record,
 }
 KINDS = tuple(_SEEDS)
