@@ -235,13 +235,13 @@ class Run:
         return _Builder(events, unseen or {}, members or {}).run(**rest)
 
     @property
-    def seen(self) -> Sequence[int]:
-        """Ranks with a journal, ascending."""
+    def seen(self) -> list[int]:
+        """Ranks with a journal, ascending; all who ask share the list."""
         if "seen" not in self.memory:
             ranks = range(self.world_size)
-            self.memory["seen"] = tuple(r for r in ranks if r not in self.unseen)
-        ranks_seen: tuple[int, ...] = self.memory["seen"]
-        return ranks_seen
+            self.memory["seen"] = [rank for rank in ranks if rank not in self.unseen]
+        seen: list[int] = self.memory["seen"]
+        return seen
 
     def has_seen(self, ranks: Iterable[int]) -> bool:
         """Whether all of these ranks have a journal; costs as much as these are.
@@ -257,14 +257,14 @@ class Run:
         )
 
     @property
-    def missing(self) -> Sequence[int]:
-        """Ranks that should have been seen and were not, ascending."""
+    def missing(self) -> list[int]:
+        """Ranks that should have been seen and were not, ascending; shared as well."""
         if "missing" not in self.memory:
             unseen = self.unseen.keys()
             expected = unseen & self.simulated if self.simulated else unseen
-            self.memory["missing"] = tuple(sorted(expected))
-        ranks: tuple[int, ...] = self.memory["missing"]
-        return ranks
+            self.memory["missing"] = sorted(expected)
+        missing: list[int] = self.memory["missing"]
+        return missing
 
     def rows_of(self, rank: int) -> range:
         """Positions in `calls` of one rank's calls, in order.
