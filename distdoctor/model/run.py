@@ -401,7 +401,8 @@ class Run:
             The events, empty if there are none or the rank was not seen.
         """
         life = self.life.get(rank)
-        if not life:  # of thousands of ranks that left dumps alone, all have none
+        # Of most kinds no rank has any: with thousands of ranks that must cost nothing.
+        if not life or not self._has_class(kind):
             return []
         return [event for _, event in life if isinstance(event, kind)]
 
@@ -420,7 +421,17 @@ class Run:
                 others = set(range(len(OPERATIONS))) - set(SETUP_CODES)
                 self.memory["has calls"] = len(self.with_op(*others)) > 0
             return bool(self.memory["has calls"])
-        return any(self.of(kind, rank) for rank in self.life)
+        return self._has_class(kind)
+
+    def _has_class(self, kind: type) -> bool:
+        known: dict[type, bool] = self.memory.setdefault("has class", {})
+        if kind not in known:
+            if "classes" not in self.memory:
+                lives = self.life.values()
+                self.memory["classes"] = {type(e) for life in lives for _, e in life}
+            classes: set[type] = self.memory["classes"]
+            known[kind] = any(issubclass(one, kind) for one in classes)
+        return known[kind]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Run):

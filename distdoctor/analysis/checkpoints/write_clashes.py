@@ -41,7 +41,7 @@ def clashes(run: Run) -> Iterator[Clash]:
     Yields:
         A clash for each file.
     """
-    if run.simulated:
+    if run.simulated or not run.has(Written):
         return
     written: dict[tuple[str, int], dict[int, Written]] = {}
     at_once: dict[tuple[str, int], list[ReadBack]] = {}

@@ -102,6 +102,7 @@ class HeardRanks:
         self.sizes_unlike = ""
         self._pids: dict[int, int] = {}
         self._forced_pids: set[int] = set()
+        self._ended_tasks: set[tuple[tuple[int, ...], int]] = set()
         self._warned: Counter[int] = Counter()  # of stalls that nothing came behind
         self._failed_locals: dict[int, int] = {}
         by_torchrun = any(
@@ -146,7 +147,9 @@ class HeardRanks:
             remarks.append(words)
 
     def _of(self, rank: int) -> HeardRank:
-        return self.ranks.setdefault(rank, HeardRank())
+        if (known := self.ranks.get(rank)) is None:
+            known = self.ranks[rank] = HeardRank()
+        return known
 
     def _rank_of(self, heard: Heard) -> int:
         if heard.rank >= 0 or heard.local < 0:
@@ -239,27 +242,26 @@ class HeardRanks:
     def _take_task(self, task: says.TaskEnded, by_torchrun: bool) -> None:
         if by_torchrun:
             return  # its tasks are launchers, and these told of their ranks
+        if (task.ranks, task.status) in self._ended_tasks:
+            return  # said again
+        self._ended_tasks.add((task.ranks, task.status))
         aborted = any(
             isinstance(one.what, says.StepAborted) for one in self._hearing.heard
         )
+        # Whether another task had ended before, when srun ended the rest.
+        was_before = any(
+            one.status is not None and not one.stopped for one in self.ranks.values()
+        )
         for rank in task.ranks:
-            if rank < MOST_RANKS and self._of(rank).status is None:
-                reported = self._of(rank)
+            if rank < MOST_RANKS and (reported := self._of(rank)).status is None:
                 reported.status = task.status
                 reported.starved = task.starved
                 reported.stopped = task.stopped or (
-                    aborted and not task.starved and self._was_before(rank)
+                    aborted and not task.starved and was_before
                 )
+                was_before |= not reported.stopped
         if task.starved:
             self._starve("")
-
-    def _was_before(self, rank: int) -> bool:
-        """Whether another task had ended before this one, when srun ended the rest."""
-        return any(
-            one.status is not None and not one.stopped
-            for other, one in self.ranks.items()
-            if other != rank
-        )
 
     def _take_of_machine(self, what: object) -> None:
         match what:
