@@ -33,7 +33,7 @@ from distdoctor.postmortem.flight_recorder.recorder_files import rank_of
 ANY = "?"
 """In place of a rank, in the name of a message that any may have sent."""
 
-_ENDS = re.compile(r"(\d+|\?)\s*(->|<-)\s*(\d+|\?)")
+_ENDS = re.compile(r"(\d{1,9}|\?)\s*(->|<-)\s*(\d{1,9}|\?)")
 _MIXED = np.uint64(0x9E3779B97F4A7C15)
 
 

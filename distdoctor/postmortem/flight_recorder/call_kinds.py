@@ -63,7 +63,7 @@ _BY_INPUT |= {"all_gather", "all_gather_into_tensor"}
 _BY_INPUT |= {"all_gather_into_tensor_coalesced"}
 """The input is what has to agree; of others it is the output."""
 
-_MESSAGE = re.compile(r"(i?send|i?recv)\s+(\d+|\?)\s*(?:->|<-)\s*(\d+|\?)")
+_MESSAGE = re.compile(r"(i?send|i?recv)\s+(\d{1,9}|\?)\s*(?:->|<-)\s*(\d{1,9}|\?)")
 _CLOSES = re.compile(r"coalesced$", re.IGNORECASE)
 
 _DTYPES = {

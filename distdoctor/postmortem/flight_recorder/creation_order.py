@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping
 from distdoctor.postmortem.flight_recorder.decoding import Dump
 from distdoctor.postmortem.flight_recorder.recorder_files import DEFAULT_GROUP
 
+_MOST_DIGITS = 10
+
 
 def passed_over(
     dumps: Mapping[int, Dump], reported: Mapping[str, Mapping[tuple[int, ...], object]]
@@ -28,7 +30,7 @@ def passed_over(
         By name of such a group, the ranks that made another in its place; empty as
         well if so many did that names or numbers are rather not as torch gives them.
     """
-    counted = sorted(int(name) for name in reported if name.isdigit())
+    counted = sorted(int(name) for name in reported if _is_count(name))
     if len(counted) < 3:  # the default group and one more: there is no order
         return {}
     names: dict[int, list[int]] = {}
@@ -39,7 +41,9 @@ def passed_over(
     looked_at = 0
     for rank, dump in dumps.items():
         own = {
-            int(name): int(n) for name, n in dump.numbers.items() if _counts(name, n)
+            int(name): int(n)
+            for name, n in dump.numbers.items()
+            if _is_count(name) and _is_count(n)
         }
         if len(own.keys() - {int(DEFAULT_GROUP)}) == 0:
             continue
@@ -59,5 +63,7 @@ def _missing(dump: Dump, own: Mapping[int, int], names: list[int]) -> Iterator[s
             return
 
 
-def _counts(name: str, number: str) -> bool:
-    return name.isdigit() and number.isdigit()
+def _is_count(text: str) -> bool:
+    """Whether a name is a number as torch writes one: "07" is a name of the user's."""
+    is_number = len(text) < _MOST_DIGITS and text.isascii() and text.isdigit()
+    return is_number and str(int(text)) == text

@@ -19,6 +19,7 @@ from distdoctor.journal.folder import read_manifest
 from distdoctor.journal.packed_texts import members_of
 from distdoctor.model.run import MOST_RANKS
 from distdoctor.postmortem.flight_recorder import recorder_reader
+from distdoctor.postmortem.flight_recorder.creation_order import passed_over
 from distdoctor.postmortem.flight_recorder.recorder_files import rank_of
 from distdoctor.postmortem.flight_recorder.unpickling import load
 from distdoctor.postmortem.job_evidence import Evidence
@@ -159,3 +160,10 @@ def test_an_operation_of_no_text_is_read() -> None:
     }
     assert broken != case
     assert fuzz.failure(TARGETS["dumps"].give, broken)[0] == ""
+
+
+@pytest.mark.parametrize("name", ["07", "9" * 5000, "٣"])
+def test_a_group_that_is_called_like_a_number_is_counted_among_none(name: str) -> None:
+    everyone: tuple[int, ...] = (0, 1)
+    reported = {one: {everyone: None} for one in ("0", "1", "2", name)}
+    assert passed_over({}, reported) == {}
