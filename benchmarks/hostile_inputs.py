@@ -196,46 +196,8 @@ def _ras() -> Iterator[Case]:
     yield {"status.json": text}
     later = ras_reports.report(late, part, second=5)
     yield {"looks.json": text + later, "more.json": text}
-    yield {"status.txt": _RAS_TEXT}
-    yield {"status.txt": _RAS_TEXT, "status.json": text}
-
-
-_RAS_TEXT = b"""\
-NCCL version 2.24.3 compiled with CUDA 12.8
-CUDA runtime version 12080, driver version 12080
-
-Job summary
-===========
-
-  Nodes  Processes         GPUs  Processes     GPUs
-(total)   per node  per process    (total)  (total)
-      4          8            1         32       32
-
-Communicators... (0.00s)
-=============
-
-Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
-    #  in group  per comm  per node  per comm  in group
-    0         1         4       7-8        32        31   RUNNING  INCOMPLETE,MISMATCH
-
-Errors
-======
-
-#0-0 (0000000000c0ffee) INCOMPLETE
-  Missing communicator data from 1 rank
-  Rank 21 -- GPU 5 managed by process 1021 on node 10.0.0.2
-
-Warnings
-========
-
-#0-0 (0000000000c0ffee) MISMATCH
-  Communicator ranks have different AllReduce operation counts
-  28 ranks have launched up to operation 640
-  2 ranks have launched up to operation 639
-  Rank 3 -- GPU 3 managed by process 1003 on node 10.0.0.0
-  Rank 4 -- GPU 4 managed by process 1004 on node 10.0.0.0
-
-"""
+    yield {"status.txt": ras_reports.TEXT}
+    yield {"status.txt": ras_reports.TEXT, "status.json": text}
 
 
 def _inspector() -> Iterator[Case]:

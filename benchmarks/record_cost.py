@@ -34,11 +34,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from ddp_step import NEVER_TRIM, Step, step_of
 from figures import print_table, quartiles, spread, uncertainty
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -52,13 +52,6 @@ WIDE, NARROW = 256, 4
 _BUCKET_MB = 1e-5  # smaller than a layer: each has an all_reduce of its own
 _BLOCK_STEPS = {"whole": 3, "calls": 40}
 
-NEVER_TRIM = {
-    "MALLOC_TRIM_THRESHOLD_": "2000000000",
-    "MALLOC_MMAP_THRESHOLD_": "1000000000",
-    "MALLOC_TOP_PAD_": "67108864",
-}
-
-Step = Callable[[], None]
 Sample = tuple[float, float]
 """CPU and wall seconds of a step."""
 
@@ -70,18 +63,7 @@ def training_step(width: int, batch: int) -> Step:
     for _ in range(LAYERS):
         layers += [nn.Linear(width, width, bias=False), nn.ReLU()]
     model = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=_BUCKET_MB)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    points = torch.randn(batch, width)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        loss = model(points).square().mean()
-        loss.backward()
-        optimizer.step()
-        mean = loss.detach().clone()
-        dist.all_reduce(mean)
-
-    return step
+    return step_of(model, torch.randn(batch, width))
 
 
 def measured(step: Step, steps: int) -> Sample:

@@ -39,6 +39,7 @@ from typing import Any
 import psutil
 import torch
 import torch.distributed as dist
+from ddp_step import NEVER_TRIM, Step, step_of
 from figures import print_table, quartiles, uncertainty
 from ranks import RANKS, on_two_ranks
 from switch import Switch
@@ -52,15 +53,6 @@ STEP_S = 0.1
 LAYERS, WIDTH = 8, 256
 BLOCK_STEPS = 5
 
-NEVER_TRIM = {
-    "MALLOC_TRIM_THRESHOLD_": "2000000000",
-    "MALLOC_MMAP_THRESHOLD_": "1000000000",
-    "MALLOC_TOP_PAD_": "67108864",
-}
-"""Read by glibc when a process starts; the ranks inherit them."""
-
-Step = Callable[[], None]
-
 
 def training_step(batch: int) -> Step:
     """Forward, backward, optimizer and a look at the mean loss, as loops have it."""
@@ -70,18 +62,7 @@ def training_step(batch: int) -> Step:
         layers += [nn.Linear(WIDTH, WIDTH), nn.ReLU()]
     # Small buckets: several all_reduces a step, as large models have them.
     model = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    points = torch.randn(batch, WIDTH)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        loss = model(points).square().mean()
-        loss.backward()
-        optimizer.step()
-        mean = loss.detach().clone()
-        dist.all_reduce(mean)
-
-    return step
+    return step_of(model, torch.randn(batch, WIDTH))
 
 
 def calibrated_batch() -> int:

@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ras_reports import DEAD, LEFT, SILENT, communicator, report, run_of_reports
+from ras_reports import (
+    DEAD,
+    LEFT,
+    SILENT,
+    TEXT,
+    communicator,
+    report,
+    run_of_reports,
+)
 
 from distdoctor.model.observations.communicators import (
     AilingMember,
@@ -19,52 +27,6 @@ from distdoctor.model.observations.communicators import (
 from distdoctor.postmortem.job_evidence import Evidence
 from distdoctor.postmortem.nccl_ras.ras_reader import reports_in, tell
 from distdoctor.postmortem.recognising import gather
-
-TEXT = b"""\
-NCCL version 2.24.3 compiled with CUDA 12.8
-CUDA runtime version 12080, driver version 12080
-
-Job summary
-===========
-
-  Nodes  Processes         GPUs  Processes     GPUs
-(total)   per node  per process    (total)  (total)
-      4          8            1         32       32
-
-Communicators... (0.00s)
-=============
-
-Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
-    #  in group  per comm  per node  per comm  in group
-    0         1         4       7-8        32        31   RUNNING  INCOMPLETE,MISMATCH
-    1         8         4         1         4        32   RUNNING      OK
-
-Errors
-======
-
-DEAD
-  1 job process is considered dead (unreachable via the RAS network)
-  Process 1021 on node 10.0.0.2 managing GPU 5
-
-#0-0 (0000000000c0ffee) INCOMPLETE
-  Missing communicator data from 1 rank
-  Rank 21 -- GPU 5 managed by process 1021 on node 10.0.0.2
-
-Warnings
-========
-
-TIMEOUT
-  Encountered 1 communication timeout while gathering communicator data
-
-#0-0 (0000000000c0ffee) MISMATCH
-  Communicator ranks have different AllReduce operation counts
-  28 ranks have launched up to operation 640
-  2 ranks have launched up to operation 639
-  Rank 3 -- GPU 3 managed by process 1003 on node 10.0.0.0
-  Rank 4 -- GPU 4 managed by process 1004 on node 10.0.0.0
-  Rank 7 has not launched any operations -- GPU 7 managed by process 1007 on node n0
-
-"""
 
 
 def test_json_is_read() -> None:
