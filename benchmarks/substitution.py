@@ -25,8 +25,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
+from ddp_step import NEVER_TRIM
 from figures import print_table, quartiles, uncertainty
-from step_overhead import NEVER_TRIM
 from torch import nn
 
 from distdoctor.journal.environment import DEVICE_VARIABLE
