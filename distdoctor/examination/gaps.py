@@ -97,7 +97,7 @@ def _unwatched_job(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
     """What cannot be known of a job that ran without our probes."""
     how = "ran without distdoctor: this is judged from what it left"
     if not run.closed:
-        how = "runs without distdoctor: this is judged from outside"
+        how = "runs: this is judged from outside"
     yield Gap(
         "what ranks did beside communicating (data, weights, gradients, random state)",
         f"the job {how}",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from distdoctor.journal.environment import FOLDER_VARIABLE
+
 
 @dataclass(frozen=True, slots=True)
 class RankIdentity:
@@ -18,6 +20,7 @@ class RankIdentity:
         local_size: Ranks of its machine; 0: not known.
         address: Where the ranks meet; empty: not known.
         launcher: Who has set it: "torchrun", "horovod", "mpi", "slurm", or "".
+        record: Folder to which distdoctor records the job; empty: it does not.
     """
 
     job: str
@@ -27,6 +30,7 @@ class RankIdentity:
     local_size: int = 0
     address: str = ""
     launcher: str = ""
+    record: str = ""
 
 
 _VARIABLES = (
@@ -89,6 +93,7 @@ def identity_of(environment: Mapping[str, str]) -> RankIdentity | None:
             local_size=here or 0,
             address=address,
             launcher=by,
+            record=environment.get(FOLDER_VARIABLE, ""),
         )
     return None
 

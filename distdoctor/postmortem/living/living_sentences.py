@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 
 from distdoctor.model.outside_view import ProcessView
@@ -73,6 +74,8 @@ def remarks(
         conditions: By rank, how it is.
         seconds: For how long the job was looked at.
     """
+    for record in {one.record for one in job.identities.values() if one.record}:
+        yield f"its calls are being recorded: distdoctor autopsy {shlex.quote(record)}"
     by_words: dict[str, list[int]] = {}
     for rank, one in sorted(conditions.items()):
         by_words.setdefault(_sentence(one, watched[rank].cpu), []).append(rank)

@@ -99,6 +99,7 @@ class ProcessStacks:
 
 _INSTALLED = re.compile(
     r"(^|/)(site-packages|dist-packages)/|/lib(64|exec)?/python\d[\d.]*/|^<|\.so[\d.]*$"
+    r"|/distdoctor/probes/"
 )
 _PACKAGES = frozenset(
     {"torch", "horovod", "numpy", "deepspeed", "lightning", "pytorch_lightning"}
