@@ -83,6 +83,8 @@ def _gathered(
     evidence = Evidence()
     by_reader: dict[int, list[Leaving]] = {}
     found = [one for one in find(paths, fetched) if not without(one.path)]
+    if columns is not None:  # what lies there is of earlier readings
+        found = [one for one in found if columns not in Path(one.path).parents]
     earlier = of_earlier_jobs(found)
     if earlier:
         evidence.left_out += earlier.items()
@@ -116,8 +118,7 @@ def _gathered(
             written = column_writing.write_dumps(here, columns)
             evidence.unreadable += written.failed
             reader = column_reader.READER
-            parts = find([str(columns)])
-            here = [one for one in parts if reader.recognises(one.name, one.head(4))]
+            here = list(find([str(part) for part in written.parts]))
         if here:
             evidence = _with_read(reader, here, evidence)
     return evidence

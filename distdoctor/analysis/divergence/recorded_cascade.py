@@ -108,6 +108,9 @@ def _circles(run: Run) -> Iterator[Divergence]:
             yield _by_camps(run, one)
 
 
+_TWO = 2  # groups, of which ranks take the one or the other first
+
+
 def _by_camps(run: Run, found: Divergence) -> Divergence:
     """A circle, with all who stand in its calls, or the fewer of two camps.
 
@@ -122,14 +125,15 @@ def _by_camps(run: Run, found: Divergence) -> Divergence:
     for rank in needed - found.calls.keys():
         for wait in waits.get(rank, ()):
             record = run.calls[wait.row]
-            call_ = run.groups[record["group"]].name, int(record["ordinal"])
-            if call_[1] and call_ in camps:
-                camps[call_].add(rank)
+            place = run.groups[record["group"]].name, int(record["ordinal"])
+            if place[1] and place in camps:
+                camps[place].add(rank)
     everyone = set().union(*camps.values())
     culprits, certainty = everyone, found.certainty
-    if len(camps) == len((1, 2)):
+    names = {name for name, _ in camps}
+    collective = all(ordinal for _, ordinal in camps)  # messages have none
+    if collective and len(camps) == len(names) == _TWO:
         few, most = sorted(camps.values(), key=len)
-        names = {name for name, _ in camps}
         groups = [set(group.ranks) for group in run.groups if group.name in names]
         if len(few) < len(most) and all(everyone <= ranks for ranks in groups):
             culprits, certainty = few, Certainty.LIKELY

@@ -12,9 +12,8 @@ class MembersListed(Observation):
     """Whom a rank takes for the members of a group; told where ranks disagree."""
 
     group: str = ""  # the name of which ranks have different lists
-    ranks: tuple[
-        int, ...
-    ] = ()  # global ranks; none: it made no such group where others did
+    # Global ranks; none: it made no such group where others did.
+    ranks: tuple[int, ...] = ()
 
 
 KINDS = (MembersListed,)

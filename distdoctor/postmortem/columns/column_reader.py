@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,14 +48,14 @@ _MOST_LEFT_OUT = 10_000
 _STATES = {SCHEDULED: "scheduled", STARTED: "started", COMPLETED: "completed"}
 
 
-def recognises(_name: str, head: bytes) -> bool:
-    """Whether a file is one of Parquet; whose it is, its end tells.
+def recognises(name: str, head: bytes) -> bool:
+    """Whether a file is one of columns that distdoctor wrote.
 
     Args:
-        _name: Its name.
+        name: Its name.
         head: Its first bytes.
     """
-    return head.startswith(MAGIC)
+    return head.startswith(MAGIC) and _NAME.fullmatch(name) is not None
 
 
 def read(
@@ -70,25 +71,22 @@ def read(
     try:
         connected().close()
     except LeavingsMissing as error:
-        for one in leavings:
-            if _NAME.fullmatch(one.name):
-                evidence.unreadable.append((one.path, str(error)))
-            else:
-                evidence.left_out.append((one.path, "it is of no kind that is known"))
+        evidence.unreadable += [(one.path, str(error)) for one in leavings]
         return
     with temporary_folder() as temporary:
         tables = _tables(leavings, evidence)
         if not tables:
             return
+        shown = {one.place: one.path for one in leavings}
         paths = [path for listed in tables.values() for path in listed]
         free = int(psutil.virtual_memory().available * _SHARE)
         memory = f"{min(MEMORY_MB, free >> 20)}MB"
         connection = connected(memory, str(temporary), paths)
         try:
             _read(connection, tables, temporary, evidence, most_whole)
+            evidence.sources += [SourceRead(shown[path], KIND, DUMP) for path in paths]
         except Exception as error:  # noqa: BLE001 - of a hostile file anything may come
             stated = " ".join(str(error).split())[:300]
-            shown = {one.place: one.path for one in leavings}
             evidence.unreadable += [(shown[path], stated) for path in paths]
         finally:
             connection.close()
@@ -124,7 +122,6 @@ def _tables(leavings: Sequence[Leaving], evidence: Evidence) -> dict[str, list[s
                 evidence.unreadable.append((leaving.path, why))
             elif name in TABLES:
                 found.setdefault(name, []).append(leaving.place)
-                evidence.sources.append(SourceRead(leaving.path, KIND, DUMP))
     return found
 
 
@@ -183,7 +180,7 @@ class _Ring:
 
 def _rings(connection: Any, temporary: Path) -> Iterator[_Ring]:
     kinds = {
-        number: msgspec.json.decode(raw)
+        number: json.loads(raw)
         for number, raw in connection.execute(
             "SELECT DISTINCT kind, raw FROM kinds SEMI JOIN kept USING (kind)"
         ).fetchall()
@@ -191,7 +188,7 @@ def _rings(connection: Any, temporary: Path) -> Iterator[_Ring]:
     frames = {
         number: [
             {"name": function, "filename": file, "line": line}
-            for file, line, function in msgspec.json.decode(places)
+            for file, line, function in json.loads(places)
         ]
         for number, places in connection.execute(
             "SELECT DISTINCT chain, places FROM chains SEMI JOIN kept USING (chain)"
@@ -212,7 +209,7 @@ def _rings(connection: Any, temporary: Path) -> Iterator[_Ring]:
             if last - first < calls:  # no gaps: the reader would take what is left out
                 for number, entry in enumerate(mine, first):  # for calls of a ring
                     entry["record_id"] = number
-            top = _top(msgspec.json.decode(head, type=Head), mine, members)
+            top = _top(msgspec.convert(json.loads(head), Head), mine, members)
             data = pickle.dumps(top, protocol=2)
             copy = temporary / f"{file}.dump"
             copy.write_bytes(data)

@@ -6,6 +6,7 @@ machines mean the same by the same number.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
@@ -104,6 +105,15 @@ def hash_of(text: str | bytes) -> int:
     return int.from_bytes(digest, "little", signed=True)
 
 
+def as_json(value: Any) -> str:
+    """Plain data as JSON, whatever texts it has: half a surrogate pair is escaped.
+
+    Args:
+        value: Lists, tuples, dicts with texts as keys, texts and numbers.
+    """
+    return json.dumps(value, separators=(",", ":"))
+
+
 def connected(memory: str = "", temporary: str = "", reads: Sequence[str] = ()) -> Any:
     """A database in memory that reaches for nothing by itself.
 
@@ -151,7 +161,7 @@ def write_table(
     part: str,
     table: str,
     columns: Mapping[str, NDArray[Any]],
-) -> None:
+) -> Path:
     """Write one table of a part.
 
     Args:
@@ -160,6 +170,9 @@ def write_table(
         part: What tells the parts apart.
         table: Of `TABLES`.
         columns: Its columns, of one length.
+
+    Returns:
+        The file.
     """
     types = TABLES[table]
     rows = {name: columns[name] for name in types}
@@ -174,6 +187,7 @@ def write_table(
     )
     connection.unregister("rows")
     os.replace(unfinished, path)  # noqa: PTH105
+    return path
 
 
 def texts(values: list[str]) -> NDArray[Any]:
@@ -183,7 +197,7 @@ def texts(values: list[str]) -> NDArray[Any]:
         values: One for each row.
     """
     found = np.empty(len(values), object)
-    found[:] = values
+    found[:] = [value.encode(errors="replace").decode() for value in values]
     return found
 
 

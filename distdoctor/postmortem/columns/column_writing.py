@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -19,24 +18,24 @@ from numpy.typing import NDArray
 from distdoctor.errors import LeavingsMissing
 from distdoctor.postmortem.columns.column_tables import (
     TABLES,
+    as_json,
     connected,
     hash_of,
     texts,
     write_table,
 )
 from distdoctor.postmortem.columns.dump_columns import PartReferences, columns_of
-from distdoctor.postmortem.flight_recorder.alike_files import AlikeDumps, model_of
-from distdoctor.postmortem.flight_recorder.decoding import Dump, dump_of, loaded
-from distdoctor.postmortem.flight_recorder.many_dumps import MOST_BYTES
+from distdoctor.postmortem.flight_recorder.decoding import Dump
+from distdoctor.postmortem.flight_recorder.many_dumps import DumpReading
 from distdoctor.postmortem.flight_recorder.recorder_reader import recognises
 from distdoctor.postmortem.leavings import Leaving, find, whole
+from distdoctor.postmortem.processors import processors
 from distdoctor.postmortem.remote_files import FetchedFiles
 
 ROWS_OF_A_PART = 2_000_000
 FILES_OF_A_PART = 1_024
 _FILES_AT_ONCE = 256  # remote ones that lie here at a time
 _WORTH_PROCESSES_BYTES = 64 << 20
-_MISSES = 2  # files read one by one before a model is made of one
 
 
 @dataclass(slots=True)
@@ -47,16 +46,19 @@ class WrittenColumns:
         files: Dumps.
         calls: Their calls.
         failed: Path and reason of what could not be read.
+        parts: The files of columns that were written.
     """
 
     files: int = 0
     calls: int = 0
     failed: list[tuple[str, str]] = field(default_factory=list)
+    parts: list[Path] = field(default_factory=list)
 
     def __iadd__(self, other: WrittenColumns) -> WrittenColumns:
         self.files += other.files
         self.calls += other.calls
         self.failed += other.failed
+        self.parts += other.parts
         return self
 
 
@@ -120,7 +122,7 @@ def write_dumps(leavings: Sequence[Leaving], folder: Path) -> WrittenColumns:
         raise LeavingsMissing(f"{folder}: {error.strerror}") from None
     # Files of one size lie together: most differ in nothing but times.
     ordered = sorted(leavings, key=lambda one: (one.size, one.path))
-    workers = len(os.sched_getaffinity(0))
+    workers = processors()
     if sum(leaving.size for leaving in leavings) < _WORTH_PROCESSES_BYTES:
         workers = 1
     share = -(-len(ordered) // workers)
@@ -141,15 +143,10 @@ def _write_chunk(leavings: Sequence[Leaving], folder: Path) -> WrittenColumns:
     """Write some files as one part, or as several if they have many calls."""
     written = WrittenColumns()
     part = _Part(PartReferences())
-    models = _Models()
+    reading = DumpReading(leavings, tables=part.known.tables)
     for leaving in leavings:
         try:
-            with leaving.open() as file:
-                data = file.read(MOST_BYTES + 1)
-            if len(data) > MOST_BYTES:
-                written.failed.append((leaving.path, "it is too large for a dump"))
-                continue
-            dump = models.read(data, part.known)
+            dump = reading.read(leaving)
             part.add(leaving, dump)
         except Exception as error:  # noqa: BLE001 - of a hostile file anything may come
             stated = str(error) or type(error).__name__
@@ -158,31 +155,11 @@ def _write_chunk(leavings: Sequence[Leaving], folder: Path) -> WrittenColumns:
         written.files += 1
         written.calls += len(dump.entries)
         if part.rows >= ROWS_OF_A_PART:
-            part.write(folder)
+            written.parts += part.write(folder)
             part = _Part(part.known)
     if part.files:
-        part.write(folder)
+        written.parts += part.write(folder)
     return written
-
-
-class _Models:
-    """Reads files that are nearly the same at once."""
-
-    def __init__(self) -> None:
-        self._model: AlikeDumps | None = None
-        self._misses = 0
-
-    def read(self, data: bytes, known: PartReferences) -> Dump:
-        if self._model is not None and (dump := self._model.read(data)) is not None:
-            self._misses = 0
-            return dump
-        top = loaded(data)
-        dump = dump_of(top, known.tables, len(data))
-        self._misses += 1
-        if self._misses > _MISSES and data[:1] == b"\x80":
-            self._misses = 0
-            self._model = model_of(data, top.get("entries", []), dump)
-        return dump
 
 
 class _Part:
@@ -201,6 +178,7 @@ class _Part:
 
     def add(self, leaving: Leaving, dump: Dump) -> None:
         found = columns_of(leaving.path, dump, self.known)
+        head = as_json(msgspec.to_builtins(found.head))
         number = hash_of(f"{socket.gethostname()}\0{leaving.path}\0{leaving.size}")
         self.files.append((leaving.path, leaving.size))
         self.rows += len(dump.entries)
@@ -214,7 +192,7 @@ class _Part:
         row = {
             "file": number,
             "path": leaving.path,
-            "head": msgspec.json.encode(found.head).decode(),
+            "head": head,
             "calls": len(record),
             "first_record": int(record[0]) if len(record) else 0,
             "last_record": int(record[-1]) if len(record) else -1,
@@ -228,7 +206,9 @@ class _Part:
                 self._tables["members"]["members"].append(members)
                 self._tables["members"]["ranks"].append(ranks)
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Path) -> list[Path]:
+        import duckdb
+
         name = f"{hash_of(repr((socket.gethostname(), self.files))) % (1 << 64):016x}"
         calls = {
             column: np.concatenate([rows[column] for rows in self._calls])
@@ -236,13 +216,15 @@ class _Part:
         }
         connection = connected()
         try:
-            write_table(connection, folder, name, "calls", calls)
+            paths = [write_table(connection, folder, name, "calls", calls)]
             for table, rows in {**self._tables, **self.known.rows()}.items():
-                write_table(connection, folder, name, table, _as_columns(table, rows))
-        except OSError as error:
+                columns = _as_columns(table, rows)
+                paths.append(write_table(connection, folder, name, table, columns))
+        except (OSError, duckdb.Error) as error:
             raise LeavingsMissing(f"{folder}: {error}") from None
         finally:
             connection.close()
+        return paths
 
 
 def _as_columns(table: str, rows: Any) -> dict[str, NDArray[Any]]:

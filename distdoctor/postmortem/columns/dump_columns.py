@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,9 +16,11 @@ from distdoctor.postmortem.columns.column_tables import (
     NOT_UNDERSTOOD,
     PART,
     Head,
+    as_json,
     hash_of,
 )
 from distdoctor.postmortem.flight_recorder.call_kinds import CallKind, call_kind
+from distdoctor.postmortem.flight_recorder.call_states import tells_completion
 from distdoctor.postmortem.flight_recorder.decoding import Dump
 from distdoctor.postmortem.flight_recorder.entry_columns import (
     COMPLETED,
@@ -29,9 +30,6 @@ from distdoctor.postmortem.flight_recorder.entry_columns import (
     Kind,
 )
 from distdoctor.postmortem.flight_recorder.recorder_files import rank_of
-
-ANY = "?"
-"""In place of a rank, in the name of a message that any may have sent."""
 
 _ENDS = re.compile(r"(\d{1,9}|\?)\s*(->|<-)\s*(\d{1,9}|\?)")
 _MIXED = np.uint64(0x9E3779B97F4A7C15)
@@ -48,6 +46,8 @@ class PartReferences:
     tables: EntryTables = field(default_factory=EntryTables)
     _kinds: list[CallKind | None] = field(default_factory=list)
     _pairs: list[str] = field(default_factory=list)
+    _raw: list[str] = field(default_factory=list)  # JSON
+    _places: list[str] = field(default_factory=list)  # JSON
     _hashes: dict[str, list[int]] = field(default_factory=dict)
     _lists: dict[tuple[int, ...], tuple[str, str]] = field(default_factory=dict)
 
@@ -57,15 +57,20 @@ class PartReferences:
         for name in ("kind", "call", "chain", "site"):
             hashes.setdefault(name, [])
         for raw in list(self.tables.kinds)[len(self._kinds) :]:
-            kind = call_kind(raw)
+            kind, text = call_kind(raw), as_json(raw)
+            pair = "" if kind is None else _pair(raw, kind)
+            token = 0 if kind is None else _token(kind)
             self._kinds.append(kind)
-            self._pairs.append("" if kind is None else _pair(raw, kind))
-            hashes["kind"].append(hash_of(msgspec.json.encode(raw)))
-            hashes["call"].append(0 if kind is None else _token(kind))
+            self._pairs.append(pair)
+            self._raw.append(text)
+            hashes["kind"].append(hash_of(text))
+            hashes["call"].append(token)
         for chain in list(self.tables.chains)[len(hashes["chain"]) :]:
-            places = [[one.file, one.line, one.function] for one in chain]
-            hashes["chain"].append(hash_of(msgspec.json.encode(places)))
-            hashes["site"].append(hash_of(repr(chain[0])) if chain else 0)
+            text = as_json([[one.file, one.line, one.function] for one in chain])
+            site = hash_of(repr(chain[0])) if chain else 0
+            self._places.append(text)
+            hashes["chain"].append(hash_of(text))
+            hashes["site"].append(site)
 
     def members(self, ranks: tuple[int, ...]) -> tuple[str, str]:
         """A list of members as text, and a hash of it.
@@ -105,21 +110,9 @@ class PartReferences:
 
     def rows(self) -> dict[str, Mapping[str, list[Any]]]:
         """The tables of kinds and chains, as columns."""
-        kinds, chains = list(self.tables.kinds), list(self.tables.chains)
         return {
-            "kinds": {
-                "kind": self._hashes["kind"],
-                "raw": [msgspec.json.encode(raw).decode() for raw in kinds],
-            },
-            "chains": {
-                "chain": self._hashes["chain"],
-                "places": [
-                    msgspec.json.encode(
-                        [[one.file, one.line, one.function] for one in chain]
-                    ).decode()
-                    for chain in chains
-                ],
-            },
+            "kinds": {"kind": self._hashes["kind"], "raw": self._raw},
+            "chains": {"chain": self._hashes["chain"], "places": self._places},
         }
 
 
@@ -236,9 +229,7 @@ def _done(
     """Which calls are complete; messages given together, with what closes them."""
     entries = dump.entries
     done = entries["state"] == COMPLETED
-    tells = known.of_kinds("evented")[entries["kind"]]
-    if not done[tells].any():  # then only what is retired tells
-        tells[:] = False
+    tells = tells_completion([dump], known.of_kinds("evented"))[entries["kind"]]
     done |= entries["retired"] & ~tells
     together = np.flatnonzero(is_message)
     if closing.any():
@@ -342,7 +333,8 @@ class _Channels:
             group, pair = names[channel[rows[0]]]
             every = rows
             if not pair:  # with the further entries of each call
-                every = np.flatnonzero((channel == channel[rows[0]]) & (role <= 1))
+                is_call = np.isin(role, (PART, COMPARED))
+                every = np.flatnonzero((channel == channel[rows[0]]) & is_call)
             values = (
                 int(self._hashes[channel[rows[0]]]),
                 group,

@@ -67,11 +67,19 @@ def keep(connection: Any, tables: dict[str, list[str]], most_whole: int) -> Kept
     Raises:
         TooManyCalls: It is too much even so.
     """
-    for name, paths in tables.items():
+    once = ""
+    for name in ("files", *(name for name in tables if name != "files")):
         columns = ", ".join(f'"{column}"' for column in TABLES[name])
+        parquet = f"read_parquet({files_sql(tables[name])})"
+        if name == "files":
+            # A dump that was written again with others stands in two parts.
+            ((doubled,),) = connection.execute(
+                f"SELECT count(*) > count(DISTINCT file) FROM {parquet}"  # noqa: S608
+            ).fetchall()
+            once = "DISTINCT " if doubled else ""
         connection.execute(
-            f"CREATE VIEW {name} AS SELECT {columns} "  # noqa: S608 - our own names
-            f"FROM read_parquet({files_sql(paths)})"
+            f"CREATE VIEW {name} AS SELECT {once}{columns} "  # noqa: S608 - our names
+            f"FROM {parquet}"
         )
     ((total,),) = connection.execute("SELECT sum(calls) FROM files").fetchall()
     total = int(total or 0)

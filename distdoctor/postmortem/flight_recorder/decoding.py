@@ -92,23 +92,6 @@ class Dump:
         return {name: pair[completed] for name, pair in self.last.items()}
 
 
-def decode(data: bytes, tables: EntryTables) -> Dump:
-    """Read a dump, pickle or JSON.
-
-    Args:
-        data: The content of the file.
-        tables: Where kinds of calls and lines are looked up and added.
-
-    Returns:
-        The dump.
-
-    Raises:
-        NoDump: It is none.
-        Exception: It is damaged; anything may come of it.
-    """
-    return dump_of(loaded(data), tables, len(data))
-
-
 def loaded(data: bytes) -> dict[str, Any]:
     """The plain data in a dump, pickle or JSON.
 

@@ -247,7 +247,7 @@ def _mended(entry: Any) -> dict[str, Any] | None:
         "is_p2p": is_p2p,
         "timeout_ms": _integer(entry.get("timeout_ms")),
         "frames": entry.get("frames"),
-        "pg_id": number if isinstance(number, int) else 0,
+        "pg_id": number if isinstance(number, str | int) else "",
     }
 
 

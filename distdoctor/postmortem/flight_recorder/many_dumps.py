@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -22,6 +21,7 @@ from distdoctor.postmortem.flight_recorder.decoding import (
 )
 from distdoctor.postmortem.flight_recorder.entry_columns import EntryTables
 from distdoctor.postmortem.leavings import Leaving
+from distdoctor.postmortem.processors import processors
 
 MOST_BYTES = 1 << 30
 """Of one dump, unpacked; one of a full ring has some megabytes."""
@@ -45,14 +45,14 @@ def read_dumps(leavings: Sequence[Leaving]) -> DumpsRead:
     Returns:
         What is in them, with one table of kinds of calls and lines for all.
     """
-    workers = min(_processors(), 16)
+    workers = min(processors(), 16)
     size = sum(leaving.size for leaving in leavings)
     leavings = sorted(leavings, key=lambda one: one.size)
     if workers < 2 or size < _WORTH_PROCESSES_BYTES:
         return _read_some(leavings)
     middle = len(leavings) // 2  # where the most are of one size, if many are
     tried = leavings[middle : middle + _FILES_AT_ONCE]
-    reading = _Reading(tried)
+    reading = DumpReading(tried)
     first = reading.all()
     rest = [*leavings[:middle], *leavings[middle + _FILES_AT_ONCE :]]
     if 2 * reading.hits > len(tried):
@@ -63,13 +63,6 @@ def read_dumps(leavings: Sequence[Leaving]) -> DumpsRead:
             return _together(chain([first], pool.map(_read_unlike, parts)))
     except (OSError, ValueError, RuntimeError):  # no processes to be had, or one died
         return _read_some(leavings)
-
-
-def _processors() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:
-        return os.cpu_count() or 1
 
 
 def _together(parts: Iterable[DumpsRead]) -> DumpsRead:
@@ -91,11 +84,11 @@ def _together(parts: Iterable[DumpsRead]) -> DumpsRead:
 
 
 def _read_some(leavings: Sequence[Leaving]) -> DumpsRead:
-    return _Reading(leavings).all()
+    return DumpReading(leavings).all()
 
 
 def _read_unlike(leavings: Sequence[Leaving]) -> DumpsRead:
-    return _Reading(leavings, models=0).all()
+    return DumpReading(leavings, models=0).all()
 
 
 def _content(leaving: Leaving) -> bytes:
@@ -107,18 +100,30 @@ def _content(leaving: Leaving) -> bytes:
     return data
 
 
-class _Reading:
+class DumpReading:
     """Reads files one after the other, those that are nearly the same at once.
 
     Attributes:
         hits: Files that were known by another.
     """
 
-    def __init__(self, leavings: Sequence[Leaving], models: int = _MOST_MODELS) -> None:
+    def __init__(
+        self,
+        leavings: Sequence[Leaving],
+        models: int = _MOST_MODELS,
+        tables: EntryTables | None = None,
+    ) -> None:
+        """Look at what the files have in common.
+
+        Args:
+            leavings: All files that are to be read.
+            models: Files that others are compared with, at most.
+            tables: Where kinds of calls and lines are looked up and added.
+        """
         self._leavings = leavings
         self._most_models = models  # that no file was like
         self._sizes = Counter(leaving.size for leaving in leavings)
-        self._tables = EntryTables()
+        self._tables = EntryTables() if tables is None else tables
         self._models: list[AlikeDumps] = []
         self._size = -1  # of the files that the models are of
         self._misses = 0  # one after the other: a rank that differs is no reason
@@ -134,7 +139,7 @@ class _Reading:
         try:
             for leaving in self._leavings:
                 try:
-                    dumps.append((leaving.path, self._read(leaving)))
+                    dumps.append((leaving.path, self.read(leaving)))
                 except Exception as error:  # noqa: BLE001 - anything may come of one
                     stated = str(error) or type(error).__name__
                     failed.append((leaving.path, stated[:200]))
@@ -143,7 +148,16 @@ class _Reading:
                 gc.enable()
         return dumps, failed, self._tables
 
-    def _read(self, leaving: Leaving) -> Dump:
+    def read(self, leaving: Leaving) -> Dump:
+        """Read one of the files.
+
+        Args:
+            leaving: It.
+
+        Raises:
+            NoDump: It is none, or too large for one.
+            Exception: It is damaged; anything may come of it.
+        """
         data = _content(leaving)
         if len(data) > MOST_BYTES:
             raise NoDump(f"it has more than {MOST_BYTES:,} bytes")

@@ -88,24 +88,11 @@ def called_function(raised: PrintedException) -> str:
     return ""
 
 
-def mismatched(raised: PrintedException, rank: int) -> Call | None:
-    """The collective that a rank was about to make when torch found it not to match.
+def mismatched(raised: PrintedException) -> dict[int, Call]:
+    """The collectives that ranks were about to make when torch found them not to match.
 
     Args:
-        raised: The exception, as TORCH_DISTRIBUTED_DEBUG=DETAIL raises it.
-        rank: Who raised it.
-
-    Returns:
-        The call, not issued; None: the exception is another one, or does not tell.
-    """
-    return all_mismatched(raised).get(rank)
-
-
-def all_mismatched(raised: PrintedException) -> dict[int, Call]:
-    """The collectives of all ranks that such an exception names.
-
-    Args:
-        raised: The exception of any of them.
+        raised: The exception, as TORCH_DISTRIBUTED_DEBUG=DETAIL raises it on any rank.
 
     Returns:
         By rank, the call, not issued; its line is known of the one that raised.

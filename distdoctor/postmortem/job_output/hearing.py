@@ -227,6 +227,9 @@ class _FileHearing:
 
     def _read(self, stream: _Stream, line: Line) -> None:
         text = line.text
+        if (stream.stalled or self._stalls) and self._goes_on(text):
+            stream.stalled = False
+            self._go_on_after_stalls()
         if (end := stream.summary.feed(text, self._number)) is not None:
             self._add(line, end, rank=end.rank)
             self._all.ranks.add(end.rank)
@@ -251,11 +254,13 @@ class _FileHearing:
             self._stated(stream, line, reported)
         elif stream.stalled and (absent := stalled_rank(text)) is not None:
             self._stalls.append(self._add(line, absent))
-        elif self._stalls and not is_of_stall(text) and not _NOISE.match(text):
-            self._go_on_after_stalls()
         elif stream.last is not None and not _NOISE.match(text):
             stream.last.last = False
             stream.last = None
+
+    @staticmethod
+    def _goes_on(text: str) -> bool:
+        return not is_of_stall(text) and not _NOISE.match(text)
 
     def _go_on_after_stalls(self) -> None:
         """The job went on: what it had waited for has come."""

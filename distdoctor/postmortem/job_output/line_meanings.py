@@ -83,7 +83,7 @@ _DEEPSPEED = re.compile(
 _STALLED = re.compile(r"\s*(?P<rank>\d{1,6})(?P<ended>!?): \[")
 _OF_STALL = re.compile(
     r".{0,300}stall_inspector|One or more tensors were submitted|(?:Missing|Stalled) "
-    r"|\S+: \["
+    r"|\s*\d{1,6}!?: \["
 )
 _BARRIER = re.compile(r"\[Rank 0\]:? (?P<what>Ranks? .{0,300} monitoredBarrier in .*)")
 _CRASHED = re.compile(

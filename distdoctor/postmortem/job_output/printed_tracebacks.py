@@ -24,6 +24,7 @@ _FOLLOWS = (
 _LIBRARY = re.compile(
     r"/(?:site|dist)-packages/|/lib/python\d|^<|/torch/(?:distributed|nn|utils|_)|\\lib\\"
 )
+_MISMATCH = "Detected mismatch between"
 _OF_PROCESS = "multiprocessing/process.py"
 _MOST_FRAMES = 2_000
 _MOST_FUNCTIONS = 40
@@ -150,6 +151,9 @@ class TracebackParser:
         if found is None or not _is_error(found["error"]) or not found["message"]:
             return None
         error, message = found["error"].rpartition(".")[2], found["message"]
+        by_torch = found["error"].startswith("torch.")
+        if not (by_torch and error.endswith("Error")) and _MISMATCH not in message:
+            return None  # a program may log such a line, and go on
         self._more = 0
         self.last = PrintedException(
             error, message[:_LONGEST_MESSAGE], None, "", number

@@ -149,11 +149,11 @@ class _Telling:
     ) -> Iterable[Event]:
         message = raised.message
         if fatal:
-            if (call := called.mismatched(raised, rank)) is not None or (
-                call := called.awaited_keys(raised, rank)
-            ) is not None:
+            calls = called.mismatched(raised)
+            call = calls.get(rank) or called.awaited_keys(raised, rank)
+            if call is not None:
                 self.calls.setdefault(rank, []).append(call)
-                for other, theirs in called.all_mismatched(raised).items():
+                for other, theirs in calls.items():
                     self.by_others.setdefault(other, replace(theirs, place=None))
             elif address := called.port_in_use(message):
                 yield Started(rank=rank, world_size=size, joined=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import lzma
-import os
 import threading
 import zlib
 from array import array
@@ -16,6 +15,7 @@ from typing import IO, NamedTuple
 from distdoctor.postmortem.leavings import Leaving
 from distdoctor.postmortem.nccl_logs.piece_facts import Piece
 from distdoctor.postmortem.nccl_logs.piece_scanner import Scanner
+from distdoctor.postmortem.processors import processors
 
 BLOCK = 1 << 20
 _PIECE = 64 << 20
@@ -52,20 +52,13 @@ def read_all(
     """
     tasks = [task for leaving in leavings for task in _tasks(leaving, most)]
     size = sum(leaving.size for leaving in leavings)
-    workers = min(len(tasks), _processors())
+    workers = min(len(tasks), processors())
     if workers < 2 or size < _FOR_ONE:
         return _together(tasks, map(_read, tasks))
     # A fork of a process with threads may hang; spawning takes a second.
     how = "fork" if threading.active_count() == 1 else "spawn"
     with ProcessPoolExecutor(workers, get_context(how)) as pool:
         return _together(tasks, pool.map(_read, tasks))
-
-
-def _processors() -> int:
-    """How many processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _together(tasks: Sequence[_Task], found: Iterable[tuple[Piece, str]]) -> Whole:

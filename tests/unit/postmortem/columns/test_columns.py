@@ -17,8 +17,9 @@ from recorder_dumps import JOBS, Simulation, Step, Style, all_reduce, dumps, wri
 from recorder_faults import FAULTS, Fault
 
 from distdoctor.cli import app
+from distdoctor.errors import LeavingsMissing
 from distdoctor.judging import judge_run
-from distdoctor.postmortem.columns import column_reader, window_queries
+from distdoctor.postmortem.columns import column_reader, column_writing, window_queries
 from distdoctor.postmortem.columns.column_writing import write_columns
 from distdoctor.postmortem.evidence_run import manifest_of, run_of
 from distdoctor.postmortem.job_evidence import Evidence
@@ -241,7 +242,7 @@ def test_no_change_of_a_byte_raises(data: st.DataObject, tmp_path: Path) -> None
 def test_other_parquet_files_say_nothing_of_a_job(tmp_path: Path) -> None:
     duckdb.sql("SELECT 1 AS a").write_parquet(str(tmp_path / "tokens.parquet"))
     evidence = gather([str(tmp_path)])
-    assert [why for _, why in evidence.left_out] == ["it holds no columns of calls"]
+    assert [why for _, why in evidence.left_out] == ["it is of no kind that is known"]
     assert evidence.unreadable == []
 
 
@@ -293,3 +294,51 @@ def test_without_duckdb_one_sentence_says_what_to_install(tmp_path: Path) -> Non
         assert done.returncode == status, done.stderr
         said = " ".join((done.stdout + done.stderr).split())
         assert "pip install 'distdoctor[big]'" in said
+
+
+def test_dumps_that_are_written_again_with_others_count_once(tmp_path: Path) -> None:
+    folder, columns = tmp_path / "job", tmp_path / "columns"
+    made(folder, "pipeline", None, Style())
+    everyone = sorted(folder.iterdir())
+    write_columns([str(one) for one in everyone[:-1]], columns)
+    once, twice = from_columns(columns), tmp_path / "twice"
+    write_columns([str(folder)], twice)
+    write_columns([str(folder)], columns)
+    again = from_columns(columns)
+    assert len(again.columns.calls) == len(from_columns(twice).columns.calls)
+    assert len(once.columns.calls) < len(again.columns.calls)
+    assert report_of(again).findings == report_of(from_columns(twice)).findings
+
+
+def test_what_lay_in_the_folder_of_columns_is_not_judged(tmp_path: Path) -> None:
+    columns = tmp_path / "job" / "columns"
+    made(tmp_path / "other", "ddp", FAULTS[0], Style())
+    write_columns([str(tmp_path / "other")], columns)
+    made(tmp_path / "job", "pipeline", None, Style())
+    directly = gather([str(tmp_path / "job")], columns=columns)
+    assert report_of(directly).findings == []
+
+
+def test_a_name_that_is_no_text_spoils_no_other_dump(tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    made(folder, "ddp", None, Style())
+    first = min(folder.iterdir())
+    content = first.read_bytes()
+    first.write_bytes(content.replace(b"all_reduce", b"all\xed\xa0\x80duce"))
+    assert first.read_bytes() != content
+    assert write_columns([str(folder)], tmp_path / "columns").failed == []
+    ranks = from_columns(tmp_path / "columns").columns.calls["rank"]
+    assert set(ranks.tolist()) > {1}
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(tmp_path / "job", "ddp", None, Style())
+
+    def fails(*_: object) -> Path:
+        raise duckdb.IOException("No space left on device")
+
+    monkeypatch.setattr(column_writing, "write_table", fails)
+    with pytest.raises(LeavingsMissing, match="No space left"):
+        write_columns([str(tmp_path / "job")], tmp_path / "columns")

@@ -13,7 +13,7 @@ from distdoctor.judging import judge_run
 from distdoctor.postmortem.evidence_run import manifest_of, run_of
 from distdoctor.postmortem.flight_recorder import many_dumps, recorder_reader
 from distdoctor.postmortem.flight_recorder.alike_files import model_of
-from distdoctor.postmortem.flight_recorder.decoding import decode, loaded
+from distdoctor.postmortem.flight_recorder.decoding import Dump, dump_of, loaded
 from distdoctor.postmortem.flight_recorder.entry_columns import EntryTables
 from distdoctor.postmortem.flight_recorder.frames import chain_of
 from distdoctor.postmortem.flight_recorder.recorder_files import rank_of
@@ -130,18 +130,22 @@ def _judge(folder: Path) -> None:
     assert report.checks.crashed == []
 
 
+def _dump(content: bytes, tables: EntryTables) -> Dump:
+    return dump_of(loaded(content), tables, len(content))
+
+
 def test_a_file_that_differs_in_numbers_alone_is_read_alike(folder: Path) -> None:
     files = [file.read_bytes() for file in sorted(folder.iterdir())]
     tables = EntryTables()
     top = loaded(files[0])
-    model = model_of(files[0], top["entries"], decode(files[0], tables))
+    model = model_of(files[0], top["entries"], _dump(files[0], tables))
     assert model is not None
     read = 0
     for content in files:
         known = model.read(content)
         if known is not None:
             read += 1
-            plain = decode(content, tables)
+            plain = _dump(content, tables)
             assert (known.entries == plain.entries).all()
             assert (known.times == plain.times).all()
             assert known.members == plain.members
@@ -150,9 +154,7 @@ def test_a_file_that_differs_in_numbers_alone_is_read_alike(folder: Path) -> Non
 
 def test_a_file_that_differs_in_more_is_not_taken_for_the_same(folder: Path) -> None:
     content = next(folder.iterdir()).read_bytes()
-    model = model_of(
-        content, loaded(content)["entries"], decode(content, EntryTables())
-    )
+    model = model_of(content, loaded(content)["entries"], _dump(content, EntryTables()))
     assert model is not None
     for old, new in ((b"BFloat16", b"BFloat19"), (b"completed", b"scheduled")):
         assert model.read(content.replace(old, new)) is None
@@ -165,7 +167,7 @@ def test_several_processes_read_the_same_as_one(
     monkeypatch.setattr(many_dumps, "_WORTH_PROCESSES_BYTES", 0)
     monkeypatch.setattr(many_dumps, "_WORTH_A_MODEL", 1000)
     monkeypatch.setattr(many_dumps, "_FILES_AT_ONCE", 3)
-    monkeypatch.setattr(many_dumps, "_processors", lambda: 2)
+    monkeypatch.setattr(many_dumps, "processors", lambda: 2)
     together = run_of(gather([str(folder)]))
     assert alone == together
 

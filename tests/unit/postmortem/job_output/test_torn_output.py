@@ -172,3 +172,29 @@ clients. 2/4 clients joined.
 """
     (finding,) = _of(tmp_path, text).findings
     assert finding.code == "DD206"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ValueError: bad record, skipped",
+        "UserWarning: the queue is nearly empty",
+        "nn.Linear: 12 parameters",
+    ],
+)
+def test_a_line_like_an_error_by_itself_ends_no_rank(line: str, tmp_path: Path) -> None:
+    # Another rank's end has the file read at all.
+    text = f"[rank0]: {line}\n" + _OWN_FAULT
+    assert findings_in(_of(tmp_path, text)) == [("DD202", (4,))]
+
+
+def test_lists_of_numbers_behind_a_stall_that_passed_are_no_stall(
+    tmp_path: Path,
+) -> None:
+    numbers = "[1,0]<stderr>:3: [0.12, 0.3]\n" * 3
+    assert findings_in(_of(tmp_path, _STALL + _TRAINING + numbers)) == []
+
+
+def test_a_log_with_lists_goes_on_behind_a_stall(tmp_path: Path) -> None:
+    text = 3 * _STALL + "[1,0]<stderr>:INFO: [step 5]\n"
+    assert findings_in(_of(tmp_path, text)) == []
