@@ -143,7 +143,7 @@ def _judgement(paths: list[str], ras: str | None, columns: Path | None) -> Judge
     # Here, so that --help does not wait for numpy.
     from distdoctor.cli.recorded_jobs import judged_records
 
-    if ras is None and (recorded := judged_records(paths)) is not None:
+    if ras is None and (recorded := judged_records(paths, columns)) is not None:
         return recorded
     from distdoctor.judging import judge_run
     from distdoctor.postmortem.evidence_run import manifest_of, run_of

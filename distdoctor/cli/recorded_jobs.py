@@ -18,13 +18,14 @@ _WORSE = {"sick": 0, "unknown": 1, "well": 2}
 _MOST_NAMED = 8
 
 
-def judged_records(paths: list[str]) -> Judgement | None:
+def judged_records(paths: list[str], columns: Path | None = None) -> Judgement | None:
     """The judgement on the records at these paths, and on what lies beside them.
 
     Of several runs, the worst is told, and of these the latest.
 
     Args:
         paths: Files and folders.
+        columns: Folder for the calls of dumps that lie beside.
 
     Returns:
         None: there is no record that can be read.
@@ -37,7 +38,7 @@ def judged_records(paths: list[str]) -> Judgement | None:
     folders = record_folders(paths)
     if not folders:
         return None
-    evidence = _beside(paths, folders)
+    evidence = _beside(paths, folders, columns)
     judged: list[tuple[OwnRecord, Judgement]] = []
     for folder in folders:
         try:
@@ -66,12 +67,14 @@ def judged_records(paths: list[str]) -> Judgement | None:
     return judgement
 
 
-def _beside(paths: list[str], folders: list[Path]) -> Evidence:
+def _beside(paths: list[str], folders: list[Path], columns: Path | None) -> Evidence:
     """What lies beside the records, and is no part of one."""
     from distdoctor.postmortem.own_records import is_part_of_one
     from distdoctor.postmortem.recognising import gather
 
-    return gather(paths, without=lambda path: is_part_of_one(path, folders))
+    return gather(
+        paths, without=lambda path: is_part_of_one(path, folders), columns=columns
+    )
 
 
 def _judged(
