@@ -151,8 +151,8 @@ def job_of(run: Run) -> LoggedJob:
             elif isinstance(event, NcclComplaint):
                 party.complaints.append(event)
                 party.host = party.host or event.host
-                failed |= bool(event.status) and not event.harmless
-                failed |= event.kind in _SIGNS
+                is_sign = bool(event.status) or event.kind in _SIGNS
+                failed |= is_sign and not event.harmless
             elif isinstance(event, LoggedCalls):
                 party.calls.append(event)
             elif isinstance(event, LoggedMessage):

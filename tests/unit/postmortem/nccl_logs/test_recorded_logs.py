@@ -11,10 +11,16 @@ from pathlib import Path
 import pytest
 
 from distdoctor.analysis.nccl.log_diagnosis import diagnoses
+from distdoctor.analysis.nccl.logged_job import job_of
 from distdoctor.journal.folder import Manifest
 from distdoctor.journal.layout import NCCL_LOGS_FILE
 from distdoctor.journal.recorded_nccl_logs import nccl_logs, sizes_of_nccl_logs
-from distdoctor.model.observations.nccl import Communicator, NcclComplaint, NcclProcess
+from distdoctor.model.observations.nccl import (
+    Communicator,
+    ComplaintKind,
+    NcclComplaint,
+    NcclProcess,
+)
 from distdoctor.model.run import Run
 from distdoctor.model.stop_reasons import Stop
 from distdoctor.postmortem import own_nccl_logs
@@ -28,6 +34,10 @@ CLOSED = (
     "[2026-11-25 03:00:00] node1:{pid}:{pid} [0] misc/socket.cc:58 NCCL WARN socketPoll"
     "Connect: connection closed by remote peer node2<40000>\n"
     "node1:{pid}:{pid} [0] NCCL INFO misc/socket.cc:812 -> 6\n"
+)
+REFUSED = (
+    "node1:{pid}:{pid} [0] misc/socket.cc:58 NCCL WARN [Service thread] Accept failed "
+    "Resource temporarily unavailable\n"
 )
 PIDS = {11: 0, 22: 1}
 
@@ -80,6 +90,31 @@ def test_what_was_said_while_ranks_were_ended_is_no_evidence(
     assert not run.has(NcclComplaint)
     # Who is ended while all goes well does not wait.
     assert run.has(Communicator) == (stopped is Stop.DEADLOCK)
+
+
+@pytest.mark.parametrize(
+    ("how", "is_told"),
+    [
+        (manifest(exit_code=0), False),
+        (manifest(stopped=Stop.STEPS), False),
+        (manifest(exit_code=1), True),
+        (manifest(stopped=Stop.INTERRUPTED), True),
+        (manifest(stopped=Stop.STUCK), True),
+    ],
+    ids=["ended well", "by request", "failed", "interrupted", "stuck"],
+)
+def test_errors_did_no_harm_to_a_job_that_ended_well(
+    how: Manifest, is_told: bool, folder: Path
+) -> None:
+    for pid, rank in PIDS.items():
+        begun = BEGUN.format(pid=pid, rank=rank)
+        text = begun + begun.replace("START", "COMPLETE") + REFUSED.format(pid=pid)
+        (folder / "nccl" / f"node1.{pid}.log").write_text(text)
+    how.nccl_log_bytes = sizes_of_nccl_logs(folder, how) if how.stopped else {}
+    run = with_nccl_logs(run_of_two(), folder, how)
+    assert run.has(NcclComplaint)
+    assert bool(list(job_of(run).complaints(ComplaintKind.THREADS))) == is_told
+    assert any(one.severity is None for one in diagnoses(run)) == is_told
 
 
 @pytest.mark.parametrize("stopped", ["", Stop.DEADLOCK])
