@@ -32,14 +32,18 @@ def with_nccl_logs(run: Run, folder: Path, manifest: Manifest) -> Run:
         what each rank did; unchanged, if there are no logs.
     """
     leavings = []
-    for path in nccl_logs(folder, manifest):
+    most = {}
+    for key, path in nccl_logs(folder, manifest).items():
+        if manifest.stopped and key not in manifest.nccl_log_bytes:
+            continue  # begun while ranks were ended
         with suppress(OSError):
             leavings.append(Leaving(str(path), path.stat().st_size))
+            if manifest.stopped:
+                most[str(path)] = manifest.nccl_log_bytes[key]
     if not leavings:
         return run
     evidence = Evidence(world_size=run.world_size)
-    ranks = ranks_by_process(folder)
-    read_known(leavings, evidence, ranks, manifest.nccl_log_bytes)
+    read_known(leavings, evidence, ranks_by_process(folder, manifest), most)
     logged = run_of(_as_it_was(evidence, manifest))
     return replace(with_observations(run, logged), files=run.files)
 

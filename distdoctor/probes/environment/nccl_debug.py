@@ -39,7 +39,7 @@ def install() -> None:
     if LEVEL in given or FILE in given:
         if FILE in given:
             path = Path(expanded(given[FILE])).absolute()
-            RECORDER.append(NCCL_LOGS_FILE, {"pid": os.getpid(), "path": str(path)})
+            RECORDER.append(NCCL_LOGS_FILE, {"path": str(path)})
         return
     logs = Path(folder) / NCCL_FOLDER
     logs.mkdir(mode=0o700, exist_ok=True)
