@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from distdoctor.journal.folder import Manifest
 from distdoctor.journal.recorded_nccl_logs import nccl_logs, ranks_by_process
@@ -13,10 +14,9 @@ from distdoctor.model.events import Event, Observation
 from distdoctor.model.observations.nccl import Communicator, NcclComplaint
 from distdoctor.model.run import Run
 from distdoctor.model.stop_reasons import BY_REQUEST, STANDSTILLS
-from distdoctor.postmortem.evidence_run import run_of
-from distdoctor.postmortem.job_evidence import Evidence
-from distdoctor.postmortem.leavings import Leaving
-from distdoctor.postmortem.nccl_logs.nccl_reader import read_known
+
+if TYPE_CHECKING:
+    from distdoctor.postmortem.job_evidence import Evidence
 
 
 def with_nccl_logs(run: Run, folder: Path, manifest: Manifest) -> Run:
@@ -31,9 +31,18 @@ def with_nccl_logs(run: Run, folder: Path, manifest: Manifest) -> Run:
         The run with observations of communicators, settings and errors at the end of
         what each rank did; unchanged, if there are no logs.
     """
+    found = nccl_logs(folder, manifest)
+    if not found:
+        return run
+    # Here, so that jobs on the CPU do not wait for all that reads logs.
+    from distdoctor.postmortem.evidence_run import run_of
+    from distdoctor.postmortem.job_evidence import Evidence
+    from distdoctor.postmortem.leavings import Leaving
+    from distdoctor.postmortem.nccl_logs.nccl_reader import read_known
+
     leavings = []
     most = {}
-    for key, path in nccl_logs(folder, manifest).items():
+    for key, path in found.items():
         if manifest.stopped and key not in manifest.nccl_log_bytes:
             continue  # begun while ranks were ended
         with suppress(OSError):

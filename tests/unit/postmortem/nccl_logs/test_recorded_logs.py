@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -82,6 +84,20 @@ def test_ranks_get_what_their_processes_logged(folder: Path) -> None:
 def test_a_record_without_logs_is_what_it_was(tmp_path: Path) -> None:
     run = run_of_two()
     assert with_nccl_logs(run, tmp_path, manifest()) is run
+
+
+def test_where_there_are_no_logs_nothing_that_reads_them_is_loaded() -> None:
+    program = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from distdoctor.journal.folder import Manifest\n"
+        "from distdoctor.model.run import Run\n"
+        "from distdoctor.postmortem.own_nccl_logs import with_nccl_logs\n"
+        "manifest = Manifest(distdoctor='', launch=[], directory='')\n"
+        "with_nccl_logs(Run(world_size=1), Path('no/such/folder'), manifest)\n"
+        "assert not [name for name in sys.modules if 'postmortem.nccl_logs' in name]"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 @pytest.mark.parametrize("stopped", [Stop.DEADLOCK, Stop.STEPS])
