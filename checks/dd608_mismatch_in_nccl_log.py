@@ -84,7 +84,7 @@ from distdoctor.analysis.causes import capital
 from distdoctor.analysis.communicators.unequal_counts import unequal_counts
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.nccl.log_diagnosis import findings_of
-from distdoctor.analysis.nccl.logged_job import Wording, Words, who
+from distdoctor.analysis.nccl.logged_job import Wording, Words, spoken, who
 from distdoctor.analysis.nccl.mismatch_facts import (
     LoggedDifference,
     LoggedLag,
@@ -101,10 +101,6 @@ SEVERITY = Severity.ERROR
 NEEDS = (NcclProcess,)
 
 
-def _on(name: str) -> str:
-    return "the communicator of all ranks" if name == "world" else name
-
-
 def _of_a_difference(calls: LoggedDifference) -> Wording:
     return Wording(
         _parting(calls),
@@ -114,7 +110,7 @@ def _of_a_difference(calls: LoggedDifference) -> Wording:
 
 
 def _parting(calls: LoggedDifference) -> str:
-    how, ordinal, on = calls.how, calls.ordinal, _on(calls.comm)
+    how, ordinal, on = calls.how, calls.ordinal, spoken(calls.comm)
     usual, other = calls.usual, calls.other
     subject = capital(who(calls.odd))
     if how == "missing":
@@ -163,7 +159,7 @@ def _of_a_lag(calls: LoggedLag) -> Wording:
     by = calls.most - calls.least
     return Wording(
         f"{capital(who(calls.behind))} {are} {by:,} call{'s' * (by > 1)} behind on "
-        f"{_on(calls.comm)}: {calls.least:,} calls, and up to {calls.most:,} of the "
+        f"{spoken(calls.comm)}: {calls.least:,} calls, and up to {calls.most:,} of the "
         f"others; missing there is call {calls.least + 1:,}, {calls.missed}.",
         "Look at the stack of the rank that is behind: it is in other code.",
     )
@@ -175,7 +171,7 @@ def _of_a_misfit(unlike: LoggedMisfit) -> Wording:
     return Wording(
         f"{capital(who([unlike.sender]))} sends {one.sent} to "
         f"{who([unlike.receiver])}, which receives {one.received}: message "
-        f"{one.number:,} between them on {_on(one.comm)}{suspect}.",
+        f"{one.number:,} between them on {spoken(one.comm)}{suspect}.",
         "Let both sides agree about the size and the data type.",
     )
 

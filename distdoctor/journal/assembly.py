@@ -90,13 +90,19 @@ def read_earlier(folder: Path) -> list[Run]:
     )
     runs = []
     if not manifest.simulated:
-        parts = _generations(folder, manifest)
+        parts = journals_by_generation(folder, manifest)
         runs = [_assemble(folder, alone, part, stacks=False) for part in parts[:-1]]
     sources = read_sources(folder)
     return [replace(run, sources=sources) for run in runs if _is_in_order(run)]
 
 
-def _generations(folder: Path, manifest: Manifest) -> list[list[Path]]:
+def journals_by_generation(folder: Path, manifest: Manifest) -> list[list[Path]]:
+    """The journals of ranks, by generation, the first one first; at least one.
+
+    Args:
+        folder: The record folder.
+        manifest: `alive` names the processes that have not ended.
+    """
     return generations(folder, read_exits(folder).keys(), manifest.alive)
 
 
@@ -124,7 +130,7 @@ def assemble(folder: Path, manifest: Manifest, stacks: bool = True) -> Run:
     Raises:
         JournalUnreadable: There are journals, and none can be read.
     """
-    parts = _generations(folder, manifest)
+    parts = journals_by_generation(folder, manifest)
     if len(parts) > 1 and len(parts[0]) >= manifest.ranks:
         # All that were asked for have come; who starts again may be fewer.
         manifest = msgspec.structs.replace(manifest, ranks=0)

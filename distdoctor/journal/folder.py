@@ -107,7 +107,9 @@ class Manifest(msgspec.Struct, kw_only=True):
     simulated: list[Simulated] = []  # ranks that ran alone, if not all ran together
     sure: Sure | None = None  # None: all calls of simulated ranks
     proof_ms: float | None = None  # from a deadlock's last record to its proof
-    nccl_log_bytes: dict[str, int] = {}  # of each, when distdoctor ended the job
+    nccl_log_bytes: dict[
+        str, int
+    ] = {}  # when distdoctor ended the job; see `nccl_logs`
     recorded: bool = False  # by the probes of calls and of ends alone
     remarks: list[str] = []  # what distdoctor could not do
 

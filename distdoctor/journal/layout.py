@@ -30,7 +30,7 @@ NCCL_FOLDER = "nccl"
 """Folder, in that of the record, of the logs of NCCL that the probes asked for."""
 
 NCCL_LOGS_FILE = "nccl-logs.jsonl"
-"""Logs of NCCL that the user asked for: lines of JSON, `pid` and `path`."""
+"""Logs of NCCL that the user asked for: lines of JSON, `path`."""
 
 LOSSES_FILE = "losses.jsonl"
 """First error of a probe in each process: a line of JSON each, `pid`, `rank`, `why`."""

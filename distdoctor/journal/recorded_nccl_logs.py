@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from distdoctor.errors import JournalUnreadable
+from distdoctor.journal.assembly import journals_by_generation
 from distdoctor.journal.folder import Manifest
 from distdoctor.journal.layout import NCCL_FOLDER, NCCL_LOGS_FILE
 from distdoctor.journal.reader import JournalReader
@@ -18,7 +19,7 @@ _MOST_LOGS = 100_000
 _CLOCKS_DIFFER_S = 2.0  # times of files are coarse, and may be a server's
 
 
-def nccl_logs(folder: Path, manifest: Manifest) -> list[Path]:
+def nccl_logs(folder: Path, manifest: Manifest) -> dict[str, Path]:
     """Logs that NCCL wrote in a job: those that were asked for by us, and by the user.
 
     Args:
@@ -27,14 +28,18 @@ def nccl_logs(folder: Path, manifest: Manifest) -> list[Path]:
             was left by another job.
 
     Returns:
-        Files that are there, each once.
+        Files that are there, each once, by a name that stays when the record folder is
+        moved or reached by another path: in it, for logs that lie there.
     """
     ours = sorted((folder / NCCL_FOLDER).glob("*.log"))
-    theirs = [
-        path for path in _of_the_user(folder) if _is_since(path, manifest.started)
-    ]
-    found = dict.fromkeys(path for path in (*ours, *theirs) if path.is_file())
-    return list(islice(found, _MOST_LOGS))
+    known = {path.resolve() for path in ours}
+    found = {path.relative_to(folder).as_posix(): path for path in ours}
+    for path in _of_the_user(folder):
+        # Programs that ranks start inherit our variables, and note them as the user's.
+        if _is_since(path, manifest.started) and path.resolve() not in known:
+            found[str(path)] = path
+    there = ((key, path) for key, path in found.items() if path.is_file())
+    return dict(islice(there, _MOST_LOGS))
 
 
 def sizes_of_nccl_logs(folder: Path, manifest: Manifest) -> dict[str, int]:
@@ -43,25 +48,30 @@ def sizes_of_nccl_logs(folder: Path, manifest: Manifest) -> dict[str, int]:
     Args:
         folder: The record folder.
         manifest: How the job was started.
+
+    Returns:
+        Sizes by the names of `nccl_logs`.
     """
     sizes = {}
-    for path in nccl_logs(folder, manifest):
+    for key, path in nccl_logs(folder, manifest).items():
         with suppress(OSError):
-            sizes[str(path)] = path.stat().st_size
+            sizes[key] = path.stat().st_size
     return sizes
 
 
-def ranks_by_process(folder: Path) -> Mapping[int, int]:
-    """By process id, the rank that the process played.
+def ranks_by_process(folder: Path, manifest: Manifest) -> Mapping[int, int]:
+    """By process id, the rank that the process played in the last generation of ranks.
 
     Args:
         folder: The record folder.
+        manifest: How the job was started and how it ended.
     """
     ranks = {}
-    for path in sorted(folder.glob("rank-*.journal")):
+    for path in journals_by_generation(folder, manifest)[-1]:
         with suppress(JournalUnreadable, OSError):
             header = JournalReader(path).header()
-            ranks[header.pid] = header.rank
+            if header.rank >= 0:
+                ranks[header.pid] = header.rank
     return ranks
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from distdoctor.analysis.causes import capital
-from distdoctor.analysis.nccl.logged_job import LoggedJob, Party, Told, who
+from distdoctor.analysis.nccl.logged_job import LoggedJob, Party, Told, spoken, who
 from distdoctor.model.findings import Certainty, Severity
 from distdoctor.model.observations.nccl import Communicator, ComplaintKind
 from distdoctor.model.run import named
@@ -121,7 +121,7 @@ def _absent(
         present if name.startswith("world") and len(present) == len(absent) else []
     )
     where = f", likely {who(parties)}" if parties else ""
-    on = "the communicator of all ranks" if name == "world" else name
+    on = spoken(name)
     return Told(
         code="DD607",
         message=f"{capital(named(absent))} of {size:,} never began the initialisation "
@@ -138,7 +138,7 @@ def _absent(
 
 
 def _nobody_completed(name: str, members: Sequence[tuple[Party, Communicator]]) -> Told:
-    on = "the communicator of all ranks" if name == "world" else name
+    on = spoken(name)
     return Told(
         code="DD607",
         message=f"All {len(members):,} ranks began the initialisation of {on} (Init "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.causes import capital
-from distdoctor.analysis.nccl.logged_job import LoggedJob, Party, Told, who
+from distdoctor.analysis.nccl.logged_job import LoggedJob, Party, Told, parties_of, who
 from distdoctor.model.findings import Certainty
 from distdoctor.model.observations.nccl import ComplaintKind
 
@@ -28,7 +28,7 @@ def connection_errors(job: LoggedJob) -> Iterator[Told]:
     """
     stated = list(job.complaints(ComplaintKind.CONNECT))
     hard = [pair for pair in stated if not pair[1].mild]
-    stated = hard or (stated if job.failed or _stuck(job) else [])
+    stated = hard or (stated if job.failed or job.made_none else [])
     if not stated:
         yield from _of_the_dead(job)
         return
@@ -50,7 +50,7 @@ def connection_errors(job: LoggedJob) -> Iterator[Told]:
     parties = job.on(*hosts) if sure else []
     parties = wrong or parties
     subject = who(parties) if parties else ", ".join(hosts)
-    reported = who(list({party.key: party for party, _ in stated}.values()))
+    reported = who(parties_of(stated))
     to = f" to {', '.join(sorted(peers))}" if peers else ""
     suspect = f"; suspect: {subject}" if subject else ""
     yield Told(
@@ -64,12 +64,6 @@ def connection_errors(job: LoggedJob) -> Iterator[Told]:
         cure=_CONNECT_CURE,
         details={"kind": first.kind, "peers": sorted(peers)},
     )
-
-
-def _stuck(job: LoggedJob) -> bool:
-    """No communicator was made, and at least one was begun or to be begun."""
-    every = [one for party in job.parties.values() for one in party.communicators]
-    return not any(one.complete for one in every)
 
 
 def _wrong_interfaces(job: LoggedJob) -> list[Party]:
@@ -124,7 +118,7 @@ def _of_the_dead(job: LoggedJob) -> Iterator[Told]:
     if not dead and unseen and len(unseen) * 2 < job.run.world_size:
         gone = [rank for rank in unseen if not named_ranks or rank in named_ranks]
     first = stated[0][1]
-    reported = who(list({party.key: party for party, _ in stated}.values()))
+    reported = who(parties_of(stated))
     by = f" to {', '.join(sorted(peers)[:4])}" if peers else ""
     culprit = who(dead) if dead else f"ranks {gone}" if gone else ""
     end = (

@@ -130,7 +130,7 @@ def foreign_connections(job: LoggedJob) -> Iterator[Told]:
     if not stated:
         return
     first = stated[0][1]
-    hurt = job.failed or _never_made(job)
+    hurt = job.failed or job.made_none
     peers = sorted({one.peer for _, one in stated if one.peer})
     inside = job.on(*peers)
     whence = f" from {', '.join(peers)}" if peers else ""
@@ -146,8 +146,3 @@ def foreign_connections(job: LoggedJob) -> Iterator[Told]:
         cure="Find out who connects: another job at the same port, a scanner of ports, "
         "a rank with another version of NCCL.",
     )
-
-
-def _never_made(job: LoggedJob) -> bool:
-    every = [one for party in job.parties.values() for one in party.communicators]
-    return not any(one.complete for one in every)

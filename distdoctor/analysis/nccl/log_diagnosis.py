@@ -105,9 +105,8 @@ def _of_sizes(job: LoggedJob) -> Iterator[Told]:
 
 def _of_stuck_settings(job: LoggedJob) -> Iterator[Told]:
     """Settings that ranks must share, where all began and none came to an end."""
-    every = [one for party in job.parties.values() for one in party.communicators]
-    whole = len(every) == job.run.world_size > 1
-    if whole and not any(one.complete for one in every):
+    begun = sum(len(members) for members in job.communicators.values())
+    if begun == job.run.world_size > 1 and job.made_none:
         yield from setting_differences(job, blamed=True)
 
 

@@ -121,6 +121,12 @@ class LoggedJob:
         }
 
     @property
+    def made_none(self) -> bool:
+        """Whether no rank has completed a communicator, or even begun one."""
+        parties = self.parties.values()
+        return not any(one.complete for p in parties for one in p.communicators)
+
+    @property
     def communicators(self) -> dict[str, list[tuple[Party, Communicator]]]:
         """By name, the members of each communicator."""
         found: dict[str, list[tuple[Party, Communicator]]] = {}
@@ -151,8 +157,8 @@ def job_of(run: Run) -> LoggedJob:
             elif isinstance(event, NcclComplaint):
                 party.complaints.append(event)
                 party.host = party.host or event.host
-                failed |= bool(event.status) and not event.harmless
-                failed |= event.kind in _SIGNS
+                is_sign = bool(event.status) or event.kind in _SIGNS
+                failed |= is_sign and not event.harmless
             elif isinstance(event, LoggedCalls):
                 party.calls.append(event)
             elif isinstance(event, LoggedMessage):
@@ -253,6 +259,24 @@ def _locations(exhibits: Sequence[Event]) -> Iterator[Location]:
     for place, ranks in list(places.items())[:3]:
         known = tuple(sorted({rank for rank in ranks if rank >= 0}))
         yield Location(place, known, Role.PARTY, "says so")
+
+
+def parties_of(pairs: Iterable[tuple[Party, NcclComplaint]]) -> list[Party]:
+    """Who complains, each once.
+
+    Args:
+        pairs: Parties, and what each says.
+    """
+    return list({party.key: party for party, _ in pairs}.values())
+
+
+def spoken(name: str) -> str:
+    """A communicator as a sentence names it.
+
+    Args:
+        name: As in `Communicator.comm`.
+    """
+    return "the communicator of all ranks" if name == "world" else name
 
 
 def who(parties: Sequence[Party]) -> str:

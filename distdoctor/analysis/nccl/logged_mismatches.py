@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from distdoctor.analysis.nccl.logged_job import LoggedJob, Party, Told
+from distdoctor.analysis.nccl.logged_job import LoggedJob, Party, Told, parties_of
 from distdoctor.analysis.nccl.mismatch_facts import (
     LoggedDifference,
     LoggedLag,
@@ -133,7 +133,7 @@ def complained_mismatches(job: LoggedJob) -> Iterator[Told]:
     if not stated:
         return
     first = stated[0][1]
-    parties = list({party.key: party for party, _ in stated}.values())
+    parties = parties_of(stated)
     ranks = {rank for _, one in stated for rank in one.named}
     if first.kind == ComplaintKind.MISUSE:
         yield Told(

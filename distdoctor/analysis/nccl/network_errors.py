@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from distdoctor.analysis.causes import capital
 from distdoctor.analysis.nccl.connection_errors import GONE_CURE, connection_errors
-from distdoctor.analysis.nccl.logged_job import LoggedJob, Party, Told, who
+from distdoctor.analysis.nccl.logged_job import LoggedJob, Party, Told, parties_of, who
 from distdoctor.model.findings import Certainty, Severity
 from distdoctor.model.observations.nccl import ComplaintKind, NcclComplaint
 
@@ -72,13 +72,11 @@ def _of_the_killed(
     job: LoggedJob, killed: Sequence[tuple[Party, NcclComplaint]]
 ) -> Told:
     """Ranks that were ended by SIGKILL, and nothing tells what for."""
-    dead = list({party.key: party for party, _ in killed}.values())
+    dead = parties_of(killed)
     closed = [
         pair for pair in job.complaints(ComplaintKind.CLOSED) if pair[0] not in dead
     ]
-    seen = (
-        who(list({party.key: party for party, _ in closed}.values())) if closed else ""
-    )
+    seen = who(parties_of(closed)) if closed else ""
     rest = f"; {seen} only saw connections closed" * bool(seen)
     return Told(
         code="DD605",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from distdoctor.analysis.causes import capital
-from distdoctor.analysis.nccl.logged_job import LoggedJob, Told, who
+from distdoctor.analysis.nccl.logged_job import LoggedJob, Told, parties_of, who
 from distdoctor.model.findings import Certainty
 from distdoctor.model.observations.nccl import ComplaintKind
 
@@ -40,7 +40,7 @@ def other_errors(job: LoggedJob) -> Iterator[Told]:
         return
     first = stated[0][1]
     alike = [(p, one) for p, one in stated if one.status == first.status]
-    parties = list({party.key: party for party, _ in alike}.values())
+    parties = parties_of(alike)
     code = "DD605" if _NETWORK.search(first.text) else _CODES[first.status]
     yield Told(
         code=code,

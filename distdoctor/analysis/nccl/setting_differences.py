@@ -127,7 +127,7 @@ def setting_differences(job: LoggedJob, blamed: bool) -> Iterator[Told]:
         blamed: Something failed that they explain.
     """
     reported = {p.key: dict(_pairs(p)) for p in job.parties.values() if p.process}
-    made = {key for key in reported if _has_come_far(job, job.parties[key])}
+    made = {key for key in reported if _has_come_far(job.parties[key])}
     if not made and blamed:
         made = {key for key in reported if job.parties[key].communicators}
     names = sorted({name for settings in reported.values() for name in settings})
@@ -184,9 +184,8 @@ def _pairs(party: Party) -> Iterator[tuple[str, str]]:
         yield name, value.strip()
 
 
-def _has_come_far(job: LoggedJob, party: Party) -> bool:
+def _has_come_far(party: Party) -> bool:
     """Whether it must have told of all that it was set to."""
-    del job
     return any(one.complete for one in party.communicators)
 
 
@@ -226,5 +225,4 @@ def _processes(job: LoggedJob, parties: Sequence[Party]) -> list[Event]:
 
 def _hurts(job: LoggedJob) -> bool:
     """Whether the job failed, or no communicator was made."""
-    every = [one for party in job.parties.values() for one in party.communicators]
-    return job.failed or bool(every and not any(one.complete for one in every))
+    return job.failed or bool(job.communicators and job.made_none)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from distdoctor.analysis.causes import capital
 from distdoctor.analysis.nccl.connection_errors import is_local_interface
-from distdoctor.analysis.nccl.logged_job import LoggedJob, Party, Told, who
+from distdoctor.analysis.nccl.logged_job import LoggedJob, Party, Told, parties_of, who
 from distdoctor.model.events import Event
 from distdoctor.model.findings import Certainty, Severity
 from distdoctor.model.observations.nccl import ComplaintKind
@@ -27,8 +27,7 @@ def mixed_networks(job: LoggedJob) -> Iterator[Told]:
     usual = max(groups, key=lambda one: (len(groups[one]), one != "Socket"))
     odd = [p for name, some in groups.items() if name != usual for p in some]
     clear = len(odd) < len(groups[usual])
-    every = [one for party in job.parties.values() for one in party.communicators]
-    stuck = bool(every) and not any(one.complete for one in every)
+    stuck = bool(job.communicators) and job.made_none
     lacking = [p for p in odd or groups[usual] if p.process and p.process.no_adapter]
     why = " (NET/IB: No device found)" if lacking else ""
     parts = "; ".join(f"{name} on {who(some)}" for name, some in groups.items())
@@ -116,7 +115,7 @@ _ADVICE = {
 def _by_complaint(job: LoggedJob) -> Iterator[Told]:
     for kind, (what, cure) in _ADVICE.items():
         stated = [(p, one) for p in job.parties.values() for one in p.of(kind)]
-        parties = list({p.key: p for p, _ in stated}.values())
+        parties = parties_of(stated)
         if parties:
             yield Told(
                 code="DD602",
@@ -218,7 +217,7 @@ def _inside_hosts(job: LoggedJob) -> Iterator[Told]:
         )
         return
     if stated or by_memory:
-        parties = by_memory or list({p.key: p for p, _ in stated}.values())
+        parties = by_memory or parties_of(stated)
         text = stated[0][1].text if stated else "P2P between the GPUs is not used"
         exhibits: list[Event] = [one for _, one in stated]
         exhibits += [p.process for p in by_memory if p.process]
@@ -287,7 +286,7 @@ def _without_nvls(job: LoggedJob) -> Iterator[Told]:
         for one in party.of(ComplaintKind.NVLS_OFF)
     ]
     if stated:
-        parties = list({p.key: p for p, _ in stated}.values())
+        parties = parties_of(stated)
         yield Told(
             code="DD602",
             message=f"{capital(who(parties))} go on without NVLink SHARP (NVLS): "

@@ -110,7 +110,7 @@ class NcclComplaint(Observation):
     status: int = 0  # the result that it led to, as NCCL counts; 0: nothing is seen
     order: int = 0  # among all of the job, as far as anybody knows
     mild: bool = False  # told as information, not as a warning
-    harmless: bool = False  # the rank went on behind it
+    harmless: bool = False  # the rank, or all of the job, went on behind it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from distdoctor.errors import LeavingsMissing
 from distdoctor.postmortem.living.listed_processes import LivingProcess
@@ -259,7 +259,7 @@ def numbered(job: LivingJob, rank_of: Callable[[int], int | None]) -> bool:
             return False
         ranks, reported = dict.fromkeys(unknown, 0), [0]
     job.ranks = {
-        rank: replace(unknown[key])
+        rank: unknown[key]
         for key, rank in sorted(ranks.items(), key=lambda item: item[1] or 0)
         if rank is not None
     }

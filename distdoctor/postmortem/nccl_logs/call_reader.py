@@ -16,7 +16,7 @@ from distdoctor.postmortem.nccl_logs.process_log import (
 
 MOST_PROCESSES = 65_536
 MOST_CALLS = 1 << 26
-_MOST_OTHERS = 20_000
+MOST_OTHERS = 20_000
 
 
 class CallReader:
@@ -119,7 +119,7 @@ class CallReader:
             owner.lists_of(comm)[-1].append(0)
             owner.count += 1
             owner.torn += 1
-        elif len(self.piece.strays) < _MOST_OTHERS:
+        elif len(self.piece.strays) < MOST_OTHERS:
             self.piece.strays.append((comm, self._line))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from distdoctor.postmortem.nccl_logs.call_reader import MOST_OTHERS, MOST_PROCESSES
 from distdoctor.postmortem.nccl_logs.line_grammar import (
     CALL_END,
     ESCAPE,
@@ -17,10 +18,8 @@ from distdoctor.postmortem.nccl_logs.line_grammar import (
 from distdoctor.postmortem.nccl_logs.message_reader import MessageReader
 from distdoctor.postmortem.nccl_logs.process_log import MOST_KEPT, ProcessLog
 
-MOST_PROCESSES = 65_536
 LONGEST_LINE = 65_536
 _LINES_OF_LAUNCHER = 1000
-_MOST_OTHERS = 20_000
 
 
 class LineReader(MessageReader):
@@ -151,7 +150,7 @@ class LineReader(MessageReader):
             self.piece.versions.setdefault(text_of(found["version"]), place)
 
     def _other(self, line: bytes, last: bool = False) -> None:
-        if len(line) > LONGEST_LINE or len(self.piece.others) >= _MOST_OTHERS:
+        if len(line) > LONGEST_LINE or len(self.piece.others) >= MOST_OTHERS:
             return
         text = text_of(ESCAPE.sub(b"", line)).strip()
         if last:

@@ -127,7 +127,7 @@ class Teller:
             reported = [
                 number
                 for number, (rank, _, _) in self._piece.versions.items()
-                if rank == actor.rank and rank is not None
+                if rank == actor.rank
             ]
             version = reported[0] if reported else ""
         inside, between = transports_of(log, self._cast)

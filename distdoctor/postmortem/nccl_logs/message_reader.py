@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from distdoctor.model.observations.nccl import ComplaintKind
 from distdoctor.model.run import MOST_RANKS
-from distdoctor.postmortem.nccl_logs.call_reader import CallReader
+from distdoctor.postmortem.nccl_logs.call_reader import MOST_PROCESSES, CallReader
 from distdoctor.postmortem.nccl_logs.complaint_kinds import meaning
 from distdoctor.postmortem.nccl_logs.line_grammar import (
     CHANNEL,
@@ -26,7 +26,6 @@ from distdoctor.postmortem.nccl_logs.process_log import (
     ProcessLog,
 )
 
-MOST_PROCESSES = 65_536
 _MOST_MILD = 24
 _MOST_EDGES = 4096
 _NODES = re.compile(rb"nRanks \d+ nNodes (\d{1,6})")

@@ -65,14 +65,19 @@ def read_known(
     Args:
         leavings: The files.
         evidence: Of the job.
-        ranks: By process id, its rank.
+        ranks: By process id, its rank. What others logged is left out (of ranks that
+            were started before these, of programs that ranks started); where none is
+            known, nothing is.
         most: By path, how many bytes of a file are read, where it is not all of it.
     """
     whole = read_all(leavings, most)
     evidence.unreadable += whole.unreadable
-    for log in whole.piece.processes.values():
+    processes = whole.piece.processes
+    for key, log in list(processes.items()):
         if log.pid in ranks:
             log.launcher_ranks = {ranks[log.pid]: 1}
+        elif ranks:
+            del processes[key]
     _tell(whole.piece, [one.path for one in leavings], evidence)
 
 

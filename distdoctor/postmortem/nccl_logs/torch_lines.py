@@ -26,6 +26,7 @@ _VERSION = re.compile(r"NCCL version (\d+\.\d+(?:\.\d+)*)")
 _XID = re.compile(
     r"Xid \(PCI:([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})\S*\): (\d+)"
 )
+_OF_A_KILL = re.compile(r"Out of memory: Kill|oom-kill|SIGKILL|: -9\b")
 _KILLED = re.compile(
     r"(?:Kill(?:ed)? process |received by PID |: -9 +\(pid: ?|task=.{0,80}pid="
     r"|: \d+, pid=)"
@@ -105,10 +106,9 @@ def others_of(lines: Sequence[tuple[str, int, str]]) -> Others:
             if pid := _KILLED.search(text):
                 error.pid = int(pid[1])
             found.errors.append(error)
-        elif _is_of_a_kill(text):
-            if pid := _KILLED.search(text):
-                kind = ComplaintKind.KILLED
-                found.errors.append(OtherError(kind, text, file, line, pid=int(pid[1])))
+        elif _OF_A_KILL.search(text) and (pid := _KILLED.search(text)):
+            kind = ComplaintKind.KILLED
+            found.errors.append(OtherError(kind, text, file, line, pid=int(pid[1])))
         elif text.endswith("(Last error)"):
             kind = meaning(text).kind
             if kind not in {ComplaintKind.NONE, ComplaintKind.OTHER}:
@@ -122,12 +122,6 @@ def others_of(lines: Sequence[tuple[str, int, str]]) -> Others:
             kind = ComplaintKind.WAITING
             found.errors.append(OtherError(kind, text, file, line, rank))
     return found
-
-
-def _is_of_a_kill(text: str) -> bool:
-    return any(
-        part in text for part in ("Out of memory: Kill", "oom-kill", "SIGKILL", ": -9")
-    )
 
 
 def _timeout(found: Others, file: str, line: int, text: str, rank: int) -> None:

@@ -194,7 +194,7 @@ def _program_name(file: IO[bytes], segments: list[tuple[int, ...]]) -> int:
             of_name, of_value, what = _NOTE.unpack_from(notes, at)
             value = at + _NOTE.size + (of_name + 3) // 4 * 4
             if what == _NT_AUXV:
-                whole = notes[value : value + of_value // 16 * 16]
+                whole = notes[value : value + of_value]
                 pairs: dict[int, int] = dict(
                     _PAIR.iter_unpack(whole[: len(whole) // 16 * 16])
                 )

@@ -108,7 +108,8 @@ class Collectives:
         self._groups: dict[str, UsedGroup | None] = {}
         self._seen: dict[tuple[str, tuple[int, ...]], int] = {}
         self._specs: dict[Key, tuple[int, int, int]] = {}
-        self._reduced: dict[Key, int] = {}  # reduce ops of what autograd issues itself
+        # Reduce ops of what autograd issues: by operation, group and tensors.
+        self._reduced: dict[tuple[int, str, Key], int] = {}
         self._tasks: dict[int, int] = {}  # thread -> autograd task with a bracket
         # By thread: the autograd task that issued last, its line, layer and site.
         self._walked: dict[int, tuple[int, tuple[str, int, int]]] = {}
@@ -261,7 +262,9 @@ class Collectives:
                     of_engine = caller is None or caller.f_code is _ENGINE
                 moved = read(args)
                 if at_reduce is not None:
-                    reduce_op = self._reduce_op(args[at_reduce], name, moved, of_engine)
+                    boxed = args[at_reduce]
+                    known_by = (code, name, moved) if of_engine else None
+                    reduce_op = self._reduce_op(boxed, known_by)
                 peer = -1 if at_peer is None else args[at_peer]
                 key = (code, reduce_op, peer, moved)
                 spec = specs.get(key) or self._spec(key, point_to_point)
@@ -413,19 +416,19 @@ class Collectives:
             known = self._walked[thread] = task, (text, layer, RECORDER.intern(way))
         return known[1]
 
-    def _reduce_op(self, boxed: Any, group: str, moved: Key, of_engine: bool) -> int:
+    def _reduce_op(self, boxed: Any, key: tuple[int, str, Key] | None) -> int:
         """The number of a reduce op.
 
-        To read it costs as much as all else; what autograd issues by itself for the
-        same tensors has the same one again.
+        To read it costs as much as all else; what autograd issues by itself (it has a
+        key: operation, group, tensors) has the same one again for the same tensors.
         """
-        if not of_engine:
+        if key is None:
             return reduce_ops.read(boxed)
-        known = self._reduced.get((group, moved))
+        known = self._reduced.get(key)
         if known is None:
             if len(self._reduced) >= _MOST_SPECS:
                 self._reduced.clear()
-            known = self._reduced[group, moved] = reduce_ops.read(boxed)
+            known = self._reduced[key] = reduce_ops.read(boxed)
         return known
 
     def _spec(self, key: Key, point_to_point: bool) -> tuple[int, int, int]:

@@ -29,6 +29,9 @@ _WANTED = "INIT,BOOTSTRAP,ENV,NET"
 
 _LONGEST_FILE = 1 << 16
 
+_NO_FILES = ("/dev/", "/proc/")
+"""Below these are terminals and pipes."""
+
 
 def install() -> None:
     """Set NCCL's variables, or note where the user has its log written."""
@@ -36,16 +39,18 @@ def install() -> None:
         return
     folder = os.environ[FOLDER_VARIABLE]
     given = {**_settings_in_files(), **os.environ}
-    if LEVEL in given or FILE in given:
+    # Each changes what the others do: with the user's COLL, our level would write a
+    # line for each call.
+    if given.keys() & {LEVEL, SUBSYSTEMS, FILE}:
         if FILE in given:
-            path = Path(expanded(given[FILE])).absolute()
-            RECORDER.append(NCCL_LOGS_FILE, {"pid": os.getpid(), "path": str(path)})
+            path = os.path.abspath(expanded(given[FILE]))  # noqa: PTH100 - without ".."
+            if not path.startswith(_NO_FILES):
+                RECORDER.append(NCCL_LOGS_FILE, {"path": path})
         return
     logs = Path(folder) / NCCL_FOLDER
     logs.mkdir(mode=0o700, exist_ok=True)
     os.environ[LEVEL] = "INFO"
-    if SUBSYSTEMS not in given:
-        os.environ[SUBSYSTEMS] = _WANTED
+    os.environ[SUBSYSTEMS] = _WANTED
     os.environ[FILE] = str(logs).replace("%", "%%") + "/%h.%p.log"
 
 
@@ -70,7 +75,8 @@ def _uses_gpus() -> bool:
 
 def _settings_in_files() -> Mapping[str, str]:
     """What NCCL reads from files: the user's settings come before the system's."""
-    own = os.environ.get("NCCL_CONF_FILE") or Path.home() / ".nccl.conf"
+    # `Path.home` raises where a user has no name, as in containers.
+    own = os.environ.get("NCCL_CONF_FILE") or os.path.expanduser("~/.nccl.conf")  # noqa: PTH111
     found: dict[str, str] = {}
     for path in ("/etc/nccl.conf", own):
         with suppress(OSError), Path(path).open(errors="replace") as file:

@@ -45,24 +45,33 @@ def test_each_process_gets_a_file_of_its_own_in_the_record(tmp_path: Path) -> No
     assert path.parent.is_dir()
 
 
-@pytest.mark.parametrize("name", [LEVEL, FILE])
+@pytest.mark.parametrize("name", [LEVEL, SUBSYSTEMS, FILE])
 def test_what_the_user_set_stays(
     name: str, monkeypatch: pytest.MonkeyPatch, on_gpus: list[dict[str, object]]
 ) -> None:
     monkeypatch.setenv(name, "mine.%p")
     nccl_debug.install()
     assert os.environ[name] == "mine.%p"
-    assert {LEVEL, FILE} & os.environ.keys() == {name}
+    assert {LEVEL, SUBSYSTEMS, FILE} & os.environ.keys() == {name}
     path = str(Path(f"mine.{os.getpid()}").absolute())
-    noted = [{"pid": os.getpid(), "path": path}] if name == FILE else []
+    noted = [{"path": path}] if name == FILE else []
     assert on_gpus == noted
 
 
-def test_subsystems_that_the_user_chose_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SUBSYSTEMS, "COLL")
+@pytest.mark.parametrize("path", ["/dev/stdout", "/proc/self/fd/2", "/x/../dev/tty"])
+def test_where_nothing_can_be_read_is_not_noted(
+    path: str, monkeypatch: pytest.MonkeyPatch, on_gpus: list[dict[str, object]]
+) -> None:
+    monkeypatch.setenv(FILE, path)
+    nccl_debug.install()
+    assert not on_gpus
+
+
+def test_a_user_without_a_home_gets_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)  # of no user
     nccl_debug.install()
     assert os.environ[LEVEL] == "INFO"
-    assert os.environ[SUBSYSTEMS] == "COLL"
 
 
 def test_settings_in_nccls_own_file_stay(tmp_path: Path) -> None:
