@@ -53,7 +53,7 @@ def version_differences(job: LoggedJob) -> Iterator[Told]:
             message=f"Versions of NCCL differ: {parts}.",
             parties=odd,
             hosts=sorted({party.host for party in odd or job.parties.values()}),
-            exhibits=_processes(job, odd or usual),
+            exhibits=_processes(odd or usual),
             severity=None if _hurts(job) else Severity.WARNING,
             cure="One image for all hosts; one libnccl on the path.",
             details={"versions": dict(by_version)},
@@ -112,7 +112,7 @@ def _unlike_lines(job: LoggedJob) -> Iterator[Told]:
             f"than those of others ({name}: {' or '.join(groups)}).",
             parties=odd,
             hosts=sorted({party.host for party in odd}),
-            exhibits=_processes(job, odd or usual),
+            exhibits=_processes(odd or usual),
             certainty=Certainty.LIKELY,
             cure="One image for all hosts; one libnccl on the path.",
         )
@@ -157,7 +157,7 @@ def setting_differences(job: LoggedJob, blamed: bool) -> Iterator[Told]:
             + (", and what they send does not fit each other." if hurts else "."),
             parties=odd,
             hosts=sorted({party.host for party in odd}) or job.hosts,
-            exhibits=_processes(job, odd or usual),
+            exhibits=_processes(odd or usual),
             severity=None if hurts else Severity.WARNING,
             certainty=Certainty.LIKELY if hurts else Certainty.PROVED,
             cure=f"Set {name} alike on all ranks, or nowhere.",
@@ -218,8 +218,7 @@ def _who(job: LoggedJob, keys: Sequence[int]) -> str:
     return who([job.parties[key] for key in keys])
 
 
-def _processes(job: LoggedJob, parties: Sequence[Party]) -> list[Event]:
-    del job
+def _processes(parties: Sequence[Party]) -> list[Event]:
     return [party.process for party in parties if party.process is not None]
 
 
