@@ -38,6 +38,7 @@ from distdoctor.journal.stack_samples import with_stacks
 from distdoctor.journal.texts import Tables, groups_of
 from distdoctor.model.events import Ended, Event, Failure, Observation
 from distdoctor.model.observations.processes import CalledInChild
+from distdoctor.model.named_matching import with_names_matched
 from distdoctor.model.run import CALLS, MOST_RANKS, Quiet, Run
 
 _SIGTERM_AS_SHELL = 143
@@ -317,10 +318,15 @@ class _Assembly:
             for rank, journal in self._journals.items()
             if journal.partial
         }
+        columns = np.concatenate(calls) if calls else np.empty(0, CALLS)
+        groups = groups_of(self._tables.groups, size)
+        groups = with_names_matched(
+            columns, groups, self._tables.specs, unseen.keys(), partial.keys()
+        )
         return Run(
             world_size=size,
-            groups=groups_of(self._tables.groups, size),
-            calls=np.concatenate(calls) if calls else np.empty(0, CALLS),
+            groups=groups,
+            calls=columns,
             sites=self._tables.sites,
             callers=self._tables.callers,
             specs=self._tables.specs,

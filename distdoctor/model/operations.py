@@ -92,6 +92,9 @@ OPERATIONS = (
     Operation("", "new_group", Waits.ALL, payload=False),
     Operation("", "store_wait", Waits.SETTER, payload=False),
     Operation("", "store_set", Waits.NOBODY, payload=False),
+    # Of Horovod: a rank that has no more data; it ends when all have called it.
+    Operation("horovod.join", "join", Waits.ALL, payload=False),
+    Operation("", "hvd.init", Waits.ALL, payload=False),
 )
 
 CODE_OF = {operation.name: code for code, operation in enumerate(OPERATIONS)}
@@ -99,9 +102,12 @@ CODE_OF = {operation.name: code for code, operation in enumerate(OPERATIONS)}
 
 REDUCE_OPS = (
     *("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum"),
-    "unused",
+    *("unused", "adasum"),
 )
-"""Reduce ops by the number torch gives them (`c10d::ReduceOp::RedOpType`)."""
+"""Reduce ops by the number torch gives them (`c10d::ReduceOp::RedOpType`).
+
+The last one is Horovod's alone.
+"""
 
 ASYNCHRONOUS, FAILING, BATCHED, UNUSED, IN_BACKWARD = 1, 2, 4, 64, 128
 """Bits of a call's flags; those between are the layer's (see model.layers).
@@ -143,14 +149,15 @@ def signature(
         root: Group rank of the root; -1 where there is none.
         dtypes: One per tensor, e.g. "float32".
         numels: Elements of each tensor; ignored where sizes need not agree.
-        names: What a set-up call names: the ranks of a new group.
+        names: What a call is matched by beside its group: the ranks of a new group, or
+            the name of Horovod's tensor.
 
     Returns:
         A signed integer, the same in all processes, and never 0.
     """
     sizes = numels if OPERATIONS[op].sizes_agree else ()
     text = f"{op}|{reduce_op}|{root}|{','.join(dtypes)}|{','.join(map(str, sizes))}"
-    if OPERATIONS[op].name == "new_group":
+    if OPERATIONS[op].name == "new_group" or (names and OPERATIONS[op].c10d):
         text += "|" + ",".join(names)
     known = text.encode(errors="surrogatepass")  # a dump may hold any text
     return int.from_bytes(blake2b(known, digest_size=8).digest(), "little") or 1

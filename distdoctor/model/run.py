@@ -26,6 +26,8 @@ from distdoctor.model.events import (
     Tensor,
 )
 from distdoctor.model.layers import LAYER_SHIFT, LAYERS, layer_of
+from distdoctor.model.named_calls import NameCounter, is_by_name
+from distdoctor.model.named_matching import with_names_matched
 from distdoctor.model.operations import (
     ASYNCHRONOUS,
     BATCHED,
@@ -59,7 +61,7 @@ CALLS = np.dtype(
         ("callers", "<i4"),  # index into Run.callers
         ("spec", "<i4"),  # index into Run.specs
         ("peer", "<i4"),  # the root where there is one; -1: none
-        ("tag", "<i4"),
+        ("tag", "<i4"),  # of calls matched by name, what can meet has the same; else 0
         ("nodes", "<i4"),  # autograd nodes its thread had made, modulo 2**31
         ("thread", "<i4"),
         ("op", "u1"),
@@ -93,7 +95,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """The tensors of a call, how all-to-all splits them, what a set-up call names."""
+    """The tensors of a call, how all-to-all splits them, what the call names.
+
+    A set-up call names ranks, an address or keys; one of Horovod its tensor.
+    """
 
     tensors: tuple[Tensor, ...] = ()
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
@@ -476,9 +481,10 @@ class _Builder:
             count = 0
             life[rank] = []
             ordinals: dict[str, int] = {}
+            counter = NameCounter()
             for event in self._events[rank]:
                 if isinstance(event, Call):
-                    records.append(self._record(event, ordinals))
+                    records.append(self._record(event, ordinals, counter))
                     count += 1
                 else:
                     life[rank].append((count, event))
@@ -486,13 +492,15 @@ class _Builder:
         for name in self._members:
             self._index(self._groups, name)
         groups = tuple(Group(name, self._ranks(name, size)) for name in self._groups)
+        calls = np.array(records, CALLS) if records else np.empty(0, CALLS)
+        specs = list(self._specs)
         return Run(
             world_size=size,
-            groups=groups,
-            calls=np.array(records, CALLS) if records else np.empty(0, CALLS),
+            groups=with_names_matched(calls, groups, specs, self._unseen.keys()),
+            calls=calls,
             sites=list(self._sites),
             callers=list(self._callers),
-            specs=list(self._specs),
+            specs=specs,
             life=life,
             unseen=dict(self._unseen),
             **rest,
@@ -508,12 +516,18 @@ class _Builder:
     def _index(table: dict[Any, int], key: object) -> int:
         return table.setdefault(key, len(table))
 
-    def _record(self, call: Call, ordinals: dict[str, int]) -> tuple[object, ...]:
+    def _record(
+        self, call: Call, ordinals: dict[str, int], counter: NameCounter
+    ) -> tuple[object, ...]:
         op = CODE_OF[call.op]
         operation = OPERATIONS[op]
-        ordinal = 0
-        if operation.is_collective:
-            ordinals[call.group] = ordinal = ordinals.get(call.group, 0) + 1
+        ordinal = call.ordinal
+        if is_by_name(call.group):
+            name = "".join(call.names[:1])
+            ordinal = counter.numbered(call.group, call.op, name).packed()
+        elif operation.is_collective:
+            ordinals[call.group] = n = ordinals.get(call.group, 0) + 1
+            ordinal = ordinal or n
         self._users.setdefault(call.group, set()).add(call.rank)
         reduce_op = NO_REDUCE_OP
         if call.reduce_op is not None:
@@ -528,7 +542,7 @@ class _Builder:
         flags |= UNUSED * call.unused
         return (
             signature(op, reduce_op, root, dtypes, numels, call.names),
-            call.ordinal or ordinal,
+            ordinal,
             *(call.entered_ms * 1_000_000, 0, 0),
             call.rank,
             self._index(self._groups, call.group),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from distdoctor.journal.environment import FOLDER_VARIABLE
+from distdoctor.model.launcher_variables import RANK_VARIABLES
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,27 +34,6 @@ class RankIdentity:
     record: str = ""
 
 
-_VARIABLES = (
-    # launcher, rank, world size, local rank, local size
-    ("", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    (
-        "horovod",
-        "HOROVOD_RANK",
-        "HOROVOD_SIZE",
-        "HOROVOD_LOCAL_RANK",
-        "HOROVOD_LOCAL_SIZE",
-    ),
-    (
-        "mpi",
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-    ),
-    ("mpi", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    ("slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""),
-)
-
 _JOBS = {
     "horovod": ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
     "mpi": ("OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE", "PMI_JOBID"),
@@ -72,7 +52,7 @@ def identity_of(environment: Mapping[str, str]) -> RankIdentity | None:
     Returns:
         None if it tells of no rank.
     """
-    for launcher, rank, size, local_rank, local_size in _VARIABLES:
+    for launcher, rank, size, local_rank, local_size in RANK_VARIABLES:
         number = _number(environment.get(rank))
         of = _number(environment.get(size))
         if number is None or of is None or not number < of <= _LARGEST_WORLD:

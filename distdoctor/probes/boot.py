@@ -26,8 +26,13 @@ def start() -> None:
 def _open_if_ranked() -> None:
     """A process that its launcher gave a rank has a journal from the start.
 
-    Its own children inherit RANK; they are told by OWNER that the rank is taken.
+    Its own children inherit RANK; they are told by OWNER that the rank is taken. What
+    MPI and Slurm started may be a launcher itself: that has to join first.
     """
-    rank, size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
-    if rank.isdigit() and size.isdigit() and OWNER_VARIABLE not in os.environ:
-        RECORDER.open(int(rank), int(size))
+    if OWNER_VARIABLE in os.environ:
+        return
+    for of_rank, of_size in (("RANK", "WORLD_SIZE"), ("HOROVOD_RANK", "HOROVOD_SIZE")):
+        rank, size = os.environ.get(of_rank, ""), os.environ.get(of_size, "")
+        if rank.isdigit() and size.isdigit():
+            RECORDER.open(int(rank), int(size))
+            return

@@ -74,16 +74,26 @@ def _joining(
         _asked(named, "rank", "RANK"),
         _asked(named, "world_size", "WORLD_SIZE"),
     )
+    joins(rank, size)
+    own_ports.joining(named)
+    known = 0 <= rank < size
+    return tuple(range(size)) if known else (), setup_calls.address_of(named)
+
+
+def joins(rank: int, size: int) -> None:
+    """The process tries to join a job: it has a journal from here on, and tells it.
+
+    Args:
+        rank: The rank it will play; negative: not known.
+        size: The job's number of ranks; not positive: not known.
+    """
     if rank >= 0:
         if _begins_anew(rank, size):
             RECORDER.begin_run(RECORDER.folder, rank, size, again=True)
         writer = RECORDER.open(rank, max(size, 0))
         if writer is not None and writer.rank < 0:
             writer.become(rank, max(size, 0))
-    RECORDER.tell(Started(world_size=size, joined=False), call_site(4))
-    own_ports.joining(named)
-    known = 0 <= rank < size
-    return tuple(range(size)) if known else (), setup_calls.address_of(named)
+    RECORDER.tell(Started(world_size=size, joined=False), call_site(5))
 
 
 def _begins_anew(rank: int, size: int) -> bool:
@@ -109,8 +119,18 @@ def _asked(named: dict[str, Any], name: str, variable: str) -> int:
 
 @harmless
 def _joined() -> None:
+    become(dist.get_rank(), dist.get_world_size(), str(backend_of()))
+
+
+def become(rank: int, size: int, backend: str) -> None:
+    """The process is a rank now: install the last probes, and record it.
+
+    Args:
+        rank: Its global rank.
+        size: The job's number of ranks.
+        backend: What carries its collectives.
+    """
     _left_job.clear()
-    rank, size = dist.get_rank(), dist.get_world_size()
     first = RECORDER.writer is None
     writer = RECORDER.open(rank, size)
     if writer is None:
@@ -129,7 +149,7 @@ def _joined() -> None:
         shortening.joined()
     event = Started(
         world_size=size,
-        backend=str(backend_of()),
+        backend=backend,
         torch=str(torch.__version__),
         device="cuda" if torch.cuda.is_available() else "cpu",
     )
@@ -141,15 +161,20 @@ def _destroy_process_group(made: Callable[..., Any], *args: Any, **kwargs: Any) 
     if dist.is_initialized() and (group is None or group is dist.group.WORLD):
         # Before: peers notice the closed connections at once. Of a job that was left
         # already, as by a `finally` behind the end of it, torch refuses the call.
-        _leaving()
+        leave(dist.get_world_size())
     return made(*args, **kwargs)
 
 
 @harmless
-def _leaving() -> None:
+def leave(size: int) -> None:
+    """The process is about to leave a job.
+
+    Args:
+        size: The job's number of ranks.
+    """
     RECORDER.finish()
     RECORDER.tell(Left(), call_site(4))
-    _left_job[:] = [dist.get_world_size()]
+    _left_job[:] = [size]
     if (collectives := interception.installed()) is not None:
         collectives.forget_groups()
 

@@ -325,7 +325,7 @@ class Recorder:
 
 
 def _rank_of_environment() -> int:
-    rank = os.environ.get("RANK", "")
+    rank = os.environ.get("RANK") or os.environ.get("HOROVOD_RANK", "")
     owner = os.environ.get(OWNER_VARIABLE)
     mine = owner in {None, str(os.getpid())}
     return int(rank) if rank.isdigit() and mine else -1

@@ -107,6 +107,7 @@ ENTRIES = (
     Entry("collectives.batched_messages", TORCH),
     Entry("optimizer_step.steps_done", TORCH),
     Entry("lifecycle", TORCH),
+    Entry("horovod.joining", TORCH, AMONG_RANKS),
     Entry("environment.nccl_debug", JOINED, AMONG_RANKS),
     # Communication; what follows asks it.
     Entry("collectives.interception", JOINED, AMONG_RANKS),
@@ -163,7 +164,7 @@ RECORDING = frozenset(
         *("failures.uncaught", "failures.tracebacks", "compiled_code", "lifecycle"),
         *("rendezvous.setup_calls", "optimizer_step.steps_done"),
         *("collectives.interception", "collectives.waits", "collectives.reduce_ops"),
-        "collectives.batched_messages",
+        *("collectives.batched_messages", "horovod.joining"),
     }
 )
 """The probes of a job that is only recorded: of calls, and of how processes end."""
@@ -172,6 +173,8 @@ LATE_IMPORTS = (
     "safetensors.torch",
     "torch._dynamo.trace_rules",
     "torch.distributed.fsdp",
+    "horovod.common.basics",
+    "horovod.torch.mpi_ops",
 )
 """Modules of which probes of later stages are told, too."""
 

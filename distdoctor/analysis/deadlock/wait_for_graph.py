@@ -243,8 +243,15 @@ class _Needs:
                 self._channels = _Channels(self._run)
             return self._channels.wait(rank, row, record)
         group = self._run.groups[record["group"]]
-        if operation.is_rooted and not 0 <= record["peer"] < len(group.ranks):
+        if (
+            operation.is_rooted
+            and not record["tag"]
+            and not 0 <= record["peer"] < len(group.ranks)
+        ):
             return None  # a root that is not in the group: whom it needs is not known
+        if tag := int(record["tag"]):  # matched by name: all are needed, at any root
+            missing = self._absent_by_name(int(record["group"]), tag)
+            return Wait(rank, row, missing) if missing else None
         absent = self._absent(int(record["group"]), int(record["ordinal"]))
         missing = absent - {rank} if rank in absent else absent  # one set for many
         if operation.is_rooted:
@@ -277,6 +284,18 @@ class _Needs:
             return None
         others = set(self._run.groups[record["group"]].ranks) - {rank}
         return Wait(rank, row, frozenset(others), any_of=True)
+
+    def _absent_by_name(self, group: int, tag: int) -> frozenset[int]:
+        """Members that have not made the call with a tag; their order is free."""
+        key = (group, -tag)
+        if key not in self._meetings:
+            calls = self._run.calls
+            made = (calls["group"] == group) & (calls["tag"] == tag)
+            ranks = self._run.groups[group].ranks
+            self._meetings[key] = frozenset(ranks).difference(
+                calls["rank"][made].tolist()
+            )
+        return self._meetings[key]
 
     def _absent(self, group: int, ordinal: int) -> frozenset[int]:
         key = (group, ordinal)

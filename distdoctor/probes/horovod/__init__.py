@@ -1,0 +1,1 @@
+"""Horovod: its calls, its optimizer, and how its ranks begin and end."""

@@ -1,0 +1,80 @@
+"""Records how a rank joins a Horovod job, by `hvd.init`, and how it leaves.
+
+`init` and `shutdown` of every framework end in methods of one class, which are
+replaced. `init` returns when all ranks have come.
+
+Source: Horovod 0.28.1, common/basics.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from types import ModuleType
+from typing import Any
+
+from distdoctor.model.launcher_variables import rank_of
+from distdoctor.probes import lifecycle
+from distdoctor.probes.harmless import harmless
+from distdoctor.probes.horovod import torch_operations
+from distdoctor.probes.probe import Probe
+from distdoctor.probes.recorder import blinded
+from distdoctor.probes.rendezvous import setup_calls
+
+_OPERATION = "hvd.init"
+
+
+def _watch_basics(module: ModuleType) -> None:
+    kind = module.__dict__["HorovodBasics"]
+    made_init, made_shutdown = kind.init, kind.shutdown
+
+    @functools.wraps(made_init)
+    def init(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.is_initialized():
+            return made_init(self, *args, **kwargs)  # which does nothing then
+        members: tuple[int, ...] = ()
+        try:
+            rank, size = rank_of(os.environ)
+            if size > 1:
+                lifecycle.joins(rank, size)
+                members = tuple(range(size))
+        except Exception as error:  # noqa: BLE001 - Horovod will say what is wrong
+            blinded("hvd.init", error)
+        result = setup_calls.around(
+            _OPERATION, lambda: made_init(self, *args, **kwargs), members, ()
+        )
+        _joined(self)
+        return result
+
+    @functools.wraps(made_shutdown)
+    def shutdown(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _leaving(self)
+        return made_shutdown(self, *args, **kwargs)
+
+    kind.init, kind.shutdown = init, shutdown
+
+
+@harmless
+def _joined(basics: Any) -> None:
+    """The process is a rank; one that is alone has nobody to meet."""
+    if not basics.is_initialized() or basics.size() < 2:
+        return
+    torch_operations.OPERATIONS_HERE.reset()
+    backend = "mpi" if basics.mpi_enabled() else "gloo"
+    lifecycle.become(basics.rank(), basics.size(), f"horovod ({backend})")
+
+
+@harmless
+def _leaving(basics: Any) -> None:
+    """Before: peers notice at once. It is called again when Python ends."""
+    if basics.is_initialized() and basics.size() > 1:
+        lifecycle.leave(basics.size())
+
+
+PROBE = Probe(
+    imports={
+        "horovod.common.basics": _watch_basics,
+        "horovod.torch.mpi_ops": torch_operations.watch,
+    },
+    reset=torch_operations.OPERATIONS_HERE.reset,
+)

@@ -1,0 +1,224 @@
+"""Sees each operation that Horovod's core is asked for by torch.
+
+All functions of `horovod.torch` end in functions of one module of C++, which Python
+looks up by name at each call: those are replaced, so that it does not matter what the
+user has imported, or when. What they are given is not changed, and nothing waits for
+anything that would not have waited.
+
+Source: Horovod 0.28.1, torch/mpi_ops.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from distdoctor.model.layers import LAYER_SHIFT
+from distdoctor.model.operations import ASYNCHRONOUS, FAILING, IN_BACKWARD
+from distdoctor.probes.call_sites import frame_above, layered_way
+from distdoctor.probes.gradients.exchanges import EXCHANGES
+from distdoctor.probes.harmless import lost
+from distdoctor.probes.horovod.named_operations import (
+    FAMILIES,
+    NamedOperations,
+    Operation,
+)
+from distdoctor.probes.metrics.evaluations import METRICS
+from distdoctor.probes.metrics.printed_figures import FIGURES
+from distdoctor.probes.metrics.small_values import MOST_VALUES
+from distdoctor.probes.recorder import RECORDER, blinded
+
+_PREFIX = "horovod_torch_"
+
+_ARGUMENTS = {
+    # family: positions of name, process set, reduce op, factors; -1: it has none
+    "allreduce": (3, 7, 4, 5),
+    "allgather": (2, 3, -1, -1),
+    "broadcast": (3, 4, -1, -1),
+    "alltoall": (4, 5, -1, -1),
+    "reducescatter": (2, 4, 3, 5),
+}
+
+_task_id = torch._C._current_graph_task_id
+
+_modules: list[ModuleType] = []
+
+
+def members_of_set(number: int) -> tuple[int, ...]:
+    """Global ranks of a process set; empty if it is none, or cannot be asked."""
+    basics = _modules[0].__dict__["_basics"]
+    if not number:
+        return tuple(range(basics.size()))
+    ranks = basics._get_process_set_ids_and_ranks().get(number, ())
+    return tuple(ranks)
+
+
+OPERATIONS_HERE = NamedOperations(members_of_set)
+"""The operations of this process."""
+
+
+def watch(mpi_ops: ModuleType) -> None:
+    """Replace the functions of Horovod's core, right after they were loaded.
+
+    Args:
+        mpi_ops: The module `horovod.torch.mpi_ops`.
+    """
+    _modules[:] = [mpi_ops]
+    core = mpi_ops.__dict__["mpi_lib"]
+    for attribute in dir(core):
+        stem = attribute.removeprefix(_PREFIX)
+        family, is_async, _ = stem.partition("_async_")
+        if stem == attribute:
+            continue
+        made = getattr(core, attribute)
+        if is_async and family in FAMILIES:
+            setattr(core, attribute, _submitting(made, family))
+        elif stem in {"join", "barrier"}:
+            setattr(core, attribute, _submitting(made, stem))
+        elif stem == "wait_and_clear":
+            setattr(core, attribute, _waiting(made))
+
+
+def _submitting(made: Callable[..., Any], family: str) -> Callable[..., Any]:
+    """A function of the core that is given an operation, and records it."""
+    read = _reader(family)
+
+    @functools.wraps(made)
+    def submit(*args: Any) -> Any:
+        handle = made(*args)
+        try:
+            _submitted(handle, read(args), args[0], sys.exception())
+        except Exception as error:  # noqa: BLE001 - the job must not feel the probe
+            blinded(family, error)
+        return handle
+
+    return submit
+
+
+def _submitted(
+    handle: int, operation: Operation, tensors: Any, error: BaseException | None
+) -> None:
+    if RECORDER.writer is None:
+        return
+    flags, thread = 0, 0
+    text, way, layer = layered_way(2)
+    in_backward = _task_id() != -1
+    if in_backward:
+        flags |= IN_BACKWARD
+        if not text:  # a thread of autograd's own, which never waits
+            thread = os.getpid()
+    if frame_above(2) is not None and _is_asynchronous():
+        flags |= ASYNCHRONOUS
+    if error is not None and not isinstance(error, StopIteration):
+        flags |= FAILING
+    OPERATIONS_HERE.submitted(
+        handle, operation, (way, layer << LAYER_SHIFT), thread=thread, flags=flags
+    )
+    try:
+        _look(operation, tensors, text, layer, in_backward=in_backward)
+    except Exception as failed:  # noqa: BLE001
+        lost("counting", failed)
+
+
+def _is_asynchronous() -> bool:
+    """Whether the caller of Horovod's function goes on before the call is complete."""
+    frame = frame_above(2)
+    for _ in range(6):
+        if frame is None:
+            return False
+        name = frame.f_code.co_name
+        if "horovod" not in frame.f_code.co_filename and not name.startswith("apply"):
+            return False
+        if name.endswith(("_async", "_async_")) and not name.startswith("_"):
+            frame = frame.f_back
+            caller = "" if frame is None else frame.f_code.co_filename
+            return f"{os.sep}mpi_ops.py" not in caller
+        frame = frame.f_back
+    return False
+
+
+def _look(
+    operation: Operation, tensors: Any, text: str, layer: int, *, in_backward: bool
+) -> None:
+    """Count what is exchanged, as for a call of torch's own."""
+    elements = 0
+    for dtype, shape in operation.tensors:
+        if dtype.startswith(("float", "bfloat", "double", "half")):
+            size = 1
+            for one in shape:
+                size *= one
+            elements += size
+    if not elements:
+        return
+    EXCHANGES.count(elements, tensors, layer, in_backward)
+    if layer:
+        return
+    if METRICS.passes and operation.family != "broadcast":
+        METRICS.contribute(elements, tensors, text)
+    if "reduce" in operation.family and elements <= MOST_VALUES:
+        FIGURES.summed(elements, tensors, text)
+
+
+def _reader(family: str) -> Callable[[tuple[Any, ...]], Operation]:
+    """A function that reads an operation from the arguments of one of the core's."""
+    if family == "join":
+        return lambda args: Operation(family, "", ())
+    if family == "barrier":
+        return lambda args: Operation(family, "", (), process_set=int(args[0]))
+    at_name, at_set, at_op, at_scales = _ARGUMENTS[family.removeprefix("grouped_")]
+
+    def read(args: tuple[Any, ...]) -> Operation:
+        given, name = args[0], args[at_name]
+        tensors = given if isinstance(given, list | tuple) else (given,)
+        return Operation(
+            family,
+            name.decode(errors="replace") if isinstance(name, bytes) else name,
+            tuple((str(one.dtype)[6:], tuple(one.shape)) for one in tensors),
+            -1 if at_op < 0 else int(args[at_op]),
+            int(args[2]) if family == "broadcast" else -1,
+            _splits(args[1]) if family == "alltoall" else None,
+            (1.0, 1.0) if at_scales < 0 else (args[at_scales], args[at_scales + 1]),
+            int(args[at_set]),
+        )
+
+    return read
+
+
+def _splits(splits: Any) -> tuple[int, ...] | None:
+    """What each rank gets; an empty tensor means equal parts."""
+    if not isinstance(splits, torch.Tensor) or splits.is_cuda or not splits.numel():
+        return None
+    return tuple(splits.tolist())
+
+
+def _waiting(made: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that waits for an operation, recording begin and end."""
+    here = OPERATIONS_HERE
+
+    @functools.wraps(made)
+    def wait(handle: Any) -> Any:
+        try:
+            here.waiting(handle)
+        except Exception as error:  # noqa: BLE001
+            lost("waiting", error)
+        try:
+            result = made(handle)
+        except BaseException:
+            try:
+                here.raised(handle)
+            except Exception as error:  # noqa: BLE001
+                lost("waiting", error)
+            raise
+        try:
+            here.woke(handle)
+        except Exception as error:  # noqa: BLE001
+            lost("waiting", error)
+        return result
+
+    return wait
