@@ -40,6 +40,16 @@ No function was seen to clip, and what is sent is never longer than 1:
            | gradients(step=2,prints=6,weights=8,norms=.6)@t.py:10
            | sent(step=2,positions=0,own=0.5,sent=0.5,factors=1.0)@t.py:9
 
+Horovod averages gradients in the background, and they are clipped before it was waited
+for:
+
+    rank 0 | optimizer_wrapped@t.py:6  gradients(step=1,prints=5,weights=9)@t.py:10
+           | changed_in_flight(step=1,count=4,of=4,how=clip,norm=4,bound=1)@t.py:9
+           | changed_in_flight(step=2,count=4,of=4,how=clip,norm=3,bound=1)@t.py:9
+    rank 1 | optimizer_wrapped@t.py:6  gradients(step=1,prints=5,weights=9)@t.py:10
+           | changed_in_flight(step=1,count=4,of=4,how=clip,norm=2,bound=1)@t.py:9
+           | changed_in_flight(step=2,count=4,of=4,how=clip,norm=3,bound=1)@t.py:9
+
 Well
 ----
 Gradients are sent as they are, and clipped behind that:
@@ -125,6 +135,7 @@ from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.gradients.local_changes import exchange_lines
 from distdoctor.analysis.gradients.local_clipping import Clipped, clipped_apart
 from distdoctor.analysis.gradients.used_gradients import backward_lines, places
+from distdoctor.analysis.horovod.wrapped_optimizers import InFlight, changed_in_flight
 from distdoctor.model.events import Event
 from distdoctor.model.findings import Certainty, Finding, Severity
 from distdoctor.model.observations.gradients import Clip, Gradients
@@ -136,7 +147,9 @@ NEEDS = (Gradients,)
 
 
 def examine(run: Run) -> Iterator[Finding]:
-    """Gradients that were clipped on each rank, and averaged after that."""
+    """Gradients that were clipped on each rank, and averaged after or during that."""
+    for changed in changed_in_flight(run):
+        yield _in_flight(run, changed)
     for one in clipped_apart(run):
         yield _finding(run, one)
     require_whole(run)
@@ -175,6 +188,36 @@ def _finding(run: Run, one: Clipped) -> Finding:
         },
     )
 
+
+def _in_flight(run: Run, changed: InFlight) -> Finding:
+    """Horovod's optimizer was averaging them in the background."""
+    first, ranks = changed.changes[0], changed.ranks
+    doing, remark = _DOINGS[first.how]
+    norm = f" of norm {first.norm:.3g} to {first.bound:.3g}" if first.norm else ""
+    steps = ", ".join(map(str, dict.fromkeys(one.step for one in changed.changes)))
+    return Finding(
+        message=(
+            f"{capital(named(ranks))} {doing} {first.count} of {first.of} gradients"
+            f"{norm} while Horovod was averaging them in the background, between "
+            "backward() and the wait for it in optimizer.synchronize() or step() (at "
+            f"each step that was looked at: {steps}): what it averages, and what the "
+            "averages overwrite, is left to chance and differs from rank to rank"
+        ),
+        exhibits=changed.changes[:1],
+        locations=(
+            *places([first], ranks, remark),
+            *backward_lines(run, ranks),
+        ),
+        details={"parameters": first.count, "of": first.of, "how": first.how},
+    )
+
+
+_DOINGS = {
+    "clip": ("clip", "clips"),
+    "unscale": ("unscale", "unscales"),
+    "": ("change", "waits for gradients that were changed"),
+}
+"""What was done to gradients, as in `ChangedInFlight.how`, in words."""
 
 _MOST_NORMS = 4
 

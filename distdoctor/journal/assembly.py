@@ -37,8 +37,8 @@ from distdoctor.journal.simulated import as_simulated
 from distdoctor.journal.stack_samples import with_stacks
 from distdoctor.journal.texts import Tables, groups_of
 from distdoctor.model.events import Ended, Event, Failure, Observation
-from distdoctor.model.observations.processes import CalledInChild
 from distdoctor.model.named_matching import with_names_matched
+from distdoctor.model.observations.processes import CalledInChild
 from distdoctor.model.run import CALLS, MOST_RANKS, Quiet, Run
 
 _SIGTERM_AS_SHELL = 143
@@ -52,6 +52,9 @@ _ONLY_RECORDED = (
 
 _LAUNCHERS_ERRORS = {"ChildFailedError", "SignalException"}
 """torchrun's, by which it tells that a rank failed, or that it was asked to end."""
+
+_HOROVODS = "Horovod detected that one or more processes exited with non-zero status"
+"""horovodrun's. Source: Horovod 0.28.1, runner/gloo_run.py."""
 
 
 def read_run(folder: Path) -> Run:
@@ -285,7 +288,7 @@ class _Assembly:
         strays = [journal for journal in self._unranked if journal.header.rank < 0]
         strays.sort(key=lambda journal: journal.header.pid in parents)
         failures = (failure for journal in strays for failure in _fatal(journal))
-        return tuple(one for one in failures if one.error not in _LAUNCHERS_ERRORS)
+        return tuple(one for one in failures if not _is_launchers(one))
 
     def _size(self) -> int:
         sizes = [journal.header.world_size for journal in self._journals.values()]
@@ -400,6 +403,11 @@ def _fatal(journal: _Journal) -> list[Failure]:
     """The exceptions that ended a process."""
     events = [event for _, event in journal.life]
     return [event for event in events if isinstance(event, Failure) and event.fatal]
+
+
+def _is_launchers(failure: Failure) -> bool:
+    """Whether a launcher tells by it that a rank failed, or that it was asked to end."""
+    return failure.error in _LAUNCHERS_ERRORS or failure.message.startswith(_HOROVODS)
 
 
 def _quiet(manifest: Manifest) -> Quiet | None:

@@ -3,10 +3,11 @@
 Apart from the operations, because every process of a job imports this.
 """
 
-LAYERS = ("", "backward", "ddp", "fsdp", "dtensor", "checkpoint", "pipeline")
+LAYERS = ("", "backward", "ddp", "fsdp", "dtensor", "checkpoint", "pipeline", "horovod")
 """Their names; "": none of them, the user's own call.
 
 "backward" is autograd: what reducers and hooks issue while gradients are computed.
+"horovod" is its optimizer, outside of backward.
 """
 
 LAYER_SHIFT, LAYER_MASK = 3, 7

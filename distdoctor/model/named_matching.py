@@ -67,7 +67,8 @@ class _Called:
     @property
     def common(self) -> NDArray[np.bool_]:
         """By call, whether all members have made it."""
-        return self.counts[self.keys] == len(self.members)
+        found: NDArray[np.bool_] = self.counts[self.keys] == len(self.members)
+        return found
 
 
 def with_names_matched(
@@ -205,7 +206,7 @@ def _apart(calls: NDArray[Any], called: _Called) -> dict[tuple[int, ...], Number
 def _before_all_is_known(called: _Called) -> dict[tuple[int, ...], Numbers]:
     """What ranks did before their first call that was seen of all."""
     common = called.common
-    found = {}
+    found: dict[tuple[int, ...], Numbers] = {}
     for part in called.by_rank():
         met = np.flatnonzero(common[part])
         first = int(met[0]) if len(met) else part.stop - part.start

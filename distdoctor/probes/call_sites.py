@@ -38,6 +38,7 @@ _LAYER_OF = {
         ("torch/distributed/_tensor/", "dtensor"),
         ("torch/distributed/checkpoint/", "checkpoint"),
         ("torch/distributed/pipelining/", "pipeline"),
+        ("horovod/torch/optimizer.py", "horovod"),
     )
 }
 _USERS = len(LAYERS)

@@ -19,6 +19,7 @@ from distdoctor.probes import registry
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.collectives import interception
 from distdoctor.probes.data import loaders
+from distdoctor.probes.groups import world
 from distdoctor.probes.groups.backends import backend_of
 from distdoctor.probes.harmless import excuse_while, harmless
 from distdoctor.probes.patching import replace_everywhere
@@ -131,6 +132,7 @@ def become(rank: int, size: int, backend: str) -> None:
         backend: What carries its collectives.
     """
     _left_job.clear()
+    world.set_size(size)
     first = RECORDER.writer is None
     writer = RECORDER.open(rank, size)
     if writer is None:

@@ -108,6 +108,7 @@ ENTRIES = (
     Entry("optimizer_step.steps_done", TORCH),
     Entry("lifecycle", TORCH),
     Entry("horovod.joining", TORCH, AMONG_RANKS),
+    Entry("horovod.optimizer_wrapping", TORCH, AMONG_RANKS),
     Entry("environment.nccl_debug", JOINED, AMONG_RANKS),
     # Communication; what follows asks it.
     Entry("collectives.interception", JOINED, AMONG_RANKS),
@@ -175,6 +176,7 @@ LATE_IMPORTS = (
     "torch.distributed.fsdp",
     "horovod.common.basics",
     "horovod.torch.mpi_ops",
+    "horovod.torch.optimizer",
 )
 """Modules of which probes of later stages are told, too."""
 

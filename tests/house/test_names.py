@@ -23,6 +23,7 @@ TOPICS = {
     "failures",
     "gradients",
     "groups",
+    "horovod",
     "learning_rate",
     "memory",
     "metrics",

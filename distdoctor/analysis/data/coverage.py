@@ -36,6 +36,7 @@ from distdoctor.analysis.data.passes import (
 from distdoctor.analysis.data.sample_origins import SPLITTING, calls
 from distdoctor.analysis.data.split_leaks import leaks
 from distdoctor.model.observations.data import SUBSET, Made
+from distdoctor.model.observations.gradients import Gradients
 from distdoctor.model.run import Run
 
 FEWEST = 4
@@ -159,7 +160,7 @@ _OF_LEAKS = {CoverageCause.OVERLAP, CoverageCause.SPLIT, CoverageCause.DATASET}
 def _faults(run: Run) -> Iterator[CoverageFault]:
     loops: dict[tuple[Key, tuple[int, ...]], list[LoopMeeting]] = {}
     for meeting in meetings(run):
-        if trains(meeting):
+        if trains(meeting) and not _is_each_ones_own(run, meeting):
             loops.setdefault((meeting.key, meeting.ranks), []).append(meeting)
     split = {leak.ranks for leak in leaks(run)}
     for (_, ranks), turns in loops.items():
@@ -173,6 +174,22 @@ def _faults(run: Run) -> Iterator[CoverageFault]:
             if len(same) * 2 >= len(found):
                 yield _counted(same[0], len(same), len(turns))
                 break
+
+
+def _is_each_ones_own(run: Run, meeting: LoopMeeting) -> bool:
+    """Whether each rank trained by itself there: no step had anything of the others.
+
+    Such as a model that all ranks prepare alike before they train together.
+    """
+    for one in meeting.passes:
+        steps = [
+            each
+            for each in run.of(Gradients, one.rank)
+            if each.optimizer == one.read.optimizer
+        ]
+        if not steps or any(step.reduced or step.moved for step in steps):
+            return False
+    return True
 
 
 def _counted(fault: CoverageFault, having: int, compared: int) -> CoverageFault:

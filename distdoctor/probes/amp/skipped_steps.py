@@ -10,7 +10,6 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from torch import Tensor
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from distdoctor.model.observations.amp import Overflow, Stride
 from distdoctor.probes.amp import non_finite_weights
@@ -18,6 +17,7 @@ from distdoctor.probes.amp.grad_scalers import scale_of
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.optimizer_step import call_hooks, optimizers
 from distdoctor.probes.optimizer_step.call_hooks import CALL_HOOKS
+from distdoctor.probes.optimizer_step.true_steps import before_steps
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
@@ -178,7 +178,7 @@ def install() -> None:
     """Install the probe; called at the first `init_process_group`."""
     call_hooks.tell(CALL_HOOKS.trying, ROUNDS.trying)
     call_hooks.tell(CALL_HOOKS.tried, ROUNDS.tried)
-    register_optimizer_step_pre_hook(ROUNDS.count)
+    before_steps(ROUNDS.count)
 
 
 PROBE = Probe(install=install, flush=ROUNDS.flush, reset=ROUNDS.reset)

@@ -14,7 +14,6 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 from torch.optim import Optimizer, lr_scheduler
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data.distributed import DistributedSampler
 
 from distdoctor.model.observations.checkpoints import (
@@ -30,6 +29,7 @@ from distdoctor.probes.checkpoints.checkpoint_contents import number_of, place_o
 from distdoctor.probes.fingerprints import exact
 from distdoctor.probes.gpu_emulation.replacement import replace
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.optimizer_step.true_steps import before_steps
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.replicas import state_matching
@@ -81,7 +81,7 @@ _inside = threading.local()
 
 def install() -> None:
     """Install the probe; called right after `import torch`."""
-    register_optimizer_step_pre_hook(_stepping)
+    before_steps(_stepping)
     replace(nn.Module, "load_state_dict", _load_model)
     replace(Optimizer, "load_state_dict", _around("optimizer", _optimizers))
     for kind in vars(lr_scheduler).values():

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed import c10d_logger, distributed_c10d
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from distdoctor.journal.format import TOUCHED_BY_LINE, TOUCHED_BY_STEP, RecordKind
 from distdoctor.model.observations.collectives import Awaited
@@ -23,6 +22,7 @@ from distdoctor.probes.collectives.call_paths import Way, site, texts, way_here
 from distdoctor.probes.collectives.pending_calls import PendingCall
 from distdoctor.probes.gpu_emulation import nccl_refusals
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.optimizer_step.true_steps import before_steps
 from distdoctor.probes.recorder import RECORDER
 
 _PASSED_THROUGH = frozenset(
@@ -180,7 +180,7 @@ def watch_uses(handles: Handles) -> None:
     def stepping(optimizer: Any, args: Any, kwargs: Any) -> None:
         before(optimizer, args, kwargs)
 
-    register_optimizer_step_pre_hook(stepping)
+    before_steps(stepping)
 
 
 def _noting(made: Callable[..., Any], handles: Handles) -> Callable[..., Any]:

@@ -19,7 +19,6 @@ from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
 )
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from distdoctor.journal.environment import PAUSE_VARIABLE
 from distdoctor.model.observations.comparison import Traced
@@ -29,6 +28,7 @@ from distdoctor.probes.checkpoints.checkpoint_contents import number_of
 from distdoctor.probes.collectives.parking import park
 from distdoctor.probes.fingerprints import exact
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.optimizer_step.true_steps import before_steps
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.replicas import trained_models
@@ -242,7 +242,7 @@ def install() -> None:
 
     register_module_forward_pre_hook(entering)
     register_module_forward_hook(leaving, always_call=True)
-    register_optimizer_step_pre_hook(stepping)
+    before_steps(stepping)
 
 
 PROBE = Probe(install=install)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.utils.data import DataLoader, dataloader
 
 from distdoctor.probes import registry
@@ -16,7 +15,9 @@ from distdoctor.probes.collectives import interception
 from distdoctor.probes.data import samples
 from distdoctor.probes.data.epoch_shortening import EpochShortening, of_environment
 from distdoctor.probes.failures.uncaught import seen
+from distdoctor.probes.groups import world
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.horovod.torch_operations import OPERATIONS_HERE
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
@@ -32,8 +33,11 @@ def install() -> None:
     """Install the probe; called at the first `init_process_group`."""
     collectives = interception.installed()
     if not registry.is_simulated() and collectives is not None:
-        world, met = dist.get_world_size, collectives.met
-        _shortening[:] = [of_environment(world, met, torch.is_grad_enabled)]
+
+        def met() -> int:
+            return collectives.met() + OPERATIONS_HERE.met
+
+        _shortening[:] = [of_environment(world.size, met, torch.is_grad_enabled)]
     watch_loaders(_shortening[0])
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, DistributedSampler, dataloader
 
 from distdoctor.model.observations.data import SET_EPOCH, Made
@@ -31,6 +30,7 @@ from distdoctor.probes.harmless import harmless
 from distdoctor.probes.memory.memory_growth import MEMORY_GROWTH
 from distdoctor.probes.metrics.evaluations import METRICS
 from distdoctor.probes.metrics.half_precision_sums import TALLIES
+from distdoctor.probes.optimizer_step.true_steps import after_steps
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
@@ -240,7 +240,7 @@ def watch() -> None:
     if not _watched:
         _watched.append(True)
         stepped = harmless(SAMPLES.stepped)
-        register_optimizer_step_post_hook(lambda optimizer, *_: stepped(optimizer))
+        after_steps(lambda optimizer, *_: stepped(optimizer))
         METRICS.watch()
 
 

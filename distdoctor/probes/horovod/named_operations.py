@@ -11,7 +11,7 @@ handles), common/controller.cc (what is compared), and measured.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from distdoctor.journal.format import RecordKind
@@ -96,6 +96,9 @@ class NamedOperations:
 
     Args:
         members: Gives the global ranks of a process set by its number.
+
+    Attributes:
+        met: How many operations of the set of all ranks were submitted.
     """
 
     def __init__(self, members: Callable[[int], tuple[int, ...]]) -> None:
@@ -108,7 +111,7 @@ class NamedOperations:
         self._counter = NameCounter()
         self._groups: dict[int, tuple[int, tuple[int, ...]]] = {}
         self._described: dict[Operation, tuple[int, int]] = {}
-        self.last_handle = 0
+        self.met = 0
 
     def submitted(
         self,
@@ -132,13 +135,12 @@ class NamedOperations:
         writer = RECORDER.writer
         if writer is None or RECORDER.blind:
             return
-        self.last_handle = handle
         group, members = self._group(operation.process_set)
         if len(members) < 2:
             return
         described = self._described.get(operation)
         if described is None:
-            described = self._describe(operation, members)
+            described = self._describe(operation)
         number, spec = described
         code = CODE_OF[FAMILIES[operation.family]]
         reduce_op = REDUCTION_CODES.get(operation.reduce_op, NO_REDUCE_OP)
@@ -148,6 +150,7 @@ class NamedOperations:
         way, layer_bits = site
         with RECORDER.lock:
             RECORDER.calls = call = RECORDER.calls + 1
+            self.met += not operation.process_set
             ordinal = self._counter.numbered(
                 str(operation.process_set), operation.family, operation.name, handle
             ).packed()
@@ -201,9 +204,7 @@ class NamedOperations:
             self._groups[process_set] = known
         return known
 
-    def _describe(
-        self, operation: Operation, members: Sequence[int]
-    ) -> tuple[int, int]:
+    def _describe(self, operation: Operation) -> tuple[int, int]:
         """The signature of a call, and the number of its text."""
         family, tensors = operation.family, operation.tensors
         text = ";".join(

@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 
-from distdoctor.model.layers import LAYER_SHIFT
+from distdoctor.model.layers import LAYER_SHIFT, LAYERS
 from distdoctor.model.operations import ASYNCHRONOUS, FAILING, IN_BACKWARD
 from distdoctor.probes.call_sites import frame_above, layered_way
 from distdoctor.probes.gradients.exchanges import EXCHANGES
-from distdoctor.probes.harmless import lost
+from distdoctor.probes.harmless import harmless
 from distdoctor.probes.horovod.named_operations import (
     FAMILIES,
     NamedOperations,
@@ -44,6 +44,8 @@ _ARGUMENTS = {
     "alltoall": (4, 5, -1, -1),
     "reducescatter": (2, 4, 3, 5),
 }
+
+_OPTIMIZER = LAYERS.index("horovod")
 
 _task_id = torch._C._current_graph_task_id
 
@@ -120,10 +122,7 @@ def _submitted(
     OPERATIONS_HERE.submitted(
         handle, operation, (way, layer << LAYER_SHIFT), thread=thread, flags=flags
     )
-    try:
-        _look(operation, tensors, text, layer, in_backward=in_backward)
-    except Exception as failed:  # noqa: BLE001
-        lost("counting", failed)
+    _look(operation, tensors, text, layer, in_backward=in_backward)
 
 
 def _is_asynchronous() -> bool:
@@ -143,6 +142,7 @@ def _is_asynchronous() -> bool:
     return False
 
 
+@harmless
 def _look(
     operation: Operation, tensors: Any, text: str, layer: int, *, in_backward: bool
 ) -> None:
@@ -156,7 +156,8 @@ def _look(
             elements += size
     if not elements:
         return
-    EXCHANGES.count(elements, tensors, layer, in_backward)
+    # What its optimizer submits in `step` are gradients as well.
+    EXCHANGES.count(elements, tensors, layer, in_backward or layer == _OPTIMIZER)
     if layer:
         return
     if METRICS.passes and operation.family != "broadcast":
@@ -168,7 +169,7 @@ def _look(
 def _reader(family: str) -> Callable[[tuple[Any, ...]], Operation]:
     """A function that reads an operation from the arguments of one of the core's."""
     if family == "join":
-        return lambda args: Operation(family, "", ())
+        return lambda _args: Operation(family, "", ())
     if family == "barrier":
         return lambda args: Operation(family, "", (), process_set=int(args[0]))
     at_name, at_set, at_op, at_scales = _ARGUMENTS[family.removeprefix("grouped_")]
@@ -200,25 +201,17 @@ def _splits(splits: Any) -> tuple[int, ...] | None:
 def _waiting(made: Callable[..., Any]) -> Callable[..., Any]:
     """The function that waits for an operation, recording begin and end."""
     here = OPERATIONS_HERE
+    waiting, woke, raised = map(harmless, (here.waiting, here.woke, here.raised))
 
     @functools.wraps(made)
     def wait(handle: Any) -> Any:
-        try:
-            here.waiting(handle)
-        except Exception as error:  # noqa: BLE001
-            lost("waiting", error)
+        waiting(handle)
         try:
             result = made(handle)
         except BaseException:
-            try:
-                here.raised(handle)
-            except Exception as error:  # noqa: BLE001
-                lost("waiting", error)
+            raised(handle)
             raise
-        try:
-            here.woke(handle)
-        except Exception as error:  # noqa: BLE001
-            lost("waiting", error)
+        woke(handle)
         return result
 
     return wait

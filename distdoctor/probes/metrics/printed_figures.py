@@ -11,12 +11,12 @@ import math
 import re
 from typing import Any
 
-import torch.distributed as dist
 from torch import Tensor
 
 from distdoctor.model.observations.metrics import AddedUp, Shown
 from distdoctor.probes.accumulation import loss_terms
 from distdoctor.probes.call_sites import call_site
+from distdoctor.probes.groups import world
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.metrics.half_precision_sums import TALLIES
 from distdoctor.probes.metrics.small_values import few_values
@@ -78,8 +78,8 @@ class Figures:
             return
         if self._looked < _LOOKED_AT:
             self._looked += 1
-            world = dist.get_world_size() if dist.is_initialized() else 1
-            self._is_mean = loss_terms.factor_of(loss, members=world) == 1.0
+            factor = loss_terms.factor_of(loss, members=world.size())
+            self._is_mean = factor == 1.0
         if self._over:
             self._total, self._count, self._over = 0.0, 0, False
         self._total += float(loss.detach())

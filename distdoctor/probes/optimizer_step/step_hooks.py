@@ -11,16 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 
 from distdoctor.probes.fingerprints import sampled
 from distdoctor.probes.gradients.exchanges import EXCHANGES
 from distdoctor.probes.harmless import harmless, tell_each
 from distdoctor.probes.metrics.evaluations import METRICS
 from distdoctor.probes.optimizer_step import backward_hooks, optimizers
+from distdoctor.probes.optimizer_step.true_steps import after_steps, before_steps
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.readability import steps_have_values
 from distdoctor.probes.recorder import RECORDER
@@ -101,8 +98,8 @@ STEP_HOOKS = StepHooks()
 
 def install() -> None:
     """Install the probe; called at the first `init_process_group`."""
-    register_optimizer_step_pre_hook(STEP_HOOKS.before)
-    register_optimizer_step_post_hook(STEP_HOOKS.after)
+    before_steps(STEP_HOOKS.before)
+    after_steps(STEP_HOOKS.after)
     backward_hooks.watch(begin=STEP_HOOKS.begin, end=STEP_HOOKS.end)
 
 

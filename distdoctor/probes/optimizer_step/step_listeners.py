@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import torch.distributed as dist
-
 from distdoctor.probes.accumulation import accumulation_windows, microbatch_weighting
 from distdoctor.probes.amp import low_precision_steps, non_finite_weights, skipped_steps
 from distdoctor.probes.gradients import gradient_reduction, gradient_samples
 from distdoctor.probes.gradients.exchanges import EXCHANGES
+from distdoctor.probes.groups import world
 from distdoctor.probes.metrics.printed_figures import FIGURES
 from distdoctor.probes.optimizer_step import optimizers, piled_hooks, step_protocol
 from distdoctor.probes.optimizer_step.step_hooks import STEP_HOOKS
@@ -56,7 +55,7 @@ def install() -> None:
 def _look_at_exchanges() -> None:
     """Begin anew, among the ranks that there are now."""
     EXCHANGES.look(optimizers.trained)
-    EXCHANGES.members = dist.get_world_size() if dist.is_initialized() else 1
+    EXCHANGES.members = world.size()
 
 
 PROBE = Probe(install=install, joined=_look_at_exchanges, reset=_look_at_exchanges)

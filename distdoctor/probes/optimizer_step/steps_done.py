@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.optim.optimizer import register_optimizer_step_post_hook
-
 from distdoctor.probes import registry
 from distdoctor.probes.data import loaders
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.optimizer_step.true_steps import after_steps
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
@@ -22,7 +21,7 @@ def install() -> None:
     def stepped(optimizer: Any, _args: Any, _kwargs: Any) -> None:
         _step(optimizer)
 
-    register_optimizer_step_post_hook(stepped)
+    after_steps(stepped)
 
 
 @harmless

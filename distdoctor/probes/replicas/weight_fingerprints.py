@@ -14,14 +14,11 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 
 from distdoctor.model.observations.replicas import Loaded, Optimised
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.optimizer_step.true_steps import after_steps, before_steps
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.readability import steps_have_values
 from distdoctor.probes.recorder import RECORDER
@@ -49,8 +46,8 @@ _inside: list[tuple[int, FrameType]] = []
 def install() -> None:
     """Install the probe; called right after `import torch`."""
     module_origins.watch_loading(_loading)
-    register_optimizer_step_pre_hook(_before)
-    register_optimizer_step_post_hook(_after)
+    before_steps(_before)
+    after_steps(_after)
 
 
 def reset() -> None:

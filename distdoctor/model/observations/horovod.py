@@ -1,0 +1,71 @@
+"""What Horovod's optimizer does with the user's, and what is done to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distdoctor.model.events import Observation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerWrapped(Observation):
+    """`hvd.DistributedOptimizer` made an optimizer of the user's; at that line."""
+
+    optimizer: int = 0  # number of the new one, as in `Holds`
+    passes: int = 1  # backward passes to a step
+    parameters: int = 0  # that it holds
+    op: str = "avg"  # by which it reduces gradients
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateDropped(Observation):
+    """An optimizer made a step without the state that the one it was made of had.
+
+    Its place is the line that wrapped it.
+    """
+
+    optimizer: int = 0
+    entries: int = 0  # parameters that had a state
+    step: float = -1.0  # how far it was by its own count; -1: it has none
+    loaded: bool = False  # by `load_state_dict`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedInFlight(Observation):
+    """Gradients were changed after Horovod had been given them to average.
+
+    Its place is the line that changed them, or else the one that waited for them.
+    """
+
+    optimizer: int = 0
+    step: int = 0  # from 1
+    count: int = 0  # of its parameters
+    of: int = 0
+    how: str = ""  # "clip", "unscale"; "": not known
+    norm: float = 0.0  # of the gradients before they were clipped, and the bound
+    bound: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReducedTwice(Observation):
+    """A step reduced gradients that `synchronize` had reduced; at its line."""
+
+    optimizer: int = 0
+    step: int = 0
+    op: str = "avg"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnexpectedPass(Observation):
+    """A backward pass began while Horovod had gradients of the pass before.
+
+    Or, if `cleared`, gradients were to be cleared then. Its place is that line. Horovod
+    refuses it if the gradients are those of the same parameters.
+    """
+
+    optimizer: int = 0
+    passes: int = 1  # that it was made to expect before a step
+    cleared: bool = False
+
+
+KINDS = (UnexpectedPass, OptimizerWrapped, StateDropped, ChangedInFlight, ReducedTwice)
