@@ -406,7 +406,7 @@ def _fatal(journal: _Journal) -> list[Failure]:
 
 
 def _is_launchers(failure: Failure) -> bool:
-    """Whether a launcher tells by it that a rank failed, or that it was asked to end."""
+    """Whether a launcher tells by it that a rank failed, or was asked to end."""
     return failure.error in _LAUNCHERS_ERRORS or failure.message.startswith(_HOROVODS)
 
 

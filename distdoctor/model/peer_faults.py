@@ -12,8 +12,8 @@ PEER_IS_GONE = re.compile(
 )
 """In the text of such an exception: gloo, NCCL and the stores as in torch 2.13.
 
-And Horovod 0.28.1 (common/common.h, common/controller.cc): all ranks of an operation get
-the error that their calls do not match, or that one of them has left.
+And Horovod 0.28.1 (common/common.h, common/controller.cc): all ranks of an operation
+get the error that their calls do not match, or that one of them has left.
 """
 
 COMMUNICATING = (

@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -35,7 +36,7 @@ from distdoctor.analysis.data.passes import (
 )
 from distdoctor.analysis.data.sample_origins import SPLITTING, calls
 from distdoctor.analysis.data.split_leaks import leaks
-from distdoctor.model.observations.data import SUBSET, Made
+from distdoctor.model.observations.data import SUBSET, Made, Read
 from distdoctor.model.observations.gradients import Gradients
 from distdoctor.model.run import Run
 
@@ -181,15 +182,20 @@ def _is_each_ones_own(run: Run, meeting: LoopMeeting) -> bool:
 
     Such as a model that all ranks prepare alike before they train together.
     """
-    for one in meeting.passes:
-        steps = [
-            each
-            for each in run.of(Gradients, one.rank)
-            if each.optimizer == one.read.optimizer
-        ]
-        if not steps or any(step.reduced or step.moved for step in steps):
-            return False
-    return True
+    return all(map(partial(_is_by_itself, run), meeting.passes))
+
+
+def _is_by_itself(run: Run, one: LoaderPass) -> bool:
+    """Whether steps were looked at in a pass, and nothing was exchanged for them."""
+    steps: list[Gradients] = []
+    within = 0  # of those, the ones before the pass was told of last
+    begun = False
+    for _, event in run.life.get(one.rank, ()):
+        if isinstance(event, Read) and event.number == one.read.number:
+            begun, within = True, len(steps)
+        elif begun and isinstance(event, Gradients):
+            steps.append(event)
+    return within > 0 and not any(step.reduced or step.moved for step in steps[:within])
 
 
 def _counted(fault: CoverageFault, having: int, compared: int) -> CoverageFault:
