@@ -23,6 +23,7 @@ from distdoctor.model.events import (
     Unreduced,
 )
 from distdoctor.model.findings import Certainty, Location, Role
+from distdoctor.model.named_calls import is_by_name
 from distdoctor.model.run import Group, named
 
 _OBJECT = re.compile(r"<(?:\w+\.)*(\w+) object at 0x[0-9a-f]+>")
@@ -124,8 +125,17 @@ def sides(
     return found
 
 
-def where(group: Group, ordinal: int) -> str:
-    """A call's place in a group's sequence, for readers."""
+def where(group: Group, ordinal: int, calls: Iterable[Call] = ()) -> str:
+    """A call's place in a group's sequence, for readers.
+
+    Args:
+        group: The group.
+        ordinal: Its number among the calls on it.
+        calls: Those that ranks make there; a name that all of these have is told.
+    """
+    named_so = {call.names for call in calls if is_by_name(call.group)}
+    if len(named_so) == 1 and (names := named_so.pop()):
+        return f"{names[0]}, call {ordinal} on {group.name}"
     return f"call {ordinal} on {group.name}"
 
 
@@ -137,12 +147,16 @@ def on_group(call: Call) -> str:
     """
     if not call.ordinal:
         return f"{call.op} on {call.group}"
-    return f"{call.op} (call {call.ordinal} on {call.group})"
+    name = f"{call.names[0]}, " if call.names and is_by_name(call.group) else ""
+    return f"{call.op} ({name}call {call.ordinal} on {call.group})"
 
 
 def where_of(base: Divergence) -> str:
     """A divergence's place in its group's sequence, for readers."""
-    return "" if base.group is None else where(base.group, base.ordinal)
+    if base.group is None:
+        return ""
+    calls = [call for call in base.calls.values() if call.ordinal == base.ordinal]
+    return where(base.group, base.ordinal, calls)
 
 
 def at(

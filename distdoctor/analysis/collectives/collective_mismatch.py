@@ -365,7 +365,7 @@ def _arguments(base: Divergence, sides: list[CallGroup], tie: bool) -> Divergenc
 
 def _difference(a: Call, b: Call) -> Cause:
     """What two calls at one position differ in."""
-    if a.op != b.op:
+    if a.op != b.op or a.names != b.names:  # names: of Horovod's tensors
         return Cause.OPERATION
     if len(a.tensors) != len(b.tensors):
         return Cause.SPLITS

@@ -198,7 +198,7 @@ def _divergence(
     few = found.singles_out if tie else len(inside) < len(outside)
     culprits = tuple(inside) if few else outside
     victims = outside if few else tuple(inside)
-    here = where(meeting.group, meeting.ordinal)
+    here = where(meeting.group, meeting.ordinal, [call])
     layer = WRAPPED.get(call.layer) if few else None
     standing = calls_at(run, fault)
     remarks = _elsewhere(run, standing, outside) + f". The way there: {found.way()}."
