@@ -37,6 +37,7 @@ from distdoctor.probes.harmless import harmless
 from distdoctor.probes.horovod.named_operations import REDUCTIONS
 from distdoctor.probes.optimizer_step import backward_hooks, call_hooks, optimizers
 from distdoctor.probes.optimizer_step.call_hooks import CALL_HOOKS
+from distdoctor.probes.optimizer_step.step_protocol import PROTOCOL
 from distdoctor.probes.optimizer_step.true_steps import before_steps
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
@@ -98,20 +99,31 @@ def _watch_optimizer(module: ModuleType) -> None:
     for name in ("_DistributedOptimizer", "_DistributedAdasumOptimizer"):
         kind = space.get(name)
         if kind is not None:
-            _put_before(kind, "synchronize", _waits)
-            _put_before(kind, "zero_grad", _clears)
+            _put_around(kind, "synchronize", _waits, harmless(PROTOCOL.exchanged))
+            _put_around(kind, "zero_grad", _clears, _nothing)
 
 
-def _put_before(kind: type, name: str, look: Callable[[Any], object]) -> None:
-    """Have a function called before a method; methods are copied for each optimizer."""
+def _nothing(_optimizer: Any) -> None:
+    """Nobody wants to know of this moment."""
+
+
+def _put_around(
+    kind: type,
+    name: str,
+    before: Callable[[Any], object],
+    after: Callable[[Any], object],
+) -> None:
+    """Have functions called around a method; methods are copied for each optimizer."""
     made = vars(kind).get(name)
     if made is None:
         return
 
     @functools.wraps(made)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        look(self)
-        return made(self, *args, **kwargs)
+        before(self)
+        result = made(self, *args, **kwargs)
+        after(self)
+        return result
 
     setattr(kind, name, method)
 
@@ -286,6 +298,7 @@ def _waits(optimizer: Any) -> None:
     one, known = _wrapped.get(optimizer), optimizers.of(optimizer)
     if one is None or known is None or RECORDER.writer is None:
         return
+    PROTOCOL.averaging(optimizer)
     one.synchronized += 1
     step = known.steps + 1
     if one.synchronized == 2 and is_due(step):

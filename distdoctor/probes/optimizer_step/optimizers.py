@@ -126,9 +126,9 @@ class Optimizer:
         every = max(1, -(-len(held) // _MOST))
         self.parameters = chosen = held[::every]
         names = names_of(chosen)
-        averaged, late = _wrapped(chosen)
         optimizer = self.optimizer
         assert optimizer is not None
+        averaged, late = _by_horovod(optimizer, chosen) or _wrapped(chosen)
         RECORDER.observe(
             Holds(
                 optimizer=self.number,
@@ -152,6 +152,9 @@ _optimizers: dict[weakref.ref[torch.optim.Optimizer], Optimizer] = {}
 (measured: Python 3.11), and they are listed for each backward pass."""
 
 _made = 0
+
+HOROVODS = "horovod.torch.optimizer"
+"""Module of the classes that `hvd.DistributedOptimizer` makes."""
 
 _divided: list[bool] = []
 """What was found when a DistributedSampler was looked for."""
@@ -283,6 +286,23 @@ def _wrapped(parameters: Sequence[Tensor]) -> tuple[tuple[int, ...], tuple[int, 
     return (
         tuple(n for n, number in at if number in averaged),
         tuple(n for n, number in at if number in inside - averaged),
+    )
+
+
+def _by_horovod(
+    optimizer: Any, parameters: Sequence[Tensor]
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """The same positions for Horovod's optimizer; None if it is none that averages.
+
+    It puts hooks on those that required gradients when it was made.
+    """
+    if type(optimizer).__module__ != HOROVODS or getattr(optimizer, "op", None) != 0:
+        return None
+    hooked = set(map(id, getattr(optimizer, "_requires_update", ())))
+    at = [(n, id(parameter)) for n, parameter in enumerate(parameters)]
+    return (
+        tuple(n for n, number in at if number in hooked),
+        tuple(n for n, number in at if number not in hooked),
     )
 
 

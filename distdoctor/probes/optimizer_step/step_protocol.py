@@ -160,6 +160,18 @@ class Protocol:
                 one.scales = False
                 self._say(one, words.UPDATE, called=True)
 
+    def exchanged(self, optimizer: Any) -> None:
+        """Called after an optimizer has put averages in the place of its gradients."""
+        one = self._of(optimizer)
+        if one is not None and one.settle_change():
+            self._say(one, words.EXCHANGE)
+
+    def averaging(self, optimizer: Any) -> None:
+        """Called before that."""
+        one = self._of(optimizer)
+        if one is not None:
+            self._look(one)
+
     def clipping(self, _this: Clipping) -> None:
         """Called before gradients are clipped."""
         for one in self._followed:

@@ -18,9 +18,10 @@ from typing import Any
 
 from torch.optim import optimizer as torch_optimizer
 
+from distdoctor.probes.optimizer_step.optimizers import HOROVODS
+
 Hook = Callable[[Any, Any, Any], object]
 
-_WRAPPER = "horovod.torch.optimizer"
 _ADASUM = "_starting_models"
 """Its optimizer steps each parameter by itself in backward, and reduces what comes."""
 
@@ -53,7 +54,7 @@ def after_steps(hook: Hook) -> None:
 
 def _true(hook: Hook) -> Callable[[Any, Any, Any], None]:
     def guarded(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if _WRAPPER not in sys.modules or _is_true(optimizer):
+        if HOROVODS not in sys.modules or _is_true(optimizer):
             hook(optimizer, args, kwargs)
 
     return guarded
@@ -62,9 +63,9 @@ def _true(hook: Hook) -> Callable[[Any, Any, Any], None]:
 def _is_true(optimizer: Any) -> bool:
     """Whether the step that torch is about to call hooks for is one of training."""
     frame = sys._getframe(2)  # of torch's function around `step`
-    if type(optimizer).__module__ == _WRAPPER:
+    if type(optimizer).__module__ == HOROVODS:
         step = frame.f_locals.get("func")
-        if getattr(step, "__module__", "") == _WRAPPER:
+        if getattr(step, "__module__", "") == HOROVODS:
             return hasattr(optimizer, _ADASUM)
     caller = frame.f_back
     for _ in range(2):

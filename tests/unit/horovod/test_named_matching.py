@@ -126,10 +126,8 @@ def test_of_three_one_that_has_joined_is_not_missed_by_the_others() -> None:
 
 
 def test_join_waits_for_those_who_do_not_join() -> None:
-    run = run_of(
-        [call(0, "g"), call(0, "", "join", State.WAITING)],
-        [call(1, "g"), Ended(rank=1, status=0)],
-    )
+    over: list[Event] = [call(1, "g"), Ended(rank=1, status=0)]
+    run = run_of([call(0, "g"), call(0, "", "join", State.WAITING)], over)
     assert set(standstill(run).waits) == {0}
 
 
