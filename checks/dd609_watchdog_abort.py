@@ -103,7 +103,7 @@ all ranks, members that are silent are told by those around them.
 References
 ----------
 - `torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp` (pytorch/pytorch), the watchdog
-- `horovod/common/stall_inspector.cc`, `horovod/common/timeline.cc` (horovod/horovod)
+- `horovod/common/stall_inspector.cc` (horovod/horovod)
 - torch.distributed: monitored_barrier –
   https://docs.pytorch.org/docs/stable/distributed.html
 """
