@@ -111,9 +111,9 @@ def test_a_rank_that_may_be_late_is_not_named(
 
 def test_a_wait_as_long_as_others_before_is_none_in_vain(tmp_path: Path) -> None:
     slow = ("B allreduce.s 3", "X allreduce.s 3 0", "X allreduce.s 9003 1")
-    slow += ("E allreduce.s 9003", "O allreduce.s 9003")
+    done = ("E allreduce.s 9003", "O allreduce.s 9003")
     waits = ("B allreduce.c 9100", "X allreduce.c 9100 0", "i 75000")
-    assert findings_in(_of(tmp_path, timeline(*TWO, *slow, *waits))) == []
+    assert findings_in(_of(tmp_path, timeline(*TWO, *slow, *done, *waits))) == []
 
 
 def test_ranks_of_which_nobody_knows_who_is_in_the_process_set_are_not_named(
@@ -135,8 +135,8 @@ def test_a_cached_tensor_tells_nobody(tmp_path: Path) -> None:
 
 def test_ranks_that_wait_elsewhere_are_not_named(tmp_path: Path) -> None:
     waits = ("B allreduce.c 3", "X allreduce.c 3 0", "B barrier.noname 4")
-    waits += ("X barrier.noname 4 1", "i 70000")
-    (finding,) = _of(tmp_path, timeline(*TWO, *waits)).findings
+    more = ("X barrier.noname 4 1", "i 70000")
+    (finding,) = _of(tmp_path, timeline(*TWO, *waits, *more)).findings
     assert finding.ranks == []
     assert "others wait in barrier (barrier.noname)" in finding.summary
 
