@@ -74,6 +74,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.collectives.horovod_refusals import HorovodRefusal
 from distdoctor.analysis.collectives.unlike_calls import UnlikeCalls, compared
 from distdoctor.analysis.collectives.unlike_stands import UnlikeStands
 from distdoctor.analysis.divergence.cascade import findings
@@ -95,7 +96,9 @@ def examine(run: Run) -> Iterator[Finding]:
 
 
 @sentence_of(Cause.OPERATION)
-def _sentence(unlike: UnlikeCalls | UnlikeStands) -> str:
+def _sentence(unlike: UnlikeCalls | UnlikeStands | HorovodRefusal) -> str:
+    if isinstance(unlike, HorovodRefusal):
+        return str(unlike)
     if isinstance(unlike, UnlikeStands):
         return _standing(unlike)
     ops = {call.op for call, _ in unlike.calls[:2]}

@@ -56,6 +56,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.collectives.horovod_refusals import HorovodRefusal
 from distdoctor.analysis.collectives.unlike_calls import UnlikeCalls, compared
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
@@ -76,7 +77,9 @@ def examine(run: Run) -> Iterator[Finding]:
 
 
 @sentence_of(Cause.ROOT)
-def _sentence(unlike: UnlikeCalls) -> str:
+def _sentence(unlike: UnlikeCalls | HorovodRefusal) -> str:
+    if isinstance(unlike, HorovodRefusal):
+        return str(unlike)
     return compared(
         unlike, f"different roots in {unlike.op}", lambda call: f"with root {call.root}"
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from distdoctor.analysis.deadlock.ranks_behind import ranks_behind
 from distdoctor.analysis.deadlock.recorded_waits import recorded_waits
 from distdoctor.analysis.deadlock.stalled import stalled, whereabouts
+from distdoctor.analysis.failures.open_negotiations import called, open_negotiations
 from distdoctor.analysis.optimizer_step.untrained import untrained
 from distdoctor.analysis.rendezvous.addresses import misdirections
 from distdoctor.examination.failure_words import (
@@ -115,8 +116,24 @@ def _unwatched_job(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
     if not any(map(is_error, verdicts)):
         yield from _failed(run, verdicts)
         yield from _recorded_waits(run)
+        yield from _open_negotiations(run)
         yield from _stalled(run)
     yield from _undecided(run, verdicts)
+
+
+def _open_negotiations(run: Run) -> Iterator[Gap]:
+    """What ranks had not all come to where Horovod's timeline ends."""
+    for held in open_negotiations(run)[:_MOST_LINES]:
+        came = named(held.negotiation.came) if held.negotiation.came else ""
+        seen = f"{came} had come" if came else "it does not tell who had come"
+        if held.absent:
+            seen += f", and {named(held.absent)} had not"
+            seen += ", but for one at most" if held.is_unsure else ""
+        yield Gap(
+            f"whether all ranks came to {called(held.negotiation)}",
+            f"where Horovod's timeline ends, {seen}; a timeline of a job that ended by "
+            "itself lacks its last events, so that this proves no hang",
+        )
 
 
 def _recorded_waits(run: Run) -> Iterator[Gap]:

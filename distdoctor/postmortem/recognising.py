@@ -10,6 +10,7 @@ from pathlib import Path
 
 from distdoctor.postmortem.columns import column_reader, column_writing
 from distdoctor.postmortem.flight_recorder import recorder_reader
+from distdoctor.postmortem.horovod_timeline import timeline_reader
 from distdoctor.postmortem.job_evidence import Evidence
 from distdoctor.postmortem.job_output import output_files
 from distdoctor.postmortem.leavings import Leaving, find, whole
@@ -33,6 +34,7 @@ READERS: tuple[Reader, ...] = (
     stack_reader.READER,
     ras_reader.READER,
     inspector_reader.READER,
+    timeline_reader.READER,
     output_files.READER,
     nccl_reader.READER,
 )
@@ -45,7 +47,11 @@ only hosts and processes.
 BESIDE: tuple[Reader, ...] = (output_files.READER, nccl_reader.READER)
 """Readers of files that may hold another kind as well: logs of NCCL lie in output."""
 
-ALONE: tuple[Reader, ...] = (ras_reader.READER, inspector_reader.READER)
+ALONE: tuple[Reader, ...] = (
+    ras_reader.READER,
+    inspector_reader.READER,
+    timeline_reader.READER,
+)
 """Readers of files that hold nothing else, though they may look like output."""
 
 

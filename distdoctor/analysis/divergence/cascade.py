@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from distdoctor.analysis.causes import Cause, Divergence
 from distdoctor.analysis.collectives.early_use import decided_early, early
+from distdoctor.analysis.collectives.horovod_refusals import refused_by_horovod
 from distdoctor.analysis.collectives.unequal_arguments import singled_out, with_makers
 from distdoctor.analysis.collectives.unlike_stands import unlike_stands
 from distdoctor.analysis.deadlock.circular_waits import busy, circle
@@ -186,6 +187,7 @@ CASCADE: tuple[CascadeStep, ...] = (
     #
     # 3. The ranks are in step, as far as they came: what do they wait for? None
     # explains more than one before it: who died is missed in messages, too.
+    IfNone("arguments for which Horovod refused an operation", refused_by_horovod),
     IfNone("ranks that died while nobody waited for them yet", deaths),
     IfNone("ranks that do not find each other", joining),
     IfNone("a key of the store that nobody sets", missing_key),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from distdoctor.analysis.evidence import ended_well
 from distdoctor.analysis.failures.deaths import died
 from distdoctor.model.events import Ended, Failure
-from distdoctor.model.observations.failures import Enqueued, TimedOut
+from distdoctor.model.observations.failures import STALL, Enqueued, TimedOut
 from distdoctor.model.run import Run
 
 
@@ -39,7 +39,7 @@ class Timeout:
 
 
 NAMED = "named"
-"""A monitored barrier says who did not come."""
+"""A monitored barrier, or Horovod's stall inspector, says who did not come."""
 
 BEHIND = "behind"
 """They wait in an earlier call of the group than the others."""
@@ -78,7 +78,11 @@ def timeout(run: Run) -> Timeout | None:
         return None  # they were told of it, and went on
     for one in first.values():
         if one.absent:
-            return Timeout(first, tuple(sorted(one.absent)), NAMED, one, {})
+            absent = tuple(sorted(one.absent))
+            # Where the most did not come, those that did may be wrong.
+            if one.by == STALL and len(absent) * 2 > run.world_size:
+                absent = ()
+            return Timeout(first, absent, NAMED, one, {})
     groups = Counter(one.group for one in first.values())
     group, _ = groups.most_common(1)[0]
     inside = {rank: one for rank, one in first.items() if one.group == group}

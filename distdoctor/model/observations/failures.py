@@ -27,6 +27,7 @@ class TimedOut(Observation):
     seconds: float = 0.0  # for which it waited
     enqueued: int = -1  # number of the last call it had issued; -1: not known
     absent: tuple[int, ...] = ()  # ranks that it names as those that did not come
+    lacking: tuple[str, ...] = ()  # of each of them, the tensors it did not submit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,4 +38,21 @@ class Enqueued(Observation):
     number: int = 0  # of the last call that it had given to the backend, from 1
 
 
-KINDS = (TimedOut, Enqueued)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenNegotiation(Observation):
+    """Horovod's timeline, which rank 0 writes, ends before all came to an operation."""
+
+    tensor: str = ""  # as Horovod calls it, such as "allreduce.loss"; empty: not known
+    op: str = ""  # name of the function that torch's users call
+    came: tuple[int, ...] = ()  # ranks that had announced it
+    members: int = (
+        0  # how many ranks it takes, where the timeline tells; 0: it does not
+    )
+    mixed: bool = False  # not all operations took as many: process sets, or join()
+    kept_back: bool = False  # the writer may know of one more rank that had come
+    cached: bool = False  # it was done before, and then who comes is not written down
+    seconds: float = 0.0  # from when anything last moved to the end of the timeline
+    longest: float = 0.0  # that ranks had waited for each other before
+
+
+KINDS = (TimedOut, Enqueued, OpenNegotiation)

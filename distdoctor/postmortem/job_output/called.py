@@ -36,6 +36,12 @@ _ABSENT = re.compile(
     r"Ranks? (?P<ranks>[\d, ]{1,200}?) failed to pass monitoredBarrier"
 )
 
+_HOROVODS = re.compile(
+    r"Horovod has been shut down|Mismatched (?:data types|reduction operation"
+    r"|(?:MPI )?operations|prescale and/or postscale factors"
+    r"|\w{1,30} (?:tensor shapes|root ranks)): "
+)
+
 _JOINING = {"init_process_group", "_create_c10d_store"}
 
 _USERS_NAMES = {
@@ -127,6 +133,18 @@ def is_of_nccl(raised: PrintedException) -> bool:
         raised: The exception.
     """
     return raised.error == "DistBackendError" or "NCCL error in" in raised.message
+
+
+def is_of_horovod(raised: PrintedException) -> bool:
+    """Whether Horovod raised it on all ranks: whose fault it is, it does not say.
+
+    Args:
+        raised: The exception.
+    """
+    # What it is made of may be all that was printed whole.
+    return raised.error == "HorovodInternalError" or bool(
+        raised.error == "RuntimeError" and _HOROVODS.match(raised.message)
+    )
 
 
 def is_joining(raised: PrintedException) -> bool:

@@ -69,7 +69,7 @@ def is_secondary(heard: Heard) -> bool:
         raised.is_peers_fault
         or called.MISMATCH in raised.message
         or called.is_of_nccl(raised)
-        or raised.error == "HorovodInternalError"
+        or called.is_of_horovod(raised)
         or bool(called.is_joining(raised) and called.port_in_use(raised.message))
     )
 
@@ -81,6 +81,7 @@ class HeardRanks:
         ranks: Those of whom anything is known.
         nameless: Exceptions of processes whose rank is not known.
         stalled: Ranks that Horovod waited for in vain.
+        lacking: By rank, the tensors that Horovod's stall inspector missed of it last.
         stopped_pids: Processes that a launcher ended.
         cancelled: Why Slurm ended the job; empty: it did not.
         sizes_unlike: What gloo said of a message of another size; empty: nothing.
@@ -98,6 +99,7 @@ class HeardRanks:
         self.nameless: list[Heard] = []
         self.stopped_pids: set[int] = set()
         self.stalled: set[int] = set()
+        self.lacking: dict[int, str] = {}
         self.cancelled = ""
         self.sizes_unlike = ""
         self._pids: dict[int, int] = {}
@@ -200,6 +202,9 @@ class HeardRanks:
     ) -> None:
         match what:
             case says.Stalled() if what.rank < MOST_RANKS:
+                self.lacking[what.rank] = what.tensors or self.lacking.get(
+                    what.rank, ""
+                )
                 if what.ended:
                     self.stalled.add(what.rank)
                 elif heard.last:

@@ -98,10 +98,12 @@ class Stalled:
     Attributes:
         rank: Who.
         ended: Horovod ended the job for it; else it only warns, once a minute.
+        tensors: What it did not submit; of many, six and dots.
     """
 
     rank: int
     ended: bool = True
+    tensors: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,10 +80,14 @@ _DEEPSPEED = re.compile(
     r"--local[_-]rank=(?P<local>\d{1,5})\b.{0,4000}exits with return code = "
     r"(?P<code>-?\d{1,4})"
 )
-_STALLED = re.compile(r"\s*(?P<rank>\d{1,6})(?P<ended>!?): \[")
+_STALLED = re.compile(
+    r"\s*(?P<rank>\d{1,6})(?P<ended>!?): \[(?P<tensors>[^\]]{0,2000})"
+)
 _OF_STALL = re.compile(
-    r".{0,300}stall_inspector|One or more tensors were submitted|(?:Missing|Stalled) "
-    r"|\s*\d{1,6}!?: \["
+    r".{0,300}stall_inspector|One or more (?:tensors were submitted|rank)"
+    r"|(?:Missing|Stalled) "
+    r"|\s*\d{1,6}!?: \[|(?:Terminated|Killed|\^C)\s*$"
+    r"|Process \d{1,6} exit with status code|Terminating remaining workers"
 )
 _BARRIER = re.compile(r"\[Rank 0\]:? (?P<what>Ranks? .{0,300} monitoredBarrier in .*)")
 _CRASHED = re.compile(
@@ -276,11 +280,14 @@ def stalled_rank(text: str) -> Stalled | None:
         text: A line behind "Missing ranks:", which may be of somebody else.
     """
     found = _STALLED.match(text)
-    return Stalled(int(found["rank"]), ended=bool(found["ended"])) if found else None
+    if found is None:
+        return None
+    ended, tensors = bool(found["ended"]), found["tensors"].strip()
+    return Stalled(int(found["rank"]), ended, tensors)
 
 
 def is_of_stall(text: str) -> bool:
-    """Whether a line is part of the stall inspector's warning.
+    """Whether a line is part of the stall inspector's warning, or of ending the job.
 
     Args:
         text: The line.

@@ -93,6 +93,9 @@ class Marks:
             elif found := _RANKED.match(text):
                 rank = int(found["rank"])
                 stream += f"<{rank}>"
+                mark = found[0].rstrip()
+                if mark in text[found.end() :]:  # put before each piece of the line
+                    text = found[0] + text[found.end() :].replace(mark, "")
             elif found := _TORCHS.match(text):
                 rank, of_task = int(found["rank"]), False
                 stream += f"[{rank}]"
@@ -116,8 +119,16 @@ class Marks:
         return Line(text, stream, rank, local, by_torch, of_task)
 
 
+_OF_STALL = re.compile(r"\d{1,6}!?: \[[A-Za-z]{3,60}[._/][^\]]{1,2000}\]\s*$")
+"""A line of a list of Horovod's, by rank: it is not the rank that prints it."""
+
+
 def _are_mostly(head: Sequence[str], mark: re.Pattern[str]) -> bool:
-    asked = [_STAMP.sub("", line, count=1) for line in head[:_ASKED] if line.strip()]
+    asked = [
+        _STAMP.sub("", line, count=1)
+        for line in head[:_ASKED]
+        if line.strip() and not _OF_STALL.match(line)
+    ]
     return len(asked) > 1 and (
         sum(mark.match(line) is not None for line in asked) >= _MOSTLY * len(asked)
     )

@@ -62,6 +62,8 @@ class _Telling:
     def tell(self) -> None:
         self._tell_of_starts()
         failed = self.heard.has_failed()
+        if self.heard.stalled:  # rank 0 told of them, if nobody else can be heard
+            self.ranks.setdefault(self._waiting(), HeardRank())
         for rank in sorted(self.ranks):
             self._tell_rank(rank, self.evidence.world_size, failed)
         self._tell_the_rest(failed)
@@ -90,11 +92,10 @@ class _Telling:
             for group, number in one.enqueued.items()
             if number >= 0
         ]
-        if self.heard.stalled and rank == min(
-            {*self.ranks} - self.heard.stalled, default=-1
-        ):
+        if self.heard.stalled and rank == self._waiting():
             absent = tuple(sorted(self.heard.stalled))
-            events.append(TimedOut(rank=rank, by=STALL, absent=absent))
+            lacking = tuple(self.heard.lacking.get(one, "") for one in absent)
+            events.append(TimedOut(rank=rank, by=STALL, absent=absent, lacking=lacking))
         if one.barrier is not None and not any(map(is_secondary, one.raised)):
             events.append(
                 TimedOut(
@@ -112,6 +113,12 @@ class _Telling:
         events += self._end(rank, one, fatal)
         self.evidence.life.setdefault(rank, [])
         self.evidence.add(rank, *events)
+
+    def _waiting(self) -> int:
+        """The first rank that waited for those that Horovod missed; 0 if all did."""
+        stalled = self.heard.stalled
+        heard = {*self.ranks} - stalled
+        return min(heard or {*range(self.evidence.world_size)} - stalled, default=0)
 
     def _fatal(self, one: HeardRank, failed: bool) -> Heard | None:
         """The exception that ended a rank, if one did."""
