@@ -259,8 +259,11 @@ def _bring_in(entry: Entry) -> None:
         _stepped.append(probe.stepped)
     harmless(probe.install)()
     for name, callback in probe.imports.items():
-        if name in sys.modules and name != "torch":
-            harmless(callback)(sys.modules[name])
+        module = sys.modules.get(name)
+        # What is being loaded, and has imported torch for that, is told of afterwards.
+        loading = getattr(getattr(module, "__spec__", None), "_initializing", False)
+        if module is not None and name != "torch" and not loading:
+            harmless(callback)(module)
 
 
 def _in_order() -> list[Probe]:
