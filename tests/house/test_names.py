@@ -46,6 +46,7 @@ ROOMS = {
     "cli",
     "equivalence",
     "examination",
+    "horovod_build",
     "journal",
     "launch",
     "model",
