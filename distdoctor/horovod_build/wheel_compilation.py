@@ -57,10 +57,8 @@ def require_compilers(target: BuildTarget) -> None:
     Raises:
         HorovodUnavailable: Something is missing; all that is, is named.
     """
-    needed = {"g++": _compiler(), "make": "make"}
-    if target.mpi:
-        needed["mpicxx"] = "mpicxx"
-    missing = [name for name, path in needed.items() if shutil.which(path) is None]
+    needed = [_compiler(), "make", *(["mpicxx"] if target.mpi else [])]
+    missing = [name for name in needed if shutil.which(name) is None]
     if not (Path(target.headers) / "Python.h").is_file():
         missing.append(f"Python.h in {target.headers}")
     if not missing:
