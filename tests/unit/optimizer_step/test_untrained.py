@@ -39,8 +39,8 @@ def test_a_job_without_any_rank_has_trained_nothing() -> None:
     assert concluded(run).verdict == "unknown"
     assert gaps_of(run)["everything"] == (
         "the script never called torch.distributed.init_process_group or hvd.init, "
-        "and the job left with exit code 0: nothing was trained together (DD614); it last said: "
-        "needs 2 GPUs"
+        "and the job left with exit code 0: nothing was trained together (DD614); it "
+        "last said: needs 2 GPUs"
     )
 
 
