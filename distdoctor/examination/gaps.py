@@ -15,6 +15,7 @@ from distdoctor.analysis.optimizer_step.untrained import untrained
 from distdoctor.analysis.rendezvous.addresses import misdirections
 from distdoctor.examination.failure_words import (
     all_in_words,
+    ended_alone,
     ending_failures,
     failure_of_the_whole,
     fell_before,
@@ -225,6 +226,8 @@ def _nothing_started(run: Run) -> Iterator[Gap]:
     elif left is not None:
         why = f"{left.why}, and the job left with exit code 0: nothing was trained "
         why += f"together (DD614){last_words(run)}"
+    elif alone := ended_alone(run):
+        why = f"{alone}, before any rank had joined the others"
     elif run.exit_code:
         why += f" and left with exit code {run.exit_code}{last_words(run)}"
     yield Gap("everything", why)

@@ -54,6 +54,9 @@ _FEW = 4  # processes without a rank that are looked at, where nobody said how m
 _SAYS_SOMETHING = re.compile(rb"[0-9A-Za-z\x80-\xff]")
 """In a line that is no mere ruler; bytes above are letters of some language's."""
 
+_SHELLS = re.compile(rb"^\[\w+\](?:<stderr>)?:(?:Terminated|Killed)\s*$")
+"""What horovodrun's shell says of a rank that a signal ended: not the job's words."""
+
 _RANKS_MARK = re.compile(rb"^\[(?:\d+,)?\w+\](?:<std(?:out|err)>)?: ?")
 """torchrun's, ours, that of `horovodrun --gloo`, and that of mpirun."""
 
@@ -338,10 +341,10 @@ class _Pumps:
     def _hear(self, name: str, line: bytes) -> None:
         with self._lock:
             self._last = time.monotonic()
-            if _SAYS_SOMETHING.search(line):
+            if _SAYS_SOMETHING.search(line) and not _SHELLS.search(line):
                 self._line = line.strip()
-            if (mark := _RANKS_MARK.match(line)) and line[mark.end() :].strip():
-                self._ranks_line = self._line
+                if (mark := _RANKS_MARK.match(line)) and line[mark.end() :].strip():
+                    self._ranks_line = self._line
             if name not in self._failed:
                 self._pass_on(name, line)
 
