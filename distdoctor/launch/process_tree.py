@@ -21,7 +21,9 @@ from distdoctor.launch.orphan_guard import OrphanGuard
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
-_SEMAPHORE = re.compile(r" (/dev/shm/sem\.mp-\w+)$", re.MULTILINE)  # none "(deleted)"
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux has semaphores
+_SEMAPHORE = re.compile(r" (\d+) +/dev/shm/sem\.")
+"""In a map of memory: its inode. The name is one that the C library used meanwhile."""
 
 _GRACE_S = 2.0  # from the request to end to the order
 
@@ -123,7 +125,8 @@ class ProcessTree:
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
         for semaphore in semaphores:
-            semaphore.unlink(missing_ok=True)
+            with suppress(OSError):
+                semaphore.unlink()
         self._adopt_orphans(False)
         self._guard.release()
 
@@ -163,12 +166,17 @@ def _semaphores(processes: Iterable[psutil.Process]) -> set[Path]:
     Whoever starts others by "spawn", as horovodrun does, has one for each. A process of
     its own removes them at the end, unless it is ended as well.
     """
-    found = set()
+    inodes: set[int] = set()
     for process in processes:
         with suppress(OSError):
             maps = Path(f"/proc/{process.pid}/maps").read_text(errors="replace")
-            found.update(_SEMAPHORE.findall(maps))
-    return {Path(name) for name in found}
+            inodes.update(map(int, _SEMAPHORE.findall(maps)))
+    found = set()
+    for path in _SHARED_MEMORY.glob("sem.mp-*") if inodes else ():
+        with suppress(OSError):
+            if path.stat().st_ino in inodes:
+                found.add(path)
+    return found
 
 
 def lives(pid: int) -> bool:
