@@ -153,8 +153,8 @@ _OPTIONS = (
         type=click.Choice([launcher.value for launcher in Launcher]),
         default=Launcher.AUTO.value,
         show_default=True,
-        help="By torchrun, as plain python, or by a command per rank with the rank as "
-        "its argument; auto looks into the script.",
+        help="By torchrun, as plain python, by a command per rank with the rank as its "
+        "argument, or by horovodrun; auto looks into the script.",
     ),
     click.option(
         "--steps",

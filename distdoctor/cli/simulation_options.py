@@ -8,6 +8,7 @@ from pathlib import Path
 
 from distdoctor.errors import LaunchRefused
 from distdoctor.launch.command import Launcher, command_for, starts_torchrun
+from distdoctor.launch.horovodrun import starts_horovodrun
 
 _LARGEST_WORLD = 131_072
 
@@ -30,6 +31,12 @@ def command_alone(
             "-n starts real ranks and --world-size simulates them: give one of the two"
         )
     command = command_for(script, given, 1, Launcher(launcher), Path())
+    if starts_horovodrun(command):
+        raise LaunchRefused(
+            f"{script} would be started by horovodrun, and Horovod cannot play a rank "
+            "without the others: only a script whose ranks torchrun starts can be "
+            "simulated"
+        )
     if not starts_torchrun(command):
         raise LaunchRefused(
             f"{script} would be started as plain python, with ranks of its own: only a "

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from signal import Signals
 
-from distdoctor.model.events import Call, Ended, Failure, Left
+from distdoctor.model.events import Call, Ended, Failure, Left, Quit
 from distdoctor.model.run import Run, named
 
 MOST_FAILURES_TOLD = 3
@@ -110,6 +110,29 @@ def _killed(run: Run, fallen: Mapping[int, Ended]) -> str:
     place = run.call(rows[-1]).place if rows else None
     if place is not None:
         text += f"; the last call of rank {first} that is known is at {place}"
+    return text
+
+
+def ended_alone(run: Run) -> str:
+    """Which ranks ended by themselves, with an error and without an exception.
+
+    Those that a launcher ended because of them are left out. Empty: there are none.
+    """
+    ends = {
+        rank: end
+        for rank in run.seen
+        for end in run.of(Ended, rank)
+        if end.status and not end.stopped and end.status != _SIGTERM_AS_SHELL
+    }
+    if not ends:
+        return ""
+    rank, end = next(iter(ends.items()))
+    if (end.status or 0) > _BY_SIGNAL:
+        return _killed(run, ends)
+    alike = [other for other, one in ends.items() if one.status == end.status]
+    text = f"{named(alike)} left with exit code {end.status}"
+    if quits := [one for one in run.of(Quit, rank) if one.place is not None]:
+        text += f" at {quits[-1].place}"
     return text
 
 

@@ -16,6 +16,7 @@ from distdoctor.analysis.optimizer_step.untrained import NEVER_CALLED, untrained
 from distdoctor.analysis.rendezvous.addresses import misdirections
 from distdoctor.examination.failure_words import (
     all_in_words,
+    ended_alone,
     ending_failures,
     failure_of_the_whole,
     fell_before,
@@ -229,19 +230,21 @@ def _nothing_started(run: Run) -> Iterator[Gap]:
     left = untrained(run)
     why = NEVER_CALLED
     if failures:
-        why = all_in_words(failures) + " before init_process_group"
+        why = all_in_words(failures) + " before it had joined the others"
     elif run.outside:
         first = in_words(run.outside[0])
         n = sum(in_words(failure) == first for failure in run.outside)
         who = "a process" if n == 1 else f"{n} processes"
-        why = f"{who} raised {first} before init_process_group{_although(run)}"
+        why = f"{who} raised {first} before it had joined the others{_although(run)}"
     elif run.stopped:
-        why = f"the run was ended ({run.stopped}) before init_process_group was called"
+        why = f"the run was ended ({run.stopped}) before any rank had joined the others"
         if at := whereabouts(run):
             why += f"; it stood {at}"
     elif left is not None:
         why = f"{left.why}, and the job left with exit code 0: nothing was trained "
         why += f"together (DD614){last_words(run)}"
+    elif alone := ended_alone(run):
+        why = f"{alone}, before any rank had joined the others"
     elif run.exit_code:
         why += f" and left with exit code {run.exit_code}{last_words(run)}"
     yield Gap("everything", why)

@@ -4,6 +4,7 @@ run.json             what was started and how it ended (`Manifest`)
 rank-R.K.journal     black box of the K-th process (from 0) that played rank R
 unranked.K.journal   of a process that failed before it had a rank
 exits.jsonl          ends of processes, as their parents saw them
+shells.jsonl         whose status the shells of horovodrun leave with
 substitutes.jsonl    what took the place of CUDA
 comparison.json      how another run of the job differed (`Comparison`)
 streams.jsonl        what loaders' workers drew from their random streams
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -44,6 +46,7 @@ from distdoctor.journal.layout import (
     COMPARISON_FILE,
     EXITS_FILE,
     LOSSES_FILE,
+    SHELLS_FILE,
     STREAMS_FILE,
     SUBSTITUTES_FILE,
 )
@@ -270,6 +273,13 @@ def read_sources(folder: Path) -> dict[str, str]:
     return _read(folder / SOURCES, dict[str, str]) or {}
 
 
+class _Shell(msgspec.Struct, kw_only=True):
+    """A rank's process, and the shell that leaves with its status."""
+
+    pid: int
+    shell: int
+
+
 class Exit(msgspec.Struct, kw_only=True):
     """How a process ended, as its parent saw it."""
 
@@ -286,15 +296,22 @@ def read_exits(folder: Path) -> dict[int, Exit]:
         folder: The record folder.
 
     Returns:
-        The ends by process id; of two for one number, the later.
+        The ends by process id; of two for one number, the later. A rank of horovodrun's
+        has that of its shell, whose status is a shell's: 128 + n after signal n.
     """
-    exits: dict[int, Exit] = {}
-    with suppress(OSError), (folder / EXITS_FILE).open(errors="replace") as file:
+    exits = {end.pid: end for end in _lines(folder / EXITS_FILE, Exit)}
+    for one in _lines(folder / SHELLS_FILE, _Shell):
+        if one.pid not in exits and (end := exits.get(one.shell)) is not None:
+            exits[one.pid] = msgspec.structs.replace(end, pid=one.pid)
+    return exits
+
+
+def _lines(path: Path, kind: type[AnyStruct]) -> Iterator[AnyStruct]:
+    """What each line of a file says; damaged ones are left out."""
+    with suppress(OSError), path.open(errors="replace") as file:
         for line in file:
             with suppress(*_DAMAGED):  # torn: its writer died
-                end = msgspec.convert(json.loads(line), Exit)
-                exits[end.pid] = end
-    return exits
+                yield msgspec.convert(json.loads(line), kind)
 
 
 def read_losses(folder: Path) -> dict[int, str]:

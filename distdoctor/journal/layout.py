@@ -11,6 +11,9 @@ VALUES_FOLDER = "values"
 EXITS_FILE = "exits.jsonl"
 """Ends of processes as their parents saw them: lines of JSON, `pid` and `status`."""
 
+SHELLS_FILE = "shells.jsonl"
+"""Ranks that a shell of horovodrun's waits for: lines of JSON, `pid` and `shell`."""
+
 SUBSTITUTES_FILE = "substitutes.jsonl"
 """What took the place of CUDA in each process: lines of JSON, `pid` and `kind`."""
 

@@ -1,7 +1,8 @@
 """Builds the command that starts a script's ranks.
 
-That is torchrun, or plain Python if it starts its own ranks, or one command per rank if
-it is told its rank as by hand or by a scheduler.
+That is torchrun, or horovodrun if Horovod makes its ranks, or plain Python if it starts
+its own ranks, or one command per rank if it is told its rank as by hand or by a
+scheduler.
 """
 
 from __future__ import annotations
@@ -15,6 +16,18 @@ from pathlib import Path
 from distdoctor.errors import LaunchRefused
 from distdoctor.launch import multi_command
 from distdoctor.launch.allocation import is_scheduled, meeting_point, of_rank
+from distdoctor.launch.horovod_source import (
+    framework_of,
+    is_horovods,
+    requires_horovod,
+    starts_by_itself,
+)
+from distdoctor.launch.horovodrun import (
+    horovod_problem,
+    horovodrun,
+    require_horovod,
+    starts_horovodrun,
+)
 from distdoctor.launch.launcher_arguments import gives_place, rank_arguments, takes_rank
 from distdoctor.launch.script_source import (
     LAUNCHER_VARIABLES,
@@ -35,6 +48,7 @@ class Launcher(StrEnum):
     TORCHRUN = "torchrun"
     PYTHON = "python"
     COMMANDS = "commands"
+    HOROVOD = "horovod"
 
 
 def command_for(
@@ -50,7 +64,8 @@ def command_for(
         logs: Folder for the launcher's logs.
 
     Raises:
-        LaunchRefused: The script is not there, is no Python, or ranks is below 1.
+        LaunchRefused: The script is not there, is no Python, or ranks is below 1; or
+            it needs a Horovod that is not there, or cannot be used.
     """
     if ranks < 1:
         raise LaunchRefused(f"-n {ranks}: give the number of ranks, 1 or more")
@@ -65,6 +80,9 @@ def command_for(
         return [*program, *arguments]
     if launcher is Launcher.COMMANDS:
         return _by_hand(source, program, arguments, ranks)
+    if launcher is Launcher.HOROVOD:
+        require_horovod(framework_of(source))
+        return horovodrun([*program, *arguments], ranks)
     extra = rank_arguments(source, arguments, _LOCAL_RANK, ranks, by_hand=False)
     return [
         *(sys.executable, "-m", TORCHRUN, "--standalone"),
@@ -138,15 +156,22 @@ def rank_count(command: Sequence[str], asked: int) -> int:
     """
     if multi_command.__file__ in command:
         return command.count(multi_command.BETWEEN) + 1
-    return asked if starts_torchrun(command) else 0
+    return asked if starts_torchrun(command) or starts_horovodrun(command) else 0
 
 
 def _look_into(source: ScriptSource, arguments: Sequence[str]) -> Launcher:
     """How a script wants to be started, by what it sets, reads and takes.
 
     One that both sets and asks plays a rank if it starts others, and otherwise only has
-    defaults for runs without a launcher.
+    defaults for runs without a launcher. One that only may use Horovod has another way
+    where there is none.
     """
+    if starts_by_itself(source):
+        return Launcher.PYTHON
+    if is_horovods(source, arguments) and (
+        requires_horovod(source) or not horovod_problem(framework_of(source))
+    ):
+        return Launcher.HOROVOD
     sets = bool(source.sets & LAUNCHER_VARIABLES)
     reads = bool(source.reads & LAUNCHER_VARIABLES)
     if source.spawns:

@@ -11,6 +11,7 @@ from pathlib import Path
 from distdoctor.launch.multi_command import BETWEEN
 
 _REMOTE = {"srun", "mpirun", "mpiexec", "horovodrun", "ssh", "pdsh", "ray", "jsrun"}
+_REMOTE |= {"horovod.runner.launch"}  # horovodrun as a module
 
 _SHELLS = {"bash", "sh", "dash", "zsh", "make"}  # what they start is not seen here
 

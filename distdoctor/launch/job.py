@@ -22,7 +22,9 @@ from distdoctor.launch.command import (
     source_of,
     starts_torchrun,
 )
+from distdoctor.launch.horovodrun import starts_horovodrun
 from distdoctor.launch.isolation import may_be_isolated
+from distdoctor.launch.launched_ranks import launched_ranks
 
 if TYPE_CHECKING:
     from distdoctor.launch.supervisor import Plan
@@ -46,7 +48,8 @@ class Job:
         command: Program and arguments.
         name: The job's name in reports.
         ranks: Number of ranks that were asked for.
-        expected: Number of ranks that the command starts; 0: it decides itself.
+        expected: Number of ranks that the command starts; 0: it decides itself, or
+            that cannot be read from it.
         own: Whether the command was built for a script; else the user gave it.
         supplied: Variables that the script requires and that are not set.
     """
@@ -87,6 +90,7 @@ def job_of(
             command=given_command(given),
             name=script_in(given),
             ranks=DEFAULT_RANKS if ranks is None else ranks,
+            expected=launched_ranks(given),
             own=False,
         )
     else:
@@ -148,7 +152,8 @@ def plan_of(
         budget_s=budget_s,
         steps=steps,
         shorten=shorten,
-        quiet_launcher=starts_torchrun(job.command),
+        quiet_launcher=starts_torchrun(job.command) or starts_horovodrun(job.command),
+        relabel=job.own,
         environment=environment,
         device=device,
         devices=job.ranks,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,6 +20,10 @@ from distdoctor.journal.environment import FOLDER_VARIABLE
 from distdoctor.launch.orphan_guard import OrphanGuard
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux has semaphores
+_SEMAPHORE = re.compile(r" (\d+) +/dev/shm/sem\.")
+"""In a map of memory: its inode. The name is one that the C library used meanwhile."""
 
 _GRACE_S = 2.0  # from the request to end to the order
 
@@ -97,6 +102,7 @@ class ProcessTree:
             launcher_first: The command is a launcher that would only complain about
                 the end of its ranks: it goes first and without being asked.
         """
+        semaphores = _semaphores(self.processes())
         if launcher_first and self.root.poll() is None:
             with suppress(OSError):
                 self.root.kill()
@@ -118,6 +124,9 @@ class ProcessTree:
         self._reap()
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
+        for semaphore in semaphores:
+            with suppress(OSError):
+                semaphore.unlink()
         self._adopt_orphans(False)
         self._guard.release()
 
@@ -148,6 +157,25 @@ def _socket_folders(processes: Iterable[psutil.Process]) -> set[Path]:
                 folder = Path(str(socket.laddr)).parent
                 if folder.name.startswith("pymp-"):
                     found.add(folder)
+    return found
+
+
+def _semaphores(processes: Iterable[psutil.Process]) -> set[Path]:
+    """Files of multiprocessing's semaphores that processes have in use (Linux).
+
+    Whoever starts others by "spawn", as horovodrun does, has one for each. A process of
+    its own removes them at the end, unless it is ended as well.
+    """
+    inodes: set[int] = set()
+    for process in processes:
+        with suppress(OSError):
+            maps = Path(f"/proc/{process.pid}/maps").read_text(errors="replace")
+            inodes.update(map(int, _SEMAPHORE.findall(maps)))
+    found = set()
+    for path in _SHARED_MEMORY.glob("sem.mp-*") if inodes else ():
+        with suppress(OSError):
+            if path.stat().st_ino in inodes:
+                found.add(path)
     return found
 
 

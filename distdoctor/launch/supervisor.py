@@ -11,6 +11,7 @@ import os
 import re
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -31,6 +32,8 @@ from distdoctor.journal.environment import (
 from distdoctor.journal.folder import Manifest
 from distdoctor.journal.format import DEFAULT_BYTES
 from distdoctor.journal.recorded_nccl_logs import sizes_of_nccl_logs
+from distdoctor.launch.horovodrun import starts_horovodrun
+from distdoctor.launch.horovodrun_lines import HorovodrunLines
 from distdoctor.launch.oom_kills import OutOfMemoryKills
 from distdoctor.launch.process_tree import ProcessTree
 from distdoctor.launch.rank_arrival import RankArrival, may_become_rank
@@ -51,7 +54,11 @@ _FEW = 4  # processes without a rank that are looked at, where nobody said how m
 _SAYS_SOMETHING = re.compile(rb"[0-9A-Za-z\x80-\xff]")
 """In a line that is no mere ruler; bytes above are letters of some language's."""
 
-_RANKS_MARK = re.compile(rb"^\[\w+\]: ?")
+_SHELLS = re.compile(rb"^\[\w+\](?:<stderr>)?:(?:Terminated|Killed)\s*$")
+"""What horovodrun's shell says of a rank that a signal ended: not the job's words."""
+
+_RANKS_MARK = re.compile(rb"^\[(?:\d+,)?\w+\](?:<std(?:out|err)>)?: ?")
+"""torchrun's, ours, that of `horovodrun --gloo`, and that of mpirun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +94,7 @@ class Plan:
         budget_s: Seconds after which the job is ended.
         steps: Optimizer steps of every rank after which it is ended; 0: no limit.
         quiet_launcher: Whether to kill the launcher first, so that it prints nothing.
+        relabel: Marks of ranks that horovodrun gives to lines are changed to ours.
         journal_bytes: Size of each rank's journal.
         environment: Additional environment variables of the job.
         device: "cpu" puts a job for GPUs on the CPU, "auto" where there are none.
@@ -103,6 +111,7 @@ class Plan:
     budget_s: float
     steps: int = 0
     quiet_launcher: bool = False
+    relabel: bool = False
     journal_bytes: int = DEFAULT_BYTES
     environment: dict[str, str] = field(default_factory=dict)
     device: str = ""
@@ -146,7 +155,12 @@ class _Supervisor:
         tree = ProcessTree(
             plan.command, self._environment(), plan.directory, str(plan.folder)
         )
-        pumps = _Pumps(tree, self.audience)
+        by_horovodrun = starts_horovodrun(plan.command)
+        pumps = _Pumps(
+            tree,
+            self.audience,
+            lambda: HorovodrunLines(relabel=plan.relabel) if by_horovodrun else None,
+        )
         try:
             self._stop(self._watch(tree, pumps))
             self.manifest.exit_code = tree.root.poll()
@@ -293,8 +307,13 @@ class _Pumps:
         remarks: What could not be written, as remarks for the report.
     """
 
-    def __init__(self, tree: ProcessTree, audience: Audience) -> None:
-        self._audience = audience
+    def __init__(
+        self,
+        tree: ProcessTree,
+        audience: Audience,
+        lines: Callable[[], HorovodrunLines | None] = lambda: None,
+    ) -> None:
+        self._audience, self._lines = audience, lines
         self.unread = False
         self.remarks: list[str] = []
         self._failed: set[str] = set()
@@ -311,16 +330,23 @@ class _Pumps:
             thread.start()
 
     def _pump(self, name: str, pipe: IO[bytes]) -> None:
+        launcher = self._lines()
         with suppress(ValueError, OSError):  # closed under us: the job is over
             for line in iter(pipe.readline, b""):
-                with self._lock:
-                    self._last = time.monotonic()
-                    if _SAYS_SOMETHING.search(line):
-                        self._line = line.strip()
-                    if (mark := _RANKS_MARK.match(line)) and line[mark.end() :].strip():
-                        self._ranks_line = self._line
-                    if name not in self._failed:
-                        self._pass_on(name, line)
+                for each in launcher.take(line) if launcher else (line,):
+                    self._hear(name, each)
+        for each in launcher.rest() if launcher else ():
+            self._hear(name, each)
+
+    def _hear(self, name: str, line: bytes) -> None:
+        with self._lock:
+            self._last = time.monotonic()
+            if _SAYS_SOMETHING.search(line) and not _SHELLS.search(line):
+                self._line = line.strip()
+                if (mark := _RANKS_MARK.match(line)) and line[mark.end() :].strip():
+                    self._ranks_line = self._line
+            if name not in self._failed:
+                self._pass_on(name, line)
 
     def _pass_on(self, name: str, line: bytes) -> None:
         """Let the audience hear a line; of a stream that fails, it hears no more."""

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import atexit
 import os
+from contextlib import suppress
+from pathlib import Path
 
 from distdoctor.journal.environment import OWNER_VARIABLE
+from distdoctor.journal.layout import SHELLS_FILE
 from distdoctor.probes import registry
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER, interpreter_ends
@@ -35,4 +38,21 @@ def _open_if_ranked() -> None:
         rank, size = os.environ.get(of_rank, ""), os.environ.get(of_size, "")
         if rank.isdigit() and size.isdigit():
             RECORDER.open(int(rank), int(size))
+            if of_rank == "HOROVOD_RANK":
+                _tell_of_shell()
             return
+
+
+def _tell_of_shell() -> None:
+    """Record the shell that leaves with this process's status, if there is one.
+
+    horovodrun starts each rank by a shell, and it is told only how that has ended.
+
+    Source: Horovod 0.28.1, runner/gloo_run.py (`slot_info_to_command`).
+    """
+    parent = os.getppid()
+    with suppress(OSError):  # Linux
+        words = Path(f"/proc/{parent}/cmdline").read_bytes().split(b"\0")
+        match words:
+            case [_, b"-c", script, *_] if script.startswith(b"env HOROVOD_"):
+                RECORDER.append(SHELLS_FILE, {"pid": os.getpid(), "shell": parent})

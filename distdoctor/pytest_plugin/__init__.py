@@ -21,8 +21,9 @@ pytest_plugins = ("distdoctor.pytest_plugin.scripts",)
 _LANES: pytest.StashKey[Scheduler] = pytest.StashKey()
 
 _MARKERS = (
-    "ranks(n, backend='gloo', device='cpu', timeout=None, lane='auto'): run the test "
-    "on n ranks, each with the process group initialised; a list of numbers runs it on "
+    "ranks(n, backend='gloo', device='cpu', timeout=None, lane='auto', "
+    "launcher='torch'): run the test on n ranks, each with the process group "
+    "initialised, or with Horovod (launcher='horovod'); a list of numbers runs it on "
     "each of them in turn",
     "distdoctor(ignore=(), watch=True): codes of findings that do not fail the test; "
     "whether the ranks are watched at all",

@@ -23,6 +23,7 @@ class Seat:
         device: "cpu" or "cuda".
         gpu: Index of this rank's own GPU, if it has one.
         scratch: Folder that the ranks of the test share.
+        launcher: "torch" or "horovod": what the ranks have joined.
         ask: Sends a question to the pytest process and returns its answer.
     """
 
@@ -32,6 +33,7 @@ class Seat:
         self.device = "cpu"
         self.gpu = 0
         self.scratch = Path()
+        self.launcher = "torch"
         self.ask = ask
 
 
@@ -49,6 +51,18 @@ def _seat(request: pytest.FixtureRequest) -> Seat:
         pytest.fail(
             f"the fixture {request.fixturename!r} is for tests that run on ranks: mark "
             "the test with @pytest.mark.ranks(2)",
+            pytrace=False,
+        )
+    return seat
+
+
+def _seat_in_group(request: pytest.FixtureRequest) -> Seat:
+    """The seat, in a test whose ranks have a process group."""
+    seat = _seat(request)
+    if seat.launcher == "horovod":
+        pytest.fail(
+            f"the fixture {request.fixturename!r} is of torch.distributed, which the "
+            "ranks of a test with launcher='horovod' have not joined",
             pytrace=False,
         )
     return seat
@@ -82,7 +96,7 @@ def group(request: pytest.FixtureRequest) -> ProcessGroup:
     """The process group of all ranks, made anew for each test."""
     import torch.distributed as dist
 
-    _seat(request)
+    _seat_in_group(request)
     world = dist.group.WORLD
     assert world is not None
     return world
@@ -93,7 +107,7 @@ def mesh(request: pytest.FixtureRequest) -> DeviceMesh:
     """A one-dimensional device mesh over all ranks."""
     from torch.distributed.device_mesh import init_device_mesh
 
-    seat = _seat(request)
+    seat = _seat_in_group(request)
     return init_device_mesh(seat.device, (seat.world_size,))
 
 

@@ -24,6 +24,11 @@ from distdoctor.probes import NEEDLE
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.pytest_plugin.fixtures import SEAT, Seat
+from distdoctor.pytest_plugin.horovod_ranks import (
+    join_by_horovod,
+    leave_horovod,
+    tell_place,
+)
 from distdoctor.pytest_plugin.rank_orders import Order, Setup
 from distdoctor.pytest_plugin.rank_plugin import BY_EXAMPLES, Examples, RankPlugin
 from distdoctor.pytest_plugin.wire import Wire
@@ -126,10 +131,8 @@ class _Rank:
         seat.device, seat.scratch = wanted.device, order.scratch
         seat.gpu = wanted.gpus[rank] if wanted.gpus else 0
         self._ear.failed = False
-        for name in ("RANK", "LOCAL_RANK"):
-            os.environ[name] = str(rank)
-        for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
-            os.environ[name] = str(wanted.ranks)
+        seat.launcher = wanted.launcher
+        tell_place(rank, wanted.ranks, order.rendezvous)
         if order.folder is not None:
             harmless(RECORDER.begin_run)(order.folder, rank, wanted.ranks)
         else:
@@ -170,6 +173,11 @@ class _Rank:
         from torch._C._distributed_c10d import PrefixStore
 
         wanted = order.wanted
+        if wanted.launcher == "horovod":
+            if wanted.device == "cuda":
+                torch.cuda.set_device(wanted.gpus[rank])
+            join_by_horovod()
+            return
         store: Any = PrefixStore(f"{order.number}", self._store)
         if wanted.lane == "fake":
             from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -224,12 +232,13 @@ def _open_store(port: int) -> tuple[Any, int]:
 
 
 def _leave() -> None:
-    """Leave the group, and let go of it aside: its threads take 20 ms to end.
+    """Leave the job, and let go of its group aside: its threads take 20 ms to end.
 
     Source of the figure: measured, torch 2.13 with gloo, whose loop looks every 10 ms.
     """
     import torch.distributed as dist
 
+    leave_horovod()
     if dist.is_initialized():
         held = list(dist.distributed_c10d._world.pg_map)
         dist.destroy_process_group()

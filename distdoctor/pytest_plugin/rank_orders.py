@@ -11,6 +11,8 @@ import pytest
 
 LANES = ("auto", "pool", "fresh", "fake")
 
+LAUNCHERS = ("torch", "horovod")
+
 _MOST_RANKS = 1024  # in the lane "fake" they cost only time
 
 PARAMETER = "distdoctor_ranks"
@@ -35,6 +37,7 @@ class Wanted:
         device: "cpu" or "cuda".
         timeout_s: Seconds after which the test is ended.
         lane: How its ranks are started: "pool", "fresh" or "fake".
+        launcher: What they have joined: the process group of "torch", or "horovod".
         watch: Whether the probes watch its communication.
         ignore: Codes of findings that do not fail it.
         gpus: Indices of the devices of its ranks, once they are leased.
@@ -45,6 +48,7 @@ class Wanted:
     device: str
     timeout_s: float
     lane: str
+    launcher: str = "torch"
     watch: bool = True
     ignore: frozenset[str] = frozenset()
     gpus: tuple[int, ...] = ()
@@ -87,6 +91,7 @@ class Order:
         examples: The body is run for each example that is sent, and not at once.
         folder: The record folder; none: it is not watched.
         scratch: Folder of `shared_tmp_path` and `rank_tmp_path`.
+        rendezvous: Port of Horovod's rendezvous server; 0: they do not meet by Horovod.
     """
 
     number: int
@@ -98,6 +103,7 @@ class Order:
     folder: Path | None
     examples: bool = False
     scratch: Path = field(default_factory=Path)
+    rendezvous: int = 0
 
 
 def sizes_of(item: pytest.Item | Any) -> list[int]:
@@ -148,13 +154,25 @@ def wanted_by(item: pytest.Item) -> Wanted:
     given.pop("n", None)
     device = given.pop("device", "cpu")
     lane = given.pop("lane", "auto")
-    backend = given.pop("backend", "nccl" if device == "cuda" else "gloo")
+    launcher = given.pop("launcher", "torch")
+    usual = "nccl" if device == "cuda" and launcher != "horovod" else "gloo"
+    backend = given.pop("backend", usual)
     timeout = given.pop("timeout", None)
     timeout_s = float(item.config.getini(TIMEOUT_INI) if timeout is None else timeout)
     if given:
         raise MarkerWrong(
             f"@pytest.mark.ranks has no argument {', '.join(map(repr, given))}; it "
-            "takes backend, device, lane and timeout"
+            "takes backend, device, lane, launcher and timeout"
+        )
+    if launcher not in LAUNCHERS:
+        raise MarkerWrong(
+            f"launcher={launcher!r}: one of {', '.join(map(repr, LAUNCHERS))} was "
+            "expected"
+        )
+    if launcher == "horovod" and (lane == "fake" or backend != "gloo"):
+        raise MarkerWrong(
+            "launcher='horovod' has the backend of Horovod's own, and no lane 'fake': "
+            "leave out backend and lane"
         )
     if lane not in LANES:
         raise MarkerWrong(
@@ -172,6 +190,7 @@ def wanted_by(item: pytest.Item) -> Wanted:
         device="cuda" if backend == "nccl" else device,
         timeout_s=timeout_s,
         lane="pool" if lane == "auto" else lane,
+        launcher=launcher,
         watch=watch and lane != "fake",
         ignore=ignore,
     )

@@ -16,6 +16,7 @@ import pytest
 from distdoctor.errors import SlotsTaken
 from distdoctor.model.stop_reasons import Stop
 from distdoctor.pytest_plugin.forking import RanksNotStarted, Zygote
+from distdoctor.pytest_plugin.horovod_ranks import Rendezvous
 from distdoctor.pytest_plugin.merging import merge
 from distdoctor.pytest_plugin.outcome import Outcome
 from distdoctor.pytest_plugin.pool import Pool, RankProcess
@@ -74,6 +75,8 @@ class Scheduler:
         self._pool: Pool | None = None
         self._pools = self._tests = 0
         self._broken = ""
+        self._rendezvous: Rendezvous | None = None
+        self._without_horovod: str | None = None  # why; empty: it is there
 
     def run(self, item: pytest.Item, following: pytest.Item | None) -> None:
         """Run a test on its ranks, and report it as pytest does."""
@@ -101,6 +104,7 @@ class Scheduler:
 
     def close(self) -> None:
         """End all processes and remove what they left."""
+        self._close_rendezvous()
         if self._zygote is None:
             return
         if self._pool is not None:
@@ -116,6 +120,8 @@ class Scheduler:
     ) -> Outcome:
         if wanted.device == "cuda" and wanted.ranks > len(self._gpus.names):
             return Outcome(unable=self._too_few_gpus(wanted.ranks))
+        if wanted.launcher == "horovod" and (why := self._horovod_problem()):
+            return Outcome(refused=why)
         try:
             self._slots.acquire(1 if wanted.lane == "fake" else wanted.ranks)
             if wanted.device == "cuda":
@@ -135,6 +141,16 @@ class Scheduler:
         finally:
             self._gpus.release()
             self._slots.release()
+
+    def _horovod_problem(self) -> str:
+        """Why tests cannot run on ranks of Horovod; empty: they can."""
+        if self._without_horovod is None:
+            # It may import Horovod in a process of its own, once in a session.
+            from distdoctor.launch.horovod_installation import Framework
+            from distdoctor.launch.horovodrun import horovod_problem
+
+            self._without_horovod = horovod_problem(Framework.TORCH)
+        return self._without_horovod
 
     def _too_few_gpus(self, ranks: int) -> str:
         return f"the test wants {ranks} GPUs, and there are {len(self._gpus.names)}"
@@ -185,6 +201,9 @@ class Scheduler:
         self._tests += 1
         name = f"{self._tests}-{_safe(item.name)}"
         folder = self._zygote.folder / f"test-{self._tests}"
+        self._close_rendezvous()
+        if wanted.launcher == "horovod":
+            self._rendezvous = Rendezvous(wanted.ranks)
         order = Order(
             number=self._tests,
             nodeid=item.nodeid,
@@ -195,6 +214,7 @@ class Scheduler:
             folder=folder if wanted.watch else None,
             examples=examples,
             scratch=self._base() / _SCRATCH / name,
+            rendezvous=self._rendezvous.port if self._rendezvous is not None else 0,
         )
         return RankedRun(order, processes, self._zygote, self._config)
 
@@ -216,8 +236,14 @@ class Scheduler:
                 self._discard()
             else:
                 self._leave(play.processes)
+            self._close_rendezvous()
         play.judge(self._base() / _RECORDS / play.name)
         self._warn(play)
+
+    def _close_rendezvous(self) -> None:
+        if self._rendezvous is not None:
+            self._rendezvous.close()
+            self._rendezvous = None
 
     def _leave(self, processes: Sequence[RankProcess]) -> None:
         for process in processes:
@@ -238,9 +264,7 @@ class Scheduler:
             theirs = wanted_by(item)
         except MarkerWrong:
             return None
-        shape = (wanted.ranks, wanted.backend, wanted.device, wanted.lane)
-        same = shape == (theirs.ranks, theirs.backend, theirs.device, theirs.lane)
-        if not same or wanted.lane != "pool":
+        if _shape(wanted) != _shape(theirs) or wanted.lane != "pool":
             return None
         return str(item.path), item.nodeid
 
@@ -325,6 +349,12 @@ class Scheduler:
         factory = self._config._tmp_path_factory  # type: ignore[attr-defined]
         base: Path = factory.getbasetemp()
         return base
+
+
+def _shape(wanted: Wanted) -> tuple[object, ...]:
+    """In what the ranks of two tests must agree to be the same."""
+    place = (wanted.ranks, wanted.backend, wanted.device)
+    return (*place, wanted.lane, wanted.launcher)
 
 
 def is_property(item: pytest.Item) -> bool:

@@ -90,7 +90,8 @@ class ScriptChecker:
             arguments: What it gets.
             nproc: How many ranks; by default what the script says, or 2.
             command: Instead of a script: a whole command, such as `["torchrun", …]`.
-            launcher: As for `distdoctor check`: auto, torchrun, python or commands.
+            launcher: As for `distdoctor check`: auto, torchrun, python, commands or
+                horovod.
             device: auto, cpu (in place of GPUs) or cuda.
             budget: Seconds after which the job is ended; what it did not reach is told.
             steps: Optimizer steps after which it is ended; 0: no limit.

@@ -66,7 +66,7 @@ MAY_USE = {
     "probes": "torch horovod xxhash",
     "reference_jobs": "torch horovod tensorboard",
     "fixtures": "torch horovod numpy",
-    "pytest_plugin": "pytest _pytest torch hypothesis psutil",
+    "pytest_plugin": "pytest _pytest torch horovod hypothesis psutil",
     "testing": "torch",
     "equivalence": "torch hypothesis",
 }

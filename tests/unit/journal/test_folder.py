@@ -27,7 +27,12 @@ from distdoctor.journal.folder import (
     read_substitutes,
 )
 from distdoctor.journal.format import RecordKind
-from distdoctor.journal.layout import EXITS_FILE, LOSSES_FILE, SUBSTITUTES_FILE
+from distdoctor.journal.layout import (
+    EXITS_FILE,
+    LOSSES_FILE,
+    SHELLS_FILE,
+    SUBSTITUTES_FILE,
+)
 from distdoctor.journal.reader import JournalReader
 from distdoctor.journal.writer import JournalWriter
 
@@ -242,6 +247,19 @@ def test_exits_are_read_by_process(tmp_path: Path) -> None:
         '{"pid": 7, "status": 0}\n{"pid": 8, "status": -9}\n'
     )
     assert statuses(tmp_path) == {7: 0, 8: -9}
+
+
+def test_a_rank_has_the_exit_of_its_shell_where_nobody_saw_its_own(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / EXITS_FILE).write_text(
+        '{"pid": 7, "status": 137}\n{"pid": 8, "status": 3}\n{"pid": 9, "status": 1}\n'
+    )
+    (tmp_path / SHELLS_FILE).write_text(
+        '{"pid": 70, "shell": 7}\n{"pid": 9, "shell": 8}\n{"pid": 71, "shell": 72}\n'
+        '{"pid": 73}\n{"pid"'
+    )
+    assert statuses(tmp_path) == {7: 137, 8: 3, 9: 1, 70: 137}
 
 
 @pytest.mark.parametrize(

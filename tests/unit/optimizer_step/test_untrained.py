@@ -19,6 +19,18 @@ rank 1 | exit=0
 the command left with 0
 """
 
+ONE_WAS_KILLED = """
+rank 0 | exit=143
+rank 1 | exit=137
+the command left with 1
+"""
+
+ONE_LEFT = """
+rank 0 | exit=0
+rank 1 | exit=3
+the command left with 1
+"""
+
 ALL_FELL = """
 rank 0 | start=2  fail=FileNotFoundError@t.py:5  exit=1
 rank 1 | start=2  fail=FileNotFoundError@t.py:5  exit=1
@@ -258,3 +270,15 @@ def test_a_signal_that_ended_all_ranks_is_told() -> None:
         "the job left with exit code 1: ranks {0-1} ended by signal 11 (SIGSEGV); the "
         "last call of rank 0 that is known is at t.py:7"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (ONE_WAS_KILLED, "rank 1 ended by signal 9 (SIGKILL)"),
+        (ONE_LEFT, "rank 1 left with exit code 3"),
+    ],
+)
+def test_a_rank_that_ended_before_any_had_joined_is_told(text: str, why: str) -> None:
+    said = gaps_of(sketch(text))["everything"]
+    assert said == f"{why}, before any rank had joined the others"

@@ -1,0 +1,174 @@
+"""Reads from a script's source whether its ranks are Horovod's.
+
+They are if it calls `hvd.init()`. A script that can join torch.distributed as well is
+judged by which of the two gives it its rank.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from distdoctor.launch.horovod_installation import Framework
+from distdoctor.launch.script_source import LAUNCHER_VARIABLES, ScriptSource
+
+_MODULES = {
+    "horovod.torch": Framework.TORCH,
+    "horovod.tensorflow": Framework.TENSORFLOW,
+    "horovod.keras": Framework.TENSORFLOW,
+    "horovod.tensorflow.keras": Framework.TENSORFLOW,
+}
+"""The modules of Horovod that have `init`, and what each of them is for."""
+
+_RUNNERS = {"horovod.run", "horovod.runner.run"}
+"""Functions that start ranks from within a script."""
+
+_NAMES_IT = ("horovod", "hvd")
+
+
+def is_horovods(source: ScriptSource, arguments: Sequence[str]) -> bool:
+    """Whether Horovod makes ranks of a script's processes.
+
+    Args:
+        source: The script.
+        arguments: What it gets; a script for both may be told there what to use.
+    """
+    if not _inits(source.nodes, source):
+        return False
+    if not _inits_torch(source.nodes):
+        return True
+    if _hands_its_rank_on(source):
+        return True
+    if any(name in word.lower() for word in arguments for name in _NAMES_IT):
+        return True
+    if source.reads & LAUNCHER_VARIABLES:
+        return False
+    alone = list(ast.walk(source.script))
+    return _inits(alone, source) and not _inits_torch(alone)
+
+
+def starts_by_itself(source: ScriptSource) -> bool:
+    """Whether a script starts its ranks by `horovod.run`."""
+    bound = _bound(source)
+    return any(
+        _full_name(call, bound) in _RUNNERS
+        for call in ast.walk(source.script)
+        if isinstance(call, ast.Call)
+    )
+
+
+def requires_horovod(source: ScriptSource) -> bool:
+    """Whether a script cannot be run without Horovod.
+
+    An import within a function, an `if` or a `try` may never happen.
+    """
+    return any(
+        name.partition(".")[0] == "horovod"
+        for tree in (source.script, *source.modules)
+        for node in tree.body
+        for _, name in _imports(node)
+    )
+
+
+def framework_of(source: ScriptSource) -> Framework:
+    """What a script uses Horovod with."""
+    names = set(_bound(source).values())
+    used = {kind for module, kind in _MODULES.items() if module in names}
+    return Framework.TENSORFLOW if used == {Framework.TENSORFLOW} else Framework.TORCH
+
+
+def _inits(nodes: Sequence[ast.AST], source: ScriptSource) -> bool:
+    bound = _bound(source)
+    return any(
+        _full_name(node, bound) in {f"{module}.init" for module in _MODULES}
+        for node in nodes
+        if isinstance(node, ast.Call)
+    )
+
+
+def _inits_torch(nodes: Sequence[ast.AST]) -> bool:
+    return any(
+        isinstance(node, ast.Call)
+        and _written(node.func).rpartition(".")[2] == "init_process_group"
+        for node in nodes
+    )
+
+
+def _hands_its_rank_on(source: ScriptSource) -> bool:
+    """Whether torch.distributed is told the rank that Horovod gave.
+
+    As an argument, or by the environment.
+    """
+    bound = _bound(source)
+    ranks = {f"{module}.rank" for module in _MODULES}
+
+    def has_rank(values: Sequence[ast.AST]) -> bool:
+        return any(
+            isinstance(node, ast.Call) and _full_name(node, bound) in ranks
+            for value in values
+            for node in ast.walk(value)
+        )
+
+    for node in source.nodes:
+        if isinstance(node, ast.Call) and _inits_torch([node]):
+            if has_rank([*node.args, *node.keywords]):
+                return True
+        elif (
+            isinstance(node, ast.Assign)
+            and any(_sets_rank(target) for target in node.targets)
+            and has_rank([node.value])
+        ):
+            return True
+    return False
+
+
+def _sets_rank(target: ast.expr) -> bool:
+    return (
+        isinstance(target, ast.Subscript)
+        and isinstance(target.slice, ast.Constant)
+        and target.slice.value == "RANK"
+    )
+
+
+def _bound(source: ScriptSource) -> dict[str, str]:
+    """Names that imports of Horovod bind, and what each is, with its modules."""
+    return {
+        name: meant
+        for node in source.nodes
+        for name, meant in _imports(node)
+        if meant.partition(".")[0] == "horovod"
+    }
+
+
+def _imports(node: ast.AST) -> Iterator[tuple[str, str]]:
+    """The names that an import binds, and what they stand for."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            yield alias.asname or alias.name, alias.name
+    elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        for alias in node.names:
+            if alias.name == "*":
+                for name in ("init", "rank"):
+                    yield name, f"{node.module}.{name}"
+            else:
+                yield alias.asname or alias.name, f"{node.module}.{alias.name}"
+
+
+def _full_name(call: ast.Call, bound: dict[str, str]) -> str:
+    """What a call calls, by the name it has in Horovod; empty: none of Horovod's."""
+    written = _written(call.func)
+    if written in bound:
+        return bound[written]
+    owner, _, name = written.rpartition(".")
+    last = owner.rpartition(".")[2]  # `self.hvd.init()`
+    if meant := bound.get(owner) or bound.get(last):
+        return f"{meant}.{name}"
+    return ""
+
+
+def _written(node: ast.expr) -> str:
+    """A name with its dots as it is written; empty for anything else."""
+    if isinstance(node, ast.Attribute):
+        owner = _written(node.value)
+        return f"{owner}.{node.attr}" if owner else ""
+    return node.id if isinstance(node, ast.Name) else ""
