@@ -230,12 +230,12 @@ def _nothing_started(run: Run) -> Iterator[Gap]:
     left = untrained(run)
     why = NEVER_CALLED
     if failures:
-        why = all_in_words(failures) + " before it had joined the others"
+        why = all_in_words(failures) + " before joining the others"
     elif run.outside:
         first = in_words(run.outside[0])
         n = sum(in_words(failure) == first for failure in run.outside)
         who = "a process" if n == 1 else f"{n} processes"
-        why = f"{who} raised {first} before it had joined the others{_although(run)}"
+        why = f"{who} raised {first} before joining the others{_although(run)}"
     elif run.stopped:
         why = f"the run was ended ({run.stopped}) before any rank had joined the others"
         if at := whereabouts(run):

@@ -126,7 +126,7 @@ def test_different_failures_are_told_apart_and_not_without_end() -> None:
 def test_a_failure_before_joining_is_told_of_all_ranks() -> None:
     run = sketch("rank 0 | fail=ImportError  exit=1\nrank 1 | fail=ImportError  exit=1")
     assert gaps_of(run)["everything"] == (
-        "ranks {0-1} raised ImportError before init_process_group"
+        "ranks {0-1} raised ImportError before joining the others"
     )
 
 
@@ -138,7 +138,7 @@ def test_processes_that_fail_without_a_rank_are_told(code: int, also: str) -> No
     failure = Failure(rank=-1, error="OSError", place=Place("t.py", 4))
     run = Run(world_size=0, exit_code=code, outside=(failure, failure))
     assert gaps_of(run)["everything"] == (
-        f"2 processes raised OSError at t.py:4 before init_process_group{also}"
+        f"2 processes raised OSError at t.py:4 before joining the others{also}"
     )
 
 
