@@ -59,6 +59,13 @@ They are sent as bfloat16, and one of them hardly tells: its elements cancel.
            | gradients(step=4,passes=1,norms=1+9,probed=0+1,own=2+.1,used=3+.5,factor=1)
            | exit=0
 
+Horovod's optimizer sums, and its step sums once more behind `synchronize()`:
+
+    rank 0 | optimizer_wrapped(op=sum)@t.py:4  gradients(step=1)@t.py:9
+           | reduced_twice(step=1,op=sum)@t.py:9  exit=0
+    rank 1 | optimizer_wrapped(op=sum)@t.py:4  gradients(step=1)@t.py:9
+           | reduced_twice(step=1,op=sum)@t.py:9  exit=0
+
 Well
 ----
 DDP averages, and a hook doubles the gradient of one layer:
@@ -132,9 +139,11 @@ A rank without a journal may have had other gradients:
 
 Remedy
 ------
-Average exactly once: leave it to DistributedDataParallel, or ask for
-`all_reduce(p.grad, op=dist.ReduceOp.AVG)`, or sum and divide by the number of ranks.
-Where a loss is divided by a count of all ranks, multiply it by the number of ranks.
+Where `optimizer.synchronize()` is called, step inside of
+`with optimizer.skip_synchronize():`. Average exactly once: leave it to
+DistributedDataParallel, or ask for `all_reduce(p.grad, op=dist.ReduceOp.AVG)`, or sum
+and divide by the number of ranks. Where a loss is divided by a count of all ranks,
+multiply it by the number of ranks.
 
 Known problems
 --------------
@@ -172,6 +181,7 @@ from distdoctor.analysis.gradients.used_gradients import (
     some,
     wrap_lines,
 )
+from distdoctor.analysis.horovod.wrapped_optimizers import TwiceReduced, reduced_twice
 from distdoctor.analysis.source.call_chains import chains_to, next_callers
 from distdoctor.analysis.source.value_trails import divided_by, divisors
 from distdoctor.model.events import Event, Place
@@ -192,7 +202,33 @@ def examine(run: Run) -> Iterator[Finding]:
         yield _finding(run, ratio)
     for found in shrunk(run):
         yield _of_losses(found)
+    for twice in reduced_twice(run):
+        yield _of_steps(twice)
     require_whole(run)
+
+
+def _of_steps(twice: TwiceReduced) -> Finding:
+    """Horovod's optimizer reduces again, if nobody tells it not to."""
+    first, ranks = twice.steps[0], twice.ranks
+    steps = ", ".join(map(str, dict.fromkeys(one.step for one in twice.steps)))
+    harmless = first.op != "sum"
+    what = (
+        "which gives the same averages, and takes its time once more"
+        if harmless
+        else "so that they are multiplied by the number of ranks"
+    )
+    return Finding(
+        message=(
+            f"{capital(named(ranks))} reduce{s(ranks)} gradients twice: step() stands "
+            "behind optimizer.synchronize(), outside of optimizer.skip_synchronize(), "
+            f"and reduces what was reduced, {what} (at each step that was looked at: "
+            f"{steps})"
+        ),
+        exhibits=twice.steps[:1],
+        locations=tuple(places(twice.steps[:1], ranks, "reduces again")),
+        severity=Severity.NOTE if harmless else None,
+        details={"op": first.op, "steps": [one.step for one in twice.steps]},
+    )
 
 
 def _of_losses(found: Shrunk) -> Finding:

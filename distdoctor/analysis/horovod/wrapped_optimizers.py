@@ -9,6 +9,7 @@ from distdoctor.model.events import Failure
 from distdoctor.model.observations.horovod import (
     ChangedInFlight,
     OptimizerWrapped,
+    ReducedTwice,
     StateDropped,
     UnexpectedPass,
 )
@@ -135,3 +136,36 @@ def changed_in_flight(run: Run) -> Iterator[InFlight]:
     for changes in by_line.values():
         steps = [one.step for one in changes if one.rank == changes[0].rank]
         yield InFlight(tuple(changes), len(steps))
+
+
+@dataclass(frozen=True, slots=True)
+class TwiceReduced:
+    """Steps that reduced gradients which had been reduced for them already.
+
+    Attributes:
+        steps: In the order of ranks and steps.
+    """
+
+    steps: tuple[ReducedTwice, ...]
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Who made them."""
+        return tuple(dict.fromkeys(one.rank for one in self.steps))
+
+
+def reduced_twice(run: Run) -> Iterator[TwiceReduced]:
+    """Steps behind `synchronize()`, outside of `skip_synchronize()`.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        One for each line that steps so.
+    """
+    by_line: dict[object, list[ReducedTwice]] = {}
+    for rank in run.seen:
+        for one in run.of(ReducedTwice, rank):
+            by_line.setdefault(one.place, []).append(one)
+    for steps in by_line.values():
+        yield TwiceReduced(tuple(steps))
