@@ -6,6 +6,7 @@ it is told its rank as by hand or by a scheduler.
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from distdoctor.launch.script_source import (
     ScriptSource,
     read_source,
 )
+from distdoctor.probes import NEEDLE
 
 _LOCAL_RANK = "${local_rank}"  # torchrun puts each rank's own in its place
 
@@ -102,6 +104,8 @@ def _found(command: Sequence[str]) -> list[str]:
     if not command:
         raise LaunchRefused("there are only variables: give a program after them")
     if variables:
+        if path := variables.get("PYTHONPATH"):  # ours would be lost, and the probes
+            variables["PYTHONPATH"] = f"{NEEDLE}{os.pathsep}{path}"
         named = [f"{name}={value}" for name, value in variables.items()]
         return ["env", *named, *_found(command)]
     program = shutil.which(command[0])
