@@ -93,10 +93,11 @@ Known problems
 --------------
 Installed packages are compared by the version that they state, not file by file. A file
 of the user's that may have changed since the program began is not compared, nor are the
-modules of a program that is no file (a notebook, `python -c`), compiled modules, and
-what lies in an archive. Two programs count as versions of one if they share the name
-and half of the lines; modules of one program, a quarter. What differs more, or holds
-nothing but values, may be meant so, and is a warning.
+modules of a program that is no file (a notebook, `python -c`), compiled modules, what
+lies in an archive, and what goes beyond 150 files or 2 MiB. Two programs count as
+versions of one if they share the name and half of the lines; modules of one program, a
+quarter. What differs more, or holds nothing but values, may be meant so, and is a
+warning.
 
 References
 ----------

@@ -21,9 +21,9 @@ from distdoctor.probes.harmless import harmless
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
-_MOST_FILES = 400
+_MOST_FILES = 150
 _LARGEST = 1 << 20  # bytes of a file
-_MOST_BYTES = 8 << 20  # of all files
+_MOST_BYTES = 2 << 20  # of all files; 1 MiB takes about 40 ms
 _MOST_PACKAGES = 400
 _MOST_FOLDERS = 8
 _MOST_LINES = 16  # fingerprints that tell whether two files are versions of one

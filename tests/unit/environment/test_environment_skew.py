@@ -153,7 +153,7 @@ def test_a_module_that_loads_when_it_is_asked_is_not_asked(
             raise AssertionError(name)
 
     monkeypatch.setitem(sys.modules, "late_library", Late("late_library"))
-    monkeypatch.setitem(sys.modules, "no_module", "text")  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "no_module", "text")
     begun().tell()
     assert "late_library" not in versions_of(observed)
 
@@ -232,7 +232,8 @@ def test_a_switch_of_some_is_told_once() -> None:
 def graveness(drawing: str) -> list[bool]:
     run = sketch(drawing)
     versions = version_differences_of(run, frozenset())
-    return [one.is_grave for one in [*versions, *source_differences(run)]]
+    sources = source_differences(run)
+    return [one.is_grave for one in versions] + [one.is_grave for one in sources]
 
 
 @pytest.mark.parametrize(
