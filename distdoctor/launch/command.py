@@ -7,6 +7,7 @@ scheduler.
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -34,6 +35,7 @@ from distdoctor.launch.script_source import (
     ScriptSource,
     read_source,
 )
+from distdoctor.probes import NEEDLE
 
 _LOCAL_RANK = "${local_rank}"  # torchrun puts each rank's own in its place
 
@@ -120,6 +122,8 @@ def _found(command: Sequence[str]) -> list[str]:
     if not command:
         raise LaunchRefused("there are only variables: give a program after them")
     if variables:
+        if path := variables.get("PYTHONPATH"):  # ours would be lost, and the probes
+            variables["PYTHONPATH"] = f"{NEEDLE}{os.pathsep}{path}"
         named = [f"{name}={value}" for name, value in variables.items()]
         return ["env", *named, *_found(command)]
     program = shutil.which(command[0])

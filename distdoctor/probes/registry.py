@@ -109,6 +109,8 @@ ENTRIES = (
     Entry("lifecycle", TORCH),
     Entry("horovod.initialisation", TORCH, AMONG_RANKS),
     Entry("horovod.optimizer_wrapping", TORCH, AMONG_RANKS),
+    Entry("environment.software", PROGRAM, AMONG_RANKS),
+    Entry("environment.variables", TORCH, AMONG_RANKS),  # before we set NCCL's own
     Entry("environment.nccl_debug", JOINED, AMONG_RANKS),
     # Communication; what follows asks it.
     Entry("collectives.interception", JOINED, AMONG_RANKS),

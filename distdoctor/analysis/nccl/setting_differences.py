@@ -12,13 +12,13 @@ from distdoctor.model.findings import Certainty, Severity
 from distdoctor.model.observations.nccl import ComplaintKind, NcclComplaint
 from distdoctor.model.run import named
 
-_OF_A_HOST = re.compile(
+OF_A_HOST = re.compile(
     r"NCCL_(?:DEBUG.*|SOCKET_IFNAME|OOB_NET_IFNAME|IB_HCA|IB_GID_INDEX|HOSTID|COMM_ID"
     r"|TOPO_DUMP.*|GRAPH_DUMP.*|CONF_FILE|.*_FILE_?RANK|LOCAL.*|RAS_.*|PROFILER.*)$"
 )
 """Settings that may well differ: they name what a host has, or where to write."""
 
-_MEETING = re.compile(
+MEETING = re.compile(
     r"NCCL_(?:ALGO|PROTO|NTHREADS|BUFFSIZE|.*NCHANNELS|NET|NET_PLUGIN|CROSS_NIC|COLLNET.*"
     r"|TOPO_FILE|GRAPH_FILE|LL_.*|LL128.*|P2P_.*|SHM_.*|IB_DISABLE|NVLS.*|CUMEM.*|MNNVL.*"
     r"|NSOCKS.*|SOCKET_NTHREADS)$"
@@ -132,7 +132,7 @@ def setting_differences(job: LoggedJob, blamed: bool) -> Iterator[Told]:
         made = {key for key in reported if job.parties[key].communicators}
     names = sorted({name for settings in reported.values() for name in settings})
     for name in names:
-        if _OF_A_HOST.match(name):
+        if OF_A_HOST.match(name):
             continue
         values = {
             key: settings.get(name, "not set")
@@ -150,7 +150,7 @@ def setting_differences(job: LoggedJob, blamed: bool) -> Iterator[Told]:
         parts = "; ".join(
             f"{value} on {_who(job, keys)}" for value, keys in groups.items()
         )
-        hurts = blamed and _MEETING.match(name) is not None
+        hurts = blamed and MEETING.match(name) is not None
         yield Told(
             code="DD601",
             message=f"{name} differs between ranks: {parts}"
@@ -170,7 +170,7 @@ def _all_would_tell(job: LoggedJob, name: str, groups: dict[str, list[int]]) -> 
 
     Some are told only by ranks that reach other hosts.
     """
-    if _MEETING.match(name):
+    if MEETING.match(name):
         return True
     if name.startswith(("NCCL_IB_", "NCCL_SOCKET_", "NCCL_NET_")):
         return False

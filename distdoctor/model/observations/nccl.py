@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from distdoctor.model.events import Observation
+from distdoctor.model.observations.environment import Configured
 
 
 class ComplaintKind(StrEnum):
@@ -57,10 +58,9 @@ class ComplaintKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NcclProcess(Observation):
-    """A process printed lines of NCCL."""
+class NcclProcess(Configured):
+    """A process printed lines of NCCL; of its settings, it told those that it used."""
 
-    host: str = ""
     pid: int = 0
     version: str = ""
     driver: int = 0  # CUDA version that the driver has, 1000 * major + 10 * minor
@@ -69,7 +69,6 @@ class NcclProcess(Observation):
     sockets: str = ""  # interfaces that its sockets use
     adapters: str = ""  # devices of RDMA that it found
     no_adapter: bool = False  # it said that it found none
-    settings: tuple[str, ...] = ()  # "NAME=value"
     traits: tuple[str, ...] = ()  # "what=how": forms of lines, by which versions differ
     inside: tuple[str, ...] = ()  # transports to ranks of its host, each once
     between: tuple[str, ...] = ()  # transports to other hosts

@@ -1,5 +1,6 @@
 """Commands: how a script's ranks come to life, and what cannot be started."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from distdoctor.launch.command import (
     starts_torchrun,
 )
 from distdoctor.launch.isolation import may_be_isolated
+from distdoctor.probes import NEEDLE
 
 
 def launcher_of(folder: Path, source: str) -> Launcher:
@@ -191,6 +193,11 @@ def test_commands_given_together_get_the_paths_of_their_programs() -> None:
     assert second[:2] == ["env", "RANK=1"]
     assert Path(second[2]).name == "sh"
     assert not starts_torchrun(command)
+
+
+def test_a_commands_own_path_comes_behind_that_of_the_probes() -> None:
+    command = given_command(["PYTHONPATH=lib", "sh", "a.sh"])
+    assert command[:2] == ["env", f"PYTHONPATH={NEEDLE}{os.pathsep}lib"]
 
 
 @pytest.mark.parametrize("words", [["RANK=0"], ["sh", ":::", "RANK=0"]])

@@ -1,0 +1,1 @@
+"""Questions about the environment of ranks: software, sources and variables."""
