@@ -50,6 +50,7 @@ class RankProgress:
         ended_ns: When the process was found to have ended; 0 while alive.
         refused: Whether one of its calls was refused.
         left: Whether it destroyed its process group, and did not join again.
+        negotiates: Whether Horovod's thread in it sends and receives all the time.
     """
 
     def __init__(self, path: Path) -> None:
@@ -59,7 +60,7 @@ class RankProgress:
         self.moved_ns = self.started_ns = header.started_ns
         self.ended_ns = 0
         self.refused = False
-        self.left = False
+        self.left = self.negotiates = False
         self.last_call = ""
         self._threads: dict[int, _Thread] = {}
         self._issued: dict[str, int] = {}
@@ -88,6 +89,7 @@ class RankProgress:
             if kind in {RecordKind.ENTER, RecordKind.REFUSE, RecordKind.WAIT}:
                 thread.group, thread.ordinal = self.reader.string(group), ordinal
                 if kind == RecordKind.ENTER and is_by_name(thread.group):
+                    self.negotiates = True
                     thread.kind = int(RecordKind.RETURN)  # it has been made already
             if kind == RecordKind.ENTER and ordinal:
                 self._issued[thread.group] = ordinal

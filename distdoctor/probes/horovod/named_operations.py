@@ -149,6 +149,7 @@ class NamedOperations:
         self._pending: dict[int, tuple[int, int, int]] = {}  # call, ordinal, group
         self._uses: dict[tuple[int, str, str], list[int]] = {}
         self._joins: dict[int, int] = {}
+        self._counts: dict[int, int] = {}  # calls by group
         self._groups: dict[int, tuple[int, tuple[int, ...]]] = {}
         self.forget_plans()
 
@@ -199,7 +200,7 @@ class NamedOperations:
 
     def submitted(
         self, handle: int, plan: CallPlan, way: str, flags: int, thread: int
-    ) -> None:
+    ) -> int:
         """Record an operation that Horovod has just taken; it never waits there.
 
         Args:
@@ -208,10 +209,14 @@ class NamedOperations:
             way: The lines of the user's that led to it; see `layered_way`.
             flags: Bits; see `model.operations`.
             thread: The thread that makes the call.
+
+        Returns:
+            How many calls this process has made on the process set; 0: it was not
+            recorded.
         """
         writer, group = RECORDER.writer, plan.group
         if writer is None or not group or RECORDER.blind:
-            return
+            return 0
         joins, use = self._joins.get(plan.process_set, 0), 1
         number, code, reduce_op, spec, peer = plan.record
         site = RECORDER.intern(way)
@@ -231,6 +236,8 @@ class NamedOperations:
         if len(pending) >= _MOST_HANDLES:  # nobody will wait for the oldest
             pending.pop(next(iter(pending)), None)
         pending[handle] = call, ordinal, group
+        self._counts[group] = count = self._counts.get(group, 0) + 1
+        return count
 
     def _join(self, process_set: int) -> None:
         """From here on, names are counted anew."""

@@ -22,6 +22,7 @@ import torch
 from distdoctor.model.layers import LAYER_SHIFT, LAYERS
 from distdoctor.model.operations import ASYNCHRONOUS, FAILING, IN_BACKWARD
 from distdoctor.probes.call_sites import frame_above, layered_way
+from distdoctor.probes.collectives.loop_names import TURNS
 from distdoctor.probes.gradients.exchanges import EXCHANGES
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.horovod.named_operations import (
@@ -117,12 +118,15 @@ def _submitting(made: Callable[..., Any], family: str, file: str) -> Callable[..
             error = sys.exception()
             if error is not None and not isinstance(error, StopIteration):
                 flags |= FAILING
-            here.submitted(handle, plan, way, flags | layer << LAYER_SHIFT, thread)
+            bits = flags | layer << LAYER_SHIFT
+            count = here.submitted(handle, plan, way, bits, thread)
         except Exception as failed:  # noqa: BLE001 - the job must not feel the probe
             blinded(family, failed)
             return handle
         if plan.elements:
             _look(plan, args[0], text, layer, in_backward)
+        if count and not (layer or in_backward) and TURNS.are_open(text):
+            TURNS.look(text, count)
         return handle
 
     return submit
