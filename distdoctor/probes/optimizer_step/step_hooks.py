@@ -82,7 +82,9 @@ class StepHooks:
         if RECORDER.writer is None or known is None or not _is_real(optimizer):
             return
         known.steps += 1
-        closure = len(args) > 1 or bool(kwargs)  # the first is the optimizer itself
+        # The first is the optimizer itself; Horovod's passes on that there is none.
+        given = (*args[1:], *kwargs.values())
+        closure = any(one is not None for one in given)
         tell_each(self.stepping, optimizer, known, closure)
 
     @harmless
