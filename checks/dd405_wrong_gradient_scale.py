@@ -187,6 +187,7 @@ from distdoctor.analysis.source.value_trails import divided_by, divisors
 from distdoctor.model.events import Event, Place
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
 from distdoctor.model.observations.gradients import Gradients
+from distdoctor.model.observations.horovod import OptimizerWrapped
 from distdoctor.model.run import Run, named
 
 CODE = "DD405"
@@ -327,6 +328,12 @@ def _finding(run: Run, ratio: Ratio) -> Finding:
         *wrap_lines(run, ranks),
     ]
     if summed:
+        made = [
+            one
+            for one in run.of(OptimizerWrapped, ranks[0])
+            if one.op == "sum" and one.optimizer == holds.optimizer
+        ]
+        lines[:0] = places(made, ranks, "makes an optimizer that sums them")
         step = next((one for one in last.seen if one.rank == ranks[0]), None)
         calls = summing_lines(run, ranks, step)[:1]
         exhibits += calls

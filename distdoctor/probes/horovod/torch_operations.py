@@ -47,7 +47,7 @@ _ARGUMENTS = {
     "reducescatter": (2, 4, 3, 5),
 }
 
-_OPTIMIZER = LAYERS.index("horovod")
+_OPTIMIZER, _BACKWARD = LAYERS.index("horovod"), LAYERS.index("backward")
 
 _task_id = torch._C._current_graph_task_id
 
@@ -110,6 +110,8 @@ def _submitting(made: Callable[..., Any], family: str, file: str) -> Callable[..
                 flags = IN_BACKWARD
                 if not text:  # a thread of autograd's own, which never waits
                     thread = os.getpid()
+            elif layer == _BACKWARD:  # Horovod's functions are autograd functions
+                layer = 0
             if not waits_itself:
                 # Ours, a private one and an asynchronous one of Horovod's: whose is it?
                 caller = frame_above(2)
