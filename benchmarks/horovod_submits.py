@@ -35,7 +35,7 @@ def _measure(blocks: int, calls: int) -> None:
     }
     if not probed:
         sys.exit("no probes are in place: is this run by `distdoctor check`?")
-    tensors = [torch.zeros(16) for _ in range(calls)]
+    tensors = [torch.zeros(1000) for _ in range(calls)]
     times: dict[bool, list[float]] = {True: [], False: []}
     for block in range(2 * blocks):
         with_probes = block % 2 == 0

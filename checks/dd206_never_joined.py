@@ -2,9 +2,9 @@
 
 What it is
 ----------
-`init_process_group` returns when as many ranks have joined as the world size says. Here
-fewer processes were started, or they look for each other at different addresses, or
-they do not agree on the world size.
+`init_process_group`, or Horovod's `hvd.init`, returns when as many ranks have joined as
+the world size says. Here fewer processes were started, or they look for each other at
+different addresses, or they do not agree on the world size.
 
 Why it matters
 --------------
@@ -100,7 +100,7 @@ def _sentence(fault: JoiningFault) -> str:
         return (
             f"The ranks look for each other at different addresses: {fault.addresses}."
         )
-    wait = f"{capital(named(fault.here))} {waits(fault.here)} in init_process_group"
+    wait = f"{capital(named(fault.here))} {waits(fault.here)} in {fault.call}"
     if not fault.missing:
         at = fault.address or "an address that is not known"
         return f"{wait} at {at}, and do not find each other."

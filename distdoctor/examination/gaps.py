@@ -12,7 +12,7 @@ from distdoctor.analysis.deadlock.ranks_behind import ranks_behind
 from distdoctor.analysis.deadlock.recorded_waits import recorded_waits
 from distdoctor.analysis.deadlock.stalled import stalled, whereabouts
 from distdoctor.analysis.failures.open_negotiations import called, open_negotiations
-from distdoctor.analysis.optimizer_step.untrained import untrained
+from distdoctor.analysis.optimizer_step.untrained import NEVER_CALLED, untrained
 from distdoctor.analysis.rendezvous.addresses import misdirections
 from distdoctor.examination.failure_words import (
     all_in_words,
@@ -227,7 +227,7 @@ def _nothing_started(run: Run) -> Iterator[Gap]:
         for failure in [f for f in run.of(Failure, rank) if f.fatal][:1]
     ]
     left = untrained(run)
-    why = "the script never called torch.distributed.init_process_group"
+    why = NEVER_CALLED
     if failures:
         why = all_in_words(failures) + " before init_process_group"
     elif run.outside:

@@ -374,7 +374,9 @@ class _Assembly:
                 return why
         if rank in self._losses or rank in self._blind:
             return f"its probes failed: {self._losses.get(rank, _UNCOUNTED)}"
-        return "it never reached init_process_group with the probes in place"
+        return (
+            "it never reached init_process_group or hvd.init with the probes in place"
+        )
 
     def _ended(self, rank: int, journal: _Journal) -> Ended | None:
         header = journal.header

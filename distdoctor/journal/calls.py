@@ -12,6 +12,7 @@ from distdoctor.journal.histories import life_of
 from distdoctor.journal.reader import MESSAGE_TYPE, Header, JournalReader, Records
 from distdoctor.journal.texts import Tables
 from distdoctor.model.events import Event, State
+from distdoctor.model.named_calls import is_by_name
 from distdoctor.model.operations import OPERATIONS, UNUSED
 from distdoctor.model.run import CALLS
 
@@ -34,6 +35,13 @@ def _understood(entered: Records, box: JournalReader) -> Records:
     kept = entered[known[inverse] & (entered["op"] < len(OPERATIONS))]
     box.torn += len(entered) - len(kept)
     return kept
+
+
+def _by_name(entered: Records, box: JournalReader) -> NDArray[np.bool_]:
+    """Which of them are on a group whose calls are matched by name."""
+    used, inverse = np.unique(entered["group"], return_inverse=True)
+    found = [is_by_name(box.string(int(number))) for number in used]
+    return np.array(found, np.bool_)[inverse]
 
 
 def take_apart(
@@ -66,6 +74,7 @@ def take_apart(
     calls["state"] = np.where(
         entered["kind"] == RecordKind.REFUSE, State.REFUSED, State.INSIDE
     )
+    calls["state"][_by_name(entered, box)] = State.ISSUED  # recorded behind the call
     for column, number in (
         ("site", tables.site),
         ("callers", tables.callers_of),

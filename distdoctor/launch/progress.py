@@ -87,6 +87,8 @@ class RankProgress:
                 )
             if kind in {RecordKind.ENTER, RecordKind.REFUSE, RecordKind.WAIT}:
                 thread.group, thread.ordinal = self.reader.string(group), ordinal
+                if kind == RecordKind.ENTER and is_by_name(thread.group):
+                    thread.kind = int(RecordKind.RETURN)  # it has been made already
             if kind == RecordKind.ENTER and ordinal:
                 self._issued[thread.group] = ordinal
                 thread.issued.append((thread.group, ordinal))

@@ -2,12 +2,10 @@
 
 Horovod's are: an operation begins when all ranks of a process set have asked for the
 tensor of that name, in whatever order they ask for several. In a journal the `ordinal`
-of such a call therefore tells more than an order; see `Numbered`.
+of such a call therefore tells more than an order; see `packed`.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 BY_NAME = "horovod"
 """With this begins the name of a group whose calls are matched by name."""
@@ -16,32 +14,26 @@ _HANDLE_BITS, _USE_BITS, _JOIN_BITS = 31, 23, 9
 _HANDLES, _USES, _JOINS = 1 << _HANDLE_BITS, 1 << _USE_BITS, 1 << _JOIN_BITS
 
 
-class Numbered(NamedTuple):
-    """What the ordinal of a call that is matched by name tells; each modulo its room.
+def packed(handle: int, use: int, joins: int) -> int:
+    """The ordinal of a call that is matched by name: what its name does not tell.
 
-    Attributes:
+    Each number is taken modulo its room.
+
+    Args:
         handle: Horovod's number of the call in this process, from 1. It is the name of
             a call that was given none.
-        use: How often this process has used the call's name since it joined last,
-            this call included.
+        use: How often this process has used the call's name since it joined last, this
+            call included.
         joins: How often it had called `join` on the process set before.
+
+    Returns:
+        A number of 63 bits.
     """
-
-    handle: int
-    use: int
-    joins: int
-
-    def packed(self) -> int:
-        """As one number of 63 bits.
-
-        It grows with each call, unless it is compared with that of an earlier call
-        of which `joins` or `use` was larger.
-        """
-        return (
-            self.handle % _HANDLES
-            | self.use % _USES << _HANDLE_BITS
-            | self.joins % _JOINS << _HANDLE_BITS + _USE_BITS
-        )
+    return (
+        handle % _HANDLES
+        | use % _USES << _HANDLE_BITS
+        | joins % _JOINS << _HANDLE_BITS + _USE_BITS
+    )
 
 
 HANDLE_MASK = _HANDLES - 1
@@ -69,21 +61,18 @@ class NameCounter:
         self._uses: dict[tuple[str, str, str], int] = {}
         self._joins: dict[str, int] = {}
 
-    def numbered(
-        self, group: str, operation: str, name: str, handle: int = 0
-    ) -> Numbered:
+    def numbered(self, group: str, operation: str, name: str) -> int:
         """Count a call.
 
         Args:
             group: Its process set.
             operation: What is called; "join" begins the counts of uses anew.
             name: The tensor's; "" if it has none.
-            handle: Horovod's number of the call; 0: the next one.
 
         Returns:
-            What its ordinal tells.
+            Its ordinal, as `packed` makes it.
         """
-        self._handle = handle = handle or self._handle + 1
+        self._handle += 1
         joins, use = self._joins.get(group, 0), 1
         if operation == "join":
             self._joins[group] = joins + 1
@@ -91,4 +80,4 @@ class NameCounter:
         elif name or operation == "barrier":
             key = group, operation, name
             self._uses[key] = use = self._uses.get(key, 0) + 1
-        return Numbered(handle, use, joins)
+        return packed(self._handle, use, joins)

@@ -116,7 +116,7 @@ def match_by_name(
 
     Args:
         calls: All calls of a run, shape (calls,), ordered by rank and then as made; in
-            `ordinal` they have what `named_calls.Numbered` packs.
+            `ordinal` they have what `named_calls.packed` gave.
         group: The set's number in the column `group`.
         members: Its ranks that were seen.
         names: By number of a spec, the name of the tensor with its family; "": none.

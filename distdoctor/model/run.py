@@ -524,7 +524,7 @@ class _Builder:
         ordinal = call.ordinal
         if is_by_name(call.group):
             name = "".join(call.names[:1])
-            ordinal = counter.numbered(call.group, call.op, name).packed()
+            ordinal = counter.numbered(call.group, call.op, name)
         elif operation.is_collective:
             ordinals[call.group] = n = ordinals.get(call.group, 0) + 1
             ordinal = ordinal or n

@@ -11,6 +11,11 @@ from distdoctor.model.layers import LAYER_MASK, LAYER_SHIFT, LAYERS
 from distdoctor.model.operations import CODE_OF, SETUP_CODES
 from distdoctor.model.run import Run, named
 
+NEVER_CALLED = (
+    "the script never called torch.distributed.init_process_group or hvd.init"
+)
+"""Why nothing is known of a job whose processes never became ranks."""
+
 _WRAPPERS = [LAYERS.index("ddp"), LAYERS.index("fsdp")]
 _BARRIERS = [CODE_OF["barrier"], CODE_OF["monitored_barrier"]]
 
@@ -38,7 +43,9 @@ def untrained(run: Run) -> Untrained | None:
     if run.exit_code != 0 or run.stopped or run.simulated:
         return None
     if not run.seen:
-        return Untrained("the script never called torch.distributed.init_process_group")
+        return Untrained(
+            "the script never called torch.distributed.init_process_group or hvd.init"
+        )
     if any(_failed(run, rank) for rank in run.seen):
         return None
     ends = [event for rank in run.seen for event in run.of(Ended, rank)]
@@ -71,10 +78,12 @@ def _never_joined(run: Run) -> str:
     if alone:
         most = max(run.steps.values())
         return (
-            f"{named(run.seen)} never called init_process_group; {named(alone)} made "
-            f"up to {most} optimizer steps, each for itself"
+            f"{named(run.seen)} never called init_process_group or hvd.init; "
+            f"{named(alone)} made up to {most} optimizer steps, each for itself"
         )
-    return f"{named(run.seen)} left without having called init_process_group"
+    return (
+        f"{named(run.seen)} left without having called init_process_group or hvd.init"
+    )
 
 
 def _communicates(run: Run) -> bool:

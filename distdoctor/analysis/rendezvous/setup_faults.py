@@ -18,7 +18,8 @@ from distdoctor.model.findings import Certainty
 from distdoctor.model.operations import CODE_OF
 from distdoctor.model.run import Run, named
 
-_JOIN, _WAIT = CODE_OF["init_process_group"], CODE_OF["store_wait"]
+_JOINS = CODE_OF["init_process_group"], CODE_OF["hvd.init"]
+_WAIT = CODE_OF["store_wait"]
 
 _MOST_KEYS_TOLD = 5
 
@@ -28,11 +29,12 @@ _TIME_IS_UP = re.compile(r"time(d )?[ -]?out", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class JoiningFault:
-    """Ranks that wait in `init_process_group`, and why they do not find each other.
+    """Ranks that wait for the others to join, and why they do not find each other.
 
     Attributes:
         here: Who waits.
         size: Of the world for which they wait.
+        call: By what they join.
         missing: Ranks of it that never came there.
         elsewhere: Those of them that were seen to do something else.
         sizes: The world sizes that ranks announce, in words, if they differ.
@@ -42,6 +44,7 @@ class JoiningFault:
 
     here: tuple[int, ...]
     size: int
+    call: str = "init_process_group"
     missing: tuple[int, ...] = ()
     elsewhere: tuple[int, ...] = ()
     sizes: str = ""
@@ -72,7 +75,7 @@ def joining(run: Run) -> Iterator[Divergence]:
     """Ranks that wait for others to join the job, or gave it up."""
     states = (*BLOCKED, State.RAISED)
     calls = run.calls
-    found = run.with_op(_JOIN)
+    found = run.with_op(*_JOINS)
     found = found[np.isin(calls["state"][found], states)]
     # Only what a rank did last: it may have tried again.
     rows = [int(row) for row in found if _is_last(run, int(row))]
@@ -90,7 +93,7 @@ def joining(run: Run) -> Iterator[Divergence]:
     size = max(sizes.values())
     missing = [rank for rank in range(size) if rank not in here]
     culprits: tuple[int, ...] = ()
-    fault = JoiningFault(tuple(here), size)
+    fault = JoiningFault(tuple(here), size, next(iter(here.values())).op)
     if len(set(sizes.values())) > 1:
         culprits = _minority(sizes)
         fault = replace(fault, sizes=_values_in_words(sizes))

@@ -6,6 +6,7 @@ import functools
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from distdoctor.probes import horovod
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.probe import Probe
@@ -139,6 +140,8 @@ class Optimizers:
         RECORDER.observe(observation, call_site(3))
 
     def _is_shared(self, optimizer: Any) -> bool:
+        if type(optimizer).__module__ == horovod.OPTIMIZERS:
+            return True
         shared = {id(p) for model in self._models for p in model.parameters()}
         return any(
             id(parameter) in shared

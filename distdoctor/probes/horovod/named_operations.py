@@ -12,22 +12,22 @@ handles), common/controller.cc (what is compared), and measured.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import NamedTuple
 
 from distdoctor.journal.format import RecordKind
 from distdoctor.journal.packed_texts import OFTEN, group_text
-from distdoctor.model.named_calls import BY_NAME, NameCounter
+from distdoctor.model.named_calls import BY_NAME, packed
 from distdoctor.model.operations import (
     CODE_OF,
     NO_REDUCE_OP,
-    NOT_SEEN,
     REDUCE_OPS,
     signature,
 )
 from distdoctor.probes.recorder import RECORDER
 
-_ENTER, _RETURN = int(RecordKind.ENTER), int(RecordKind.RETURN)
-_WAIT, _WOKE, _WAIT_RAISE = (
+_ENTER, _WAIT, _WOKE, _WAIT_RAISE = (
+    int(RecordKind.ENTER),
     int(RecordKind.WAIT),
     int(RecordKind.WOKE),
     int(RecordKind.WAIT_RAISE),
@@ -56,7 +56,8 @@ REDUCTION_CODES = {code: REDUCE_OPS.index(name) for code, name in REDUCTIONS.ite
 _OWN_SIZES = {"allgather", "grouped_allgather", "alltoall"}
 """Families in which ranks may give tensors of different first dimensions."""
 
-_MOST_NAMES = 65_536
+_MOST_NAMES = 1_000_000
+_MOST_PLANS = 65_536
 _MOST_HANDLES = 65_536
 _LONGEST_NAME = 200
 
@@ -85,10 +86,37 @@ class Operation(NamedTuple):
     process_set: int = 0
 
 
-class _Pending(NamedTuple):
-    call: int
-    ordinal: int
-    group: int
+class Plan:
+    """What is worked out once for all calls that ask for the same operation.
+
+    Attributes:
+        met: Whether it is of the set of all ranks.
+        group: Number of the group's text in the journal; 0: nobody is there to meet.
+        elements: Floating-point numbers in its tensors.
+        family: As in `Operation`.
+        uses: How often the name was used since the last join, in a list of one; None:
+            the call has no name.
+        process_set: As in `Operation`.
+        record: Signature, code, reduce op, number of the text, and root.
+    """
+
+    __slots__ = ("elements", "family", "group", "met", "process_set", "record", "uses")
+
+    def __init__(
+        self,
+        operation: Operation,
+        group: int,
+        uses: list[int] | None,
+        record: tuple[int, int, int, int, int],
+    ) -> None:
+        self.family, self.process_set = operation.family, operation.process_set
+        self.met = not operation.process_set
+        self.group, self.uses, self.record = group, uses, record
+        self.elements = sum(
+            prod(shape)
+            for dtype, shape in operation.tensors
+            if dtype.startswith(("float", "bfloat"))
+        )
 
 
 class NamedOperations:
@@ -107,72 +135,99 @@ class NamedOperations:
 
     def reset(self) -> None:
         """Forget all that belongs to a job: the process begins or joins another one."""
-        self._pending: dict[int, _Pending] = {}
-        self._counter = NameCounter()
-        self._groups: dict[int, tuple[int, tuple[int, ...]]] = {}
-        self._described: dict[Operation, tuple[int, int]] = {}
         self.met = 0
+        self._pending: dict[int, tuple[int, int, int]] = {}  # call, ordinal, group
+        self._uses: dict[tuple[int, str, str], list[int]] = {}
+        self._joins: dict[int, int] = {}
+        self._groups: dict[int, tuple[int, tuple[int, ...]]] = {}
+        self.forget_plans()
+
+    def forget_plans(self) -> None:
+        """Forget what was worked out; there may be other process sets now."""
+        self.plans: dict[object, Plan] = {}
+
+    def plan(self, key: object, operation: Operation) -> Plan:
+        """Work out how calls of an operation are recorded.
+
+        Args:
+            key: By which it is found in `plans` from now on.
+            operation: What is asked for.
+
+        Returns:
+            The plan.
+
+        Raises:
+            MemoryError: The journal has no room to name its process set.
+        """
+        if len(self.plans) >= _MOST_PLANS:
+            self.forget_plans()
+        group, members = self._group(operation.process_set)
+        code = CODE_OF[FAMILIES[operation.family]]
+        root = operation.root
+        self.plans[key] = plan = Plan(
+            operation,
+            group if len(members) > 1 else 0,
+            self._cell(operation),
+            (
+                _signature(operation),
+                code,
+                REDUCTION_CODES.get(operation.reduce_op, NO_REDUCE_OP),
+                RECORDER.intern(_text(operation)),
+                members.index(root) if root in members else -1,
+            ),
+        )
+        return plan
+
+    def _cell(self, operation: Operation) -> list[int] | None:
+        """Where uses of its name are counted."""
+        if not operation.name and operation.family != "barrier":
+            return None
+        key = operation.process_set, operation.family, operation.name
+        if len(self._uses) >= _MOST_NAMES and key not in self._uses:
+            raise MemoryError("so many names that their uses are not counted")
+        return self._uses.setdefault(key, [0])
 
     def submitted(
-        self,
-        handle: int,
-        operation: Operation,
-        site: tuple[str, int],
-        *,
-        thread: int = 0,
-        flags: int = 0,
+        self, handle: int, plan: Plan, way: str, flags: int, thread: int
     ) -> None:
         """Record an operation that Horovod has just taken; it never waits there.
 
         Args:
             handle: Horovod's number of the call.
-            operation: What was asked for.
-            site: The lines of the user's that led to it, as `layered_way` gives them,
-                and the layer's bits.
-            thread: The thread that makes the call; 0: this one.
-            flags: Further bits; see `model.operations`.
+            plan: What was asked for.
+            way: The lines of the user's that led to it; see `layered_way`.
+            flags: Bits; see `model.operations`.
+            thread: The thread that makes the call.
         """
-        writer = RECORDER.writer
-        if writer is None or RECORDER.blind:
+        writer, group = RECORDER.writer, plan.group
+        if writer is None or not group or RECORDER.blind:
             return
-        group, members = self._group(operation.process_set)
-        if len(members) < 2:
-            return
-        described = self._described.get(operation)
-        if described is None:
-            described = self._describe(operation)
-        number, spec = described
-        code = CODE_OF[FAMILIES[operation.family]]
-        reduce_op = REDUCTION_CODES.get(operation.reduce_op, NO_REDUCE_OP)
-        peer = -1
-        if operation.root >= 0 and operation.root in members:
-            peer = members.index(operation.root)
-        way, layer_bits = site
+        joins, use = self._joins.get(plan.process_set, 0), 1
+        number, code, reduce_op, spec, peer = plan.record
+        site = RECORDER.intern(way)
         with RECORDER.lock:
             RECORDER.calls = call = RECORDER.calls + 1
-            self.met += not operation.process_set
-            ordinal = self._counter.numbered(
-                str(operation.process_set), operation.family, operation.name, handle
-            ).packed()
-        thread = thread or RECORDER.thread()
+            self.met += plan.met
+            if plan.uses is not None:
+                plan.uses[0] = use = plan.uses[0] + 1
+            elif plan.family == "join":
+                self._join(plan.process_set)
+        ordinal = packed(handle, use, joins)
         writer.put(
-            _ENTER,
-            thread,
-            call,
-            ordinal,
-            group,
-            number,
-            code,
-            reduce_op,
-            flags | layer_bits,
-            RECORDER.intern(way),
-            spec,
-            peer,
+            *(_ENTER, thread, call, ordinal, group, number, code, reduce_op),
+            *(flags, site, spec, peer),
         )
-        writer.put(_RETURN, thread, call)
-        if len(self._pending) >= _MOST_HANDLES:  # nobody will wait for the oldest
-            self._pending.pop(next(iter(self._pending)), None)
-        self._pending[handle] = _Pending(call, ordinal, group)
+        pending = self._pending
+        if len(pending) >= _MOST_HANDLES:  # nobody will wait for the oldest
+            pending.pop(next(iter(pending)), None)
+        pending[handle] = call, ordinal, group
+
+    def _join(self, process_set: int) -> None:
+        """From here on, names are counted anew."""
+        self._joins[process_set] = self._joins.get(process_set, 0) + 1
+        for key, uses in self._uses.items():
+            if key[0] == process_set:
+                uses[0] = 0
 
     def waiting(self, handle: int) -> None:
         """Record that a thread begins to wait for an operation."""
@@ -187,7 +242,7 @@ class NamedOperations:
         self._put(_WAIT_RAISE, self._pending.pop(handle, None))
 
     @staticmethod
-    def _put(kind: int, pending: _Pending | None) -> None:
+    def _put(kind: int, pending: tuple[int, int, int] | None) -> None:
         if pending is not None and RECORDER.writer is not None:
             RECORDER.writer.put(kind, RECORDER.thread(), *pending)
 
@@ -204,43 +259,29 @@ class NamedOperations:
             self._groups[process_set] = known
         return known
 
-    def _describe(self, operation: Operation) -> tuple[int, int]:
-        """The signature of a call, and the number of its text."""
-        family, tensors = operation.family, operation.tensors
-        text = ";".join(
-            f"{dtype} {'x'.join(map(str, shape))}" for dtype, shape in tensors
-        )
-        if operation.splits is not None:
-            row = 1
-            for size in tensors[0][1][1:]:
-                row *= size
-            sent = [split * row for split in operation.splits]
-            text += "|" + ",".join(map(str, sent)) + "|"
-        name = operation.name[:_LONGEST_NAME]
-        if name:
-            text += "\n" + f"{family}.{name}".replace("\n", " ")
-        number = NOT_SEEN
-        if tensors or family in {"barrier", "join"}:
-            number = self._signature(operation)
-        if len(self._described) >= _MOST_NAMES:
-            self._described.clear()
-        known = number, RECORDER.intern(text)
-        self._described[operation] = known
-        return known
 
-    @staticmethod
-    def _signature(operation: Operation) -> int:
-        """Equal on two ranks if their calls can meet, as far as Horovod compares."""
-        own = operation.family in _OWN_SIZES
-        shapes = [shape[1:] if own else shape for _, shape in operation.tensors]
-        sizes = [size for shape in shapes for size in (-len(shape), *shape)]
-        code = CODE_OF[FAMILIES[operation.family]]
-        dtypes = tuple(dtype for dtype, _ in operation.tensors)
-        return signature(
-            code,
-            operation.reduce_op & 0xFF,
-            operation.root,
-            dtypes,
-            (),
-            names=(operation.name, *map(str, sizes), *map(str, operation.scales)),
-        )
+def _text(operation: Operation) -> str:
+    """What a call moves and names, as `journal.texts.parse_spec` reads it."""
+    text = ";".join(
+        f"{dtype} {'x'.join(map(str, shape))}" for dtype, shape in operation.tensors
+    )
+    if operation.splits is not None:
+        row = prod(operation.tensors[0][1][1:])
+        text += "|" + ",".join(str(split * row) for split in operation.splits) + "|"
+    name = operation.name[:_LONGEST_NAME].replace("\n", " ")
+    return f"{text}\n{operation.family}.{name}" if name else text
+
+
+def _signature(operation: Operation) -> int:
+    """Equal on two ranks if their calls can meet, as far as Horovod compares."""
+    own = operation.family in _OWN_SIZES
+    shapes = [shape[1:] if own else shape for _, shape in operation.tensors]
+    sizes = [size for shape in shapes for size in (-len(shape), *shape)]
+    return signature(
+        CODE_OF[FAMILIES[operation.family]],
+        operation.reduce_op & 0xFF,
+        operation.root,
+        tuple(dtype for dtype, _ in operation.tensors),
+        (),
+        names=(operation.name, *map(str, sizes), *map(str, operation.scales)),
+    )

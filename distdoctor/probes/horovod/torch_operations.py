@@ -28,6 +28,7 @@ from distdoctor.probes.horovod.named_operations import (
     FAMILIES,
     NamedOperations,
     Operation,
+    Plan,
 )
 from distdoctor.probes.metrics.evaluations import METRICS
 from distdoctor.probes.metrics.printed_figures import FIGURES
@@ -72,7 +73,7 @@ def watch(mpi_ops: ModuleType) -> None:
         mpi_ops: The module `horovod.torch.mpi_ops`.
     """
     _modules[:] = [mpi_ops]
-    core = mpi_ops.__dict__["mpi_lib"]
+    core, file = mpi_ops.__dict__["mpi_lib"], mpi_ops.__dict__["__file__"]
     for attribute in dir(core):
         stem = attribute.removeprefix(_PREFIX)
         family, is_async, _ = stem.partition("_async_")
@@ -80,101 +81,93 @@ def watch(mpi_ops: ModuleType) -> None:
             continue
         made = getattr(core, attribute)
         if is_async and family in FAMILIES:
-            setattr(core, attribute, _submitting(made, family))
+            setattr(core, attribute, _submitting(made, family, file))
         elif stem in {"join", "barrier"}:
-            setattr(core, attribute, _submitting(made, stem))
+            setattr(core, attribute, _submitting(made, stem, file))
         elif stem == "wait_and_clear":
             setattr(core, attribute, _waiting(made))
 
 
-def _submitting(made: Callable[..., Any], family: str) -> Callable[..., Any]:
+def _submitting(made: Callable[..., Any], family: str, file: str) -> Callable[..., Any]:
     """A function of the core that is given an operation, and records it."""
-    read = _reader(family)
+    key_of, read = _reader(family)
+    here, recorder = OPERATIONS_HERE, RECORDER
+    waits_itself = family in {"join", "barrier"}
 
     @functools.wraps(made)
     def submit(*args: Any) -> Any:
         handle = made(*args)
+        if recorder.writer is None:
+            return handle
         try:
-            _submitted(handle, read(args), args[0], sys.exception())
-        except Exception as error:  # noqa: BLE001 - the job must not feel the probe
-            blinded(family, error)
+            key = key_of(args)
+            plan = here.plans.get(key) or here.plan(key, read(args))
+            flags, text, way, layer = 0, *layered_way(1)
+            thread = recorder.thread()
+            in_backward = _task_id() != -1
+            if in_backward:
+                flags = IN_BACKWARD
+                if not text:  # a thread of autograd's own, which never waits
+                    thread = os.getpid()
+            if not waits_itself:
+                # Ours, a private one and an asynchronous one of Horovod's: whose is it?
+                caller = frame_above(2)
+                if caller is None or caller.f_code.co_filename != file:
+                    flags |= ASYNCHRONOUS
+            error = sys.exception()
+            if error is not None and not isinstance(error, StopIteration):
+                flags |= FAILING
+            here.submitted(handle, plan, way, flags | layer << LAYER_SHIFT, thread)
+        except Exception as failed:  # noqa: BLE001 - the job must not feel the probe
+            blinded(family, failed)
+            return handle
+        if plan.elements:
+            _look(plan, args[0], text, layer, in_backward)
         return handle
 
     return submit
 
 
-def _submitted(
-    handle: int, operation: Operation, tensors: Any, error: BaseException | None
-) -> None:
-    if RECORDER.writer is None:
-        return
-    flags, thread = 0, 0
-    text, way, layer = layered_way(2)
-    in_backward = _task_id() != -1
-    if in_backward:
-        flags |= IN_BACKWARD
-        if not text:  # a thread of autograd's own, which never waits
-            thread = os.getpid()
-    if frame_above(2) is not None and _is_asynchronous():
-        flags |= ASYNCHRONOUS
-    if error is not None and not isinstance(error, StopIteration):
-        flags |= FAILING
-    OPERATIONS_HERE.submitted(
-        handle, operation, (way, layer << LAYER_SHIFT), thread=thread, flags=flags
-    )
-    _look(operation, tensors, text, layer, in_backward=in_backward)
-
-
-def _is_asynchronous() -> bool:
-    """Whether the caller of Horovod's function goes on before the call is complete."""
-    frame = frame_above(2)
-    for _ in range(6):
-        if frame is None:
-            return False
-        name = frame.f_code.co_name
-        if "horovod" not in frame.f_code.co_filename and not name.startswith("apply"):
-            return False
-        if name.endswith(("_async", "_async_")) and not name.startswith("_"):
-            frame = frame.f_back
-            caller = "" if frame is None else frame.f_code.co_filename
-            return f"{os.sep}mpi_ops.py" not in caller
-        frame = frame.f_back
-    return False
-
-
 @harmless
-def _look(
-    operation: Operation, tensors: Any, text: str, layer: int, *, in_backward: bool
-) -> None:
+def _look(plan: Plan, tensors: Any, text: str, layer: int, in_backward: bool) -> None:
     """Count what is exchanged, as for a call of torch's own."""
-    elements = 0
-    for dtype, shape in operation.tensors:
-        if dtype.startswith(("float", "bfloat", "double", "half")):
-            size = 1
-            for one in shape:
-                size *= one
-            elements += size
-    if not elements:
-        return
+    elements = plan.elements
     # What its optimizer submits in `step` are gradients as well.
     EXCHANGES.count(elements, tensors, layer, in_backward or layer == _OPTIMIZER)
     if layer:
         return
-    if METRICS.passes and operation.family != "broadcast":
+    if METRICS.passes and plan.family != "broadcast":
         METRICS.contribute(elements, tensors, text)
-    if "reduce" in operation.family and elements <= MOST_VALUES:
+    if elements <= MOST_VALUES and "reduce" in plan.family:
         FIGURES.summed(elements, tensors, text)
 
 
-def _reader(family: str) -> Callable[[tuple[Any, ...]], Operation]:
-    """A function that reads an operation from the arguments of one of the core's."""
-    if family == "join":
-        return lambda _args: Operation(family, "", ())
-    if family == "barrier":
-        return lambda args: Operation(family, "", (), process_set=int(args[0]))
-    at_name, at_set, at_op, at_scales = _ARGUMENTS[family.removeprefix("grouped_")]
+_Arguments = tuple[Any, ...]
 
-    def read(args: tuple[Any, ...]) -> Operation:
+
+def _reader(
+    family: str,
+) -> tuple[Callable[[_Arguments], object], Callable[[_Arguments], Operation]]:
+    """Functions that make a short key, and an operation, of the core's arguments."""
+    if family == "join":
+        return lambda _args: family, lambda _args: Operation(family, "", ())
+    if family == "barrier":
+        return (
+            lambda args: (family, args[0]),
+            lambda args: Operation(family, "", (), process_set=int(args[0])),
+        )
+    at_name, at_set, at_op, at_scales = _ARGUMENTS[family.removeprefix("grouped_")]
+    is_alltoall = family == "alltoall"
+
+    def key_of(args: _Arguments) -> object:
+        given = args[0]
+        if is_alltoall:
+            return family, given.dtype, given.shape, _splits(args[1]), *args[4:]
+        if isinstance(given, torch.Tensor):
+            return family, given.dtype, given.shape, args[2:]
+        return family, tuple((one.dtype, one.shape) for one in given), args[2:]
+
+    def read(args: _Arguments) -> Operation:
         given, name = args[0], args[at_name]
         tensors = given if isinstance(given, list | tuple) else (given,)
         return Operation(
@@ -183,12 +176,12 @@ def _reader(family: str) -> Callable[[tuple[Any, ...]], Operation]:
             tuple((str(one.dtype)[6:], tuple(one.shape)) for one in tensors),
             -1 if at_op < 0 else int(args[at_op]),
             int(args[2]) if family == "broadcast" else -1,
-            _splits(args[1]) if family == "alltoall" else None,
+            _splits(args[1]) if is_alltoall else None,
             (1.0, 1.0) if at_scales < 0 else (args[at_scales], args[at_scales + 1]),
             int(args[at_set]),
         )
 
-    return read
+    return key_of, read
 
 
 def _splits(splits: Any) -> tuple[int, ...] | None:

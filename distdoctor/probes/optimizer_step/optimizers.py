@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import DistributedSampler
 
 from distdoctor.model.observations.gradients import Holds
+from distdoctor.probes import horovod
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.fingerprints import exact
 from distdoctor.probes.harmless import harmless
@@ -152,9 +153,6 @@ _optimizers: dict[weakref.ref[torch.optim.Optimizer], Optimizer] = {}
 (measured: Python 3.11), and they are listed for each backward pass."""
 
 _made = 0
-
-HOROVODS = "horovod.torch.optimizer"
-"""Module of the classes that `hvd.DistributedOptimizer` makes."""
 
 _divided: list[bool] = []
 """What was found when a DistributedSampler was looked for."""
@@ -296,7 +294,10 @@ def _by_horovod(
 
     It puts hooks on those that required gradients when it was made.
     """
-    if type(optimizer).__module__ != HOROVODS or getattr(optimizer, "op", None) != 0:
+    if (
+        type(optimizer).__module__ != horovod.OPTIMIZERS
+        or getattr(optimizer, "op", None) != 0
+    ):
         return None
     hooked = set(map(id, getattr(optimizer, "_requires_update", ())))
     at = [(n, id(parameter)) for n, parameter in enumerate(parameters)]

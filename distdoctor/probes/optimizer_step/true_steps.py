@@ -18,7 +18,7 @@ from typing import Any
 
 from torch.optim import optimizer as torch_optimizer
 
-from distdoctor.probes.optimizer_step.optimizers import HOROVODS
+from distdoctor.probes import horovod
 
 Hook = Callable[[Any, Any, Any], object]
 
@@ -54,7 +54,7 @@ def after_steps(hook: Hook) -> None:
 
 def _true(hook: Hook) -> Callable[[Any, Any, Any], None]:
     def guarded(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if HOROVODS not in sys.modules or _is_true(optimizer):
+        if horovod.OPTIMIZERS not in sys.modules or _is_true(optimizer):
             hook(optimizer, args, kwargs)
 
     return guarded
@@ -63,9 +63,9 @@ def _true(hook: Hook) -> Callable[[Any, Any, Any], None]:
 def _is_true(optimizer: Any) -> bool:
     """Whether the step that torch is about to call hooks for is one of training."""
     frame = sys._getframe(2)  # of torch's function around `step`
-    if type(optimizer).__module__ == HOROVODS:
+    if type(optimizer).__module__ == horovod.OPTIMIZERS:
         step = frame.f_locals.get("func")
-        if getattr(step, "__module__", "") == HOROVODS:
+        if getattr(step, "__module__", "") == horovod.OPTIMIZERS:
             return hasattr(optimizer, _ADASUM)
     caller = frame.f_back
     for _ in range(2):

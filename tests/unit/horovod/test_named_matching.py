@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import numpy as np
 from hypothesis import given
@@ -10,8 +11,8 @@ from hypothesis import strategies as st
 
 from distdoctor.analysis.collectives.alignment import alignments
 from distdoctor.analysis.deadlock.wait_for_graph import standstill
-from distdoctor.model.events import Call, Ended, Place, State, Tensor
-from distdoctor.model.named_calls import NameCounter, Numbered
+from distdoctor.model.events import Call, Ended, Event, Place, State, Tensor
+from distdoctor.model.named_calls import USE_MASK, USE_SHIFT, NameCounter, packed
 from distdoctor.model.run import Run
 
 LINE = Place("train.py", 3)
@@ -31,7 +32,7 @@ def call(
     )
 
 
-def run_of(*orders: list[Call]) -> Run:
+def run_of(*orders: Sequence[Event]) -> Run:
     return Run.of_events(
         dict(enumerate(orders)), members={"horovod": range(len(orders))}
     )
@@ -137,15 +138,15 @@ def test_join_waits_for_those_who_do_not_join() -> None:
     joins=st.integers(0, 2**9 - 1),
 )
 def test_what_is_packed_is_a_positive_number(handle: int, use: int, joins: int) -> None:
-    packed = Numbered(handle, use, joins).packed()
-    assert 0 < packed < 2**63
-    assert np.int64(packed) == packed
+    ordinal = packed(handle, use, joins)
+    assert 0 < ordinal < 2**63
+    assert np.int64(ordinal) == ordinal
 
 
 def test_uses_of_a_name_are_counted_since_the_last_join() -> None:
     counter = NameCounter()
     uses = [
-        counter.numbered("horovod", op, name).use
+        counter.numbered("horovod", op, name) >> USE_SHIFT & USE_MASK
         for op, name in [
             *[("all_reduce", "x"), ("all_gather", "x"), ("all_reduce", "x")],
             *[("all_reduce", ""), ("join", ""), ("all_reduce", "x")],

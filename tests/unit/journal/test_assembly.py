@@ -886,7 +886,7 @@ def test_a_rank_without_a_journal_is_unseen(
 ) -> None:
     start(1, 2)
     assert living(tmp_path).unseen == {
-        0: "it never reached init_process_group with the probes in place"
+        0: "it never reached init_process_group or hvd.init with the probes in place"
     }
 
 

@@ -38,7 +38,7 @@ def test_a_job_without_any_rank_has_trained_nothing() -> None:
     run = Run(world_size=0, exit_code=0, last_words="needs 2 GPUs")
     assert concluded(run).verdict == "unknown"
     assert gaps_of(run)["everything"] == (
-        "the script never called torch.distributed.init_process_group, and the job "
+        "the script never called torch.distributed.init_process_group or hvd.init, and the job "
         "left with exit code 0: nothing was trained together (DD614); it last said: "
         "needs 2 GPUs"
     )
@@ -49,8 +49,8 @@ def test_steps_that_each_rank_makes_for_itself_are_told() -> None:
     found = untrained(run)
     assert found is not None
     assert found.why == (
-        "ranks {0-1} never called init_process_group; rank 0 made up to 12 optimizer "
-        "steps, each for itself"
+        "ranks {0-1} never called init_process_group or hvd.init; rank 0 made up to 12 "
+        "optimizer steps, each for itself"
     )
 
 
