@@ -46,7 +46,7 @@ _ARGUMENTS = {
     "reducescatter": (2, 4, 3, 5),
 }
 
-_OPTIMIZER = LAYERS.index("horovod")
+_OPTIMIZER, _AUTOGRAD = LAYERS.index("horovod"), LAYERS.index("backward")
 
 _task_id = torch._C._current_graph_task_id
 
@@ -109,6 +109,8 @@ def _submitting(made: Callable[..., Any], family: str, file: str) -> Callable[..
                 flags = IN_BACKWARD
                 if not text:  # a thread of autograd's own, which never waits
                     thread = os.getpid()
+            elif layer == _AUTOGRAD:
+                layer = 0  # `hvd.allreduce` is a function of autograd's, in forward
             if not waits_itself:
                 # Ours, a private one and an asynchronous one of Horovod's: whose is it?
                 caller = frame_above(2)
