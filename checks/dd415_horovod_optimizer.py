@@ -54,10 +54,8 @@ optimizer has some at its first step.
 
 References
 ----------
-- `horovod/torch/optimizer.py` (horovod/horovod, 0.28.1): `DistributedOptimizer` gives the
-  new optimizer `param_groups` alone
-- Horovod: backward_passes_per_step –
-  https://horovod.readthedocs.io/en/stable/api.html#module-horovod.torch
+- Horovod: what `DistributedOptimizer` takes over, and backward_passes_per_step –
+  `horovod/torch/optimizer.py` (horovod/horovod)
 """  # noqa: E501 - a drawing is as wide as what a rank did
 
 from __future__ import annotations

@@ -93,3 +93,7 @@ class StepUnusable(DistdoctorError):
 
 class HypothesisMissing(DistdoctorError, ImportError):
     """The library hypothesis, which draws the examples, is not installed."""
+
+
+class HorovodUnavailable(DistdoctorError):
+    """Horovod cannot be built, installed or used where it was asked for."""

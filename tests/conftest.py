@@ -1,6 +1,8 @@
 """What several test modules need."""
 
 import gc
+import os
+import shutil
 import socket
 import sys
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ import psutil
 import pytest
 from by_rule.running import Runner
 from command_box import Box
+from horovod_jobs import TENSORFLOW_VARIABLE, installed, tensorflow_problem
 from hypothesis import settings
 
 from distdoctor.catalogue import every_check
@@ -60,6 +63,28 @@ def forked() -> Iterator[Runner]:
     runner = Runner(Path(sys.executable).with_name("distdoctor"))
     yield runner
     runner.close()
+
+
+@pytest.fixture
+def horovod_is_here() -> None:
+    """Skips the test where no job with Horovod and torch can be run."""
+    if problem := installed().problem:
+        pytest.skip(problem)
+
+
+@pytest.fixture
+def mpi_is_here(horovod_is_here: None) -> None:  # noqa: ARG001 - asked first
+    """Skips the test where the ranks of Horovod cannot meet by MPI."""
+    if "mpi" not in installed().controllers or shutil.which("mpirun") is None:
+        pytest.skip("Horovod is built without MPI here, or there is no mpirun")
+
+
+@pytest.fixture
+def tensorflow_python() -> str:
+    """A Python with TensorFlow and a Horovod for it; skips the test without one."""
+    if problem := tensorflow_problem():
+        pytest.skip(problem)
+    return os.environ[TENSORFLOW_VARIABLE]
 
 
 @pytest.fixture(autouse=True)

@@ -20,6 +20,7 @@ from distdoctor.cli import (
     env,
     examine,
     explain,
+    horovod_commands,
     nccl,
     record,
 )
@@ -62,6 +63,7 @@ app.add_command(columns.run, "columns")
 app.add_command(env.run, "env")
 app.add_command(examine.run, "examine")
 app.add_command(explain.run, "explain")
+app.add_command(horovod_commands.run, "horovod")
 app.add_command(nccl.run, "nccl")
 app.add_command(record.run, "record")
 

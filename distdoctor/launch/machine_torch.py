@@ -13,6 +13,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from distdoctor.launch.horovod_installation import (
+    HorovodInstallation,
+    examine_horovod,
+)
 from distdoctor.model.machine_condition import (
     MachineCondition,
     enough,
@@ -26,14 +30,9 @@ TESTED = ((2, 8), (2, 15))
 """First and last release of torch that the probes were tried with."""
 
 _ASK = """
-import importlib.metadata, importlib.util, json
+import json
 def told(error): return f"{type(error).__name__}: {error}".splitlines()[0]
 facts = {}
-if importlib.util.find_spec("horovod"):
-    try:
-        facts["horovod"] = importlib.metadata.version("horovod")
-    except importlib.metadata.PackageNotFoundError:
-        facts["horovod"] = "installed"
 import torch
 import torch.distributed as dist
 facts["torch"] = torch.__version__
@@ -71,7 +70,7 @@ def torch_conditions(deadline_s: float) -> Iterator[MachineCondition]:
         yield gloo(facts)
         yield nccl(facts)
         yield gpus(facts, driver=shutil.which("nvidia-smi") is not None)
-        yield horovod(facts)
+        yield horovod(examine_horovod(deadline_s=deadline_s))
 
 
 def ask_torch(deadline_s: float, program: str = _ASK) -> tuple[dict[str, Any], str]:
@@ -161,7 +160,10 @@ def gpus(facts: Mapping[str, Any], *, driver: bool) -> MachineCondition:
     return present(named, "GPUs", found, "ranks run on the CPU", cure)
 
 
-def horovod(facts: Mapping[str, Any]) -> MachineCondition:
-    """Whether Horovod is installed."""
+def horovod(found: HorovodInstallation) -> MachineCondition:
+    """Whether Horovod is installed, and can be used with this torch."""
     means = "jobs that import it cannot be checked here"
-    return present(facts.get("horovod"), "horovod", "not installed", means)
+    if not found.version:
+        return present(None, "horovod", found.fault, means, found.remedy)
+    told = found.fault or found.told
+    return enough(not found.fault, "horovod", told, means, found.remedy)

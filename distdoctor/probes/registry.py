@@ -107,7 +107,7 @@ ENTRIES = (
     Entry("collectives.batched_messages", TORCH),
     Entry("optimizer_step.steps_done", TORCH),
     Entry("lifecycle", TORCH),
-    Entry("horovod.joining", TORCH, AMONG_RANKS),
+    Entry("horovod.initialisation", TORCH, AMONG_RANKS),
     Entry("horovod.optimizer_wrapping", TORCH, AMONG_RANKS),
     Entry("environment.nccl_debug", JOINED, AMONG_RANKS),
     # Communication; what follows asks it.
@@ -165,7 +165,7 @@ RECORDING = frozenset(
         *("failures.uncaught", "failures.tracebacks", "compiled_code", "lifecycle"),
         *("rendezvous.setup_calls", "optimizer_step.steps_done"),
         *("collectives.interception", "collectives.waits", "collectives.reduce_ops"),
-        *("collectives.batched_messages", "horovod.joining"),
+        *("collectives.batched_messages", "horovod.initialisation"),
     }
 )
 """The probes of a job that is only recorded: of calls, and of how processes end."""

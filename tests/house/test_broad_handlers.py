@@ -33,7 +33,7 @@ MAY_CATCH_ANYTHING = {
     "distdoctor/probes/collectives/interception.py": 4,
     "distdoctor/probes/collectives/waits.py": 1,
     "distdoctor/probes/harmless.py": 3,
-    "distdoctor/probes/horovod/joining.py": 1,
+    "distdoctor/probes/horovod/initialisation.py": 1,
     "distdoctor/probes/horovod/torch_operations.py": 1,
     "distdoctor/probes/lifecycle.py": 1,
     "distdoctor/probes/metrics/evaluations.py": 1,

@@ -38,11 +38,12 @@ MAY_IMPORT = {
     "journal": "errors model",
     "probes": "errors model journal",
     "launch": "errors model journal probes analysis",  # it proves what the checks name
+    "horovod_build": "errors launch",  # which ends processes, and asks Pythons
     "report": "errors model analysis journal examination",
     "postmortem": "errors model journal launch",  # it takes stacks by the same means
     "judging": "errors model journal catalogue examination report",
-    "cli": "errors model analysis journal launch postmortem catalogue examination "
-    "report judging",
+    "cli": "errors model analysis journal launch horovod_build postmortem catalogue "
+    "examination report judging",
     "pytest_plugin": "errors model journal probes launch catalogue report judging",
     "testing": "model",
     "equivalence": "errors model journal probes",
@@ -58,6 +59,7 @@ MAY_USE = {
     "analysis": "numpy",
     "journal": "numpy msgspec",
     "launch": "psutil",
+    "horovod_build": "psutil",
     "postmortem": "numpy msgspec psutil fsspec duckdb",  # the last two are extras
     "report": "msgspec rich",
     "cli": "click rich",

@@ -47,6 +47,7 @@ ROOMS = {
     "cli",
     "equivalence",
     "examination",
+    "horovod_build",
     "journal",
     "launch",
     "model",

@@ -62,7 +62,7 @@ _MOST_HANDLES = 65_536
 _LONGEST_NAME = 200
 
 
-class Operation(NamedTuple):
+class RequestedOperation(NamedTuple):
     """What a call asks Horovod for.
 
     Attributes:
@@ -86,17 +86,17 @@ class Operation(NamedTuple):
     process_set: int = 0
 
 
-class Plan:
+class CallPlan:
     """What is worked out once for all calls that ask for the same operation.
 
     Attributes:
         met: Whether it is of the set of all ranks.
         group: Number of the group's text in the journal; 0: nobody is there to meet.
         elements: Floating-point numbers in its tensors.
-        family: As in `Operation`.
+        family: As in `RequestedOperation`.
         uses: How often the name was used since the last join, in a list of one; None:
             the call has no name.
-        process_set: As in `Operation`.
+        process_set: As in `RequestedOperation`.
         record: Signature, code, reduce op, number of the text, and root.
     """
 
@@ -104,7 +104,7 @@ class Plan:
 
     def __init__(
         self,
-        operation: Operation,
+        operation: RequestedOperation,
         group: int,
         uses: list[int] | None,
         record: tuple[int, int, int, int, int],
@@ -144,9 +144,9 @@ class NamedOperations:
 
     def forget_plans(self) -> None:
         """Forget what was worked out; there may be other process sets now."""
-        self.plans: dict[object, Plan] = {}
+        self.plans: dict[object, CallPlan] = {}
 
-    def plan(self, key: object, operation: Operation) -> Plan:
+    def plan(self, key: object, operation: RequestedOperation) -> CallPlan:
         """Work out how calls of an operation are recorded.
 
         Args:
@@ -164,7 +164,7 @@ class NamedOperations:
         group, members = self._group(operation.process_set)
         code = CODE_OF[FAMILIES[operation.family]]
         root = operation.root
-        self.plans[key] = plan = Plan(
+        self.plans[key] = plan = CallPlan(
             operation,
             group if len(members) > 1 else 0,
             self._cell(operation),
@@ -178,7 +178,7 @@ class NamedOperations:
         )
         return plan
 
-    def _cell(self, operation: Operation) -> list[int] | None:
+    def _cell(self, operation: RequestedOperation) -> list[int] | None:
         """Where uses of its name are counted."""
         if not operation.name and operation.family != "barrier":
             return None
@@ -188,7 +188,7 @@ class NamedOperations:
         return self._uses.setdefault(key, [0])
 
     def submitted(
-        self, handle: int, plan: Plan, way: str, flags: int, thread: int
+        self, handle: int, plan: CallPlan, way: str, flags: int, thread: int
     ) -> None:
         """Record an operation that Horovod has just taken; it never waits there.
 
@@ -260,7 +260,7 @@ class NamedOperations:
         return known
 
 
-def _text(operation: Operation) -> str:
+def _text(operation: RequestedOperation) -> str:
     """What a call moves and names, as `journal.texts.parse_spec` reads it."""
     text = ";".join(
         f"{dtype} {'x'.join(map(str, shape))}" for dtype, shape in operation.tensors
@@ -272,7 +272,7 @@ def _text(operation: Operation) -> str:
     return f"{text}\n{operation.family}.{name}" if name else text
 
 
-def _signature(operation: Operation) -> int:
+def _signature(operation: RequestedOperation) -> int:
     """Equal on two ranks if their calls can meet, as far as Horovod compares."""
     own = operation.family in _OWN_SIZES
     shapes = [shape[1:] if own else shape for _, shape in operation.tensors]

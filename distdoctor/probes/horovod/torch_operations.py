@@ -26,9 +26,9 @@ from distdoctor.probes.gradients.exchanges import EXCHANGES
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.horovod.named_operations import (
     FAMILIES,
+    CallPlan,
     NamedOperations,
-    Operation,
-    Plan,
+    RequestedOperation,
 )
 from distdoctor.probes.metrics.evaluations import METRICS
 from distdoctor.probes.metrics.printed_figures import FIGURES
@@ -131,7 +131,9 @@ def _submitting(made: Callable[..., Any], family: str, file: str) -> Callable[..
 
 
 @harmless
-def _look(plan: Plan, tensors: Any, text: str, layer: int, in_backward: bool) -> None:
+def _look(
+    plan: CallPlan, tensors: Any, text: str, layer: int, in_backward: bool
+) -> None:
     """Count what is exchanged, as for a call of torch's own."""
     elements = plan.elements
     # What its optimizer submits in `step` are gradients as well.
@@ -149,14 +151,14 @@ _Arguments = tuple[Any, ...]
 
 def _reader(
     family: str,
-) -> tuple[Callable[[_Arguments], object], Callable[[_Arguments], Operation]]:
+) -> tuple[Callable[[_Arguments], object], Callable[[_Arguments], RequestedOperation]]:
     """Functions that make a short key, and an operation, of the core's arguments."""
     if family == "join":
-        return lambda _args: family, lambda _args: Operation(family, "", ())
+        return lambda _args: family, lambda _args: RequestedOperation(family, "", ())
     if family == "barrier":
         return (
             lambda args: (family, args[0]),
-            lambda args: Operation(family, "", (), process_set=int(args[0])),
+            lambda args: RequestedOperation(family, "", (), process_set=int(args[0])),
         )
     at_name, at_set, at_op, at_scales = _ARGUMENTS[family.removeprefix("grouped_")]
     is_alltoall = family == "alltoall"
@@ -169,10 +171,10 @@ def _reader(
             return family, given.dtype, given.shape, args[2:]
         return family, tuple((one.dtype, one.shape) for one in given), args[2:]
 
-    def read(args: _Arguments) -> Operation:
+    def read(args: _Arguments) -> RequestedOperation:
         given, name = args[0], args[at_name]
         tensors = given if isinstance(given, list | tuple) else (given,)
-        return Operation(
+        return RequestedOperation(
             family,
             name.decode(errors="replace") if isinstance(name, bytes) else name,
             tuple((str(one.dtype)[6:], tuple(one.shape)) for one in tensors),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from distdoctor.launch import machine, machine_network
 from distdoctor.launch import machine_torch as of_torch
 from distdoctor.launch import machine_tracing as tracing
+from distdoctor.launch.horovod_installation import Framework, HorovodInstallation
 from distdoctor.launch.stacks import find_py_spy
 from distdoctor.model.machine_condition import MachineCondition, MachineState
 from distdoctor.report.machine_report import as_json, as_text, json_schema
@@ -92,9 +94,26 @@ def test_gloo_that_is_missing_or_fails_prevents_a_check() -> None:
 
 def test_nccl_and_horovod_may_be_absent() -> None:
     assert of_torch.nccl({**GOOD, "nccl": "2.27.5"}).found == "2.27.5"
-    assert of_torch.horovod({"horovod": "0.28.1"}).found == "0.28.1"
-    for absent in (of_torch.nccl(GOOD), of_torch.horovod(GOOD)):
+    lacking = HorovodInstallation(python="python", framework=Framework.TORCH)
+    for absent in (of_torch.nccl(GOOD), of_torch.horovod(lacking)):
         assert (absent.state, absent.prevents) == (MachineState.ABSENT, False)
+
+
+def test_horovod_is_told_with_what_it_is_built_for() -> None:
+    fine = HorovodInstallation(
+        python="python",
+        framework=Framework.TORCH,
+        version="0.28.1",
+        built_for="2.13.0",
+        controllers=("gloo", "mpi"),
+    )
+    found = of_torch.horovod(fine)
+    assert found.state is MachineState.OK
+    assert found.found == "0.28.1, built for torch 2.13.0, with gloo and mpi"
+    broken = replace(fine, fault="built for another", remedy="distdoctor horovod build")
+    found = of_torch.horovod(broken)
+    assert (found.state, found.found) == (MachineState.LIMITS, "built for another")
+    assert found.cure == "distdoctor horovod build"
 
 
 def test_gpus_are_counted_and_named() -> None:

@@ -38,9 +38,9 @@ def test_a_job_without_any_rank_has_trained_nothing() -> None:
     run = Run(world_size=0, exit_code=0, last_words="needs 2 GPUs")
     assert concluded(run).verdict == "unknown"
     assert gaps_of(run)["everything"] == (
-        "the script never called torch.distributed.init_process_group or hvd.init, and the job "
-        "left with exit code 0: nothing was trained together (DD614); it last said: "
-        "needs 2 GPUs"
+        "the script never called torch.distributed.init_process_group or hvd.init, "
+        "and the job left with exit code 0: nothing was trained together (DD614); it "
+        "last said: needs 2 GPUs"
     )
 
 
