@@ -54,8 +54,7 @@ optimizer has some at its first step.
 
 References
 ----------
-- Horovod: what `DistributedOptimizer` takes over, and backward_passes_per_step –
-  `horovod/torch/optimizer.py` (horovod/horovod)
+- `horovod/torch/optimizer.py` (horovod/horovod), `DistributedOptimizer`
 """  # noqa: E501 - a drawing is as wide as what a rank did
 
 from __future__ import annotations

@@ -8,7 +8,10 @@ of such a call therefore tells more than an order; see `packed`.
 from __future__ import annotations
 
 BY_NAME = "horovod"
-"""With this begins the name of a group whose calls are matched by name."""
+"""Name of the group of all ranks whose calls are matched by name.
+
+The names of such groups of some ranks begin with it.
+"""
 
 _HANDLE_BITS, _USE_BITS, _JOIN_BITS = 31, 23, 9
 _HANDLES, _USES, _JOINS = 1 << _HANDLE_BITS, 1 << _USE_BITS, 1 << _JOIN_BITS

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distdoctor.model.events import SETUP, WORLD
+from distdoctor.model.named_calls import BY_NAME
 from distdoctor.model.observations.checkpoints import ReadBack, Written
 from distdoctor.model.run import Run
 
@@ -81,7 +82,7 @@ class _Meetings:
         everyone = {
             number
             for number, group in enumerate(run.groups)
-            if group.name in {WORLD, SETUP}
+            if group.name in {WORLD, SETUP, BY_NAME}
         }
         meets = np.isin(calls["group"], list(everyone)) & (calls["ordinal"] > 0)
         self._count = np.concatenate([[0], np.cumsum(meets)])

@@ -59,7 +59,7 @@ def _joined(basics: Any) -> None:
     """The process is a rank; one that is alone has nobody to meet."""
     if not basics.is_initialized() or basics.size() < 2:
         return
-    torch_operations.OPERATIONS_HERE.reset()
+    torch_operations.OPERATIONS_HERE.join_job()
     backend = "mpi" if basics.mpi_enabled() else "gloo"
     lifecycle.become(basics.rank(), basics.size(), f"horovod ({backend})")
 

@@ -11,6 +11,7 @@ handles), common/controller.cc (what is compared), and measured.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from math import prod
 from typing import NamedTuple
@@ -55,6 +56,9 @@ REDUCTION_CODES = {code: REDUCE_OPS.index(name) for code, name in REDUCTIONS.ite
 
 _OWN_SIZES = {"allgather", "grouped_allgather", "alltoall"}
 """Families in which ranks may give tensors of different first dimensions."""
+
+_ELASTIC = "HOROVOD_ELASTIC"
+"""Set where ranks may come and go. Source: Horovod 0.28.1, runner/elastic."""
 
 _MOST_NAMES = 1_000_000
 _MOST_PLANS = 65_536
@@ -134,7 +138,13 @@ class NamedOperations:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all that belongs to a job: the process begins or joins another one."""
+        """Forget all state: the process starts to play in another run."""
+        self._times = -1
+        self.join_job()
+
+    def join_job(self) -> None:
+        """Forget all that belongs to a job: the process joins one, perhaps again."""
+        self._times += 1
         self.met = 0
         self._pending: dict[int, tuple[int, int, int]] = {}  # call, ordinal, group
         self._uses: dict[tuple[int, str, str], list[int]] = {}
@@ -251,10 +261,13 @@ class NamedOperations:
         if known is None:
             members = self._members(process_set)
             assert RECORDER.writer is not None
-            incarnation = OFTEN * RECORDER.writer.incarnation
+            before = RECORDER.writer.incarnation
+            # Who takes the place of a rank that died joins those that join again.
+            times = self._times + (before if _ELASTIC in os.environ else 0)
+            generation = times % OFTEN + OFTEN * before
             name = f"{BY_NAME}{process_set or ''}"
             title = f"{BY_NAME} process set {process_set}" if process_set else BY_NAME
-            text = group_text(name, title, incarnation, members)
+            text = group_text(name, title, generation, members)
             known = RECORDER.number_of_group(text), members
             self._groups[process_set] = known
         return known
