@@ -131,6 +131,7 @@ from distdoctor.analysis.replicas.exchanged_parameters import exchanging_paramet
 from distdoctor.analysis.source.call_chains import chains_to, next_callers
 from distdoctor.model.events import Place, Wrapped
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
+from distdoctor.model.observations.horovod import OptimizerWrapped
 from distdoctor.model.observations.replicas import Evaluated, Normalised, Trained
 from distdoctor.model.run import Run, named
 
@@ -184,10 +185,20 @@ def _unlike(run: Run, evaluation: Evaluation) -> Finding:
             *_at([(e.rank, e.place) for e in models], "makes the model"),
         ),
         details={"buffers": list(names[:_MOST_EXHIBITS]), "steps": first.steps},
-        severity=SEVERITY if evaluation.sure else Severity.WARNING,
+        severity=_severity(run, evaluation),
         # How a buffer of a layer that is written by hand is used, the source tells.
         certainty=Certainty.LIKELY if evaluation.kept else Certainty.PROVED,
     )
+
+
+def _severity(run: Run, evaluation: Evaluation) -> Severity:
+    """With Horovod's optimizer nobody is promised anything about buffers.
+
+    Its own examples average metrics of ranks with statistics of their own.
+    """
+    if not evaluation.sure or run.has(OptimizerWrapped):
+        return Severity.WARNING
+    return SEVERITY
 
 
 def _why(evaluation: Evaluation) -> str:

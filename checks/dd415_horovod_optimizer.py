@@ -81,13 +81,18 @@ NEEDS = (OptimizerWrapped,)
 def examine(run: Run) -> Iterator[Finding]:
     """State that a wrapped optimizer has lost, and what Horovod's refuses to do."""
     for lost in dropped_states(run):
-        yield _of_state(lost)
+        yield _of_state(lost, run)
     for misuse in misuses(run):
-        yield _of_misuse(misuse)
+        yield _of_misuse(misuse, run)
     require_whole(run)
 
 
-def _of_state(lost: DroppedState) -> Finding:
+def _culprits(ranks: tuple[int, ...], run: Run) -> tuple[int, ...]:
+    """Those ranks; none where all do the same."""
+    return ranks if len(ranks) < run.world_size else ()
+
+
+def _of_state(lost: DroppedState, run: Run) -> Finding:
     first, ranks = lost.dropped[0], lost.ranks
     steps = f", {first.step:.0f} steps old," if first.step > 0 else ""
     how = "was loaded" if first.loaded else "had come from training"
@@ -99,7 +104,7 @@ def _of_state(lost: DroppedState) -> Finding:
             "hvd.DistributedOptimizer, which wrapped the optimizer after that, does "
             "not take it over"
         ),
-        culprits=ranks,
+        culprits=_culprits(ranks, run),
         exhibits=lost.dropped[:1],
         locations=tuple(
             Location(place, ranks, Role.CULPRIT, "wraps the optimizer")
@@ -111,7 +116,7 @@ def _of_state(lost: DroppedState) -> Finding:
     )
 
 
-def _of_misuse(misuse: Misuse) -> Finding:
+def _of_misuse(misuse: Misuse, run: Run) -> Finding:
     ranks, first, passes = misuse.ranks, misuse.refused[0], misuse.refused[0].passes
     what = (
         "cleared gradients while Horovod was averaging them: zero_grad stands between "
@@ -123,7 +128,7 @@ def _of_misuse(misuse: Misuse) -> Finding:
     made = [one.place for one in misuse.wrapped[:1] if one.place is not None]
     return Finding(
         message=f"{capital(named(ranks))} {what}",
-        culprits=ranks,
+        culprits=_culprits(ranks, run),
         exhibits=(first,),
         locations=(
             *pointers(

@@ -100,9 +100,21 @@ def with_names_matched(
         apart = match_by_name(calls, number, members, names, partial)
         for ranks, rows in apart.items():
             calls["group"][rows] = len(every)
+            _renumber_roots(calls, rows, group.ranks, ranks)
             title = f"{group.name}_{len(every)}"
             every.append(replace(group, name=title, ranks=ranks))
     return tuple(every)
+
+
+def _renumber_roots(
+    calls: NDArray[Any], rows: Numbers, old: Sequence[int], new: Sequence[int]
+) -> None:
+    """Roots are told by their number in the group; -1 where it is no longer in it."""
+    numbers = np.array(
+        [new.index(rank) if rank in new else -1 for rank in old] + [-1], np.int32
+    )
+    peers = calls["peer"][rows]
+    calls["peer"][rows] = numbers[np.where(peers < len(old), peers, -1)]
 
 
 def match_by_name(

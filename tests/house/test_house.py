@@ -65,7 +65,7 @@ MAY_USE = {
     "cli": "click rich",
     "probes": "torch horovod xxhash",
     "reference_jobs": "torch horovod tensorboard",
-    "fixtures": "torch horovod numpy",
+    "fixtures": "torch horovod numpy mpi4py tensorflow",
     "pytest_plugin": "pytest _pytest torch horovod hypothesis psutil",
     "testing": "torch",
     "equivalence": "torch hypothesis",

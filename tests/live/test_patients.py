@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from by_rule.running import Runner
+from launchers import skip_where_it_cannot_run
 from programs import FIXTURES, Program, program
 from real_runs import check, check_program, findings_of, is_near, named_lines
 
@@ -47,6 +48,7 @@ def test_a_sick_patient_is_diagnosed(
     doctor: Check, forked: Runner, tmp_path: Path
 ) -> None:
     patient = patient_of(doctor)
+    skip_where_it_cannot_run(patient.path)
     started = doctor.code in AS_A_USER_DOES.values()
     checked = check_program(forked, tmp_path, patient, "sick", started=started)
     status, report, output = checked
@@ -62,7 +64,9 @@ def test_a_sick_patient_is_diagnosed(
 def test_its_healthy_twin_is_well(
     doctor: Check, forked: Runner, tmp_path: Path
 ) -> None:
-    status, report, output = check_program(forked, tmp_path, patient_of(doctor), "well")
+    patient = patient_of(doctor)
+    skip_where_it_cannot_run(patient.path)
+    status, report, output = check_program(forked, tmp_path, patient, "well")
     verdict, findings = report["verdict"], findings_of(report)
     assert (status, verdict, findings) == (0, "well", []), output
     well = report["checks"]["well"] + [one["code"] for one in report["findings"]]

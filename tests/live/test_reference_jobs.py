@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from by_rule.running import Runner
+from launchers import command_of, skip_without
 from programs import ROOT
 from real_runs import check, check_forked, findings_of
 
@@ -26,6 +27,8 @@ JOBS = [
     ("checkpointed.py", "--reentrant"),
 ]
 
+HOROVOD = "horovod_training.py"
+
 AS_A_USER_DOES = [JOBS[0], ("cuda_training.py", "")]
 """The one that the README begins with; and the first use of a GPU is of a start."""
 
@@ -47,6 +50,19 @@ def test_a_reference_job_is_well(
     assert not list((tmp_path / "cache").glob("distdoctor/runs/*"))
 
 
+def test_training_with_horovod_is_well_and_so_is_its_resumption(tmp_path: Path) -> None:
+    """The second run goes on from the checkpoint of the first, with other options."""
+    skip_without("horovod.torch")
+    command = [*command_of("horovodrun", 2), str(ROOT / "reference_jobs" / HOROVOD)]
+    command += ["--checkpoint", str(tmp_path / "kept.pt")]
+    for options in (["--epochs", "2"], ["--epochs", "4", "--no-fp16"]):
+        status, report, output = check(tmp_path, "--", *command, *options)
+        verdict, findings = report["verdict"], findings_of(report)
+        assert (status, verdict, findings) == (0, "well", []), output
+        assert report["world_size"] == 2
+        assert report["run"]["steps"] > 0
+
+
 def test_every_reference_job_is_checked() -> None:
     jobs = {path.name for path in (ROOT / "reference_jobs").glob("[!_]*.py")}
-    assert jobs == {job for job, _ in JOBS}
+    assert jobs == {job for job, _ in JOBS} | {HOROVOD}

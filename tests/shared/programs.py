@@ -15,7 +15,10 @@ ROOT = Path(__file__).parent.parent.parent
 
 FIXTURES = ROOT / "fixtures"
 
-FOLDERS = ("patients", "guises", "near_misses", "standing", "textbook")
+FOLDERS = (
+    *("patients", "guises", "near_misses", "standing", "textbook"),
+    *("horovod", "tensorflow"),
+)
 
 EXIT_STATUS = {"well": 0, "sick": 1, "unknown": 4}
 """Of `distdoctor check`, by its verdict."""
@@ -42,6 +45,7 @@ class Program:
         options: Further ones of `distdoctor check`.
         restarts: How often torchrun may start its ranks again.
         error: Class of an exception that the report must name.
+        launcher: What starts its ranks: "torchrun", "horovodrun" or "mpirun".
     """
 
     path: Path
@@ -57,6 +61,7 @@ class Program:
     options: tuple[str, ...]
     restarts: int
     error: str
+    launcher: str
 
     @property
     def name(self) -> str:
@@ -112,6 +117,7 @@ def program(path: Path) -> Program:
         options=tuple(constants.get("OPTIONS", ())),
         restarts=constants.get("RESTARTS", 0),
         error=constants.get("ERROR", ""),
+        launcher=constants.get("LAUNCHER", "torchrun"),
     )
 
 
@@ -123,7 +129,7 @@ def programs(folder: str) -> list[Program]:
 _NAMES = frozenset(
     (
         *("RANKS", "CODE", "FINDINGS", "CULPRITS", "SEVERITY", "VERDICT", "ERROR"),
-        *("TWIN", "EXACT", "OF_A_START", "OPTIONS", "RESTARTS"),
+        *("TWIN", "EXACT", "OF_A_START", "OPTIONS", "RESTARTS", "LAUNCHER"),
     )
 )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from by_rule.running import Order, Runner
+from launchers import command_of
 from programs import Program
 
 Checked = tuple[int, dict[str, Any], str]
@@ -91,6 +92,9 @@ def check_program(
         torchrun += [f"--nproc-per-node={program.ranks}"]
         torchrun += [f"--max-restarts={program.restarts}"]
         return check(folder, *options, "--", *torchrun, str(program.path), *arguments)
+    if program.launcher != "torchrun":
+        command = command_of(program.launcher, program.ranks)
+        return check(folder, *options, "--", *command, str(program.path), *arguments)
     if not (started or program.of_a_start):
         path, ranks = program.path, program.ranks
         return check_forked(

@@ -26,6 +26,7 @@ from distdoctor.model.events import (
     State,
 )
 from distdoctor.model.findings import Certainty, Location, Role
+from distdoctor.model.named_calls import is_by_name
 from distdoctor.model.operations import OPERATIONS
 from distdoctor.model.run import Run, named
 
@@ -41,12 +42,28 @@ class WaitCircle:
     waits: tuple[tuple[Call, tuple[int, ...]], ...]
 
     def __str__(self) -> str:
+        calls = [call for call, _ in self.waits]
         steps = "; ".join(
-            f"rank {call.rank} waits in {call.op} on {call.group} for {named(missing)}"
+            f"rank {call.rank} waits in {_with_name(call)} on {call.group} for "
+            f"{named(missing)}"
             for call, missing in self.waits
         )
-        ranks = named([call.rank for call, _ in self.waits])
-        return f"{capital(ranks)} wait in a circle: {steps}"
+        counted = any(is_by_name(call.group) and not call.names for call in calls)
+        return (
+            f"{capital(named([call.rank for call in calls]))} wait in a circle: {steps}"
+            + counted * _BY_COUNT
+        )
+
+
+_BY_COUNT = (
+    " (what has no name meets, on the other ranks, the call of the same number among "
+    "all that the rank has made with Horovod, wherever and with whom it made them)"
+)
+
+
+def _with_name(call: Call) -> str:
+    name = call.names[0] if call.names and is_by_name(call.group) else ""
+    return f"{call.op} ({name})" if name else call.op
 
 
 def circle(run: Run, found: Sequence[Divergence]) -> list[Divergence]:

@@ -309,8 +309,8 @@ def _start(parting: ReplicaDivergence) -> str:
     who = named(parting.ranks)
     if not parting.wrapped:
         return (
-            f"{capital(who)} average their gradients, and began with different initial "
-            "weights, which nobody broadcast"
+            f"{capital(who)} average their gradients, and made the first step from "
+            "different weights: nobody broadcast any, or they were changed behind that"
         )
     if not parting.step:
         return f"DistributedDataParallel left the weights of {who} different"

@@ -74,12 +74,14 @@ class _Wrapped:
 
 _wrapped: WeakKeyDictionary[Optimizer, _Wrapped] = WeakKeyDictionary()
 _loaded: WeakSet[Optimizer] = WeakSet()
+_stepped: WeakSet[Optimizer] = WeakSet()
 
 
 def reset() -> None:
     """Forget all state: the process starts to play in another run."""
     _wrapped.clear()
     _loaded.clear()
+    _stepped.clear()
 
 
 def _watch_optimizer(module: ModuleType) -> None:
@@ -136,6 +138,10 @@ def _state_of(base: Any) -> tuple[int, float, bool] | None:
     if not isinstance(base, Optimizer):
         return None
     entries, steps = _looked_at(base)
+    if not (base in _loaded or base in _stepped or steps > 1):
+        # `broadcast_optimizer_state` made it by a step of no gradient: with weight
+        # decay, that leaves a momentum which is not zero.
+        return None
     return (entries, steps, base in _loaded) if entries else None
 
 
@@ -193,6 +199,7 @@ def _load(made: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
 @harmless
 def _stepping(optimizer: Any, _args: Any, _kwargs: Any) -> None:
     """Called before a step: what became of the state that was there before?"""
+    _stepped.add(optimizer)
     one = _wrapped.get(optimizer)
     if one is None:
         return

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distdoctor.analysis.collectives.alignment import alignments
+from distdoctor.analysis.deadlock.circular_waits import WaitCircle
 from distdoctor.analysis.deadlock.wait_for_graph import standstill
 from distdoctor.model.events import Call, Ended, Event, Place, State, Tensor
 from distdoctor.model.named_calls import USE_MASK, USE_SHIFT, NameCounter, packed
@@ -124,6 +125,44 @@ def test_of_three_one_that_has_joined_is_not_missed_by_the_others() -> None:
     calls = run.calls
     waiting = calls[(calls["rank"] == 0) & (calls["state"] == State.WAITING)]
     assert run.groups[int(waiting["group"][0])].ranks == (0, 1)
+
+
+def circle(*names: str) -> str:
+    """Of two ranks, in calls of these names."""
+    calls = [call(rank, name) for rank, name in enumerate(names)]
+    return str(WaitCircle(((calls[0], (1,)), (calls[1], (0,)))))
+
+
+def test_a_circle_tells_the_names_of_what_does_not_meet() -> None:
+    assert circle("loss.0", "loss.1") == (
+        "Ranks {0-1} wait in a circle: rank 0 waits in all_reduce "
+        "(all_reduce.loss.0) on horovod for rank 1; rank 1 waits in all_reduce "
+        "(all_reduce.loss.1) on horovod for rank 0"
+    )
+
+
+def test_a_circle_tells_what_calls_without_a_name_meet() -> None:
+    assert "the call of the same number" in circle("", "")
+
+
+def test_a_root_keeps_its_rank_in_a_smaller_group() -> None:
+    sent = {
+        rank: Call(
+            rank=rank,
+            op="broadcast",
+            group="horovod",
+            names=("broadcast.x",),
+            root=2,
+            place=LINE,
+        )
+        for rank in (1, 2)
+    }
+    run = run_of([call(0, "", "join")], [sent[1]], [sent[2]])
+    (row, _) = [n for n in range(len(run.calls)) if run.call(n).op == "broadcast"]
+    moved = run.call(row)
+    (group,) = [one for one in run.groups if one.name == moved.group]
+    assert moved.root is not None
+    assert group.ranks[moved.root] == 2
 
 
 def test_join_waits_for_those_who_do_not_join() -> None:

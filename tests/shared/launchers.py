@@ -1,0 +1,61 @@
+"""Launchers other than torchrun that start ranks, and what may not be installed."""
+
+import functools
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LIBRARIES = ("horovod.torch", "horovod.tensorflow", "mpi4py")
+"""What jobs need beside torch."""
+
+LONGEST_IMPORT_S = 120.0
+
+
+def command_of(launcher: str, ranks: int) -> list[str]:
+    """A command that starts Python on several ranks of this machine.
+
+    Args:
+        launcher: "horovodrun" or "mpirun".
+        ranks: How many.
+
+    Returns:
+        Its words; a script and its arguments are to follow.
+
+    Raises:
+        KeyError: The launcher is no such.
+    """
+    horovodrun = Path(sys.executable).with_name("horovodrun")
+    words = {
+        "horovodrun": f"{horovodrun} --gloo --network-interface lo",
+        "mpirun": "mpirun --allow-run-as-root --oversubscribe --bind-to none",
+    }
+    return [*words[launcher].split(), "-np", str(ranks), sys.executable]
+
+
+@functools.cache
+def _can_import(library: str) -> bool:
+    """Whether it is there, and was built for the torch that is there."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"import {library}"],
+        timeout=LONGEST_IMPORT_S,
+        capture_output=True,
+        check=False,
+    )
+    return done.returncode == 0
+
+
+def skip_without(library: str) -> None:
+    """Skip the test that calls this where a library cannot be imported."""
+    if not _can_import(library):
+        pytest.skip(f"{library} cannot be imported here")
+
+
+def skip_where_it_cannot_run(script: Path) -> None:
+    """Likewise where one of `LIBRARIES` that a script imports is not there."""
+    text = script.read_text()
+    for library in LIBRARIES:
+        if re.search(rf"^(import|from) {re.escape(library)}\b", text, re.MULTILINE):
+            skip_without(library)
