@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 FIXTURES = ROOT / "fixtures"
 
-FOLDERS = ("patients", "guises", "near_misses", "standing", "textbook")
+FOLDERS = ("patients", "guises", "near_misses", "standing", "tensorflow", "textbook")
 
 EXIT_STATUS = {"well": 0, "sick": 1, "unknown": 4}
 """Of `distdoctor check`, by its verdict."""
