@@ -111,6 +111,15 @@ def _sentence(swap: SwappedCalls | CrossedCalls | UnseenSwap | LoopOrders) -> st
             "different names was combined without an error."
         )
     they_make = f"{capital(named(swap.few))} make{s(swap.few)}"
+    if isinstance(swap, UnseenSwap) and swap.names:
+        first, second = swap.ordinals
+        return (
+            f"{they_make} calls {first} and {second} on {swap.group} in the opposite "
+            f"order: {named(swap.many)} give them {' and then '.join(swap.names)}, and "
+            f"{named(swap.few)} the other way round. In eager TensorFlow Horovod does "
+            "not go by these names, so what belongs to different names was combined "
+            "without an error."
+        )
     if isinstance(swap, UnseenSwap):
         what = "from the same two lines as" if swap.by_lines else "of the same text as"
         first, second = swap.ordinals

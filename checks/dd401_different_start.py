@@ -32,6 +32,11 @@ Rank 0 loads a checkpoint after the model was wrapped:
     rank 0 | trained(names=w,numels=6,wrapped)@t.py:4  weights(prints=1)@t.py:5  weights(step=1,prints=9,gradients=5)@t.py:9
     rank 1 | trained(names=w,numels=6,wrapped)@t.py:4  weights(prints=1)@t.py:5  weights(step=1,prints=1,gradients=5)@t.py:9
 
+Horovod averages the gradients of a Keras model, whose variables nobody has broadcast:
+
+    rank 0 | variables(names=w,sizes=6,prints=1)@t.py:9  all_reduce(6)  variables(step=1,names=w,sizes=6,prints=3)@t.py:9  all_reduce(6)  variables(step=2,names=w,sizes=6,prints=5)@t.py:9
+    rank 1 | variables(names=w,sizes=6,prints=2)@t.py:9  all_reduce(6)  variables(step=1,names=w,sizes=6,prints=4)@t.py:9  all_reduce(6)  variables(step=2,names=w,sizes=6,prints=6)@t.py:9
+
 Well
 ----
 The weights are broadcast after the first step, and alike from then on:
@@ -91,11 +96,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.gradients.used_gradients import places, some
+from distdoctor.analysis.horovod.trained_variables import (
+    VariableHistory,
+    different_starts,
+)
 from distdoctor.analysis.replicas.replica_divergence import DivergenceCause
 from distdoctor.analysis.replicas.replica_findings import findings
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.observations.replicas import Weights
-from distdoctor.model.run import Run
+from distdoctor.model.run import Run, named
 
 CODE = "DD401"
 SEVERITY = Severity.ERROR
@@ -105,4 +115,28 @@ NEEDS = (Weights,)
 def examine(run: Run) -> Iterator[Finding]:
     """Replicas whose weights differ at the first step, and stay so."""
     yield from findings(run, DivergenceCause.START)
+    for history, positions in different_starts(run):
+        yield _of_variables(history, positions)
     require_whole(run)
+
+
+def _of_variables(history: VariableHistory, positions: tuple[int, ...]) -> Finding:
+    ranks = tuple(range(len(history.looks[0])))
+    first, last = history.looks[0], history.looks[-1]
+    names = history.names(positions)
+    when = f"after step {first[0].step}" if first[0].step else "before the first step"
+    return Finding(
+        message=(
+            f"{named(ranks).capitalize()} have different values of {len(names)} of "
+            f"{len(first[0].names)} variables ({some(names)}) {when} of their "
+            f"optimizer already, and at all {len(history.looks)} times that were "
+            f"looked at up to step {last[0].step}, though they average the gradients: "
+            "nothing has made them equal"
+        ),
+        exhibits=(*first[:2], *last[:2]),
+        locations=tuple(places(first, ranks, "makes the first step")),
+        details={
+            "variables": list(names),
+            "steps": [look[0].step for look in history.looks],
+        },
+    )

@@ -112,6 +112,16 @@ Features are gathered in the loss, whose backward sums over ranks; DDP sends not
            | gradients(step=3,prints=23,weights=5,passes=1,reduced=2,unclear=9)@t.py:9
            | exit=0
 
+Horovod's optimizer is to reduce the gradients of a Keras model, and is given them by
+`apply_gradients`, which does not:
+
+    rank 0 | variables(names=w,sizes=40,prints=1,wrapped)@t.py:9  broadcast(40)
+           | variables(step=1,names=w,sizes=40,prints=2,wrapped)@t.py:9
+           | variables(step=2,names=w,sizes=40,prints=4,wrapped)@t.py:9
+    rank 1 | variables(names=w,sizes=40,prints=1,wrapped)@t.py:9  broadcast(40)
+           | variables(step=1,names=w,sizes=40,prints=3,wrapped)@t.py:9
+           | variables(step=2,names=w,sizes=40,prints=5,wrapped)@t.py:9
+
 Well
 ----
 Stages of a pipeline begin alike, and each has gradients of its own:
@@ -195,8 +205,10 @@ Remedy
 ------
 Wrap the model in DistributedDataParallel and call the wrapped model, not its `.module`;
 or average the gradients between `backward()` and `step()`: `all_reduce(p.grad, op=AVG)`
-for every parameter, on the gradients themselves. Where each rank is to train a model of
-its own, give each its own settings, or leave the process group out.
+for every parameter, on the gradients themselves. With Horovod and TensorFlow, take the
+gradients from `hvd.DistributedGradientTape`, or call `minimize` or `fit`, for
+`apply_gradients` reduces nothing. Where each rank is to train a model of its own, give
+each its own settings, or leave the process group out.
 
 Known problems
 --------------
@@ -231,6 +243,7 @@ from distdoctor.analysis.gradients.used_gradients import (
     some,
     wrap_lines,
 )
+from distdoctor.analysis.horovod.trained_variables import NeverReduced, never_reduced
 from distdoctor.analysis.optimizer_step.making_lines import loss_lines
 from distdoctor.analysis.optimizer_step.step_cycles import bare_steps
 from distdoctor.analysis.source.argument_choices import choosing
@@ -258,6 +271,8 @@ def examine(run: Run) -> Iterator[Finding]:
             found, certainty = left_out(run, one), Certainty.LIKELY
         if found := _unmade(one, found):
             yield _finding(run, one, found, certainty)
+    for never in never_reduced(run):
+        yield _of_variables(never)
     require_whole(run)
 
 
@@ -388,3 +403,32 @@ def _choosing(run: Run, one: UnequalGradients, calls: list[Call]) -> list[Locati
         for line in lines
         if line is not None
     ]
+
+
+def _of_variables(one: NeverReduced) -> Finding:
+    """Of a Keras optimizer, whose gradients nobody can read."""
+    ranks = tuple(range(len(one.history.looks[0])))
+    first, last = one.history.looks[0], one.history.looks[-1]
+    names = one.history.names(one.positions)
+    story = (
+        "Horovod's optimizer, which is to reduce the gradients, sent nothing: given to "
+        "`apply_gradients` they are taken as they are"
+        if one.wrapped
+        else "nothing averages gradients or weights, unless each rank is meant to "
+        "train a model of its own"
+    )
+    return Finding(
+        message=(
+            f"{named(ranks).capitalize()} have different values of {len(names)} of "
+            f"{len(first[0].names)} variables ({some(names)}) after step "
+            f"{last[0].step} of their optimizer, and in all steps from "
+            f"{first[0].step + 1} to there no gradient was reduced: {story}"
+        ),
+        exhibits=(*first[:2], *last[:2]),
+        locations=tuple(places(last, ranks, "steps with its own gradients")),
+        certainty=Certainty.PROVED if one.wrapped else Certainty.LIKELY,
+        details={
+            "variables": list(names),
+            "steps": [look[0].step for look in one.history.looks],
+        },
+    )

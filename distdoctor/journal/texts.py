@@ -181,19 +181,20 @@ def parse_spec(text: str) -> Spec:
     Args:
         text: Dtype and shape of each tensor; behind "|" what all-to-all sends and
             receives, by ranks of the group; on a second line the name of Horovod's
-            tensor. Or, behind "=", a list of names in JSON instead.
+            tensor, and on a third what the user calls it, if that is another. Or,
+            behind "=", a list of names in JSON instead.
 
     Returns:
         What the text says; an empty text tells no tensors.
     """
     if text.startswith("="):
         return Spec(names=tuple(map(str, json.loads(text[1:]))))
-    moved, _, name = text.partition("\n")
+    moved, *names = text.split("\n")
     tensors, *splits = moved.split("|")
     return Spec(
         tuple(_tensor(word) for word in tensors.split(";") if word),
         (_numbers(splits[0]), _numbers(splits[1])) if len(splits) == 2 else None,
-        (name,) if name else (),
+        tuple(name for name in names if name),
     )
 
 

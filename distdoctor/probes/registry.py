@@ -84,6 +84,7 @@ ENTRIES = (
     Entry("failures.tracebacks", PROGRAM),
     Entry("comparison.file_backup", PROGRAM),
     Entry("rendezvous.address_variables", PROGRAM),
+    Entry("horovod.frameworks", PROGRAM, AMONG_RANKS),
     # All others go around what it puts in place.
     Entry("gpu_emulation", TORCH),
     Entry("compiled_code", TORCH),
@@ -107,7 +108,6 @@ ENTRIES = (
     Entry("collectives.batched_messages", TORCH),
     Entry("optimizer_step.steps_done", TORCH),
     Entry("lifecycle", TORCH),
-    Entry("horovod.initialisation", TORCH, AMONG_RANKS),
     Entry("horovod.optimizer_wrapping", TORCH, AMONG_RANKS),
     Entry("environment.software", PROGRAM, AMONG_RANKS),
     Entry("environment.variables", TORCH, AMONG_RANKS),  # before we set NCCL's own
@@ -167,7 +167,7 @@ RECORDING = frozenset(
         *("failures.uncaught", "failures.tracebacks", "compiled_code", "lifecycle"),
         *("rendezvous.setup_calls", "optimizer_step.steps_done"),
         *("collectives.interception", "collectives.waits", "collectives.reduce_ops"),
-        *("collectives.batched_messages", "horovod.initialisation"),
+        *("collectives.batched_messages", "horovod.frameworks"),
     }
 )
 """The probes of a job that is only recorded: of calls, and of how processes end."""
@@ -176,14 +176,15 @@ LATE_IMPORTS = (
     "safetensors.torch",
     "torch._dynamo.trace_rules",
     "torch.distributed.fsdp",
-    "horovod.common.basics",
-    "horovod.torch.mpi_ops",
     "horovod.torch.optimizer",
 )
 """Modules of which probes of later stages are told, too."""
 
 _active: dict[Entry, Probe] = {}
 """Those that were put in place."""
+
+_early: list[Entry] = []
+"""Those that were told that the process is a rank, if it has no torch yet."""
 
 _stepped: list[Callable[[Any], object]] = []
 
@@ -223,6 +224,10 @@ def _torch_loaded(torch: ModuleType) -> None:
     """Put in place what needs torch, and tell those of it that were there before."""
     for entry in _reached(Stage.TORCH):
         _tell_import(_active[entry], "torch", torch)
+    if _early:
+        for entry in _reached(Stage.JOINED):
+            if entry not in _early:
+                harmless(_active[entry].joined)()
 
 
 def _imported(name: str, module: ModuleType) -> None:
@@ -236,8 +241,16 @@ def _tell_import(probe: Probe, name: str, module: ModuleType) -> None:
 
 
 def joined() -> None:
-    """Install the last stage; called when the process has become a rank."""
-    for entry in _reached(Stage.JOINED):
+    """Install the last stage; called when the process has become a rank.
+
+    All of it needs torch: in a job without, it waits until that is imported.
+    """
+    if "torch" in sys.modules:
+        for entry in _reached(Stage.JOINED):
+            harmless(_active[entry].joined)()
+        return
+    _early.extend(entry for entry in ENTRIES if entry in _active)
+    for entry in _early:
         harmless(_active[entry].joined)()
 
 

@@ -64,7 +64,7 @@ MAY_USE = {
     "report": "msgspec rich",
     "cli": "click rich",
     "probes": "torch horovod xxhash",
-    "reference_jobs": "torch horovod tensorboard",
+    "reference_jobs": "torch horovod tensorboard tensorflow",
     "fixtures": "torch horovod numpy mpi4py tensorflow",
     "pytest_plugin": "pytest _pytest torch horovod hypothesis psutil",
     "testing": "torch",

@@ -57,6 +57,7 @@ if os.environ.get("RANK") == "1":
 
 COLLECTIVES = "from distdoctor.probes.collectives import interception as place"
 SETUP = "from distdoctor.probes.rendezvous import setup_calls as place"
+MEETINGS = "from distdoctor.probes.rendezvous import meetings as place"
 
 PLACES = [
     (COLLECTIVES, "layered_way", 3),
@@ -64,9 +65,9 @@ PLACES = [
     (COLLECTIVES, "group_text", 1),
     (COLLECTIVES + ".Collectives", "_left", 2),
     (COLLECTIVES + ".Collectives", "_kernel", 1),
-    (SETUP, "call_site", 1),
-    (SETUP, "signature", 1),
-    (SETUP, "_meet", 2),
+    (MEETINGS, "call_site", 1),
+    (MEETINGS, "signature", 1),
+    (MEETINGS, "_meet", 2),
     (SETUP, "_whom", 1),
 ]
 

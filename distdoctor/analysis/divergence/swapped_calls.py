@@ -32,6 +32,8 @@ from distdoctor.model.findings import Certainty, Location
 from distdoctor.model.operations import OPERATIONS
 from distdoctor.model.run import Run
 
+_MOST_COMPARED = 10_000  # meetings whose names are compared
+
 _UNLIKE = {
     Cause.OPERATION,
     Cause.NUMEL,
@@ -69,6 +71,8 @@ class UnseenSwap:
         ordinals: Which calls on the group they are.
         group: The group's name.
         by_lines: They come from the same two lines; else from lines of the same text.
+        names: What the first of the others calls the two tensors, where the library
+            matches calls by their order alone, whatever names they are given.
     """
 
     few: tuple[int, ...]
@@ -76,6 +80,7 @@ class UnseenSwap:
     ordinals: tuple[int, int]
     group: str
     by_lines: bool
+    names: tuple[str, ...] = ()
 
 
 def crossed(run: Run, divergence: Divergence) -> Divergence:
@@ -134,6 +139,9 @@ def unseen_swaps(run: Run, alignment: Alignment) -> Iterator[Divergence]:
     full = (alignment.counts == len(group.ranks)) & alignment.equal
     if not full.any():
         return
+    if (crossed_names := _crossed_names(run, alignment, full)) is not None:
+        yield crossed_names
+        return
     differ = alignment.varies(calls["site"])
     for n in np.flatnonzero(differ[:-1] & differ[1:] & full[:-1] & full[1:]):
         first = alignment.meeting(run, int(n))
@@ -170,6 +178,50 @@ def unseen_swaps(run: Run, alignment: Alignment) -> Iterator[Divergence]:
                 ),
             )
             return
+
+
+def _crossed_names(
+    run: Run, alignment: Alignment, full: NDArray[np.bool_]
+) -> Divergence | None:
+    """Two calls whose tensors ranks name in opposite order, and that met by order."""
+    differ = np.flatnonzero(alignment.varies(run.calls["spec"]) & full)
+    met: dict[tuple[tuple[int, str], ...], Meeting] = {}
+    for meeting in alignment.meetings(run, differ[:_MOST_COMPARED]):
+        names = {rank: _given(run, row) for rank, row in meeting.rows.items()}
+        sides = dict.fromkeys(names.values())
+        if len(sides) != 2 or "" in sides:
+            continue
+        a, b = sides
+        there = {rank: b if name == a else a for rank, name in names.items()}
+        first = met.get(tuple(sorted(there.items())))
+        if first is None:
+            met.setdefault(tuple(sorted(names.items())), meeting)
+            continue
+        some = [[r for r, name in names.items() if name == side] for side in sides]
+        few, many = sorted(some, key=lambda ranks: (len(ranks), -ranks[0]))
+        return Divergence(
+            why=Cause.ORDER,
+            group=alignment.group,
+            ordinal=first.ordinal,
+            calls=calls_at(run, first),
+            culprits=tuple(few) if len(few) < len(many) else (),
+            victims=tuple(many),
+            certainty=Certainty.LIKELY,
+            facts=UnseenSwap(
+                tuple(few),
+                tuple(many),
+                (first.ordinal, meeting.ordinal),
+                alignment.group.name,
+                by_lines=False,
+                names=(there[many[0]], names[many[0]]),
+            ),
+        )
+    return None
+
+
+def _given(run: Run, row: int) -> str:
+    """What the user calls a call's tensor, where the call does not go by that."""
+    return "".join(run.specs[run.calls["spec"][row]].names[1:2])
 
 
 def _branch(

@@ -68,4 +68,35 @@ class UnexpectedPass(Observation):
     cleared: bool = False
 
 
-KINDS = (UnexpectedPass, OptimizerWrapped, StateDropped, ChangedInFlight, ReducedTwice)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphUnclear(Observation):
+    """A function of TensorFlow has operations that a run of it may make or not.
+
+    None of its operations is recorded. Its place is the line that called it first.
+    """
+
+    function: str = ""
+    operations: int = 0  # of which nobody knows
+    certain: int = 0  # that each run makes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variables(Observation):
+    """What the variables of a Keras optimizer weigh, after so many steps of it.
+
+    Told before its first step, and at steps that become rarer and are the same on all
+    ranks. Its place is the line that led to it.
+    """
+
+    optimizer: int = 0  # number among the rank's of Keras, in order of their first step
+    step: int = 0  # made so far
+    names: tuple[str, ...] = ()
+    sizes: tuple[int, ...] = ()  # elements of each
+    prints: tuple[int, ...] = ()  # fingerprints
+    wrapped: bool = False  # by `hvd.DistributedOptimizer`
+
+
+KINDS = (
+    *(UnexpectedPass, OptimizerWrapped, StateDropped, ChangedInFlight, ReducedTwice),
+    *(GraphUnclear, Variables),
+)

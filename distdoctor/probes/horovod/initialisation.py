@@ -14,17 +14,17 @@ from types import ModuleType
 from typing import Any
 
 from distdoctor.model.launcher_variables import rank_of
-from distdoctor.probes import lifecycle
+from distdoctor.probes import membership
 from distdoctor.probes.harmless import harmless
-from distdoctor.probes.horovod import torch_operations
-from distdoctor.probes.probe import Probe
+from distdoctor.probes.horovod import named_operations
 from distdoctor.probes.recorder import blinded
-from distdoctor.probes.rendezvous import setup_calls
+from distdoctor.probes.rendezvous import meetings
 
 _OPERATION = "hvd.init"
 
 
-def _watch_basics(module: ModuleType) -> None:
+def watch(module: ModuleType) -> None:
+    """Replace the methods, right after `horovod.common.basics` was loaded."""
     kind = module.__dict__["HorovodBasics"]
     made_init, made_shutdown = kind.init, kind.shutdown
 
@@ -36,11 +36,11 @@ def _watch_basics(module: ModuleType) -> None:
         try:
             rank, size = rank_of(os.environ)
             if size > 1:
-                lifecycle.joins(rank, size)
+                membership.joins(rank, size)
                 members = tuple(range(size))
         except Exception as error:  # noqa: BLE001 - Horovod will say what is wrong
             blinded("hvd.init", error)
-        result = setup_calls.around(
+        result = meetings.around(
             _OPERATION, lambda: made_init(self, *args, **kwargs), members, ()
         )
         _joined(self)
@@ -59,22 +59,13 @@ def _joined(basics: Any) -> None:
     """The process is a rank; one that is alone has nobody to meet."""
     if not basics.is_initialized() or basics.size() < 2:
         return
-    torch_operations.OPERATIONS_HERE.join_job()
+    named_operations.join_all()
     backend = "mpi" if basics.mpi_enabled() else "gloo"
-    lifecycle.become(basics.rank(), basics.size(), f"horovod ({backend})")
+    membership.become(basics.rank(), basics.size(), f"horovod ({backend})")
 
 
 @harmless
 def _leaving(basics: Any) -> None:
     """Before: peers notice at once. It is called again when Python ends."""
     if basics.is_initialized() and basics.size() > 1:
-        lifecycle.leave(basics.size())
-
-
-PROBE = Probe(
-    imports={
-        "horovod.common.basics": _watch_basics,
-        "horovod.torch.mpi_ops": torch_operations.watch,
-    },
-    reset=torch_operations.OPERATIONS_HERE.reset,
-)
+        membership.leave(basics.size())

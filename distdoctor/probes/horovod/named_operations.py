@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable
 from math import prod
 from typing import NamedTuple
+from weakref import WeakSet
 
 from distdoctor.journal.format import RecordKind
 from distdoctor.journal.packed_texts import OFTEN, group_text
@@ -78,6 +79,8 @@ class RequestedOperation(NamedTuple):
         splits: What each rank of the process set gets, in rows; None: none are given.
         scales: Factors before and after the reduction.
         process_set: Horovod's number; 0 is the set of all ranks.
+        given: What the user calls the tensor, where Horovod does not go by that.
+        sized: Whether the shapes are those of the call; else they are of another time.
     """
 
     family: str
@@ -88,6 +91,8 @@ class RequestedOperation(NamedTuple):
     splits: tuple[int, ...] | None = None
     scales: tuple[float, float] = (1.0, 1.0)
     process_set: int = 0
+    given: str = ""
+    sized: bool = True
 
 
 class CallPlan:
@@ -135,6 +140,7 @@ class NamedOperations:
 
     def __init__(self, members: Callable[[int], tuple[int, ...]]) -> None:
         self._members = members
+        _all.add(self)
         self.reset()
 
     def reset(self) -> None:
@@ -280,6 +286,21 @@ class NamedOperations:
         return known
 
 
+_all: WeakSet[NamedOperations] = WeakSet()
+
+
+def reset_all() -> None:
+    """Have all of them forget all state; see `NamedOperations.reset`."""
+    for operations in _all:
+        operations.reset()
+
+
+def join_all() -> None:
+    """Tell all of them that the process joins a job; see `NamedOperations.join_job`."""
+    for operations in _all:
+        operations.join_job()
+
+
 def _text(operation: RequestedOperation) -> str:
     """What a call moves and names, as `journal.texts.parse_spec` reads it."""
     text = ";".join(
@@ -288,14 +309,22 @@ def _text(operation: RequestedOperation) -> str:
     if operation.splits is not None:
         row = prod(operation.tensors[0][1][1:])
         text += "|" + ",".join(str(split * row) for split in operation.splits) + "|"
-    name = operation.name[:_LONGEST_NAME].replace("\n", " ")
-    return f"{text}\n{operation.family}.{name}" if name else text
+    name, given = (
+        one[:_LONGEST_NAME].replace("\n", " ")
+        for one in (operation.name, operation.given)
+    )
+    if not name:
+        return text
+    told = f"{text}\n{operation.family}.{name}"
+    return f"{told}\n{given}" if given else told
 
 
 def _signature(operation: RequestedOperation) -> int:
     """Equal on two ranks if their calls can meet, as far as Horovod compares."""
     own = operation.family in _OWN_SIZES
-    shapes = [shape[1:] if own else shape for _, shape in operation.tensors]
+    shapes = [
+        shape[1:] if own else shape for _, shape in operation.tensors if operation.sized
+    ]
     sizes = [size for shape in shapes for size in (-len(shape), *shape)]
     return signature(
         CODE_OF[FAMILIES[operation.family]],
