@@ -34,8 +34,8 @@ Rank 0 loads a checkpoint after the model was wrapped:
 
 Horovod averages the gradients of a Keras model, whose variables nobody has broadcast:
 
-    rank 0 | variables(names=w,sizes=6,prints=1)@t.py:9  all_reduce(6)  variables(step=1,names=w,sizes=6,prints=3)@t.py:9  all_reduce(6)  variables(step=2,names=w,sizes=6,prints=5)@t.py:9
-    rank 1 | variables(names=w,sizes=6,prints=2)@t.py:9  all_reduce(6)  variables(step=1,names=w,sizes=6,prints=4)@t.py:9  all_reduce(6)  variables(step=2,names=w,sizes=6,prints=6)@t.py:9
+    rank 0 | variable_prints(names=w,sizes=6,prints=1)@t.py:9  all_reduce(6)  variable_prints(step=1,names=w,sizes=6,prints=3)@t.py:9  all_reduce(6)  variable_prints(step=2,names=w,sizes=6,prints=5)@t.py:9
+    rank 1 | variable_prints(names=w,sizes=6,prints=2)@t.py:9  all_reduce(6)  variable_prints(step=1,names=w,sizes=6,prints=4)@t.py:9  all_reduce(6)  variable_prints(step=2,names=w,sizes=6,prints=6)@t.py:9
 
 Well
 ----

@@ -115,12 +115,12 @@ Features are gathered in the loss, whose backward sums over ranks; DDP sends not
 Horovod's optimizer is to reduce the gradients of a Keras model, and is given them by
 `apply_gradients`, which does not:
 
-    rank 0 | variables(names=w,sizes=40,prints=1,wrapped)@t.py:9  broadcast(40)
-           | variables(step=1,names=w,sizes=40,prints=2,wrapped)@t.py:9
-           | variables(step=2,names=w,sizes=40,prints=4,wrapped)@t.py:9
-    rank 1 | variables(names=w,sizes=40,prints=1,wrapped)@t.py:9  broadcast(40)
-           | variables(step=1,names=w,sizes=40,prints=3,wrapped)@t.py:9
-           | variables(step=2,names=w,sizes=40,prints=5,wrapped)@t.py:9
+    rank 0 | variable_prints(names=w,sizes=40,prints=1,wrapped)@t.py:9  broadcast(40)
+           | variable_prints(step=1,names=w,sizes=40,prints=2,wrapped)@t.py:9
+           | variable_prints(step=2,names=w,sizes=40,prints=4,wrapped)@t.py:9
+    rank 1 | variable_prints(names=w,sizes=40,prints=1,wrapped)@t.py:9  broadcast(40)
+           | variable_prints(step=1,names=w,sizes=40,prints=3,wrapped)@t.py:9
+           | variable_prints(step=2,names=w,sizes=40,prints=5,wrapped)@t.py:9
 
 Well
 ----

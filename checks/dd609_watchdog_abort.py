@@ -130,12 +130,16 @@ from distdoctor.analysis.failures.timeouts import (
 )
 from distdoctor.model.events import Failure, Place
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
-from distdoctor.model.observations.failures import STALL, OpenNegotiation, TimedOut
+from distdoctor.model.observations.failures import (
+    STALL,
+    Overdue,
+    TimedOut,
+)
 from distdoctor.model.run import Run, named
 
 CODE = "DD609"
 SEVERITY = Severity.ERROR
-NEEDS = (TimedOut, OpenNegotiation)
+NEEDS = (Overdue,)
 
 
 def examine(run: Run) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from distdoctor.analysis.memoize import memoize
-from distdoctor.model.observations.horovod import GraphUnclear, Variables
+from distdoctor.model.observations.horovod import GraphUnclear, VariablePrints
 from distdoctor.model.operations import OPERATIONS
 from distdoctor.model.run import Run
 
@@ -43,7 +43,7 @@ class VariableHistory:
         broadcast: Elements that rank 0 had broadcast before the last look.
     """
 
-    looks: tuple[tuple[Variables, ...], ...]
+    looks: tuple[tuple[VariablePrints, ...], ...]
     moved: tuple[tuple[Counter[int], ...], ...]
     broadcast: int
 
@@ -83,10 +83,10 @@ def variable_histories(run: Run) -> list[VariableHistory]:
 
 
 def _histories(run: Run) -> Iterator[VariableHistory]:
-    seen: dict[int, dict[int, dict[int, tuple[int, Variables]]]] = {}
+    seen: dict[int, dict[int, dict[int, tuple[int, VariablePrints]]]] = {}
     for rank in range(run.world_size):
         for calls, event in run.life.get(rank, ()):
-            if isinstance(event, Variables):
+            if isinstance(event, VariablePrints):
                 of_rank = seen.setdefault(event.optimizer, {}).setdefault(rank, {})
                 of_rank[event.step] = calls, event
     for by_rank in seen.values():
@@ -140,7 +140,7 @@ class NeverReduced:
 
     Attributes:
         history: What was seen.
-        positions: Variables that differ at the last look.
+        positions: VariablePrints that differ at the last look.
         wrapped: Horovod's optimizer was to reduce them.
     """
 

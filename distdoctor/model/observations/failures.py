@@ -12,7 +12,12 @@ STALL = "stall_inspector"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimedOut(Observation):
+class Overdue(Observation):
+    """Something that tells that a rank did not come to a call in time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedOut(Overdue):
     """The rank gave up a call that others did not join in time, and said so."""
 
     by: str = WATCHDOG
@@ -39,7 +44,7 @@ class Enqueued(Observation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenNegotiation(Observation):
+class OpenNegotiation(Overdue):
     """Horovod's timeline, which rank 0 writes, ends before all came to an operation."""
 
     tensor: str = ""  # as Horovod calls it, such as "allreduce.loss"; empty: not known

@@ -81,7 +81,7 @@ class GraphUnclear(Observation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Variables(Observation):
+class VariablePrints(Observation):
     """What the variables of a Keras optimizer weigh, after so many steps of it.
 
     Told before its first step, and at steps that become rarer and are the same on all
@@ -98,5 +98,5 @@ class Variables(Observation):
 
 KINDS = (
     *(UnexpectedPass, OptimizerWrapped, StateDropped, ChangedInFlight, ReducedTwice),
-    *(GraphUnclear, Variables),
+    *(GraphUnclear, VariablePrints),
 )

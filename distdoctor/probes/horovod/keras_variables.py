@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
-from distdoctor.model.observations.horovod import Variables
+from distdoctor.model.observations.horovod import VariablePrints
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.horovod import tensorflow_operations
@@ -80,7 +80,7 @@ class TrainedVariables:
             return
         prints = tuple(_print_of(one) for one in here)
         self._looked = step
-        observation = Variables(
+        observation = VariablePrints(
             optimizer=self.number,
             step=step,
             names=tuple(str(one.name) for one in here),
