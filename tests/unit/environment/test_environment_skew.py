@@ -24,6 +24,7 @@ from distdoctor.analysis.environment.variable_differences import (
 from distdoctor.model.drawing import sketch
 from distdoctor.model.observations.environment import Software, Sources, Variables
 from distdoctor.model.run import Run
+from distdoctor.probes.environment import software
 from distdoctor.probes.environment.software import Inventory
 from distdoctor.probes.environment.variables import settings_of
 from distdoctor.probes.recorder import RECORDER
@@ -44,6 +45,9 @@ def observed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder whose modules can be imported, and are forgotten behind the test."""
     monkeypatch.syspath_prepend(str(tmp_path))
+    # Among the modules of all tests that this process has loaded, too.
+    monkeypatch.setattr(software, "_MOST_FILES", 1_000_000)
+    monkeypatch.setattr(software, "_MOST_BYTES", 1 << 40)
     known = {*sys.modules}
     yield tmp_path
     for name in {*sys.modules} - known:

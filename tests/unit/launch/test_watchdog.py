@@ -45,6 +45,7 @@ class Silent:
 
     rank, pid = 1, os.getpid()
     moved_ns = time.monotonic_ns() - 60_000_000_000
+    negotiates = False
 
 
 def is_stuck(looks: Sequence[Look], *, threads: bool) -> bool:
