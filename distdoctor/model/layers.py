@@ -15,7 +15,7 @@ LAYER_SHIFT, LAYER_MASK = 3, 7
 
 
 def layer_of(flags: int) -> str:
-    """The layer in a call's flags; "" also for one that a later release has added.
+    """The layer in a call's flags.
 
     Args:
         flags: The column `flags` of a call.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from distdoctor.model.layers import LAYER_SHIFT, LAYERS, layer_of
+from distdoctor.model.layers import LAYER_MASK, LAYER_SHIFT, LAYERS, layer_of
 from distdoctor.probes import call_sites
 
 TORCH = "/env/lib/python3.11/site-packages/torch"
@@ -72,6 +72,6 @@ def test_the_layer_that_the_user_called_counts() -> None:
     assert LAYERS[names["found"][1]] == "backward"
 
 
-def test_a_layer_of_a_later_release_is_none() -> None:
-    assert layer_of(7 << LAYER_SHIFT) == ""
-    assert layer_of(3 << LAYER_SHIFT | 3) == "fsdp"
+def test_every_number_that_flags_can_hold_is_a_layer() -> None:
+    found = [layer_of(number << LAYER_SHIFT) for number in range(LAYER_MASK + 1)]
+    assert found == list(LAYERS)
