@@ -71,8 +71,13 @@ app.add_command(record.run, "record")
 def main() -> None:
     """Run one command and leave with its exit status."""
     arguments, given = _split(sys.argv[1:])
+    status: str | int | None = 0
     try:
-        app(args=arguments, obj=given, prog_name="distdoctor")
+        try:
+            app(args=arguments, obj=given, prog_name="distdoctor")
+        except SystemExit as end:
+            status = end.code
+        _flush()
     except DistdoctorError as error:
         _leave(MISUSED, f"distdoctor: {_harmless(str(error))}\n")
     except _Unread:
@@ -83,8 +88,20 @@ def main() -> None:
         _leave(MISUSED, f"distdoctor: {error}\n")
     except Exception:  # noqa: BLE001 - a bug of ours has its own exit status
         _break()
-    except SystemExit as end:
-        _leave(end.code)
+    _leave(status)
+
+
+def _flush() -> None:
+    """Write what is left of a report, while it can still be told that it is not whole.
+
+    Raises:
+        OSError: There is no space for it.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise
 
 
 def _harmless(message: str) -> str:

@@ -94,7 +94,7 @@ OPERATIONS = (
     Operation("", "store_set", Waits.NOBODY, payload=False),
     # Of Horovod: a rank that has no more data; it ends when all have called it.
     Operation("horovod.join", "join", Waits.ALL, payload=False),
-    Operation("", "hvd.init", Waits.ALL, payload=False),
+    Operation("", "hvd_init", Waits.ALL, payload=False),
 )
 
 CODE_OF = {operation.name: code for code, operation in enumerate(OPERATIONS)}

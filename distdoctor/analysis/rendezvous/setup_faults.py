@@ -18,7 +18,7 @@ from distdoctor.model.findings import Certainty
 from distdoctor.model.operations import CODE_OF
 from distdoctor.model.run import Run, named
 
-_JOINS = CODE_OF["init_process_group"], CODE_OF["hvd.init"]
+_JOINS = CODE_OF["init_process_group"], CODE_OF["hvd_init"]
 _WAIT = CODE_OF["store_wait"]
 
 _MOST_KEYS_TOLD = 5
@@ -93,7 +93,8 @@ def joining(run: Run) -> Iterator[Divergence]:
     size = max(sizes.values())
     missing = [rank for rank in range(size) if rank not in here]
     culprits: tuple[int, ...] = ()
-    fault = JoiningFault(tuple(here), size, next(iter(here.values())).op)
+    called = next(iter(here.values())).op.replace("hvd_", "hvd.")
+    fault = JoiningFault(tuple(here), size, called)
     if len(set(sizes.values())) > 1:
         culprits = _minority(sizes)
         fault = replace(fault, sizes=_values_in_words(sizes))

@@ -20,7 +20,7 @@ from distdoctor.probes.horovod import named_operations
 from distdoctor.probes.recorder import blinded
 from distdoctor.probes.rendezvous import meetings
 
-_OPERATION = "hvd.init"
+_OPERATION = "hvd_init"
 
 
 def watch(module: ModuleType) -> None:
