@@ -25,7 +25,9 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the records lie."""
     folder = tmp_path_factory.mktemp("version_1")
     with tarfile.open(RECORDS / "version_1.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
+        # Not every Python 3.11 takes it as an argument.
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(folder)
     return folder
 
 
