@@ -242,7 +242,8 @@ def _calls(node: ast.AST, line: int, op: str) -> list[ast.Call]:
     ]
     for ending in ("_tensor", "_into", "_coalesced"):
         op = op.removesuffix(ending)
-    return [call for call in found if op in called(call)]
+    plain = op.replace("_", "")  # Horovod's functions are called `allreduce` and so on
+    return [call for call in found if plain in called(call).replace("_", "")]
 
 
 def _given(call: ast.Call) -> Iterator[ast.expr]:
