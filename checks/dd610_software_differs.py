@@ -107,7 +107,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from distdoctor.analysis.environment.partitions import Partition, spoken_values
 from distdoctor.analysis.environment.software_differences import (
@@ -163,12 +163,9 @@ def examine(run: Run) -> Iterator[Finding]:
 
 
 def _of_sources(run: Run, one: SourceDifference) -> Finding:
-    shown = [
-        f"{_spoken(one, module)} ({_spoken_files(one, module)})"
-        for module in one.modules[:_MOST_NAMES]
-    ]
-    more = len(one.modules) - len(shown)
-    listed = _listed([*shown, f"{more} more"] if more else shown)
+    listed = _listed(
+        one.modules, lambda name: f"{_spoken(one, name)} ({_spoken_files(one, name)})"
+    )
     message = f"Ranks run different sources: {listed}."
     if not one.is_grave:
         message = (
@@ -185,11 +182,7 @@ def _of_sources(run: Run, one: SourceDifference) -> Finding:
         message=message,
         exhibits=tuple(_exhibits(run, one)),
         culprits=one.odd,
-        victims=tuple(
-            sorted({n for some in parts.values() for n in some} - {*one.odd})
-            if one.odd
-            else ()
-        ),
+        victims=_others(parts, one.odd),
         locations=tuple(_locations(one)),
         certainty=Certainty.PROVED if one.is_certain else Certainty.LIKELY,
         details={"modules": list(one.modules), "ranks": _values(parts)},
@@ -236,12 +229,9 @@ def _locations(one: SourceDifference) -> Iterator[Location]:
 
 
 def _of_versions(run: Run, one: VersionDifference) -> Finding:
-    shown = [
-        f"{name} ({spoken_values(one.partitions[name])})"
-        for name in one.names[:_MOST_NAMES]
-    ]
-    more = len(one.names) - len(shown)
-    listed = _listed([*shown, f"{more} more"] if more else shown)
+    listed = _listed(
+        one.names, lambda name: f"{name} ({spoken_values(one.partitions[name])})"
+    )
     interpreters = ""
     if PYTHON in one.names and len(one.executables) > 1:
         interpreters = f"; the interpreter is {spoken_values(one.executables)}"
@@ -250,11 +240,7 @@ def _of_versions(run: Run, one: VersionDifference) -> Finding:
         message=f"Versions differ between ranks: {listed}{interpreters}.",
         exhibits=tuple(_first(run, Software, parts.values())),
         culprits=one.odd,
-        victims=tuple(
-            sorted({n for some in parts.values() for n in some} - {*one.odd})
-            if one.odd
-            else ()
-        ),
+        victims=_others(parts, one.odd),
         details={
             "versions": {name: _values(one.partitions[name]) for name in one.names}
         },
@@ -273,7 +259,16 @@ def _values(partition: Partition) -> Mapping[str, list[int]]:
     return {value: list(ranks) for value, ranks in partition.items()}
 
 
-def _listed(words: list[str]) -> str:
-    """As a sentence lists them."""
+def _others(partition: Partition, odd: tuple[int, ...]) -> tuple[int, ...]:
+    """The ranks beside the odd ones; none if nobody is odd."""
+    everyone = {rank for ranks in partition.values() for rank in ranks}
+    return tuple(sorted(everyone - {*odd})) if odd else ()
+
+
+def _listed(names: Sequence[str], spoken: Callable[[str], str]) -> str:
+    """What is said of each name, as a sentence lists it; of many, the first ones."""
+    words = [spoken(name) for name in names[:_MOST_NAMES]]
+    if more := len(names) - len(words):
+        words.append(f"{more} more")
     *first, last = words
     return f"{', '.join(first)} and {last}" if first else last

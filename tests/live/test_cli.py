@@ -163,14 +163,8 @@ def test_daemons_of_the_job_are_ended(box: Box) -> None:
 )
 def test_an_interruption_ends_everything(box: Box, number: signal.Signals) -> None:
     box.write(HEAD + NEVER_ENDS)
-    process = box.start("check", "train.py")
-    assert process.stdout is not None
-    for line in process.stdout:
-        if "READY" in line:
-            break
-    process.send_signal(number)
-    out, err = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 128 + number, out + err
+    status, out, err = box.interrupted(number, "check", "train.py")
+    assert status == 128 + number, out + err
     assert "the run was interrupted" in " ".join(out.split())
     assert not box.marked()
 

@@ -6,7 +6,7 @@ import sys
 import time
 
 import pytest
-from command_box import DEADLINE_S, Box
+from command_box import Box
 from horovod_jobs import FOR_ROOT, horovodrun, needs_horovod, needs_mpi
 
 TRAINING = """\
@@ -130,14 +130,8 @@ def test_a_rank_killed_before_it_joined_is_named(box: Box) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_nothing_is_left_after_a_signal(box: Box, number: int) -> None:
     box.write(NEVER_ENDS)
-    process = box.start("check", "train.py")
-    assert process.stdout is not None
-    for line in process.stdout:
-        if "READY" in line:
-            break
-    process.send_signal(number)
-    out, err = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 128 + number, out + err
+    status, out, err = box.interrupted(number, "check", "train.py")
+    assert status == 128 + number, out + err
     assert not any(words in out + err for words in ITS_OWN)
     assert nothing_is_left(box)
 

@@ -54,6 +54,17 @@ class Box:
             process.kill()
         return process.returncode, out, err
 
+    def interrupted(self, number: int, *arguments: str) -> tuple[int, str, str]:
+        """Run it until the job says READY, and send it a signal: as `run` returns."""
+        process = self.start(*arguments)
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "READY" in line:
+                break
+        process.send_signal(number)
+        out, err = process.communicate(timeout=DEADLINE_S)
+        return process.returncode, out, err
+
     def write(self, text: str, name: str = "train.py") -> None:
         """Put a script there."""
         (self.folder / name).write_text(text)

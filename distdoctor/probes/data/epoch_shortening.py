@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from distdoctor.journal.environment import BUDGET_VARIABLE
 from distdoctor.model.events import Shortened
+from distdoctor.model.launcher_variables import RANK_VARIABLES
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.data.agreement import Agreement, Begun
 from distdoctor.probes.data.early_ends import may_end_early
@@ -368,13 +369,9 @@ def all_ranks_are_here(environment: Mapping[str, str]) -> bool:
     Args:
         environment: Environment.
     """
-    counts = (
-        ("LOCAL_WORLD_SIZE", "WORLD_SIZE"),
-        ("OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_SIZE"),
-    )
     return environment.get("SLURM_NNODES", "1") == "1" and all(
         environment[here] == environment[everywhere]
-        for here, everywhere in counts
+        for _, _, everywhere, _, here in RANK_VARIABLES
         if here in environment and everywhere in environment
     )
 

@@ -369,6 +369,8 @@ def test_a_probe_that_fails_ends_nothing(
         ({"LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "2"}, True),
         ({"LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "4"}, False),
         ({"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "OMPI_COMM_WORLD_SIZE": "8"}, False),
+        ({"HOROVOD_LOCAL_SIZE": "2", "HOROVOD_SIZE": "2"}, True),
+        ({"HOROVOD_LOCAL_SIZE": "2", "HOROVOD_SIZE": "8"}, False),
         ({"SLURM_NNODES": "2"}, False),
         ({"SLURM_NNODES": "1"}, True),
     ],
