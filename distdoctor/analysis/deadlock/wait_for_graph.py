@@ -2,7 +2,8 @@
 
 A pending collective waits for all members of its group to make the matching call
 (AND); a receive waits for its peer, a receive from any source for one of several (OR);
-a rank that ended never arrives. Ranks that can go on are released until nothing
+a thread that waits for several calls for all of them, as in a function that a framework
+runs as a graph; a rank that ended never arrives. Ranks that can go on are released until nothing
 changes; what remains can never move, provably, and without any timeout.
 
 Source: deadlock detection by reduction of the AND/OR wait-for graph, as for MPI in
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ class Wait:
     row: int  # in Run.calls
     missing: frozenset[int]  # ranks that have not done their part
     any_of: bool = False  # one of them is enough
+    thread: int | None = None  # which goes on when all its waits end; None: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +112,17 @@ def _may_end(run: Run, wait: Wait) -> bool:
 def _release(waits: dict[int, list[Wait]], moving: set[int]) -> None:
     """Take away the waits that end because ranks can move, until nothing changes.
 
+    A rank can move when one of its threads can: when all that this thread waits for
+    has come. Where threads are not known, each wait is taken for a thread of its own.
     Waits for the same ranks are looked at once: a whole group waits for one rank.
     """
-    waiting: dict[tuple[frozenset[int], bool], list[int]] = {}
-    for rank, threads in waits.items():
-        for wait in threads:
-            waiting.setdefault((wait.missing, wait.any_of), []).append(rank)
+    waiting: dict[tuple[frozenset[int], bool], list[tuple[int, int]]] = {}
+    open_waits: Counter[tuple[int, int]] = Counter()
+    for rank, found in waits.items():
+        for n, wait in enumerate(found):
+            thread = rank, -1 - n if wait.thread is None else wait.thread
+            waiting.setdefault((wait.missing, wait.any_of), []).append(thread)
+            open_waits[thread] += 1
     by_member: dict[int, list[tuple[frozenset[int], bool]]] = {}
     for key in waiting:
         for member in key[0]:
@@ -126,7 +133,12 @@ def _release(waits: dict[int, list[Wait]], moving: set[int]) -> None:
         for key in by_member.get(fresh.pop(), ()):
             short_of[key] -= 1
             if short_of[key] == 0:
-                fresh += [rank for rank in waiting[key] if waits.pop(rank, None)]
+                open_waits.subtract(waiting[key])
+                fresh += [
+                    thread[0]
+                    for thread in waiting[key]
+                    if not open_waits[thread] and waits.pop(thread[0], None)
+                ]
 
 
 def unreleased(
@@ -195,11 +207,16 @@ def _waits(run: Run, ended: frozenset[int]) -> tuple[dict[int, list[Wait]], set[
         if not rows or _has_free_thread(run, rank, rows, threads_of.get(rank, {0})):
             moving.add(rank)
             continue
-        threads = [needs.of(rank, row) for row in rows]
-        if any(wait is None for wait in threads):
-            moving.add(rank)
+        threads = [int(run.calls["thread"][row]) for row in rows]
+        found = [
+            replace(wait, thread=thread)
+            for thread, row in zip(threads, rows, strict=True)
+            if (wait := needs.of(rank, row)) is not None
+        ]
+        if {wait.thread for wait in found}.issuperset(threads):
+            waits[rank] = found
         else:
-            waits[rank] = [wait for wait in threads if wait is not None]
+            moving.add(rank)  # nothing keeps one of its threads
     return waits, moving
 
 

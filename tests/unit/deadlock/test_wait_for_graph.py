@@ -408,6 +408,48 @@ def test_a_refused_call_waits_for_itself_and_counts_for_nobody() -> None:
     }
 
 
+@pytest.mark.parametrize("first", ["complete", "late"])
+def test_a_thread_goes_on_when_all_that_it_waits_for_has_come(first: str) -> None:
+    """As in a function that a framework runs as a graph: several waits of one thread.
+
+    The first of its calls has, or may yet get, what it needs; the second never will.
+    """
+    three = {"complete": "all_reduce(4)/a...", "late": "."}[first]
+    assert stuck_in(f"""
+        group a | 0 2
+        group b | 0 1
+        rank 0 | all_reduce(4)/a...  all_reduce(4)/b...
+        rank 1 | exit=0
+        rank 2 | {three}
+    """) == {0: {1} if first == "complete" else {2}}
+
+
+def test_a_thread_that_nothing_keeps_may_release_its_rank() -> None:
+    assert (
+        stuck_in("""
+        group a | 0 2
+        group b | 0 1
+        rank 0 | all_reduce(4)/a...  all_reduce(4)/b...%2
+        rank 1 | exit=0
+        rank 2 | all_reduce(4)/a...
+    """)
+        == {}
+    )
+
+
+def test_a_thread_whose_calls_may_all_come_is_not_stuck() -> None:
+    assert (
+        stuck_in("""
+        group a | 0 2
+        group b | 0 1
+        rank 0 | all_reduce(4)/a...  all_reduce(4)/b...
+        rank 1 | .
+        rank 2 | .
+    """)
+        == {}
+    )
+
+
 def test_a_call_that_everybody_made_is_not_waited_for_in_vain() -> None:
     assert stuck_in("rank 0 | barrier...\nrank 1 | barrier...") == {}
 
