@@ -22,9 +22,9 @@ _WHY_RANKS_WAIT = (
 )
 
 CAUSES: Mapping[str, tuple[str, ...]] = {
-    # Who died of what another rank did to a file; see `_AT_ONE_LINE`.
-    # Or of an error of its GPU, or a limit, that NCCL's log tells.
-    "DD202": ("DD606", "DD603", "DD409", "DD312"),
+    # Who died of what another rank did to a file, or of what Horovod refused; see
+    # `_AT_ONE_LINE`. Or of an error of its GPU, or a limit, that NCCL's log tells.
+    "DD202": ("DD606", "DD603", "DD409", "DD312", "DD119", "DD415"),
     # NCCL sees that a peer is gone, and calls it an error of the network.
     "DD605": ("DD202",),
     # An average that one rank has left out is missing in the end; see `_OF_SOME`.
@@ -72,7 +72,9 @@ CAUSES: Mapping[str, tuple[str, ...]] = {
 }
 """By code, the diseases that explain it, the first cause first."""
 
-_AT_ONE_LINE = frozenset({("DD202", "DD409"), ("DD202", "DD312")})
+_AT_ONE_LINE = frozenset(
+    ("DD202", code) for code in ("DD409", "DD312", "DD119", "DD415")
+)
 """Effects and causes that belong together only where they are about one line.
 
 A rank may raise anything anywhere; of a file that was not whole it dies where it reads.

@@ -3,8 +3,8 @@
 A pending collective waits for all members of its group to make the matching call
 (AND); a receive waits for its peer, a receive from any source for one of several (OR);
 a thread that waits for several calls for all of them, as in a function that a framework
-runs as a graph; a rank that ended never arrives. Ranks that can go on are released until nothing
-changes; what remains can never move, provably, and without any timeout.
+runs as a graph; a rank that ended never arrives. Ranks that can go on are released
+until nothing changes; what remains can never move, provably, and without any timeout.
 
 Source: deadlock detection by reduction of the AND/OR wait-for graph, as for MPI in
 Hilbrich et al., "MPI Runtime Error Detection with MUST" (2013).
@@ -118,8 +118,8 @@ def _release(waits: dict[int, list[Wait]], moving: set[int]) -> None:
     """
     waiting: dict[tuple[frozenset[int], bool], list[tuple[int, int]]] = {}
     open_waits: Counter[tuple[int, int]] = Counter()
-    for rank, found in waits.items():
-        for n, wait in enumerate(found):
+    for rank, each in waits.items():
+        for n, wait in enumerate(each):
             thread = rank, -1 - n if wait.thread is None else wait.thread
             waiting.setdefault((wait.missing, wait.any_of), []).append(thread)
             open_waits[thread] += 1
@@ -134,11 +134,10 @@ def _release(waits: dict[int, list[Wait]], moving: set[int]) -> None:
             short_of[key] -= 1
             if short_of[key] == 0:
                 open_waits.subtract(waiting[key])
-                fresh += [
-                    thread[0]
-                    for thread in waiting[key]
-                    if not open_waits[thread] and waits.pop(thread[0], None)
-                ]
+                for rank, number in waiting[key]:
+                    if not open_waits[rank, number] and rank in waits:
+                        del waits[rank]
+                        fresh.append(rank)
 
 
 def unreleased(

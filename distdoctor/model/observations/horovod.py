@@ -69,6 +69,19 @@ class UnexpectedPass(Observation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NameInFlight(Observation):
+    """Horovod refused a call: it had one of the same name already, and not done yet.
+
+    Its place is the line of the call, or that of the backward pass in which an
+    optimizer of Horovod's made it.
+    """
+
+    name: str = ""  # with the family, as calls tell it: "allreduce.loss"
+    holders: int = 0  # optimizers of Horovod's that reduce a gradient by that name
+    parameters: int = 0  # that these call so: 1, or they mean different ones
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GraphUnclear(Observation):
     """A function of TensorFlow has operations that a run of it may make or not.
 
@@ -98,5 +111,5 @@ class VariablePrints(Observation):
 
 KINDS = (
     *(UnexpectedPass, OptimizerWrapped, StateDropped, ChangedInFlight, ReducedTwice),
-    *(GraphUnclear, VariablePrints),
+    *(NameInFlight, GraphUnclear, VariablePrints),
 )

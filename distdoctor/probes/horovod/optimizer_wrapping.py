@@ -188,6 +188,24 @@ def _op_of(optimizer: Any) -> str:
     return REDUCTIONS.get(getattr(optimizer, "op", 2), "")
 
 
+def held_by_name(name: str) -> tuple[int, int]:
+    """Who reduces a gradient by a name.
+
+    Args:
+        name: As given to Horovod.
+
+    Returns:
+        How many optimizers of Horovod's do, and how many parameters they call so.
+    """
+    held = [
+        id(parameter)
+        for optimizer in list(_wrapped)
+        for parameter, given in getattr(optimizer, "_parameter_names", {}).items()
+        if given == name
+    ]
+    return len(held), len(set(held))
+
+
 def _load(made: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     result = made(self, *args, **kwargs)
     _loaded.add(self)

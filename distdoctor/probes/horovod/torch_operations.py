@@ -20,8 +20,9 @@ from typing import Any
 import torch
 
 from distdoctor.model.layers import LAYER_SHIFT, LAYERS
+from distdoctor.model.observations.horovod import NameInFlight
 from distdoctor.model.operations import ASYNCHRONOUS, FAILING, IN_BACKWARD
-from distdoctor.probes.call_sites import frame_above, layered_way
+from distdoctor.probes.call_sites import call_site, frame_above, layered_way
 from distdoctor.probes.collectives.loop_names import TURNS
 from distdoctor.probes.gradients.exchanges import EXCHANGES
 from distdoctor.probes.harmless import harmless
@@ -31,6 +32,7 @@ from distdoctor.probes.horovod.named_operations import (
     NamedOperations,
     RequestedOperation,
 )
+from distdoctor.probes.horovod.optimizer_wrapping import held_by_name
 from distdoctor.probes.metrics.evaluations import METRICS
 from distdoctor.probes.metrics.printed_figures import FIGURES
 from distdoctor.probes.metrics.small_values import MOST_VALUES
@@ -46,6 +48,9 @@ _ARGUMENTS = {
     "alltoall": (4, 5, -1, -1),
     "reducescatter": (2, 4, 3, 5),
 }
+
+_DUPLICATE = "with the same name as another tensor"
+"""In the error of a call whose name is in flight. Source: common/tensor_queue.cc."""
 
 _OPTIMIZER, _BACKWARD = LAYERS.index("horovod"), LAYERS.index("backward")
 
@@ -97,7 +102,11 @@ def _submitting(made: Callable[..., Any], family: str, file: str) -> Callable[..
 
     @functools.wraps(made)
     def submit(*args: Any) -> Any:
-        handle = made(*args)
+        try:
+            handle = made(*args)
+        except ValueError as refused:
+            _refused(str(refused), family, args)
+            raise
         if recorder.writer is None:
             return handle
         try:
@@ -148,6 +157,19 @@ def _look(
         METRICS.contribute(elements, tensors, text)
     if elements <= MOST_VALUES and "reduce" in plan.family:
         FIGURES.summed(elements, tensors, text)
+
+
+@harmless
+def _refused(why: str, family: str, args: tuple[Any, ...]) -> None:
+    """Tell of a call that Horovod did not take, because it has one of that name."""
+    if _DUPLICATE not in why or RECORDER.writer is None:
+        return
+    name = _reader(family)[1](args).name
+    holders, parameters = held_by_name(name) if _task_id() != -1 else (0, 0)
+    RECORDER.observe(
+        NameInFlight(name=f"{family}.{name}", holders=holders, parameters=parameters),
+        call_site(3),
+    )
 
 
 _Arguments = tuple[Any, ...]

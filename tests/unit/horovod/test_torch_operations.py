@@ -11,11 +11,18 @@ import pytest
 import torch
 
 from distdoctor.journal.writer import JournalWriter
+from distdoctor.model.observations.horovod import NameInFlight
 from distdoctor.probes.horovod import torch_operations
 from distdoctor.probes.metrics.evaluations import METRICS
 from distdoctor.probes.recorder import RECORDER
 
 Submit = Callable[..., int]
+
+REFUSAL = (
+    "Requested to allreduce, allgather, or broadcast a tensor with the same name as "
+    "another tensor that is currently being processed."
+)
+"""Of Horovod 0.28.1."""
 
 
 @pytest.fixture
@@ -69,3 +76,24 @@ def test_what_a_user_reduces_by_a_function_of_autograd_is_the_users(
     assert contributed == [3]
     reduced.sum().backward()  # what backward submits is no figure of the user's
     assert contributed == [3]
+
+
+def test_a_name_that_is_in_flight_is_told_and_refused_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(RECORDER, "writer", object())
+    told: list[object] = []
+    monkeypatch.setattr(RECORDER, "observe", lambda one, _site: told.append(one))
+
+    def refuse(*_: object) -> int:
+        raise ValueError(REFUSAL)
+
+    name = "horovod_torch_allreduce_async_torch_FloatTensor"
+    core = SimpleNamespace(**{name: refuse})
+    mpi_ops = ModuleType("mpi_ops")
+    mpi_ops.__dict__.update(mpi_lib=core, __file__=__file__, _basics=None)
+    torch_operations.watch(mpi_ops)
+    tensor = torch.ones(2)
+    with pytest.raises(ValueError, match="same name"):
+        getattr(core, name)(tensor, tensor, 1, b"loss", 0, 1.0, 1.0, 0)
+    assert told == [NameInFlight(name="allreduce.loss")]
