@@ -216,6 +216,10 @@ class Run:
     evidence: tuple[str, ...] = ("run",)
     memory: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
     """What analyses concluded already, by their names."""
+    _events_of: dict[type, dict[int, list[Any]]] = field(
+        default_factory=dict, init=False, repr=False
+    )
+    """Events by class, as far as they were asked for, and rank; see `of`."""
 
     @classmethod
     def of_events(
@@ -405,11 +409,10 @@ class Run:
         Returns:
             The events, empty if there are none or the rank was not seen.
         """
-        life = self.life.get(rank)
-        # Of most kinds no rank has any: with thousands of ranks that must cost nothing.
-        if not life or not self._has_class(kind):
-            return []
-        return [event for _, event in life if isinstance(event, kind)]
+        # Asked for a hundred kinds, of thousands of ranks that have none.
+        by_kind = self._events_of
+        events = (by_kind[kind] if kind in by_kind else self._by_rank(kind)).get(rank)
+        return [*events] if events else []
 
     def has(self, kind: type) -> bool:
         """Whether any rank has an event of this kind; setting up is no call.
@@ -426,17 +429,27 @@ class Run:
                 others = set(range(len(OPERATIONS))) - set(SETUP_CODES)
                 self.memory["has calls"] = len(self.with_op(*others)) > 0
             return bool(self.memory["has calls"])
-        return self._has_class(kind)
+        return bool(self._by_rank(kind))
 
-    def _has_class(self, kind: type) -> bool:
-        known: dict[type, bool] = self.memory.setdefault("has class", {})
-        if kind not in known:
-            if "classes" not in self.memory:
-                lives = self.life.values()
-                self.memory["classes"] = {type(e) for life in lives for _, e in life}
-            classes: set[type] = self.memory["classes"]
-            known[kind] = any(issubclass(one, kind) for one in classes)
-        return known[kind]
+    def _by_rank(self, kind: type[AnyEvent]) -> Mapping[int, list[AnyEvent]]:
+        """By rank that has some, its events of a kind; each event is looked at once."""
+        found = self._events_of.get(kind)
+        if found is None:
+            if "of class" not in self.memory:
+                self.memory["of class"] = _by_class(self.life)
+            classes: dict[type, dict[int, list[Any]]] = self.memory["of class"]
+            among = [classes[one] for one in classes if issubclass(one, kind)]
+            if len(among) > 1:  # in the order in which the rank wrote them
+                ranks = {rank for by_rank in among for rank in by_rank}
+                lives = ((rank, self.life[rank]) for rank in ranks)
+                among = [
+                    {
+                        r: [e for _, e in life if isinstance(e, kind)]
+                        for r, life in lives
+                    }
+                ]
+            found = self._events_of[kind] = among[0] if among else {}
+        return found
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Run):
@@ -453,6 +466,16 @@ class Run:
         )
 
     __hash__ = None  # type: ignore[assignment] # a run is large; nothing hashes it
+
+
+def _by_class(
+    life: Mapping[int, Sequence[tuple[int, Event]]],
+) -> dict[type, dict[int, list[Any]]]:
+    found: dict[type, dict[int, list[Any]]] = {}
+    for rank, events in life.items():
+        for _, event in events:
+            found.setdefault(type(event), {}).setdefault(rank, []).append(event)
+    return found
 
 
 class _Builder:
