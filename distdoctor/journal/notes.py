@@ -2,6 +2,7 @@
 
 A note is an observation, in the form of `event_text`. The file grows only at its
 end, by one write for each note, so that notes stay whole when their writer is killed.
+Its place is taken before it is written: what interrupts a writer costs that note alone.
 Where a note lies, and how long it is, stands in a record of kind NOTE. They are read by
 `notes_reader`; here, inside the job, only the standard library is used.
 """
@@ -12,6 +13,7 @@ import os
 from pathlib import Path
 
 from distdoctor.journal.event_text import event_text
+from distdoctor.journal.own_file import OwnFile
 from distdoctor.model.events import Observation
 
 MOST_BYTES = 256 * 1024 * 1024
@@ -41,8 +43,7 @@ class NotesWriter:
     """
 
     def __init__(self, journal: Path) -> None:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
-        self._file = os.open(notes_of(journal), flags, 0o600)
+        self._file = OwnFile(notes_of(journal), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         self._end = 0
 
     def add(self, observation: Observation) -> tuple[int, int]:
@@ -63,12 +64,12 @@ class NotesWriter:
         begin, size = self._end, len(data)
         if begin + size > MOST_BYTES:
             raise OSError(f"more than {MOST_BYTES} bytes of notes")
-        written = os.write(self._file, data)
-        self._end += written
+        self._end = begin + size
+        written = os.pwrite(self._file.number(), data, begin)
         if written < size:
             raise OSError(f"{written} of {size} bytes of a note were written")
         return begin, size
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._file)
+        self._file.close()

@@ -146,7 +146,7 @@ class StackTaker:
             return []
         number = signal.SIGRTMAX - STACK_SIGNAL_FROM_LAST
         before = file.stat().st_size
-        if not catches(pid, number):
+        if not catches(pid, number) or not _has_open(pid, file):
             return []
         with suppress(OSError):
             os.kill(pid, number)
@@ -173,6 +173,21 @@ def catches(pid: int, number: int) -> bool:
             if line.startswith("SigCgt:"):
                 return bool(int(line.split()[1], 16) >> (number - 1) & 1)
     return False
+
+
+def _has_open(pid: int, file: Path) -> bool:
+    """Whether a process still has the file open: else its stacks go into another.
+
+    A program that closes all descriptors closes this one, too, and opens its own files
+    by that number.
+    """
+    with suppress(OSError):
+        for one in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                if one.samefile(file):
+                    return True
+        return False
+    return True  # not to be seen: another system, or no right to
 
 
 def _stacks_of(dump: str) -> list[list[StackFrame]]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
+
+from distdoctor.probes.interruptions import is_interruption
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -46,7 +48,9 @@ def harmless(probe: Callable[Given, Result]) -> Callable[Given, Result | None]:
             return None
         try:
             return probe(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - the job must not feel the probe
+        except Exception as error:  # the job must not feel the probe
+            if is_interruption(error):
+                raise
             if not _is_excused():
                 lost(getattr(probe, "__qualname__", repr(probe)), error)
             return None
@@ -65,7 +69,9 @@ def tell_each(probes: Iterable[Callable[..., object]], *given: object) -> None:
     for probe in probes:
         try:
             probe(*given)
-        except Exception as error:  # noqa: BLE001 - the job must not feel the probe
+        except Exception as error:  # the job must not feel the probe
+            if is_interruption(error):
+                raise
             if not _is_excused():
                 lost(_name_of(probe), error)
 
@@ -90,8 +96,26 @@ def paused() -> Iterator[None]:
         _pauses.pop()
 
 
+def lose_or_raise(probe: str, error: Exception) -> None:
+    """What becomes of an error that a guard has caught.
+
+    Args:
+        probe: Whose guard.
+        error: It is counted as lost evidence, if it is the probe's own.
+
+    Raises:
+        Exception: The error, if it is meant for the job; see `interruptions`.
+    """
+    if is_interruption(error):
+        raise error
+    lost(probe, error)
+
+
 def lost(probe: str, error: BaseException) -> None:
     """Count an event that a probe lost, where a `harmless` call costs too much."""
-    with suppress(Exception):
+    try:
         for report in _on_loss:
             report(probe, error)
+    except Exception as another:
+        if is_interruption(another):
+            raise

@@ -18,6 +18,7 @@ from distdoctor.probes.collectives import interception
 from distdoctor.probes.data import loaders
 from distdoctor.probes.groups.backends import backend_of
 from distdoctor.probes.harmless import excuse_while, harmless
+from distdoctor.probes.interruptions import is_interruption
 from distdoctor.probes.patching import replace_everywhere
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.readability import is_transforming
@@ -43,7 +44,9 @@ def _init_process_group(made: Callable[..., Any], *args: Any, **kwargs: Any) -> 
     address = ""
     try:
         members, address = _joining(args, kwargs)
-    except Exception as error:  # noqa: BLE001 - torch will say what is wrong, if it is
+    except Exception as error:  # torch will say what is wrong, if it is
+        if is_interruption(error):
+            raise
         blinded("init_process_group", error)
     result = meetings.around(
         "init_process_group", lambda: made(*args, **kwargs), members, (address,)

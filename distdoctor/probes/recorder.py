@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from distdoctor.journal.environment import (
     FOLDER_VARIABLE,
@@ -21,6 +21,7 @@ from distdoctor.journal.environment import (
 )
 from distdoctor.journal.format import RecordKind
 from distdoctor.journal.layout import EXITS_FILE, LOSSES_FILE, SUBSTITUTES_FILE
+from distdoctor.journal.own_file import OwnFile
 from distdoctor.journal.writer import JournalWriter
 from distdoctor.probes import call_sites, harmless, registry
 
@@ -74,7 +75,7 @@ class Recorder:
         self.lock = threading.Lock()
         self._local = threading.local()
         self._notes: NotesWriter | None = None
-        self._stack_file: TextIO | None = None
+        self._stack_file: OwnFile | None = None
         self._failed: BaseException | None = None
         self._loss_reported = False
         self._substituted: set[str] = set()
@@ -318,8 +319,10 @@ class Recorder:
         folder = self.folder / "stacks"
         folder.mkdir(exist_ok=True, mode=0o700)
         former = self._stack_file
-        self._stack_file = (folder / f"{os.getpid()}.txt").open("w")
-        faulthandler.register(number, self._stack_file, all_threads=True)
+        file = folder / f"{os.getpid()}.txt"
+        # Whoever sends the signal sees first that the descriptor is still that file's.
+        self._stack_file = OwnFile(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        faulthandler.register(number, self._stack_file.number(), all_threads=True)
         if former is not None:  # of the run before, which this process played in
             former.close()
 
@@ -342,11 +345,10 @@ def blinded(probe: str, error: BaseException) -> None:
     This rank's calls are written no further, and the run is read as if nobody had seen
     any of them. To be told where a probe is not `harmless` by itself.
     """
-    with suppress(Exception):
-        RECORDER.blind = True
-        if RECORDER.writer is not None:
-            RECORDER.writer.go_blind()
-        harmless.lost(probe, error)
+    RECORDER.blind = True
+    if RECORDER.writer is not None:
+        RECORDER.writer.go_blind()
+    harmless.lost(probe, error)
 
 
 def interpreter_ends() -> None:

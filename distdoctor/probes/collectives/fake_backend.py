@@ -38,6 +38,7 @@ from distdoctor.probes.collectives import reduce_ops
 from distdoctor.probes.collectives.interception import Collectives
 from distdoctor.probes.collectives.interception import install as install_kernels
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.interruptions import is_interruption
 from distdoctor.probes.patching import replace_everywhere
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
@@ -312,7 +313,9 @@ def _common_object(group: Any, kind: str, mine: Any, own: bool) -> Any:
     """A value that all members hold: a stand-in, or this rank's own."""
     try:
         value, sent = _results(group).agree(kind, mine, own)
-    except Exception:  # noqa: BLE001 - what cannot be pickled here fails in earnest too
+    except Exception as error:  # what cannot be pickled here fails in earnest too
+        if is_interruption(error):
+            raise
         return mine
     return varied(value, _factor()) if _varies() and not sent else value
 

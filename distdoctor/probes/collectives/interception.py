@@ -58,7 +58,8 @@ from distdoctor.probes.collectives.work_handles import (
 )
 from distdoctor.probes.gradients.exchanges import EXCHANGES
 from distdoctor.probes.groups.backends import backend_of
-from distdoctor.probes.harmless import harmless, lost
+from distdoctor.probes.harmless import harmless, lose_or_raise
+from distdoctor.probes.interruptions import is_interruption
 from distdoctor.probes.metrics.evaluations import METRICS
 from distdoctor.probes.metrics.printed_figures import FIGURES
 from distdoctor.probes.metrics.small_values import MOST_VALUES
@@ -171,8 +172,10 @@ class Collectives:
                 return redispatch(below, *args)
             try:
                 pending = enter(args)
-            except Exception as error:  # noqa: BLE001 - the job must not feel the probe
+            except Exception as error:  # the job must not feel the probe
                 self._go_blind(error)
+                if is_interruption(error):  # it may have come when the call was counted
+                    raise
                 pending = None
             if pending is None:
                 return redispatch(below, *args)
@@ -184,7 +187,7 @@ class Collectives:
             try:
                 left(pending, out)
             except Exception as error:  # noqa: BLE001
-                lost("left", error)
+                lose_or_raise("left", error)
             return out
 
         return kernel
@@ -290,7 +293,7 @@ class Collectives:
                     flags |= FAILING
                     self._failing_with(error)
             except Exception as failed:  # noqa: BLE001 - the job must not feel the probe
-                lost("entering", failed)
+                lose_or_raise("entering", failed)
             signature, described, elements = spec
             kind, ordinal = _ENTER, 0
             with recorder.lock:
@@ -327,7 +330,7 @@ class Collectives:
                 if not layer:
                     look(pending, args[at_read], elements, text, flags)
             except Exception as failed:  # noqa: BLE001
-                lost("counting", failed)
+                lose_or_raise("counting", failed)
             return pending
 
         return entering

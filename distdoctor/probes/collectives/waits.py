@@ -21,7 +21,7 @@ from distdoctor.probes.collectives import interception
 from distdoctor.probes.collectives.interception import Collectives
 from distdoctor.probes.collectives.pending_calls import PendingCall
 from distdoctor.probes.collectives.work_handles import watch_uses
-from distdoctor.probes.harmless import harmless, lost
+from distdoctor.probes.harmless import harmless, lose_or_raise
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
@@ -42,7 +42,7 @@ def _put(kind: int, pending: PendingCall) -> None:
             thread = RECORDER.thread()
             writer.put(kind, thread, pending.call, pending.ordinal, pending.group)
     except Exception as error:  # noqa: BLE001 - written out: a guard costs as much
-        lost("waiting", error)
+        lose_or_raise("waiting", error)
 
 
 _libraries: list[Library] = []

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from distdoctor.journal.own_file import OwnFile
 from distdoctor.probes.harmless import harmless
 
 _PIECE_BYTES = 1 << 16
@@ -38,8 +39,7 @@ class Agreement:
     """
 
     def __init__(self, file: Path) -> None:
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        self._file = os.open(file, flags, 0o600)
+        self._file = OwnFile(file, os.O_RDWR | os.O_APPEND | os.O_CREAT)
         self._read_to = 0
         self._rest = b""
         self._begun: dict[str, dict[int, Begun]] = {}
@@ -47,7 +47,7 @@ class Agreement:
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._file)
+        self._file.close()
 
     def begin(self, key: str, rank: int, begun: Begun) -> None:
         """Tell the others that this rank has begun a pass.
@@ -92,12 +92,13 @@ class Agreement:
 
     def _append(self, line: str) -> None:
         text = line.encode()
-        if os.write(self._file, text) != len(text):
+        if os.write(self._file.number(), text) != len(text):
             raise OSError("a note on the passes was cut short")
 
     def _read(self) -> None:
         """Take in what stands in the file since the last look."""
-        while piece := os.pread(self._file, _PIECE_BYTES, self._read_to):
+        number = self._file.number()
+        while piece := os.pread(number, _PIECE_BYTES, self._read_to):
             self._read_to += len(piece)
             *lines, self._rest = (self._rest + piece).split(b"\n")
             for line in lines:

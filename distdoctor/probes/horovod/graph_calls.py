@@ -35,6 +35,7 @@ from distdoctor.probes.horovod.tensorflow_operations import (
     handles,
     traced,
 )
+from distdoctor.probes.interruptions import is_interruption
 from distdoctor.probes.recorder import RECORDER, blinded
 
 _KERNELS = {
@@ -108,7 +109,9 @@ def _submitted(operations: Sequence[RequestedOperation]) -> tuple[int, ...]:
             handle = next(handles)
             here.submitted(handle, plan, way, ASYNCHRONOUS, thread)
             given.append(handle)
-    except Exception as failed:  # noqa: BLE001 - the job must not feel the probe
+    except Exception as failed:  # the job must not feel the probe
+        if is_interruption(failed):
+            raise
         blinded("graph", failed)
     return tuple(given)
 

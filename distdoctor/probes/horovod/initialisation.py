@@ -17,6 +17,7 @@ from distdoctor.model.launcher_variables import rank_of
 from distdoctor.probes import membership
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.horovod import named_operations
+from distdoctor.probes.interruptions import is_interruption
 from distdoctor.probes.recorder import blinded
 from distdoctor.probes.rendezvous import meetings
 
@@ -38,7 +39,9 @@ def watch(module: ModuleType) -> None:
             if size > 1:
                 membership.joins(rank, size)
                 members = tuple(range(size))
-        except Exception as error:  # noqa: BLE001 - Horovod will say what is wrong
+        except Exception as error:  # Horovod will say what is wrong
+            if is_interruption(error):
+                raise
             blinded("hvd.init", error)
         result = meetings.around(
             _OPERATION, lambda: made_init(self, *args, **kwargs), members, ()

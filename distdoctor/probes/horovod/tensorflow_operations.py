@@ -25,6 +25,7 @@ from distdoctor.probes.horovod.named_operations import (
     NamedOperations,
     RequestedOperation,
 )
+from distdoctor.probes.interruptions import is_interruption
 from distdoctor.probes.recorder import RECORDER, blinded
 
 _PREFIX = "horovod_"
@@ -91,7 +92,9 @@ def _calling(
             way = layered_way(1)[1]
             handle = next(handles)
             here.submitted(handle, plan, way, 0, RECORDER.thread())
-        except Exception as failed:  # noqa: BLE001 - the job must not feel the probe
+        except Exception as failed:  # the job must not feel the probe
+            if is_interruption(failed):
+                raise
             blinded(family, failed)
             handle = 0
         return _waited(here, (handle,), lambda: made(*args, **kwargs))

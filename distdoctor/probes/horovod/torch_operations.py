@@ -33,6 +33,7 @@ from distdoctor.probes.horovod.named_operations import (
     RequestedOperation,
 )
 from distdoctor.probes.horovod.optimizer_wrapping import held_by_name
+from distdoctor.probes.interruptions import is_interruption
 from distdoctor.probes.metrics.evaluations import METRICS
 from distdoctor.probes.metrics.printed_figures import FIGURES
 from distdoctor.probes.metrics.small_values import MOST_VALUES
@@ -131,7 +132,9 @@ def _submitting(made: Callable[..., Any], family: str, file: str) -> Callable[..
                 flags |= FAILING
             bits = flags | layer << LAYER_SHIFT
             count = here.submitted(handle, plan, way, bits, thread)
-        except Exception as failed:  # noqa: BLE001 - the job must not feel the probe
+        except Exception as failed:  # the job must not feel the probe
+            if is_interruption(failed):
+                raise
             blinded(family, failed)
             return handle
         if plan.elements:

@@ -18,6 +18,7 @@ from distdoctor.model.observations.metrics import Contributed, Reported
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.failures.handled_exceptions import notice
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.interruptions import is_interruption
 from distdoctor.probes.metrics.printed_figures import FIGURES
 from distdoctor.probes.metrics.small_values import few_values, total_of
 from distdoctor.probes.probe import Probe
@@ -151,7 +152,9 @@ def _watch_logging() -> None:
 def _logged(record: logging.LogRecord) -> None:
     try:
         text = record.getMessage()
-    except Exception:  # noqa: BLE001 - a wrong message is for its handler to tell
+    except Exception as error:  # a wrong message is for its handler to tell
+        if is_interruption(error):
+            raise
         return
     if METRICS.passes:
         METRICS.report(text)

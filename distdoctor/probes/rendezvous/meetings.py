@@ -26,7 +26,8 @@ from distdoctor.model.operations import (
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.collectives.board import Board, NoBoard, board_of
 from distdoctor.probes.collectives.parking import park
-from distdoctor.probes.harmless import harmless, lost
+from distdoctor.probes.harmless import harmless, lose_or_raise
+from distdoctor.probes.interruptions import is_interruption
 from distdoctor.probes.recorder import RECORDER, blinded
 
 
@@ -84,7 +85,9 @@ def _enter(op: str, members: Sequence[int], names: Sequence[str]) -> int | None:
         return None
     try:
         return _written(writer, op, tuple(members), names)
-    except Exception as error:  # noqa: BLE001 - the job must not feel the probe
+    except Exception as error:  # the job must not feel the probe
+        if is_interruption(error):
+            raise
         blinded(op, error)
         return None
 
@@ -104,7 +107,7 @@ def _written(
         spec = RECORDER.intern("=" + json.dumps(kept))
         site = RECORDER.intern(call_site(4))
     except Exception as error:  # noqa: BLE001
-        lost(op, error)
+        lose_or_raise(op, error)
     thread = RECORDER.thread()
     ordinal, kind = 0, RecordKind.ENTER
     with RECORDER.lock:

@@ -10,6 +10,7 @@ from typing import Any
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
+from distdoctor.probes.interruptions import is_interruption
 from distdoctor.probes.patching import replace_everywhere
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import blinded
@@ -32,7 +33,9 @@ def new_group(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Wrapper of `torch.distributed.new_group`, which records the call."""
     try:
         members, ranks = _whom(args, kwargs)
-    except Exception as error:  # noqa: BLE001 - torch will say what is wrong, if it is
+    except Exception as error:  # torch will say what is wrong, if it is
+        if is_interruption(error):
+            raise
         result = made(*args, **kwargs)
         blinded("new_group", error)
         return result
