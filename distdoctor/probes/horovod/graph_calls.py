@@ -88,6 +88,8 @@ def watch(concrete_function: ModuleType) -> None:
         if content is None:
             content = _read(self) or _NOTHING
         given = _submitted(content.certain) if content.certain else ()
+        if content.trained and content.certain:  # not given what was reduced before
+            keras_variables.fed(content.trained, args[:1])
         result = tensorflow_operations.waited(
             given, lambda: made(self, *args, **kwargs)
         )
