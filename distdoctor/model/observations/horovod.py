@@ -56,6 +56,20 @@ class ReducedTwice(Observation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReducedAgain(Observation):
+    """An optimizer of Keras was given gradients that had been reduced several times.
+
+    It is told once for each of the lines that reduce, in their order, of the program
+    and not of each step; its place is that line.
+    """
+
+    at: int = 0  # of those that reduce, from 0
+    op: str = "avg"  # "sum": what was equal on all ranks was summed, and not divided
+    count: int = 0  # of the gradients
+    of: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UnexpectedPass(Observation):
     """A backward pass began while Horovod had gradients of the pass before.
 
@@ -132,5 +146,6 @@ class PipelineRead(Observation):
 
 KINDS = (
     *(UnexpectedPass, OptimizerWrapped, StateDropped, ChangedInFlight, ReducedTwice),
+    ReducedAgain,
     *(GraphUnclear, VariablePrints, PipelineStage, PipelineRead),
 )

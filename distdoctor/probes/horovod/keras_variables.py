@@ -20,7 +20,7 @@ from distdoctor.model.observations.data import Fed
 from distdoctor.model.observations.horovod import VariablePrints
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.harmless import harmless
-from distdoctor.probes.horovod import tensorflow_operations
+from distdoctor.probes.horovod import reduction_chains, tensorflow_operations
 from distdoctor.probes.recorder import RECORDER
 
 _MOST_OPTIMIZERS = 16
@@ -127,6 +127,7 @@ def forget() -> None:
     """Forget all state: the process starts to play in another run."""
     global _steps_made
     _trained.clear()
+    reduction_chains.forget()
     _steps_made = 0
 
 
@@ -148,6 +149,27 @@ def watch(optimizers: ModuleType) -> None:
         kind = optimizers.__dict__.get(class_name)
         if kind is not None:
             setattr(kind, method, _building(getattr(kind, method)))
+            kind.apply_gradients = _applying(kind.apply_gradients)
+
+
+def _applying(made: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(made)
+    def apply_gradients(
+        self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        pairs = list(grads_and_vars)  # as Keras itself does; it may be a zip
+        if RECORDER.writer is not None and tensorflow_operations.was_loaded():
+            _applied(pairs)
+        return made(self, pairs, *args, **kwargs)
+
+    apply_gradients.autograph_info__ = {}  # type: ignore[attr-defined]
+    return apply_gradients
+
+
+@harmless
+def _applied(pairs: Sequence[Any]) -> None:
+    given = [pair[0] for pair in pairs if pair[0] is not None]
+    reduction_chains.given_to_optimizer(given, call_site(3))
 
 
 def _building(made: Callable[..., Any]) -> Callable[..., Any]:
