@@ -221,12 +221,12 @@ def examine(run: Run) -> Iterator[Finding]:
             certainty=Certainty.PROVED if fault.sure else Certainty.LIKELY,
             details=details(fault),
         )
-    for cut in overlapping_shards(run):
-        yield _of_shards(run, cut)
+    for overlap in overlapping_shards(run):
+        yield _of_shards(overlap)
     require_whole(run)
 
 
-def _of_shards(run: Run, fault: PipelineFault) -> Finding:
+def _of_shards(fault: PipelineFault) -> Finding:
     """Of a pipeline of TensorFlow."""
     ranks, shards = fault.sharing, [one.shard for one in fault.passes]
     having, compared = fault.epochs

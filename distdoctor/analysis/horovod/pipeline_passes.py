@@ -211,9 +211,7 @@ def _sharing(turn: Sequence[PipelinePass]) -> tuple[int, ...]:
     groups: dict[bytes, list[int]] = {}
     for rank, head in enumerate(heads):
         groups.setdefault(head.tobytes(), []).append(rank)
-    return tuple(
-        rank for ranks in groups.values() if len(ranks) > 1 for rank in ranks
-    )
+    return tuple(rank for ranks in groups.values() if len(ranks) > 1 for rank in ranks)
 
 
 def _tell_apart(contents: NDArray[np.uint64]) -> bool:
@@ -259,9 +257,7 @@ def _overlap(turn: tuple[PipelinePass, ...]) -> PipelineFault | None:
     if len({shard.index for shard in known}) < len(turn):
         return None
     ranks, both = tuple(range(len(turn))), list(zip(turn, known, strict=True))
-    shuffles = _shuffled_apart(
-        [one.before(shard, "shuffle") for one, shard in both]
-    )
+    shuffles = _shuffled_apart([one.before(shard, "shuffle") for one, shard in both])
     repeated = any(one.before(shard, "repeat") for one, shard in both)
     if all(_tell_apart(one.contents) for one in turn) and not repeated:
         twice = _twice(turn, _SHARE if not shuffles else 0.0)
@@ -293,8 +289,7 @@ def _twice(turn: Sequence[PipelinePass], least: float) -> int:
     """Samples that several ranks read, if they are more than chance explains."""
     once = [np.unique(one.contents) for one in turn]
     repeats = max(
-        1 - len(one) / len(each.contents)
-        for one, each in zip(once, turn, strict=True)
+        1 - len(one) / len(each.contents) for one, each in zip(once, turn, strict=True)
     )
     _, times = np.unique(np.concatenate(once), return_counts=True)
     twice = int((times > 1).sum())

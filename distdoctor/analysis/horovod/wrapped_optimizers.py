@@ -202,8 +202,8 @@ def reduced_again(run: Run) -> Iterator[ReducedAgainBy]:
                 told.append([])
             if told:
                 told[-1].append(one)
-        for lines in told:
-            key = lines[0].op, tuple(one.place for one in lines)
-            found.setdefault(key, (tuple(lines), []))[1].append(rank)
+        for each in told:
+            key = each[0].op, tuple(one.place for one in each)
+            found.setdefault(key, (tuple(each), []))[1].append(rank)
     for lines, ranks in found.values():
         yield ReducedAgainBy(lines, tuple(dict.fromkeys(ranks)))

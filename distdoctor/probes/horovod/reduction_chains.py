@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from struct import calcsize, pack, unpack
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
@@ -164,11 +165,7 @@ class GraphChains:
             return self._number(scope, node.input[0])
         if node.op == "HorovodSize":
             return float(self._size)
-        if node.op == "Const":
-            from tensorflow import make_ndarray
-
-            return float(make_ndarray(node.attr["value"].tensor))
-        return None
+        return _constant(node) if node.op == "Const" else None
 
     def _called(
         self, scope: _Scope, node: Any, inputs: list[str]
@@ -197,6 +194,32 @@ class GraphChains:
                 },
             )
         return self._inner[key], function
+
+
+_VALUES = {
+    1: ("float_val", "<f"),
+    2: ("double_val", "<d"),
+    3: ("int_val", "<i"),
+    9: ("int64_val", "<q"),
+    19: ("half_val", "<e"),
+}
+"""By TensorFlow's number of a dtype: the field of constants, and how bytes read."""
+
+
+def _constant(node: Any) -> float | None:
+    """The value of a constant that is one number."""
+    value = node.attr["value"].tensor
+    field, form = _VALUES.get(value.dtype, ("", ""))
+    if field and value.tensor_content:
+        if len(value.tensor_content) == calcsize(form):
+            return float(unpack(form, value.tensor_content)[0])
+        return None
+    told = list(getattr(value, field)) if field else []
+    if len(told) != 1:
+        return None
+    # Of half precision the bits are told, as a number.
+    bits = field == "half_val"
+    return float(unpack(form, pack("<H", told[0]))[0] if bits else told[0])
 
 
 def branch_taken(node: Any, nodes: Mapping[str, Any]) -> str | None:
