@@ -127,6 +127,7 @@ Samples are known by their indices where the dataset is one, and else by fingerp
 what a batch holds; random augmentation makes equal samples look different. Ranks that
 share a sequence or a layer may well read the same, and what they exchange decides
 whether it is told. It takes at least four samples, and without a DataLoader two looks.
+What Keras' `fit` reads in a job of TensorFlow is not seen.
 
 References
 ----------

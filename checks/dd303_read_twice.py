@@ -160,7 +160,8 @@ Known problems
 Overlaps within the last batch, and up to 2 % beyond it, count as padding. Whether ranks
 were to share one epoch is known from a sampler; where none splits, it is likely at
 most, for each may be meant to draw for itself. Passes that were not finished are not
-judged.
+judged. Of pipelines of TensorFlow at most 2,048 samples of a pass are known, and in
+Keras' `fit` none; samples that are changed at random look different on each rank.
 
 References
 ----------

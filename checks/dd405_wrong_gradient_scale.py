@@ -157,7 +157,8 @@ Known problems
 Ratios are taken of linear functions of a few gradients; if their elements cancel, or
 the optimizer wraps them in a way of its own, nothing is told. A factor that the
 learning rate makes up for looks the same, so it is likely, and a warning with
-optimizers like Adam that hardly feel it.
+optimizers like Adam that hardly feel it. In TensorFlow only what is reduced twice is
+seen.
 
 References
 ----------

@@ -163,16 +163,24 @@ def _trains(run: Run, rank: int, one: PipelinePass) -> bool:
         return False  # they may share the work on the same samples
     if reduced * 2 >= one.steps:
         return True
-    hidden = bool(run.of(GraphUnclear, rank))  # nobody knows what is reduced there
+    # Nobody knows what is reduced in branches, but Horovod's optimizer may do it.
+    hidden = bool(run.of(GraphUnclear, rank)) and _is_one_set(run)
     return hidden and any(seen.wrapped for seen in run.of(VariablePrints, rank))
 
 
+def _is_one_set(run: Run) -> bool:
+    """Whether all ranks are in all groups: else they may train several models."""
+    return all(len(group.ranks) == run.world_size for group in run.groups)
+
+
 def _large(run: Run, rank: int, begin: int, end: int, codes: Sequence[int]) -> int:
-    """How often a rank made calls of a kind with more than a metric has."""
+    """How often a rank made calls among all ranks with more than a metric has."""
     rows = run.rows_of(rank)
     calls = run.calls[rows.start + begin : min(rows.start + end, rows.stop)]
     count = 0
     for row in calls[np.isin(calls["op"], codes)]:
+        if len(run.groups[row["group"]].ranks) < run.world_size:
+            continue
         spec = run.specs[row["spec"]]
         if codes is _GATHERING and any(_OF_GRADIENTS in one for one in spec.names):
             continue
@@ -264,7 +272,7 @@ def _overlap(turn: tuple[PipelinePass, ...]) -> PipelineFault | None:
         if not twice:
             return None
         return PipelineFault(turn, ranks, (1, 1), twice, shuffles)
-    if not shuffles or any(len(one.contents) for one in turn):
+    if not shuffles or (any(len(one.contents) for one in turn) and not repeated):
         return None
     sources = {one.first.source for one in turn}
     if len(sources) > 1:

@@ -318,10 +318,10 @@ def tell(chains: Sequence[Chain], site: str) -> None:
 def _twice(chains: Sequence[Chain]) -> Iterator[tuple[tuple[str, ...], str, int]]:
     found: dict[tuple[tuple[str, ...], str], int] = {}
     for chain in chains:
-        if len(chain.sites) > 1:
-            op = "sum" if chain.sums and chain.scale > _MENDED else "avg"
-            key = chain.sites, op
-            found[key] = found.get(key, 0) + 1
+        if len(chain.sites) < 2 or (chain.sums and chain.scale <= _MENDED):
+            continue
+        key = chain.sites, "sum" if chain.sums else "avg"
+        found[key] = found.get(key, 0) + 1
     yield from ((sites, op, count) for (sites, op), count in found.items())
 
 

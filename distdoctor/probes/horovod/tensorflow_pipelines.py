@@ -363,5 +363,7 @@ def _bytes_of(value: Any) -> bytes:
         return (value if isinstance(value, bytes) else value.encode())[:_MOST_BYTES]
     if getattr(getattr(value, "dtype", None), "hasobject", False):  # texts
         return b"\0".join(map(_bytes_of, value.ravel().tolist()))[:_MOST_BYTES]
-    raw: bytes = value.tobytes()
-    return raw[:_MOST_BYTES]
+    flat = value.reshape(-1)
+    every = max(1, -(-flat.nbytes // _MOST_BYTES))
+    raw: bytes = flat[::every].tobytes()
+    return raw
