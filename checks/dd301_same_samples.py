@@ -50,8 +50,23 @@ Batches that no DataLoader gives are known by what the model is called with:
     rank 0 | wrap=ddp:a  fed(step=2,inputs=5)@t.py:9  fed(step=3,inputs=6)@t.py:9  fed(step=4,inputs=7)@t.py:9
     rank 1 | wrap=ddp:a  fed(step=2,inputs=5)@t.py:9  fed(step=3,inputs=6)@t.py:9  fed(step=4,inputs=7)@t.py:9
 
+Pipelines of TensorFlow give the same:
+
+    rank 0 | pipeline_read@t.py:9  all_reduce(64)  pipeline_read(contents=1-9,steps=1)@t.py:9
+    rank 1 | pipeline_read@t.py:9  all_reduce(64)  pipeline_read(contents=1-9,steps=1)@t.py:9
+
+So do arrays that a function of TensorFlow trains on:
+
+    rank 0 | fed(step=1,inputs=5)@t.py:9  all_reduce(64)  fed(step=2,inputs=6)@t.py:9  all_reduce(64)  variable_prints(step=2)
+    rank 1 | fed(step=1,inputs=5)@t.py:9  all_reduce(64)  fed(step=2,inputs=6)@t.py:9  all_reduce(64)  variable_prints(step=2)
+
 Well
 ----
+Pipelines of TensorFlow shuffle, on each rank in an order of its own:
+
+    rank 0 | pipeline_read  all_reduce(64)  pipeline_read(contents=1-9,steps=1)
+    rank 1 | pipeline_read  all_reduce(64)  pipeline_read(contents=4-9+1-3,steps=1)
+
 Each has its part:
 
     rank 0 | wrap=ddp:a  held(names=x,rows=7)  read(samples=6+0+2+4,steps=2)@t.py:9
@@ -112,6 +127,7 @@ Samples are known by their indices where the dataset is one, and else by fingerp
 what a batch holds; random augmentation makes equal samples look different. Ranks that
 share a sequence or a layer may well read the same, and what they exchange decides
 whether it is told. It takes at least four samples, and without a DataLoader two looks.
+What Keras' `fit` reads in a job of TensorFlow is not seen.
 
 References
 ----------
@@ -139,6 +155,13 @@ from distdoctor.analysis.data.reading_findings import (
     who_read,
 )
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.gradients.used_gradients import places
+from distdoctor.analysis.horovod.pipeline_passes import (
+    PipelineFault,
+    SameInputs,
+    same_inputs,
+    same_samples,
+)
 from distdoctor.model.events import Wrapped
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
 from distdoctor.model.observations.data import LOADER, SAMPLER, Read
@@ -186,7 +209,55 @@ def examine(run: Run) -> Iterator[Finding]:
             details=details(fault),
             severity=Severity.WARNING if wanted else None,
         )
+    for shared in same_samples(run):
+        yield _of_pipelines(shared)
+    for same in same_inputs(run):
+        yield _of_inputs(same)
     require_whole(run)
+
+
+def _of_pipelines(fault: PipelineFault) -> Finding:
+    """Of pipelines of TensorFlow."""
+    ranks = fault.sharing
+    having, compared = fault.epochs
+    everyone = len(ranks) == len(fault.passes)
+    read = min(len(one.contents) for one in fault.passes)
+    shards = [one.shard for one in fault.passes]
+    kept = [shard for shard in shards if shard is not None]
+    why = (
+        f": all keep shard {kept[0].index} of {kept[0].size}"
+        if len({(one.size, one.index) for one in kept}) == 1 < len(kept)
+        else ""
+    )
+    return Finding(
+        message=(
+            f"{capital(named(ranks))} train on the same samples of a pipeline of "
+            f"TensorFlow, in the same order, in {having} of {compared} epochs: the "
+            f"first {read:,} are the same{why}"
+        ),
+        exhibits=tuple(one.first for one in fault.passes[:2]),
+        culprits=() if everyone else ranks,
+        locations=(
+            *places(kept, ranks, "splits"),
+            *places([one.first for one in fault.passes], ranks, "reads"),
+        ),
+        details={"epochs": having, "compared": compared},
+    )
+
+
+def _of_inputs(same: SameInputs) -> Finding:
+    """Of arrays that ranks give to a function of TensorFlow."""
+    steps = ", ".join(str(one.step) for one in same.fed)
+    return Finding(
+        message=(
+            f"{capital(named(same.ranks))} train on the same batches: at each step "
+            f"that was looked at ({steps}) the training function was called with the "
+            "same inputs"
+        ),
+        exhibits=same.fed[:1],
+        locations=tuple(places(same.fed, same.ranks, "gives the batch")),
+        details={"steps": [one.step for one in same.fed]},
+    )
 
 
 def _of_batches(run: Run, several: Sequence[Feeding]) -> Finding:

@@ -34,8 +34,57 @@ A sampler splits among four ranks where two train:
     rank 1 | wrap=ddp:a  held(names=x,rows=7)
            | read(length=20,samples=1+5+9+13+17,steps=2,replicas=4)@t.py:9
 
+A pipeline of TensorFlow is shuffled, by each rank in an order of its own, and then cut:
+
+    rank 0 | pipeline_stage(at=1,kind=shuffle,size=99,seeds=0+0)@t.py:4
+           | pipeline_stage(at=2,kind=shard,size=2)@t.py:5
+           | pipeline_read(stages=TensorSlice+Shuffle+Shard)@t.py:9  all_reduce(64)
+           | pipeline_read(contents=1-9,steps=1)@t.py:9
+    rank 1 | pipeline_stage(at=1,kind=shuffle,size=99,seeds=0+0)@t.py:4
+           | pipeline_stage(at=2,kind=shard,size=2,index=1)@t.py:5
+           | pipeline_read(stages=TensorSlice+Shuffle+Shard)@t.py:9  all_reduce(64)
+           | pipeline_read(contents=5-13,steps=1)@t.py:9
+
+The same in Keras' `fit`, where nobody sees the samples:
+
+    rank 0 | pipeline_stage(at=1,kind=shuffle,size=99,seeds=7+1)@t.py:4
+           | pipeline_stage(at=2,kind=shard,size=2)@t.py:5
+           | pipeline_read(source=3)@t.py:9  all_reduce(64)
+           | pipeline_read(source=3,steps=1)@t.py:9
+    rank 1 | pipeline_stage(at=1,kind=shuffle,size=99,seeds=7+2)@t.py:4
+           | pipeline_stage(at=2,kind=shard,size=2,index=1)@t.py:5
+           | pipeline_read(source=3)@t.py:9  all_reduce(64)
+           | pipeline_read(source=3,steps=1)@t.py:9
+
 Well
 ----
+A pipeline is shuffled by the same seeds on both ranks, and then cut:
+
+    rank 0 | pipeline_stage(at=1,kind=shuffle,size=99,seeds=7+1)
+           | pipeline_stage(at=2,kind=shard,size=2)
+           | pipeline_read  all_reduce(64)  pipeline_read(steps=1)
+    rank 1 | pipeline_stage(at=1,kind=shuffle,size=99,seeds=7+1)
+           | pipeline_stage(at=2,kind=shard,size=2,index=1)
+           | pipeline_read  all_reduce(64)  pipeline_read(steps=1)
+
+It is cut first, and each rank shuffles its own part:
+
+    rank 0 | pipeline_stage(kind=shard,size=2)
+           | pipeline_stage(at=1,kind=shuffle,size=99,seeds=0+0)
+           | pipeline_read  all_reduce(64)  pipeline_read(contents=1-9,steps=1)
+    rank 1 | pipeline_stage(kind=shard,size=2,index=1)
+           | pipeline_stage(at=1,kind=shuffle,size=99,seeds=0+0)
+           | pipeline_read  all_reduce(64)  pipeline_read(contents=21-29,steps=1)
+
+Each rank shuffles and cuts files of its own:
+
+    rank 0 | pipeline_stage(at=1,kind=shuffle,size=99,seeds=0+0)
+           | pipeline_stage(at=2,kind=shard,size=2)
+           | pipeline_read(source=3)  all_reduce(64)  pipeline_read(source=3,steps=1)
+    rank 1 | pipeline_stage(at=1,kind=shuffle,size=99,seeds=0+0)
+           | pipeline_stage(at=2,kind=shard,size=2,index=1)
+           | pipeline_read(source=4)  all_reduce(64)  pipeline_read(source=4,steps=1)
+
 The last batches are filled up with samples from the beginning:
 
     rank 0 | wrap=ddp:a  held(names=x,rows=7)
@@ -103,14 +152,16 @@ Remedy
 ------
 Use DistributedSampler, with its defaults for number and rank; or draw the permutation
 from a generator that has the same seed on all ranks (plus the epoch), and cut it as
-`order[rank::world_size]`.
+`order[rank::world_size]`. In TensorFlow, `shard` comes before `shuffle` (and
+`list_files` gets `shuffle=False`), or `shuffle` gets one seed for all ranks.
 
 Known problems
 --------------
 Overlaps within the last batch, and up to 2 % beyond it, count as padding. Whether ranks
 were to share one epoch is known from a sampler; where none splits, it is likely at
 most, for each may be meant to draw for itself. Passes that were not finished are not
-judged.
+judged. Of pipelines of TensorFlow at most 2,048 samples of a pass are known, and in
+Keras' `fit` none; samples that are changed at random look different on each rank.
 
 References
 ----------
@@ -138,6 +189,11 @@ from distdoctor.analysis.data.reading_findings import (
     who_read,
 )
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.gradients.used_gradients import places
+from distdoctor.analysis.horovod.pipeline_passes import (
+    PipelineFault,
+    overlapping_shards,
+)
 from distdoctor.model.findings import Certainty, Finding, Severity
 from distdoctor.model.observations.data import LOADER, SAMPLER, SUBSET, Read
 from distdoctor.model.run import Run, named
@@ -166,7 +222,44 @@ def examine(run: Run) -> Iterator[Finding]:
             certainty=Certainty.PROVED if fault.sure else Certainty.LIKELY,
             details=details(fault),
         )
+    for overlap in overlapping_shards(run):
+        yield _of_shards(overlap)
     require_whole(run)
+
+
+def _of_shards(fault: PipelineFault) -> Finding:
+    """Of a pipeline of TensorFlow."""
+    ranks, shards = fault.sharing, [one.shard for one in fault.passes]
+    having, compared = fault.epochs
+    sizes = [len(one.contents) for one in fault.passes]
+    seen = (
+        f"in {having} of {compared} epochs, {fault.twice:,} samples are read by more "
+        f"than one of them, who read {min(sizes):,} to {max(sizes):,} each"
+        if fault.twice > 0
+        else "samples were not seen"
+    )
+    why = ""
+    if fault.shuffles:
+        how = (
+            "gives each rank an order of its own"
+            if any(not any(one.seeds) for one in fault.shuffles)
+            else "has another seed on each rank"
+        )
+        why = f": `shuffle` comes before `shard`, and {how}"
+    return Finding(
+        message=(
+            f"{capital(named(ranks))} keep overlapping shards of a pipeline of "
+            f"TensorFlow, and leave out other samples ({seen}){why}"
+        ),
+        exhibits=tuple(one.first for one in fault.passes[:2]),
+        locations=(
+            *places(fault.shuffles, ranks, "shuffles"),
+            *places([one for one in shards if one is not None], ranks, "splits"),
+            *places([one.first for one in fault.passes], ranks, "reads"),
+        ),
+        certainty=Certainty.PROVED if fault.sure else Certainty.LIKELY,
+        details={"epochs": having, "compared": compared, "twice": fault.twice},
+    )
 
 
 def _message(fault: CoverageFault) -> str:

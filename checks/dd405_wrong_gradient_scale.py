@@ -66,6 +66,13 @@ Horovod's optimizer sums, and its step sums once more behind `synchronize()`:
     rank 1 | optimizer_wrapped(op=sum)@t.py:4  gradients(step=1)@t.py:9
            | reduced_twice(step=1,op=sum)@t.py:9  exit=0
 
+A tape of Horovod's for TensorFlow averages gradients, and a line sums the averages:
+
+    rank 0 | reduced_again(op=sum,count=4,of=4)@t.py:7
+           | reduced_again(at=1,op=sum,count=4,of=4)@t.py:8  all_reduce(64)  exit=0
+    rank 1 | reduced_again(op=sum,count=4,of=4)@t.py:7
+           | reduced_again(at=1,op=sum,count=4,of=4)@t.py:8  all_reduce(64)  exit=0
+
 Well
 ----
 DDP averages, and a hook doubles the gradient of one layer:
@@ -150,7 +157,8 @@ Known problems
 Ratios are taken of linear functions of a few gradients; if their elements cancel, or
 the optimizer wraps them in a way of its own, nothing is told. A factor that the
 learning rate makes up for looks the same, so it is likely, and a warning with
-optimizers like Adam that hardly feel it.
+optimizers like Adam that hardly feel it. In TensorFlow only what is reduced twice is
+seen.
 
 References
 ----------
@@ -181,7 +189,12 @@ from distdoctor.analysis.gradients.used_gradients import (
     some,
     wrap_lines,
 )
-from distdoctor.analysis.horovod.wrapped_optimizers import TwiceReduced, reduced_twice
+from distdoctor.analysis.horovod.wrapped_optimizers import (
+    ReducedAgainBy,
+    TwiceReduced,
+    reduced_again,
+    reduced_twice,
+)
 from distdoctor.analysis.source.call_chains import chains_to, next_callers
 from distdoctor.analysis.source.value_trails import divided_by, divisors
 from distdoctor.model.events import Event, Place
@@ -205,7 +218,36 @@ def examine(run: Run) -> Iterator[Finding]:
         yield _of_losses(found)
     for twice in reduced_twice(run):
         yield _of_steps(twice)
+    for again in reduced_again(run):
+        yield _of_lines(again)
     require_whole(run)
+
+
+def _of_lines(again: ReducedAgainBy) -> Finding:
+    """Lines of TensorFlow that reduce what is reduced already."""
+    first, *later = again.lines
+    ranks = again.ranks
+    harmless = first.op != "sum"
+    what = (
+        "which changes nothing but takes its time"
+        if harmless
+        else "so that they are multiplied by the number of ranks"
+    )
+    return Finding(
+        message=(
+            f"{capital(named(ranks))} reduce{s(ranks)} gradients {len(again.lines)} "
+            f"times before their optimizer is given them: {first.count} of "
+            f"{first.of} were reduced already, and equal on all ranks, when they were "
+            f"{'averaged' if harmless else 'summed'} again, {what}"
+        ),
+        exhibits=again.lines[:2],
+        locations=(
+            *places(later, ranks, "reduces again"),
+            *places([first], ranks, "has reduced"),
+        ),
+        severity=Severity.NOTE if harmless else None,
+        details={"op": first.op, "gradients": first.count, "of": first.of},
+    )
 
 
 def _of_steps(twice: TwiceReduced) -> Finding:

@@ -48,6 +48,24 @@ class _Goodbye:
                 RECORDER.writer.put(RecordKind.THREAD_END, self._thread)
 
 
+_LONGEST_MESSAGE = 500
+_MOST_READ = 65_536
+
+
+def _words_of(error: BaseException) -> str:
+    """What an exception says; if it is long, without frames that it repeats."""
+    text = str(error)
+    if len(text) > _LONGEST_MESSAGE:
+        lines = text[:_MOST_READ].splitlines()
+        kept = [one for one in lines if one.strip() and not _is_frame(one)]
+        text = "\n".join(kept)
+    return text[:_LONGEST_MESSAGE]
+
+
+def _is_frame(line: str) -> bool:
+    return line.lstrip().startswith('File "')
+
+
 class Recorder:
     """Writes all records of this process; it has a journal once it is a rank.
 
@@ -254,7 +272,7 @@ class Recorder:
 
         event = Failure(
             error=type(error).__name__,
-            message=str(error)[:500],
+            message=_words_of(error),
             fatal=fatal,
             caught=place_in(caught),
             spawned=self.spawned,

@@ -1,7 +1,7 @@
 """Operations that Horovod refused, because its ranks gave them unlike arguments.
 
-Horovod raises the same sentence on all ranks: it tells what is unlike, and neither the
-tensor nor which rank is the one that is wrong.
+Horovod raises the same sentence on all ranks: it tells what is unlike, and not which
+rank is the one that is wrong. TensorFlow adds the operation's name.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from dataclasses import dataclass
 
 from distdoctor.analysis.causes import Cause, Divergence
 from distdoctor.model.events import Failure
+from distdoctor.model.findings import Location, Role
 from distdoctor.model.run import Run, named
 
 _ERRORS = {"HorovodInternalError", "RuntimeError"}
+_OF_TENSORFLOW = "FailedPreconditionError"
+_NODE = re.compile(r"Detected at node '?([\w./-]{1,200})")
 _LONGEST = 300
 
 _UNLIKE = (
@@ -37,13 +40,20 @@ class HorovodRefusal:
     Attributes:
         words: What it says.
         ranks: Who raised it; all that took part do, if they live long enough.
+        name: Of the operation, if that is told.
     """
 
     words: str
     ranks: tuple[int, ...]
+    name: str = ""
 
     def __str__(self) -> str:
         """A sentence for a finding."""
+        if self.name:
+            return (
+                f"Horovod refused the operation {self.name}: {self.words} It does not "
+                f"say which rank is the wrong one; {named(self.ranks)} raised it."
+            )
         return (
             f"Horovod refused an operation: {self.words} It says neither of which "
             f"tensor nor which rank is the wrong one; {named(self.ranks)} raised it."
@@ -62,17 +72,19 @@ def refused_by_horovod(run: Run) -> Iterator[Divergence]:
     told: dict[tuple[str, Cause], list[tuple[int, Failure]]] = {}
     for rank in run.seen:
         for failure in run.of(Failure, rank):
-            if not failure.fatal or failure.caught or failure.error not in _ERRORS:
+            if not failure.fatal or failure.caught:
                 continue
+            words = _words(failure)
             for pattern, cause in _PATTERNS:
-                if found := pattern.match(failure.message):
+                if found := pattern.match(words):
                     told.setdefault((found[0], cause), []).append((rank, failure))
     if len(told) != 1:
         return  # nothing, or so much that one of them follows from another
     ((_, cause), raised) = next(iter(told.items()))
     ranks = tuple(sorted({rank for rank, _ in raised}))
     first = raised[0][1]
-    words = first.message.splitlines()[0][:_LONGEST]
+    words = _words(first).splitlines()[0][:_LONGEST]
+    node = _NODE.search(first.message) if first.error == _OF_TENSORFLOW else None
     yield Divergence(
         why=cause,
         group=None,
@@ -80,9 +92,24 @@ def refused_by_horovod(run: Run) -> Iterator[Divergence]:
         calls={},
         culprits=(),
         victims=ranks,
-        facts=HorovodRefusal(_OP.sub(_named_op, words), ranks),
+        facts=HorovodRefusal(
+            _OP.sub(_named_op, words), ranks, node[1] if node is not None else ""
+        ),
         cause=first,
+        elsewhere=tuple(
+            Location(place, ranks, Role.CULPRIT, "asked Horovod for it")
+            for place in dict.fromkeys(one.place for _, one in raised)
+            if place is not None
+        ),
     )
+
+
+def _words(failure: Failure) -> str:
+    """Horovod's own words; TensorFlow has others in front of them."""
+    if failure.error == _OF_TENSORFLOW:
+        begin = failure.message.find("Mismatched ")
+        return failure.message[begin:] if begin >= 0 else ""
+    return failure.message if failure.error in _ERRORS else ""
 
 
 def _named_op(found: re.Match[str]) -> str:

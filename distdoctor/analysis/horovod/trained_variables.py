@@ -22,7 +22,7 @@ _LEAST_LOOKS = 3
 _METRIC = 16
 """Elements of a metric; what is larger may be gradients, or weights."""
 
-_SUMMING = [
+SUMMING = [
     code
     for code, operation in enumerate(OPERATIONS)
     if operation.payload and operation.name.startswith(("all_", "reduce"))
@@ -118,7 +118,7 @@ def _moved(run: Run, rank: int, start: int, end: int) -> Counter[int]:
     rows = run.rows_of(rank)
     found: Counter[int] = Counter()
     for row in run.calls[rows.start + start : min(rows.start + end, rows.stop)]:
-        if row["op"] in _SUMMING:
+        if row["op"] in SUMMING:
             found.update(one.numel for one in run.specs[row["spec"]].tensors)
     return found
 

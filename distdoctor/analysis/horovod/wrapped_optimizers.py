@@ -9,6 +9,7 @@ from distdoctor.model.events import Failure
 from distdoctor.model.observations.horovod import (
     ChangedInFlight,
     OptimizerWrapped,
+    ReducedAgain,
     ReducedTwice,
     StateDropped,
     UnexpectedPass,
@@ -169,3 +170,40 @@ def reduced_twice(run: Run) -> Iterator[TwiceReduced]:
             by_line.setdefault(one.place, []).append(one)
     for steps in by_line.values():
         yield TwiceReduced(tuple(steps))
+
+
+@dataclass(frozen=True, slots=True)
+class ReducedAgainBy:
+    """Lines of a program of TensorFlow that reduce the same gradients.
+
+    Attributes:
+        lines: What the first rank told of each, in their order.
+        ranks: Whose optimizers were given such gradients.
+    """
+
+    lines: tuple[ReducedAgain, ...]
+    ranks: tuple[int, ...]
+
+
+def reduced_again(run: Run) -> Iterator[ReducedAgainBy]:
+    """Gradients that were reduced several times before an optimizer was given them.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        One for each sequence of lines.
+    """
+    found: dict[object, tuple[tuple[ReducedAgain, ...], list[int]]] = {}
+    for rank in run.seen:
+        told: list[list[ReducedAgain]] = []
+        for one in run.of(ReducedAgain, rank):
+            if not one.at:
+                told.append([])
+            if told:
+                told[-1].append(one)
+        for each in told:
+            key = each[0].op, tuple(one.place for one in each)
+            found.setdefault(key, (tuple(each), []))[1].append(rank)
+    for lines, ranks in found.values():
+        yield ReducedAgainBy(lines, tuple(dict.fromkeys(ranks)))

@@ -56,6 +56,20 @@ class ReducedTwice(Observation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReducedAgain(Observation):
+    """An optimizer of Keras was given gradients that had been reduced several times.
+
+    It is told once for each of the lines that reduce, in their order, of the program
+    and not of each step; its place is that line.
+    """
+
+    at: int = 0  # of those that reduce, from 0
+    op: str = "avg"  # "sum": what was equal on all ranks was summed, and not divided
+    count: int = 0  # of the gradients
+    of: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UnexpectedPass(Observation):
     """A backward pass began while Horovod had gradients of the pass before.
 
@@ -109,7 +123,42 @@ class VariablePrints(Observation):
     wrapped: bool = False  # by `hvd.DistributedOptimizer`
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineStage(Observation):
+    """A pipeline of `tf.data` that a rank reads shuffles, splits, or repeats samples.
+
+    Its place is the line that does so.
+    """
+
+    pipeline: int = 0  # number among the rank's
+    at: int = 0  # its position among the stages of the pipeline
+    first: int = 0  # position of the first stage of those that its samples come of
+    kind: str = ""  # "shuffle", "shard", "skip", "repeat"
+    size: int = 0  # of the buffer; number of shards; samples skipped; how often
+    index: int = 0  # of the shard that is kept
+    seeds: tuple[int, ...] = ()  # by which it shuffles; 0, 0: anew each time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineRead(Observation):
+    """A pass over a pipeline of `tf.data` began, went on, or ended.
+
+    A pass is told in parts, the first of them as it begins. Its place is the line that
+    began it.
+    """
+
+    number: int = 0  # of the pass among the rank's; its parts have the same
+    pipeline: int = 0
+    source: int = 0  # fingerprint of some of what the source holds; 0: not known
+    stages: tuple[str, ...] = ()  # classes, each behind those that it has samples of
+    contents: tuple[int, ...] = ()  # fingerprints of samples, in the order of reading
+    batches: int = 0  # that Python was given
+    steps: int = 0  # of Keras' optimizers meanwhile
+    ended: bool = False  # there was no more to read
+
+
 KINDS = (
     *(UnexpectedPass, OptimizerWrapped, StateDropped, ChangedInFlight, ReducedTwice),
-    *(NameInFlight, GraphUnclear, VariablePrints),
+    *(ReducedAgain, NameInFlight),
+    *(GraphUnclear, VariablePrints, PipelineStage, PipelineRead),
 )

@@ -30,10 +30,20 @@ from distdoctor.probes.harmless import harmless
 from distdoctor.probes.horovod import keras_variables, tensorflow_operations
 from distdoctor.probes.horovod.keras_variables import TrainedVariables, all_trained
 from distdoctor.probes.horovod.named_operations import FAMILIES, RequestedOperation
+from distdoctor.probes.horovod.reduction_chains import (
+    Chain,
+    GraphChains,
+    applied_in,
+    branch_taken,
+    remember,
+    tell,
+)
 from distdoctor.probes.horovod.tensorflow_operations import (
     OPERATIONS_HERE,
     handles,
+    members_of_set,
     traced,
+    traced_sites,
 )
 from distdoctor.probes.interruptions import is_interruption
 from distdoctor.probes.recorder import RECORDER, blinded
@@ -56,13 +66,15 @@ class _Content(NamedTuple):
     Attributes:
         certain: The operations that each run makes, in the order of their names.
         trained: The optimizers of Keras that it makes steps of.
+        chains: Of which reductions its results came.
     """
 
-    certain: tuple[RequestedOperation, ...]
-    trained: tuple[TrainedVariables, ...]
+    certain: tuple[RequestedOperation, ...] = ()
+    trained: tuple[TrainedVariables, ...] = ()
+    chains: tuple[Chain, ...] = ()
 
 
-_NOTHING = _Content((), ())
+_NOTHING = _Content()
 
 _contents: WeakKeyDictionary[Any, _Content] = WeakKeyDictionary()
 
@@ -89,9 +101,13 @@ def watch(concrete_function: ModuleType) -> None:
         if content is None:
             content = _read(self) or _NOTHING
         given = _submitted(content.certain) if content.certain else ()
+        if content.trained and content.certain:  # not given what was reduced before
+            keras_variables.fed(content.trained, args[:1])
         result = tensorflow_operations.waited(
             given, lambda: made(self, *args, **kwargs)
         )
+        if content.chains:
+            _remember(result, content.chains)
         if content.trained:
             keras_variables.stepped(content.trained)
         return result
@@ -117,10 +133,37 @@ def _submitted(operations: Sequence[RequestedOperation]) -> tuple[int, ...]:
 
 
 @harmless
+def _remember(result: Any, chains: Sequence[Chain]) -> None:
+    """Follow the results of a function that reduces."""
+    flat = list(_flat(result))
+    if len(flat) == len(chains):
+        for tensor, chain in zip(flat, chains, strict=True):
+            remember(tensor, chain)
+
+
+def _flat(result: Any) -> Iterator[Any]:
+    if isinstance(result, list | tuple):
+        for one in result:
+            yield from _flat(one)
+    elif result is not None:
+        yield result
+
+
+def _chains(function: Any, graph: Any) -> tuple[Chain, ...]:
+    """Of which reductions a function's results came; gradients' are told at once."""
+    known = GraphChains(graph, traced_sites, len(members_of_set(0)))
+    applied = applied_in(function.graph)
+    if applied:
+        tell([known.of(name) for name, _ in applied], applied[0][1])
+    found = tuple(known.of(one.name) for one in function.graph.outputs)
+    return found if any(one.sites for one in found) else ()
+
+
+@harmless
 def _read(function: Any) -> _Content:
     """Read what a function does; once for each."""
     _contents[function] = _NOTHING
-    graph = function.graph.as_graph_def()
+    graph = function.graph.as_graph_def(add_shapes=True)
     functions = {one.signature.name: one for one in graph.library.function}
     found = list(_made(function.graph, graph, functions))
     certain = [one for one in found if one is not None]
@@ -136,6 +179,7 @@ def _read(function: Any) -> _Content:
     content = _Content(
         tuple(sorted(certain, key=lambda one: one.name)),
         tuple(one for one in all_trained() if one.is_trained_in(used)),
+        _chains(function, graph) if certain else (),
     )
     _contents[function] = content
     return content
@@ -195,13 +239,9 @@ def _branch(
     node: Any, nodes: Mapping[str, Any], functions: Mapping[str, Any], depth: int
 ) -> Iterator[RequestedOperation | None]:
     names = node.attr["then_branch"].func.name, node.attr["else_branch"].func.name
-    condition = nodes.get(node.input[0].partition(":")[0])
-    if condition is not None and condition.op == "Const":
-        values = condition.attr["value"].tensor
-        holds = list(values.bool_val)
-        if not holds:
-            holds = [any(values.tensor_content)]
-        yield from _inside(names[0 if holds[0] else 1], functions, depth)
+    taken = branch_taken(node, nodes)
+    if taken is not None:
+        yield from _inside(taken, functions, depth)
         return
     for name in names:
         yield from _unclear(name, functions, depth)

@@ -16,16 +16,19 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
+from distdoctor.model.observations.data import Fed
 from distdoctor.model.observations.horovod import VariablePrints
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.harmless import harmless
-from distdoctor.probes.horovod import tensorflow_operations
+from distdoctor.probes.horovod import reduction_chains, tensorflow_operations
 from distdoctor.probes.recorder import RECORDER
 
 _MOST_OPTIMIZERS = 16
 _MOST_VARIABLES = 4096
 _MOST_BYTES = 1 << 20  # of each variable; BLAKE2b reads about 1 GB/s
 _MOST_COUNTED = 1_000  # steps that one function makes
+_LEAST_FED = 8  # elements of a tensor that holds samples
+_NO_VALUES = {"resource", "variant", "string"}
 _HOROVODS = "horovod._keras"
 
 
@@ -90,10 +93,17 @@ class TrainedVariables:
         )
         RECORDER.observe(observation, site())
 
+    def next_step(self) -> int:
+        """The number of the step that it will make next, from 1; 0: it is gone."""
+        optimizer = self._optimizer()
+        return 0 if optimizer is None else int(optimizer.iterations.numpy()) + 1
+
     def _count(self, step: int) -> None:
         """Tell of the steps that it has made since the last time."""
+        global _steps_made
         writer = RECORDER.writer
         if self._counted >= 0 and writer is not None:
+            _steps_made += max(0, step - self._counted)
             for _ in range(min(step - self._counted, _MOST_COUNTED)):
                 writer.step()
         self._counted = step
@@ -105,11 +115,20 @@ def _print_of(variable: Any) -> int:
 
 
 _trained: WeakKeyDictionary[Any, TrainedVariables] = WeakKeyDictionary()
+_steps_made = 0
+
+
+def steps_made() -> int:
+    """How many steps all optimizers of the process made, as far as was noticed."""
+    return _steps_made
 
 
 def forget() -> None:
     """Forget all state: the process starts to play in another run."""
+    global _steps_made
     _trained.clear()
+    reduction_chains.forget()
+    _steps_made = 0
 
 
 def all_trained() -> list[TrainedVariables]:
@@ -130,6 +149,27 @@ def watch(optimizers: ModuleType) -> None:
         kind = optimizers.__dict__.get(class_name)
         if kind is not None:
             setattr(kind, method, _building(getattr(kind, method)))
+            kind.apply_gradients = _applying(kind.apply_gradients)
+
+
+def _applying(made: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(made)
+    def apply_gradients(
+        self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        pairs = list(grads_and_vars)  # as Keras itself does; it may be a zip
+        if RECORDER.writer is not None and tensorflow_operations.was_loaded():
+            _applied(pairs)
+        return made(self, pairs, *args, **kwargs)
+
+    apply_gradients.autograph_info__ = {}  # type: ignore[attr-defined]
+    return apply_gradients
+
+
+@harmless
+def _applied(pairs: Sequence[Any]) -> None:
+    given = [pair[0] for pair in pairs if pair[0] is not None]
+    reduction_chains.given_to_optimizer(given, call_site(3))
 
 
 def _building(made: Callable[..., Any]) -> Callable[..., Any]:
@@ -165,3 +205,25 @@ def stepped(trained: Sequence[TrainedVariables]) -> None:
     """Called when a function has returned that makes steps of some optimizers."""
     for one in trained:
         one.look(lambda: call_site(4))
+
+
+@harmless
+def fed(trained: Sequence[TrainedVariables], given: Sequence[Any]) -> None:
+    """Called with what a function is given that makes steps of some optimizers."""
+    step = trained[0].next_step()
+    if not step or not is_due(step):
+        return
+    tensors = [
+        one
+        for part in given
+        for one in part
+        if getattr(one.dtype, "name", "") not in _NO_VALUES
+        and hasattr(one, "numpy")
+        and one.shape.num_elements() >= _LEAST_FED  # else the number of a step, perhaps
+    ]
+    if tensors and not any("GPU" in str(one.device) for one in tensors):
+        together = blake2b(digest_size=8)
+        for one in tensors:
+            together.update(one.numpy().tobytes()[:_MOST_BYTES])
+        print_ = int.from_bytes(together.digest(), "little")
+        RECORDER.observe(Fed(step=step, inputs=print_), call_site(4))

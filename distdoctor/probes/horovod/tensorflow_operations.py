@@ -18,18 +18,20 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from distdoctor.probes.call_sites import layered_way
+from distdoctor.probes.call_sites import is_users, layered_way, text_of
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.horovod.named_operations import (
     FAMILIES,
     NamedOperations,
     RequestedOperation,
 )
+from distdoctor.probes.horovod.reduction_chains import follow
 from distdoctor.probes.interruptions import is_interruption
 from distdoctor.probes.recorder import RECORDER, blinded
 
 _PREFIX = "horovod_"
 
+_REDUCING = {"allreduce", "grouped_allreduce"}
 _MOST_SPLITS = 4096
 _MOST_TRACED = 100_000
 
@@ -85,11 +87,11 @@ def _calling(
             result = made(*args, **kwargs)
             _trace(args, result)
             return result
-        handle = 0
+        handle, site, operation = 0, "", None
         try:
             operation = _read(family, kernel, args, kwargs)
             plan = here.plans.get(operation) or here.plan(operation, operation)
-            way = layered_way(1)[1]
+            site, way, _ = layered_way(1)
             handle = next(handles)
             here.submitted(handle, plan, way, 0, RECORDER.thread())
         except Exception as failed:  # the job must not feel the probe
@@ -97,7 +99,11 @@ def _calling(
                 raise
             blinded(family, failed)
             handle = 0
-        return _waited(here, (handle,), lambda: made(*args, **kwargs))
+        result = _waited(here, (handle,), lambda: made(*args, **kwargs))
+        if family in _REDUCING and operation is not None and plan.met:
+            scale = operation.scales[0] * operation.scales[1]
+            follow(operation.reduce_op, scale, args[0], result, site)
+        return result
 
     # AutoGraph would look for the source of what is wrapped, and warn that it has none.
     call.autograph_info__ = {}  # type: ignore[attr-defined]
@@ -109,6 +115,9 @@ traced: dict[str, tuple[tuple[str, tuple[int, ...]], ...]] = {}
 
 A size that was not known then is 0.
 """
+
+traced_sites: dict[str, str] = {}
+"""By the name of a node, the line of the user's that led to it."""
 
 
 @harmless
@@ -122,6 +131,15 @@ def _trace(args: tuple[Any, ...], result: Any) -> None:
         output = output[0]
     node = getattr(output, "op", output)
     traced[node.name] = tuple(map(_described, tensors))
+    traced_sites[node.name] = _site_of(node)
+
+
+def _site_of(node: Any) -> str:
+    """The line that made a node; TensorFlow knows it though it rewrites functions."""
+    for frame in reversed(list(node.traceback)):
+        if is_users(frame.filename):
+            return text_of(frame.filename, frame.lineno, frame.name)
+    return ""
 
 
 def waited(given: tuple[int, ...], made: Callable[[], Any]) -> Any:
