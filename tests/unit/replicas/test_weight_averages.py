@@ -321,7 +321,7 @@ def test_a_copy_in_evaluation_is_told_once_for_its_line() -> None:
 
 
 def test_copies_of_hundreds_of_models_are_not_all_looked_for(
-    monkeypatch: pytest.MonkeyPatch, observed: list[tuple[Observation, str]]
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each look goes through all objects of the process."""
     walks: list[type] = []
