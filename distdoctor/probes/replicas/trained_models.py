@@ -2,7 +2,9 @@
 
 Models are known from the wrappers of data parallelism, and otherwise looked for when an
 optimizer steps for the first time: the modules that hold its parameters and are part of
-no other. That costs one look at all objects, and nothing for each forward pass.
+no other. That costs one look at all objects, and nothing for each forward pass. Such a
+look takes up to a tenth of a second, so a process that trains one model after the other
+makes it for the first of them only.
 """
 
 from __future__ import annotations
@@ -16,6 +18,10 @@ from distdoctor.probes.live_objects import living
 from distdoctor.probes.probe import Probe
 
 _WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "OptimizedModule")
+
+_MOST_SEARCHES = 64  # looks at all objects
+
+_MOST_TRIES = 3  # for a parameter that no module has
 
 
 class Model:
@@ -45,6 +51,11 @@ class Model:
 
 _models: list[Model] = []
 
+_searches = 0
+
+_strangers: dict[int, tuple[weakref.ref[Tensor], int]] = {}
+"""Parameters that no module had, by `id`, and how often they were looked for."""
+
 
 def models() -> list[Model]:
     """The known models that are alive."""
@@ -64,16 +75,36 @@ def wrapped(module: nn.Module, how: str) -> Model:
 
 def holding(parameters: Iterable[Tensor]) -> list[Model]:
     """The models that have some of these parameters; searched for if necessary."""
-    order = {id(parameter): n for n, parameter in enumerate(parameters)}
-    wanted = set(order)
+    global _searches
+    every = {id(parameter): parameter for parameter in parameters}
+    order = {number: n for n, number in enumerate(every)}
+    wanted = set(every)
     found = [model for model in models() if wanted & model.named().keys()]
     for model in found:
         wanted -= model.named().keys()
-    if wanted:
+    wanted = {number for number in wanted if not _is_stranger(every[number])}
+    if wanted and _searches < _MOST_SEARCHES:
+        _searches += 1
         # In the order of the parameters, which is the same on all ranks.
         roots = sorted(_roots(wanted), key=lambda root: _first(root, order))
         found += [_known(root, "") for root in roots]
+        for root in roots:
+            wanted -= set(map(id, root.parameters()))
+        for number in wanted:
+            _not_found(every[number])
     return found
+
+
+def _is_stranger(parameter: Tensor) -> bool:
+    known, tries = _strangers.get(id(parameter), (None, 0))
+    return known is not None and known() is parameter and tries >= _MOST_TRIES
+
+
+def _not_found(parameter: Tensor) -> None:
+    known, tries = _strangers.get(id(parameter), (None, 0))
+    if known is None or known() is not parameter:
+        known, tries = weakref.ref(parameter), 0
+    _strangers[id(parameter)] = known, tries + 1
 
 
 def _first(root: nn.Module, order: dict[int, int]) -> int:
@@ -105,11 +136,12 @@ def _known(module: nn.Module, how: str) -> Model:
 def _roots(wanted: set[int]) -> list[nn.Module]:
     """Modules with some of these parameters that are part of no other such module."""
     holding: dict[int, nn.Module] = {}
-    for thing in living(nn.Module):
+    modules = living(nn.Module)
+    for thing in modules:
         own = thing.__dict__.get("_parameters") or {}
         if any(id(parameter) in wanted for parameter in own.values()):
             holding[id(thing)] = thing
-    parents = _parents()
+    parents = _parents(modules)
     roots: dict[int, nn.Module] = {}
     for module in holding.values():
         root = module
@@ -122,11 +154,11 @@ def _roots(wanted: set[int]) -> list[nn.Module]:
     return list(roots.values())
 
 
-def _parents() -> dict[int, nn.Module]:
-    """By the `id` of a module, one that it is a part of."""
+def _parents(modules: Iterable[nn.Module]) -> dict[int, nn.Module]:
+    """By the `id` of a module, one of these that it is a part of."""
     return {
         id(child): thing
-        for thing in living(nn.Module)
+        for thing in modules
         for child in (thing.__dict__.get("_modules") or {}).values()
         if child is not None
     }
@@ -134,7 +166,10 @@ def _parents() -> dict[int, nn.Module]:
 
 def reset() -> None:
     """Forget all state: the process starts to play in another run."""
+    global _searches
+    _searches = 0
     _models.clear()
+    _strangers.clear()
 
 
 PROBE = Probe(reset=reset)

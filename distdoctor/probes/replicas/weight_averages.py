@@ -35,6 +35,7 @@ FIRST = 2000
 """Numbers from here on are for copies, where a model's number is asked for."""
 
 _LOOKS = (1, 2, 4, 8, 16)  # steps after which copies are looked for
+_MOST_LOOKS = 40  # for all models together: each goes through all objects
 _MOST_COPIES = 4
 _MOST_ADOPTIONS = 64  # modules that are compared with the models
 _MOST_TOLD = 50  # evaluations of one
@@ -79,17 +80,19 @@ _types: set[type] = set()
 
 _adoptions = 0  # modules that were looked at when they were put into evaluation mode
 
+_looks = 0
+
 _hooks: list[Any] = []
 
 
 def reset() -> None:
     """Forget all state: the process starts to play in another run."""
-    global _adoptions, _numbers
+    global _adoptions, _looks, _numbers
     _numbers = count()
     _copies.clear()
     _models.clear()
     _types.clear()
-    _adoptions = 0
+    _adoptions = _looks = 0
     while _hooks:
         _hooks.pop().remove()
 
@@ -120,9 +123,11 @@ def stepped(watched: Watched, module: nn.Module | None) -> None:
 
 
 def _find(watched: Watched, module: nn.Module) -> None:
+    global _looks
     own = {name: one.shape for name, one in module.named_parameters()}
-    if not own or not _is_readable(module):
+    if _looks >= _MOST_LOOKS or not own or not _is_readable(module):
         return
+    _looks += 1
     for thing in living(type(module)):
         if type(thing) is not type(module) or thing is module or id(thing) in _copies:
             continue

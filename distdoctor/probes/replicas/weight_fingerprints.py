@@ -39,6 +39,9 @@ _watched: dict[int, Watched] = {}
 _by_optimizer: WeakKeyDictionary[Optimizer, tuple[int, list[Watched]]] = (
     WeakKeyDictionary()
 )
+_loose = 0
+"""How many optimizers had tensors that are part of no module."""
+
 _inside: list[tuple[int, FrameType]] = []
 """Optimizers that are in a step, by their identity, and the frame that called."""
 
@@ -52,6 +55,8 @@ def install() -> None:
 
 def reset() -> None:
     """Forget all state: the process starts to play in another run."""
+    global _loose
+    _loose = 0
     _watched.clear()
     _by_optimizer.clear()
     _inside.clear()
@@ -169,6 +174,7 @@ def _of(optimizer: Optimizer) -> list[Watched]:
 
 
 def _find(optimizer: Optimizer) -> list[Watched]:
+    global _loose
     parameters = [one for group in optimizer.param_groups for one in group["params"]]
     found = []
     loose = {id(one): one for one in parameters}
@@ -182,8 +188,9 @@ def _find(optimizer: Optimizer) -> list[Watched]:
         if watched is None:
             watched = _watch(model.number, module)
         found.append(watched)
-    if loose:
-        number = _LOOSE + len(_by_optimizer)
+    if loose and _loose < _MOST_OPTIMIZERS:
+        number = _LOOSE + _loose
+        _loose += 1
         named = [(f"parameter {n}", one) for n, one in enumerate(loose.values())]
         site = module_origins.site_of_optimizer(optimizer)
         _watched[number] = Watched(number, _whole(named), site)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -112,3 +113,24 @@ def test_nothing_is_kept() -> None:
     living(Under)
     assert sys.getrefcount(one) == before
     assert gc.isenabled()
+
+
+def test_audit_hooks_are_not_called_for_each_object() -> None:
+    """Python tells them of each call of `id`, and a hook cannot be taken away."""
+    program = """
+import sys
+from distdoctor.probes.live_objects import living
+
+class Kind: pass
+
+kept, heard = Kind(), []
+sys.addaudithook(lambda event, args: heard.append(event))
+found = living(Kind)
+count = len(heard)
+assert found == [kept]
+print(count)
+"""
+    answer = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert int(answer.stdout) < 20

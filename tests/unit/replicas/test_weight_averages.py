@@ -318,3 +318,21 @@ def test_a_copy_in_evaluation_is_told_once_for_its_line() -> None:
     ]
     (found,) = unlike_copies(sketch("\n".join(ranks)))
     assert (found.moved, found.culprits) == ((0, 2), (1,))
+
+
+def test_copies_of_hundreds_of_models_are_not_all_looked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each look goes through all objects of the process."""
+    walks: list[type] = []
+    monkeypatch.setattr(
+        weight_averages, "living", lambda kind: walks.append(kind) or []
+    )
+    weight_averages.reset()
+    for number in range(200):
+        net = nn.Linear(2, 1)
+        watched = Watched(number, list(net.named_parameters()), "")
+        for watched.step in range(1, 4):
+            weight_averages.stepped(watched, net)
+    assert len(walks) == 40
+    weight_averages.reset()
