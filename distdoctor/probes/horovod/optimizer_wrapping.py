@@ -4,8 +4,9 @@ In backward it gives each gradient to Horovod as soon as it is there, which aver
 in place while the program goes on; `step` or `synchronize` waits for all. What changes
 a gradient meanwhile changes it before or after the averaging, as it happens.
 
-Source: Horovod 0.28.1, torch/optimizer.py, and measured: Horovod's own writes do not
-change the version that torch keeps of a tensor.
+Source: Horovod 0.28.1, torch/optimizer.py and torch/mpi_ops_v2.cc, and measured:
+Horovod's own writes do not change the version that torch keeps of a tensor on the CPU;
+those of one on a GPU do.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from distdoctor.model.observations.horovod import (
     StateDropped,
     UnexpectedPass,
 )
+from distdoctor.probes import gpu_emulation
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.gpu_emulation.replacement import replace
 from distdoctor.probes.gradients import clip_hooks
@@ -329,7 +331,8 @@ def _waits(optimizer: Any) -> None:
     if one.synchronized == 2 and is_due(step):
         found = ReducedTwice(optimizer=known.number, step=step, op=_op_of(optimizer))
         RECORDER.observe(found, call_site(3))
-    changed = sum(_is_changed(*state) for state in one.in_flight.values())
+    touched = one.touch is not None
+    changed = sum(_is_changed(*state, touched) for state in one.in_flight.values())
     count, one.in_flight = len(one.in_flight), {}
     if not changed:
         return
@@ -348,14 +351,28 @@ def _waits(optimizer: Any) -> None:
     )
 
 
-def _is_changed(parameter: ref[Tensor], pointer: int, version: int) -> bool:
+def _is_changed(
+    parameter: ref[Tensor], pointer: int, version: int, touched: bool
+) -> bool:
+    """Whether somebody but Horovod has changed a gradient since it was looked at.
+
+    Args:
+        parameter: Whose gradient it is.
+        pointer: Where it lay.
+        version: That it had.
+        touched: A function was called with it that changes gradients.
+    """
     alive = parameter()
     if alive is None:
         return False
     gradient = alive.grad
     if gradient is None or gradient.layout is not torch.strided:
         return True
-    return gradient._version != version or gradient.data_ptr() != pointer
+    # What Horovod takes for one on a GPU it copies there and back: one change.
+    on_gpu = gradient.is_cuda or gpu_emulation.is_in_place()
+    of_horovod = on_gpu and not touched
+    changes = gradient._version - version
+    return changes > of_horovod or gradient.data_ptr() != pointer
 
 
 def _number(norm: Any) -> float:

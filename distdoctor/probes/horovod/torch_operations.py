@@ -32,7 +32,6 @@ from distdoctor.probes.horovod.named_operations import (
     NamedOperations,
     RequestedOperation,
 )
-from distdoctor.probes.horovod.optimizer_wrapping import held_by_name
 from distdoctor.probes.interruptions import is_interruption
 from distdoctor.probes.metrics.evaluations import METRICS
 from distdoctor.probes.metrics.printed_figures import FIGURES
@@ -165,6 +164,9 @@ def _look(
 @harmless
 def _refused(why: str, family: str, args: tuple[Any, ...]) -> None:
     """Tell of a call that Horovod did not take, because it has one of that name."""
+    # Later: both are brought in while torch, or Horovod, is being imported.
+    from distdoctor.probes.horovod.optimizer_wrapping import held_by_name
+
     if _DUPLICATE not in why or RECORDER.writer is None:
         return
     name = _reader(family)[1](args).name

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 import torch
 
@@ -42,3 +45,27 @@ def test_state_of_a_step_of_training_can_be_lost() -> None:
     optimizer = with_momentum()
     optimizer_wrapping._stepping(optimizer, (), {})
     assert optimizer_wrapping._state_of(optimizer) == (1, -1.0, False)
+
+
+@pytest.mark.parametrize(
+    ("on_gpu", "touched", "changes", "changed"),
+    [
+        (False, False, 0, False),
+        (False, False, 1, True),
+        (True, False, 1, False),  # Horovod's own copy
+        (True, False, 2, True),
+        (True, True, 1, True),
+        (True, True, 0, False),
+    ],
+)
+def test_what_horovod_writes_is_no_change_of_somebody_elses(
+    on_gpu: bool, touched: bool, changes: int, changed: bool
+) -> None:
+    gradient = SimpleNamespace(
+        layout=torch.strided, is_cuda=on_gpu, _version=3 + changes, data_ptr=lambda: 64
+    )
+    parameter = SimpleNamespace(grad=gradient)
+    found = optimizer_wrapping._is_changed(
+        cast("Any", lambda: parameter), 64, 3, touched
+    )
+    assert found is changed

@@ -325,9 +325,12 @@ def test_copies_of_hundreds_of_models_are_not_all_looked_for(
 ) -> None:
     """Each look goes through all objects of the process."""
     walks: list[type] = []
-    monkeypatch.setattr(
-        weight_averages, "living", lambda kind: walks.append(kind) or []
-    )
+
+    def walk(kind: type) -> list[object]:
+        walks.append(kind)
+        return []
+
+    monkeypatch.setattr(weight_averages, "living", walk)
     weight_averages.reset()
     for number in range(200):
         net = nn.Linear(2, 1)
