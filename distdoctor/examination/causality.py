@@ -25,8 +25,9 @@ CAUSES: Mapping[str, tuple[str, ...]] = {
     # Who died of what another rank did to a file, or of what Horovod refused; see
     # `_AT_ONE_LINE`. Or of an error of its GPU, or a limit, that NCCL's log tells.
     "DD202": ("DD606", "DD603", "DD409", "DD312", "DD119", "DD415"),
-    # NCCL sees that a peer is gone, and calls it an error of the network.
-    "DD605": ("DD202",),
+    # NCCL sees that a peer is gone, and calls it an error of the network: it died,
+    # raised, left the job, or gave up a call in which it waited in vain.
+    "DD605": ("DD118", *_WHY_RANKS_WAIT),
     # An average that one rank has left out is missing in the end; see `_OF_SOME`.
     **dict.fromkeys(("DD101", "DD102", "DD108", "DD201"), ("DD505",)),
     # Ranks gave up a call; whatever tells why they waited comes first, and before that

@@ -79,6 +79,8 @@ class Recorder:
         blind: Whether a call went by uncounted; no further ones are written then.
         child_of: The process of a rank that forked this one; 0: this is no such child.
         batching: Threads that are inside `batch_isend_irecv`.
+        passes: Threads that wait for a backward pass of theirs, where autograd has
+            threads of its own.
     """
 
     def __init__(self) -> None:
@@ -91,6 +93,7 @@ class Recorder:
         self.child_of = 0
         self.blind = False
         self.lock = threading.Lock()
+        self.passes: list[int] = []
         self._local = threading.local()
         self._notes: NotesWriter | None = None
         self._stack_file: OwnFile | None = None
@@ -174,10 +177,15 @@ class Recorder:
         self._local = threading.local()
 
     def thread(self) -> int:
-        """The native id of this thread, whose end will be recorded."""
+        """The native id of this thread, whose end will be recorded.
+
+        For a thread of autograd's, it is that of the one whose backward pass it is.
+        """
         try:
             return self._local.number  # type: ignore[no-any-return]
         except AttributeError:
+            if len(self.passes) == 1 and not _is_of_python():
+                return self.passes[0]
             self._local.number = number = threading.get_native_id()
             if number != os.getpid():
                 self._local.goodbye = _Goodbye(number)
@@ -315,7 +323,13 @@ class Recorder:
             os.close(file)
 
     def lose(self, probe: str, error: BaseException) -> None:
-        """Count an event that a probe failed to write."""
+        """Count an event that a probe failed to write.
+
+        What a probe could not ask of a GPU that has failed counts for nothing: nothing
+        of the job can be asked of it any more, and its rank tells of that itself.
+        """
+        if any(words in str(error) for words in _GPU_IS_LOST):
+            return
         if self.writer is not None:
             self.writer.lose(fault=not isinstance(error, OSError | MemoryError))
         recorded = self.writer is not None or FOLDER_VARIABLE in os.environ
@@ -343,6 +357,24 @@ class Recorder:
         faulthandler.register(number, self._stack_file.number(), all_threads=True)
         if former is not None:  # of the run before, which this process played in
             former.close()
+
+
+def _is_of_python() -> bool:
+    """Whether this is the first thread, or one that Python has started."""
+    started = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
+    return started is not None and not isinstance(started, threading._DummyThread)
+
+
+_GPU_IS_LOST = (
+    *("device-side assert triggered", "an illegal memory access was encountered"),
+    *("unspecified launch failure", "uncorrectable ECC error encountered"),
+    *("misaligned address", "an illegal instruction was encountered"),
+    *("hardware stack error", "uncorrectable NVLink error"),
+)
+"""Words of errors behind which a process can use CUDA no more, whatever it calls.
+
+Source: NVIDIA, CUDA Runtime API, `cudaError` ("the process must be terminated").
+"""
 
 
 def _rank_of_environment() -> int:

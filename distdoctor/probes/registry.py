@@ -115,6 +115,7 @@ ENTRIES = (
     # Communication; what follows asks it.
     Entry("collectives.interception", JOINED, AMONG_RANKS),
     Entry("collectives.waits", JOINED),
+    Entry("collectives.gpu_waits", JOINED, AMONG_RANKS),
     Entry("collectives.reduce_ops", JOINED),
     Entry("replicas.wrapping", TORCH),
     Entry("replicas.ddp_reducers", JOINED),
@@ -167,6 +168,7 @@ RECORDING = frozenset(
         *("failures.uncaught", "failures.tracebacks", "compiled_code", "lifecycle"),
         *("rendezvous.setup_calls", "optimizer_step.steps_done"),
         *("collectives.interception", "collectives.waits", "collectives.reduce_ops"),
+        "collectives.gpu_waits",
         *("collectives.batched_messages", "horovod.frameworks"),
     }
 )

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from distdoctor.analysis.deadlock.standing_ranks import standing
-from distdoctor.analysis.deadlock.wait_for_graph import gone
-from distdoctor.model.events import BLOCKED
+from distdoctor.analysis.deadlock.wait_for_graph import gone, last_issued
+from distdoctor.model.events import BLOCKED, Started
 from distdoctor.model.run import Frame, Run, named
 
 STOOD_S = 5.0
@@ -42,11 +42,12 @@ def stalled(run: Run) -> str:
     if quiet is None or not living:
         return ""
     blocked = _blocked(run, living)
+    waiting = blocked | (_ahead_on_gpus(run) & set(living))
     idle = quiet.idle >= set(living)
     if not (
         (idle and quiet.seconds >= (STOOD_S if len(blocked) == len(living) else IDLE_S))
         or (
-            blocked
+            waiting
             and quiet.seconds >= max(WORKED_S, _TIMES_LONGER * quiet.longest_before)
         )
     ):
@@ -78,6 +79,28 @@ def whereabouts(run: Run) -> str:
 def _blocked(run: Run, living: list[int]) -> set[int]:
     ranks = run.calls["rank"][run.with_state(*BLOCKED)]
     return set(np.unique(ranks).tolist()) & set(living)
+
+
+def _ahead_on_gpus(run: Run) -> set[int]:
+    """Ranks of whose calls on NCCL one was not made by all members of its group.
+
+    There a call returns, and a wait for it, when the GPU has been told of it: whoever
+    needs its result waits in another line (`loss.item()`), which no probe sees.
+    """
+    on_nccl = {
+        rank
+        for rank in run.seen
+        if any("nccl" in start.backend for start in run.of(Started, rank))
+    }
+    issued = last_issued(run)
+    ahead = set()
+    for (group, rank), ordinal in issued.items():
+        members = run.groups[group].ranks
+        if rank in on_nccl and any(
+            issued.get((group, other), 0) < ordinal for other in members
+        ):
+            ahead.add(rank)
+    return ahead
 
 
 def _places(run: Run, living: list[int], blocked: set[int]) -> Iterator[str]:

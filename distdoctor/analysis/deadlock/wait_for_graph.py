@@ -243,7 +243,7 @@ class _Needs:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._meetings: dict[tuple[int, int], frozenset[int]] = {}
-        self._issued = _issued(run)
+        self._issued = last_issued(run)
         self._channels: _Channels | None = None
 
     def of(self, rank: int, row: int) -> Wait | None:
@@ -345,8 +345,15 @@ def is_set(run: Run, row: int) -> bool:
     return set(run.specs[run.calls["spec"][row]].names) <= keys
 
 
-def _issued(run: Run) -> dict[tuple[int, int], int]:
-    """By group and rank, the last ordinal that was really issued."""
+def last_issued(run: Run) -> dict[tuple[int, int], int]:
+    """How far each rank came in the collectives of each group.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        By group, as in `Run.groups`, and rank: the last ordinal that it really issued.
+    """
     found = sequences(run)
     if not len(found.rows):
         return {}

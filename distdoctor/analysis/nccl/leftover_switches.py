@@ -31,6 +31,12 @@ FORCED = {
 }
 """By name: what any value does that all ranks share."""
 
+_OF_TORCH = frozenset({"NCCL_ALGO=^NVLS"})
+"""What torch sets by itself, where `torch.use_deterministic_algorithms` asks for it.
+
+Source: seen with torch 2.11; torch, csrc/distributed/c10d/ProcessGroupNCCL.cpp.
+"""
+
 
 def leftover_switches(job: LoggedJob) -> Iterator[Told]:
     """Switches that are on.
@@ -41,6 +47,8 @@ def leftover_switches(job: LoggedJob) -> Iterator[Told]:
     found: dict[str, list[Party]] = {}
     for party in job.parties.values():
         for setting in party.process.settings if party.process else ():
+            if setting in _OF_TORCH:
+                continue
             name, _, value = setting.partition("=")
             switches = SWITCHES[name][0].split() if name in SWITCHES else ()
             if name in FORCED or value.strip() in switches:

@@ -117,7 +117,11 @@ _TABLE: tuple[tuple[str, ComplaintKind], ...] = (
         r"(?:Net|CollNet|P2P|NVLS)\b.*mismatch|different (?:net|transport)s?",
         ComplaintKind.DEVICES,
     ),
-    (r"GPU Direct RDMA Disabled for HCA|no module", ComplaintKind.GDR_OFF),
+    # Sockets never have it: of them it is said on each machine without InfiniBand.
+    (
+        r"(?<!NET/Socket : )GPU Direct RDMA Disabled for HCA|no module",
+        ComplaintKind.GDR_OFF,
+    ),
     (r"iommu=pt", ComplaintKind.IOMMU),
     # The network.
     (r"async fatal event|port error|device fatal|catastrophic", ComplaintKind.PORT),

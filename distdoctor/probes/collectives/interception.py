@@ -41,6 +41,7 @@ from distdoctor.model.operations import (
 from distdoctor.probes.call_sites import call_site, frame_above, layered_way
 from distdoctor.probes.collectives import reduce_ops
 from distdoctor.probes.collectives.board import board_of
+from distdoctor.probes.collectives.gpu_waits import WAITS
 from distdoctor.probes.collectives.loop_names import TURNS
 from distdoctor.probes.collectives.parking import park
 from distdoctor.probes.collectives.pending_calls import PendingCall, UsedGroup
@@ -114,6 +115,8 @@ class Collectives:
         self._tasks: dict[int, int] = {}  # thread -> autograd task with a bracket
         # By thread: the autograd task that issued last, its line, layer and site.
         self._walked: dict[int, tuple[int, tuple[str, int, int]]] = {}
+        # By thread: the last call that autograd issued, in a pass that is not over.
+        self._of_engine: dict[int, PendingCall] = {}
         self._failing = 0
         self._in_vain = 0
         # Dropping this object takes the kernels away.
@@ -136,9 +139,11 @@ class Collectives:
         self._specs.clear()  # their numbers are of a journal that may be another now
         self._reduced.clear()
         self._walked.clear()
+        self._of_engine.clear()
         self.works.clear()
         self.by_pointer.clear()
         self.handles.reset()
+        WAITS.reset()
 
     def reset(self) -> None:
         """Forget all state: the process starts to play in another run."""
@@ -233,6 +238,7 @@ class Collectives:
         read, look = reader_of(operation.c10d, at), _looking(operation)
         counts = RECORD_VARIABLE not in os.environ  # else nobody asks
         point_to_point = operation.is_point_to_point
+        needs_all = not point_to_point and not operation.is_rooted
         batching = RECORDER.batching if point_to_point else None
         unbox = dist.ProcessGroup.unbox
         groups, specs, recorder = self._groups, self._specs, RECORDER
@@ -322,6 +328,8 @@ class Collectives:
                 park()
                 writer.put(RecordKind.REISSUE, thread, call, ordinal, group.number)
             pending = PendingCall(call, group, ordinal, flags, of_engine)
+            pending.needs_all = needs_all
+            WAITS.forget()
             try:
                 if task != -1 and self._tasks.get(thread) != task:
                     self._bracket(thread, task, call)
@@ -344,6 +352,7 @@ class Collectives:
         thread = RECORDER.thread()
         writer.put(_RETURN, thread, pending.call)
         if pending.of_engine:  # no Python is given its Work
+            self._of_engine[thread] = pending
             if isinstance(out, tuple):
                 self._remember_result(pending, out[0])
             return
@@ -356,6 +365,8 @@ class Collectives:
             issued.append(pending)
             writer.put(_WAIT, thread, pending.call, pending.ordinal, pending.group)
             return
+        if pending.needs_all and not (pending.asynchronous or pending.polled):
+            WAITS.queue(pending)  # the stream waits at once, and there may be no Work
         work = dist.Work.unbox(boxed)
         works = self.works
         most = _MOST_WORKS if pending.polled else _MOST_UNPOLLED
@@ -470,6 +481,9 @@ class Collectives:
         @harmless
         def after() -> None:
             self._tasks.pop(thread, None)
+            last = self._of_engine.pop(thread, None)
+            if last is not None and last.needs_all and not last.polled:
+                WAITS.queue(last)
             if RECORDER.writer is not None:
                 RECORDER.writer.put(RecordKind.BACKWARD_WOKE, thread, call)
 

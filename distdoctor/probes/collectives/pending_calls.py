@@ -25,8 +25,8 @@ class PendingCall:
     """A communication call that is not known to be complete."""
 
     __slots__ = (
-        *("asynchronous", "call", "group", "of_engine", "ordinal", "polled"),
-        "watched",
+        *("asynchronous", "call", "group", "needs_all", "of_engine", "ordinal"),
+        *("polled", "watched"),
     )
 
     def __init__(
@@ -40,6 +40,8 @@ class PendingCall:
         self.call = call
         # C++ inside of a backward pass makes it, and waits for it: DDP's reducer.
         self.of_engine = of_engine
+        # Whether it completes only when all members have made it.
+        self.needs_all = False
         # What it reads, if a line of the user's own is given a handle for it.
         self.watched: tuple[torch.Tensor, ...] | None = None
         self.group = group.number

@@ -18,6 +18,7 @@ from torch.library import Library
 
 from distdoctor.journal.format import RecordKind
 from distdoctor.probes.collectives import interception
+from distdoctor.probes.collectives.gpu_waits import WAITS
 from distdoctor.probes.collectives.interception import Collectives
 from distdoctor.probes.collectives.pending_calls import PendingCall
 from distdoctor.probes.collectives.work_handles import watch_uses
@@ -57,7 +58,7 @@ def install() -> None:
 
 def _watch_waits(collectives: Collectives) -> Library:
     works, handles = collectives.works, collectives.handles
-    used = harmless(handles.used)
+    used, queue = harmless(handles.used), harmless(WAITS.queue)
     watch_uses(handles)
     made = dist.Work.wait
 
@@ -80,6 +81,8 @@ def _watch_waits(collectives: Collectives) -> Library:
             _put(_RAISED, pending)
             raise
         _put(_WOKE, pending)
+        if pending.needs_all and not pending.polled:
+            queue(pending)
         works.pop(number, None)
         return result
 

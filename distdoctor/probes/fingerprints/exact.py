@@ -229,7 +229,10 @@ def pending(tensors: Sequence[Tensor]) -> PendingFingerprint:
         made = sums([_dense(tensor) for tensor in away])
         if not made.is_cuda:
             return PendingFingerprint(here, made.cpu(), None)
-        copied = torch.empty(made.shape, dtype=torch.int64, pin_memory=True)
+        # The job may have made another device the default one.
+        copied = torch.empty(
+            made.shape, dtype=torch.int64, device="cpu", pin_memory=True
+        )
         copied.copy_(made, non_blocking=True)
         event = torch.cuda.Event()
         event.record()

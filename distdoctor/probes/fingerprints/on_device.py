@@ -32,13 +32,23 @@ def sums(tensors: Sequence[Tensor]) -> Tensor:
     small = [n for n, one in enumerate(words) if one.numel() <= _ROW]
     found = torch.empty(len(words), dtype=torch.int64, device=words[0].device)
     if small:
-        at = torch.tensor(small, device=found.device)
+        at = _numbers(small, found.device)
         found[at] = _of_small([words[n] for n in small])
     for n, one in enumerate(words):
         if one.numel() > _ROW:
             found[n] = _of_large(one)
-    sizes = torch.tensor([tensor.nbytes for tensor in tensors], device=found.device)
+    sizes = _numbers([tensor.nbytes for tensor in tensors], found.device)
     return found + sizes * _SIZE
+
+
+def _numbers(numbers: Sequence[int], device: torch.device) -> Tensor:
+    """Whole numbers on a device: [numbers] int64.
+
+    From memory that is not pinned, the copy would wait for all that the GPU has to do.
+    """
+    pinned = device.type == "cuda"
+    made = torch.tensor(numbers, dtype=torch.int64, device="cpu", pin_memory=pinned)
+    return made.to(device, non_blocking=True)
 
 
 def _words(tensor: Tensor) -> Tensor:
@@ -76,7 +86,7 @@ def _total(words: Tensor, salt: int) -> Tensor:
 def _of_small(words: Sequence[Tensor]) -> Tensor:
     """Each word by its place in its tensor: [tensors] int64."""
     flat = torch.cat(list(words))
-    counts = torch.tensor([one.numel() for one in words], device=flat.device)
+    counts = _numbers([one.numel() for one in words], flat.device)
     ends = counts.cumsum(0)
     begins = (ends - counts).repeat_interleave(counts, output_size=flat.numel())
     places = torch.arange(flat.numel(), device=flat.device) - begins

@@ -1,12 +1,14 @@
 """A run that was ended while nothing moved is not called well."""
 
+from dataclasses import replace
+
 import pytest
 
 from distdoctor.catalogue import every_check
 from distdoctor.examination.concluding import Conclusion, conclude
 from distdoctor.examination.examining import examine
 from distdoctor.model.drawing import sketch
-from distdoctor.model.events import Place
+from distdoctor.model.events import Place, Started
 from distdoctor.model.run import Frame, Quiet, Run
 
 WAITING = """
@@ -84,3 +86,29 @@ def test_processes_that_never_became_ranks_are_told_by_their_lines() -> None:
     object.__setattr__(run, "stacks", {-1: [frame], -2: [frame]})
     (gap,) = concluded(run).gaps
     assert "in wait_for_file at wait.py:9 (2 processes)" in gap.why
+
+
+AHEAD = """
+    rank 0 | start=2  all_reduce(4)@t.py:3  all_reduce(4)@t.py:3
+    rank 1 | start=2  all_reduce(4)@t.py:3
+"""
+
+
+def on(backend: str) -> Run:
+    """A run that stood for half a minute, as recorded on an H100 with NCCL 2.28.9."""
+    run = ended(AHEAD, Quiet(33.9, longest_before=5.4, idle=frozenset({1})))
+    lives = {
+        rank: [
+            (at, replace(one, backend=backend) if isinstance(one, Started) else one)
+            for at, one in life
+        ]
+        for rank, life in run.life.items()
+    }
+    object.__setattr__(run, "life", lives)
+    return run
+
+
+def test_who_is_ahead_on_nccl_may_wait_for_its_gpu() -> None:
+    assert concluded(on("nccl")).verdict == "unknown"
+    assert "ranks {0-1} in wait_for_file at wait.py:9" in why(on("nccl"))
+    assert concluded(on("gloo")).verdict == "well"

@@ -116,3 +116,8 @@ def test_errors_stand_first_and_all_findings_are_told_once() -> None:
     found = root_findings(verdicts)
     assert [one.sick.code for one in found] == ["DD404", "DD404", "DD309"]
     assert len(list(flat(found))) == 6
+
+
+def test_closed_connections_follow_from_what_ended_a_rank_or_its_patience() -> None:
+    for cause in ("DD118", "DD108", "DD203"):
+        assert codes(sick("DD605"), sick(cause, 0)) == [cause]

@@ -243,3 +243,19 @@ def test_a_gpu_that_failed_is_that_of_the_process_that_is_named() -> None:
     assert (finding["code"], finding["ranks"]) == ("DD606", [1])
     (finding,) = two_hosts_and(xid.format(""))
     assert (finding["code"], finding["ranks"]) == ("DD606", [])
+
+
+def test_sockets_have_no_gpu_direct_and_nobody_is_told_so() -> None:
+    line = "a:11:11 [0] NCCL INFO {} : GPU Direct RDMA Disabled for HCA 0 '{}'"
+    told = [one["code"] for one in two_hosts_and(line.format("NET/Socket", "lo"))]
+    assert "DD602" not in told
+    told = [one["code"] for one in two_hosts_and(line.format("NET/IB", "mlx5_0"))]
+    assert "DD602" in told
+
+
+def test_what_torch_sets_for_repeatable_results_is_no_switch_left_on() -> None:
+    line = "{}:{}:{} [0] NCCL INFO NCCL_ALGO set by environment to {}"
+    for value, codes in (("^NVLS", []), ("Ring", ["DD611"])):
+        lines = [line.format(h, p, p, value) for h, p in (("a", 11), ("b", 22))]
+        told = [one["code"] for one in two_hosts_and("\n".join(lines))]
+        assert [code for code in told if code == "DD611"] == codes
