@@ -164,12 +164,12 @@ from distdoctor.analysis.horovod.pipeline_passes import (
 )
 from distdoctor.model.events import Wrapped
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
-from distdoctor.model.observations.data import LOADER, SAMPLER, Read
+from distdoctor.model.observations.data import LOADER, SAMPLER, SamplesRead
 from distdoctor.model.run import Run, named
 
 CODE = "DD301"
 SEVERITY = Severity.ERROR
-NEEDS = (Read,)
+NEEDS = (SamplesRead,)
 
 
 def examine(run: Run) -> Iterator[Finding]:

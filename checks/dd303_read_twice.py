@@ -195,12 +195,12 @@ from distdoctor.analysis.horovod.pipeline_passes import (
     overlapping_shards,
 )
 from distdoctor.model.findings import Certainty, Finding, Severity
-from distdoctor.model.observations.data import LOADER, SAMPLER, SUBSET, Read
+from distdoctor.model.observations.data import LOADER, SAMPLER, SUBSET, SamplesRead
 from distdoctor.model.run import Run, named
 
 CODE = "DD303"
 SEVERITY = Severity.ERROR
-NEEDS = (Read,)
+NEEDS = (SamplesRead,)
 
 
 def examine(run: Run) -> Iterator[Finding]:

@@ -8,7 +8,12 @@ from distdoctor.model.events import Observation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Read(Observation):
+class SamplesRead(Observation):
+    """Samples were read, by whatever gives them; never written as such."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read(SamplesRead):
     """A pass over a DataLoader began, went on, or ended; its line is the loop's.
 
     A pass is told in parts, the first of them as it begins. Samples are told apart in

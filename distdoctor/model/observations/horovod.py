@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from distdoctor.model.events import Observation
+from distdoctor.model.observations.data import SamplesRead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +141,7 @@ class PipelineStage(Observation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineRead(Observation):
+class PipelineRead(SamplesRead):
     """A pass over a pipeline of `tf.data` began, went on, or ended.
 
     A pass is told in parts, the first of them as it begins. Its place is the line that
