@@ -199,8 +199,8 @@ def _in_flight(run: Run, changed: InFlight) -> Finding:
         message=(
             f"{capital(named(ranks))} {doing} {first.count} of {first.of} gradients"
             f"{norm} while Horovod was averaging them in the background, between "
-            "backward() and the wait for it in optimizer.synchronize() or step() (at "
-            f"each step that was looked at: {steps}): what it averages, and what the "
+            "backward() and the wait for it in optimizer.synchronize() or step() (of "
+            f"the steps that were looked at: {steps}): what it averages, and what the "
             "averages overwrite, is left to chance and differs from rank to rank"
         ),
         exhibits=changed.changes[:1],

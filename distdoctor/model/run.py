@@ -163,6 +163,8 @@ class Run:
         quiet: How the ranks stood when distdoctor ended the run.
         closed: No process is left that could still become a rank.
         starved: That the kernel ended processes for want of memory; empty: it did not.
+        cancelled: Who ended the job from outside, in words; empty: nobody, as far as is
+            known.
         exit_code: Of the command, if it ended by itself.
         outside: Exceptions that ended processes which never had a rank.
         last_words: The last line that the job printed.
@@ -202,6 +204,7 @@ class Run:
     quiet: Quiet | None = None
     closed: bool = False
     starved: str = ""
+    cancelled: str = ""
     exit_code: int | None = None
     outside: Sequence[Failure] = ()
     last_words: str = ""

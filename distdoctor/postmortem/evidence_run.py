@@ -59,6 +59,7 @@ def run_of(evidence: Evidence) -> Run:
         outside=evidence.outside,
         last_words=evidence.last_words,
         starved=evidence.starved,
+        cancelled=evidence.cancelled,
         evidence=evidence.kinds,
     )
 

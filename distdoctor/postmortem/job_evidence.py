@@ -80,6 +80,7 @@ class Evidence:
         outside: Exceptions that ended processes without a rank.
         last_words: The last line that the job printed.
         starved: That the kernel ended processes for want of memory, in words.
+        cancelled: Who ended the job from outside, and why, in words.
         sources: What was read.
         left_out: Path and reason of what was found and says nothing of the job.
         unreadable: Path and reason of what could not be read, though its kind is known.
@@ -104,6 +105,7 @@ class Evidence:
     outside: list[Failure] = field(default_factory=list)
     last_words: str = ""
     starved: str = ""
+    cancelled: str = ""
     sources: list[SourceRead] = field(default_factory=list)
     left_out: list[tuple[str, str]] = field(default_factory=list)
     unreadable: list[tuple[str, str]] = field(default_factory=list)

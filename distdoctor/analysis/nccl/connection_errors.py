@@ -126,6 +126,8 @@ def _of_the_dead(job: LoggedJob) -> Iterator[Told]:
         if culprit
         else "Nobody's log says why"
     )
+    if not culprit and job.run.cancelled:
+        return  # ranks that are ended one after the other see the first ones go
     yield Told(
         code="DD605",
         message=f"{end}; {reported} only saw connections{by} closed: {first.text}",

@@ -83,7 +83,7 @@ class HeardRanks:
         stalled: Ranks that Horovod waited for in vain.
         lacking: By rank, the tensors that Horovod's stall inspector missed of it last.
         stopped_pids: Processes that a launcher ended.
-        cancelled: Why Slurm ended the job; empty: it did not.
+        cancelled: Who ended the job from outside, and why; empty: nobody.
         sizes_unlike: What gloo said of a message of another size; empty: nothing.
     """
 
@@ -272,9 +272,10 @@ class HeardRanks:
         match what:
             case says.OutOfMemory(words=words):
                 self._starve(words)
-            case says.Cancelled(why=why, host=host):
-                self.cancelled = self.cancelled or why
-                self.remark(f"Slurm ended the job: {why}, on {host}")
+            case says.Cancelled(why=why, host=host, by=by):
+                self.cancelled = self.cancelled or f"{by} ended the job: {why}"
+                self._evidence.cancelled = self.cancelled
+                self.remark(f"{by} ended the job: {why}" + f", on {host}" * bool(host))
             case says.GpuFault(device=device, xid=xid, words=words):
                 self.remark(f"the driver reported Xid {xid} of GPU {device}: {words}")
             case says.SizesUnlike(words=words):

@@ -142,10 +142,11 @@ class OutOfMemory:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """Slurm ended the job for a reason of its own, such as its time limit."""
+    """A job was ended from outside: by Slurm, at its time limit, or by a signal."""
 
     why: str
     host: str = ""
+    by: str = "Slurm"
 
 
 @dataclass(frozen=True, slots=True)

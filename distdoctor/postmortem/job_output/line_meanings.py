@@ -103,6 +103,10 @@ _CANCELLED = re.compile(
     r"(?:slurmstepd|srun): (?:error: )?\*\*\* (?:JOB|STEP) \S+ ON (?P<host>\S{1,200}) "
     r"CANCELLED AT \S+(?: DUE TO (?P<why>[A-Z][A-Z ]{2,60}?))?(?: \*\*\*|$|,)"
 )
+_SIGNALLED = re.compile(
+    r"Received (?P<number>\d{1,2}) death signal, shutting down workers"
+)
+"""Source: torch/distributed/elastic/agent/server/api.py."""
 _XID = re.compile(
     r"NVRM: Xid \((?:PCI:)?(?P<device>[0-9a-fA-F:.]{1,40})\): (?P<xid>\d{1,4}),? ?"
     r"(?:pid=(?P<pid>\d{1,10}))?(?P<words>.{0,200})"
@@ -139,6 +143,7 @@ FRAGMENTS = (
     *(b"oom_kill", b"oom-kill", b"restart worker group", b"Unable to shutdown"),
     *(b"Process name: [", b"exit with status code", b"exits with return code"),
     *(b"Missing ranks:", b"Terminating process", b"op.preamble.length"),
+    b"death signal",
     *(b"Restarting worker group", b"srun: Job step", b"erminating Step"),
     *(b"Fatal Python error", b"Detected mismatch between", b"DistBackendError"),
 )
@@ -338,6 +343,12 @@ def _cancelled(text: str) -> Said | None:
     return Cancelled((found["why"] or "a request").strip().lower(), found["host"])
 
 
+def _signalled(text: str) -> Said | None:
+    if not (found := _SIGNALLED.search(text)):
+        return None
+    return Cancelled(f"it got signal {found['number']}", by="its launcher")
+
+
 def _xid(text: str) -> Said | None:
     if not (found := _XID.search(text)):
         return None
@@ -382,6 +393,7 @@ _READ = (
     ("ut of memory: Kill", _kernel),
     ("oom", _slurms),
     ("CANCELLED AT", _cancelled),
+    ("death signal", _signalled),
     ("NVRM: Xid", _xid),
     ("-- Process ", _spawned),
     ("op.preamble.length", _sizes),

@@ -274,9 +274,7 @@ class _Telling:
         self.evidence.outside.sort(key=lambda failure: failure.secondary)
         if self.heard.cancelled:
             for rank in self.ranks:
-                self.evidence.partial.setdefault(
-                    rank, f"Slurm ended the job: {self.heard.cancelled}"
-                )
+                self.evidence.partial.setdefault(rank, self.heard.cancelled)
 
     def _tell_calls(self) -> None:
         size = self.evidence.world_size

@@ -226,6 +226,35 @@ def test_a_job_at_its_time_limit_is_not_sick(tmp_path: Path) -> None:
     assert any("time limit" in gap.why for gap in report.not_examined)
 
 
+def test_a_job_whose_launcher_was_signalled_is_not_sick(tmp_path: Path) -> None:
+    """As torch 2.11 tells it; ranks that live longer see connections close."""
+    agent = "torch/distributed/elastic/"
+    text = f"W1126 11:14:11.851000 1707 {agent}agent/server/api.py:739] Received 15 "
+    text += "death signal, shutting down workers\n"
+    for pid in (1742, 1743):
+        text += f"W1126 11:14:11.852000 1707 {agent}multiprocessing/api.py:1012] "
+        text += f"Sending process {pid} closing signal SIGTERM\n"
+    (tmp_path / "job.out").write_text(text)
+    for rank, pid in enumerate((1742, 1743)):
+        log = f"vm:{pid}:{pid} [0] NCCL INFO NCCL version 2.28.9+cuda13.0\n"
+        log += f"vm:{pid}:{pid} [0] NCCL INFO ncclCommInitRankConfig comm 0xa{rank} "
+        log += f"rank {rank} nranks 2 cudaDev 0 nvmlDev 0 busId 1b000 commId "
+        log += "0x1f7c30353b1e8a95 - Init COMPLETE\n"
+        if rank:
+            log += (
+                f"[2026-11-26 11:14:11] vm:{pid}:1882 [0] misc/socket.cc:72 NCCL WARN "
+            )
+            log += "socketProgress: Connection closed by remote peer localhost<41874>\n"
+            log += f"vm:{pid}:1882 [0] NCCL INFO misc/socket.cc:81 -> 6\n"
+        (tmp_path / f"nccl.{pid}.log").write_text(log)
+    report = report_on(tmp_path)
+    assert (report.verdict, findings_in(report)) == ("unknown", [])
+    assert any("it got signal 15" in gap.why for gap in report.not_examined)
+    (tmp_path / "job.out").unlink()
+    report = report_on(tmp_path)
+    assert [code for code, _ in findings_in(report)] == ["DD605"]
+
+
 def test_the_kernels_log_says_why_a_rank_was_killed(tmp_path: Path) -> None:
     torchrun = (
         "Failures:\n  <NO_OTHER_FAILURES>\n----------\n"
