@@ -62,11 +62,6 @@ So do arrays that a function of TensorFlow trains on:
 
 Well
 ----
-Pipelines of TensorFlow shuffle, on each rank in an order of its own:
-
-    rank 0 | pipeline_read  all_reduce(64)  pipeline_read(contents=1-9,steps=1)
-    rank 1 | pipeline_read  all_reduce(64)  pipeline_read(contents=4-9+1-3,steps=1)
-
 Each has its part:
 
     rank 0 | wrap=ddp:a  held(names=x,rows=7)  read(samples=6+0+2+4,steps=2)@t.py:9

@@ -58,33 +58,6 @@ The same in Keras' `fit`, where nobody sees the samples:
 
 Well
 ----
-A pipeline is shuffled by the same seeds on both ranks, and then cut:
-
-    rank 0 | pipeline_stage(at=1,kind=shuffle,size=99,seeds=7+1)
-           | pipeline_stage(at=2,kind=shard,size=2)
-           | pipeline_read  all_reduce(64)  pipeline_read(steps=1)
-    rank 1 | pipeline_stage(at=1,kind=shuffle,size=99,seeds=7+1)
-           | pipeline_stage(at=2,kind=shard,size=2,index=1)
-           | pipeline_read  all_reduce(64)  pipeline_read(steps=1)
-
-It is cut first, and each rank shuffles its own part:
-
-    rank 0 | pipeline_stage(kind=shard,size=2)
-           | pipeline_stage(at=1,kind=shuffle,size=99,seeds=0+0)
-           | pipeline_read  all_reduce(64)  pipeline_read(contents=1-9,steps=1)
-    rank 1 | pipeline_stage(kind=shard,size=2,index=1)
-           | pipeline_stage(at=1,kind=shuffle,size=99,seeds=0+0)
-           | pipeline_read  all_reduce(64)  pipeline_read(contents=21-29,steps=1)
-
-Each rank shuffles and cuts files of its own:
-
-    rank 0 | pipeline_stage(at=1,kind=shuffle,size=99,seeds=0+0)
-           | pipeline_stage(at=2,kind=shard,size=2)
-           | pipeline_read(source=3)  all_reduce(64)  pipeline_read(source=3,steps=1)
-    rank 1 | pipeline_stage(at=1,kind=shuffle,size=99,seeds=0+0)
-           | pipeline_stage(at=2,kind=shard,size=2,index=1)
-           | pipeline_read(source=4)  all_reduce(64)  pipeline_read(source=4,steps=1)
-
 The last batches are filled up with samples from the beginning:
 
     rank 0 | wrap=ddp:a  held(names=x,rows=7)

@@ -136,13 +136,17 @@ def _submitted(operations: Sequence[RequestedOperation]) -> tuple[int, ...]:
 def _remember(result: Any, chains: Sequence[Chain]) -> None:
     """Follow the results of a function that reduces."""
     flat = list(_flat(result))
-    if len(flat) == len(chains):
+    if len(flat) == len(chains) and all(hasattr(one, "numpy") for one in flat):
         for tensor, chain in zip(flat, chains, strict=True):
             remember(tensor, chain)
 
 
 def _flat(result: Any) -> Iterator[Any]:
-    if isinstance(result, list | tuple):
+    """What is in a nested result, in the order in which TensorFlow numbers it."""
+    if isinstance(result, dict):
+        for name in sorted(result, key=str):
+            yield from _flat(result[name])
+    elif isinstance(result, list | tuple):
         for one in result:
             yield from _flat(one)
     elif result is not None:

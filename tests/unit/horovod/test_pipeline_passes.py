@@ -106,3 +106,11 @@ def test_functions_are_given_the_same(second: str, found: int) -> None:
         "variable_prints(step=2)",
     )
     assert len(list(same_inputs(sketch(drawing)))) == found
+
+
+def test_each_rank_may_shuffle_and_cut_files_of_its_own() -> None:
+    first = "pipeline_read(source=3)/pipeline_read(source=4)"
+    read = "pipeline_read(source=3,steps=1)/pipeline_read(source=4,steps=1)"
+    shuffled = _SHUFFLED.format("0+0")
+    run = sketch(two_ranks(shuffled, CUT, first, "all_reduce(64)", read))
+    assert not list(overlapping_shards(run))
