@@ -46,7 +46,7 @@ LANES: dict[str, list[str]] = {
 QUICK = [name for name in LANES if name != "scale-full"]
 
 _NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?")
-_COLUMNS = re.compile(r"\s{2,}")
+_CELL = re.compile(r"\S+(?: \S+)*")
 
 Cell = tuple[str, str, int]
 """Row, column, and which of the tables that a benchmark prints."""
@@ -67,19 +67,25 @@ def figures_of(output: str) -> dict[Cell, float]:
     {('64', 'seconds', 1): 0.5}
     """
     found: dict[Cell, float] = {}
-    heads: list[str] = []
+    heads: list[re.Match[str]] = []
     table = 0
     for line in output.splitlines():
-        cells = _COLUMNS.split(line.strip())
-        if len(cells) < 2:
+        cells = [*_CELL.finditer(line)]
+        if not heads:
+            if len(cells) > 1 or line.startswith("  "):
+                heads, table = cells[not line.startswith("  ") :], table + 1
+            continue
+        if not line.strip():
             heads = []
             continue
-        if len(cells) != len(heads):
-            heads, table = cells, table + 1
-            continue
-        for head, cell in zip(heads[1:], cells[1:], strict=True):
-            if number := _NUMBER.match(cell):
-                found[cells[0], head, table] = float(number[0].replace(",", ""))
+        # All columns but the first end where their heads do; a cell may be empty.
+        row = _CELL.match(line.lstrip())
+        for head in heads:
+            for cell in cells:
+                number = _NUMBER.match(cell[0])
+                if row and number and cell.end() == head.end():
+                    figure = float(number[0].replace(",", ""))
+                    found[row[0], head[0], table] = figure
     return found
 
 

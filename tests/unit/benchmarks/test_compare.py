@@ -19,11 +19,15 @@ def printed(*tables: list[list[str]]) -> str:
 
 def test_numbers_are_found_by_row_and_column() -> None:
     table = [["ranks", "seconds", "of what"], ["64", "0.5 (0.4 to 0.6)", "all"]]
-    again = [["way", "µs"], ["bare call", "1,200.5"], ["probe", "+49.1 (48 to 50)"]]
-    assert figures_of(printed(table, again)) == {
+    again = [["way", "added", "µs"], ["bare call", "", "1,200.5"]]
+    again += [["  probe", "+49.1 (48 to 50)", "7"]]
+    bare = [["", "measured", "goal"], ["CPU µs", "3.5", "at most 4"]]
+    assert figures_of(printed(table, again, bare)) == {
         ("64", "seconds", 1): 0.5,
         ("bare call", "µs", 2): 1200.5,
-        ("probe", "µs", 2): 49.1,
+        ("probe", "added", 2): 49.1,
+        ("probe", "µs", 2): 7.0,
+        ("CPU µs", "measured", 3): 3.5,
     }
 
 
