@@ -80,12 +80,14 @@ def figures_of(output: str) -> dict[Cell, float]:
             continue
         # All columns but the first end where their heads do; a cell may be empty.
         row = _CELL.match(line.lstrip())
-        for head in heads:
+        for n, head in enumerate(heads):
+            again = any(head[0] == earlier[0] for earlier in heads[:n])
+            name = f"{heads[n - 1][0]}, {head[0]}" if again else head[0]
             for cell in cells:
                 number = _NUMBER.match(cell[0])
                 if row and number and cell.end() == head.end():
                     figure = float(number[0].replace(",", ""))
-                    found[row[0], head[0], table] = figure
+                    found[row[0], name, table] = figure
     return found
 
 
