@@ -105,15 +105,13 @@ def _finding(found: RefusedName) -> Finding:
             if one.place is not None
         ]
         at = (*reversed(wraps), *at)  # the last came to what was there
-    elif found.earlier and found.earlier[0].place is not None:
-        had = Location(
-            found.earlier[0].place, ranks, Role.CULPRIT, "the call that has it"
-        )
+    elif found.earlier is not None and found.earlier.place is not None:
+        had = Location(found.earlier.place, ranks, Role.CULPRIT, "the call that has it")
         at = (*at, had)
     return Finding(
         message=message,
         culprits=found.culprits,
-        exhibits=(first, *found.earlier[:1]),
+        exhibits=(first,) if found.earlier is None else (first, found.earlier),
         locations=at,
         certainty=Certainty.PROVED,
         details={"name": name},

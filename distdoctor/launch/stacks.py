@@ -181,13 +181,11 @@ def _has_open(pid: int, file: Path) -> bool:
     A program that closes all descriptors closes this one, too, and opens its own files
     by that number.
     """
-    with suppress(OSError):
-        for one in Path(f"/proc/{pid}/fd").iterdir():
-            with suppress(OSError):
-                if one.samefile(file):
-                    return True
-        return False
-    return True  # not to be seen: another system, or no right to
+    try:
+        opened = psutil.Process(pid).open_files()
+    except psutil.Error:
+        return True  # not to be seen, for want of rights
+    return any(one.path == str(file.resolve()) for one in opened)
 
 
 def _stacks_of(dump: str) -> list[list[StackFrame]]:

@@ -8,6 +8,7 @@ for the code that the probe was called from.
 from __future__ import annotations
 
 import functools
+import inspect
 import signal
 import sys
 from collections.abc import Iterator
@@ -16,9 +17,6 @@ from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 
 _OURS = f"{Path(__file__).parent.parent}/"
-
-_VARARGS = 0x04
-"""Flag of a function with `*arguments`. Source: `inspect.CO_VARARGS`."""
 
 _LIBRARIES = frozenset({"builtins", "torch", "numpy", "msgspec", "distdoctor"})
 """Where errors are defined that a probe's own work raises, beside Python's library."""
@@ -72,7 +70,9 @@ def _is_handling(frame: FrameType) -> bool:
     code = frame.f_code
     if code.co_filename.startswith(_OURS):
         return False
-    names = code.co_varnames[: code.co_argcount + bool(code.co_flags & _VARARGS)]
+    names = code.co_varnames[
+        : code.co_argcount + bool(code.co_flags & inspect.CO_VARARGS)
+    ]
     given: list[object] = []
     for name in names:
         value = frame.f_locals.get(name)

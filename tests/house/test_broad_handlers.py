@@ -31,7 +31,7 @@ MAY_CATCH_ANYTHING = {
     # The job must not feel the probes.
     "distdoctor/probes/collectives/fake_backend.py": 1,
     "distdoctor/probes/collectives/interception.py": 4,
-    "distdoctor/probes/collectives/waits.py": 1,
+    "distdoctor/probes/collectives/pending_calls.py": 1,
     "distdoctor/probes/harmless.py": 3,
     "distdoctor/probes/horovod/graph_calls.py": 1,
     "distdoctor/probes/horovod/initialisation.py": 1,

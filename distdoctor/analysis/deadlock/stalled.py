@@ -93,14 +93,15 @@ def _ahead_on_gpus(run: Run) -> set[int]:
         if any("nccl" in start.backend for start in run.of(Started, rank))
     }
     issued = last_issued(run)
-    ahead = set()
-    for (group, rank), ordinal in issued.items():
-        members = run.groups[group].ranks
-        if rank in on_nccl and any(
-            issued.get((group, other), 0) < ordinal for other in members
-        ):
-            ahead.add(rank)
-    return ahead
+    least = {
+        group: min(issued.get((group, member), 0) for member in run.groups[group].ranks)
+        for group in {group for group, _ in issued}
+    }
+    return {
+        rank
+        for (group, rank), ordinal in issued.items()
+        if rank in on_nccl and ordinal > least[group]
+    }
 
 
 def _places(run: Run, living: list[int], blocked: set[int]) -> Iterator[str]:

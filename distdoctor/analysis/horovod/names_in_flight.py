@@ -18,14 +18,14 @@ class RefusedName:
 
     Attributes:
         refused: One for each rank that ended by it.
-        earlier: The calls that had the name, where they are known.
+        earlier: The call of the first of them that had the name, if it is known.
         culprits: The ranks, where others were seen not to do so; else none, as those
             that came later or were ended may have been about to.
         wrapped: How Horovod's optimizers were made, on the first of these ranks.
     """
 
     refused: tuple[NameInFlight, ...]
-    earlier: tuple[Call, ...]
+    earlier: Call | None
     culprits: tuple[int, ...]
     wrapped: tuple[OptimizerWrapped, ...]
 
@@ -53,19 +53,15 @@ def refused_names(run: Run) -> Iterator[RefusedName]:
         if refused and any(one.error == "ValueError" for one in fatal):
             by_line.setdefault(refused[-1].place, []).append(refused[-1])
     for found in by_line.values():
-        calls = [call for one in found if (call := _earlier(run, one)) is not None]
-        made = run.of(OptimizerWrapped, found[0].rank)
-        ranks = tuple(one.rank for one in found)
-        apart = _differ(run, found[0], set(run.seen).difference(ranks))
+        first, ranks = found[0], tuple(one.rank for one in found)
+        rows = _rows(run, first.rank, first.name)
+        apart = _differ(run, first, len(rows), set(run.seen).difference(ranks))
         yield RefusedName(
-            tuple(found), tuple(calls), ranks if apart else (), tuple(made)
+            refused=tuple(found),
+            earlier=run.call(rows[-1]) if rows else None,
+            culprits=ranks if apart else (),
+            wrapped=tuple(run.of(OptimizerWrapped, first.rank)),
         )
-
-
-def _earlier(run: Run, refused: NameInFlight) -> Call | None:
-    """The rank's last call of that name: the one that Horovod took."""
-    rows = _rows(run, refused.rank, refused.name)
-    return run.call(rows[-1]) if rows else None
 
 
 def _rows(run: Run, rank: int, name: str) -> list[int]:
@@ -76,12 +72,11 @@ def _rows(run: Run, rank: int, name: str) -> list[int]:
     return (rows.start + np.flatnonzero(mine)).tolist()
 
 
-def _differ(run: Run, refused: NameInFlight, others: set[int]) -> bool:
+def _differ(run: Run, refused: NameInFlight, uses: int, others: set[int]) -> bool:
     """Whether each of the others waited for the earlier call, and gave no second.
 
     An optimizer's hooks give gradients in an order of their own: nothing tells then.
     """
-    uses = len(_rows(run, refused.rank, refused.name))
     if not others or not uses or refused.holders:
         return False
     for rank in others:

@@ -8,13 +8,13 @@ makes them overlap, and leaves others out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distdoctor.analysis.horovod.trained_variables import SUMMING
+from distdoctor.analysis.horovod.trained_variables import METRIC, SUMMING
 from distdoctor.analysis.memoize import memoize
 from distdoctor.model.events import Place
 from distdoctor.model.observations.data import Fed
@@ -25,13 +25,10 @@ from distdoctor.model.observations.horovod import (
     VariablePrints,
 )
 from distdoctor.model.operations import OPERATIONS
-from distdoctor.model.run import Run
+from distdoctor.model.run import Run, Spec
 
 FEWEST = 8
 """Different samples that a rank must have read to be compared."""
-
-_METRIC = 16
-"""Elements of a metric; what is larger may be gradients."""
 
 _CHANCE = 5.0
 """How much more often than within a rank a sample has to come on two ranks."""
@@ -103,7 +100,7 @@ class PipelineFault:
 
     passes: tuple[PipelinePass, ...]
     sharing: tuple[int, ...]
-    epochs: tuple[int, int]
+    epochs: tuple[int, int] = (1, 1)
     twice: int = -1
     shuffles: tuple[PipelineStage, ...] = ()
     sure: bool = True
@@ -157,9 +154,8 @@ def _trains(run: Run, rank: int, one: PipelinePass) -> bool:
     """Whether a rank made steps in a pass, each with gradients that ranks reduced."""
     if not one.steps:
         return False
-    reduced = _large(run, rank, one.begin, one.end, SUMMING)
-    shared = _large(run, rank, one.begin, one.end, _GATHERING)
-    if shared * 2 >= one.steps:
+    reduced = _reduced(run, rank, one.begin, one.end)
+    if _gathered(run, rank, one.begin, one.end) * 2 >= one.steps:
         return False  # they may share the work on the same samples
     if reduced * 2 >= one.steps:
         return True
@@ -173,19 +169,29 @@ def _is_one_set(run: Run) -> bool:
     return all(len(group.ranks) == run.world_size for group in run.groups)
 
 
-def _large(run: Run, rank: int, begin: int, end: int, codes: Sequence[int]) -> int:
-    """How often a rank made calls among all ranks with more than a metric has."""
+def _reduced(run: Run, rank: int, begin: int, end: int) -> int:
+    """How often a rank reduced more than a metric has, among all ranks."""
+    return sum(1 for _ in _large(run, rank, begin, end, SUMMING))
+
+
+def _gathered(run: Run, rank: int, begin: int, end: int) -> int:
+    """How often it gathered more than that, sparse gradients left out."""
+    specs = _large(run, rank, begin, end, _GATHERING)
+    return sum(not any(_OF_GRADIENTS in name for name in one.names) for one in specs)
+
+
+def _large(
+    run: Run, rank: int, begin: int, end: int, codes: Sequence[int]
+) -> Iterator[Spec]:
+    """What a rank's calls among all ranks move, of those with more than a metric."""
     rows = run.rows_of(rank)
     calls = run.calls[rows.start + begin : min(rows.start + end, rows.stop)]
-    count = 0
     for row in calls[np.isin(calls["op"], codes)]:
-        if len(run.groups[row["group"]].ranks) < run.world_size:
-            continue
         spec = run.specs[row["spec"]]
-        if codes is _GATHERING and any(_OF_GRADIENTS in one for one in spec.names):
-            continue
-        count += any(not one.numel or one.numel > _METRIC for one in spec.tensors)
-    return count
+        if len(run.groups[row["group"]].ranks) == run.world_size and any(
+            not one.numel or one.numel > METRIC for one in spec.tensors
+        ):
+            yield spec
 
 
 # --- the same samples ---------------------------------------------------------------
@@ -200,26 +206,31 @@ def same_samples(run: Run) -> Iterator[PipelineFault]:
     Yields:
         One for each loop.
     """
+    return _in_most_epochs(run, _shared)
+
+
+def _in_most_epochs(
+    run: Run, judge: Callable[[tuple[PipelinePass, ...]], PipelineFault | None]
+) -> Iterator[PipelineFault]:
+    """The first fault of each loop of which half of the epochs or more have one."""
     for turns in _trained_passes(run):
-        judged = [(turn, sharing) for turn in turns if (sharing := _sharing(turn))]
-        if judged and len(judged) * 2 >= len(turns):
-            turn, sharing = judged[0]
-            shuffled = tuple(one for each in turn for one in each.stages)
-            yield PipelineFault(
-                turn, sharing, (len(judged), len(turns)), shuffles=shuffled
-            )
+        found = [fault for turn in turns if (fault := judge(turn)) is not None]
+        if found and len(found) * 2 >= len(turns):
+            yield replace(found[0], epochs=(len(found), len(turns)))
 
 
-def _sharing(turn: Sequence[PipelinePass]) -> tuple[int, ...]:
+def _shared(turn: tuple[PipelinePass, ...]) -> PipelineFault | None:
     """Ranks whose samples are those of another, in the same order."""
     shortest = min(len(one.contents) for one in turn)
     heads = [one.contents[:shortest] for one in turn]
     if any(not _tell_apart(head) for head in heads):
-        return ()
+        return None
     groups: dict[bytes, list[int]] = {}
     for rank, head in enumerate(heads):
         groups.setdefault(head.tobytes(), []).append(rank)
-    return tuple(rank for ranks in groups.values() if len(ranks) > 1 for rank in ranks)
+    alike = tuple(r for ranks in groups.values() if len(ranks) > 1 for r in ranks)
+    shuffles = tuple(one for each in turn for one in each.stages)
+    return PipelineFault(turn, alike, shuffles=shuffles) if alike else None
 
 
 def _tell_apart(contents: NDArray[np.uint64]) -> bool:
@@ -240,19 +251,7 @@ def overlapping_shards(run: Run) -> Iterator[PipelineFault]:
     Yields:
         One for each loop.
     """
-    for turns in _trained_passes(run):
-        judged = [_overlap(turn) for turn in turns]
-        found = [fault for fault in judged if fault is not None]
-        if found and len(found) * 2 >= len(turns):
-            first = found[0]
-            yield PipelineFault(
-                first.passes,
-                first.sharing,
-                (len(found), len(turns)),
-                first.twice,
-                first.shuffles,
-                first.sure,
-            )
+    return _in_most_epochs(run, _overlap)
 
 
 def _overlap(turn: tuple[PipelinePass, ...]) -> PipelineFault | None:
@@ -271,13 +270,13 @@ def _overlap(turn: tuple[PipelinePass, ...]) -> PipelineFault | None:
         twice = _twice(turn, _SHARE if not shuffles else 0.0)
         if not twice:
             return None
-        return PipelineFault(turn, ranks, (1, 1), twice, shuffles)
+        return PipelineFault(turn, ranks, twice=twice, shuffles=shuffles)
     if not shuffles or (any(len(one.contents) for one in turn) and not repeated):
         return None
     sources = {one.first.source for one in turn}
     if len(sources) > 1:
         return None  # each has samples of its own
-    return PipelineFault(turn, ranks, (1, 1), -1, shuffles, sure=False)
+    return PipelineFault(turn, ranks, shuffles=shuffles, sure=False)
 
 
 def _shuffled_apart(
@@ -351,8 +350,8 @@ def same_inputs(run: Run) -> Iterator[SameInputs]:
     last = [max(one.step for one in run.of(VariablePrints, rank)) for rank in ranks]
     for rank in ranks:
         end = len(run.rows_of(rank))
-        if _large(run, rank, 0, end, SUMMING) < last[rank]:
+        if _reduced(run, rank, 0, end) < last[rank]:
             return
-        if _large(run, rank, 0, end, _GATHERING) * 2 >= last[rank]:
+        if _gathered(run, rank, 0, end) * 2 >= last[rank]:
             return
     yield SameInputs(ranks, tuple(fed[0][step] for step in steps))

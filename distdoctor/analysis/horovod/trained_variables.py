@@ -19,7 +19,7 @@ from distdoctor.model.run import Run
 _LEAST_LOOKS = 3
 """At which ranks must have been compared: before the first step, and after two."""
 
-_METRIC = 16
+METRIC = 16
 """Elements of a metric; what is larger may be gradients, or weights."""
 
 SUMMING = [
@@ -163,7 +163,7 @@ def never_reduced(run: Run) -> Iterator[NeverReduced]:
     """
     for one in variable_histories(run):
         if any(
-            numel == 0 or numel > _METRIC for each in one.moved for numel in _of(each)
+            numel == 0 or numel > METRIC for each in one.moved for numel in _of(each)
         ):
             continue
         sizes = one.looks[0][0].sizes
@@ -193,7 +193,7 @@ def _small(one: VariableHistory, sizes: Sequence[int]) -> Iterator[list[int]]:
         total: Counter[int] = Counter()
         for each in one.moved:
             total.update(each[rank])
-        yield [total[size] for size in sizes if 1 < size <= _METRIC]
+        yield [total[size] for size in sizes if 1 < size <= METRIC]
 
 
 def _alike_at(one: VariableHistory) -> int:

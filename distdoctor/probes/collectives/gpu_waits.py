@@ -8,7 +8,6 @@ who waits for the stream waits for the last collective that the stream waits for
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -17,7 +16,8 @@ from torch.library import Library
 
 from distdoctor.journal.format import RecordKind
 from distdoctor.probes import gpu_emulation
-from distdoctor.probes.collectives.pending_calls import PendingCall
+from distdoctor.probes.collectives.pending_calls import PendingCall, put_state
+from distdoctor.probes.gpu_emulation.replacement import replace
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
@@ -34,16 +34,20 @@ class GpuWaits:
     """What the streams of this process wait for; one object per process.
 
     Attributes:
+        watching: There are GPUs; else nothing is kept.
         queued: By stream, the last collective that it waits for.
     """
 
     def __init__(self) -> None:
+        self.watching = False
         self.queued: dict[Hashable, PendingCall] = {}
         self._last: PendingCall | None = None
 
     def queue(self, pending: PendingCall) -> None:
         """Note that the current stream waits for a call that all members must make."""
-        if not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():
+        if not self.watching or not torch.cuda.is_initialized():
+            return
+        if torch.cuda.is_current_stream_capturing():
             return
         if len(self.queued) >= _MOST_STREAMS:
             self.queued.clear()
@@ -61,7 +65,7 @@ class GpuWaits:
             return None
         if not all_streams and self.queued.get(_stream()) is not pending:
             return None
-        _put(_WAIT, pending)
+        put_state(_WAIT, pending)
         return pending
 
     def forget(self) -> None:
@@ -72,12 +76,6 @@ class GpuWaits:
         """Forget all calls: their groups are gone."""
         self.queued.clear()
         self._last = None
-
-
-def _put(kind: int, pending: PendingCall) -> None:
-    if (writer := RECORDER.writer) is not None:
-        thread = RECORDER.thread()
-        writer.put(kind, thread, pending.call, pending.ordinal, pending.group)
 
 
 def _stream() -> Hashable:
@@ -103,14 +101,13 @@ def install() -> None:
 
     library.impl("_local_scalar_dense", value, "AutogradCUDA", with_keyset=True)
     _libraries.append(library)
-    made = torch.cuda.synchronize
-
-    @functools.wraps(made)
-    def synchronize(*args: Any, **kwargs: Any) -> None:
-        _watched(lambda: made(*args, **kwargs), all_streams=True)
-
-    torch.cuda.synchronize = synchronize
+    replace(torch.cuda, "synchronize", _synchronize)
     _name_threads()
+    WAITS.watching = True
+
+
+def _synchronize(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return _watched(lambda: made(*args, **kwargs), all_streams=True)
 
 
 def _name_threads() -> None:
@@ -146,7 +143,7 @@ _begin = harmless(WAITS.begin)
 
 @harmless
 def _woke(pending: PendingCall) -> None:
-    _put(_WOKE, pending)
+    put_state(_WOKE, pending)
 
 
 PROBE = Probe(install=install, reset=WAITS.reset)

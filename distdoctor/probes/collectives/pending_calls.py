@@ -6,6 +6,8 @@ import torch
 
 from distdoctor.model.operations import ASYNCHRONOUS
 from distdoctor.probes.collectives.board import Board, NoBoard
+from distdoctor.probes.harmless import lose_or_raise
+from distdoctor.probes.recorder import RECORDER
 
 
 class UsedGroup:
@@ -48,3 +50,18 @@ class PendingCall:
         self.ordinal = ordinal
         self.asynchronous = bool(flags & ASYNCHRONOUS)
         self.polled = group.polled
+
+
+def put_state(kind: int, pending: PendingCall) -> None:
+    """Record that a call is waited for, or what became of the wait.
+
+    Args:
+        kind: A `RecordKind`.
+        pending: The call.
+    """
+    try:
+        if (writer := RECORDER.writer) is not None:
+            thread = RECORDER.thread()
+            writer.put(kind, thread, pending.call, pending.ordinal, pending.group)
+    except Exception as error:  # noqa: BLE001 - written out: a guard costs as much
+        lose_or_raise("waiting", error)

@@ -20,9 +20,9 @@ from distdoctor.journal.format import RecordKind
 from distdoctor.probes.collectives import interception
 from distdoctor.probes.collectives.gpu_waits import WAITS
 from distdoctor.probes.collectives.interception import Collectives
-from distdoctor.probes.collectives.pending_calls import PendingCall
+from distdoctor.probes.collectives.pending_calls import PendingCall, put_state
 from distdoctor.probes.collectives.work_handles import watch_uses
-from distdoctor.probes.harmless import harmless, lose_or_raise
+from distdoctor.probes.harmless import harmless
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
@@ -35,15 +35,6 @@ _WAIT, _WOKE, _RAISED = (
     int(RecordKind.WOKE),
     int(RecordKind.WAIT_RAISE),
 )
-
-
-def _put(kind: int, pending: PendingCall) -> None:
-    try:
-        if (writer := RECORDER.writer) is not None:
-            thread = RECORDER.thread()
-            writer.put(kind, thread, pending.call, pending.ordinal, pending.group)
-    except Exception as error:  # noqa: BLE001 - written out: a guard costs as much
-        lose_or_raise("waiting", error)
 
 
 _libraries: list[Library] = []
@@ -74,13 +65,13 @@ def _watch_waits(collectives: Collectives) -> Library:
             pending = handle.pending  # let go here because it was complete
         else:
             return made(self, *args, **kwargs)
-        _put(_WAIT, pending)
+        put_state(_WAIT, pending)
         try:
             result = made(self, *args, **kwargs)
         except BaseException:
-            _put(_RAISED, pending)
+            put_state(_RAISED, pending)
             raise
-        _put(_WOKE, pending)
+        put_state(_WOKE, pending)
         if pending.needs_all and not pending.polled:
             queue(pending)
         works.pop(number, None)
@@ -101,13 +92,13 @@ def _watch_waits(collectives: Collectives) -> Library:
         pending = None if keyset.has(_META) else find(tensor)
         if pending is None:
             return redispatch(below, tensor)
-        _put(_WAIT, pending)
+        put_state(_WAIT, pending)
         try:
             result = redispatch(below, tensor)
         except BaseException:
-            _put(_RAISED, pending)
+            put_state(_RAISED, pending)
             raise
-        _put(_WOKE, pending)
+        put_state(_WOKE, pending)
         return result
 
     library.impl("wait_tensor", wait_tensor, "BackendSelect", with_keyset=True)
@@ -143,12 +134,12 @@ def _watch_inside(collectives: Collectives, owner: Any, name: str) -> None:
             result = made(*args, **kwargs)
         except BaseException:
             for pending in issued:
-                _put(_RAISED, pending)
+                put_state(_RAISED, pending)
             raise
         finally:
             inside.pop(thread, None)
         for pending in issued:
-            _put(_WOKE, pending)
+            put_state(_WOKE, pending)
         return result
 
     setattr(owner, name, issuing)

@@ -38,6 +38,7 @@ from distdoctor.probes.horovod.reduction_chains import (
     remember,
     tell,
 )
+from distdoctor.probes.horovod.tensor_values import leaves
 from distdoctor.probes.horovod.tensorflow_operations import (
     OPERATIONS_HERE,
     handles,
@@ -135,22 +136,10 @@ def _submitted(operations: Sequence[RequestedOperation]) -> tuple[int, ...]:
 @harmless
 def _remember(result: Any, chains: Sequence[Chain]) -> None:
     """Follow the results of a function that reduces."""
-    flat = list(_flat(result))
+    flat = list(leaves(result))
     if len(flat) == len(chains) and all(hasattr(one, "numpy") for one in flat):
         for tensor, chain in zip(flat, chains, strict=True):
             remember(tensor, chain)
-
-
-def _flat(result: Any) -> Iterator[Any]:
-    """What is in a nested result, in the order in which TensorFlow numbers it."""
-    if isinstance(result, dict):
-        for name in sorted(result, key=str):
-            yield from _flat(result[name])
-    elif isinstance(result, list | tuple):
-        for one in result:
-            yield from _flat(one)
-    elif result is not None:
-        yield result
 
 
 def _chains(function: Any, graph: Any) -> tuple[Chain, ...]:

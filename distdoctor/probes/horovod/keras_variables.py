@@ -21,6 +21,7 @@ from distdoctor.model.observations.horovod import VariablePrints
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.horovod import reduction_chains, tensorflow_operations
+from distdoctor.probes.horovod.tensor_values import is_on_gpu
 from distdoctor.probes.recorder import RECORDER
 
 _MOST_OPTIMIZERS = 16
@@ -79,7 +80,7 @@ class TrainedVariables:
             return
         alive = [one() for one in self._variables]
         here = [one for one in alive if one is not None]
-        if len(here) < len(alive) or any("GPU" in str(one.device) for one in here):
+        if len(here) < len(alive) or any(map(is_on_gpu, here)):
             return
         prints = tuple(_print_of(one) for one in here)
         self._looked = step
@@ -221,7 +222,7 @@ def fed(trained: Sequence[TrainedVariables], given: Sequence[Any]) -> None:
         and hasattr(one, "numpy")
         and one.shape.num_elements() >= _LEAST_FED  # else the number of a step, perhaps
     ]
-    if tensors and not any("GPU" in str(one.device) for one in tensors):
+    if tensors and not any(map(is_on_gpu, tensors)):
         together = blake2b(digest_size=8)
         for one in tensors:
             together.update(one.numpy().tobytes()[:_MOST_BYTES])

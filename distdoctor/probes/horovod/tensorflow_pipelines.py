@@ -24,6 +24,7 @@ from distdoctor.model.observations.horovod import PipelineRead, PipelineStage
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.horovod import keras_variables, tensorflow_operations
+from distdoctor.probes.horovod.tensor_values import is_on_gpu, leaves
 from distdoctor.probes.recorder import RECORDER
 
 _MOST_PASSES = 64
@@ -32,7 +33,6 @@ _MOST_TOLD = 16_384  # of the process
 _MOST_BYTES = 1 << 16  # of each sample's part of a tensor
 _MOST_PARTS = 16
 _MOST_STAGES = 256
-_DEEPEST = 6
 
 _BATCHING = {"Batch", "PaddedBatch", "ParallelBatch"}
 _STAGES = {"Shuffle": "shuffle", "Shard": "shard", "Skip": "skip", "Repeat": "repeat"}
@@ -300,7 +300,7 @@ def _print_of_sources(stages: list[Any]) -> int:
         if not isinstance(tensors, list) or _name_of(stage) != "TensorSlice":
             return 0
         for tensor in tensors[:_MOST_PARTS]:
-            if "GPU" in str(tensor.device):
+            if is_on_gpu(tensor):
                 return 0
             digest.update(str((tensor.dtype, tensor.shape)).encode())
             for row in (tensor[:8], tensor[-8:]):
@@ -323,9 +323,7 @@ def _names_or_numbers(rows: Any) -> bytes:
 def _prints_of(batch: Any, batched: bool) -> Iterator[int]:
     """A fingerprint of each sample of a batch; none if it can not be read."""
     tensors = [
-        one
-        for one in _leaves(batch, 0)
-        if hasattr(one, "numpy") and "GPU" not in str(one.device)
+        one for one in leaves(batch) if hasattr(one, "numpy") and not is_on_gpu(one)
     ][:_MOST_PARTS]
     arrays = [one.numpy() for one in tensors]
     if not batched:
@@ -336,19 +334,6 @@ def _prints_of(batch: Any, batched: bool) -> Iterator[int]:
     if len(counts) == 1:
         for at in range(max(counts.pop(), 0)):
             yield _print([one[at] for one in arrays])
-
-
-def _leaves(value: Any, depth: int) -> Iterator[Any]:
-    if depth > _DEEPEST:
-        return
-    if isinstance(value, dict):
-        for name in sorted(value, key=str):
-            yield from _leaves(value[name], depth + 1)
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _leaves(one, depth + 1)
-    else:
-        yield value
 
 
 def _print(parts: list[Any]) -> int:

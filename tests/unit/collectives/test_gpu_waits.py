@@ -55,6 +55,7 @@ def call(number: int) -> PendingCall:
 
 def test_who_waits_for_a_stream_waits_for_its_last_call(written: Written) -> None:
     waits = GpuWaits()
+    waits.watching = True
     assert waits.begin() is None
     waits.queue(call(1))
     waits.queue(call(2))
@@ -66,6 +67,7 @@ def test_another_stream_need_not_wait_for_it(
     written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits = GpuWaits()
+    waits.watching = True
     waits.queue(call(1))
     on_stream(monkeypatch, "copies")
     assert waits.begin() is None
@@ -77,6 +79,7 @@ def test_what_waits_for_a_call_that_was_just_made_is_not_known(
     written: Written,
 ) -> None:
     waits = GpuWaits()
+    waits.watching = True
     waits.queue(call(1))
     waits.forget()
     assert waits.begin() is None
@@ -88,6 +91,7 @@ def test_what_is_captured_is_not_queued(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     waits = GpuWaits()
+    waits.watching = True
     waits.queue(call(1))
     assert waits.begin() is None
     assert not written.records

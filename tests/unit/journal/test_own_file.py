@@ -96,7 +96,7 @@ def test_ranks_agree_by_the_same_file(tmp_path: Path, users: Path) -> None:
 
 OFFERS = """
 import faulthandler, os, signal, sys, time
-file = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
+file = os.open(f"{sys.argv[1]}/{os.getpid()}.txt", os.O_WRONLY | os.O_CREAT)
 faulthandler.register(int(sys.argv[3]), file)
 if sys.argv[4] == "daemon":
     os.closerange(3, 64)
@@ -112,14 +112,13 @@ def test_no_stacks_are_asked_for_where_they_would_go_into_another_file(
 ) -> None:
     number = signal.SIGRTMAX - STACK_SIGNAL_FROM_LAST
     (tmp_path / "stacks").mkdir()
-    arguments = [str(tmp_path / "stacks" / "own.txt"), str(users), str(number), kind]
+    arguments = [str(tmp_path / "stacks"), str(users), str(number), kind]
     process = subprocess.Popen(
         [sys.executable, "-c", OFFERS, *arguments], stdout=subprocess.PIPE
     )
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
-        os.link(arguments[0], tmp_path / "stacks" / f"{process.pid}.txt")
         stacks = StackTaker(tmp_path)._signal_stacks(process.pid)
         time.sleep(0.1)
     finally:
