@@ -170,7 +170,7 @@ def _look_into(source: ScriptSource, arguments: Sequence[str]) -> Launcher:
     defaults for runs without a launcher. One that only may use Horovod has another way
     where there is none.
     """
-    if starts_by_itself(source):
+    if starts_by_itself(source, arguments):
         return Launcher.PYTHON
     if is_horovods(source, arguments) and (
         requires_horovod(source) or not horovod_problem(framework_of(source))

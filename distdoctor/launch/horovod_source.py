@@ -7,7 +7,8 @@ judged by which of the two gives it its rank.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import cast
 
 from distdoctor.launch.horovod_installation import Framework
 from distdoctor.launch.script_source import LAUNCHER_VARIABLES, ScriptSource
@@ -47,14 +48,56 @@ def is_horovods(source: ScriptSource, arguments: Sequence[str]) -> bool:
     return _inits(alone, source) and not _inits_torch(alone)
 
 
-def starts_by_itself(source: ScriptSource) -> bool:
-    """Whether a script starts its ranks by `horovod.run`."""
-    bound = _bound(source)
-    return any(
-        _full_name(call, bound) in _RUNNERS
-        for call in ast.walk(source.script)
-        if isinstance(call, ast.Call)
-    )
+def starts_by_itself(source: ScriptSource, arguments: Sequence[str]) -> bool:
+    """Whether a script starts its ranks by `horovod.run`.
+
+    Many do where an option is given, and wait for a launcher where it is not.
+
+    Args:
+        source: The script.
+        arguments: What it gets.
+    """
+    given = {
+        word.lstrip("-").partition("=")[0].replace("-", "_")
+        for word in arguments
+        if word.startswith("-")
+    }
+    return any(asked <= given for asked in _runs(source.script, _bound(source)))
+
+
+def _runs(script: ast.Module, bound: Mapping[str, str]) -> Iterator[set[str]]:
+    """By call of `horovod.run`, the options that lead to it; none where all ways do."""
+    parents = {
+        child: node for node in ast.walk(script) for child in ast.iter_child_nodes(node)
+    }
+    for call in ast.walk(script):
+        if isinstance(call, ast.Call) and _full_name(call, bound) in _RUNNERS:
+            options, child = set[str](), cast("ast.AST", call)
+            while child in parents:
+                child, inner = parents[child], child
+                if isinstance(child, ast.If) and child.orelse:
+                    options |= _leading(child, inner)
+            yield options
+
+
+def _leading(branches: ast.If, inner: ast.AST) -> set[str]:
+    """The option that leads to a statement of a branch; empty if not just one does."""
+    negative = _is_negative(branches.test)
+    if inner not in (branches.orelse if negative else branches.body):
+        return set()
+    named = (one for one in ast.walk(branches.test) if isinstance(one, ast.Attribute))
+    options = {one.attr for one in named}
+    return options if len(options) == 1 else set()
+
+
+def _is_negative(test: ast.expr) -> bool:
+    """Whether a condition holds where an option is not given."""
+    if isinstance(test, ast.Compare):
+        return isinstance(test.ops[0], ast.Is | ast.Eq) and any(
+            isinstance(one, ast.Constant) and one.value is None
+            for one in test.comparators
+        )
+    return isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
 
 
 def requires_horovod(source: ScriptSource) -> bool:
@@ -154,7 +197,7 @@ def _imports(node: ast.AST) -> Iterator[tuple[str, str]]:
                 yield alias.asname or alias.name, f"{node.module}.{alias.name}"
 
 
-def _full_name(call: ast.Call, bound: dict[str, str]) -> str:
+def _full_name(call: ast.Call, bound: Mapping[str, str]) -> str:
     """What a call calls, by the name it has in Horovod; empty: none of Horovod's."""
     written = _written(call.func)
     if written in bound:

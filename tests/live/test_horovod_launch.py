@@ -169,5 +169,13 @@ def test_a_single_process_in_an_allocation_is_no_rank_of_several(box: Box) -> No
     assert "trained on 1" in out
 
 
+@needs_horovod
+def test_a_process_that_trains_alone_is_said_to_be_one_rank(box: Box) -> None:
+    box.write(TRAINING)
+    status, out, err = box.run("check", "--", *_python())
+    assert status == 4, out + err
+    assert "the job ran on one rank; try -n 2" in out
+
+
 def _python() -> list[str]:
     return [sys.executable, "train.py"]

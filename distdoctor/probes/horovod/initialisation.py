@@ -18,10 +18,13 @@ from distdoctor.probes import membership
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.horovod import named_operations
 from distdoctor.probes.interruptions import is_interruption
-from distdoctor.probes.recorder import blinded
+from distdoctor.probes.recorder import RECORDER, blinded
 from distdoctor.probes.rendezvous import meetings
 
 _OPERATION = "hvd_init"
+
+_sizes: list[int] = []
+"""Number of ranks of the job that this process has joined, until it leaves."""
 
 
 def watch(module: ModuleType) -> None:
@@ -59,10 +62,17 @@ def watch(module: ModuleType) -> None:
 
 @harmless
 def _joined(basics: Any) -> None:
-    """The process is a rank; one that is alone has nobody to meet."""
-    if not basics.is_initialized() or basics.size() < 2:
+    """The process is a rank. One that is alone is one if it was to be alone.
+
+    Else its launcher's ranks were to meet, or torch makes it a rank of others.
+    """
+    if not basics.is_initialized():
+        return
+    is_anothers = rank_of(os.environ)[1] > 1 or RECORDER.writer is not None
+    if basics.size() < 2 and is_anothers:
         return
     named_operations.join_all()
+    _sizes[:] = [basics.size()]
     backend = "mpi" if basics.mpi_enabled() else "gloo"
     membership.become(basics.rank(), basics.size(), f"horovod ({backend})")
 
@@ -70,5 +80,5 @@ def _joined(basics: Any) -> None:
 @harmless
 def _leaving(basics: Any) -> None:
     """Before: peers notice at once. It is called again when Python ends."""
-    if basics.is_initialized() and basics.size() > 1:
-        membership.leave(basics.size())
+    if basics.is_initialized() and _sizes:
+        membership.leave(_sizes.pop())

@@ -113,6 +113,40 @@ def test_a_script_that_starts_ranks_by_horovod_is_run_as_it_is(tmp_path: Path) -
     assert command == [sys.executable, str(tmp_path / "train.py")]
 
 
+BY_AN_OPTION = f"""
+import horovod
+{HVD}
+def main():
+    hvd.init()
+if __name__ == "__main__":
+    if {{}}:
+        {{}}
+    else:
+        {{}}
+"""
+RUN = "horovod.run(main, np=args.num_proc)"
+
+
+@pytest.mark.usefixtures("problem")
+@pytest.mark.parametrize(
+    ("test", "yes", "no"),
+    [
+        ("args.num_proc", RUN, "main()"),
+        ("args.num_proc is not None", RUN, "main()"),
+        ("args.num_proc is None", "main()", RUN),
+        ("not args.num_proc", "main()", RUN),
+    ],
+)
+def test_a_script_that_starts_ranks_if_it_is_told_to_is_told_so_by_its_arguments(
+    tmp_path: Path, test: str, yes: str, no: str
+) -> None:
+    source = BY_AN_OPTION.format(test, yes, no)
+    assert starts_horovodrun(launched(tmp_path, source))
+    assert starts_horovodrun(launched(tmp_path, source, "--epochs", "2"))
+    for told in (["--num-proc", "2"], ["--num_proc=2"]):
+        assert launched(tmp_path, source, *told)[0] == sys.executable
+
+
 def test_a_script_without_its_horovod_is_refused(
     tmp_path: Path, problem: list[str]
 ) -> None:
@@ -196,3 +230,9 @@ def test_the_number_of_ranks_is_read_where_it_is_plain(
 )
 def test_the_number_of_ranks_is_left_open_elsewhere(command: str) -> None:
     assert launched_ranks(command.split()) == 0
+
+
+@pytest.mark.usefixtures("problem")
+def test_a_long_sum_in_a_script_is_no_obstacle(tmp_path: Path) -> None:
+    source = f"{HVD}hvd.init()\nx = {' + '.join(['1'] * 900)}"
+    assert starts_horovodrun(launched(tmp_path, source))
