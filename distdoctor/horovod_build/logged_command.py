@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from distdoctor.launch.orphan_guard import OrphanGuard
+from distdoctor.launch.guarded_process import GuardedProcess
 
 Tell = Callable[[str], None]
 """Takes a line about the progress."""
 
 _MARK = "DISTDOCTOR_BUILD"
 _EVERY_S = 60.0  # between lines about the progress
-_GRACE_S = 3.0  # from the request to end to the order
 _TAIL_BYTES = 1 << 20  # lines that call a compiler are long
 _PERCENT = re.compile(rb"^ *\[ *(\d{1,3})%\]", re.MULTILINE)
 
@@ -50,29 +47,24 @@ class LoggedCommand:
         Raises:
             OSError: It cannot be started.
         """
-        mark = uuid.uuid4().hex
-        guard = OrphanGuard(f"{_MARK}={mark}".encode())
+        process = GuardedProcess(
+            command,
+            mark=_MARK,
+            environment={**environment, _MARK: uuid.uuid4().hex},
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+        )
         try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=self._output,
-                stderr=subprocess.STDOUT,
-                env={**environment, _MARK: mark},
-                start_new_session=True,  # Ctrl-C is for us, and we pass it on
-            )
-            try:
-                return self._awaited(process)
-            finally:
-                _end(process)
+            return self._awaited(process)
         finally:
-            guard.release()
+            process.end()
+            process.release()
 
-    def _awaited(self, process: subprocess.Popen[bytes]) -> int:
+    def _awaited(self, process: GuardedProcess) -> int:
         while True:
             try:
                 return process.wait(_EVERY_S)
-            except subprocess.TimeoutExpired:
+            except TimeoutError:
                 passed = time.monotonic() - self._begun
                 self._tell(f"{self._percent()}after {passed:.0f} s …")
 
@@ -83,16 +75,3 @@ class LoggedCommand:
             file.seek(max(0, size - _TAIL_BYTES))
             found = _PERCENT.findall(file.read())
         return f"{int(found[-1])} % " if found else ""
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a command that has not ended, and all processes of its session."""
-    if process.poll() is not None:
-        return
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(_GRACE_S)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()

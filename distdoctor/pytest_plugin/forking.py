@@ -6,17 +6,13 @@ import json
 import os
 import select
 import shutil
-import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-
-import psutil
 
 from distdoctor.journal.environment import (
     BUDGET_VARIABLE,
@@ -28,8 +24,8 @@ from distdoctor.journal.environment import (
     SIZE_VARIABLE,
     SUPERVISOR_VARIABLE,
 )
-from distdoctor.launch.orphan_guard import OrphanGuard
-from distdoctor.launch.process_tree import is_alive, send_all
+from distdoctor.launch.guarded_process import GuardedProcess
+from distdoctor.launch.orphan_guard import end_all
 from distdoctor.probes import NEEDLE
 from distdoctor.pytest_plugin.wire import Wire
 
@@ -70,24 +66,22 @@ class Zygote:
         self.ended: dict[int, int] = {}
         self.gone = False
         self._capture = capture
-        self._guard = OrphanGuard(os.fsencode(f"{MARK_VARIABLE}={self.folder}"))
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._forked: list[int] = []
         self._ready = False
         log = open(self.log, "ab")  # noqa: PTH123, SIM115 - closed below
         try:
-            self._process = subprocess.Popen(
+            self._process = GuardedProcess(
                 [
                     *(sys.executable, "-P", "-m", "distdoctor.pytest_plugin.zygote"),
-                    *(str(theirs.fileno()), str(os.getpid()), str(self.folder)),
+                    *(str(theirs.fileno()), str(self.folder)),
                 ],
-                env=self._environment(),
-                cwd=directory,
-                stdin=subprocess.DEVNULL,
+                mark=MARK_VARIABLE,
+                environment=self._environment(),
+                directory=directory,
                 stdout=log if capture else None,
                 stderr=log if capture else None,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
+                keeps=(theirs.fileno(),),
             )
         finally:
             theirs.close()
@@ -181,41 +175,19 @@ class Zygote:
 
     def end_ranks(self) -> None:
         """End all processes forked from it: by SIGTERM, later by SIGKILL."""
-        remaining = self._descendants()
-        send_all(remaining, signal.SIGTERM)
-        # A stopped process would not hear it.
-        send_all(remaining, signal.SIGCONT)
-        _, remaining = psutil.wait_procs(remaining, timeout=_GRACE_S)
-        for _ in range(20):  # what is ordered to end may still be starting others
-            remaining = self._descendants()
-            if not remaining:
-                break
-            send_all(remaining, signal.SIGKILL)
-            psutil.wait_procs(remaining, timeout=0.1)
+        end_all(self._ranks, _GRACE_S)
         self.news()
 
-    def _descendants(self) -> list[psutil.Process]:
-        """Its children and theirs, orphans too, and all that carry its mark."""
-        found = {}
-        with suppress(psutil.Error):
-            mine = psutil.Process(self._process.pid).children(recursive=True)
-            found = {process.pid: process for process in mine}
-        for process in psutil.process_iter():
-            with suppress(psutil.Error, OSError):
-                if process.environ().get(MARK_VARIABLE) == str(self.folder):
-                    found[process.pid] = process
-        for pid in (self._process.pid, self._guard.pid, os.getpid()):
-            found.pop(pid, None)
-        return [process for process in found.values() if is_alive(process)]
+    def _ranks(self) -> list[int]:
+        processes = self._process.processes()
+        return [each.pid for each in processes if each.pid != self._process.pid]
 
     def close(self) -> None:
         """End it and all processes forked from it, and remove its files."""
         self.end_ranks()
         self._control.close()
-        try:
+        with suppress(TimeoutError):
             self._process.wait(_FINISH_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._guard.release()
+        self._process.end()
+        self._process.release()
         shutil.rmtree(self.folder, ignore_errors=True)

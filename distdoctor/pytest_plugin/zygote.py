@@ -12,7 +12,6 @@ of every child, a negative status being minus the signal.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
 import json
@@ -26,7 +25,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+from distdoctor.launch.orphan_guard import adopt_orphans
+
 _LOOK_S = 1.0  # whether pytest is still there, should its socket be held open by others
 
 _LOADED = (
@@ -45,11 +45,9 @@ _LOADED = (
 def main() -> None:
     """Run the zygote until the pytest process is gone."""
     control = socket.socket(fileno=int(sys.argv[1]))
-    parent, folder = int(sys.argv[2]), Path(sys.argv[3])
+    parent, folder = os.getppid(), Path(sys.argv[2])
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # pytest's end is what ends it
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)  # Linux only
-    if prctl is not None:
-        prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    adopt_orphans(True)
     for name in _LOADED:
         importlib.import_module(name)
     gc.collect()
