@@ -9,6 +9,8 @@ from typing import IO
 
 import psutil
 
+from distdoctor.launch.guarded_process import is_alive
+
 DEADLINE_S = 300.0
 
 _MARK = "DISTDOCTOR_TEST"
@@ -72,11 +74,11 @@ class Box:
     def marked(self) -> list[psutil.Process]:
         """Processes of this box that live."""
         found = []
-        for process in psutil.process_iter():
+        for process in psutil.process_iter(["name"]):
             with suppress(psutil.Error, OSError):
                 if process.environ().get(_MARK) == self.mark:
                     found.append(process)
-        return [p for p in found if p.status() != psutil.STATUS_ZOMBIE]
+        return [process for process in found if is_alive(process)]
 
     def records(self) -> list[Path]:
         """Records that were kept in the cache."""

@@ -21,7 +21,7 @@ import os, signal, subprocess, sys, time
 from pathlib import Path
 from distdoctor.launch import process_tree
 process_tree.subprocess.PIPE = None  # the job writes where we do
-tree = process_tree.ProcessTree(sys.argv[2:], dict(os.environ), Path.cwd(), "here")
+tree = process_tree.ProcessTree(sys.argv[2:], dict(os.environ), Path.cwd(), sys.argv[1])
 while not Path(sys.argv[1]).exists():
     time.sleep(0.01)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -93,7 +93,7 @@ def test_a_guard_left_alone_ends_nobody_else(tmp_path: Path) -> None:
 
 def python(text: str, *words: str, **options: object) -> GuardedProcess:
     command = [sys.executable, "-S", "-c", text, *words]
-    mine = dict(os.environ) | {"GUARDED": str(os.getpid())}
+    mine = dict(os.environ) | {"GUARDED": str(time.monotonic_ns())}
     return GuardedProcess(command, mark="GUARDED", environment=mine, **options)  # type: ignore[arg-type]
 
 
