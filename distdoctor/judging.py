@@ -16,6 +16,15 @@ from distdoctor.report.compose import compose
 from distdoctor.report.schema import Report
 
 
+def load_checks() -> None:
+    """Load all checks, so that a judgement later need not.
+
+    Raises:
+        CheckMalformed: A module lacks a part, or two share a code.
+    """
+    every_check()
+
+
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """A run and what is to be said of it."""

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import os
 import signal
 import sys
-import traceback
 from contextlib import suppress
 from typing import Any, NoReturn
 
 import click
 
 from distdoctor import __version__
-from distdoctor.cli import (
-    autopsy,
-    check,
-    columns,
-    env,
-    examine,
-    explain,
-    horovod_commands,
-    nccl,
-    record,
-)
 from distdoctor.errors import DistdoctorError
 
 WELL, SICK, MISUSED, BROKEN, INCOMPLETE = 0, 1, 2, 3, 4
@@ -36,8 +25,60 @@ class _Unread(Exception):
     """Nobody reads standard output any more."""
 
 
+_COMMANDS = {
+    "autopsy": (
+        "autopsy",
+        "Judge what a job left behind, or one that hangs right now.",
+    ),
+    "check": ("check", "Run a job on a few ranks under watch and say what ails it."),
+    "columns": (
+        "columns",
+        "Keep flight recorder dumps as columns (Parquet), and judge them.",
+    ),
+    "env": ("env", "Say what this machine can do for a job under watch."),
+    "examine": ("examine", "Judge a run again that `check --record FOLDER` has kept."),
+    "explain": ("explain", "Print the manual of a check, or the list of all."),
+    "horovod": (
+        "horovod_commands",
+        "Get Horovod, which cannot be downloaded ready to use.",
+    ),
+    "nccl": ("nccl", "Judge a job by NCCL's debug logs."),
+    "record": ("record", "Record what the ranks of a job do, for days if need be."),
+}
+"""By command: its module here, and its summary."""
+
+
 class _Commands(click.Group):
-    """The commands; click itself would leave with 1, which is sick, where we do not."""
+    """The commands, of which only the one that runs is loaded.
+
+    click itself would leave with 1, which is sick, where we do not.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """The names of all commands."""
+        return [*_COMMANDS]
+
+    def get_command(
+        self,
+        ctx: click.Context,  # noqa: ARG002
+        cmd_name: str,
+    ) -> click.Command | None:
+        """Load a command; None if there is none of this name."""
+        if cmd_name not in _COMMANDS:
+            return None
+        module = importlib.import_module(f"{__name__}.{_COMMANDS[cmd_name][0]}")
+        command: click.Command = module.run
+        command.name, command.short_help = cmd_name, _COMMANDS[cmd_name][1]
+        return command
+
+    def format_commands(
+        self,
+        ctx: click.Context,  # noqa: ARG002
+        formatter: click.HelpFormatter,
+    ) -> None:
+        """Write the list of commands, without loading any."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(n, text) for n, (_, text) in _COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was asked for."""
@@ -55,17 +96,6 @@ class _Commands(click.Group):
 @click.version_option(__version__, message="distdoctor %(version)s")
 def app() -> None:
     """Finds what ails a distributed training job before the cluster does."""
-
-
-app.add_command(autopsy.run, "autopsy")
-app.add_command(check.run, "check")
-app.add_command(columns.run, "columns")
-app.add_command(env.run, "env")
-app.add_command(examine.run, "examine")
-app.add_command(explain.run, "explain")
-app.add_command(horovod_commands.run, "horovod")
-app.add_command(nccl.run, "nccl")
-app.add_command(record.run, "record")
 
 
 def main() -> None:
@@ -113,6 +143,8 @@ def _harmless(message: str) -> str:
 
 def _break() -> NoReturn:
     """Leave because of a bug of ours: the exception that is being handled."""
+    import traceback
+
     message = "distdoctor: internal error; this says nothing about the job\n"
     _leave(BROKEN, traceback.format_exc() + message)
 

@@ -6,6 +6,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -31,7 +32,7 @@ from distdoctor.cli.second_look import (
     look_again,
     may_look_again,
 )
-from distdoctor.errors import LaunchRefused
+from distdoctor.errors import DistdoctorError, LaunchRefused
 from distdoctor.launch.gpus import require_gpus
 from distdoctor.launch.interruption import signals_interrupt
 from distdoctor.launch.job import leave_allocation, require_space
@@ -124,12 +125,24 @@ def _watched(run_it: Callable[[Screen], Manifest], divert: bool) -> int:
     from distdoctor.model.stop_reasons import Stop
 
     live = sys.stderr.isatty()
-    with signals_interrupt() as received, Screen(divert, live) as screen:
+    with signals_interrupt() as received, Screen(divert, live, _prepare) as screen:
         manifest = run_it(screen)
     if manifest.stopped == Stop.INTERRUPTED:
         asked = signal.SIGPIPE if screen.unread else signal.SIGINT
         return 128 + (received[0] if received else asked)
     return 0
+
+
+def _prepare() -> None:
+    """Load what will judge, while the job's launcher and its ranks load torch."""
+    threading.Thread(target=_load_checks, daemon=True).start()
+
+
+def _load_checks() -> None:
+    with suppress(ImportError, DistdoctorError):  # told when they are asked
+        from distdoctor.judging import load_checks
+
+        load_checks()
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -20,13 +21,17 @@ class Screen:
         divert: Send the job's stdout to stderr, because a report for machines is to
             have stdout for itself.
         live: Show the live line; it disappears at the end.
+        started: Is called once, when the job has been started.
 
     Attributes:
         unread: Whether the one who read the output has gone, as `head` does.
     """
 
-    def __init__(self, divert: bool, live: bool) -> None:
+    def __init__(
+        self, divert: bool, live: bool, started: Callable[[], None] | None = None
+    ) -> None:
         self.unread = False
+        self._started = started
         self._out = (sys.stderr if divert else sys.stdout).buffer
         self._err = sys.stderr.buffer
         self._status: Status | None = None
@@ -73,6 +78,9 @@ class Screen:
 
     def progress(self, progress: JobProgress) -> None:
         """Update the live line."""
+        if self._started is not None:
+            self._started()
+            self._started = None
         if self._status is not None:
             self._status.update(
                 f"{progress.alive} of {progress.ranks} ranks alive · "

@@ -7,6 +7,9 @@ import signal
 FOLDER_VARIABLE = "DISTDOCTOR_RUN"
 """Environment variable that names the record folder; without it, no probe starts."""
 
+LAUNCHER_VARIABLE = "DISTDOCTOR_LAUNCHER"
+"""Set for a first process that only starts others, which takes it away from them."""
+
 SIZE_VARIABLE = "DISTDOCTOR_JOURNAL_BYTES"
 """Environment variable with the size of a journal."""
 

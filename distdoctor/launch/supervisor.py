@@ -24,6 +24,7 @@ from distdoctor.journal.environment import (
     BUDGET_VARIABLE,
     DEVICE_VARIABLE,
     FOLDER_VARIABLE,
+    LAUNCHER_VARIABLE,
     OWNER_VARIABLE,
     RANKS_VARIABLE,
     SIZE_VARIABLE,
@@ -32,6 +33,7 @@ from distdoctor.journal.environment import (
 from distdoctor.journal.folder import Manifest
 from distdoctor.journal.format import DEFAULT_BYTES
 from distdoctor.journal.recorded_nccl_logs import sizes_of_nccl_logs
+from distdoctor.launch.command import starts_torchrun
 from distdoctor.launch.horovodrun import starts_horovodrun
 from distdoctor.launch.horovodrun_lines import HorovodrunLines
 from distdoctor.launch.oom_kills import OutOfMemoryKills
@@ -205,10 +207,13 @@ class _Supervisor:
             filter(None, [str(NEEDLE), os.environ.get("PYTHONPATH")])
         )
         inherited.pop(BUDGET_VARIABLE, None)
+        inherited.pop(LAUNCHER_VARIABLE, None)
         limits = {}
         if self.plan.shorten:
             times = self.begun, self.begun + self.plan.budget_s
             limits[BUDGET_VARIABLE] = "-".join(str(round(s * 1e9)) for s in times)
+        if starts_torchrun(self.plan.command):
+            limits[LAUNCHER_VARIABLE] = "1"
         return {
             "PYTHONUNBUFFERED": "1",  # what a rank printed must not die with it
             **inherited,

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from distdoctor.journal.environment import (
+    LAUNCHER_VARIABLE,
     RECORD_VARIABLE,
     SIMULATION_VARIABLE,
     TRACE_VARIABLE,
@@ -62,6 +63,8 @@ class Entry(NamedTuple):
     def is_wanted(self) -> bool:
         """Whether the probe is to be installed in this process."""
         if RECORD_VARIABLE in os.environ and self.module not in RECORDING:
+            return False
+        if _launches and self.stage and self.module not in LAUNCHING:
             return False
         match self.where:
             case Where.AMONG_RANKS:
@@ -174,6 +177,9 @@ RECORDING = frozenset(
 )
 """The probes of a job that is only recorded: of calls, and of how processes end."""
 
+LAUNCHING = frozenset({"rendezvous.own_ports"})
+"""What needs torch and is to be in a launcher, too: it opens the ranks' first store."""
+
 LATE_IMPORTS = (
     "safetensors.torch",
     "torch._dynamo.trace_rules",
@@ -184,6 +190,9 @@ LATE_IMPORTS = (
 
 _active: dict[Entry, Probe] = {}
 """Those that were put in place."""
+
+_launches = False
+"""Whether this process only starts the others of the job, and trains nothing."""
 
 _early: list[Entry] = []
 """Those that were told that the process is a rank, if it has no torch yet."""
@@ -198,6 +207,8 @@ def is_simulated() -> bool:
 
 def start() -> None:
     """Install the probes of the first stage; called once, before the program runs."""
+    global _launches
+    _launches = bool(os.environ.pop(LAUNCHER_VARIABLE, ""))
     for _ in _reached(Stage.PROGRAM):
         pass
     names = {name for probe in _active.values() for name in probe.imports}
