@@ -27,14 +27,12 @@ from figures import print_table
 from generated import Mesh, Step, Tail, died, generate
 
 from distdoctor.catalogue import every_check
-from distdoctor.examination.concluding import conclude
-from distdoctor.examination.examining import examine
 from distdoctor.journal.folder import Manifest
+from distdoctor.judging import judge_run
 from distdoctor.model.events import WORLD
 from distdoctor.model.run import Run
 from distdoctor.report import json as machine
 from distdoctor.report import text
-from distdoctor.report.compose import compose
 from distdoctor.report.schema import Report
 
 SIZES = (64, 256, 1024, 4096, 16384)
@@ -78,9 +76,8 @@ CASES = {"mismatch": mismatch, "absent": absent, "circle": circle}
 
 def report_of(run: Run) -> Report:
     """The report of a run, which is rendered in both ways."""
-    verdicts = examine(run, every_check())
     manifest = Manifest(distdoctor="0", launch=[], directory=".", stopped="deadlock")
-    report = compose(run, verdicts, conclude(run, verdicts), manifest)
+    report = judge_run(run, manifest).report
     text.render(report, run)
     machine.render(report, run)
     return report

@@ -45,6 +45,10 @@ class StatusUnavailable(DistdoctorError):
     """A running job does not tell its status where it was asked."""
 
 
+class WorkingDirectoryGone(DistdoctorError):
+    """The folder that the command was called in has been removed."""
+
+
 class LaunchRefused(DistdoctorError):
     """The job cannot be started as asked: no script, no ranks, no room, no program."""
 

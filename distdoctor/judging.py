@@ -9,6 +9,8 @@ from pathlib import Path
 from distdoctor.catalogue import every_check
 from distdoctor.examination.concluding import conclude
 from distdoctor.examination.examining import examine, together
+from distdoctor.examination.thresholds import Thresholds, changed, require_thresholds
+from distdoctor.examination.waivers import waive
 from distdoctor.journal.assembly import read_earlier, read_run
 from distdoctor.journal.folder import Manifest, read_manifest
 from distdoctor.model.run import Run
@@ -16,13 +18,17 @@ from distdoctor.report.compose import compose
 from distdoctor.report.schema import Report
 
 
-def load_checks() -> None:
+def load_checks(wanted: Thresholds | None = None) -> None:
     """Load all checks, so that a judgement later need not.
+
+    Args:
+        wanted: Thresholds that they are to have.
 
     Raises:
         CheckMalformed: A module lacks a part, or two share a code.
+        CheckUnknown: A check has no such threshold.
     """
-    every_check()
+    require_thresholds(every_check(), wanted or {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +73,11 @@ def judge_run(
         kept: Its record folder for the report, if it stays.
         earlier: What ranks did in the same job that were started before these.
     """
-    verdicts = examine(run, every_check())
-    if earlier:
-        before = [examine(one, every_check()) for one in earlier]
-        verdicts = together(verdicts, before)
-    conclusion = conclude(run, verdicts)
-    return Judgement(run, compose(run, verdicts, conclusion, manifest, kept))
+    with changed(every_check(), manifest.thresholds):
+        verdicts = examine(run, every_check())
+        if earlier:
+            before = [examine(one, every_check()) for one in earlier]
+            verdicts = together(verdicts, before)
+    waiving = waive(run, verdicts, manifest.ignored)
+    conclusion = conclude(run, waiving.verdicts)
+    return Judgement(run, compose(run, waiving, conclusion, manifest, kept))

@@ -8,12 +8,13 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
 from distdoctor import __version__
-from distdoctor.errors import DistdoctorError
+from distdoctor.errors import DistdoctorError, WorkingDirectoryGone
 
 WELL, SICK, MISUSED, BROKEN, INCOMPLETE = 0, 1, 2, 3, 4
 """Exit statuses; 2 is also what the option parser uses; 128 + n after signal n."""
@@ -83,6 +84,12 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was asked for."""
         try:
+            Path.cwd()
+        except FileNotFoundError as error:
+            raise WorkingDirectoryGone(
+                "the working directory has been removed: change to one that is there"
+            ) from error
+        try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
             raise _Unread from error
@@ -94,12 +101,18 @@ class _Commands(click.Group):
     "distdoctor, 4 evidence incomplete, 128 + n interrupted by signal n.",
 )
 @click.version_option(__version__, message="distdoctor %(version)s")
-def app() -> None:
+@click.pass_context
+def app(context: click.Context) -> None:
     """Finds what ails a distributed training job before the cluster does."""
+    if context.invoked_subcommand == "check":
+        from distdoctor.cli.project_defaults import check_defaults
+
+        context.default_map = {"check": check_defaults()}
 
 
 def main() -> None:
     """Run one command and leave with its exit status."""
+    _open_streams()
     arguments, given = _split(sys.argv[1:])
     status: str | int | None = 0
     try:
@@ -119,6 +132,25 @@ def main() -> None:
     except Exception:  # noqa: BLE001 - a bug of ours has its own exit status
         _break()
     _leave(status)
+
+
+def _open_streams() -> None:
+    """Open those of the standard streams that were closed; nobody hears them.
+
+    What is opened next would get their numbers otherwise, and what is printed.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != number:
+                os.dup2(nowhere, number, inheritable=True)
+                os.close(nowhere)
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            mode = "w" if number else "r"
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
 
 
 def _flush() -> None:

@@ -32,7 +32,7 @@ from distdoctor.cli.second_look import (
     look_again,
     may_look_again,
 )
-from distdoctor.errors import DistdoctorError, LaunchRefused
+from distdoctor.errors import CheckUnknown, DistdoctorError, LaunchRefused
 from distdoctor.launch.gpus import require_gpus
 from distdoctor.launch.interruption import signals_interrupt
 from distdoctor.launch.job import leave_allocation, require_space
@@ -68,6 +68,7 @@ def run(
         needed = len(played) or job.expected or job.ranks
         require_space(folder, needed, in_turn=bool(played))
         plan = options.plan(job, folder, options.budget)
+        _require_codes(plan)
         again = options.resuming(asked, folder)
         if job.own:
             leave_allocation()
@@ -131,6 +132,21 @@ def _watched(run_it: Callable[[Screen], Manifest], divert: bool) -> int:
         asked = signal.SIGPIPE if screen.unread else signal.SIGINT
         return 128 + (received[0] if received else asked)
     return 0
+
+
+def _require_codes(plan: Plan) -> None:
+    """Raise unless all checks are there that the project's settings name.
+
+    Raises:
+        LaunchRefused: One is not, or has no such threshold.
+    """
+    if plan.ignored or plan.thresholds:
+        from distdoctor.judging import load_checks
+
+        try:
+            load_checks({**{code: {} for code in plan.ignored}, **plan.thresholds})
+        except CheckUnknown as error:
+            raise LaunchRefused(f"pyproject.toml, tool.distdoctor: {error}") from error
 
 
 def _prepare() -> None:

@@ -60,11 +60,35 @@ class ReportOptions:
     verbose: bool
 
 
+def _require_writable(
+    _context: click.Context, _option: click.Parameter, path: Path | None
+) -> Path | None:
+    """The path, if a report can be written there: before minutes are spent on one.
+
+    Raises:
+        BadParameter: It cannot be written.
+    """
+    if path is None or (path.exists() and not path.is_file()):
+        return path  # a pipe or a terminal is opened once
+    try:
+        is_new = not path.exists()
+        with path.open("ab"):
+            pass
+        if is_new:
+            path.unlink()
+    except OSError as error:
+        raise click.BadParameter(
+            f"{path} cannot be written: {error.strerror}; give another file"
+        ) from error
+    return path
+
+
 _REPORT = (
     format_option("How to write the report."),
     click.option(
         "--output",
         type=click.Path(path_type=Path, dir_okay=False),
+        callback=_require_writable,
         help="Write the report to this file.",
     ),
     click.option("--strict", is_flag=True, help="Warnings count as errors."),
@@ -155,19 +179,19 @@ class Judged:
             except BrokenPipeError:
                 raise
             except OSError as error:
-                kept = self.report.run.record
-                raise RecordUnreadable(
-                    f"the report cannot be written to standard output: "
-                    f"{error.strerror}; verdict: {self.report.verdict}"
-                    + (f", kept in {kept}" if kept else "")
-                ) from error
+                raise self._unwritten("standard output", error) from error
             return
         try:
             output.write_text(text, encoding="utf-8")
         except OSError as error:
-            raise RecordUnreadable(
-                f"the report cannot be written to {output}: {error.strerror}"
-            ) from error
+            raise self._unwritten(str(output), error) from error
+
+    def _unwritten(self, where: str, error: OSError) -> RecordUnreadable:
+        kept = self.report.run.record
+        return RecordUnreadable(
+            f"the report cannot be written to {where}: {error.strerror}; "
+            f"verdict: {self.report.verdict}" + (f", kept in {kept}" if kept else "")
+        )
 
     def _with(self, others: Sequence[Judged], options: ReportOptions) -> str:
         """Its report and those of others as one text."""

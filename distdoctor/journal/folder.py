@@ -115,6 +115,10 @@ class Manifest(msgspec.Struct, kw_only=True):
     ] = {}  # when distdoctor ended the job; see `nccl_logs`
     recorded: bool = False  # by the probes of calls and of ends alone
     remarks: list[str] = []  # what distdoctor could not do
+    # What the project's pyproject.toml says: reasons to ignore findings, by code; and
+    # thresholds of checks, by code and name.
+    ignored: dict[str, str] = {}
+    thresholds: dict[str, dict[str, int | float]] = {}
 
 
 NO_RANK = -1

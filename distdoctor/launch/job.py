@@ -25,6 +25,7 @@ from distdoctor.launch.command import (
 from distdoctor.launch.horovodrun import starts_horovodrun
 from distdoctor.launch.isolation import may_be_isolated
 from distdoctor.launch.launched_ranks import launched_ranks
+from distdoctor.launch.project_settings import project_settings
 
 if TYPE_CHECKING:
     from distdoctor.launch.supervisor import Plan
@@ -132,10 +133,14 @@ def plan_of(
         device: As in `Plan`.
         shorten: As in `Plan`.
         nccl_log: NCCL writes its debug log into the record, if the job uses it on GPUs.
+
+    Raises:
+        LaunchRefused: The project's settings cannot be used.
     """
     # Here, so that what only asks for a job does not wait for numpy.
     from distdoctor.launch.supervisor import Plan
 
+    settings = project_settings(Path.cwd())
     environment = dict(job.supplied)
     if may_be_isolated(job.command):
         environment[PORTS_VARIABLE] = "own" if job.own else "given"
@@ -157,6 +162,8 @@ def plan_of(
         environment=environment,
         device=device,
         devices=job.ranks,
+        ignored=settings.ignore,
+        thresholds=settings.thresholds,
     )
 
 

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 from distdoctor.errors import LaunchRefused
+from distdoctor.model.source_text import LARGEST_SOURCE, syntax_tree
 
 LAUNCHER_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE"})
 """What torchrun tells each rank."""
@@ -23,7 +24,6 @@ _COUNT = "nproc_per_node"
 """The argument of ignite's `Parallel` and torch's `LaunchConfig`: ranks to start."""
 
 _MOST_MODULES = 60  # of the user's own; a project is not read as a whole
-_LARGEST_MODULE = 400_000
 _MOST_RANKS = 16  # that are started because a script names so many
 
 
@@ -193,11 +193,20 @@ def read_source(script: Path) -> ScriptSource:
 def parse(script: Path) -> ast.Module:
     """Parse a Python file.
 
+    Returns:
+        Its tree; one without statements if it is too large or too deep to be read.
+
     Raises:
         LaunchRefused: It cannot be read, or is no Python.
     """
     try:
-        return ast.parse(script.read_bytes(), filename=str(script))
+        source = script.read_bytes()
+        tree = syntax_tree(source)
+        if tree is None and len(source) <= LARGEST_SOURCE:
+            ast.parse(source, filename=str(script))  # which says why
+        return tree or ast.Module([], [])
+    except (RecursionError, MemoryError):  # Python will say so, where it is one
+        return ast.Module([], [])
     except SyntaxError as error:
         if error.lineno is None:  # null bytes, or an encoding that does not fit
             raise LaunchRefused(f"{script} is not Python source: {error}") from error
@@ -221,7 +230,7 @@ def _own_modules(tree: ast.Module, script: Path) -> Iterator[ast.Module]:
                 continue
             seen.add(path)
             with suppress(LaunchRefused, OSError):
-                if path.stat().st_size <= _LARGEST_MODULE:
+                if path.stat().st_size <= LARGEST_SOURCE:
                     module = parse(path)
                     waiting.append((module, path.parent))
                     yield module

@@ -103,6 +103,8 @@ class Plan:
         devices: How many GPUs such a job finds if its launcher does not say.
         alone: One rank is simulated without the others, and waits for none.
         shorten: Epochs may be shortened, so that it ends within the budget.
+        ignored: Why findings of a check are ignored, by its code.
+        thresholds: Of checks, by code and name.
     """
 
     command: list[str]
@@ -120,6 +122,8 @@ class Plan:
     devices: int = 1
     alone: bool = False
     shorten: bool = False
+    ignored: dict[str, str] = field(default_factory=dict)
+    thresholds: dict[str, dict[str, int | float]] = field(default_factory=dict)
 
 
 def supervise(plan: Plan, audience: Audience) -> Manifest:
@@ -143,6 +147,8 @@ class _Supervisor:
             script=plan.script,
             directory=str(plan.directory),
             ranks=plan.ranks,
+            ignored=plan.ignored,
+            thresholds=plan.thresholds,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         self.watchdog = Watchdog(plan.folder, self.manifest, alone=plan.alone)

@@ -6,6 +6,8 @@ import ast
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePath
 
+from distdoctor.model.source_text import syntax_tree
+
 _INSTALLED = {"site-packages", "dist-packages"}
 
 
@@ -46,9 +48,8 @@ def imported(
 
 def _modules(text: str) -> Iterator[tuple[int, str]]:
     """How many packages up, and the dotted name, of all that a text imports."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
+    tree = syntax_tree(text)
+    if tree is None:
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

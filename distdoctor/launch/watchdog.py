@@ -25,6 +25,7 @@ from distdoctor.launch.stacks import StackTaker
 from distdoctor.launch.stillness import Stillness
 from distdoctor.launch.user_imports import imported
 from distdoctor.model.run import Run, named
+from distdoctor.model.source_text import LARGEST_SOURCE
 from distdoctor.model.stop_reasons import Stop
 
 PATIENT_S = 0.5  # what only gives, as a send, may be slow to be taken
@@ -37,7 +38,6 @@ DEAD_AFTER_S = 15.0  # of a held interpreter lock, once a rank has left the job
 IDLE_S = 0.5  # of processor time meanwhile
 STUCK_AFTER_S = 30.0  # of the same stack before a laggard is called stuck
 
-_LARGEST_SOURCE = 400_000
 _MOST_IMPORTED = 64  # files of the user's, beside those that calls and stacks name
 
 
@@ -329,7 +329,7 @@ def sources_of(
 def _text(path: Path) -> str | None:
     """The text of a file, if it is one that can be read, and not too large."""
     with suppress(OSError):
-        if path.is_file() and path.stat().st_size <= _LARGEST_SOURCE:
+        if path.is_file() and path.stat().st_size <= LARGEST_SOURCE:
             return path.read_text(errors="replace")
     return None
 

@@ -16,11 +16,13 @@ import psutil
 import pytest
 
 import distdoctor
+from distdoctor.errors import LaunchRefused
 from distdoctor.journal.folder import Manifest
 from distdoctor.journal.format import offset_of
 from distdoctor.journal.texts import relative
 from distdoctor.launch.process_tree import lives
 from distdoctor.launch.progress import Progress, RankProgress
+from distdoctor.launch.project_settings import ProjectSettings, project_settings
 from distdoctor.launch.watchdog import Watchdog
 from distdoctor.model.events import Place
 from distdoctor.model.stop_reasons import Stop
@@ -42,6 +44,13 @@ _FAILED_S = 10.0  # for the other ranks to end, once one has failed
 _LAST_NEWS_S = 2.0  # for the status of a process whose socket has closed
 _SETTLE_S = 1.0  # from a rank's last word in its journal to its end
 _MUSTER_S = 8.0  # of silence while all wait at the store, until nobody is expected
+
+
+def _settings(config: pytest.Config) -> ProjectSettings:
+    try:
+        return project_settings(config.rootpath)
+    except LaunchRefused as error:
+        raise pytest.UsageError(str(error)) from error
 
 
 class RankedRun:
@@ -84,12 +93,15 @@ class RankedRun:
         self.warnings: list[tuple[Any, str, str, Any]] = []
         if order.folder is not None:
             order.folder.mkdir(mode=0o700)
+            settings = _settings(config)
             manifest = Manifest(
                 distdoctor=distdoctor.__version__,
                 launch=["pytest", order.nodeid],
                 script=order.nodeid,
                 directory=str(config.rootpath),
                 ranks=order.wanted.ranks,
+                ignored=settings.ignore,
+                thresholds=settings.thresholds,
                 started=datetime.now(UTC).isoformat(timespec="seconds"),
             )
             self._watchdog = Watchdog(order.folder, manifest, over=self._is_over)

@@ -12,6 +12,7 @@ from distdoctor.analysis.deadlock.standing_ranks import standing
 from distdoctor.analysis.divergence.rank_guards import GUARD
 from distdoctor.examination.causality import RootFinding, root_findings
 from distdoctor.examination.concluding import Conclusion, Raised
+from distdoctor.examination.waivers import Waiving
 from distdoctor.journal.folder import Manifest
 from distdoctor.model.events import Busy, Ended, Started
 from distdoctor.model.findings import (
@@ -20,7 +21,6 @@ from distdoctor.model.findings import (
     Role,
     Sick,
     Unknown,
-    Verdict,
     Well,
 )
 from distdoctor.model.observations.comparison import Compared, Unrepeated, Unrestored
@@ -32,6 +32,7 @@ from distdoctor.report.schema import (
     ComparedData,
     FileData,
     FindingData,
+    IgnoredData,
     LocationData,
     NotExamined,
     ProcessData,
@@ -51,7 +52,7 @@ _MOST_STANDINGS_TOLD = 64
 
 def compose(
     run: Run,
-    verdicts: Sequence[Verdict],
+    waiving: Waiving,
     conclusion: Conclusion,
     manifest: Manifest,
     kept: str = "",
@@ -60,11 +61,12 @@ def compose(
 
     Args:
         run: What was examined.
-        verdicts: One per check.
+        waiving: One verdict per check, and what the user wants to be ignored.
         conclusion: Their sum.
         manifest: How the job was started and how it ended.
         kept: The record folder, if it stays.
     """
+    verdicts = waiving.verdicts
     sick = [verdict for verdict in verdicts if isinstance(verdict, Sick)]
     return Report(
         distdoctor=manifest.distdoctor,
@@ -76,7 +78,15 @@ def compose(
         not_examined=[
             NotExamined(gap.what, gap.why, [*gap.ranks]) for gap in conclusion.gaps
         ],
-        remarks=manifest.remarks,
+        remarks=[*manifest.remarks, *waiving.remarks],
+        ignored=[
+            IgnoredData(
+                finding=_finding(one.root, run),
+                reason=one.waiver.reason,
+                where=one.waiver.where,
+            )
+            for one in waiving.waived
+        ],
         raised=[_raised(one) for one in conclusion.raised],
         substituted=[
             SubstitutedData(one.what, one.by)

@@ -14,11 +14,12 @@ from urllib.parse import quote
 
 import msgspec
 
+from distdoctor.examination.waivers import PROJECT_FILE
 from distdoctor.journal.folder import as_text
 from distdoctor.model.manual import HEADINGS, Manual
 from distdoctor.model.run import named
 from distdoctor.report.json import indented
-from distdoctor.report.schema import FindingData, LocationData, Report
+from distdoctor.report.schema import FindingData, IgnoredData, LocationData, Report
 
 SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/"
@@ -44,8 +45,15 @@ def render(
         root: What they are to be relative to in the log; by default the same.
     """
     placed = _Placed(directory, root or directory)
-    findings = [(report, finding) for report in reports for finding in report.findings]
-    by_code = {finding.code: finding for _, finding in reversed(findings)}
+    findings = [
+        (report, finding, ignored)
+        for report in reports
+        for finding, ignored in (
+            *((one, None) for one in report.findings),
+            *((one.finding, one) for one in report.ignored),
+        )
+    ]
+    by_code = {finding.code: finding for _, finding, _ in reversed(findings)}
     codes = sorted(by_code)
     driver = {
         "name": "distdoctor",
@@ -62,7 +70,8 @@ def render(
                 "invocations": [_invocation(report, placed) for report in reports],
                 "results": [
                     _result(report, finding, codes.index(finding.code), placed)
-                    for report, finding in findings
+                    | _suppressed(ignored)
+                    for report, finding, ignored in findings
                 ],
             }
         ],
@@ -143,6 +152,15 @@ def _result(
             {"id": number, **_location(one, placed)} for number, one in enumerate(rest)
         ]
     return result
+
+
+def _suppressed(ignored: IgnoredData | None) -> dict[str, Any]:
+    """The suppressions of a result (3.27.23, 3.35): who ignores it and why."""
+    if ignored is None:
+        return {}
+    in_source = ignored.where != PROJECT_FILE
+    kind = "inSource" if in_source else "external"
+    return {"suppressions": [{"kind": kind, "justification": ignored.reason}]}
 
 
 def _location(location: LocationData, placed: _Placed) -> dict[str, Any]:

@@ -54,6 +54,14 @@ class FindingData(msgspec.Struct, kw_only=True):
     told_by: list[TestimonyData] = []  # of a job that nobody watched: which file what
 
 
+class IgnoredData(msgspec.Struct, kw_only=True):
+    """A finding that the user wants to be ignored."""
+
+    finding: FindingData
+    reason: str  # in the user's words
+    where: str  # file and line of a comment, or the file of settings
+
+
 class RaisedData(msgspec.Struct, kw_only=True):
     """An exception that ended the job and that no finding tells of."""
 
@@ -171,6 +179,7 @@ class Report(msgspec.Struct, kw_only=True):
     findings: list[FindingData]
     not_examined: list[NotExamined]
     remarks: list[str]
+    ignored: list[IgnoredData] = []  # found, and no part of the verdict
     raised: list[RaisedData] = []  # what ended the job, if it failed by itself
     substituted: list[SubstitutedData]  # empty: nothing was
     compared: ComparedData | None = None  # null: there was one run

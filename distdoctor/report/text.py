@@ -22,6 +22,7 @@ from distdoctor.report.page import Page, plain
 from distdoctor.report.schema import (
     ComparedData,
     FindingData,
+    IgnoredData,
     LocationData,
     RaisedData,
     Report,
@@ -76,6 +77,8 @@ def render(
         page.print()
     if report.compared is not None and report.compared.same:
         page.print(_hanging("same", _proof(report.compared), "green"))
+    for ignored in report.ignored:
+        page.print(_hanging("ignored", _waived(ignored), "dim"))
     for gap in report.not_examined:
         page.print(_hanging("not examined", f"{gap.what}: {gap.why}", "dim"))
     if report.substituted:
@@ -137,17 +140,24 @@ def _raised(raised: RaisedData, run: Run) -> RenderableType:
 
 
 def _health(report: Report) -> RenderableType:
+    more = "else " if report.ignored else ""
     if report.verdict != "well" and (report.raised or report.run.exit_code):
         return _hanging("unknown", "the job failed, and no check knows why", "yellow")
     if report.verdict != "well":
         return _hanging(
-            "unknown", "nothing wrong was found, but not all was seen", "yellow"
+            "unknown", f"nothing {more}wrong was found, but not all was seen", "yellow"
         )
     checks = report.checks
-    text = f"{len(checks.well)} checks found nothing"
+    text = f"{len(checks.well)} checks found nothing{more and ' more'}"
     if checks.not_applicable:
         text += f"; {len(checks.not_applicable)} do not apply: --verbose lists them"
     return _hanging("well", text, "green")
+
+
+def _waived(ignored: IgnoredData) -> str:
+    one = ignored.finding
+    name = one.name.replace("-", " ")
+    return f"{one.code} {name}: {one.summary} ({ignored.where}: {ignored.reason})"
 
 
 def _proof(compared: ComparedData) -> str:

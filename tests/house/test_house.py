@@ -58,7 +58,7 @@ MAY_USE = {
     "model": "numpy",
     "analysis": "numpy",
     "journal": "numpy msgspec",
-    "launch": "psutil",
+    "launch": "msgspec psutil",
     "horovod_build": "psutil",
     "postmortem": "numpy msgspec psutil fsspec duckdb",  # the last two are extras
     "report": "msgspec rich",

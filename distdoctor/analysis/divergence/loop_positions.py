@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from distdoctor.model.events import Place
 from distdoctor.model.run import Frame, Run
+from distdoctor.model.source_text import syntax_tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +180,8 @@ def _jumps(
 @lru_cache(maxsize=256)
 def _loops(text: str, file: str, function: str) -> tuple[Loop, ...]:
     """Loops of one function; of the whole file outside functions for "<module>"."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):
+    tree = syntax_tree(text)
+    if tree is None:
         return ()
     name = function.rpartition(".")[2]
     scopes: list[ast.AST] = [

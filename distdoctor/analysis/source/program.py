@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from distdoctor.analysis.source.syntax_trees import simple_name
+from distdoctor.model.source_text import syntax_tree
 
 MODULE = "<module>"
 """Name of what stands in a file outside of all functions."""
@@ -86,9 +87,8 @@ class Program:
         self._libraries: dict[str, set[str]] = defaultdict(set)
         own = {PurePath(file).stem for file in texts}
         for file, text in sorted(texts.items()):
-            try:
-                tree = ast.parse(text)
-            except (SyntaxError, ValueError, RecursionError):
+            tree = syntax_tree(text)
+            if tree is None:
                 continue
             module = Function(file, MODULE, tree, None)
             self._add(module)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from functools import lru_cache
 
+from distdoctor.model.source_text import syntax_tree
+
 
 @lru_cache(maxsize=64)
 def parsed(text: str) -> ast.Module:
@@ -12,10 +14,7 @@ def parsed(text: str) -> ast.Module:
 
     It is shared by all who ask, and must not be changed.
     """
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):  # or of a later release
-        return ast.Module([], [])
+    return syntax_tree(text) or ast.Module([], [])
 
 
 def simple_name(node: ast.AST) -> str:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from distdoctor.model.events import Place
 from distdoctor.model.operations import CODE_OF, OPERATIONS
-
-_LARGEST_SOURCE = 400_000
+from distdoctor.model.source_text import LARGEST_SOURCE, syntax_tree
 
 _texts: dict[str, str] = {}
 
@@ -45,9 +44,8 @@ def awaited_operation(place: Place, directory: str) -> str:
     Returns:
         Its name in `OPERATIONS`; empty: there is none, or several.
     """
-    try:
-        tree = ast.parse(_text(place, directory))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = syntax_tree(_text(place, directory))
+    if tree is None:
         return ""
     around: ast.AST = tree
     for node in ast.walk(tree):
@@ -66,9 +64,8 @@ def is_in_for_loop(place: Place, directory: str) -> bool:
         place: The line.
         directory: Where the job runs.
     """
-    try:
-        tree = ast.parse(_text(place, directory))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = syntax_tree(_text(place, directory))
+    if tree is None:
         return False
     inner: list[ast.For | ast.AsyncFor | ast.While] = [
         node
@@ -104,7 +101,7 @@ def _text(place: Place, directory: str) -> str:
     if key not in _texts:
         text = ""
         try:
-            if path.is_file() and path.stat().st_size <= _LARGEST_SOURCE:
+            if path.is_file() and path.stat().st_size <= LARGEST_SOURCE:
                 text = path.read_text(errors="replace")
         except OSError:
             pass

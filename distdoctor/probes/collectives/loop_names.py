@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 
 from distdoctor.model.observations.divergence import Turn
+from distdoctor.model.source_text import syntax_tree
 from distdoctor.probes.call_sites import frame_above, is_users, text_of
 from distdoctor.probes.frame_variables import Names
 from distdoctor.probes.harmless import harmless
@@ -126,9 +127,8 @@ def _users_frame() -> FrameType | None:
 
 def _scopes(file: str) -> tuple[_Scope, ...]:
     """The functions and loops of a file, those that begin last at the end."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError, RecursionError):
+    tree = syntax_tree("".join(linecache.getlines(file)))
+    if tree is None:
         return ()
     return tuple(
         sorted(

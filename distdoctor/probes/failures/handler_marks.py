@@ -26,6 +26,7 @@ from importlib.machinery import ModuleSpec
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from distdoctor.model.source_text import syntax_tree
 from distdoctor.probes.call_sites import is_users
 from distdoctor.probes.failures.handled_exceptions import notice
 from distdoctor.probes.harmless import harmless
@@ -99,7 +100,10 @@ def _watch(module: ModuleType, file: str, text: str) -> None:
     functions = [one for one in _functions(module) if one.__code__.co_filename == file]
     if not functions or not text:
         return
-    plain, looking = _codes(ast.parse(text), file), _looking(text, file)
+    tree, again = syntax_tree(text), syntax_tree(text)
+    if tree is None or again is None:
+        return
+    plain, looking = _codes(tree, file), _looking(again, file)
     for function in functions:
         key = function.__code__.co_qualname, function.__code__.co_firstlineno
         new = looking.get(key)
@@ -143,9 +147,8 @@ def _unwrapped(one: Any) -> Iterator[FunctionType]:
         one = vars(one).get("__wrapped__")
 
 
-def _looking(text: str, file: str) -> dict[tuple[str, int], CodeType]:
+def _looking(tree: ast.Module, file: str) -> dict[tuple[str, int], CodeType]:
     """The codes of a file's functions, with a look in each handler that goes on."""
-    tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.ExceptHandler) and not _only_raises(node):
             look = ast.parse(_LOOK).body

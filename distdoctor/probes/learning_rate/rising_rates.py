@@ -16,6 +16,7 @@ from distdoctor.model.observations.learning_rate import (
     RateRise,
     RateSet,
 )
+from distdoctor.model.source_text import syntax_tree
 from distdoctor.probes import registry
 from distdoctor.probes.call_sites import call_site, is_users, text_of
 from distdoctor.probes.harmless import harmless
@@ -251,8 +252,8 @@ def _assigning(site: str) -> Iterator[str]:
     file = parted(site)[0]
     if not file.endswith(".py"):
         return
-    tree = ast.parse(Path(file).read_bytes())
-    for node in ast.walk(tree):
+    tree = syntax_tree(Path(file).read_bytes())
+    for node in ast.walk(tree) if tree else ():
         if not isinstance(node, ast.Assign | ast.AugAssign):
             continue
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]

@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
+from distdoctor.model.source_text import syntax_tree
 from distdoctor.probes.call_sites import is_users, text_of
 from distdoctor.probes.frame_variables import variables
 
@@ -164,9 +165,8 @@ def _marks_held(roots: list[Any], key: str) -> set[int]:
 def line_that_fills(frame: FrameType, name: str) -> str:
     """The line that puts something into a variable of a frame; "" if none."""
     code = frame.f_code
-    try:
-        tree = ast.parse("".join(linecache.getlines(code.co_filename)))
-    except (SyntaxError, ValueError):
+    tree = syntax_tree("".join(linecache.getlines(code.co_filename)))
+    if tree is None:
         return ""
     wanted = name.rpartition(".")[2]
     lines = [

@@ -1,6 +1,7 @@
 """What the command says to bad input: a sentence, and nothing is started."""
 
 import subprocess
+import sys
 
 import pytest
 from command_box import Box
@@ -81,3 +82,77 @@ def test_no_space_for_the_journals_is_said_before_anything_starts(box: Box) -> N
         assert "the journals of 2 ranks need" in one_sentence(err)
     finally:
         subprocess.run(["umount", str(mount)], check=True)
+
+
+def test_a_report_that_cannot_be_written_is_said_before_the_run(box: Box) -> None:
+    box.write("print(1)\n")
+    for output in ("gone/report.txt", "/proc/report.txt"):
+        status, out, err = box.run("check", "train.py", "--output", output)
+        assert (status, out) == (2, "")
+        assert f"{output} cannot be written" in " ".join(err.split())
+    assert not box.records()
+
+
+def test_a_file_for_the_report_is_left_as_it_was(box: Box) -> None:
+    box.write("old", "report.txt")
+    for output in ("report.txt", "new.txt"):
+        assert box.run("check", "gone.py", "--output", output)[0] == 2
+    assert (box.folder / "report.txt").read_text() == "old"
+    assert not (box.folder / "new.txt").exists()
+
+
+@pytest.mark.parametrize("command", ["check train.py", "env", "examine x", "nccl x"])
+def test_a_working_directory_that_is_gone_is_said(box: Box, command: str) -> None:
+    (box.folder / "gone").mkdir()
+    done = subprocess.run(
+        f"cd gone && rmdir ../gone && {sys.executable} -m distdoctor {command}",
+        shell=True,
+        cwd=box.folder,
+        env=box.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "working directory has been removed" in one_sentence(done.stderr)
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_change_no_exit_status(box: Box, closed: str) -> None:
+    for arguments, status in (("explain DD101", 0), ("explain DD999", 2)):
+        done = subprocess.run(
+            f"{sys.executable} -m distdoctor {arguments} {closed}",
+            shell=True,
+            env=box.environment,
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == status
+        assert b"Traceback" not in done.stderr
+
+
+SETTINGS = {
+    "[tool.distdoctor.check]\nrank = 4": "has no option --rank",
+    "[tool.distdoctor.ignore]\nDD999 = 'x'": "there is no check DD999",
+    "[tool.distdoctor.DD204]\nstuck = 1": "it has: stuck_after_s",
+    "[tool.distdoctor": "cannot be read",
+}
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_settings_that_cannot_be_used_are_said(box: Box, settings: str) -> None:
+    box.write("print(1)\n")
+    box.write(settings, "pyproject.toml")
+    status, out, err = box.run("check", "train.py")
+    assert (status, out) == (2, "")
+    assert SETTINGS[settings] in one_sentence(err)
+    assert not box.records()
+
+
+def test_settings_are_defaults_of_options(box: Box) -> None:
+    box.write("print(1)\n")
+    box.write("[tool.distdoctor.check]\nranks = 0\n", "pyproject.toml")
+    assert "-n 0: give the number" in one_sentence(box.run("check", "train.py")[2])
+    box.write("[tool.distdoctor.check]\nranks = 'x'\n", "pyproject.toml")
+    status, _, err = box.run("check", "train.py")
+    assert (status, "'x' is not a valid integer" in err) == (2, True)

@@ -11,6 +11,7 @@ from distdoctor.analysis.sentences import finding, sentence
 from distdoctor.catalogue import every_check
 from distdoctor.examination.concluding import conclude
 from distdoctor.examination.examining import examine
+from distdoctor.examination.waivers import Waiving
 from distdoctor.journal.folder import Manifest
 from distdoctor.model.events import WORLD
 from distdoctor.model.findings import Sick
@@ -164,7 +165,7 @@ def test_ranks_are_told_as_ranges() -> None:
     assert len(found.exhibits) == len(found.locations) == 2
     report = compose(
         run,
-        verdicts,
+        Waiving(verdicts),
         conclude(run, verdicts),
         Manifest(distdoctor="0", launch=[], directory="."),
     )
