@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import select
 import sys
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import IO, TYPE_CHECKING, Self
+
+from distdoctor.launch.audience import surface_of
 
 if TYPE_CHECKING:
     from rich.status import Status
 
-    from distdoctor.launch.supervisor import JobProgress
+    from distdoctor.launch.audience import JobProgress
+
+_ROOM = 2  # columns left of the live lines
 
 
 class Screen:
@@ -19,21 +25,26 @@ class Screen:
     Args:
         divert: Send the job's stdout to stderr, because a report for machines is to
             have stdout for itself.
-        live: Show the live line; it disappears at the end.
+        live: Show the live line, and below it the lines that ranks have not ended, such
+            as bars; they disappear at the end.
 
     Attributes:
         unread: Whether the one who read the output has gone, as `head` does.
+        surface: What the output ends on.
     """
 
     def __init__(self, divert: bool, live: bool) -> None:
         self.unread = False
         self._out = (sys.stderr if divert else sys.stdout).buffer
         self._err = sys.stderr.buffer
+        self.surface = surface_of(self._out, self._err, redrawn=live)
         self._status: Status | None = None
+        self._standing = "starting the ranks"
+        self._unfinished: list[bytes] = []
         if live:
             from rich.console import Console
 
-            self._status = Console(stderr=True).status("starting the ranks")
+            self._status = Console(stderr=True).status(self._standing)
 
     def __enter__(self) -> Self:
         if self._status is not None:
@@ -50,31 +61,59 @@ class Screen:
             with suppress(OSError):
                 self._status.stop()
 
-    def output(self, stream: str, line: bytes) -> None:
-        """Write a line of the job.
+    def output(self, stream: str, text: bytes) -> None:
+        """Write what the job has written.
 
         Raises:
             OSError: It cannot be written, for want of a reader or of space.
         """
+        if self._status is not None:
+            self._status.stop()
         try:
-            self._write(stream, line)
+            _write(self._out if stream == "stdout" else self._err, text)
         except BrokenPipeError:
             self.unread = True
             raise
+        finally:
+            if self._status is not None:
+                self._status.start()
 
-    def _write(self, stream: str, line: bytes) -> None:
-        if self._status is not None:
-            self._status.stop()
-        target = self._out if stream == "stdout" else self._err
-        target.write(line)
-        target.flush()
-        if self._status is not None:
-            self._status.start()
+    def unfinished(self, lines: list[bytes]) -> None:
+        """Show the lines that ranks have not ended."""
+        self._unfinished = lines
+        self._draw()
 
     def progress(self, progress: JobProgress) -> None:
         """Update the live line."""
-        if self._status is not None:
-            self._status.update(
-                f"{progress.alive} of {progress.ranks} ranks alive · "
-                f"{progress.steps} steps · {progress.seconds:.0f} s"
-            )
+        self._standing = (
+            f"{progress.alive} of {progress.ranks} ranks alive · "
+            f"{progress.steps} steps · {progress.seconds:.0f} s"
+        )
+        self._draw()
+
+    def _draw(self) -> None:
+        if self._status is None:
+            return
+        from rich.text import Text
+
+        room = self._status.console.width - _ROOM
+        shown = Text(self._standing)
+        for line in self._unfinished:
+            state = Text.from_ansi(line.decode(errors="replace"))
+            state.truncate(room, overflow="ellipsis")
+            shown.append("\n").append_text(state)
+        self._status.update(shown)
+
+
+def _write(file: IO[bytes], text: bytes) -> None:
+    """Write to a file at once, and hold no lock of Python's meanwhile.
+
+    The process can end while a thread stands here, because nobody reads.
+    """
+    file.flush()
+    number, left = file.fileno(), memoryview(text)
+    while left:
+        try:
+            left = left[os.write(number, left) :]
+        except BlockingIOError:  # another program had the terminal not wait
+            select.select([], [number], [])

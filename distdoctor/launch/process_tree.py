@@ -25,6 +25,7 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux has semaphores
 _SEMAPHORE = re.compile(r" (\d+) +/dev/shm/sem\.")
 """In a map of memory: its inode. The name is one that the C library used meanwhile."""
 
+_PIPES = subprocess.DEVNULL, subprocess.PIPE, subprocess.PIPE
 _GRACE_S = 2.0  # from the request to end to the order
 
 
@@ -41,6 +42,7 @@ class ProcessTree:
         environment: Its environment.
         directory: Where to run it.
         mark: Value of `FOLDER_VARIABLE` in the environment.
+        streams: Its stdin, stdout and stderr, as for `subprocess.Popen`.
 
     Raises:
         LaunchRefused: It cannot be started.
@@ -52,6 +54,7 @@ class ProcessTree:
         environment: Mapping[str, str],
         directory: Path,
         mark: str,
+        streams: tuple[int | None, int | None, int | None] = _PIPES,
     ) -> None:
         self._mark = mark
         self._others = set(psutil.Process().children())
@@ -63,9 +66,9 @@ class ProcessTree:
                 command,
                 env=environment,
                 cwd=directory,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                stdin=streams[0],
+                stdout=streams[1],
+                stderr=streams[2],
                 start_new_session=True,
             )
         except OSError as error:
