@@ -36,12 +36,15 @@ class Channel:
 
     def __init__(self, mark: str, stream: str, terminal: int | None) -> None:
         self.mark, self.stream = mark.encode(), stream
-        self._terminal = terminal
+        self._terminal: int | None = None
         self.writing: int | None
-        if terminal is None:
+        if terminal is not None:
+            with suppress(OSError):  # a container may have none
+                self.reading, self.writing = pty.openpty()
+                self._terminal = terminal
+        if self._terminal is None:
             self.reading, self.writing = os.pipe()
         else:
-            self.reading, self.writing = pty.openpty()
             _pass_unchanged(self.writing)
             self.resize()
         os.set_blocking(self.reading, False)
@@ -50,7 +53,7 @@ class Channel:
         """Give it the size of the terminal, less what the mark takes."""
         if self._terminal is None:
             return
-        with suppress(OSError):
+        with suppress(termios.error):  # it is gone
             rows, columns = termios.tcgetwinsize(self._terminal)
             room = max(columns - len(self.mark), min(columns, _LEAST_COLUMNS))
             if termios.tcgetwinsize(self.reading) != (rows, room):

@@ -129,12 +129,17 @@ class _Supervisor:
         plan = self.plan
         record.write(plan.folder, record.MANIFEST, self.manifest)
         by_horovodrun = starts_horovodrun(plan.command)
-        channels = OutputChannels(
-            self.audience.surface,
-            plan.mark,
-            rank_marks(plan.command, plan.ranks if plan.relabel else 0),
-            joined=not by_horovodrun,
-        )
+        try:
+            channels = OutputChannels(
+                self.audience.surface,
+                plan.mark,
+                rank_marks(plan.command, plan.ranks if plan.relabel else 0),
+                joined=not by_horovodrun,
+            )
+        except OSError as error:
+            raise LaunchRefused(
+                f"no pipe for the job's output: {error.strerror}"
+            ) from error
         try:
             tree = self._started(channels)
         except LaunchRefused:
