@@ -41,6 +41,7 @@ class Screen:
         self._status: Status | None = None
         self._standing = "starting the ranks"
         self._unfinished: list[bytes] = []
+        self._ended = True
         if live:
             from rich.console import Console
 
@@ -57,9 +58,11 @@ class Screen:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._status is not None:
-            with suppress(OSError):
+        with suppress(OSError, ValueError):
+            if self._status is not None:
                 self._status.stop()
+            if not self._ended:  # what follows begins on a line of its own
+                _write(self._out, b"\n")
 
     def output(self, stream: str, text: bytes) -> None:
         """Write what the job has written.
@@ -71,6 +74,8 @@ class Screen:
             self._status.stop()
         try:
             _write(self._out if stream == "stdout" else self._err, text)
+            if stream == "stdout":
+                self._ended = text.endswith(b"\n")
         except BrokenPipeError:
             self.unread = True
             raise

@@ -33,8 +33,8 @@ OUTPUT_VARIABLE = "DISTDOCTOR_OUTPUT"
 """Environment variable that tells ranks which pipe or pseudo-terminal to write to.
 
 `PID OUT ERR OUT0 ERR0 OUT1 ERR1 …`: the supervisor's process; what the job has for
-stdout and stderr, as `DEVICE:INODE`; and for each rank what it is to put there instead,
-as `FD:DEVICE:INODE` with the number of a descriptor of the supervisor.
+stdout and stderr, as `DEVICE:INODE` or as "any"; and for each rank what it is to put
+there instead, as `FD:DEVICE:INODE` with the number of a descriptor of the supervisor.
 """
 
 SIMULATION_VARIABLE = "DISTDOCTOR_SIMULATE"

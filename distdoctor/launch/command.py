@@ -168,12 +168,12 @@ def rank_marks(command: Sequence[str], ranks: int) -> list[str]:
 
     Args:
         command: As `command_for` gives it, or several commands of the user's.
-        ranks: How many ranks torchrun starts; 0: their lines are left as they are.
+        ranks: How many ranks a launcher starts; 0: their lines are left as they are.
     """
     if multi_command.__file__ in command:
         label = command[command.index(multi_command.__file__) + 1]
         count = command.count(multi_command.BETWEEN) + 1
-    elif starts_torchrun(command):
+    elif starts_torchrun(command) or starts_horovodrun(command):
         label, count = "rank", ranks
     else:
         return []

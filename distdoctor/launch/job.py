@@ -150,7 +150,7 @@ def plan_of(
         steps=steps,
         shorten=shorten,
         quiet_launcher=starts_torchrun(job.command) or starts_horovodrun(job.command),
-        relabel=job.own,
+        marked=job.own,
         environment=environment,
         device=device,
         devices=job.ranks,

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from distdoctor.launch.audience import Surface
-from distdoctor.probes.rank_output import identity
+from distdoctor.probes.rank_output import ANY, identity
 
 STREAMS = ("stdout", "stderr")
 
@@ -89,7 +89,8 @@ class OutputChannels:
         surface: What the output ends on.
         own_mark: What is put before lines that belong to no rank.
         rank_marks: The same for each rank.
-        joined: Whether the command's two streams may be one, where the surface's are.
+        launcher_pipes: The command is a launcher that reads what its ranks write, and
+            has two streams to be told apart.
 
     Attributes:
         own: The channels of the command's stdout and stderr, perhaps one for both.
@@ -106,10 +107,10 @@ class OutputChannels:
         own_mark: str = "",
         rank_marks: Sequence[str] = (),
         *,
-        joined: bool = True,
+        launcher_pipes: bool = False,
     ) -> None:
-        self._surface = surface
-        self.own = self._pair(own_mark, surface.joined and joined)
+        self._surface, self._launcher_pipes = surface, launcher_pipes
+        self.own = self._pair(own_mark, surface.joined and not launcher_pipes)
         self.ranks: list[tuple[Channel, Channel]] = []
         self.failed = ""
         try:
@@ -143,6 +144,8 @@ class OutputChannels:
         if not self.ranks:
             return ""
         own = [channel.name.partition(":")[2] for channel in self.own]
+        if self._launcher_pipes:
+            own = [ANY, ANY]
         names = [channel.name for pair in self.ranks for channel in pair]
         return " ".join([str(os.getpid()), *own, *names])
 

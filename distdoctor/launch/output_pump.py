@@ -64,7 +64,7 @@ class OutputPump:
         self,
         channels: OutputChannels,
         audience: Audience,
-        launchers: Callable[[], HorovodrunLines | None] = lambda: None,
+        launchers: Callable[[], HorovodrunLines] | None = None,
     ) -> None:
         self._channels, self._audience = channels, audience
         surface = audience.surface
@@ -75,7 +75,7 @@ class OutputPump:
             channel: UnendedLine(redrawn=redrawn)
             for channel, redrawn in self._redrawn.items()
         }
-        self._filters = {channel: launchers() for channel in channels.own}
+        self._filters = {each: launchers() for each in channels.own if launchers}
         self._streams = {name: MarkedStream() for name in STREAMS}
         self.unread = False
         self.remarks: list[str] = []

@@ -68,7 +68,7 @@ class Plan:
         budget_s: Seconds after which the job is ended.
         steps: Optimizer steps of every rank after which it is ended; 0: no limit.
         quiet_launcher: Whether to kill the launcher first, so that it prints nothing.
-        relabel: Lines of ranks are marked by `[rank1]:`, whatever the launcher does.
+        marked: Lines of ranks are marked by `[rank1]:`, if a launcher starts them.
         mark: What is put before lines that no rank is known for.
         journal_bytes: Size of each rank's journal.
         environment: Additional environment variables of the job.
@@ -86,7 +86,7 @@ class Plan:
     budget_s: float
     steps: int = 0
     quiet_launcher: bool = False
-    relabel: bool = False
+    marked: bool = False
     mark: str = ""
     journal_bytes: int = DEFAULT_BYTES
     environment: dict[str, str] = field(default_factory=dict)
@@ -133,8 +133,8 @@ class _Supervisor:
             channels = OutputChannels(
                 self.audience.surface,
                 plan.mark,
-                rank_marks(plan.command, plan.ranks if plan.relabel else 0),
-                joined=not by_horovodrun,
+                rank_marks(plan.command, plan.ranks if plan.marked else 0),
+                launcher_pipes=by_horovodrun,
             )
         except OSError as error:
             raise LaunchRefused(
@@ -148,7 +148,7 @@ class _Supervisor:
         pump = OutputPump(
             channels,
             self.audience,
-            lambda: HorovodrunLines(relabel=plan.relabel) if by_horovodrun else None,
+            HorovodrunLines if by_horovodrun else None,
         )
         try:
             self._stop(self._watch(tree, pump))

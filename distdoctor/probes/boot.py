@@ -27,9 +27,10 @@ def start() -> None:
 
 
 def _take_output() -> None:
-    rank = os.environ.get("RANK", "")
-    if OUTPUT_VARIABLE in os.environ and rank.isdigit():
-        rank_output.take_over(int(rank))
+    if OUTPUT_VARIABLE in os.environ:
+        rank = os.environ.get("RANK") or os.environ.get("HOROVOD_RANK", "")
+        if rank.isdigit():
+            rank_output.take_over(int(rank))
 
 
 @harmless

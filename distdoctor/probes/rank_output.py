@@ -15,11 +15,14 @@ from contextlib import suppress
 
 from distdoctor.journal.environment import OUTPUT_VARIABLE
 
+ANY = "any"
+"""In place of an identity: a launcher has pipes of its own before its ranks."""
+
 
 def take_over(number: int) -> None:
     """Put the rank's own channels behind stdout and stderr, if the job's are there.
 
-    What the program that started this process has redirected stays as it is.
+    What a program that started this process has redirected stays as it is.
 
     Args:
         number: The rank.
@@ -27,7 +30,7 @@ def take_over(number: int) -> None:
     given = os.environ.get(OUTPUT_VARIABLE, "").split()[1:3]
     for descriptor, channel in zip((1, 2), channels_of(number), strict=False):
         try:
-            if identity(descriptor) == given[descriptor - 1]:
+            if given[descriptor - 1] in {ANY, identity(descriptor)}:
                 os.dup2(channel, descriptor)
         except OSError:  # it is closed
             pass

@@ -225,6 +225,21 @@ print("captured", subprocess.check_output(child, env=variables))
     ]
 
 
+def test_a_launcher_that_reads_its_ranks_is_passed_by() -> None:
+    channels = OutputChannels(Surface(), rank_marks=["[rank0]:"], launcher_pipes=True)
+    done = subprocess.run(
+        [sys.executable, "-c", AS_A_RANK + "print('here')", "0"],
+        env=os.environ | {OUTPUT_VARIABLE: channels.variable},
+        capture_output=True,
+        check=True,
+        timeout=DEADLINE_S,
+    )
+    channels.stop_writing()
+    assert os.read(channels.ranks[0][0].reading, 99) == b"here\n"
+    assert done.stdout == b""
+    channels.close()
+
+
 @pytest.mark.parametrize("variable", ["", "x", "1", "{pid} 0:0 0:0 0:0:0 999:1:1"])
 def test_a_rank_without_channels_writes_where_it_was_started(variable: str) -> None:
     done = subprocess.run(
