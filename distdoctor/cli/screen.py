@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from distdoctor.launch.audience import JobProgress
 
 _ROOM = 2  # columns left of the live lines
+_LONGEST_STATE = 2000  # bytes of a line without an end that are looked at
 
 
 class Screen:
@@ -104,7 +105,8 @@ class Screen:
         room = self._status.console.width - _ROOM
         shown = Text(self._standing)
         for line in self._unfinished:
-            state = Text.from_ansi(line.decode(errors="replace"))
+            begin = line[:_LONGEST_STATE].decode(errors="replace")
+            state = Text.from_ansi(begin)
             state.truncate(room, overflow="ellipsis")
             shown.append("\n").append_text(state)
         self._status.update(shown)
