@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import select
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import IO, TYPE_CHECKING, Self
+
+from distdoctor.launch.audience import surface_of
 
 if TYPE_CHECKING:
     from rich.status import Status
 
-    from distdoctor.launch.supervisor import JobProgress
+    from distdoctor.launch.audience import JobProgress
+
+_ROOM = 2  # columns left of the live lines
+_LONGEST_STATE = 2000  # bytes of a line without an end that are looked at
 
 
 class Screen:
@@ -20,11 +27,13 @@ class Screen:
     Args:
         divert: Send the job's stdout to stderr, because a report for machines is to
             have stdout for itself.
-        live: Show the live line; it disappears at the end.
+        live: Show the live line, and below it the lines that ranks have not ended, such
+            as bars; they disappear at the end.
         started: Is called once, when the job has been started.
 
     Attributes:
         unread: Whether the one who read the output has gone, as `head` does.
+        surface: What the output ends on.
     """
 
     def __init__(
@@ -34,11 +43,15 @@ class Screen:
         self._started = started
         self._out = (sys.stderr if divert else sys.stdout).buffer
         self._err = sys.stderr.buffer
+        self.surface = surface_of(self._out, self._err, redrawn=live)
         self._status: Status | None = None
+        self._standing = "starting the ranks"
+        self._unfinished: list[bytes] = []
+        self._ended = True
         if live:
             from rich.console import Console
 
-            self._status = Console(stderr=True).status("starting the ranks")
+            self._status = Console(stderr=True).status(self._standing)
 
     def __enter__(self) -> Self:
         if self._status is not None:
@@ -51,38 +64,71 @@ class Screen:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._status is not None:
-            with suppress(OSError):
+        with suppress(OSError, ValueError):
+            if self._status is not None:
                 self._status.stop()
+            if not self._ended:  # what follows begins on a line of its own
+                _write(self._out, b"\n")
 
-    def output(self, stream: str, line: bytes) -> None:
-        """Write a line of the job.
+    def output(self, stream: str, text: bytes) -> None:
+        """Write what the job has written.
 
         Raises:
             OSError: It cannot be written, for want of a reader or of space.
         """
+        if self._status is not None:
+            self._status.stop()
         try:
-            self._write(stream, line)
+            _write(self._out if stream == "stdout" else self._err, text)
+            if stream == "stdout":
+                self._ended = text.endswith(b"\n")
         except BrokenPipeError:
             self.unread = True
             raise
+        finally:
+            if self._status is not None:
+                self._status.start()
 
-    def _write(self, stream: str, line: bytes) -> None:
-        if self._status is not None:
-            self._status.stop()
-        target = self._out if stream == "stdout" else self._err
-        target.write(line)
-        target.flush()
-        if self._status is not None:
-            self._status.start()
+    def unfinished(self, lines: list[bytes]) -> None:
+        """Show the lines that ranks have not ended."""
+        self._unfinished = lines
+        self._draw()
 
     def progress(self, progress: JobProgress) -> None:
         """Update the live line."""
         if self._started is not None:
             self._started()
             self._started = None
-        if self._status is not None:
-            self._status.update(
-                f"{progress.alive} of {progress.ranks} ranks alive · "
-                f"{progress.steps} steps · {progress.seconds:.0f} s"
-            )
+        self._standing = (
+            f"{progress.alive} of {progress.ranks} ranks alive · "
+            f"{progress.steps} steps · {progress.seconds:.0f} s"
+        )
+        self._draw()
+
+    def _draw(self) -> None:
+        if self._status is None:
+            return
+        from rich.text import Text
+
+        room = self._status.console.width - _ROOM
+        shown = Text(self._standing)
+        for line in self._unfinished:
+            begin = line[:_LONGEST_STATE].decode(errors="replace")
+            state = Text.from_ansi(begin)
+            state.truncate(room, overflow="ellipsis")
+            shown.append("\n").append_text(state)
+        self._status.update(shown)
+
+
+def _write(file: IO[bytes], text: bytes) -> None:
+    """Write to a file at once, and hold no lock of Python's meanwhile.
+
+    The process can end while a thread stands here, because nobody reads.
+    """
+    file.flush()
+    number, left = file.fileno(), memoryview(text)
+    while left:
+        try:
+            left = left[os.write(number, left) :]
+        except BlockingIOError:  # another program had the terminal not wait
+            select.select([], [number], [])

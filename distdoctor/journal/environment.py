@@ -32,6 +32,14 @@ PORTS_VARIABLE = "DISTDOCTOR_PORTS"
 "own": distdoctor chose how to start it; "given": the user did.
 """
 
+OUTPUT_VARIABLE = "DISTDOCTOR_OUTPUT"
+"""Environment variable that tells ranks which pipe or pseudo-terminal to write to.
+
+`PID OUT ERR OUT0 ERR0 OUT1 ERR1 …`: the supervisor's process; what the job has for
+stdout and stderr, as `DEVICE:INODE` or as "any"; and for each rank what it is to put
+there instead, as `FD:DEVICE:INODE` with the number of a descriptor of the supervisor.
+"""
+
 SIMULATION_VARIABLE = "DISTDOCTOR_SIMULATE"
 """Environment variable of a process that plays a rank of a job without the others.
 

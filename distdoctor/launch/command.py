@@ -88,7 +88,7 @@ def command_for(
     extra = rank_arguments(source, arguments, _LOCAL_RANK, ranks, by_hand=False)
     return [
         *(sys.executable, "-m", TORCHRUN, "--standalone"),
-        *("--nproc-per-node", str(ranks), "--tee", "3", "--log-dir", str(logs)),
+        *("--nproc-per-node", str(ranks), "--log-dir", str(logs)),
         *(str(script), *extra, *arguments),
     ]
 
@@ -161,6 +161,23 @@ def rank_count(command: Sequence[str], asked: int) -> int:
     if multi_command.__file__ in command:
         return command.count(multi_command.BETWEEN) + 1
     return asked if starts_torchrun(command) or starts_horovodrun(command) else 0
+
+
+def rank_marks(command: Sequence[str], ranks: int) -> list[str]:
+    """What is put before the lines of each rank that has an output of its own.
+
+    Args:
+        command: As `command_for` gives it, or several commands of the user's.
+        ranks: How many ranks a launcher starts; 0: their lines are left as they are.
+    """
+    if multi_command.__file__ in command:
+        label = command[command.index(multi_command.__file__) + 1]
+        count = command.count(multi_command.BETWEEN) + 1
+    elif starts_torchrun(command) or starts_horovodrun(command):
+        label, count = "rank", ranks
+    else:
+        return []
+    return [f"[{label}{number}]:" for number in range(count)]
 
 
 def _look_into(source: ScriptSource, arguments: Sequence[str]) -> Launcher:

@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import re
 
-_MARK = re.compile(rb"\[(\d+)\]<std(?:out|err)>:")
-_INSIDE = re.compile(rb"(?<=[^\r])" + _MARK.pattern)
-"""Behind what another rank wrote without an end of line before it ended."""
-
+_MARK = re.compile(rb"\[\d+\]<std(?:out|err)>:")
 _ENDS = re.compile(
     rb"Process \d+ exit with status code -?\d+\.\s*$"
     rb"|Terminating remaining workers after failure of Process \d+\.\s*$"
@@ -38,14 +35,9 @@ _LONGEST_TRACEBACK = 300  # lines; what is longer is not the launcher's
 
 
 class HorovodrunLines:
-    """The lines of one of horovodrun's two streams, without its own words on an end.
+    """The lines of one of horovodrun's two streams, without its own words on an end."""
 
-    Args:
-        relabel: Lines of a rank are marked by `[rank1]:`, as other launchers' are.
-    """
-
-    def __init__(self, *, relabel: bool) -> None:
-        self._relabel = relabel
+    def __init__(self) -> None:
         self._held: list[bytes] = []
         self._warned = False
 
@@ -53,7 +45,7 @@ class HorovodrunLines:
         """The lines to pass on, now that this one has come."""
         warned, self._warned = self._warned, False
         if _MARK.match(line):
-            return [*self.rest(), _relabelled(line) if self._relabel else line]
+            return [*self.rest(), line]
         if _ENDS.match(line):
             return []
         if _LEAKED.match(line):
@@ -73,8 +65,3 @@ class HorovodrunLines:
             begin = held.rindex(_TRACEBACK, 0, found.start())
             held = held[:begin] + held[found.end() :]
         return held.splitlines(keepends=True)
-
-
-def _relabelled(line: bytes) -> bytes:
-    apart = _INSIDE.sub(rb"\n[rank\1]:", line)
-    return _MARK.sub(rb"[rank\1]:", apart)

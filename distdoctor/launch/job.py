@@ -35,7 +35,6 @@ BUDGET_S = 120.0
 
 DEFAULT_RANKS = 2
 
-_RANK_PREFIX = "[rank${rank}]:"  # torchrun's own is "[default0]:"
 _MARGIN_BYTES = 64 * 1024 * 1024
 _SHRUNK_BYTES = 8 * 1024 * 1024  # of most journals, once their rank is done
 _NOT_OURS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK", "LOCAL_WORLD_SIZE")
@@ -146,8 +145,6 @@ def plan_of(
         environment[PORTS_VARIABLE] = "own" if job.own else "given"
     if nccl_log:
         environment[NCCL_LOG_VARIABLE] = "1"
-    if job.own:
-        environment["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] = _RANK_PREFIX
     return Plan(
         command=job.command,
         script=job.name,
@@ -158,7 +155,7 @@ def plan_of(
         steps=steps,
         shorten=shorten,
         quiet_launcher=starts_torchrun(job.command) or starts_horovodrun(job.command),
-        relabel=job.own,
+        marked=job.own,
         environment=environment,
         device=device,
         devices=job.ranks,

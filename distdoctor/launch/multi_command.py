@@ -1,12 +1,13 @@
 """Runs several commands at once, one per rank, as users do by hand in several shells.
 
-Runs as a process of its own, by the standard library alone, and belongs to the job:
+Runs as a process of its own, and belongs to the job:
 
-    together.py LABEL [NAME=value ...] program argument ... ::: program argument ...
+    multi_command.py LABEL [NAME=value ...] program argument ... ::: program ...
 
-Each line that a command prints is marked with the label and the command's number. None
-is ended because another one failed: by hand, nobody would. The exit status is that of
-the first command that failed, 128 + n if signal n ended it; 0 if none did.
+Each command writes to pipes of its own, if the supervisor has them: it marks lines with
+the label and the command's number. None is ended because another one failed: by hand,
+nobody would. The exit status is that of the first command that failed, 128 + n if
+signal n ended it; 0 if none did.
 """
 
 from __future__ import annotations
@@ -14,16 +15,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
-from typing import IO
+
+from distdoctor.probes.rank_output import channels_of
 
 BETWEEN = ":::"
 """The word that separates the commands."""
 
 _POLL_S = 0.05
-_REST_S = 1.0  # for what a daemon of the job keeps open
 
 
 def split(words: Sequence[str]) -> list[list[str]]:
@@ -52,34 +52,27 @@ def settings(command: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     return variables, []
 
 
-def main(label: str, words: Sequence[str]) -> int:
+def main(words: Sequence[str]) -> int:
     """Run the commands until they end, and return the exit status."""
     children: list[subprocess.Popen[bytes]] = []
-    pumps: list[threading.Thread] = []
-    lock = threading.Lock()
     for number, command in enumerate(split(words)):
         variables, program = settings(command)
-        child = subprocess.Popen(
-            program,
-            env=os.environ | variables,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        children.append(child)
-        mark = f"[{label}{number}]:".encode()
-        for pipe, stream in ((child.stdout, sys.stdout), (child.stderr, sys.stderr)):
-            assert pipe is not None
-            pump = threading.Thread(
-                target=_pump, args=(pipe, stream.buffer, mark, lock), daemon=True
+        channels = channels_of(number)
+        stdout, stderr = channels or (None, None)
+        children.append(
+            subprocess.Popen(
+                program,
+                env=os.environ | variables,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
             )
-            pump.start()
-            pumps.append(pump)
+        )
+        for channel in channels:
+            os.close(channel)
     # All at once: how a child ended is known only after its parent has asked.
     while any([child.poll() is None for child in children]):  # noqa: C419 - asks all
         time.sleep(_POLL_S)
-    for pump in pumps:
-        pump.join(_REST_S)
     failed = [child.returncode for child in children if child.returncode]
     return _as_shell(failed[0]) if failed else 0
 
@@ -88,14 +81,5 @@ def _as_shell(status: int) -> int:
     return 128 - status if status < 0 else status
 
 
-def _pump(
-    source: IO[bytes], target: IO[bytes], mark: bytes, lock: threading.Lock
-) -> None:
-    for line in iter(source.readline, b""):
-        with lock:
-            target.write(mark + line)
-            target.flush()
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2:]))
+    sys.exit(main(sys.argv[2:]))

@@ -13,6 +13,8 @@ from distdoctor.journal.environment import FOLDER_VARIABLE
 from distdoctor.launch.guarded_process import GuardedProcess, is_alive
 from distdoctor.launch.process_leavings import ProcessLeavings
 
+_PIPES = subprocess.DEVNULL, subprocess.PIPE, subprocess.PIPE
+
 
 class ProcessTree:
     """A running command and all processes that it has started.
@@ -22,6 +24,7 @@ class ProcessTree:
         environment: Its environment.
         directory: Where to run it.
         mark: Value of `FOLDER_VARIABLE` in the environment.
+        streams: Its stdin, stdout and stderr, as for `subprocess.Popen`.
 
     Attributes:
         root: The command.
@@ -36,6 +39,7 @@ class ProcessTree:
         environment: Mapping[str, str],
         directory: Path,
         mark: str,
+        streams: tuple[int | None, int | None, int | None] = _PIPES,
     ) -> None:
         try:
             self.root = GuardedProcess(
@@ -43,8 +47,9 @@ class ProcessTree:
                 mark=FOLDER_VARIABLE,
                 environment={**environment, FOLDER_VARIABLE: mark},
                 directory=directory,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                stdin=streams[0],
+                stdout=streams[1],
+                stderr=streams[2],
                 adopts=True,
             )
         except OSError as error:

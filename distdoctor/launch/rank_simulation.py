@@ -22,7 +22,8 @@ from distdoctor.journal.assembly import assemble
 from distdoctor.journal.environment import SIMULATION_VARIABLE
 from distdoctor.journal.folder import Manifest, Simulated, Sure
 from distdoctor.journal.layout import VALUES_FOLDER
-from distdoctor.launch.supervisor import Audience, JobProgress, Plan, supervise
+from distdoctor.launch.audience import Audience, JobProgress
+from distdoctor.launch.supervisor import Plan, supervise
 from distdoctor.model.events import Ended
 from distdoctor.model.run import Run
 from distdoctor.model.stop_reasons import Stop
@@ -130,10 +131,11 @@ def _pass(
             plan,
             ranks=1,
             alone=True,
+            mark=f"[rank{rank}]:",
             budget_s=share,
             environment=plan.environment | _environment(rank, world_size, values),
         )
-        manifest = supervise(alone, _Prefixed(audience, rank))
+        manifest = supervise(alone, audience)
         alive += manifest.alive
         done.append(
             Simulated(rank=rank, stopped=manifest.stopped, exit_code=manifest.exit_code)
@@ -222,26 +224,16 @@ def _calls(run: Run, rank: int) -> list[tuple[str, int, int]]:
     return list(zip(names, *columns, strict=True))
 
 
-class _Prefixed:
-    """An audience that prefixes each line with its rank, as torchrun does."""
-
-    def __init__(self, audience: Audience, rank: int) -> None:
-        self._audience, self._mark = audience, f"[rank{rank}]:".encode()
-
-    def output(self, stream: str, line: bytes) -> None:
-        self._audience.output(stream, self._mark + line)
-
-    def progress(self, progress: JobProgress) -> None:
-        self._audience.progress(progress)
-
-
 class _Silent:
     """An audience that passes on progress, but no output."""
 
     def __init__(self, audience: Audience) -> None:
-        self._audience = audience
+        self._audience, self.surface = audience, audience.surface
 
-    def output(self, stream: str, line: bytes) -> None:
+    def output(self, stream: str, text: bytes) -> None:
+        pass
+
+    def unfinished(self, lines: list[bytes]) -> None:
         pass
 
     def progress(self, progress: JobProgress) -> None:

@@ -20,8 +20,9 @@ from distdoctor.journal.compared import as_comparison
 from distdoctor.journal.environment import PAUSE_VARIABLE, TRACE_VARIABLE
 from distdoctor.journal.folder import Manifest
 from distdoctor.journal.layout import COMPARISON_FILE
+from distdoctor.launch.audience import Audience
 from distdoctor.launch.file_restore import FileRestore
-from distdoctor.launch.supervisor import Audience, Plan, supervise
+from distdoctor.launch.supervisor import Plan, supervise
 from distdoctor.model.observations.comparison import (
     RESUME,
     TWICE,

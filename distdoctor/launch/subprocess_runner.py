@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import IO
 
 from distdoctor.errors import LaunchRefused
+from distdoctor.launch.audience import JobProgress, Surface
 from distdoctor.launch.interruption import signals_interrupt
 from distdoctor.launch.job import leave_allocation
-from distdoctor.launch.supervisor import JobProgress, Plan, supervise
+from distdoctor.launch.supervisor import Plan, supervise
 
 _REFUSED = 2
 _POLL_S = 0.2
@@ -99,11 +100,16 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 class _Passing:
     """An audience that writes the job's output through, unchanged."""
 
-    def output(self, stream: str, line: bytes) -> None:
-        """Write a line of the job's output."""
+    surface = Surface()  # two pipes, which are read apart
+
+    def output(self, stream: str, text: bytes) -> None:
+        """Write some of the job's output."""
         target: IO[bytes] = (sys.stdout if stream == "stdout" else sys.stderr).buffer
-        target.write(line)
+        target.write(text)
         target.flush()
+
+    def unfinished(self, lines: list[bytes]) -> None:
+        """Ignore what is not ended."""
 
     def progress(self, progress: JobProgress) -> None:
         """Ignore the progress."""

@@ -8,23 +8,22 @@ rank has moved nowhere for long while others wait for it, or when the budget is 
 from __future__ import annotations
 
 import os
-import re
-import threading
+import subprocess
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Protocol
 
 import distdoctor
+from distdoctor.errors import LaunchRefused
 from distdoctor.journal import folder as record
 from distdoctor.journal.environment import (
     BUDGET_VARIABLE,
     DEVICE_VARIABLE,
     FOLDER_VARIABLE,
     LAUNCHER_VARIABLE,
+    OUTPUT_VARIABLE,
     OWNER_VARIABLE,
     RANKS_VARIABLE,
     SIZE_VARIABLE,
@@ -33,10 +32,13 @@ from distdoctor.journal.environment import (
 from distdoctor.journal.folder import Manifest
 from distdoctor.journal.format import DEFAULT_BYTES
 from distdoctor.journal.recorded_nccl_logs import sizes_of_nccl_logs
-from distdoctor.launch.command import starts_torchrun
+from distdoctor.launch.audience import Audience, JobProgress
+from distdoctor.launch.command import rank_marks, starts_torchrun
 from distdoctor.launch.horovodrun import starts_horovodrun
 from distdoctor.launch.horovodrun_lines import HorovodrunLines
 from distdoctor.launch.oom_kills import OutOfMemoryKills
+from distdoctor.launch.output_channels import OutputChannels
+from distdoctor.launch.output_pump import OutputPump
 from distdoctor.launch.process_tree import ProcessTree
 from distdoctor.launch.rank_arrival import RankArrival, may_become_rank
 from distdoctor.launch.watchdog import Watchdog
@@ -48,39 +50,10 @@ QUICK_POLL_S = 0.004  # while all that live seem to wait in vain
 _QUICK_POLLS = 20  # in a row; who waits longer is thought about more slowly
 SLOW_POLL_S = 0.05  # for what costs more: new journals, ended processes
 LAST_WORDS_S = 1.5  # for a launcher to notice that a rank ended; torchrun: 0.1
-SETTLE_S = 0.25  # of silence before the job is ended; torchrun's tee looks every 0.1
 ORPHANS_S = 1.0  # for what outlives the command
 
-_LONGEST_LINE = 300
+_NO_INPUT = "EOFError: EOF when reading a line"  # of Python's `input()`
 _FEW = 4  # processes without a rank that are looked at, where nobody said how many
-_SAYS_SOMETHING = re.compile(rb"[0-9A-Za-z\x80-\xff]")
-"""In a line that is no mere ruler; bytes above are letters of some language's."""
-
-_SHELLS = re.compile(rb"^\[\w+\](?:<stderr>)?:(?:Terminated|Killed)\s*$")
-"""What horovodrun's shell says of a rank that a signal ended: not the job's words."""
-
-_RANKS_MARK = re.compile(rb"^\[(?:\d+,)?\w+\](?:<std(?:out|err)>)?: ?")
-"""torchrun's, ours, that of `horovodrun --gloo`, and that of mpirun."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobProgress:
-    """A summary of a job's progress, for one status line."""
-
-    seconds: float
-    ranks: int
-    alive: int
-    steps: int
-
-
-class Audience(Protocol):
-    """Interface that receives the job's output and progress while it runs."""
-
-    def output(self, stream: str, line: bytes) -> None:
-        """Receive a line of the job's "stdout" or "stderr", unchanged."""
-
-    def progress(self, progress: JobProgress) -> None:
-        """Receive the progress; called several times a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +69,8 @@ class Plan:
         budget_s: Seconds after which the job is ended.
         steps: Optimizer steps of every rank after which it is ended; 0: no limit.
         quiet_launcher: Whether to kill the launcher first, so that it prints nothing.
-        relabel: Marks of ranks that horovodrun gives to lines are changed to ours.
+        marked: Lines of ranks are marked by `[rank1]:`, if a launcher starts them.
+        mark: What is put before lines that no rank is known for.
         journal_bytes: Size of each rank's journal.
         environment: Additional environment variables of the job.
         device: "cpu" puts a job for GPUs on the CPU, "auto" where there are none.
@@ -115,7 +89,8 @@ class Plan:
     budget_s: float
     steps: int = 0
     quiet_launcher: bool = False
-    relabel: bool = False
+    marked: bool = False
+    mark: str = ""
     journal_bytes: int = DEFAULT_BYTES
     environment: dict[str, str] = field(default_factory=dict)
     device: str = ""
@@ -160,31 +135,71 @@ class _Supervisor:
     def run(self) -> Manifest:
         plan = self.plan
         record.write(plan.folder, record.MANIFEST, self.manifest)
-        tree = ProcessTree(
-            plan.command, self._environment(), plan.directory, str(plan.folder)
-        )
         by_horovodrun = starts_horovodrun(plan.command)
-        pumps = _Pumps(
-            tree,
+        try:
+            channels = OutputChannels(
+                self.audience.surface,
+                plan.mark,
+                rank_marks(plan.command, plan.ranks if plan.marked else 0),
+                launcher_pipes=by_horovodrun,
+            )
+        except OSError as error:
+            raise LaunchRefused(
+                f"no pipe for the job's output: {error.strerror}"
+            ) from error
+        try:
+            tree = self._started(channels)
+        except LaunchRefused:
+            channels.close()
+            raise
+        pump = OutputPump(
+            channels,
             self.audience,
-            lambda: HorovodrunLines(relabel=plan.relabel) if by_horovodrun else None,
+            HorovodrunLines if by_horovodrun else None,
         )
         try:
-            self._stop(self._watch(tree, pumps))
+            self._stop(self._watch(tree, pump))
             self.manifest.exit_code = tree.root.poll()
             self.watchdog.look(self._without_rank(tree))
             if self.manifest.stopped:
                 self._let_finish(tree)
-                pumps.settle()
+                pump.settle()
         except KeyboardInterrupt:
             self._stop(Stop.INTERRUPTED)
         finally:
             tree.end(launcher_first=plan.quiet_launcher)
-            pumps.close()
-        self.manifest.last_words = pumps.last_words(of_a_rank=plan.quiet_launcher)
-        self.manifest.remarks += pumps.remarks
+            pump.close()
+        self.manifest.last_words = pump.last_words(of_a_rank=plan.quiet_launcher)
+        self.manifest.remarks += pump.remarks
+        if not self._has_input() and _NO_INPUT in pump.last_words(of_a_rank=True):
+            self.manifest.remarks.append(
+                "the job asked for a line of input, and several ranks have none under "
+                "distdoctor: pass what it asks for as an argument, or check it on one "
+                "rank (-n 1), which has the input of distdoctor"
+            )
         self._conclude(tree)
         return self.manifest
+
+    def _has_input(self) -> bool:
+        """Whether our input is passed on: to one rank, as several would share it."""
+        return self.plan.ranks == 1 and not self.plan.alone
+
+    def _started(self, channels: OutputChannels) -> ProcessTree:
+        plan = self.plan
+        stdin = None if self._has_input() else subprocess.DEVNULL
+        stdout, stderr = (channel.writing for channel in channels.own)
+        assert stdout is not None
+        assert stderr is not None
+        environment = self._environment()
+        if channels.variable:
+            environment[OUTPUT_VARIABLE] = channels.variable
+        return ProcessTree(
+            plan.command,
+            environment,
+            plan.directory,
+            str(plan.folder),
+            streams=(stdin, stdout, stderr),
+        )
 
     def _stop(self, reason: str) -> None:
         """Note why the job is ended, and what NCCL had said by then.
@@ -209,6 +224,7 @@ class _Supervisor:
     def _environment(self) -> dict[str, str]:
         inherited = dict(os.environ)
         inherited.pop(OWNER_VARIABLE, None)
+        inherited.pop(OUTPUT_VARIABLE, None)
         path = os.pathsep.join(
             filter(None, [str(NEEDLE), os.environ.get("PYTHONPATH")])
         )
@@ -235,7 +251,7 @@ class _Supervisor:
 
     # --- while it runs ---
 
-    def _watch(self, tree: ProcessTree, pumps: _Pumps) -> str:
+    def _watch(self, tree: ProcessTree, pump: OutputPump) -> str:
         """Wait for the end of the job, or for a reason to end it; "" if it ended."""
         slow = over = 0.0
         while True:
@@ -244,13 +260,13 @@ class _Supervisor:
             if now >= slow:
                 slow = now + SLOW_POLL_S
                 self.watchdog.census()
-                with suppress(OSError):  # the terminal is gone; `pumps` notice it, too
+                with suppress(OSError):  # the terminal is gone; `pump` notices it, too
                     self._tell(now)
                 if tree.root.poll() is not None:
                     over = over or now
                     if not self.progress.living() or now > over + ORPHANS_S:
                         return ""
-                if pumps.unread:
+                if pump.unread:
                     return Stop.INTERRUPTED
                 if reason := self._limit(now):
                     return reason
@@ -305,93 +321,3 @@ class _Supervisor:
         manifest.oom_kills = self.kills.count()
         manifest.oom_of_group = self.kills.is_of_group
         self.watchdog.conclude()
-
-
-class _Pumps:
-    """Threads that pass the job's output on, line by line.
-
-    Whatever becomes of those who hear it, the job's pipes are emptied: a job whose
-    pipe is full would stand in `write`, for a fault that is not its own.
-
-    Attributes:
-        unread: Whether the reader of the job's output has gone.
-        remarks: What could not be written, as remarks for the report.
-    """
-
-    def __init__(
-        self,
-        tree: ProcessTree,
-        audience: Audience,
-        lines: Callable[[], HorovodrunLines | None] = lambda: None,
-    ) -> None:
-        self._audience, self._lines = audience, lines
-        self.unread = False
-        self.remarks: list[str] = []
-        self._failed: set[str] = set()
-        self._lock = threading.Lock()
-        self._last = 0.0
-        self._line = self._ranks_line = b""
-        streams = (("stdout", tree.root.stdout), ("stderr", tree.root.stderr))
-        self._threads = [
-            threading.Thread(target=self._pump, args=(name, pipe), daemon=True)
-            for name, pipe in streams
-            if pipe is not None
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def _pump(self, name: str, pipe: IO[bytes]) -> None:
-        launcher = self._lines()
-        with suppress(ValueError, OSError):  # closed under us: the job is over
-            for line in iter(pipe.readline, b""):
-                for each in launcher.take(line) if launcher else (line,):
-                    self._hear(name, each)
-        for each in launcher.rest() if launcher else ():
-            self._hear(name, each)
-
-    def _hear(self, name: str, line: bytes) -> None:
-        with self._lock:
-            self._last = time.monotonic()
-            if _SAYS_SOMETHING.search(line) and not _SHELLS.search(line):
-                self._line = line.strip()
-                if (mark := _RANKS_MARK.match(line)) and line[mark.end() :].strip():
-                    self._ranks_line = self._line
-            if name not in self._failed:
-                self._pass_on(name, line)
-
-    def _pass_on(self, name: str, line: bytes) -> None:
-        """Let the audience hear a line; of a stream that fails, it hears no more."""
-        try:
-            self._audience.output(name, line)
-        except BrokenPipeError:
-            self._failed.add(name)
-            self.unread = True
-        except (OSError, ValueError) as error:  # ValueError: closed under us
-            self._failed.add(name)
-            why = getattr(error, "strerror", None) or error
-            self.remarks.append(
-                f"what the job wrote to {name} could not be passed on ({why}): it is "
-                "lost from there on, and the job went on"
-            )
-
-    def settle(self) -> None:
-        """Wait until output has arrived: launchers pass it on with a delay."""
-        begun = time.monotonic()
-        while time.monotonic() < begun + 4 * SETTLE_S:
-            if time.monotonic() > max(begun, self._last) + SETTLE_S:
-                return
-            time.sleep(SLOW_POLL_S)
-
-    def last_words(self, of_a_rank: bool) -> str:
-        """The last meaningful line of output, without the prefix of its rank.
-
-        Args:
-            of_a_rank: Only lines with such a prefix count, if there are any.
-        """
-        line = (of_a_rank and self._ranks_line) or self._line
-        return _RANKS_MARK.sub(b"", line)[:_LONGEST_LINE].decode(errors="replace")
-
-    def close(self) -> None:
-        """Wait for the remaining output, but not for daemons that hold the pipe."""
-        for thread in self._threads:
-            thread.join(timeout=1.0)

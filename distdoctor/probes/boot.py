@@ -11,18 +11,26 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from distdoctor.journal.environment import OWNER_VARIABLE
+from distdoctor.journal.environment import OUTPUT_VARIABLE, OWNER_VARIABLE
 from distdoctor.journal.layout import SHELLS_FILE
-from distdoctor.probes import registry
+from distdoctor.probes import rank_output, registry
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER, interpreter_ends
 
 
 def start() -> None:
     """Install what can be; called once, before the program's first line."""
+    _take_output()
     registry.start()
     atexit.register(interpreter_ends)
     _open_if_ranked()
+
+
+def _take_output() -> None:
+    if OUTPUT_VARIABLE in os.environ:
+        rank = os.environ.get("RANK") or os.environ.get("HOROVOD_RANK", "")
+        if rank.isdigit():
+            rank_output.take_over(int(rank))
 
 
 @harmless

@@ -148,6 +148,7 @@ def test_torchrun_is_told_the_ranks_and_the_script_its_arguments(
     assert command[:3] == [sys.executable, "-m", TORCHRUN]
     assert command[command.index("--nproc-per-node") + 1] == "4"
     assert command[command.index("--log-dir") + 1] == str(logs)
+    assert not {"--tee", "-t", "--redirects", "-r"} & set(command)  # files of output
     assert command[-3:] == [str(script), "--lr", "0.1"]
 
 

@@ -29,8 +29,8 @@ resource_tracker: There appear to be 2 leaked semaphore objects to clean up at s
 """
 
 
-def passed_on(output: bytes, *, relabel: bool = False) -> bytes:
-    lines = HorovodrunLines(relabel=relabel)
+def passed_on(output: bytes) -> bytes:
+    lines = HorovodrunLines()
     taken = [part for line in output.splitlines(True) for part in lines.take(line)]
     return b"".join([*taken, *lines.rest()])
 
@@ -59,14 +59,3 @@ def test_other_errors_of_the_launcher_stay() -> None:
 def test_a_long_text_is_not_held_back_for_ever() -> None:
     text = b"Traceback (most recent call last):\n" + b"  and so on\n" * 1000
     assert passed_on(text) == text
-
-
-def test_marks_become_ours_at_the_beginning_of_what_a_rank_wrote() -> None:
-    assert passed_on(b"[12]<stdout>:[0] a\n", relabel=True) == b"[rank12]:[0] a\n"
-    bar = b"[0]<stderr>:10%\r[0]<stderr>:20%\r[1]<stderr>:5%\n"
-    assert passed_on(bar, relabel=True) == b"[rank0]:10%\r[rank0]:20%\r[rank1]:5%\n"
-
-
-def test_ranks_that_end_within_a_line_are_told_apart() -> None:
-    unended = b"[1]<stdout>:so[0]<stdout>:and so\n"
-    assert passed_on(unended, relabel=True) == b"[rank1]:so\n[rank0]:and so\n"

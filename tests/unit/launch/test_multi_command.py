@@ -1,17 +1,25 @@
-"""Several commands at once: their output is marked, and the first failure is told."""
+"""Several commands at once: their output is apart, and the first failure is told."""
 
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
+from distdoctor.journal.environment import OUTPUT_VARIABLE
 from distdoctor.launch import multi_command
+from distdoctor.launch.audience import Surface
+from distdoctor.launch.output_channels import OutputChannels
 
 PYTHON = sys.executable
 
 
-def run_all(*commands: list[str]) -> subprocess.CompletedProcess[str]:
+def run_all(
+    *commands: list[str], environment: Mapping[str, str] = MappingProxyType({})
+) -> subprocess.CompletedProcess[str]:
     words = [word for command in commands for word in (multi_command.BETWEEN, *command)]
     return subprocess.run(
         [PYTHON, multi_command.__file__, "rank", *words[1:]],
@@ -19,6 +27,7 @@ def run_all(*commands: list[str]) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
         timeout=60,
+        env=os.environ | environment,
     )
 
 
@@ -46,15 +55,24 @@ def test_variables_stand_before_a_program() -> None:
     assert multi_command.settings(["A=1"]) == ({"A": "1"}, [])
 
 
-def test_each_line_is_marked_with_its_command() -> None:
+def test_each_command_writes_to_channels_of_its_own() -> None:
+    marks = ["[rank0]:", "[rank1]:", "[rank2]:"]
+    channels = OutputChannels(Surface(), rank_marks=marks)
     done = run_all(
         [PYTHON, "-c", "print('a'); print('b')"],
         ["NAME=value", PYTHON, "-c", "import os, sys; print(os.environ['NAME'])"],
         [PYTHON, "-c", "import sys; sys.stderr.write('c')"],
+        environment={OUTPUT_VARIABLE: channels.variable},
     )
-    assert sorted(done.stdout.split()) == ["[rank0]:a", "[rank0]:b", "[rank1]:value"]
-    assert done.stderr == "[rank2]:c"
-    assert done.returncode == 0
+    channels.stop_writing()
+    written = [[os.read(each.reading, 99) for each in pair] for pair in channels.ranks]
+    assert written == [[b"a\nb\n", b""], [b"value\n", b""], [b"", b"c"]]
+    channels.close()
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_without_channels_commands_write_where_they_are_started() -> None:
+    assert run_all([PYTHON, "-c", "print('a')"]).stdout == "a\n"
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,9 @@ from distdoctor.examination.concluding import conclude
 from distdoctor.journal.folder import Manifest, Simulated, Sure
 from distdoctor.journal.simulated import as_simulated
 from distdoctor.launch import rank_simulation
+from distdoctor.launch.audience import Audience, JobProgress, Surface
 from distdoctor.launch.rank_simulation import simulate, usual_ranks
-from distdoctor.launch.supervisor import Audience, JobProgress, Plan
+from distdoctor.launch.supervisor import Plan
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Event, Failure, Started
 from distdoctor.model.run import Run
@@ -201,8 +202,13 @@ def test_an_exception_may_come_of_the_stand_ins() -> None:
 class Nobody:
     """Hears nothing."""
 
-    def output(self, stream: str, line: bytes) -> None:
-        """A line."""
+    surface = Surface()
+
+    def output(self, stream: str, text: bytes) -> None:
+        """Some lines."""
+
+    def unfinished(self, lines: list[bytes]) -> None:
+        """Bars."""
 
     def progress(self, progress: JobProgress) -> None:
         """How it stands."""
