@@ -29,6 +29,10 @@ PORTS_VARIABLE = "DISTDOCTOR_PORTS"
 "own": distdoctor chose how to start it; "given": the user did.
 """
 
+LOOPBACK_VARIABLE = "DISTDOCTOR_LOOPBACK"
+"""Set for a job that distdoctor chose how to start: nothing of its stores and launchers
+is to be reached from other machines."""
+
 SIMULATION_VARIABLE = "DISTDOCTOR_SIMULATE"
 """Environment variable of a process that plays a rank of a job without the others.
 
