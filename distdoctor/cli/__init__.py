@@ -23,6 +23,7 @@ from distdoctor.cli import (
     horovod_commands,
     nccl,
     record,
+    records,
 )
 from distdoctor.errors import DistdoctorError
 
@@ -66,6 +67,7 @@ app.add_command(explain.run, "explain")
 app.add_command(horovod_commands.run, "horovod")
 app.add_command(nccl.run, "nccl")
 app.add_command(record.run, "record")
+app.add_command(records.run, "records")
 
 
 def main() -> None:

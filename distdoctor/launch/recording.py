@@ -30,6 +30,7 @@ from distdoctor.journal.environment import (
 from distdoctor.journal.folder import Manifest
 from distdoctor.journal.format import DEFAULT_BYTES
 from distdoctor.journal.reader import JournalReader
+from distdoctor.journal.trimming import trim_record
 from distdoctor.launch.oom_kills import OutOfMemoryKills
 from distdoctor.launch.process_tree import lives
 from distdoctor.launch.watchdog import sources_of
@@ -162,7 +163,7 @@ class _Recording:
         manifest.oom_of_group = self._kills.is_of_group
         record.clear(folder)
         if manifest.closed:
-            record.shrink(folder)
+            trim_record(folder)
         record.write(folder, record.MANIFEST, manifest)
         run = assemble(folder, manifest, stacks=False)
         sources = dict(sources_of(run, [], Path(manifest.directory)))

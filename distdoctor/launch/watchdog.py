@@ -19,6 +19,7 @@ from distdoctor.analysis.deadlock.wait_for_graph import standstill
 from distdoctor.journal import folder as record
 from distdoctor.journal.assembly import assemble
 from distdoctor.journal.folder import NO_RANK, Manifest, StackSample
+from distdoctor.journal.trimming import trim_record
 from distdoctor.launch.elastic_restarts import restarts_left
 from distdoctor.launch.progress import Progress, RankProgress
 from distdoctor.launch.stacks import StackTaker
@@ -191,7 +192,7 @@ class Watchdog:
             manifest.remarks.append(self._stacks.remark)
         manifest.remarks.extend(_failures(folder))
         record.clear(folder)
-        record.shrink(folder)
+        trim_record(folder)
         record.write(folder, record.MANIFEST, manifest)
         record.write(folder, record.STACKS, self._samples)
         run = assemble(folder, manifest, stacks=False)

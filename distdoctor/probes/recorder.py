@@ -22,6 +22,7 @@ from distdoctor.journal.environment import (
 from distdoctor.journal.format import RecordKind
 from distdoctor.journal.layout import EXITS_FILE, LOSSES_FILE, SUBSTITUTES_FILE
 from distdoctor.journal.own_file import OwnFile
+from distdoctor.journal.private_files import append_line, make_private_folder
 from distdoctor.journal.writer import JournalWriter
 from distdoctor.probes import call_sites, harmless, registry
 
@@ -314,13 +315,7 @@ class Recorder:
         Raises:
             OSError: It could not be written.
         """
-        # One write, so that lines of several processes do not mix.
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-        file = os.open(self.folder / name, flags, 0o600)
-        try:
-            os.write(file, (json.dumps(note) + "\n").encode())
-        finally:
-            os.close(file)
+        append_line(self.folder / name, json.dumps(note))
 
     def lose(self, probe: str, error: BaseException) -> None:
         """Count an event that a probe failed to write.
@@ -348,12 +343,12 @@ class Recorder:
         number = signal.SIGRTMAX - STACK_SIGNAL_FROM_LAST
         if signal.getsignal(number) is not signal.SIG_DFL:
             return
-        folder = self.folder / "stacks"
-        folder.mkdir(exist_ok=True, mode=0o700)
+        folder = make_private_folder(self.folder / "stacks")
         former = self._stack_file
         file = folder / f"{os.getpid()}.txt"
         # Whoever sends the signal sees first that the descriptor is still that file's.
-        self._stack_file = OwnFile(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        self._stack_file = OwnFile(file, flags, below=2)
         faulthandler.register(number, self._stack_file.number(), all_threads=True)
         if former is not None:  # of the run before, which this process played in
             former.close()

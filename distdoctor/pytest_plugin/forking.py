@@ -76,7 +76,7 @@ class Zygote:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._forked: list[int] = []
         self._ready = False
-        log = open(self.log, "ab")  # noqa: PTH123, SIM115 - closed below
+        log = os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             self._process = subprocess.Popen(
                 [
@@ -93,7 +93,7 @@ class Zygote:
             )
         finally:
             theirs.close()
-            log.close()
+            os.close(log)
         try:
             self._await(lambda: self._ready, _START_S, "start")
         except BaseException:

@@ -18,6 +18,7 @@ import pytest
 import distdoctor
 from distdoctor.journal.folder import Manifest
 from distdoctor.journal.format import offset_of
+from distdoctor.journal.private_files import make_private_folder
 from distdoctor.journal.texts import relative
 from distdoctor.launch.process_tree import lives
 from distdoctor.launch.progress import Progress, RankProgress
@@ -83,7 +84,7 @@ class RankedRun:
         self._begun = time.monotonic()
         self.warnings: list[tuple[Any, str, str, Any]] = []
         if order.folder is not None:
-            order.folder.mkdir(mode=0o700)
+            make_private_folder(order.folder)
             manifest = Manifest(
                 distdoctor=distdoctor.__version__,
                 launch=["pytest", order.nodeid],

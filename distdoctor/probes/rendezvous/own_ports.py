@@ -30,6 +30,7 @@ from distdoctor.journal.environment import (
     PORTS_VARIABLE,
 )
 from distdoctor.journal.layout import PORTS_FOLDER
+from distdoctor.journal.private_files import make_private_folder, write_private
 from distdoctor.model.events import BadAddress
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.harmless import harmless
@@ -152,9 +153,9 @@ def _private_port(port: int) -> int:
 def _agree(port: int, chosen: int) -> int:
     """Say what stands for a port, unless somebody has said so before."""
     folder = RECORDER.folder / PORTS_FOLDER
-    folder.mkdir(mode=0o700, exist_ok=True)
+    make_private_folder(folder)
     draft = folder / f"{port}.{os.getpid()}"
-    draft.write_text(str(chosen))
+    write_private(draft, str(chosen).encode(), below=2)
     with suppress(FileExistsError):
         os.link(draft, folder / str(port))
     draft.unlink()
