@@ -46,6 +46,9 @@ DEVICE_VARIABLE = "DISTDOCTOR_DEVICE"
 RANKS_VARIABLE = "DISTDOCTOR_RANKS"
 """How many GPUs a script is to find that starts its own ranks."""
 
+MASK_KEY_VARIABLE = "DISTDOCTOR_MASK_KEY"
+"""Environment variable with the key under which secrets are hashed."""
+
 TRACE_VARIABLE = "DISTDOCTOR_TRACE"
 """Set where two runs are to be compared: fingerprints are written at each step."""
 

@@ -14,6 +14,7 @@ losses.jsonl         what went wrong inside the probes
 stacks.json          stacks of the ranks (`StackSample`)
 sources.json         text of the user's files that the journals name
 boards/, stacks/     used by the probes while the job runs; boards go at its end
+mask.key             under which secrets are hashed; it goes at the end
 running.lock         held while the run may write; left behind if distdoctor is killed
 loaders.K.log        likewise, and removed at its end; see `probes.data.agreement`
 ports/               ports of this machine that stand for those of the script
@@ -38,6 +39,7 @@ from distdoctor.journal.layout import (
     COMPARISON_FILE,
     EXITS_FILE,
     LOSSES_FILE,
+    MASK_KEY_FILE,
     SHELLS_FILE,
     STREAMS_FILE,
     SUBSTITUTES_FILE,
@@ -180,7 +182,7 @@ def clear(folder: Path) -> None:
     Args:
         folder: The record folder; files that cannot be removed stay.
     """
-    for path in folder.glob("loaders.*.log"):
+    for path in (*folder.glob("loaders.*.log"), folder / MASK_KEY_FILE):
         with suppress(OSError):
             path.unlink()
 

@@ -19,7 +19,7 @@ from distdoctor.errors import RecordUnreadable
 from distdoctor.journal.folder import MANIFEST, Manifest, read_manifest
 from distdoctor.journal.layout import KEPT_FOLDER, LOCK_FILE
 from distdoctor.journal.private_files import open_private
-from distdoctor.journal.record_lock import may_still_write
+from distdoctor.journal.record_lock import declare_dead, may_still_write
 from distdoctor.journal.trimming import trim_record
 
 _MARK = b"distdoctor.record/"
@@ -136,7 +136,7 @@ def trim_if_broken_off(folder: Path) -> None:
         for one in _record(folder):
             if one.broken_off and not one.lives:
                 trim_record(folder)
-                (folder / LOCK_FILE).unlink(missing_ok=True)
+                declare_dead(folder)
 
 
 def _record(folder: Path) -> Iterator[KeptRecord]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 LOCK_FILE = "running.lock"
 """Held by distdoctor while a run may still write its record; removed at its end."""
 
+MASK_KEY_FILE = "mask.key"
+"""The key under which secrets are hashed; it goes when the run is over."""
+
 BOARDS_FOLDER = "boards"
 """Folder, in that of the record, in which ranks compare their calls."""
 

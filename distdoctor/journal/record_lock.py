@@ -19,12 +19,14 @@ from pathlib import Path
 
 from distdoctor.journal.format import HEADER, HEADER_FIELDS, MAGIC
 from distdoctor.journal.layout import LOCK_FILE
-from distdoctor.journal.private_files import open_private
+from distdoctor.journal.private_files import open_private, replace_private
 
 QUIET_S = 24 * 3600.0
 """Without news from another machine for so long, a run is taken for dead."""
 
 _FRESH_S = 600.0  # a folder without a lock may just have been made
+
+_DEAD = "dead"
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -56,6 +58,18 @@ class RecordLock:
             os.close(self._file)
 
 
+def declare_dead(folder: Path) -> None:
+    """Note that nobody writes a record any more, whose run was never concluded.
+
+    Args:
+        folder: The record folder.
+
+    Raises:
+        OSError: It cannot be noted.
+    """
+    replace_private(folder / LOCK_FILE, json.dumps({**_here(), _DEAD: True}).encode())
+
+
 def may_still_write(folder: Path, *, concluded: bool) -> bool:
     """Whether anybody may still write a record.
 
@@ -83,6 +97,8 @@ def may_still_write(folder: Path, *, concluded: bool) -> bool:
     here = _here()
     with suppress(ValueError):
         there = json.loads(told)
+    if isinstance(there, dict) and there.get(_DEAD) is True:
+        return False
     if not isinstance(there, dict) or there.get("host") != here["host"]:
         # Its processes cannot be seen from here, and locks may not reach so far.
         return _changed_s(folder) < QUIET_S

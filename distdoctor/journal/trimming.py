@@ -22,7 +22,7 @@ from distdoctor.journal.format import (
     RECORD_BYTES,
     offset_of,
 )
-from distdoctor.journal.layout import BOARDS_FOLDER
+from distdoctor.journal.layout import BOARDS_FOLDER, MASK_KEY_FILE
 from distdoctor.journal.private_files import open_private, replace_private
 
 _U64 = struct.Struct("<Q")
@@ -41,6 +41,9 @@ def trim_record(folder: Path) -> None:
             folders.remove(BOARDS_FOLDER)
             shutil.rmtree(Path(place, BOARDS_FOLDER), ignore_errors=True)
         for name in files:
+            if name == MASK_KEY_FILE:
+                with suppress(OSError):
+                    Path(place, name).unlink()
             if name.endswith(".journal"):
                 with suppress(OSError, struct.error):
                     _trim(Path(place, name))

@@ -24,6 +24,7 @@ from distdoctor.journal.environment import (
     BUDGET_VARIABLE,
     DEVICE_VARIABLE,
     FOLDER_VARIABLE,
+    MASK_KEY_VARIABLE,
     OWNER_VARIABLE,
     RANKS_VARIABLE,
     SIZE_VARIABLE,
@@ -32,6 +33,12 @@ from distdoctor.journal.environment import (
 from distdoctor.journal.folder import Manifest
 from distdoctor.journal.format import DEFAULT_BYTES
 from distdoctor.journal.recorded_nccl_logs import sizes_of_nccl_logs
+from distdoctor.journal.secret_masking import (
+    MASK_KEY,
+    masked_arguments,
+    masked_text,
+    share_key,
+)
 from distdoctor.launch.horovodrun import starts_horovodrun
 from distdoctor.launch.horovodrun_lines import HorovodrunLines
 from distdoctor.launch.oom_kills import OutOfMemoryKills
@@ -137,7 +144,7 @@ class _Supervisor:
         self.plan, self.audience = plan, audience
         self.manifest = Manifest(
             distdoctor=distdoctor.__version__,
-            launch=plan.command,
+            launch=masked_arguments(plan.command, MASK_KEY.encode()),
             script=plan.script,
             directory=str(plan.directory),
             ranks=plan.ranks,
@@ -152,6 +159,7 @@ class _Supervisor:
     def run(self) -> Manifest:
         plan = self.plan
         record.write(plan.folder, record.MANIFEST, self.manifest)
+        share_key(plan.folder)
         tree = ProcessTree(
             plan.command, self._environment(), plan.directory, str(plan.folder)
         )
@@ -173,7 +181,8 @@ class _Supervisor:
         finally:
             tree.end(launcher_first=plan.quiet_launcher)
             pumps.close()
-        self.manifest.last_words = pumps.last_words(of_a_rank=plan.quiet_launcher)
+        last_words = pumps.last_words(of_a_rank=plan.quiet_launcher)
+        self.manifest.last_words = masked_text(last_words, MASK_KEY.encode())
         self.manifest.remarks += pumps.remarks
         self._conclude(tree)
         return self.manifest
@@ -217,6 +226,7 @@ class _Supervisor:
             "PYTHONPATH": path,
             FOLDER_VARIABLE: str(self.plan.folder),
             SUPERVISOR_VARIABLE: str(os.getpid()),
+            MASK_KEY_VARIABLE: MASK_KEY,
             SIZE_VARIABLE: str(self.plan.journal_bytes),
             DEVICE_VARIABLE: self.plan.device,
             RANKS_VARIABLE: str(self.plan.devices),

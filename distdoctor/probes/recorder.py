@@ -23,6 +23,7 @@ from distdoctor.journal.format import RecordKind
 from distdoctor.journal.layout import EXITS_FILE, LOSSES_FILE, SUBSTITUTES_FILE
 from distdoctor.journal.own_file import OwnFile
 from distdoctor.journal.private_files import append_line, make_private_folder
+from distdoctor.journal.secret_masking import masked_text
 from distdoctor.journal.writer import JournalWriter
 from distdoctor.probes import call_sites, harmless, registry
 
@@ -60,7 +61,7 @@ def _words_of(error: BaseException) -> str:
         lines = text[:_MOST_READ].splitlines()
         kept = [one for one in lines if one.strip() and not _is_frame(one)]
         text = "\n".join(kept)
-    return text[:_LONGEST_MESSAGE]
+    return masked_text(text)[:_LONGEST_MESSAGE]
 
 
 def _is_frame(line: str) -> bool:
@@ -332,7 +333,7 @@ class Recorder:
             self._loss_reported = True
             rank = -1 if self.writer is None else self.writer.rank
             rank = _rank_of_environment() if rank < 0 else rank
-            why = f"{probe}: {error!r}"[:500]
+            why = masked_text(f"{probe}: {error!r}")[:500]
             self.append(LOSSES_FILE, {"pid": os.getpid(), "rank": rank, "why": why})
 
     def _offer_stacks(self) -> None:

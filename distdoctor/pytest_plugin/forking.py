@@ -23,12 +23,14 @@ from distdoctor.journal.environment import (
     DEVICE_VARIABLE,
     FOLDER_VARIABLE,
     LOOPBACK_VARIABLE,
+    MASK_KEY_VARIABLE,
     OWNER_VARIABLE,
     PORTS_VARIABLE,
     SIMULATION_VARIABLE,
     SIZE_VARIABLE,
     SUPERVISOR_VARIABLE,
 )
+from distdoctor.journal.secret_masking import MASK_KEY
 from distdoctor.launch.orphan_guard import OrphanGuard
 from distdoctor.launch.process_tree import is_alive, send_all
 from distdoctor.probes import NEEDLE
@@ -119,6 +121,7 @@ class Zygote:
             "PYTHONPATH": os.pathsep.join(filter(None, path)),
             FOLDER_VARIABLE: str(self.folder),
             SUPERVISOR_VARIABLE: str(os.getpid()),
+            MASK_KEY_VARIABLE: MASK_KEY,
             SIZE_VARIABLE: str(JOURNAL_BYTES),
             DEVICE_VARIABLE: "",
             MARK_VARIABLE: str(self.folder),
