@@ -11,7 +11,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import socket
 import struct
 import time
 from contextlib import suppress
@@ -111,7 +110,7 @@ def _here() -> dict[str, str]:
     boot = ""
     with suppress(OSError):
         boot = _BOOT.read_text().strip()
-    return {"host": socket.gethostname(), "boot": boot}
+    return {"host": os.uname().nodename, "boot": boot}
 
 
 def _changed_s(folder: Path) -> float:

@@ -23,7 +23,6 @@ from distdoctor.journal.format import RecordKind
 from distdoctor.journal.layout import EXITS_FILE, LOSSES_FILE, SUBSTITUTES_FILE
 from distdoctor.journal.own_file import OwnFile
 from distdoctor.journal.private_files import append_line, make_private_folder
-from distdoctor.journal.secret_masking import masked_text
 from distdoctor.journal.writer import JournalWriter
 from distdoctor.probes import call_sites, harmless, registry
 
@@ -61,7 +60,13 @@ def _words_of(error: BaseException) -> str:
         lines = text[:_MOST_READ].splitlines()
         kept = [one for one in lines if one.strip() and not _is_frame(one)]
         text = "\n".join(kept)
-    return masked_text(text)[:_LONGEST_MESSAGE]
+    return _without_secrets(text)[:_LONGEST_MESSAGE]
+
+
+def _without_secrets(text: str) -> str:
+    from distdoctor.journal.secret_masking import masked_text  # its patterns take 5 ms
+
+    return masked_text(text)
 
 
 def _is_frame(line: str) -> bool:
@@ -333,7 +338,7 @@ class Recorder:
             self._loss_reported = True
             rank = -1 if self.writer is None else self.writer.rank
             rank = _rank_of_environment() if rank < 0 else rank
-            why = masked_text(f"{probe}: {error!r}")[:500]
+            why = _without_secrets(f"{probe}: {error!r}")[:500]
             self.append(LOSSES_FILE, {"pid": os.getpid(), "rank": rank, "why": why})
 
     def _offer_stacks(self) -> None:

@@ -6,7 +6,6 @@ import functools
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from distdoctor.journal.secret_masking import masked_value
 from distdoctor.probes import horovod
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.harmless import harmless
@@ -48,6 +47,7 @@ def _argparse(module: Any) -> None:
 def _read(result: Any) -> None:
     if not (site := call_site(2)):
         return  # a library reads its own
+    from distdoctor.journal.secret_masking import masked_value
     from distdoctor.model.observations.environment import Arguments
 
     read = getattr(result[0], "__dict__", {})  # a namespace may be the user's own
