@@ -6,6 +6,7 @@ Only records of ours that are the user's own are looked at, and no link is follo
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import shutil
 import stat
@@ -134,9 +135,14 @@ def trim_if_broken_off(folder: Path) -> None:
     """
     with suppress(OSError):
         for one in _record(folder):
-            if one.broken_off and not one.lives:
+            if one.broken_off and not one.lives and not _is_elsewhere(folder):
                 trim_record(folder)
                 declare_dead(folder)
+
+
+def _is_elsewhere(folder: Path) -> bool:
+    """Whether a run may go on on another machine, however quiet it is: it may hang."""
+    return may_still_write(folder, concluded=False, quiet_s=math.inf)
 
 
 def _record(folder: Path) -> Iterator[KeptRecord]:

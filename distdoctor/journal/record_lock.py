@@ -20,7 +20,7 @@ from distdoctor.journal.format import HEADER, HEADER_FIELDS, MAGIC
 from distdoctor.journal.layout import LOCK_FILE
 from distdoctor.journal.private_files import open_private, replace_private
 
-QUIET_S = 24 * 3600.0
+QUIET_S = 7 * 24 * 3600.0
 """Without news from another machine for so long, a run is taken for dead."""
 
 _FRESH_S = 600.0  # a folder without a lock may just have been made
@@ -69,12 +69,16 @@ def declare_dead(folder: Path) -> None:
     replace_private(folder / LOCK_FILE, json.dumps({**_here(), _DEAD: True}).encode())
 
 
-def may_still_write(folder: Path, *, concluded: bool) -> bool:
+def may_still_write(
+    folder: Path, *, concluded: bool, quiet_s: float | None = None
+) -> bool:
     """Whether anybody may still write a record.
 
     Args:
         folder: The record folder.
         concluded: Its manifest tells how the run ended, and that nobody was left.
+        quiet_s: For how long a run of another machine has to have been silent to be
+            taken for dead; by default `QUIET_S`.
     """
     try:
         file = open_private(folder / LOCK_FILE, os.O_RDWR)
@@ -100,7 +104,7 @@ def may_still_write(folder: Path, *, concluded: bool) -> bool:
         return False
     if not isinstance(there, dict) or there.get("host") != here["host"]:
         # Its processes cannot be seen from here, and locks may not reach so far.
-        return _changed_s(folder) < QUIET_S
+        return _changed_s(folder) < (QUIET_S if quiet_s is None else quiet_s)
     if there.get("boot") != here["boot"]:
         return False  # the machine was started anew since
     return _has_writers(folder)

@@ -5,7 +5,9 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
+import plugin_sessions as sessions
 import psutil
 import pytest
 from command_box import DEADLINE_S, Box
@@ -98,6 +100,24 @@ def test_horovodrun_and_its_ranks_listen_on_loopback_alone(box: Box) -> None:
     found = watched(box.start("check", "train.py", "-n", "2"), box)
     assert found
     assert [one for one in found if not is_loopback(one[0])] == []
+
+
+RANKED = """
+import psutil, pytest, torch
+import torch.distributed as dist
+
+@pytest.mark.ranks(2)
+def test_where_this_rank_listens(group):
+    dist.all_reduce(torch.ones(1))
+    sockets = psutil.Process().net_connections("inet")
+    found = {one.laddr.ip for one in sockets if one.status == psutil.CONN_LISTEN}
+    assert found == {"127.0.0.1"}
+"""
+
+
+def test_ranks_of_tests_listen_on_loopback_alone(tmp_path: Path) -> None:
+    session = sessions.run(tmp_path, RANKED)
+    assert session.status == 0, session.output
 
 
 def test_what_a_script_opens_itself_listens_where_it_wants(box: Box) -> None:

@@ -227,6 +227,10 @@ def test_a_run_of_another_machine_is_dead_once_it_is_quiet(
     assert may_still_write(folder, concluded=False)
     monkeypatch.setattr(record_lock, "QUIET_S", -10.0)
     assert not may_still_write(folder, concluded=False)
+    # To cut its journals would be too much, though: it may hang, and be looked at.
+    size = (folder / "rank-0.0.journal").stat().st_size
+    trim_if_broken_off(folder)
+    assert (folder / "rank-0.0.journal").stat().st_size == size
 
 
 def test_a_machine_that_was_started_anew_has_none_of_the_old_processes(
