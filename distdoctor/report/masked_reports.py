@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from types import NoneType
 from typing import Any
 
 import msgspec
@@ -33,9 +35,16 @@ def _masked(value: Any) -> Any:
             for name in value.__struct_fields__:
                 setattr(value, name, _masked(getattr(value, name)))
         case list():
-            value[:] = map(_masked, value)
+            if not _are_numbers(value):
+                value[:] = map(_masked, value)
         case tuple():
             return tuple(map(_masked, value))
         case dict():
-            return {key: _masked(part) for key, part in value.items()}
+            if not _are_numbers(value.values()):
+                return {key: _masked(part) for key, part in value.items()}
     return value
+
+
+def _are_numbers(values: Iterable[Any]) -> bool:
+    """Whether there are ranks or the like alone; of those a report may hold many."""
+    return set(map(type, values)) <= {int, NoneType}

@@ -138,6 +138,11 @@ def test_the_words_of_checks_stay_as_they_are() -> None:
             assert masked_text(text, KEY) == text
 
 
+@pytest.mark.parametrize("name", ["dbPass", "SMTP_PASS", "user-pwd", "ACCESS_KEY_ID"])
+def test_short_names_of_passwords_are_known(name: str) -> None:
+    assert masked_text(f"{name}=abc", b"") == f"{name}=<masked>"
+
+
 def test_a_header_of_http_loses_its_secret_alone() -> None:
     for scheme in ("Bearer", "Basic", "token"):
         masked = masked_text(f"Authorization: {scheme} dXNlcjpwYXNz, retry", KEY)
