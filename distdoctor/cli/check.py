@@ -5,11 +5,9 @@ from __future__ import annotations
 import shutil
 import signal
 import sys
-import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,9 +20,9 @@ from distdoctor.cli.options import (
     Format,
     Judged,
     ReportOptions,
-    records,
     report_options,
 )
+from distdoctor.cli.record_folder import record_folder
 from distdoctor.cli.screen import Screen
 from distdoctor.cli.second_look import (
     attempted,
@@ -32,7 +30,13 @@ from distdoctor.cli.second_look import (
     look_again,
     may_look_again,
 )
-from distdoctor.errors import CheckUnknown, DistdoctorError, LaunchRefused
+from distdoctor.errors import (
+    CheckUnknown,
+    DistdoctorError,
+    LaunchRefused,
+    RecordUnreadable,
+)
+from distdoctor.journal.private_files import make_private_folder
 from distdoctor.launch.gpus import require_gpus
 from distdoctor.launch.interruption import signals_interrupt
 from distdoctor.launch.job import leave_allocation, require_space
@@ -61,7 +65,7 @@ def run(
     is_default = context.get_parameter_source("ranks") is ParameterSource.DEFAULT
     asked = None if is_default else options.ranks
     played, record = options.played, options.record
-    with _record_folder(record) as folder:
+    with record_folder(record, "--record") as folder:
         job = options.job(given, asked, folder / "logs")
         if options.device == "cuda":
             require_gpus(job.command)
@@ -77,8 +81,7 @@ def run(
         judgement = Judged.of_record(folder, kept=str(record or ""))
 
         def judge_more(ranks: int, budget_s: float) -> Judged | None:
-            more = folder / f"with-{ranks}"
-            more.mkdir()
+            more = make_private_folder(folder / f"with-{ranks}")
             further = options.plan(options.job(given, ranks, more), more, budget_s)
             require_space(more, ranks)
             if _watched(partial(_run, options, further, None), divert):
@@ -100,6 +103,7 @@ def run(
         keep = record is not None or judgement.report.verdict != "well"
         if keep and judgement.folder is not None:
             judgement.report.run.record = _shown(judgement.folder)
+            _keep_verdict(folder, judgement.report.verdict)
         judgement.write(report)
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
@@ -161,37 +165,14 @@ def _load_checks() -> None:
         load_checks()
 
 
-@contextmanager
-def _record_folder(wanted: Path | None) -> Iterator[Path]:
-    """The folder for the record; if nothing was recorded, it goes again.
+def _keep_verdict(folder: Path, verdict: str) -> None:
+    """Write the verdict into the record, for the list of records."""
+    from distdoctor.journal import folder as record
 
-    Raises:
-        LaunchRefused: It cannot be made, or holds something already.
-    """
-    try:
-        if wanted is None:
-            stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H%M%S-")
-            runs = records()
-            runs.mkdir(parents=True, exist_ok=True, mode=0o700)
-            folder = Path(tempfile.mkdtemp(prefix=stamp, dir=runs))
-        else:
-            folder = wanted.absolute()
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if any(folder.iterdir()):
-                raise LaunchRefused(
-                    f"{wanted} is not empty; give --record a new folder"
-                )
-    except OSError as error:
-        raise LaunchRefused(
-            f"no folder for the record: {error.filename}: {error.strerror}; "
-            "give a writable one with --record"
-        ) from error
-    try:
-        yield folder
-    except LaunchRefused:
-        with suppress(OSError):
-            shutil.rmtree(folder)
-        raise
+    with suppress(OSError, RecordUnreadable):
+        manifest = record.read_manifest(folder)
+        manifest.verdict = verdict
+        record.write(folder, record.MANIFEST, manifest)
 
 
 def _shown(folder: Path) -> str:

@@ -14,6 +14,10 @@ from distdoctor.cli.options import Judged, ReportOptions, report_options
 @report_options
 def run(folder: Path, report: ReportOptions) -> None:
     """Judge a run again that `check --record FOLDER` has kept."""
+    # Here, so that --help does not wait for msgspec.
+    from distdoctor.journal.kept_records import trim_if_broken_off
+
+    trim_if_broken_off(folder)
     judgement = Judged.of_record(folder, kept=str(folder))
     judgement.write(report)
     click.get_current_context().exit(judgement.status(report))

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 import sys
-import tempfile
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
-from distdoctor.cli.options import records
+from distdoctor.cli.record_folder import record_folder
 from distdoctor.errors import LaunchRefused
 
 
@@ -40,39 +37,10 @@ def run(context: click.Context, to: Path | None) -> None:
         raise LaunchRefused(
             "give a command after `--`: distdoctor record -- torchrun …"
         )
-    folder = _folder(to)
-    try:
+    with record_folder(to, "--to", "recorded-") as folder:
         require_space(folder, 1)
         status = record_job(given_command(given), script_in(given), folder)
-    except LaunchRefused:
-        with suppress(OSError):
-            shutil.rmtree(folder)
-        raise
     with suppress(OSError):
         judge = shlex.join(["distdoctor", "autopsy", str(to or folder)])
         sys.stderr.write(f"distdoctor: recorded; to judge it: {judge}\n")
     context.exit(status)
-
-
-def _folder(wanted: Path | None) -> Path:
-    """The folder for the record, made new.
-
-    Raises:
-        LaunchRefused: It cannot be made, or holds something already.
-    """
-    try:
-        if wanted is None:
-            stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H%M%S-recorded-")
-            runs = records()
-            runs.mkdir(parents=True, exist_ok=True, mode=0o700)
-            return Path(tempfile.mkdtemp(prefix=stamp, dir=runs))
-        folder = wanted.absolute()
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if any(folder.iterdir()):
-            raise LaunchRefused(f"{wanted} is not empty; give --to a new folder")
-    except OSError as error:
-        raise LaunchRefused(
-            f"no folder for the record: {error.filename}: {error.strerror}; "
-            "give a writable one with --to"
-        ) from error
-    return folder

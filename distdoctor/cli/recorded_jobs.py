@@ -33,11 +33,14 @@ def judged_records(paths: list[str], columns: Path | None = None) -> Judgement |
     Raises:
         LeavingsMissing: A path does not exist.
     """
+    from distdoctor.journal.kept_records import trim_if_broken_off
     from distdoctor.postmortem.own_records import record_folders
 
     folders = record_folders(paths)
     if not folders:
         return None
+    for folder in folders:
+        trim_if_broken_off(folder)
     evidence = _beside(paths, folders, columns)
     judged: list[tuple[OwnRecord, Judgement]] = []
     for folder in folders:

@@ -40,6 +40,10 @@ stdout and stderr, as `DEVICE:INODE` or as "any"; and for each rank what it is t
 there instead, as `FD:DEVICE:INODE` with the number of a descriptor of the supervisor.
 """
 
+LOOPBACK_VARIABLE = "DISTDOCTOR_LOOPBACK"
+"""Set for a job that distdoctor chose how to start: nothing of its stores and launchers
+is to be reached from other machines."""
+
 SIMULATION_VARIABLE = "DISTDOCTOR_SIMULATE"
 """Environment variable of a process that plays a rank of a job without the others.
 
@@ -52,6 +56,9 @@ DEVICE_VARIABLE = "DISTDOCTOR_DEVICE"
 
 RANKS_VARIABLE = "DISTDOCTOR_RANKS"
 """How many GPUs a script is to find that starts its own ranks."""
+
+MASK_KEY_VARIABLE = "DISTDOCTOR_MASK_KEY"
+"""Environment variable with the key under which secrets are hashed."""
 
 TRACE_VARIABLE = "DISTDOCTOR_TRACE"
 """Set where two runs are to be compared: fingerprints are written at each step."""

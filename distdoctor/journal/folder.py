@@ -13,7 +13,9 @@ nccl-logs.jsonl      where logs of NCCL lie that the user asked for
 losses.jsonl         what went wrong inside the probes
 stacks.json          stacks of the ranks (`StackSample`)
 sources.json         text of the user's files that the journals name
-boards/, stacks/     used by the probes while the job runs
+boards/, stacks/     used by the probes while the job runs; boards go at its end
+mask.key             under which secrets are hashed; it goes at the end
+running.lock         held while the run may write; left behind if distdoctor is killed
 loaders.K.log        likewise, and removed at its end; see `probes.data.agreement`
 ports/               ports of this machine that stand for those of the script
 values/, again/      used while ranks are simulated one by one
@@ -23,7 +25,6 @@ kept/, second/, interrupted/, resumed/     used while runs are compared
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
@@ -33,23 +34,17 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from distdoctor.errors import RecordUnreadable
-from distdoctor.journal.format import (
-    HEADER,
-    HEADER_BYTES,
-    HEADER_FIELDS,
-    MAGIC,
-    RECORD_BYTES,
-    offset_of,
-)
 from distdoctor.journal.layout import (
     CHILDREN_FILE,
     COMPARISON_FILE,
     EXITS_FILE,
     LOSSES_FILE,
+    MASK_KEY_FILE,
     SHELLS_FILE,
     STREAMS_FILE,
     SUBSTITUTES_FILE,
 )
+from distdoctor.journal.private_files import replace_private
 from distdoctor.model.observations.rng import Drawn
 
 SCHEMA = "distdoctor.record/1"
@@ -115,6 +110,7 @@ class Manifest(msgspec.Struct, kw_only=True):
     ] = {}  # when distdoctor ended the job; see `nccl_logs`
     recorded: bool = False  # by the probes of calls and of ends alone
     remarks: list[str] = []  # what distdoctor could not do
+    verdict: str = ""  # of the check that made the run; empty: it was not judged yet
     # What the project's pyproject.toml says: reasons to ignore findings, by code; and
     # thresholds of checks, by code and name.
     ignored: dict[str, str] = {}
@@ -161,10 +157,8 @@ def write(folder: Path, name: str, value: object) -> None:
     Raises:
         OSError: It cannot be written; what was there before is still there.
     """
-    draft = folder / f".{name}.draft"
     data = msgspec.json.encode(as_text(msgspec.to_builtins(value)))
-    draft.write_bytes(msgspec.json.format(data, indent=1))
-    draft.replace(folder / name)
+    replace_private(folder / name, msgspec.json.format(data, indent=1))
 
 
 def as_text(value: Any) -> Any:
@@ -192,35 +186,9 @@ def clear(folder: Path) -> None:
     Args:
         folder: The record folder; files that cannot be removed stay.
     """
-    for path in folder.glob("loaders.*.log"):
+    for path in (*folder.glob("loaders.*.log"), folder / MASK_KEY_FILE):
         with suppress(OSError):
             path.unlink()
-
-
-def shrink(folder: Path) -> None:
-    """Cut the unused part off every journal, once all writers are dead.
-
-    A ring that has not gone round gets the capacity it has used: what stays is a whole
-    journal of 4 MiB and some, not of 64.
-
-    Args:
-        folder: The record folder; journals that cannot be read stay as they are.
-    """
-    for path in folder.glob("*.journal"):
-        with suppress(OSError, struct.error), path.open("r+b") as file:
-            fields = dict(
-                zip(
-                    (name for name, _ in HEADER_FIELDS),
-                    HEADER.unpack(file.read(HEADER.size)),
-                    strict=True,
-                )
-            )
-            used = max(1, fields["head"])
-            if fields["magic"] != MAGIC or used >= fields["capacity"]:
-                continue
-            file.seek(offset_of("capacity"))
-            file.write(struct.pack("<Q", used))
-            file.truncate(HEADER_BYTES + fields["strings_bytes"] + used * RECORD_BYTES)
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+LOCK_FILE = "running.lock"
+"""Held by distdoctor while a run may still write its record; removed at its end."""
+
+MASK_KEY_FILE = "mask.key"
+"""The key under which secrets are hashed; it goes when the run is over."""
+
+BOARDS_FOLDER = "boards"
+"""Folder, in that of the record, in which ranks compare their calls."""
+
 PORTS_FOLDER = "ports"
 """Folder, in that of the record, of the ports that stand for those of the script."""
 
@@ -16,6 +25,9 @@ SHELLS_FILE = "shells.jsonl"
 
 SUBSTITUTES_FILE = "substitutes.jsonl"
 """What took the place of CUDA in each process: lines of JSON, `pid` and `kind`."""
+
+KEPT_FOLDER = "kept"
+"""Folder, in that of the record, of files that runs which are compared have changed."""
 
 KEPT_FILE = "kept.jsonl"
 """In that folder, what was there before: lines of JSON, `path`, `was` and `link`."""

@@ -11,21 +11,25 @@ import os
 import stat
 from pathlib import Path
 
+from distdoctor.journal.private_files import open_private
+
 
 class OwnFile:
     """An open file, found again by its name if its descriptor was closed.
 
     Args:
         path: The file.
-        flags: As for `os.open`; it is closed when another program takes the process.
+        flags: As for `open_private`.
+        below: Likewise.
 
     Raises:
         OSError: It cannot be opened.
     """
 
-    def __init__(self, path: Path, flags: int) -> None:
+    def __init__(self, path: Path, flags: int, below: int = 1) -> None:
         self._path, self._mode = path, flags & os.O_ACCMODE | flags & os.O_APPEND
-        self._number = os.open(path, flags | os.O_CLOEXEC, 0o600)
+        self._below = below
+        self._number = open_private(path, flags, below)
         self._identity = _identity(self._number)
 
     def number(self) -> int:
@@ -35,8 +39,7 @@ class OwnFile:
             OSError: It was closed, and the file is not there any more.
         """
         if not self._is_ours():
-            flags = self._mode | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-            number = os.open(self._path, flags)
+            number = open_private(self._path, self._mode, self._below)
             if _identity(number) != self._identity:
                 os.close(number)
                 raise FileNotFoundError(f"{self._path} is another file now")

@@ -24,6 +24,7 @@ from distdoctor.journal.format import (
     offset_of,
 )
 from distdoctor.journal.layout import journal_name
+from distdoctor.journal.private_files import open_private
 
 _U32 = struct.Struct("<I")
 _I32 = struct.Struct("<i")
@@ -238,7 +239,7 @@ def _new_file(folder: Path, rank: int) -> tuple[Path, int, int]:
     for incarnation in itertools.count():
         path = folder / journal_name(rank, incarnation)
         try:
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            file = open_private(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         except FileExistsError:
             continue
         return path, incarnation, file

@@ -37,6 +37,7 @@ from distdoctor.launch.script_source import (
 )
 from distdoctor.probes import NEEDLE
 
+_LOOPBACK = "127.0.0.1"
 _LOCAL_RANK = "${local_rank}"  # torchrun puts each rank's own in its place
 
 TORCHRUN = "torch.distributed.run"
@@ -87,7 +88,8 @@ def command_for(
         return horovodrun([*program, *arguments], ranks)
     extra = rank_arguments(source, arguments, _LOCAL_RANK, ranks, by_hand=False)
     return [
-        *(sys.executable, "-m", TORCHRUN, "--standalone"),
+        # Ranks are told this address, and not one that the host's name leads to.
+        *(sys.executable, "-m", TORCHRUN, "--standalone", "--local-addr", _LOOPBACK),
         *("--nproc-per-node", str(ranks), "--log-dir", str(logs)),
         *(str(script), *extra, *arguments),
     ]

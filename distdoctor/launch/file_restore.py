@@ -12,6 +12,7 @@ from typing import Self
 
 from distdoctor.journal.environment import KEEP_VARIABLE
 from distdoctor.journal.layout import KEPT_FILE
+from distdoctor.journal.private_files import make_private_folder
 from distdoctor.probes.comparison.file_backup import name_of
 
 
@@ -35,7 +36,7 @@ class FileRestore:
         self.environment = {KEEP_VARIABLE: str(folder)}
 
     def __enter__(self) -> Self:
-        self.folder.mkdir(mode=0o700)
+        make_private_folder(self.folder)
         return self
 
     def __exit__(

@@ -10,7 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distdoctor.errors import LaunchRefused
-from distdoctor.journal.environment import NCCL_LOG_VARIABLE, PORTS_VARIABLE
+from distdoctor.journal.environment import (
+    LOOPBACK_VARIABLE,
+    NCCL_LOG_VARIABLE,
+    PORTS_VARIABLE,
+)
 from distdoctor.journal.format import DEFAULT_BYTES
 from distdoctor.launch.allocation import of_job
 from distdoctor.launch.command import (
@@ -37,6 +41,7 @@ DEFAULT_RANKS = 2
 
 _MARGIN_BYTES = 64 * 1024 * 1024
 _SHRUNK_BYTES = 8 * 1024 * 1024  # of most journals, once their rank is done
+_GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 _NOT_OURS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK", "LOCAL_WORLD_SIZE")
 
 
@@ -141,8 +146,12 @@ def plan_of(
 
     settings = project_settings(Path.cwd())
     environment = dict(job.supplied)
-    if may_be_isolated(job.command):
+    if _is_isolated(job):
         environment[PORTS_VARIABLE] = "own" if job.own else "given"
+    if job.own and (_is_isolated(job) or starts_horovodrun(job.command)):
+        environment[LOOPBACK_VARIABLE] = "1"
+        if _GLOO_INTERFACE not in os.environ:
+            environment[_GLOO_INTERFACE] = "lo"
     if nccl_log:
         environment[NCCL_LOG_VARIABLE] = "1"
     return Plan(
@@ -162,6 +171,13 @@ def plan_of(
         ignored=settings.ignore,
         thresholds=settings.thresholds,
     )
+
+
+def _is_isolated(job: Job) -> bool:
+    """Whether all ranks meet on this machine, at addresses that we may choose."""
+    # torchrun tells its ranks another address than the one that we have inherited.
+    by_ours = job.own and starts_torchrun(job.command)
+    return may_be_isolated(job.command, {} if by_ours else os.environ)
 
 
 def leave_allocation(environment: MutableMapping[str, str] = os.environ) -> None:

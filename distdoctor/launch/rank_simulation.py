@@ -21,7 +21,8 @@ from distdoctor.journal import folder as record
 from distdoctor.journal.assembly import assemble
 from distdoctor.journal.environment import SIMULATION_VARIABLE
 from distdoctor.journal.folder import Manifest, Simulated, Sure
-from distdoctor.journal.layout import VALUES_FOLDER
+from distdoctor.journal.layout import BOARDS_FOLDER, VALUES_FOLDER
+from distdoctor.journal.private_files import make_private_folder
 from distdoctor.launch.audience import Audience, JobProgress
 from distdoctor.launch.supervisor import Plan, supervise
 from distdoctor.model.events import Ended
@@ -72,8 +73,8 @@ def simulate(
             run = assemble(plan.folder, manifest, stacks=False)
             suspects = _suspects(run)
             chosen = sorted({*suspects, *run.seen[:1], *run.seen[-1:]})
-            once_more = replace(plan, folder=plan.folder / "again")
-            once_more.folder.mkdir(mode=0o700)
+            again_folder = make_private_folder(plan.folder / "again")
+            once_more = replace(plan, folder=again_folder)
             if values.exists():
                 values.rename(once_more.folder / VALUES_FOLDER)
             second = _pass(
@@ -140,7 +141,9 @@ def _pass(
         done.append(
             Simulated(rank=rank, stopped=manifest.stopped, exit_code=manifest.exit_code)
         )
-        shutil.rmtree(plan.folder / "boards", ignore_errors=True)  # nobody to compare
+        shutil.rmtree(
+            plan.folder / BOARDS_FOLDER, ignore_errors=True
+        )  # nobody to compare
         stopped = manifest.stopped or stopped
         if stopped == Stop.INTERRUPTED:
             break

@@ -22,6 +22,7 @@ from distdoctor.journal import folder as record
 from distdoctor.journal.assembly import assemble
 from distdoctor.journal.environment import (
     FOLDER_VARIABLE,
+    MASK_KEY_VARIABLE,
     OWNER_VARIABLE,
     RECORD_VARIABLE,
     SIZE_VARIABLE,
@@ -30,6 +31,8 @@ from distdoctor.journal.environment import (
 from distdoctor.journal.folder import Manifest
 from distdoctor.journal.format import DEFAULT_BYTES
 from distdoctor.journal.reader import JournalReader
+from distdoctor.journal.secret_masking import MASK_KEY, masked_arguments, share_key
+from distdoctor.journal.trimming import trim_record
 from distdoctor.launch.oom_kills import OutOfMemoryKills
 from distdoctor.launch.process_tree import lives
 from distdoctor.launch.watchdog import sources_of
@@ -74,7 +77,7 @@ class _Recording:
         self._kills = OutOfMemoryKills()
         self._manifest = Manifest(
             distdoctor=distdoctor.__version__,
-            launch=self._command,
+            launch=masked_arguments(self._command, MASK_KEY.encode()),
             script=name,
             directory=str(Path.cwd()),
             started=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -83,6 +86,7 @@ class _Recording:
 
     def run(self) -> int:
         record.write(self._folder, record.MANIFEST, self._manifest)
+        share_key(self._folder)
         with _kept_back() as before:
             try:
                 process = subprocess.Popen(
@@ -110,6 +114,7 @@ class _Recording:
             "PYTHONPATH": os.pathsep.join(filter(None, [str(NEEDLE), path])),
             FOLDER_VARIABLE: str(self._folder),
             RECORD_VARIABLE: "1",
+            MASK_KEY_VARIABLE: MASK_KEY,
             SIZE_VARIABLE: str(DEFAULT_BYTES),
         }
 
@@ -162,7 +167,7 @@ class _Recording:
         manifest.oom_of_group = self._kills.is_of_group
         record.clear(folder)
         if manifest.closed:
-            record.shrink(folder)
+            trim_record(folder)
         record.write(folder, record.MANIFEST, manifest)
         run = assemble(folder, manifest, stacks=False)
         sources = dict(sources_of(run, [], Path(manifest.directory)))

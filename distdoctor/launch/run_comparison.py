@@ -19,7 +19,8 @@ from distdoctor.journal.assembly import assemble
 from distdoctor.journal.compared import as_comparison
 from distdoctor.journal.environment import PAUSE_VARIABLE, TRACE_VARIABLE
 from distdoctor.journal.folder import Manifest
-from distdoctor.journal.layout import COMPARISON_FILE
+from distdoctor.journal.layout import COMPARISON_FILE, KEPT_FOLDER
+from distdoctor.journal.private_files import make_private_folder
 from distdoctor.launch.audience import Audience
 from distdoctor.launch.file_restore import FileRestore
 from distdoctor.launch.supervisor import Plan, supervise
@@ -71,7 +72,7 @@ class _Series:
     """Several runs of a job, of which the first is judged."""
 
     def __init__(self, plan: Plan, how: str, audience: Audience) -> None:
-        self._kept = FileRestore(plan.folder / "kept")
+        self._kept = FileRestore(plan.folder / KEPT_FOLDER)
         self._audience = audience
         self._how = how
         self._plan = self._watched(plan)
@@ -132,8 +133,7 @@ class _Series:
             MissingEvidence: It failed, and made no step.
             KeyboardInterrupt: It was interrupted from outside.
         """
-        folder = self._plan.folder / name
-        folder.mkdir(mode=0o700)
+        folder = make_private_folder(self._plan.folder / name)
         try:
             manifest = supervise(replace(plan, folder=folder), self._audience)
             if manifest.stopped == Stop.INTERRUPTED:

@@ -23,6 +23,7 @@ from distdoctor.journal.environment import (
     DEVICE_VARIABLE,
     FOLDER_VARIABLE,
     LAUNCHER_VARIABLE,
+    MASK_KEY_VARIABLE,
     OUTPUT_VARIABLE,
     OWNER_VARIABLE,
     RANKS_VARIABLE,
@@ -32,6 +33,12 @@ from distdoctor.journal.environment import (
 from distdoctor.journal.folder import Manifest
 from distdoctor.journal.format import DEFAULT_BYTES
 from distdoctor.journal.recorded_nccl_logs import sizes_of_nccl_logs
+from distdoctor.journal.secret_masking import (
+    MASK_KEY,
+    masked_arguments,
+    masked_text,
+    share_key,
+)
 from distdoctor.launch.audience import Audience, JobProgress
 from distdoctor.launch.command import rank_marks, starts_torchrun
 from distdoctor.launch.horovodrun import starts_horovodrun
@@ -118,7 +125,7 @@ class _Supervisor:
         self.plan, self.audience = plan, audience
         self.manifest = Manifest(
             distdoctor=distdoctor.__version__,
-            launch=plan.command,
+            launch=masked_arguments(plan.command, MASK_KEY.encode()),
             script=plan.script,
             directory=str(plan.directory),
             ranks=plan.ranks,
@@ -135,6 +142,7 @@ class _Supervisor:
     def run(self) -> Manifest:
         plan = self.plan
         record.write(plan.folder, record.MANIFEST, self.manifest)
+        share_key(plan.folder)
         by_horovodrun = starts_horovodrun(plan.command)
         try:
             channels = OutputChannels(
@@ -169,7 +177,8 @@ class _Supervisor:
         finally:
             tree.end(launcher_first=plan.quiet_launcher)
             pump.close()
-        self.manifest.last_words = pump.last_words(of_a_rank=plan.quiet_launcher)
+        last_words = pump.last_words(of_a_rank=plan.quiet_launcher)
+        self.manifest.last_words = masked_text(last_words, MASK_KEY.encode())
         self.manifest.remarks += pump.remarks
         if not self._has_input() and _NO_INPUT in pump.last_words(of_a_rank=True):
             self.manifest.remarks.append(
@@ -244,6 +253,7 @@ class _Supervisor:
             "PYTHONPATH": path,
             FOLDER_VARIABLE: str(self.plan.folder),
             SUPERVISOR_VARIABLE: str(os.getpid()),
+            MASK_KEY_VARIABLE: MASK_KEY,
             SIZE_VARIABLE: str(self.plan.journal_bytes),
             DEVICE_VARIABLE: self.plan.device,
             RANKS_VARIABLE: str(self.plan.devices),

@@ -19,6 +19,8 @@ from distdoctor.analysis.deadlock.wait_for_graph import standstill
 from distdoctor.journal import folder as record
 from distdoctor.journal.assembly import assemble
 from distdoctor.journal.folder import NO_RANK, Manifest, StackSample
+from distdoctor.journal.secret_masking import MASK_KEY, masked_tokens
+from distdoctor.journal.trimming import trim_record
 from distdoctor.launch.elastic_restarts import restarts_left
 from distdoctor.launch.progress import Progress, RankProgress
 from distdoctor.launch.stacks import StackTaker
@@ -191,7 +193,7 @@ class Watchdog:
             manifest.remarks.append(self._stacks.remark)
         manifest.remarks.extend(_failures(folder))
         record.clear(folder)
-        record.shrink(folder)
+        trim_record(folder)
         record.write(folder, record.MANIFEST, manifest)
         record.write(folder, record.STACKS, self._samples)
         run = assemble(folder, manifest, stacks=False)
@@ -327,10 +329,10 @@ def sources_of(
 
 
 def _text(path: Path) -> str | None:
-    """The text of a file, if it is one that can be read, and not too large."""
+    """The text of a file without tokens in it; None if it is too large, or none."""
     with suppress(OSError):
         if path.is_file() and path.stat().st_size <= LARGEST_SOURCE:
-            return path.read_text(errors="replace")
+            return masked_tokens(path.read_text(errors="replace"), MASK_KEY.encode())
     return None
 
 

@@ -27,7 +27,7 @@ from distdoctor.postmortem.own_nccl_logs import with_nccl_logs
 _JOURNAL = re.compile(r"(?:rank-\d+|unranked)\.\d+\.journal")
 _PART = re.compile(
     r".*\.(?:journal|notes|jsonl)|run\.json|stacks\.json|sources\.json"
-    r"|comparison\.json|nccl|boards|stacks|ports|values|again|kept|loaders\..*"
+    r"|comparison\.json|running\.lock|mask\.key|nccl|boards|stacks|ports|values|again|kept|loaders\..*"
 )
 _REST_OF_A_RECORD = {"second", "interrupted", "resumed", "again", "kept", "values"}
 _ANOTHER_LOOK = re.compile(r"with-\d+")

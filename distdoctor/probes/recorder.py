@@ -22,6 +22,7 @@ from distdoctor.journal.environment import (
 from distdoctor.journal.format import RecordKind
 from distdoctor.journal.layout import EXITS_FILE, LOSSES_FILE, SUBSTITUTES_FILE
 from distdoctor.journal.own_file import OwnFile
+from distdoctor.journal.private_files import append_line, make_private_folder
 from distdoctor.journal.writer import JournalWriter
 from distdoctor.probes import call_sites, harmless, registry
 
@@ -59,7 +60,13 @@ def _words_of(error: BaseException) -> str:
         lines = text[:_MOST_READ].splitlines()
         kept = [one for one in lines if one.strip() and not _is_frame(one)]
         text = "\n".join(kept)
-    return text[:_LONGEST_MESSAGE]
+    return _without_secrets(text)[:_LONGEST_MESSAGE]
+
+
+def _without_secrets(text: str) -> str:
+    from distdoctor.journal.secret_masking import masked_text  # its patterns take 5 ms
+
+    return masked_text(text)
 
 
 def _is_frame(line: str) -> bool:
@@ -314,13 +321,7 @@ class Recorder:
         Raises:
             OSError: It could not be written.
         """
-        # One write, so that lines of several processes do not mix.
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-        file = os.open(self.folder / name, flags, 0o600)
-        try:
-            os.write(file, (json.dumps(note) + "\n").encode())
-        finally:
-            os.close(file)
+        append_line(self.folder / name, json.dumps(note))
 
     def lose(self, probe: str, error: BaseException) -> None:
         """Count an event that a probe failed to write.
@@ -337,7 +338,7 @@ class Recorder:
             self._loss_reported = True
             rank = -1 if self.writer is None else self.writer.rank
             rank = _rank_of_environment() if rank < 0 else rank
-            why = f"{probe}: {error!r}"[:500]
+            why = _without_secrets(f"{probe}: {error!r}")[:500]
             self.append(LOSSES_FILE, {"pid": os.getpid(), "rank": rank, "why": why})
 
     def _offer_stacks(self) -> None:
@@ -348,12 +349,12 @@ class Recorder:
         number = signal.SIGRTMAX - STACK_SIGNAL_FROM_LAST
         if signal.getsignal(number) is not signal.SIG_DFL:
             return
-        folder = self.folder / "stacks"
-        folder.mkdir(exist_ok=True, mode=0o700)
+        folder = make_private_folder(self.folder / "stacks")
         former = self._stack_file
         file = folder / f"{os.getpid()}.txt"
         # Whoever sends the signal sees first that the descriptor is still that file's.
-        self._stack_file = OwnFile(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        self._stack_file = OwnFile(file, flags, below=2)
         faulthandler.register(number, self._stack_file.number(), all_threads=True)
         if former is not None:  # of the run before, which this process played in
             former.close()

@@ -87,6 +87,7 @@ ENTRIES = (
     Entry("failures.tracebacks", PROGRAM),
     Entry("comparison.file_backup", PROGRAM),
     Entry("rendezvous.address_variables", PROGRAM),
+    Entry("rendezvous.loopback_servers", PROGRAM),
     Entry("horovod.frameworks", PROGRAM, AMONG_RANKS),
     # All others go around what it puts in place.
     Entry("gpu_emulation", TORCH),

@@ -18,12 +18,15 @@ from distdoctor.journal.environment import (
     BUDGET_VARIABLE,
     DEVICE_VARIABLE,
     FOLDER_VARIABLE,
+    LOOPBACK_VARIABLE,
+    MASK_KEY_VARIABLE,
     OWNER_VARIABLE,
     PORTS_VARIABLE,
     SIMULATION_VARIABLE,
     SIZE_VARIABLE,
     SUPERVISOR_VARIABLE,
 )
+from distdoctor.journal.secret_masking import MASK_KEY
 from distdoctor.launch.guarded_process import GuardedProcess
 from distdoctor.launch.orphan_guard import end_all
 from distdoctor.probes import NEEDLE
@@ -41,6 +44,7 @@ _FINISH_S = 5.0
 
 _NOT_INHERITED = (
     *(BUDGET_VARIABLE, OWNER_VARIABLE, PORTS_VARIABLE, SIMULATION_VARIABLE),
+    LOOPBACK_VARIABLE,
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "PYTEST_CURRENT_TEST"),
 )
 
@@ -69,7 +73,7 @@ class Zygote:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._forked: list[int] = []
         self._ready = False
-        log = open(self.log, "ab")  # noqa: PTH123, SIM115 - closed below
+        log = os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             self._process = GuardedProcess(
                 [
@@ -85,7 +89,7 @@ class Zygote:
             )
         finally:
             theirs.close()
-            log.close()
+            os.close(log)
         try:
             self._await(lambda: self._ready, _START_S, "start")
         except BaseException:
@@ -111,6 +115,7 @@ class Zygote:
             "PYTHONPATH": os.pathsep.join(filter(None, path)),
             FOLDER_VARIABLE: str(self.folder),
             SUPERVISOR_VARIABLE: str(os.getpid()),
+            MASK_KEY_VARIABLE: MASK_KEY,
             SIZE_VARIABLE: str(JOURNAL_BYTES),
             DEVICE_VARIABLE: "",
             MARK_VARIABLE: str(self.folder),

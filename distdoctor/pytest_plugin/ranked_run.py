@@ -19,6 +19,7 @@ import distdoctor
 from distdoctor.errors import LaunchRefused
 from distdoctor.journal.folder import Manifest
 from distdoctor.journal.format import offset_of
+from distdoctor.journal.private_files import make_private_folder
 from distdoctor.journal.texts import relative
 from distdoctor.launch.process_tree import lives
 from distdoctor.launch.progress import Progress, RankProgress
@@ -92,7 +93,7 @@ class RankedRun:
         self._begun = time.monotonic()
         self.warnings: list[tuple[Any, str, str, Any]] = []
         if order.folder is not None:
-            order.folder.mkdir(mode=0o700)
+            make_private_folder(order.folder)
             settings = _settings(config)
             manifest = Manifest(
                 distdoctor=distdoctor.__version__,

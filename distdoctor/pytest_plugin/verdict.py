@@ -13,6 +13,7 @@ from distdoctor.journal.assembly import assemble
 from distdoctor.journal.event_text import kind_of
 from distdoctor.journal.format import RecordKind
 from distdoctor.journal.layout import EXITS_FILE
+from distdoctor.journal.private_files import append_line, make_private_folder
 from distdoctor.journal.reader import JournalReader
 from distdoctor.judging import Judgement, judge, judge_run
 from distdoctor.launch.watchdog import Watchdog
@@ -57,7 +58,8 @@ def judge_test(
                 return
         _write_exits(watchdog.folder, exits)
         watchdog.conclude()
-        keep.parent.mkdir(parents=True, exist_ok=True)
+        keep.parent.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(keep.parent, below=0)
         shutil.move(watchdog.folder, keep)
         outcome.record = keep
         outcome.judgement = judge(keep, str(keep))
@@ -82,9 +84,8 @@ def _culpable(judgement: Judgement, ignore: frozenset[str]) -> Sequence[FindingD
 
 
 def _write_exits(folder: Path, exits: Mapping[int, int]) -> None:
-    with (folder / EXITS_FILE).open("a") as file:
-        for pid, status in exits.items():
-            file.write(json.dumps({"pid": pid, "status": status}) + "\n")
+    for pid, status in exits.items():
+        append_line(folder / EXITS_FILE, json.dumps({"pid": pid, "status": status}))
 
 
 def _is_uneventful(folder: Path) -> bool:

@@ -1,5 +1,10 @@
 """Messages between pytest and its ranks: whole Python objects over a socket.
 
+Objects are pickled: they are those of the user's tests, such as examples of hypothesis,
+and no other form takes them all. That gives nobody a right: both ends are processes of
+one session and one user, which run the same tests, and the socket between them has no
+name by which another process could come to it.
+
 Neither side ever waits for the other without an end: a rank may be stopped in the
 middle of a message, or gone.
 """

@@ -27,6 +27,7 @@ from distdoctor.model.observations.comparison import Compared, Unrepeated, Unres
 from distdoctor.model.outside_view import LeftFile, StackBranch
 from distdoctor.model.run import Run
 from distdoctor.model.substitutes import SUBSTITUTES
+from distdoctor.report.masked_reports import mask_report
 from distdoctor.report.schema import (
     ChecksData,
     ComparedData,
@@ -68,7 +69,7 @@ def compose(
     """
     verdicts = waiving.verdicts
     sick = [verdict for verdict in verdicts if isinstance(verdict, Sick)]
-    return Report(
+    report = Report(
         distdoctor=manifest.distdoctor,
         verdict=conclusion.verdict,
         world_size=run.world_size,
@@ -116,6 +117,7 @@ def compose(
             if run.files
         ],
     )
+    return mask_report(report)
 
 
 def _file(file: LeftFile) -> FileData:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import msgspec
 import psutil
 
 from distdoctor.errors import LeavingsMissing
+from distdoctor.journal.folder import as_text
 from distdoctor.postmortem.columns.column_tables import (
     MAGIC,
     SCHEMA,
@@ -210,11 +210,18 @@ def _rings(connection: Any, temporary: Path) -> Iterator[_Ring]:
                 for number, entry in enumerate(mine, first):  # for calls of a ring
                     entry["record_id"] = number
             top = _top(msgspec.convert(json.loads(head), Head), mine, members)
-            data = pickle.dumps(top, protocol=2)
+            data = _as_json(top)
             copy = temporary / f"{file}.dump"
             copy.write_bytes(data)
             leaving = Leaving(path, len(data), str(copy))
             yield _Ring(leaving, calls, pause_ns)
+
+
+def _as_json(top: dict[str, Any]) -> bytes:
+    try:
+        return msgspec.json.encode(top)
+    except UnicodeEncodeError:  # a name that is no text
+        return msgspec.json.encode(as_text(top))
 
 
 _ENTRY = (

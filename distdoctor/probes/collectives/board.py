@@ -23,6 +23,8 @@ from pathlib import Path
 
 from distdoctor.journal.environment import RECORD_VARIABLE
 from distdoctor.journal.format import offset_of
+from distdoctor.journal.layout import BOARDS_FOLDER
+from distdoctor.journal.private_files import make_private_folder, open_private
 from distdoctor.probes.harmless import lost
 
 _LARGEST_BYTES = 1 << 20
@@ -85,9 +87,9 @@ class Board:
         self._row_words = _WORDS * members
         self._at = member * _WORDS
         size = self._rows * self._row_words * 8
-        folder.mkdir(exist_ok=True, mode=0o700)
+        make_private_folder(folder)
         name = blake2b(group.encode(), digest_size=12).hexdigest()
-        file = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o600)
+        file = open_private(folder / name, os.O_RDWR | os.O_CREAT, below=2)
         try:
             os.posix_fallocate(file, 0, size)
             # Words, not `struct`, which clears the bytes before it packs them: a store
@@ -170,7 +172,7 @@ def board_of(
     local = local_cells(members, rank, world_size, os.environ)
     cells, cell, whose = local or (members, member, "")
     try:
-        return Board(folder / "boards", group + whose, cells, cell)
+        return Board(folder / BOARDS_FOLDER, group + whose, cells, cell)
     except OSError as error:
         lost("board", error)
         return NoBoard()

@@ -15,12 +15,9 @@ import functools
 import importlib
 import inspect
 import os
-import pickle
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from hashlib import blake2b
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,12 +28,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from distdoctor.journal.environment import SIMULATION_VARIABLE
 from distdoctor.journal.layout import VALUES_FOLDER
+from distdoctor.journal.private_files import make_private_folder
 from distdoctor.model.layers import LAYERS
 from distdoctor.model.operations import REDUCE_OPS, Operation
 from distdoctor.probes.call_sites import layered_site
 from distdoctor.probes.collectives import reduce_ops
 from distdoctor.probes.collectives.interception import Collectives
 from distdoctor.probes.collectives.interception import install as install_kernels
+from distdoctor.probes.collectives.simulated_values import GroupValues
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.interruptions import is_interruption
 from distdoctor.probes.patching import replace_everywhere
@@ -59,7 +58,6 @@ _DECIDING = {"", "dtensor"}
 
 _MOST_ELEMENTS = 4096  # of a result that others get; decisions hang on small ones
 _MOST_VARIED = 16  # elements from each rank
-_LARGEST_FILE = 16 * 1024 * 1024  # of one group's results
 _KEY_TIMEOUT = timedelta(seconds=5)  # nobody is there to set a key
 _META = torch._C.DispatchKey.Meta
 
@@ -113,55 +111,16 @@ def _monitored_barrier(
 # --- stand-ins for what others send ---
 
 
-class _Results:
-    """What the first simulated rank of a group received, call by call."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._first = not path.exists()
-        self._known = list(_read(path))
-        self._next = 0
-        self._size = 0
-
-    def agree(self, kind: str, mine: Any, own: bool) -> tuple[Any, bool]:
-        """The value this call is to give, and whether a simulated rank sent it.
-
-        Args:
-            kind: What kind of value; another kind is no stand-in.
-            mine: What this rank would get if all were like it; None if it is large.
-            own: Whether this rank's value is what the others get.
-        """
-        number = self._next
-        self._next += 1
-        if self._first and self._size < _LARGEST_FILE:
-            data = pickle.dumps((kind, mine, own))
-            self._size += len(data)
-            with self._path.open("ab") as file:
-                file.write(data)
-        if not self._first and not own and number < len(self._known):
-            known, theirs, sent = self._known[number]
-            if known == kind and theirs is not None:
-                return theirs, sent
-        return mine, own
+_groups: dict[str, GroupValues] = {}
 
 
-def _read(path: Path) -> Iterator[tuple[str, Any, bool]]:
-    with suppress(OSError, EOFError, pickle.UnpicklingError), path.open("rb") as file:
-        while True:
-            yield pickle.load(file)  # noqa: S301 - written by the same job
-
-
-_groups: dict[str, _Results] = {}
-
-
-def _results(group: Any) -> _Results:
+def _results(group: Any) -> GroupValues:
     name = group.group_name
     if name not in _groups:
-        folder = RECORDER.folder / VALUES_FOLDER
-        folder.mkdir(exist_ok=True, mode=0o700)
+        folder = make_private_folder(RECORDER.folder / VALUES_FOLDER)
         ranks = dist.get_process_group_ranks(group)
         key = blake2b(f"{name} {ranks}".encode(), digest_size=12).hexdigest()
-        _groups[name] = _Results(folder / key)
+        _groups[name] = GroupValues(folder / key)
     return _groups[name]
 
 
@@ -313,7 +272,7 @@ def _common_object(group: Any, kind: str, mine: Any, own: bool) -> Any:
     """A value that all members hold: a stand-in, or this rank's own."""
     try:
         value, sent = _results(group).agree(kind, mine, own)
-    except Exception as error:  # what cannot be pickled here fails in earnest too
+    except Exception as error:  # the user's own containers may raise anything
         if is_interruption(error):
             raise
         return mine

@@ -19,10 +19,12 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 from distdoctor.journal.environment import FOLDER_VARIABLE, KEEP_VARIABLE
 from distdoctor.journal.layout import KEPT_FILE
+from distdoctor.journal.private_files import append_line, write_private
 from distdoctor.probes.probe import Probe
 
 _ELSEWHERE = ("/dev/", "/proc/", "/sys/")  # no files
@@ -146,6 +148,7 @@ class Keeper:
             return
         draft = f"{target}.{os.getpid()}"
         try:
+            write_private(Path(draft), b"", below=2)  # nobody else's, nor a link
             shutil.copy2(path, draft)
             with suppress(FileExistsError):
                 os.link(draft, target)
@@ -165,13 +168,8 @@ class Keeper:
         if self._is_left_alone(path):
             return
         self._known.add(path)
-        line = json.dumps({"path": path, "was": was, "link": link}) + "\n"
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-        file = os.open(f"{self._folder}/{KEPT_FILE}", flags, 0o600)
-        try:
-            os.write(file, line.encode())
-        finally:
-            os.close(file)
+        line = json.dumps({"path": path, "was": was, "link": link})
+        append_line(Path(self._folder, KEPT_FILE), line, below=2)
 
 
 _ABOUT: dict[str, Callable[..., None]] = {

@@ -18,6 +18,7 @@ import torch
 
 from distdoctor.journal.environment import FOLDER_VARIABLE, NCCL_LOG_VARIABLE
 from distdoctor.journal.layout import NCCL_FOLDER, NCCL_LOGS_FILE
+from distdoctor.journal.private_files import make_private_folder
 from distdoctor.probes import gpu_emulation
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
@@ -47,8 +48,7 @@ def install() -> None:
             if not path.startswith(_NO_FILES):
                 RECORDER.append(NCCL_LOGS_FILE, {"path": path})
         return
-    logs = Path(folder) / NCCL_FOLDER
-    logs.mkdir(mode=0o700, exist_ok=True)
+    logs = make_private_folder(Path(folder) / NCCL_FOLDER)
     os.environ[LEVEL] = "INFO"
     os.environ[SUBSYSTEMS] = _WANTED
     os.environ[FILE] = str(logs).replace("%", "%%") + "/%h.%p.log"

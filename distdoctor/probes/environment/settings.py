@@ -47,21 +47,23 @@ def _argparse(module: Any) -> None:
 def _read(result: Any) -> None:
     if not (site := call_site(2)):
         return  # a library reads its own
+    from distdoctor.journal.secret_masking import masked_value
     from distdoctor.model.observations.environment import Arguments
 
     read = getattr(result[0], "__dict__", {})  # a namespace may be the user's own
     items = sorted(read.items())[:_MOST_ARGUMENTS]
     names = tuple(name for name, _ in items)
-    values = tuple(_text(value) for _, value in items)
+    values = tuple(masked_value(name, _text(value)) for name, value in items)
+    values = tuple(value[:_LONGEST] for value in values)
     note(Arguments(names=names, values=values), site)
 
 
 def _text(value: object) -> str:
     """A value as text; of what is no plain value, only its type."""
     if isinstance(value, _SCALARS):
-        return repr(value)[:_LONGEST]
+        return repr(value)
     if isinstance(value, (list, tuple)) and all(isinstance(v, _SCALARS) for v in value):
-        return repr(value)[:_LONGEST]
+        return repr(value)
     return f"<{type(value).__name__}>"
 
 
@@ -161,7 +163,7 @@ def _scalars(group: Mapping[str, Any]) -> dict[str, str]:
                 continue
             value = value.item()
         if isinstance(value, (*_SCALARS, list, tuple)):
-            scalars[name] = _text(value)
+            scalars[name] = _text(value)[:_LONGEST]
     return scalars
 
 

@@ -6,11 +6,11 @@ and the rest of an environment is nobody's affair.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import socket
 from collections.abc import Iterator, Mapping
 
+from distdoctor.journal.secret_masking import mask_of, masked_value
 from distdoctor.model.observations.environment import Variables
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
@@ -22,8 +22,6 @@ _OF_LIBRARIES = (
     *("TF_CPP_", "TF_CUDNN_", "TF_DETERMINISTIC_", "TF_ENABLE_", "TF_GPU_", "TF_XLA_"),
 )
 """How the names of variables begin that configure what trains, or what communicates."""
-
-_SECRET = ("TOKEN", "KEY", "SECRET", "PASS", "CREDENTIAL", "AUTH")
 
 _MOST = 256  # variables
 _LONGEST = 120  # characters of a value
@@ -41,10 +39,9 @@ def settings_of(environment: Mapping[str, str]) -> Iterator[str]:
     names = sorted(name for name in environment if name.startswith(_OF_LIBRARIES))
     for name in names[:_MOST]:
         value = environment[name]
-        if len(value) > _LONGEST or any(word in name.upper() for word in _SECRET):
-            data = value.encode(errors="surrogateescape")
-            # So short that it tells whether two are alike, and not what they are.
-            value = f"#{hashlib.blake2b(data, digest_size=4).hexdigest()}"
+        value = masked_value(name, value)
+        if len(value) > _LONGEST:  # whether two are alike is told all the same
+            value = mask_of(value)
         yield f"{name}={value.encode(errors='replace').decode()}"
 
 

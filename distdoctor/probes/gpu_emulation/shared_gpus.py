@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from distdoctor.journal.private_files import make_private_folder, write_private
 from distdoctor.probes.gpu_emulation.cuda_module import number_of_devices
 from distdoctor.probes.gpu_emulation.tensor_devices import is_surely_there, known_place
 from distdoctor.probes.harmless import harmless
@@ -87,10 +88,10 @@ def _physical(index: int) -> str:
 
 def _first_of(folder: Path, claim: str, mine: int) -> int | None:
     """The rank that has said the same before; None if it is this one, or has gone."""
-    folder.mkdir(exist_ok=True, mode=0o700)
+    make_private_folder(folder)
     path = folder / blake2b(claim.encode(), digest_size=12).hexdigest()
     own = folder / f"{path.name}.{os.getpid()}"
-    own.write_text(f"{mine} {os.getpid()}")
+    write_private(own, f"{mine} {os.getpid()}".encode(), below=2)
     try:
         try:
             os.link(own, path)  # whole at once, and by one rank only

@@ -4,6 +4,9 @@ Scripts name the same few ports again and again, so that two jobs on one machine
 by accident, and addresses of machines that are not here. Every process of the job asks
 here what stands for the port that its script names: whoever is first chooses, and the
 others read it. What would not have worked is written down, so that it is not hidden.
+
+A store has no password, and torch opens it on all interfaces of the machine. Where
+distdoctor chose how to start the job, it is opened on the loopback interface alone.
 """
 
 from __future__ import annotations
@@ -21,8 +24,13 @@ from typing import Any
 
 from torch._C._distributed_c10d import TCPStore
 
-from distdoctor.journal.environment import FOLDER_VARIABLE, PORTS_VARIABLE
+from distdoctor.journal.environment import (
+    FOLDER_VARIABLE,
+    LOOPBACK_VARIABLE,
+    PORTS_VARIABLE,
+)
 from distdoctor.journal.layout import PORTS_FOLDER
+from distdoctor.journal.private_files import make_private_folder, write_private
 from distdoctor.model.events import BadAddress
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.harmless import harmless
@@ -58,12 +66,13 @@ def install() -> None:
 
     @functools.wraps(made)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        given = dict(zip(_NAMES, args, strict=False)) | kwargs
+        given = dict(zip((*_NAMES, *_MORE), args, strict=False)) | kwargs
         changed = _moved(given)
+        changed = _on_loopback(given | (changed or {})) or changed
         if changed is None:
             made(self, *args, **kwargs)
         else:
-            made(self, **changed, **_rest(args, kwargs))
+            made(self, **_rest(args, kwargs) | changed)
         if given.get("is_master"):
             _opened(self, given)
 
@@ -102,6 +111,25 @@ def _moved(given: dict[str, Any]) -> dict[str, Any] | None:
 
 
 @harmless
+def _on_loopback(given: dict[str, Any]) -> dict[str, Any] | None:
+    """What makes a store listen on, and be looked for at, loopback; None: nothing."""
+    host, port = str(given["host_name"]), int(given["port"])
+    is_taken_care_of = given.get("master_listen_fd") is not None or not is_here(host)
+    if LOOPBACK_VARIABLE not in os.environ or is_taken_care_of:
+        return None
+    kept = {name: given[name] for name in _NAMES if name in given}
+    kept["host_name"] = _LOOPBACK
+    if given.get("is_master"):
+        try:
+            listener = socket.create_server((_LOOPBACK, port), backlog=socket.SOMAXCONN)
+        except OSError:
+            return kept  # a store of this process has that port already, and is shared
+        kept["port"] = listener.getsockname()[1]
+        kept["master_listen_fd"] = listener.detach()
+    return kept
+
+
+@harmless
 def _opened(store: TCPStore, given: dict[str, Any]) -> None:
     """A store is open; a port that the kernel chose is nobody else's."""
     _served.add(int(given["port"]))
@@ -125,9 +153,9 @@ def _private_port(port: int) -> int:
 def _agree(port: int, chosen: int) -> int:
     """Say what stands for a port, unless somebody has said so before."""
     folder = RECORDER.folder / PORTS_FOLDER
-    folder.mkdir(mode=0o700, exist_ok=True)
+    make_private_folder(folder)
     draft = folder / f"{port}.{os.getpid()}"
-    draft.write_text(str(chosen))
+    write_private(draft, str(chosen).encode(), below=2)
     with suppress(FileExistsError):
         os.link(draft, folder / str(port))
     draft.unlink()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from distdoctor.analysis.environment.variable_differences import (
     nccl_variable_differences,
     other_variable_differences,
 )
+from distdoctor.journal.environment import MASK_KEY_VARIABLE
 from distdoctor.model.drawing import sketch
 from distdoctor.model.observations.environment import Software, Sources, Variables
 from distdoctor.model.run import Run
@@ -172,11 +174,15 @@ def test_files_in_archives_and_files_that_are_gone_are_left_out(
     assert "in_an_egg" not in sources_of(observed)
 
 
-def test_a_secret_is_told_by_a_fingerprint_and_other_variables_not_at_all() -> None:
+def test_a_secret_is_told_by_a_fingerprint_and_other_variables_not_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(MASK_KEY_VARIABLE, "key of the job")
     given = {"HOROVOD_SECRET_KEY": "open", "NCCL_X": "a" * 500, "AWS_TOKEN": "b"}
     told = dict(one.split("=") for one in settings_of(given | {"TF_VAR_x": "c"}))
     assert told.keys() == {"HOROVOD_SECRET_KEY", "NCCL_X"}
-    assert all(value.startswith("#") and len(value) == 9 for value in told.values())
+    for value in told.values():
+        assert re.fullmatch(r"<masked:[0-9a-f]{8}>", value)
 
 
 def test_a_value_that_is_no_text_can_be_written() -> None:

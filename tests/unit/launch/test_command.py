@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from distdoctor.errors import LaunchRefused
+from distdoctor.journal.environment import LOOPBACK_VARIABLE, PORTS_VARIABLE
 from distdoctor.launch import multi_command
 from distdoctor.launch.command import (
     TORCHRUN,
@@ -18,6 +19,7 @@ from distdoctor.launch.command import (
     starts_torchrun,
 )
 from distdoctor.launch.isolation import may_be_isolated
+from distdoctor.launch.job import Job, plan_of
 from distdoctor.probes import NEEDLE
 
 
@@ -321,3 +323,46 @@ def test_a_master_on_another_machine_is_respected() -> None:
     command = ["python", "train.py"]
     assert not may_be_isolated(command, {"MASTER_ADDR": "node0.cluster"})
     assert may_be_isolated(command, {"MASTER_ADDR": "127.0.0.1"})
+
+
+# --- who may reach it -----------------------------------------------------------------
+
+
+def environment_of(command: str, tmp_path: Path, *, own: bool) -> dict[str, str]:
+    """Variables that a job gets beside those that it inherits."""
+    job = Job(command=command.split(), name="t.py", ranks=2, expected=2, own=own)
+    return plan_of(job, tmp_path).environment
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python -m torch.distributed.run --standalone t.py",
+        "python -m horovod.runner.launch -np 2 python t.py",
+        "python t.py",
+    ],
+)
+def test_what_we_start_stays_on_the_loopback_interface(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    environment = environment_of(command, tmp_path, own=True)
+    assert environment[LOOPBACK_VARIABLE] == "1"
+    assert environment["GLOO_SOCKET_IFNAME"] == "lo"
+    assert environment_of(command, tmp_path, own=False).keys() <= {PORTS_VARIABLE}
+
+
+def test_an_interface_that_the_user_has_chosen_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
+    assert "GLOO_SOCKET_IFNAME" not in environment_of("python t.py", tmp_path, own=True)
+
+
+def test_an_allocation_that_names_a_master_elsewhere_is_none_of_torchruns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "node0.cluster")
+    ours = "python -m torch.distributed.run --standalone t.py"
+    assert LOOPBACK_VARIABLE in environment_of(ours, tmp_path, own=True)
+    assert LOOPBACK_VARIABLE not in environment_of("python t.py", tmp_path, own=True)

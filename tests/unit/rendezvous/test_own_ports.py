@@ -8,10 +8,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from torch._C._distributed_c10d import TCPStore
 
-from distdoctor.journal.environment import FOLDER_VARIABLE, PORTS_VARIABLE
+from distdoctor.journal.environment import (
+    FOLDER_VARIABLE,
+    LOOPBACK_VARIABLE,
+    PORTS_VARIABLE,
+)
 from distdoctor.journal.layout import PORTS_FOLDER
 from distdoctor.model.events import BadAddress
 from distdoctor.probes.recorder import RECORDER
@@ -40,6 +45,7 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Notes:
     monkeypatch.setattr(address_variables, "_given", {})
     monkeypatch.setattr(address_variables, "_written", {})
     monkeypatch.setenv(PORTS_VARIABLE, "given")
+    monkeypatch.delenv(LOOPBACK_VARIABLE, raising=False)
     monkeypatch.setenv("MASTER_ADDR", "localhost")
     monkeypatch.setenv("MASTER_PORT", "12355")
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
@@ -109,6 +115,71 @@ def test_a_store_opens_and_is_found_at_the_private_port(
         own = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
         assert moved("localhost", own.port) == ("localhost", own.port)
     assert {note["fault"] for note in notes} == {"elsewhere"}
+
+
+def listens_at(port: int) -> set[str]:
+    """Addresses at which this process listens."""
+    return {
+        str(one.laddr.ip)
+        for one in psutil.Process().net_connections("inet")
+        if one.status == psutil.CONN_LISTEN and one.laddr.port == port
+    }
+
+
+@pytest.mark.parametrize("port", ["free", "any"])
+@pytest.mark.parametrize("libuv", [True, False])
+def test_in_a_job_of_ours_a_store_is_opened_on_loopback_alone(
+    notes: Notes,
+    monkeypatch: pytest.MonkeyPatch,
+    free_port: int,
+    port: str,
+    libuv: bool,
+) -> None:
+    monkeypatch.setenv(LOOPBACK_VARIABLE, "1")
+    monkeypatch.setattr(TCPStore, "__init__", TCPStore.__init__)
+    own_ports.install()
+    asked = free_port if port == "free" else 0
+    more: dict[str, Any] = {"wait_for_workers": False, "use_libuv": libuv}
+    server = TCPStore(socket.gethostname(), asked, 2, True, **more)
+    assert listens_at(server.port) == {"127.0.0.1"}
+    client = TCPStore(socket.gethostname(), asked or server.port, use_libuv=libuv)
+    server.set("key", "value")
+    assert client.get("key") == b"value"
+    assert notes == []
+
+
+def test_a_port_is_shared_by_the_stores_of_a_process_as_torch_does(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch, free_port: int
+) -> None:
+    monkeypatch.setenv(LOOPBACK_VARIABLE, "1")
+    monkeypatch.setattr(TCPStore, "__init__", TCPStore.__init__)
+    own_ports.install()
+    more: dict[str, Any] = {"wait_for_workers": False, "multi_tenant": True}
+    first = TCPStore("localhost", free_port, 1, True, **more)
+    second = TCPStore("localhost", free_port, 1, True, **more)
+    first.set("key", "value")
+    assert second.get("key") == b"value"
+    assert listens_at(first.port) == {"127.0.0.1"}
+    assert notes == []
+
+
+def test_a_store_on_a_socket_of_the_users_stays_there(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(LOOPBACK_VARIABLE, "1")
+    monkeypatch.setattr(TCPStore, "__init__", TCPStore.__init__)
+    own_ports.install()
+    own = socket.create_server(("", 0))
+    port = own.getsockname()[1]
+    store = TCPStore(
+        "localhost",
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        master_listen_fd=own.detach(),
+    )
+    assert listens_at(store.port) == {"0.0.0.0"}
+    assert notes == []
 
 
 def test_without_leave_stores_stay_where_they_are(
