@@ -155,10 +155,16 @@ class Judged:
             RecordUnreadable: It holds no run, or one that cannot be read.
         """
         # Here, so that --help and explain do not wait for numpy.
-        from distdoctor.judging import judge
+        from distdoctor.journal.folder import read_manifest
+        from distdoctor.judging import judge, judge_run
         from distdoctor.postmortem.own_nccl_logs import with_nccl_logs
+        from distdoctor.postmortem.own_records import is_whole, read_record
 
-        return cls(judge(folder, kept, with_nccl_logs), folder)
+        if is_whole(read_manifest(folder)):
+            return cls(judge(folder, kept, with_nccl_logs), folder)
+        rest = read_record(folder)
+        judgement = judge_run(rest.run, rest.manifest, kept, rest.earlier)
+        return cls(judgement, folder)
 
     def write(self, options: ReportOptions, others: Sequence[Judged] = ()) -> None:
         """Write the report where it is wanted.

@@ -32,10 +32,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from distdoctor.launch.process_leavings import ProcessLeavings
 
 DONE = b"done"
 CHANNEL = socket.SOCK_SEQPACKET
@@ -160,12 +156,12 @@ class _Guard:
         self._say(f"started {self._command}")
         _leave_streams(kept)
         if not self._is_released(woken):
-            leavings = None
+            finish: Callable[[], object] = int
             with suppress(Exception):
-                leavings = _leavings_of(self._living())
+                finish = _finish_for(self._living(), self._mark)
             end_all(self._living)
-            if leavings:
-                leavings.remove()
+            with suppress(Exception):
+                finish()
 
     def _say(self, text: str) -> None:
         with suppress(OSError):
@@ -234,18 +230,15 @@ def _leave_streams(kept: Sequence[int]) -> None:
         os.close(descriptor)
 
 
-def _leavings_of(pids: Iterable[int]) -> ProcessLeavings:
-    """What has to be removed behind them; this needs more than the standard library."""
-    site = importlib.import_module("site")
-    site.main()
-    psutil = importlib.import_module("psutil")
-    leavings = importlib.import_module("distdoctor.launch.process_leavings")
-    processes = []
-    for pid in pids:
-        with suppress(psutil.Error):
-            processes.append(psutil.Process(pid))
-    found: ProcessLeavings = leavings.ProcessLeavings(processes)
-    return found
+def _finish_for(pids: Iterable[int], mark: bytes) -> Callable[[], None]:
+    """What is to be done behind these, in place of whoever is dead.
+
+    This needs more than the standard library, and may fail where that is broken.
+    """
+    importlib.import_module("site").main()
+    finishing = importlib.import_module("distdoctor.launch.broken_off")
+    finish: Callable[[], None] = finishing.finish_for(pids, os.fsdecode(mark))
+    return finish
 
 
 def _main(words: Sequence[str]) -> None:

@@ -94,6 +94,11 @@ def is_part_of_one(path: str, folders: Sequence[Path]) -> bool:
     return False
 
 
+def is_whole(manifest: Manifest) -> bool:
+    """Whether it tells how the run ended; else distdoctor was killed, or runs still."""
+    return manifest.exit_code is not None or bool(manifest.stopped)
+
+
 def read_record(folder: Path) -> OwnRecord:
     """Read a record folder, whatever is left of it.
 
@@ -109,8 +114,8 @@ def read_record(folder: Path) -> OwnRecord:
         JournalUnreadable: None of its journals can be read.
     """
     manifest = _manifest(folder)
-    is_whole = manifest.exit_code is not None or bool(manifest.stopped)
-    if not is_whole:
+    whole = is_whole(manifest)
+    if not whole:
         manifest.alive = _without_end(folder)
     try:
         run = assemble(folder, manifest)
@@ -119,7 +124,7 @@ def read_record(folder: Path) -> OwnRecord:
         run = assemble(folder, manifest, stacks=False)
     run = with_nccl_logs(_without_cut_off(run, folder), folder, manifest)
     earlier: Sequence[Run] = ()
-    if is_whole:
+    if whole:
         earlier = read_earlier(folder)
     else:
         why = dict.fromkeys(run.seen, BROKEN_OFF)
