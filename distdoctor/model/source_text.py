@@ -16,15 +16,24 @@ def syntax_tree(text: str | bytes) -> ast.Module | None:
     """The syntax tree of a text.
 
     Returns:
-        None: it is no Python, or too large or too deep to be read here.
+        None: it is no Python, or too large to be read here.
     """
     if len(text) > LARGEST_SOURCE:
         return None
     try:
-        tree = ast.parse(text)
+        return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    return None if _is_deep(tree) else tree
+
+
+def shallow_tree(text: str | bytes) -> ast.Module | None:
+    """The syntax tree of a text, for what walks it by calling itself.
+
+    Returns:
+        None: as of `syntax_tree`, or it is too deep.
+    """
+    tree = syntax_tree(text)
+    return None if tree is None or _is_deep(tree) else tree
 
 
 def _is_deep(tree: ast.AST) -> bool:

@@ -29,7 +29,7 @@ MAY_CATCH_ANYTHING = {
     "distdoctor/postmortem/columns/column_writing.py": 1,
     "distdoctor/postmortem/remote_files.py": 2,
     # Packages may be broken: the job is ended all the same.
-    "distdoctor/launch/orphan_guard.py": 1,
+    "distdoctor/launch/orphan_guard.py": 2,
     # The job must not feel the probes.
     "distdoctor/probes/collectives/fake_backend.py": 1,
     "distdoctor/probes/collectives/interception.py": 4,

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from distdoctor.model.events import Place
 from distdoctor.model.run import Frame, Run
-from distdoctor.model.source_text import syntax_tree
+from distdoctor.model.source_text import shallow_tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ def _jumps(
 @lru_cache(maxsize=256)
 def _loops(text: str, file: str, function: str) -> tuple[Loop, ...]:
     """Loops of one function; of the whole file outside functions for "<module>"."""
-    tree = syntax_tree(text)
+    tree = shallow_tree(text)
     if tree is None:
         return ()
     name = function.rpartition(".")[2]

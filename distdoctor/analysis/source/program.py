@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from distdoctor.analysis.source.syntax_trees import simple_name
-from distdoctor.model.source_text import syntax_tree
+from distdoctor.model.source_text import shallow_tree
 
 MODULE = "<module>"
 """Name of what stands in a file outside of all functions."""
@@ -87,7 +87,7 @@ class Program:
         self._libraries: dict[str, set[str]] = defaultdict(set)
         own = {PurePath(file).stem for file in texts}
         for file, text in sorted(texts.items()):
-            tree = syntax_tree(text)
+            tree = shallow_tree(text)
             if tree is None:
                 continue
             module = Function(file, MODULE, tree, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from functools import lru_cache
 
-from distdoctor.model.source_text import syntax_tree
+from distdoctor.model.source_text import shallow_tree
 
 
 @lru_cache(maxsize=64)
@@ -14,7 +14,7 @@ def parsed(text: str) -> ast.Module:
 
     It is shared by all who ask, and must not be changed.
     """
-    return syntax_tree(text) or ast.Module([], [])
+    return shallow_tree(text) or ast.Module([], [])
 
 
 def simple_name(node: ast.AST) -> str:

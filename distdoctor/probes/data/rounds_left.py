@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from types import FrameType
 
-from distdoctor.model.source_text import syntax_tree
+from distdoctor.model.source_text import shallow_tree
 from distdoctor.probes.call_sites import is_users
 from distdoctor.probes.frame_variables import Names, Value
 
@@ -74,7 +74,7 @@ def _around(file: str, line: int, function: int) -> list[Loop] | None:
 def _loops(file: str) -> tuple[tuple[int, int, Loop, int], ...] | None:
     """First and last line of each loop, the loop, and where its function begins."""
     text = "".join(linecache.getlines(file))
-    tree = syntax_tree(text)
+    tree = shallow_tree(text)
     return None if not text or tree is None else tuple(_inside(tree, 0))
 
 
