@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from distdoctor.probes.failures.tracebacks import STANDING_IN
+
 
 def replace_everywhere(
     function: Callable[..., Any], around: Callable[..., Any]
@@ -34,10 +36,33 @@ def traced_as(made: Callable[..., Any], around: Callable[..., Any]) -> None:
     asked for a whole one. What the wrapper does must stand behind a look at
     `torch.compiler.is_compiling()`, which is a constant then.
     """
-    theirs = made.__code__
+    theirs = getattr(made, "__func__", made).__code__
     around.__code__ = around.__code__.replace(
         co_filename=theirs.co_filename,
         co_firstlineno=theirs.co_firstlineno,
         co_name=theirs.co_name,
         co_qualname=theirs.co_qualname,
     )
+    STANDING_IN.add(around.__code__)
+
+
+def unseen_by_compilers(
+    hook: Callable[..., object], caller: Callable[..., Any]
+) -> Callable[..., None]:
+    """A hook that is not there for torch.compile, and called as ever otherwise.
+
+    torch.compile traces into the hooks of optimizers and modules, and would break its
+    graph at ours, or raise where the user asked for a whole one.
+
+    Args:
+        hook: What torch calls.
+        caller: A function of torch, as whose part it is traced.
+    """
+    is_compiling = sys.modules["torch"].compiler.is_compiling
+
+    def call(*args: Any) -> None:
+        if not is_compiling():
+            hook(*args)
+
+    traced_as(caller, call)
+    return call
