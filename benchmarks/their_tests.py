@@ -40,7 +40,7 @@ _LONGEST = 300  # characters of an error that are compared
 _MOST_RESTARTS = 20  # of a file whose tests kill their process
 
 FORKED = '''
-"""As test/distributed/test_distributed_fork.py was, in torch 1.7: quicker than to spawn."""
+"""As test_distributed_spawn.py of torch, but by forks, which are many times quicker."""
 import torch
 from torch.testing._internal.distributed.distributed_test import (
     DistributedTest,
@@ -149,8 +149,9 @@ def run_inside(path: Path, order: Path, told: Path) -> int:
     only, without, joins, left_out = json.loads(order.read_text())
     if joins:
         import torch.distributed as dist
+        from torch._C._distributed_c10d import HashStore
 
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     arguments = [str(path), "-q", "-c", os.devnull, f"--rootdir={path.parent}"]
     for plugin in ("distdoctor", "cacheprovider", "xdist"):
         arguments += ["-p", f"no:{plugin}"]
@@ -292,7 +293,8 @@ def compare(path: Path, way: Way) -> tuple[list[str], list[str]]:
         f"{len(bare.keys() ^ probed.keys())}",
         flush=True,
     )
-    steady, flakes = [], []
+    steady: list[str] = []
+    flakes: list[str] = []
     if suspects:
         with ThreadPoolExecutor(2) as pool:
             rounds = [False, True] * _AGAIN

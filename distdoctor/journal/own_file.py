@@ -9,7 +9,37 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+_FIRST = 64
+"""From here on are the numbers of our descriptors, while there are enough."""
+
+
+@contextmanager
+def high_numbers() -> Iterator[None]:
+    """Inside of it, files get descriptors that leave the low numbers to the job.
+
+    Also those that are made from others, as `mmap` does. A program's own files have the
+    numbers then that they have without us.
+    """
+    taken: list[int] = []
+    with suppress(OSError):  # there are no more of them: then ours are as they come
+        taken.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        while taken[-1] < _FIRST - 1:
+            taken.append(os.dup(taken[0]))
+    if taken and taken[-1] < _FIRST - 1:
+        _close(taken)
+    try:
+        yield
+    finally:
+        _close(taken)
+
+
+def _close(numbers: list[int]) -> None:
+    while numbers:
+        os.close(numbers.pop())
 
 
 class OwnFile:
@@ -25,7 +55,8 @@ class OwnFile:
 
     def __init__(self, path: Path, flags: int) -> None:
         self._path, self._mode = path, flags & os.O_ACCMODE | flags & os.O_APPEND
-        self._number = os.open(path, flags | os.O_CLOEXEC, 0o600)
+        with high_numbers():
+            self._number = os.open(path, flags | os.O_CLOEXEC, 0o600)
         self._identity = _identity(self._number)
 
     def number(self) -> int:
@@ -36,7 +67,8 @@ class OwnFile:
         """
         if not self._is_ours():
             flags = self._mode | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-            number = os.open(self._path, flags)
+            with high_numbers():
+                number = os.open(self._path, flags)
             if _identity(number) != self._identity:
                 os.close(number)
                 raise FileNotFoundError(f"{self._path} is another file now")

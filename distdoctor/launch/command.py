@@ -87,7 +87,7 @@ def command_for(
         return horovodrun([*program, *arguments], ranks)
     extra = rank_arguments(source, arguments, _LOCAL_RANK, ranks, by_hand=False)
     return [
-        *(sys.executable, "-m", TORCHRUN, "--standalone"),
+        *(sys.executable, "-P", "-m", TORCHRUN, "--standalone"),
         *("--nproc-per-node", str(ranks), "--tee", "3", "--log-dir", str(logs)),
         *(str(script), *extra, *arguments),
     ]
