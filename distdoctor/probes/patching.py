@@ -110,7 +110,7 @@ def unseen_by_compilers(
         hook: What torch calls.
         caller: A function of torch, as whose part it is traced.
     """
-    is_compiling = sys.modules["torch"].compiler.is_compiling
+    is_compiling = sys.modules["torch"].compiler.is_dynamo_compiling
 
     def call(*args: Any) -> None:
         if not is_compiling():

@@ -69,7 +69,7 @@ def install() -> None:
     _watch_defaults()
     replace(torch, "load", _load)
     # It is said of loaders that pin memory, and meant for whoever could do otherwise.
-    dataloader.warnings = _PinningWithoutWarning()  # type: ignore[attr-defined]
+    dataloader.warnings = _PinningWithoutWarning()  # type: ignore[attr-defined, assignment]
 
 
 class _PinningWithoutWarning:

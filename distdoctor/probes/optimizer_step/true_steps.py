@@ -55,7 +55,7 @@ def after_steps(hook: Hook) -> None:
 
 
 def _true(hook: Hook) -> Callable[[Any, Any, Any], None]:
-    is_compiling = torch.compiler.is_compiling
+    is_compiling = torch.compiler.is_dynamo_compiling  # the quicker of the two
 
     def guarded(optimizer: Any, args: Any, kwargs: Any) -> None:
         if is_compiling():
