@@ -9,9 +9,39 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from distdoctor.journal.private_files import open_private
+
+_FIRST = 64
+"""From here on are the numbers of our descriptors, while there are enough."""
+
+
+@contextmanager
+def high_numbers() -> Iterator[None]:
+    """Inside of it, files get descriptors that leave the low numbers to the job.
+
+    Also those that are made from others, as `mmap` does. A program's own files have the
+    numbers then that they have without us.
+    """
+    taken: list[int] = []
+    with suppress(OSError):  # there are no more of them: then ours are as they come
+        taken.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        while taken[-1] < _FIRST - 1:
+            taken.append(os.dup(taken[0]))
+    if taken and taken[-1] < _FIRST - 1:
+        _close(taken)
+    try:
+        yield
+    finally:
+        _close(taken)
+
+
+def _close(numbers: list[int]) -> None:
+    while numbers:
+        os.close(numbers.pop())
 
 
 class OwnFile:
@@ -29,7 +59,8 @@ class OwnFile:
     def __init__(self, path: Path, flags: int, below: int = 1) -> None:
         self._path, self._mode = path, flags & os.O_ACCMODE | flags & os.O_APPEND
         self._below = below
-        self._number = open_private(path, flags, below)
+        with high_numbers():
+            self._number = open_private(path, flags, below)
         self._identity = _identity(self._number)
 
     def number(self) -> int:
@@ -39,7 +70,8 @@ class OwnFile:
             OSError: It was closed, and the file is not there any more.
         """
         if not self._is_ours():
-            number = open_private(self._path, self._mode, self._below)
+            with high_numbers():
+                number = open_private(self._path, self._mode, self._below)
             if _identity(number) != self._identity:
                 os.close(number)
                 raise FileNotFoundError(f"{self._path} is another file now")

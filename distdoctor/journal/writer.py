@@ -24,6 +24,7 @@ from distdoctor.journal.format import (
     offset_of,
 )
 from distdoctor.journal.layout import journal_name
+from distdoctor.journal.own_file import high_numbers
 from distdoctor.journal.private_files import open_private
 
 _U32 = struct.Struct("<I")
@@ -63,15 +64,16 @@ class JournalWriter:
         self._capacity = max(1, (size_bytes - HEADER_BYTES - strings) // RECORD_BYTES)
         self._ring = HEADER_BYTES + strings
         size = self._ring + self._capacity * RECORD_BYTES
-        self.path, self.incarnation, file = _new_file(folder, rank)
-        try:
-            os.posix_fallocate(file, 0, size)
-            self._map = mmap.mmap(file, size)
-        except OSError:
-            self.path.unlink(missing_ok=True)
-            raise
-        finally:
-            os.close(file)
+        with high_numbers():
+            self.path, self.incarnation, file = _new_file(folder, rank)
+            try:
+                os.posix_fallocate(file, 0, size)
+                self._map = mmap.mmap(file, size)
+            except OSError:
+                self.path.unlink(missing_ok=True)
+                raise
+            finally:
+                os.close(file)
         # A store through a view is one aligned store; `struct` clears the bytes before
         # it packs them, and a reader would see that.
         self._words = memoryview(self._map)[: size - size % 8].cast("Q")

@@ -89,8 +89,9 @@ def command_for(
     extra = rank_arguments(source, arguments, _LOCAL_RANK, ranks, by_hand=False)
     return [
         # Ranks are told this address, and not one that the host's name leads to.
-        *(sys.executable, "-m", TORCHRUN, "--standalone", "--local-addr", _LOOPBACK),
-        *("--nproc-per-node", str(ranks), "--log-dir", str(logs)),
+        *(sys.executable, "-P", "-m", TORCHRUN, "--standalone"),
+        *("--local-addr", _LOOPBACK, "--nproc-per-node", str(ranks)),
+        *("--log-dir", str(logs)),
         *(str(script), *extra, *arguments),
     ]
 

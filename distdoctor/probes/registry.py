@@ -20,6 +20,7 @@ from distdoctor.journal.environment import (
     SIMULATION_VARIABLE,
     TRACE_VARIABLE,
 )
+from distdoctor.probes import own_imports
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.import_hooks import AroundImports, Load
 from distdoctor.probes.probe import Probe
@@ -282,7 +283,8 @@ def _reached(stage: Stage) -> Iterator[Entry]:
 
 @harmless
 def _bring_in(entry: Entry) -> None:
-    probe: Probe = importlib.import_module(entry.name).PROBE
+    with own_imports.later():
+        probe: Probe = importlib.import_module(entry.name).PROBE
     _active[entry] = probe
     if probe.stepped is not None:
         _stepped.append(probe.stepped)

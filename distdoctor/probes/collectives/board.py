@@ -24,6 +24,7 @@ from pathlib import Path
 from distdoctor.journal.environment import RECORD_VARIABLE
 from distdoctor.journal.format import offset_of
 from distdoctor.journal.layout import BOARDS_FOLDER
+from distdoctor.journal.own_file import high_numbers
 from distdoctor.journal.private_files import make_private_folder, open_private
 from distdoctor.probes.harmless import lost
 
@@ -89,14 +90,15 @@ class Board:
         size = self._rows * self._row_words * 8
         make_private_folder(folder)
         name = blake2b(group.encode(), digest_size=12).hexdigest()
-        file = open_private(folder / name, os.O_RDWR | os.O_CREAT, below=2)
-        try:
-            os.posix_fallocate(file, 0, size)
-            # Words, not `struct`, which clears the bytes before it packs them: a store
-            # through a view is one aligned store, so no other rank sees half of it.
-            self._words = memoryview(mmap.mmap(file, size)).cast("Q")
-        finally:
-            os.close(file)
+        with high_numbers():
+            file = open_private(folder / name, os.O_RDWR | os.O_CREAT, below=2)
+            try:
+                os.posix_fallocate(file, 0, size)
+                # Words, not `struct`, which clears the bytes before it packs them: a
+                # store through a view is one aligned store, so no other rank sees half.
+                self._words = memoryview(mmap.mmap(file, size)).cast("Q")
+            finally:
+                os.close(file)
 
     def write(self, ordinal: int, signature: int) -> None:
         """Publish this rank's call: its ordinal and signature."""

@@ -29,6 +29,7 @@ from distdoctor.probes.collectives.parking import park
 from distdoctor.probes.fingerprints import exact
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.optimizer_step.true_steps import before_steps
+from distdoctor.probes.patching import unseen_by_compilers
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.replicas import trained_models
@@ -240,8 +241,12 @@ def install() -> None:
     def stepping(optimizer: Any, _args: Any, _named: Any) -> None:
         TRACE.stepping(optimizer)
 
-    register_module_forward_pre_hook(entering)
-    register_module_forward_hook(leaving, always_call=True)
+    register_module_forward_pre_hook(
+        unseen_by_compilers(entering, nn.Module._call_impl)
+    )
+    register_module_forward_hook(
+        unseen_by_compilers(leaving, nn.Module._call_impl), always_call=True
+    )
     before_steps(stepping)
 
 

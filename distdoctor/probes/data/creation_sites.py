@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 from torch.utils.data import DataLoader, Dataset, Sampler
@@ -12,6 +12,8 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.probe import Probe
+
+_BY_POSITION = inspect.Parameter.POSITIONAL_ONLY
 
 _born: dict[int, tuple[weakref.ref[Any], str]] = {}  # by address: not all have a hash
 
@@ -24,7 +26,7 @@ def install() -> None:
     """
     for kind in (DataLoader, Dataset, Sampler):
         if "__new__" not in vars(kind):
-            kind.__new__ = _noting(kind)  # type: ignore[method-assign]
+            kind.__new__ = _Creation(kind)  # type: ignore[method-assign, assignment]
 
 
 def site_of(thing: object) -> str:
@@ -33,21 +35,45 @@ def site_of(thing: object) -> str:
     return known[1] if known is not None and known[0]() is thing else ""
 
 
-def _noting(kind: type[Any]) -> Callable[..., Any]:
-    def __new__(cls: type[Any], *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-        make = super(kind, cls).__new__
-        if make is object.__new__ and cls.__init__ is not object.__init__:
+class _Creation:
+    """What stands as `__new__` in a class, and gives each class one of its own."""
+
+    def __init__(self, kind: type[Any]) -> None:
+        self._kind = kind
+
+    def __get__(self, _instance: object, asked: type[Any]) -> _New:
+        return _New(self._kind, asked)
+
+
+class _New:
+    """Makes an object as the classes behind ours would, and notes the line."""
+
+    def __init__(self, kind: type[Any], asked: type[Any]) -> None:
+        self._kind, self._asked = kind, asked
+
+    def __call__(self, cls: type[Any], *args: Any, **kwargs: Any) -> Any:
+        """Make an object of a class."""
+        make = super(self._kind, cls).__new__
+        if make is object.__new__:
+            if (args or kwargs) and cls.__init__ is object.__init__:
+                raise TypeError(f"{cls.__name__}() takes no arguments")  # as Python
             thing = make(cls)  # the arguments are for its constructor
         else:
             thing = make(cls, *args, **kwargs)
         _note(thing)
         return thing
 
-    # Of a class with both, `inspect` asks this one what its constructor takes.
-    __new__.__signature__ = inspect.signature(  # type: ignore[attr-defined]
-        kind.__init__
-    )
-    return __new__
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """What the class is called with, for `inspect`, which asks the first maker."""
+        for base in self._asked.__mro__:
+            for name in ("__new__", "__init__"):
+                made = vars(base).get(name)
+                if isinstance(made, staticmethod):
+                    made = made.__func__
+                if isinstance(made, FunctionType):
+                    return inspect.signature(made)
+        return inspect.Signature([inspect.Parameter("cls", _BY_POSITION)])
 
 
 @harmless

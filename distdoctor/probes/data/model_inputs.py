@@ -16,6 +16,7 @@ from distdoctor.probes.call_sites import call_site, frame_above
 from distdoctor.probes.data import sample_fingerprints
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.optimizer_step import optimizers
+from distdoctor.probes.patching import unseen_by_compilers
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.replicas import trained_models
@@ -37,7 +38,9 @@ class _Look:
         bare = [id(model.module) for model in trained_models.models()]
         self.wanted = {*wrappers, *bare}
         self.step, self.calls = step, 0
-        self.handle = register_module_forward_pre_hook(_called)
+        self.handle = register_module_forward_pre_hook(
+            unseen_by_compilers(_called, torch.nn.Module._call_impl)
+        )
 
     def end(self) -> None:
         if self.handle is not None:
@@ -77,7 +80,7 @@ def _called(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
 
 def _named() -> list[Any]:
     """What the module is called with by name, which such hooks are not told."""
-    frame = frame_above(3)
+    frame = frame_above(4)
     named = None if frame is None else frame.f_locals.get("kwargs")
     return list(named.values()) if isinstance(named, dict) else []
 

@@ -7,11 +7,14 @@ what is raised, and a reader should not have to wonder about them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from types import ModuleType, TracebackType
+from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
 from distdoctor.probes.call_sites import OWN
 from distdoctor.probes.probe import Probe
+
+STANDING_IN: set[CodeType] = set()
+"""Code of ours that says to lie in a file of torch's; see `patching.traced_as`."""
 
 
 def without_own(traceback: TracebackType | None) -> TracebackType | None:
@@ -50,7 +53,7 @@ def watch_printing(module: ModuleType) -> None:
 
     def walk_without_own(traceback: TracebackType | None) -> Iterator[Any]:
         frames = list(walk(traceback))
-        kept = [one for one in frames if not _is_ours(one[0].f_code.co_filename)]
+        kept = [one for one in frames if not _is_ours(one[0].f_code)]
         yield from kept or frames
 
     setattr(module, name, walk_without_own)
@@ -63,11 +66,11 @@ def _links(traceback: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _is_own(link: TracebackType) -> bool:
-    return _is_ours(link.tb_frame.f_code.co_filename)
+    return _is_ours(link.tb_frame.f_code)
 
 
-def _is_ours(file: str) -> bool:
-    return file.startswith(OWN + "probes")
+def _is_ours(code: CodeType) -> bool:
+    return code.co_filename.startswith(OWN + "probes") or code in STANDING_IN
 
 
 PROBE = Probe(imports={"traceback": watch_printing})

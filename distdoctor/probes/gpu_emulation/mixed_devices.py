@@ -32,6 +32,7 @@ from distdoctor.probes.gpu_emulation.tensor_devices import (
     state,
 )
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.patching import unseen_by_warnings
 
 _LAYERS = ("linear", "conv1d", "conv2d", "conv3d", "embedding", "layer_norm")
 _AT_WEIGHT = {"embedding": 1, "layer_norm": 2}
@@ -110,6 +111,7 @@ def _layer(made: Callable[..., Any], at: int) -> Callable[..., Any]:
                 refuse_if(weight, is_surely_there(args[0]))
         return made(*args, **kwargs)
 
+    unseen_by_warnings(compute)
     return compute
 
 
@@ -125,6 +127,7 @@ def _loss(made: Callable[..., Any]) -> Callable[..., Any]:
                 refuse_if(left, any(is_on_gpu(one) for one in given))
         return made(*args, **kwargs)
 
+    unseen_by_warnings(compute)
     return compute
 
 

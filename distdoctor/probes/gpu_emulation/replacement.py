@@ -7,6 +7,8 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
+from distdoctor.probes.failures.tracebacks import without_own
+
 
 def replace(owner: Any, name: str, around: Callable[..., Any]) -> None:
     """Replace a function by `around(function, …)`; do nothing if there is none.
@@ -22,7 +24,11 @@ def replace(owner: Any, name: str, around: Callable[..., Any]) -> None:
 
     @functools.wraps(made)
     def replacement(*args: Any, **kwargs: Any) -> Any:
-        return around(made, *args, **kwargs)
+        try:
+            return around(made, *args, **kwargs)
+        except BaseException as error:
+            error.__traceback__ = without_own(error.__traceback__)
+            raise
 
     setattr(owner, name, replacement)
 

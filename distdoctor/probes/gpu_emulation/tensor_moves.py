@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, UntypedStorage
 from torch.jit import _builtins
 from torch.utils._device import DeviceContext, _device_constructors
+from torch.utils.data import dataloader
 
 from distdoctor.probes.gpu_emulation.replacement import replace
 from distdoctor.probes.gpu_emulation.tensor_devices import (
@@ -39,6 +40,7 @@ from distdoctor.probes.gpu_emulation.tensor_devices import (
     state,
     touch,
 )
+from distdoctor.probes.patching import call_as
 from distdoctor.probes.recorder import RECORDER
 
 _LIKE = ("empty", "full", "ones", "rand", "randint", "randn", "zeros")
@@ -67,7 +69,21 @@ def install() -> None:
     _watch_defaults()
     replace(torch, "load", _load)
     # It is said of loaders that pin memory, and meant for whoever could do otherwise.
-    warnings.filterwarnings("ignore", message=r"'pin_memory' argument is set as true")
+    dataloader.warnings = _PinningWithoutWarning()  # type: ignore[attr-defined, assignment]
+
+
+class _PinningWithoutWarning:
+    """Python's `warnings`, as loaders see it, without one that holds for no GPU job."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(warnings, name)
+
+    def warn(
+        self, message: Any, category: Any = None, stacklevel: int = 1, **named: Any
+    ) -> None:
+        """Warn, unless it is of memory that cannot be pinned."""
+        if not str(message).startswith("'pin_memory' argument is set as true"):
+            warnings.warn(message, category, stacklevel + 1, **named)
 
 
 # --- moves ---
@@ -167,6 +183,8 @@ def _type_as(made: Callable[..., Any], self: Tensor, other: Tensor) -> Any:
 def _cuda(self: Tensor, device: Any = None, *args: Any, **kwargs: Any) -> Tensor:
     target = cuda_at(current.index) if device is None else as_cuda(device)
     if target is None:
+        if type(device) is str:
+            _Device(device)  # torch first says whether it is one
         raise ValueError(f"Invalid device, must be cuda device: {device}")
     kwargs.pop("async", None)
     if args:
@@ -339,7 +357,7 @@ def _factory(made: Callable[..., Any]) -> Callable[..., Any]:
         if target is not None:
             return _made_there(made, args, kwargs, target)
         pinned = kwargs.get("pin_memory") and kwargs.pop("pin_memory")
-        result = made(*args, **kwargs)
+        result = _made_of(made, args, kwargs)
         if device is None:
             put(result, default_place())
         else:
@@ -352,6 +370,25 @@ def _factory(made: Callable[..., Any]) -> Callable[..., Any]:
     return make
 
 
+def _made_of(
+    made: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], up: int = 0
+) -> Any:
+    """What a function makes; it warns, at its caller's line, where a tensor is given.
+
+    Args:
+        made: The function.
+        args: What it is called with.
+        kwargs: And by name.
+        up: Frames of ours between this one's caller and the user's line.
+    """
+    if made in _WARNING and any(isinstance(one, Tensor) for one in args[-1:]):
+        return call_as(sys._getframe(2 + up), made, args, kwargs)
+    return made(*args, **kwargs)
+
+
+_WARNING = {torch.tensor, Tensor.new_tensor}
+
+
 def _made_there(
     made: Callable[..., Any],
     args: tuple[Any, ...],
@@ -359,7 +396,7 @@ def _made_there(
     target: torch.device,
 ) -> Any:
     touch()
-    result = made(*args, **{**kwargs, "device": CPU})
+    result = _made_of(made, args, {**kwargs, "device": CPU}, 1)
     put(result, cuda_at(target.index))
     return result
 
@@ -403,7 +440,7 @@ def _alike(made: Callable[..., Any]) -> Callable[..., Any]:
         target = as_cuda(device)
         if target is not None:
             return _made_there(made, args, kwargs, target)
-        result = made(*args, **kwargs)
+        result = _made_of(made, args, kwargs)
         if device is not None:
             _put_if_named(result)
             return result

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import GeneratorType
 from typing import Any
@@ -82,6 +82,8 @@ def _telling(made: Callable[..., Any], bound: str) -> Callable[..., Any]:
         given = {**dict(zip(("parameters", bound), args, strict=False)), **kwargs}
         if _inside or not given.keys() >= {"parameters", bound}:
             return made(*args, **kwargs)
+        if not isinstance(given["parameters"], Iterable):
+            return made(*args, **kwargs)  # torch tells of it
         clipped, again = _twice(given["parameters"])
         if args:
             args = (again, *args[1:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from types import CodeType
@@ -17,7 +18,7 @@ from distdoctor.probes.accumulation.accumulation_windows import WINDOWS
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.learning_rate.rising_rates import RATES
-from distdoctor.probes.patching import traced_as
+from distdoctor.probes.patching import call_as, traced_as
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
@@ -263,14 +264,14 @@ def _telling(kind: Any) -> None:
             known(self)
         SCHEDULES.depth += 1
         try:
-            result = made(self, *args, **kwargs)
+            result = call_as(sys._getframe(1), made, (self, *args), kwargs)
         finally:
             SCHEDULES.depth -= 1
         if not SCHEDULES.depth:
             asked(self, bool(args or kwargs))
         return result
 
-    traced_as(made, step)  # what torch warns of stands at one of its own lines, too
+    traced_as(made, step)
     kind.step = step
 
 

@@ -40,9 +40,12 @@ def _load() -> None:
         module = importlib.util.module_from_spec(spec)
         sys.modules["distdoctor"] = module
         spec.loader.exec_module(module)
-    from distdoctor.probes import boot
+    from distdoctor.probes import own_imports
 
-    boot.start()
+    with own_imports.at_start():
+        from distdoctor.probes import boot
+
+        boot.start()
 
 
 try:

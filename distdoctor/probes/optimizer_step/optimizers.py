@@ -21,6 +21,7 @@ from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.fingerprints import exact
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.live_objects import living
+from distdoctor.probes.patching import traced_as
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.replicas import late_parameters, trained_models
@@ -167,9 +168,11 @@ def install() -> None:
 
     @functools.wraps(made)
     def initialise(self: Any, *args: Any, **kwargs: Any) -> None:
-        _make(self)
+        if not torch.compiler.is_compiling():
+            _make(self)
         made(self, *args, **kwargs)
 
+    traced_as(made, initialise)
     torch.optim.Optimizer.__init__ = initialise  # type: ignore[method-assign]
 
 

@@ -16,9 +16,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.optim import optimizer as torch_optimizer
 
 from distdoctor.probes import horovod
+from distdoctor.probes.patching import traced_as
 
 Hook = Callable[[Any, Any, Any], object]
 
@@ -53,10 +55,15 @@ def after_steps(hook: Hook) -> None:
 
 
 def _true(hook: Hook) -> Callable[[Any, Any, Any], None]:
+    is_compiling = torch.compiler.is_dynamo_compiling  # the quicker of the two
+
     def guarded(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if is_compiling():
+            return
         if horovod.OPTIMIZERS not in sys.modules or _is_true(optimizer):
             hook(optimizer, args, kwargs)
 
+    traced_as(torch_optimizer.Optimizer.profile_hook_step, guarded)
     return guarded
 
 

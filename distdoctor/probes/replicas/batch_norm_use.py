@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -20,6 +21,7 @@ from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.fingerprints import exact
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.optimizer_step import backward_hooks
+from distdoctor.probes.patching import traced_as
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.replicas import module_origins, running_buffers, weight_averages
@@ -58,11 +60,14 @@ def install() -> None:
     @functools.wraps(made)
     def train(self: Any, mode: bool = True) -> Any:
         result = made(self, mode)
+        if torch.compiler.is_compiling():
+            return result
         if _known and id(self) in _known:  # not for each of its parts
             _turned(self, mode)
         weight_averages.turned(self, mode)
         return result
 
+    traced_as(made, train)
     nn.Module.train = train  # type: ignore[method-assign]
     backward_hooks.watch(part=_beginning)
 

@@ -18,6 +18,7 @@ from torch.nn.modules.module import (
 from distdoctor.model.observations.gradients import Added
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.patching import unseen_by_compilers
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
@@ -38,8 +39,16 @@ _hooks: list[Any] = []
 def watch() -> None:
     """Register hooks for new modules and parameters."""
     if not _hooks:
-        _hooks.append(register_module_module_registration_hook(_module))
-        _hooks.append(register_module_parameter_registration_hook(_parameter))
+        _hooks.append(
+            register_module_module_registration_hook(
+                unseen_by_compilers(_module, nn.Module.add_module)
+            )
+        )
+        _hooks.append(
+            register_module_parameter_registration_hook(
+                unseen_by_compilers(_parameter, nn.Module.register_parameter)
+            )
+        )
 
 
 def optimizer_made() -> None:

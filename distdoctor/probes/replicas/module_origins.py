@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.module import register_module_parameter_registration_hook
@@ -14,6 +15,7 @@ from torch.optim import Optimizer
 
 from distdoctor.probes.call_sites import call_site, making_site
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.patching import traced_as, unseen_by_compilers
 from distdoctor.probes.probe import Probe
 
 _modules: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
@@ -23,22 +25,28 @@ _loaded: WeakKeyDictionary[Optimizer, str] = WeakKeyDictionary()
 
 def install() -> None:
     """Install the probe; called right after `import torch`."""
-    register_module_parameter_registration_hook(_registered)
+    register_module_parameter_registration_hook(
+        unseen_by_compilers(_registered, nn.Module.register_parameter)
+    )
     made = Optimizer.__init__
 
     @functools.wraps(made)
     def initialise(self: Any, *args: Any, **kwargs: Any) -> None:
-        _making(self)
+        if not torch.compiler.is_compiling():
+            _making(self)
         made(self, *args, **kwargs)
 
+    traced_as(made, initialise)
     Optimizer.__init__ = initialise  # type: ignore[method-assign]
     made_loading = Optimizer.load_state_dict
 
     @functools.wraps(made_loading)
     def load_state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _loading(self)
+        if not torch.compiler.is_compiling():
+            _loading(self)
         return made_loading(self, *args, **kwargs)
 
+    traced_as(made_loading, load_state_dict)
     Optimizer.load_state_dict = load_state_dict  # type: ignore[method-assign]
 
 
@@ -48,9 +56,11 @@ def watch_loading(callback: Callable[[nn.Module, str], Any]) -> None:
 
     @functools.wraps(made)
     def load_state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
-        callback(self, call_site(1))
+        if not torch.compiler.is_compiling():
+            callback(self, call_site(1))
         return made(self, *args, **kwargs)
 
+    traced_as(made, load_state_dict)
     nn.Module.load_state_dict = load_state_dict  # type: ignore[method-assign]
 
 

@@ -17,6 +17,7 @@ from torch.nn.modules.module import (
 from distdoctor.model.observations.replicas import Registered
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.patching import unseen_by_compilers
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
@@ -28,8 +29,12 @@ _remembered = 0
 
 def install() -> None:
     """Install the probe; called right after `import torch`."""
-    register_module_module_registration_hook(_registered)
-    register_module_parameter_registration_hook(_registered)
+    register_module_module_registration_hook(
+        unseen_by_compilers(_registered, nn.Module.add_module)
+    )
+    register_module_parameter_registration_hook(
+        unseen_by_compilers(_registered, nn.Module.register_parameter)
+    )
 
 
 @harmless

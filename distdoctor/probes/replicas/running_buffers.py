@@ -21,6 +21,7 @@ from torch.nn.modules.module import (
 
 from distdoctor.probes.fingerprints import exact
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.patching import unseen_by_compilers
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.replicas.changing_lines import compiles
 from distdoctor.probes.replicas.watched_models import is_whole
@@ -89,8 +90,16 @@ class Running:
                     _, followed = _layers.setdefault(id(layer), (ref, []))
                     followed.append((self, name, key))
             if _layers and not _hooks:
-                _hooks.append(register_module_forward_pre_hook(_entering))
-                _hooks.append(register_module_forward_hook(_leaving))
+                _hooks.append(
+                    register_module_forward_pre_hook(
+                        unseen_by_compilers(_entering, nn.Module._call_impl)
+                    )
+                )
+                _hooks.append(
+                    register_module_forward_hook(
+                        unseen_by_compilers(_leaving, nn.Module._call_impl)
+                    )
+                )
         if step >= LAST_STEP and _hooks:
             reset()
 

@@ -26,6 +26,7 @@ from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.fingerprints import exact
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.live_objects import living
+from distdoctor.probes.patching import unseen_by_compilers
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.replicas.changing_lines import Lines
@@ -143,7 +144,11 @@ def _is_readable(module: nn.Module) -> bool:
 
 def _hook() -> None:
     if _copies and not _hooks and not _is_compiling():
-        _hooks.append(register_module_forward_pre_hook(_called))
+        _hooks.append(
+            register_module_forward_pre_hook(
+                unseen_by_compilers(_called, nn.Module._call_impl)
+            )
+        )
 
 
 @harmless

@@ -17,6 +17,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from distdoctor.model.observations.gradients import Bypassed
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.patching import unseen_by_compilers
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
@@ -61,7 +62,9 @@ def _watch(wrappers: list[Any]) -> None:
     if search.handle is None and search.tries < _MOST_TRIES:
         search.tries += 1
         search.calls = 0
-        search.handle = register_module_forward_pre_hook(_called)
+        search.handle = register_module_forward_pre_hook(
+            unseen_by_compilers(_called, torch.nn.Module._call_impl)
+        )
 
 
 @harmless

@@ -35,6 +35,9 @@ def _watch_ddp() -> None:
 
     @functools.wraps(made)
     def initialise(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
+        if not isinstance(module, torch.nn.Module):  # torch says what it thinks of it
+            made(self, module, *args, **kwargs)
+            return
         ranks = _sharing(made, (self, module, *args), kwargs)
         _wrapping("ddp", module, ranks)
         made(self, module, *args, **kwargs)

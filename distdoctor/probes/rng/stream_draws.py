@@ -16,6 +16,7 @@ from torch.utils.data import IterableDataset, dataloader
 from distdoctor.model.observations.rng import Drawn
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.patching import unseen_by_warnings
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.rng.dataset_generators import generators_of
@@ -191,6 +192,7 @@ def _watch_passes() -> None:
             one.indices_drawn()
         return indices
 
+    unseen_by_warnings(begin)
     iterator.__init__, iterator._reset = begin, reset
     iterator.__next__, iterator._next_index = advance, next_index
 

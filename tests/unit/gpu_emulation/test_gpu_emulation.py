@@ -241,6 +241,18 @@ def _numbers_are_devices() -> None:
     assert isinstance(torch.zeros(1).device, torch.device)
     assert pickle.loads(pickle.dumps(torch.device(1))) == cuda(1)
     assert isinstance(torch.Generator(), torch.Generator)
+    assert type(torch.ones(1, device="cuda").device) is torch.device
+    assert type(torch.device(1)) is torch.device is torch._C.device
+    assert type(torch.Generator("cuda")) is torch.Generator
+    with pytest.raises(RuntimeError, match="must not be negative"):
+        torch.device(-1)
+    with pytest.raises(TypeError, match="invalid combination of arguments"):
+        torch.device("cpu", 1, 2)  # type: ignore[call-overload]
+
+    class Own(torch.Generator):
+        """One of the user's."""
+
+    assert type(Own()) is Own
     assert nn.Linear(2, 2).to(1).weight.device == cuda(1)
     assert nn.Linear(2, 2).to(device=1).weight.device == cuda(1)
     # What compilers make asks whether a type is that of devices.
@@ -250,7 +262,6 @@ def _numbers_are_devices() -> None:
         return torch.add(local(x), 1)  # a name of this function's surroundings
 
     assert torch.jit.script(two)(torch.zeros(1)).item() == 2
-    assert type(torch.device("cpu")) is torch.device
 
 
 @without_gpus

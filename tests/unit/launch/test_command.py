@@ -147,7 +147,8 @@ def test_torchrun_is_told_the_ranks_and_the_script_its_arguments(
     script.touch()
     logs = tmp_path / "logs"
     command = command_for(script, ["--lr", "0.1"], 4, Launcher.AUTO, logs)
-    assert command[:3] == [sys.executable, "-m", TORCHRUN]
+    # The working directory is not on the path of `torchrun` either.
+    assert command[:4] == [sys.executable, "-P", "-m", TORCHRUN]
     assert command[command.index("--nproc-per-node") + 1] == "4"
     assert command[command.index("--log-dir") + 1] == str(logs)
     assert not {"--tee", "-t", "--redirects", "-r"} & set(command)  # files of output
