@@ -31,9 +31,10 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -46,9 +47,11 @@ from distdoctor.catalogue import every_check, manuals
 from distdoctor.errors import DistdoctorError
 from distdoctor.examination.examining import examine
 from distdoctor.journal.assembly import read_earlier, read_run
+from distdoctor.journal.layout import COMPARISON_FILE
 from distdoctor.judging import judge
 from distdoctor.model.declare import Check
 from distdoctor.model.findings import Unknown
+from distdoctor.model.manual import Manual
 from distdoctor.postmortem.own_nccl_logs import with_nccl_logs
 from distdoctor.report import json as machine
 from distdoctor.report import sarif, text
@@ -56,7 +59,8 @@ from distdoctor.report.schema import Report
 
 SECONDS, WAITING_SECONDS = 1.0, 5.0
 BYTES = 1 << 30
-ALIKE = 1  # records of one sort in a journal, on the level "read"
+ALIKE = {"read": 1, "judged": 3}  # records of one sort that a journal keeps
+PARTS = {"read": 3, "judged": 1}  # of a record, each a seed of its own
 LEVELS = ("read", "judged")
 
 _FAST = "/dev/shm"  # where files are memory
@@ -104,7 +108,7 @@ class Inputs:
 
     def __init__(self, level: str, seed: int, scratch: Path) -> None:
         self.level, self._seed = level, seed
-        self.pool = seeds(ALIKE) if level == "read" else seeds()
+        self.pool = seeds(ALIKE[level], parts=PARTS[level])
         self._folders = [scratch / f"{level}-{n}" for n in range(len(self.pool))]
         for folder, case in zip(self._folders, self.pool, strict=True):
             for name, content in case.items():
@@ -136,8 +140,9 @@ class Inputs:
                 if name in case:
                     place(folder / name, case[name])
         lost = bool(other) and all(
-            name not in case or isinstance(case[name], Special) for name in other
-        )
+            isinstance(case[name], Special) if name in case else name != COMPARISON_FILE
+            for name in other
+        )  # without a comparison it is the record of a run that was compared with none
         try:
             return self._give(number, folder, tally, lost and self.are_sick[at])
         finally:
@@ -186,19 +191,28 @@ def _judged(folder: Path) -> str:
     judgement = judge(folder, str(folder), with_nccl_logs)
     report = judgement.report
     told = text.render(report, judgement.run, verbose=True)
-    if odd := {c for c in told if not c.isprintable() and c != "\n"}:
-        raise Wrong(f"characters {sorted(odd)!r}")
+    _require_harmless(told)
     for form in (
         machine.render(report, judgement.run),
-        sarif.render([report], manuals(), Path("/job")),
+        sarif.render([report], _manuals(), Path("/job")),
     ):
         json.loads(form, parse_constant=_no_number)
-        if odd := {c for c in form if not c.isprintable() and c != "\n"}:
-            raise Wrong(f"characters {sorted(odd)!r} in JSON")
+        _require_harmless(form)
     for verdict in examine(judgement.run, _crashed(report)):
         if isinstance(verdict, Unknown):
             raise Wrong(f"a check crashed\n{verdict.reason}")
     return report.verdict
+
+
+def _require_harmless(told: str) -> None:
+    if not told.replace("\n", "").isprintable():
+        odd = {c for c in told if not c.isprintable()} - {"\n"}
+        raise Wrong(f"characters {sorted(odd)!r}")
+
+
+@cache
+def _manuals() -> Mapping[str, Manual]:
+    return manuals()
 
 
 def _crashed(report: Report) -> list[Check]:

@@ -166,9 +166,16 @@ class Box:
         return [one for one in self.records if one[_KIND] == RecordKind.NOTE]
 
 
-def _shortened(case: Case, alike: int) -> Case:
-    """A case whose journals have no more records than so many of each sort."""
+def _shortened(case: Case, alike: int, parts: int = 1, part: int = 0) -> Case:
+    """A case whose journals have no more records than so many of each sort.
+
+    Of several parts, each has two ranks at most, and the notes of some kinds.
+    """
     made = dict(case)
+    if parts > 1:
+        for name in [name for name in made if name > "rank-2" and name < "rank-:"]:
+            del made[name]
+    case = dict(made)
     for name, data in case.items():
         if not name.endswith(".journal"):
             continue
@@ -180,7 +187,9 @@ def _shortened(case: Case, alike: int) -> Case:
             sort: object = tuple(record[n] for n in (_KIND, _GROUP, _SITE, _SPEC))
             if record[_KIND] == RecordKind.NOTE:
                 note = notes[record[_BEGIN] : record[_BEGIN] + record[_SIZE]]
-                sort = note.split(b",", 1)[0]
+                sort = kind = note.split(b",", 1)[0]
+                if sum(kind) % parts != part:
+                    continue
             seen[sort] += 1
             if seen[sort] > alike:
                 continue
@@ -195,19 +204,20 @@ def _shortened(case: Case, alike: int) -> Case:
     return made
 
 
-def seeds(alike: int = 1 << 30, most: int = 1 << 30) -> list[Case]:
+def seeds(alike: int = 1 << 30, parts: int = 1) -> list[Case]:
     """Records of real runs, without the room that their journals did not use.
 
     Args:
         alike: How many records of one sort each journal keeps.
-        most: How many there are to be.
+        parts: How many cases each becomes, each with some of the notes.
     """
     found = []
     for archive in sorted(RECORDS.glob("*.tar.xz")):
         with tarfile.open(archive) as files:
             found += list(_cases(files))
-    chosen = found[:: max(1, -(-len(found) // most))]
-    return [_shortened(case, alike) for case in chosen]
+    return [
+        _shortened(case, alike, parts, part) for case in found for part in range(parts)
+    ]
 
 
 def _cases(files: tarfile.TarFile) -> Iterator[Case]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import signal
 import sys
@@ -25,6 +26,7 @@ from distdoctor.cli import (
     record,
 )
 from distdoctor.errors import DistdoctorError
+from distdoctor.report.plain_text import plain_lines
 
 WELL, SICK, MISUSED, BROKEN, INCOMPLETE = 0, 1, 2, 3, 4
 """Exit statuses; 2 is also what the option parser uses; 128 + n after signal n."""
@@ -38,6 +40,26 @@ class _Unread(Exception):
 
 class _Commands(click.Group):
     """The commands; click itself would leave with 1, which is sick, where we do not."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **more: Any) -> Any:
+        """Run as click does, but print its errors so that they control no terminal.
+
+        They quote what was typed, and names of files may hold anything.
+        """
+        run: Any = super().main
+        if not standalone_mode:
+            return run(*args, standalone_mode=False, **more)
+        try:
+            status = run(*args, standalone_mode=False, **more)
+        except click.ClickException as error:
+            text = io.StringIO()
+            error.show(file=text)
+            sys.stderr.write(plain_lines(text.getvalue()))
+            status = error.exit_code
+        except click.Abort:
+            sys.stderr.write("Aborted!\n")
+            status = 1
+        sys.exit(status)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was asked for."""
@@ -79,7 +101,7 @@ def main() -> None:
             status = end.code
         _flush()
     except DistdoctorError as error:
-        _leave(MISUSED, f"distdoctor: {_harmless(str(error))}\n")
+        _leave(MISUSED, f"distdoctor: {error}\n")
     except _Unread:
         _leave(_UNREAD)
     except OSError as error:
@@ -104,13 +126,6 @@ def _flush() -> None:
             raise
 
 
-def _harmless(message: str) -> str:
-    """A message without what could control a terminal: names of files may hold that."""
-    from distdoctor.report.page import plain
-
-    return "\n".join(map(plain, message.split("\n")))
-
-
 def _break() -> NoReturn:
     """Leave because of a bug of ours: the exception that is being handled."""
     message = "distdoctor: internal error; this says nothing about the job\n"
@@ -124,7 +139,7 @@ def _leave(status: str | int | None, message: str = "") -> NoReturn:
     where that fails.
     """
     with suppress(OSError):
-        sys.stderr.write(message)
+        sys.stderr.write(plain_lines(message))
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
         try:
             stream.flush()

@@ -14,6 +14,7 @@ import click
 
 from distdoctor.cli.options import records
 from distdoctor.errors import LaunchRefused
+from distdoctor.report.plain_text import plain_lines
 
 
 @click.command()
@@ -50,7 +51,7 @@ def run(context: click.Context, to: Path | None) -> None:
         raise
     with suppress(OSError):
         judge = shlex.join(["distdoctor", "autopsy", str(to or folder)])
-        sys.stderr.write(f"distdoctor: recorded; to judge it: {judge}\n")
+        sys.stderr.write(plain_lines(f"distdoctor: recorded; to judge it: {judge}\n"))
     context.exit(status)
 
 

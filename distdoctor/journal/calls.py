@@ -125,7 +125,9 @@ def take_apart(
         int(call): box.string(int(entered["site"][row])) if row >= 0 else ""
         for call, row in zip(touched, row_of(touched), strict=True)
     }
-    life = life_of(records, np.cumsum(made), box, tables, header.rank, issued)
+    life = life_of(
+        records, np.cumsum(made), box, tables, header.rank, header.world_size, issued
+    )
     return calls, life
 
 

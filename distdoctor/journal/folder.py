@@ -48,7 +48,7 @@ from distdoctor.journal.layout import (
     STREAMS_FILE,
     SUBSTITUTES_FILE,
 )
-from distdoctor.journal.notes_reader import within_bounds
+from distdoctor.journal.note_limits import possible
 from distdoctor.journal.packed_texts import MOST_LINES
 from distdoctor.journal.regular_files import content, decoded
 from distdoctor.model.observations.rng import Drawn
@@ -425,7 +425,7 @@ def read_streams(folder: Path) -> list[Streams]:
     streams: dict[tuple[int, int, int], Streams] = {}
     for one in _lines(folder / STREAMS_FILE, _Stream).values:
         with suppress(ValueError):
-            drawn = within_bounds(one.drawn)
+            drawn = possible(one.drawn)
             key = (one.pid, drawn.loader, drawn.epoch)
             streams[key] = Streams(one.by, one.site, drawn)
     return list(streams.values())

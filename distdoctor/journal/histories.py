@@ -27,6 +27,8 @@ from distdoctor.model.events import (
     Unreduced,
 )
 from distdoctor.model.observations.collectives import Awaited, step_of, step_text
+from distdoctor.model.observations.replicas import Trained, Weights
+from distdoctor.model.run import MOST_RANKS
 
 _BATCH, _THREAD_END, _TOUCHED, _NOTE = (
     int(kind)
@@ -45,6 +47,7 @@ def life_of(
     box: JournalReader,
     tables: Tables,
     rank: int,
+    size: int,
     issued: Mapping[int, str],
 ) -> list[tuple[int, Event]]:
     """Events of one journal, each with the number of calls that were made before.
@@ -55,12 +58,13 @@ def life_of(
         box: The journal; what it holds and cannot be read is counted there as torn.
         tables: Of the run.
         rank: Whose journal it is.
+        size: Number of ranks in the job; 0: not known.
         issued: Lines, by the numbers of calls whose tensors were touched too early.
 
     Returns:
         Pairs in the order of the journal.
     """
-    history = _History(rank, tables, NotesReader(box.path))
+    history = _History(rank, tables, NotesReader(box.path), size or MOST_RANKS)
     told = np.flatnonzero(np.isin(records["kind"], _TOLD))
     some = records[told]
     batches, notes = some.view(BATCH_TYPE), some.view(NOTE_TYPE)
@@ -109,8 +113,10 @@ class _History:
     rank: int
     tables: Tables
     notes: NotesReader
+    size: int
     events: list[tuple[int, Event]] = field(default_factory=list)
     _start: int | None = None
+    _widths: dict[int, int] = field(default_factory=dict)  # parameters by model
     _loaders: dict[Place | None, Event] = field(default_factory=dict)
     _unreduced: dict[object, tuple[int, Event]] = field(default_factory=dict)
 
@@ -120,7 +126,7 @@ class _History:
         Raises:
             ValueError: It tells no event.
         """
-        event, site = read_life(text)
+        event, site = read_life(text, self.size)
         if event is None:  # of a later release
             return
         place = self.tables.place(site) if site else place
@@ -153,9 +159,16 @@ class _History:
     def note(self, position: int, begin: int, size: int, place: Place | None) -> bool:
         """Add what a note tells; False: it cannot be read."""
         try:
-            observation = self.notes.read(begin, size)
+            observation = self.notes.read(begin, size, self.size)
         except (OSError, ValueError):
             return False
+        match observation:
+            case Trained():
+                self._widths[observation.model] = len(observation.names)
+            case Weights(model=model) if (
+                model in self._widths and len(observation.prints) != self._widths[model]
+            ):
+                return False
         if isinstance(observation, Awaited):
             observation = replace(
                 observation,

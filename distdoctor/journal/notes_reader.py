@@ -4,32 +4,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import fields
-from functools import cache
 from pathlib import Path
-from typing import IO, Any, TypeVar, get_args, get_type_hints
+from typing import IO, Any, TypeVar, get_args
 
 import msgspec
 
+from distdoctor.journal.note_limits import possible
 from distdoctor.journal.notes import MOST_BYTES, notes_of
-from distdoctor.journal.packed_texts import MOST_LINES
 from distdoctor.journal.regular_files import decoded, opened
 from distdoctor.journal.version_1 import as_present
-from distdoctor.model.events import Life, Observation, Place
+from distdoctor.model.events import Life, Observation
 from distdoctor.model.observations import BY_NAME
+from distdoctor.model.run import MOST_RANKS
 
 _LIFE: dict[str, type[Life]] = {kind.__name__: kind for kind in get_args(Life)}
 
 _DAMAGED = (KeyError, TypeError, AttributeError, RecursionError)
 """What reading a text of version 1 can end in that is not what was written."""
 
-_LEAST, _MOST = -(1 << 63), (1 << 64) - 1
-"""Of whole numbers in events: fingerprints and addresses have 64 bits."""
-
 Told = TypeVar("Told")
 
 
-def read_life(text: str) -> tuple[Life | None, str]:
+def read_life(text: str, world_size: int = MOST_RANKS) -> tuple[Life | None, str]:
     """The event of a rank's life that a string of its journal tells.
 
     Returns:
@@ -41,13 +37,13 @@ def read_life(text: str) -> tuple[Life | None, str]:
     """
     data = text.encode()
     if not data.startswith(b"{"):
-        return _event(data, _LIFE), ""
+        return _event(data, _LIFE, world_size), ""
     try:
         name, values, site = as_present(decoded(data, dict[str, Any], names=True))
         kind = _LIFE.get(name)
         if kind is None:
             return None, site
-        return within_bounds(msgspec.convert(values, kind)), site
+        return possible(msgspec.convert(values, kind), world_size), site
     except _DAMAGED as error:
         raise ValueError(str(error)) from error
 
@@ -64,12 +60,15 @@ class NotesReader:
         self._file: IO[bytes] | None = None
         self._left = 0  # bytes that no note was read from yet: none is read twice
 
-    def read(self, begin: int, size: int) -> Observation | None:
+    def read(
+        self, begin: int, size: int, world_size: int = MOST_RANKS
+    ) -> Observation | None:
         """The observation that a note tells; None if it is of a later release.
 
         Args:
             begin: Where the note begins, in bytes.
             size: How many bytes it has.
+            world_size: Of the job.
 
         Returns:
             The observation with rank -1 and without a place, or None.
@@ -84,7 +83,7 @@ class NotesReader:
         if size > self._left or begin > MOST_BYTES:
             raise ValueError("there are not so many bytes of notes")
         self._left -= size
-        return _event(os.pread(self._file.fileno(), size, begin), BY_NAME)
+        return _event(os.pread(self._file.fileno(), size, begin), BY_NAME, world_size)
 
     def close(self) -> None:
         """Close the file, if it was opened."""
@@ -92,48 +91,16 @@ class NotesReader:
             self._file.close()
 
 
-def _event(data: bytes, kinds: Mapping[str, type[Told]]) -> Told | None:
+def _event(
+    data: bytes, kinds: Mapping[str, type[Told]], world_size: int
+) -> Told | None:
     try:
         name, text = decoded(data, tuple[str, msgspec.Raw])
         kind = kinds.get(name)
-        return None if kind is None else within_bounds(decoded(text, kind))
+        return None if kind is None else possible(decoded(text, kind), world_size)
     except msgspec.ValidationError:
         raise
     except ValueError:  # it may hold the name of a file that is no text
         name, values = decoded(data, tuple[str, dict[str, Any]], names=True)
     kind = kinds.get(name)
-    return None if kind is None else within_bounds(msgspec.convert(values, kind))
-
-
-def within_bounds(event: Told) -> Told:
-    """The event itself, if no number in it is larger than any that jobs tell.
-
-    Raises:
-        ValueError: One is.
-    """
-    kind: Any = type(event)
-    single, several = _whole_numbers(kind)
-    for name in single:
-        value = getattr(event, name)
-        if value is not None and not _LEAST <= value <= _MOST:
-            raise ValueError(f"{name} has more than 64 bits")
-    for name in several:
-        if (values := getattr(event, name)) and (
-            min(values) < _LEAST or max(values) > _MOST
-        ):
-            raise ValueError(f"{name} have more than 64 bits")
-    caught = getattr(event, "caught", None)
-    if isinstance(caught, Place) and not 0 <= caught.line <= MOST_LINES:
-        raise ValueError(f"no file has a line {caught.line}")
-    return event
-
-
-@cache
-def _whole_numbers(kind: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Fields of a kind of event that are one whole number, and several."""
-    hints = get_type_hints(kind)
-    names = [field.name for field in fields(kind)]
-    named = {name: hints[name] for name in names}
-    single = (name for name, hint in named.items() if hint in (int, int | None))
-    several = (name for name, hint in named.items() if hint == tuple[int, ...])
-    return tuple(single), tuple(several)
+    return None if kind is None else possible(msgspec.convert(values, kind), world_size)

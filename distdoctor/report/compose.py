@@ -103,8 +103,9 @@ def compose(
         evidence_of_ranks=[
             RankEvidenceData(list(ranks), list(kinds))
             for ranks, kinds in evidence_of_ranks(run.world_size, run.files)
-            if run.files
-        ],
+        ]
+        if run.files
+        else [],
     )
 
 
