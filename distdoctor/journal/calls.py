@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from distdoctor.journal.format import RecordKind
 from distdoctor.journal.histories import life_of
-from distdoctor.journal.packed_texts import members_of
 from distdoctor.journal.reader import MESSAGE_TYPE, Header, JournalReader, Records
 from distdoctor.journal.texts import Tables
 from distdoctor.model.events import Event, State
@@ -33,10 +32,12 @@ _LATEST = 1 << 62
 """Of times in ns, and of ordinals: no machine runs so long."""
 
 
-def _understood(entered: Records, box: JournalReader) -> NDArray[np.bool_]:
+def _understood(
+    entered: Records, box: JournalReader, tables: Tables
+) -> NDArray[np.bool_]:
     """All but calls of later releases, and those whose group cannot be read."""
     used, inverse = np.unique(entered["group"], return_inverse=True)
-    known = np.array([_is_group(box.string(int(n))) for n in used], np.bool_)
+    known = np.array([_is_group(box.string(int(n)), tables) for n in used], np.bool_)
     kept: NDArray[np.bool_] = (
         known[inverse]
         & (entered["op"] < len(OPERATIONS))
@@ -47,12 +48,11 @@ def _understood(entered: Records, box: JournalReader) -> NDArray[np.bool_]:
     return kept
 
 
-def _is_group(text: str) -> bool:
+def _is_group(text: str, tables: Tables) -> bool:
     try:
-        members_of(text)
+        return bool(text) and tables.group(text) >= 0
     except ValueError:
         return False
-    return bool(text)
 
 
 def _by_name(entered: Records, box: JournalReader) -> NDArray[np.bool_]:
@@ -83,7 +83,7 @@ def take_apart(
         records = records[timely]
     kinds = records["kind"]
     made = np.isin(kinds, (RecordKind.ENTER, RecordKind.REFUSE))
-    made[made] = _understood(records[made], box)
+    made[made] = _understood(records[made], box, tables)
     entered = records[made]
     calls = np.zeros(len(entered), CALLS)
     for name in _COPIED:

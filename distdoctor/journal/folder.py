@@ -60,6 +60,8 @@ MANIFEST, STACKS, SOURCES = "run.json", "stacks.json", "sources.json"
 
 _MOST_RECORDED = 200_000  # lines of a file to which processes add some
 
+_LONGEST = 80  # letters of the name of a schema that are told
+
 _MOST_DAMAGED = 1000  # of these; what follows is not looked at
 
 Rank = Annotated[int, msgspec.Meta(ge=0, lt=MOST_RANKS)]
@@ -255,8 +257,8 @@ def read_manifest(folder: Path) -> Manifest:
         )
     if manifest.schema != SCHEMA:
         raise RecordUnreadable(
-            f"{folder} was written in {manifest.schema!r}; this release reads "
-            f"{SCHEMA!r}: use the release that wrote it"
+            f"{folder} was written in {manifest.schema[:_LONGEST]!r}; this release "
+            f"reads {SCHEMA!r}: use the release that wrote it"
         )
     return manifest
 

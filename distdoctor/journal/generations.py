@@ -77,6 +77,8 @@ def _brief(path: Path) -> _Brief | None:
     try:
         with opened(path) as file:
             header = Header(*HEADER.unpack(file.read(HEADER.size)))
+            if header.fault():
+                return None
             last_ns = header.started_ns
             if header.head and header.capacity:
                 slot = (header.head - 1) % header.capacity

@@ -70,7 +70,7 @@ _EQUAL: Mapping[type[Any], tuple[str, ...]] = {
     Hyperparameters: ("names", "values"),
     Memory: ("steps", "own_kib", "graphs", "passes"),
     RateRise: ("steps", "rates"),
-    Shown: ("numbers", "decimals"),
+    Shown: ("numbers", "decimals", "labels"),
     Software: ("packages", "versions"),
     Sources: ("modules", "files", "texts", "lines"),
     Traced: ("names", "prints"),

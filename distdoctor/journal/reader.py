@@ -75,6 +75,25 @@ class Header(NamedTuple):
     blind: int
     faults: int
 
+    def fault(self) -> str:
+        """Why it is none of a journal that can be read; empty: it is one."""
+        if self.magic != MAGIC:
+            return "is not a journal of distdoctor"
+        if self.version not in VERSIONS_READ:
+            return (
+                f"has format version {self.version}; this release reads version "
+                f"{VERSION} and older ones: use the release that wrote it"
+            )
+        if (
+            not 1 <= self.capacity <= _MOST_RECORDS
+            or self.strings_bytes > _MOST_STRINGS
+            or max(self.head, self.started_ns) > _LATEST
+        ):
+            return "has a damaged header"
+        if not -1 <= self.rank < MOST_RANKS or not 0 <= self.world_size <= MOST_RANKS:
+            return f"has a damaged header: rank {self.rank} of {self.world_size}"
+        return ""
+
 
 assert Header._fields == tuple(name for name, _ in HEADER_FIELDS)
 
@@ -111,27 +130,9 @@ class JournalReader:
                 "it was cut off while being copied"
             )
         header = self.header()
-        if header.magic != MAGIC:
-            raise JournalUnreadable(f"{path} is not a journal of distdoctor")
-        if header.version not in VERSIONS_READ:
-            raise JournalUnreadable(
-                f"{path} has format version {header.version}; this release reads "
-                f"version {VERSION} and older ones: use the release that wrote it"
-            )
+        if fault := header.fault():
+            raise JournalUnreadable(f"{path} {fault}")
         ring = HEADER_BYTES + header.strings_bytes
-        if (
-            not 1 <= header.capacity <= _MOST_RECORDS
-            or header.strings_bytes > _MOST_STRINGS
-            or max(header.head, header.started_ns) > _LATEST
-        ):
-            raise JournalUnreadable(f"{path} has a damaged header")
-        if not -1 <= header.rank < MOST_RANKS or not (
-            0 <= header.world_size <= MOST_RANKS
-        ):
-            raise JournalUnreadable(
-                f"{path} has a damaged header: rank {header.rank} of "
-                f"{header.world_size}"
-            )
         whole = max(0, len(self._map) - ring) // RECORD_BYTES
         self.truncated = whole < header.capacity
         self._capacity = header.capacity

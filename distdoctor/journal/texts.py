@@ -6,7 +6,13 @@ from collections.abc import Iterable
 from math import prod
 from typing import Any
 
-from distdoctor.journal.packed_texts import MOST_LINES, OFTEN, members_of, parted
+from distdoctor.journal.packed_texts import (
+    MOST_LINES,
+    OFTEN,
+    members_of,
+    number_of_members,
+    parted,
+)
 from distdoctor.journal.regular_files import decoded
 from distdoctor.model.events import SETUP, STORE, WORLD, Place, Tensor
 from distdoctor.model.run import Group, Spec
@@ -114,9 +120,10 @@ class Tables:
         within = _whole(often) % OFTEN if often else 0
         key = ("group", f"{name}\n{within}\n{ranks}")
         if key not in self._known:
-            self._members += len(members_of(text))
-            if self._members > _MOST_MEMBERS:
+            members = number_of_members(text)
+            if self._members + members > _MOST_MEMBERS:
                 raise ValueError("too many groups of too many ranks")
+            self._members += members
             self._known[key] = len(self.groups)
             self.groups.append(text)
         return self._known[key]
