@@ -320,7 +320,7 @@ def read_exits(folder: Path) -> dict[int, Exit]:
     return exits
 
 
-class Lines(NamedTuple, Generic[AnyStruct]):
+class RecordedLines(NamedTuple, Generic[AnyStruct]):
     """What the lines of a file say.
 
     Attributes:
@@ -332,14 +332,14 @@ class Lines(NamedTuple, Generic[AnyStruct]):
     lost: str
 
 
-def _lines(path: Path, kind: type[AnyStruct]) -> Lines[AnyStruct]:
+def _lines(path: Path, kind: type[AnyStruct]) -> RecordedLines[AnyStruct]:
     """What each line of a file says; damaged ones are left out."""
     try:
         data = content(path)
     except FileNotFoundError:
-        return Lines([], "")
+        return RecordedLines([], "")
     except OSError as error:
-        return Lines([], str(error))
+        return RecordedLines([], str(error))
     values: list[AnyStruct] = []
     damaged = 0
     lines = data.split(b"\n", _MOST_RECORDED)
@@ -351,10 +351,12 @@ def _lines(path: Path, kind: type[AnyStruct]) -> Lines[AnyStruct]:
         except ValueError:  # torn: its writer died
             damaged += 1
             if damaged > _MOST_DAMAGED:
-                return Lines(values, f"more than {_MOST_DAMAGED} lines are damaged")
+                return RecordedLines(
+                    values, f"more than {_MOST_DAMAGED} lines are damaged"
+                )
     if len(lines) > _MOST_RECORDED:
-        return Lines(values, f"it has more than {_MOST_RECORDED} lines")
-    return Lines(values, f"damaged lines: {damaged}" if damaged else "")
+        return RecordedLines(values, f"it has more than {_MOST_RECORDED} lines")
+    return RecordedLines(values, f"damaged lines: {damaged}" if damaged else "")
 
 
 class _Loss(msgspec.Struct, kw_only=True):
