@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -64,7 +65,21 @@ def life_of(
     Returns:
         Pairs in the order of the journal.
     """
-    history = _History(rank, tables, NotesReader(box.path), size or MOST_RANKS)
+    with closing(NotesReader(box.path)) as notes:
+        history = _History(rank, tables, notes, size or MOST_RANKS)
+        _take(history, records, calls_so_far, box, issued)
+    return history.events
+
+
+def _take(
+    history: _History,
+    records: Records,
+    calls_so_far: NDArray[Any],
+    box: JournalReader,
+    issued: Mapping[int, str],
+) -> None:
+    """Add what all records of a journal tell."""
+    rank, tables = history.rank, history.tables
     told = np.flatnonzero(np.isin(records["kind"], _TOLD))
     some = records[told]
     batches, notes = some.view(BATCH_TYPE), some.view(NOTE_TYPE)
@@ -103,7 +118,6 @@ def life_of(
             except ValueError:
                 box.torn += 1
     history.close(int(calls_so_far[-1]) if len(calls_so_far) else 0)
-    return history.events
 
 
 @dataclass(slots=True)
@@ -202,7 +216,6 @@ class _History:
 
     def close(self, position: int) -> None:
         """Add what is still open."""
-        self.notes.close()
         self.events += self._unreduced.values()
         self.events.sort(key=lambda entry: entry[0])
         self.events += [(position, event) for event in self._loaders.values()]

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
+import fuzz
+import fuzz_records
 import pytest
 
 from distdoctor.errors import DistdoctorError, JournalUnreadable, RecordUnreadable
@@ -410,3 +412,23 @@ def test_a_schema_is_quoted_in_short(folder: Path) -> None:
     with pytest.raises(RecordUnreadable) as raised:
         judge(folder)
     assert len(str(raised.value)) < 1000
+
+
+# --- many of them ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", fuzz_records.LEVELS)
+def test_no_hostile_record_does_harm(
+    level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fuzz_records, "SECONDS", 10.0)  # tests share the machine
+    monkeypatch.setattr(fuzz_records, "WAITING_SECONDS", 60.0)
+    inputs, tally = fuzz_records.Inputs(level, 5, tmp_path), fuzz_records.Tally()
+    before = signal.signal(signal.SIGVTALRM, fuzz.the_time_is_up)
+    signal.alarm(0)
+    try:
+        for number in range(40):
+            inputs.take(number, tally)
+    finally:
+        signal.signal(signal.SIGVTALRM, before)
+    assert (tally.inputs, dict(tally.failures)) == (40, {})
