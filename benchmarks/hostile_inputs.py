@@ -326,7 +326,7 @@ def packed(case: Case, rng: random.Random) -> Case:
         ending, pack = rng.choice(_PACKERS)
         data = pack(content[:200_000])
         if rng.random() < 0.5:
-            data = _bytes(data, data, rng)
+            data = as_bytes(data, data, rng)
         made[name + ending] = data
     return made
 
@@ -351,15 +351,35 @@ Way = Callable[[bytes, bytes, random.Random], bytes]
 
 def _ways(content: bytes) -> tuple[Way, ...]:
     if content[:1] == b"\x80":
-        return (_bytes, _cut, _splice, _opcodes, _opcodes, _values, _values, _values)
+        return (
+            as_bytes,
+            as_cut,
+            as_splice,
+            _opcodes,
+            _opcodes,
+            as_values,
+            as_values,
+            as_values,
+        )
     if content.lstrip()[:1] in (b"{", b"["):
-        return (_bytes, _cut, _splice, _tokens, _values, _values, _values)
+        return (as_bytes, as_cut, as_splice, as_tokens, as_values, as_values, as_values)
     if b"\0" in content[:64]:
-        return (_bytes, _bytes, _cut, _splice, _words)
-    return (_bytes, _cut, _splice, _lines, _lines, _tokens, _tokens, _numbers, _long)
+        return (as_bytes, as_bytes, as_cut, as_splice, _words)
+    return (
+        as_bytes,
+        as_cut,
+        as_splice,
+        _lines,
+        _lines,
+        as_tokens,
+        as_tokens,
+        as_numbers,
+        _long,
+    )
 
 
-def _bytes(data: bytes, _: bytes, rng: random.Random) -> bytes:
+def as_bytes(data: bytes, _: bytes, rng: random.Random) -> bytes:
+    """Bytes come, go and change."""
     made = bytearray(data)
     for _n in range(rng.choice((1, 1, 2, 8))):
         at = rng.randrange(len(made) + 1)
@@ -375,12 +395,14 @@ def _bytes(data: bytes, _: bytes, rng: random.Random) -> bytes:
     return bytes(made)
 
 
-def _cut(data: bytes, _: bytes, rng: random.Random) -> bytes:
+def as_cut(data: bytes, _: bytes, rng: random.Random) -> bytes:
+    """The beginning, or the end."""
     at = rng.randrange(len(data) + 1)
     return data[:at] if rng.random() < 0.7 else data[at:]
 
 
-def _splice(data: bytes, other: bytes, rng: random.Random) -> bytes:
+def as_splice(data: bytes, other: bytes, rng: random.Random) -> bytes:
+    """A part of another comes in."""
     at, where = rng.randrange(len(data) + 1), rng.randrange(len(other) + 1)
     part = other[where : where + rng.choice((16, 256, 4096, 65_536))]
     return data[:at] + part + data[at:]
@@ -423,7 +445,8 @@ def _lines(data: bytes, other: bytes, rng: random.Random) -> bytes:
 _TOKEN = re.compile(rb"[A-Za-z_]+|\d+|[^\sA-Za-z_\d]|\s+")
 
 
-def _tokens(data: bytes, other: bytes, rng: random.Random) -> bytes:
+def as_tokens(data: bytes, other: bytes, rng: random.Random) -> bytes:
+    """A word, a number or a sign becomes another."""
     at = rng.randrange(max(len(data), 1))
     found = _TOKEN.search(data, at)
     if found is None:
@@ -441,7 +464,8 @@ def _tokens(data: bytes, other: bytes, rng: random.Random) -> bytes:
     return data[: found.start()] + new + data[found.end() :]
 
 
-def _numbers(data: bytes, _: bytes, rng: random.Random) -> bytes:
+def as_numbers(data: bytes, _: bytes, rng: random.Random) -> bytes:
+    """A number in a text becomes another."""
     places = [m.span() for m in re.finditer(rb"\d+", data[:65_536])]
     if not places:
         return data
@@ -468,7 +492,7 @@ def _long(data: bytes, _: bytes, rng: random.Random) -> bytes:
 def _opcodes(data: bytes, other: bytes, rng: random.Random) -> bytes:
     places = _places(data)
     if len(places) < 2:
-        return _bytes(data, other, rng)
+        return as_bytes(data, other, rng)
     n = rng.randrange(len(places) - 1)
     start, end = places[n], places[n + 1]
     how = rng.randrange(5)
@@ -499,7 +523,7 @@ def _places(data: bytes) -> list[int]:
     return found
 
 
-def _values(data: bytes, _: bytes, rng: random.Random) -> bytes:
+def as_values(data: bytes, _: bytes, rng: random.Random) -> bytes:
     """A value anywhere in the tree of a pickle or of JSON becomes another."""
     is_pickle = data[:1] == b"\x80"
     if is_pickle and any(data == one or one[2:-1] in data for one in _HOSTILE_PICKLES):

@@ -298,7 +298,7 @@ def _is_reduced(run: Run, one: UnequalGradients) -> bool:
     first = one.chapter.holds[0]
     whole = sum(first.sizes[n] for n in first.averaged)
     return any(
-        seen.reduced >= whole and look.step not in steps
+        seen.reduced >= whole and not any(look.step in some for some in steps)
         for look in one.looks
         for seen, steps in zip(look.seen, bare, strict=True)
     )

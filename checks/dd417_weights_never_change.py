@@ -278,8 +278,9 @@ def _unstepped(run: Run) -> list[Unstepped]:
 def _left_behind(run: Run) -> Iterator[list[Unstepped]]:
     """The same, of ranks that never step where other replicas of their model do."""
     for ranks in replicas(run):
-        seen = [rank for rank in ranks if run.has_seen((rank,))]
-        steps = [rank for rank in seen if _has_stepped(run, rank)]
+        if not run.has_seen(ranks):
+            continue
+        steps = [rank for rank in ranks if _has_stepped(run, rank)]
         soon = (
             _step_each_time(run, steps)
             and all(ended_well(run, rank) for rank in ranks)
@@ -288,12 +289,12 @@ def _left_behind(run: Run) -> Iterator[list[Unstepped]]:
             )
             and not any(
                 communicates_at(run, rank, look.place)
-                for rank in {*seen} - {*steps}
+                for rank in {*ranks} - {*steps}
                 for one in held(run, steps[0])
                 for look in one.seen
             )
         )
-        last = {rank: _last(run, rank, soon=soon) for rank in seen}
+        last = {rank: _last(run, rank, soon=soon) for rank in ranks}
         stuck = [one for one in last.values() if one is not None]
         if stuck and steps and len(stuck) + len(steps) == len(ranks):
             yield stuck

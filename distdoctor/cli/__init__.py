@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ import click
 
 from distdoctor import __version__
 from distdoctor.errors import DistdoctorError, WorkingDirectoryGone
+from distdoctor.report.plain_text import plain_lines
 
 WELL, SICK, MISUSED, BROKEN, INCOMPLETE = 0, 1, 2, 3, 4
 """Exit statuses; 2 is also what the option parser uses; 128 + n after signal n."""
@@ -82,6 +84,26 @@ class _Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(n, text) for n, (_, text) in _COMMANDS.items()])
 
+    def main(self, *args: Any, standalone_mode: bool = True, **more: Any) -> Any:
+        """Run as click does, but print its errors so that they control no terminal.
+
+        They quote what was typed, and names of files may hold anything.
+        """
+        run: Any = super().main
+        if not standalone_mode:
+            return run(*args, standalone_mode=False, **more)
+        try:
+            status = run(*args, standalone_mode=False, **more)
+        except click.ClickException as error:
+            text = io.StringIO()
+            error.show(file=text)
+            sys.stderr.write(plain_lines(text.getvalue()))
+            status = error.exit_code
+        except click.Abort:
+            sys.stderr.write("Aborted!\n")
+            status = 1
+        sys.exit(status)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was asked for."""
         try:
@@ -123,7 +145,7 @@ def main() -> None:
             status = end.code
         _flush()
     except DistdoctorError as error:
-        _leave(MISUSED, f"distdoctor: {_harmless(str(error))}\n")
+        _leave(MISUSED, f"distdoctor: {error}\n")
     except _Unread:
         _leave(_UNREAD)
     except OSError as error:
@@ -167,13 +189,6 @@ def _flush() -> None:
             raise
 
 
-def _harmless(message: str) -> str:
-    """A message without what could control a terminal: names of files may hold that."""
-    from distdoctor.report.page import plain
-
-    return "\n".join(map(plain, message.split("\n")))
-
-
 def _break() -> NoReturn:
     """Leave because of a bug of ours: the exception that is being handled."""
     import traceback
@@ -189,7 +204,7 @@ def _leave(status: str | int | None, message: str = "") -> NoReturn:
     where that fails.
     """
     with suppress(OSError):
-        sys.stderr.write(message)
+        sys.stderr.write(plain_lines(message))
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
         try:
             stream.flush()

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from distdoctor.errors import LeavingsMissing
+from distdoctor.report.plain_text import plain_lines
 
 _MOST_NAMED = 8
 
@@ -35,7 +36,9 @@ def run(context: click.Context, paths: tuple[str, ...], folder: Path) -> None:
 
     written = write_columns(paths, folder)
     for path, why in written.failed[:_MOST_NAMED]:
-        sys.stderr.write(f"distdoctor: could not be read: {path} ({why})\n")
+        sys.stderr.write(
+            plain_lines(f"distdoctor: could not be read: {path} ({why})\n")
+        )
     more = len(written.failed) - _MOST_NAMED
     if more > 0:
         sys.stderr.write(f"distdoctor: could not be read: {more:,} more\n")

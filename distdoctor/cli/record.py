@@ -11,6 +11,7 @@ import click
 
 from distdoctor.cli.record_folder import record_folder
 from distdoctor.errors import LaunchRefused
+from distdoctor.report.plain_text import plain_lines
 
 
 @click.command()
@@ -42,5 +43,5 @@ def run(context: click.Context, to: Path | None) -> None:
         status = record_job(given_command(given), script_in(given), folder)
     with suppress(OSError):
         judge = shlex.join(["distdoctor", "autopsy", str(to or folder)])
-        sys.stderr.write(f"distdoctor: recorded; to judge it: {judge}\n")
+        sys.stderr.write(plain_lines(f"distdoctor: recorded; to judge it: {judge}\n"))
     context.exit(status)

@@ -62,6 +62,8 @@ def gaps_of(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
     if "run" not in run.evidence:
         yield from _unwatched_job(run, verdicts)
         return
+    for what, why in run.unread:
+        yield Gap(f"what {what} tells", why)
     if not started:
         yield from _nothing_started(run)
         return

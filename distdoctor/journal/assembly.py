@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from distdoctor.errors import JournalUnreadable
+from distdoctor.errors import JournalUnreadable, RecordUnreadable
 from distdoctor.journal.calls import take_apart
 from distdoctor.journal.compared import with_comparison
 from distdoctor.journal.environment import STACKS_AS_SHELL
 from distdoctor.journal.folder import (
+    SOURCES,
+    STACKS,
     Exit,
     InChild,
     Manifest,
     Streams,
+    lost_lines,
     read_children,
     read_comparison,
     read_exits,
@@ -31,6 +35,7 @@ from distdoctor.journal.folder import (
     read_substitutes,
 )
 from distdoctor.journal.generations import generations
+from distdoctor.journal.layout import COMPARISON_FILE
 from distdoctor.journal.packed_texts import members_of
 from distdoctor.journal.reader import Header, JournalReader, Records
 from distdoctor.journal.simulated import as_simulated
@@ -55,6 +60,9 @@ _LAUNCHERS_ERRORS = {"ChildFailedError", "SignalException"}
 
 _HOROVODS = "Horovod detected that one or more processes exited with non-zero status"
 """horovodrun's. Source: Horovod 0.28.1, runner/gloo_run.py."""
+
+
+Told = TypeVar("Told")
 
 
 def read_run(folder: Path) -> Run:
@@ -96,7 +104,9 @@ def read_earlier(folder: Path) -> list[Run]:
     if not manifest.simulated:
         parts = journals_by_generation(folder, manifest)
         runs = [_assemble(folder, alone, part, stacks=False) for part in parts[:-1]]
-    sources = read_sources(folder)
+    sources: dict[str, str] = {}
+    with suppress(RecordUnreadable):  # which is told of the last generation
+        sources = read_sources(folder)
     return [replace(run, sources=sources) for run in runs if _is_in_order(run)]
 
 
@@ -167,13 +177,22 @@ def _assemble(folder: Path, manifest: Manifest, paths: list[Path], stacks: bool)
     if manifest.recorded:
         run = replace(run, unwatched={**run.unwatched, Observation: _ONLY_RECORDED})
     if not stacks:
-        return run
-    samples = read_stacks(folder)
-    run = replace(
-        run, sources=read_sources(folder), substituted=read_substitutes(folder)
-    )
-    run = with_comparison(run, read_comparison(folder))
-    return with_stacks(run, samples, manifest.directory)
+        return replace(run, unread=tuple(lost_lines(folder)))
+    unread = lost_lines(folder)
+
+    def read(name: str, reader: Callable[[Path], Told], nothing: Told) -> Told:
+        try:
+            return reader(folder)
+        except RecordUnreadable as error:
+            unread.append((name, str(error)))
+            return nothing
+
+    no_sources: dict[str, str] = {}
+    sources = read(SOURCES, read_sources, no_sources)
+    run = replace(run, sources=sources, substituted=read_substitutes(folder))
+    run = with_comparison(run, read(COMPARISON_FILE, read_comparison, None))
+    run = with_stacks(run, read(STACKS, read_stacks, []), manifest.directory)
+    return replace(run, unread=tuple(unread))
 
 
 @dataclass(slots=True)
@@ -293,7 +312,7 @@ class _Assembly:
     def _size(self) -> int:
         sizes = [journal.header.world_size for journal in self._journals.values()]
         members = (
-            rank + 1 for ranks in map(members_of, self._tables.groups) for rank in ranks
+            1 + max(ranks) for ranks in map(members_of, self._tables.groups) if ranks
         )
         played = (rank + 1 for rank in self._journals)
         reported = max([*sizes, self._manifest.ranks, *played, *members])
@@ -304,8 +323,9 @@ class _Assembly:
         size = self._size()
         self._adopt_the_rest(size)
         self._leave_out_the_blind()
+        whose = {path.name.split(".")[0]: why for path, why in damaged.items()}
         unseen = {
-            rank: self._why_unseen(rank, damaged)
+            rank: self._why_unseen(rank, whose)
             for rank in range(size)
             if rank not in self._journals
         }
@@ -368,10 +388,9 @@ class _Assembly:
             if stream.by == journal.header.pid
         ]
 
-    def _why_unseen(self, rank: int, damaged: Mapping[Path, str]) -> str:
-        for path, why in damaged.items():
-            if path.name.startswith(f"rank-{rank}."):
-                return why
+    def _why_unseen(self, rank: int, damaged: Mapping[str, str]) -> str:
+        if (name := f"rank-{rank}") in damaged:
+            return damaged[name]
         if rank in self._losses or rank in self._blind:
             return f"its probes failed: {self._losses.get(rank, _UNCOUNTED)}"
         return (

@@ -28,13 +28,31 @@ _STATE_AFTER = {
 _COPIED = ("ordinal", "signature", "op", "reduce_op", "flags", "peer")
 
 
-def _understood(entered: Records, box: JournalReader) -> Records:
-    """Without calls of later releases, and those whose group was cut off."""
+_LATEST = 1 << 62
+"""Of times in ns, and of ordinals: no machine runs so long."""
+
+
+def _understood(
+    entered: Records, box: JournalReader, tables: Tables
+) -> NDArray[np.bool_]:
+    """All but calls of later releases, and those whose group cannot be read."""
     used, inverse = np.unique(entered["group"], return_inverse=True)
-    known = np.array([bool(box.string(int(number))) for number in used], np.bool_)
-    kept = entered[known[inverse] & (entered["op"] < len(OPERATIONS))]
-    box.torn += len(entered) - len(kept)
+    known = np.array([_is_group(box.string(int(n)), tables) for n in used], np.bool_)
+    kept: NDArray[np.bool_] = (
+        known[inverse]
+        & (entered["op"] < len(OPERATIONS))
+        & (entered["ordinal"] < _LATEST)
+        & (entered["peer"] >= -1)
+    )
+    box.torn += int((~kept).sum())
     return kept
+
+
+def _is_group(text: str, tables: Tables) -> bool:
+    try:
+        return bool(text) and tables.group(text) >= 0
+    except ValueError:
+        return False
 
 
 def _by_name(entered: Records, box: JournalReader) -> NDArray[np.bool_]:
@@ -59,9 +77,14 @@ def take_apart(
         The calls, shape (calls,), dtype `CALLS`, and other events, each with the number
         of calls that this rank had made before it.
     """
+    timely = records["time_ns"] < _LATEST
+    if not timely.all():
+        box.torn += int((~timely).sum())
+        records = records[timely]
     kinds = records["kind"]
     made = np.isin(kinds, (RecordKind.ENTER, RecordKind.REFUSE))
-    entered = _understood(records[made], box)
+    made[made] = _understood(records[made], box, tables)
+    entered = records[made]
     calls = np.zeros(len(entered), CALLS)
     for name in _COPIED:
         calls[name] = entered[name]
@@ -83,32 +106,78 @@ def take_apart(
     ):
         strings = entered["site" if column == "callers" else column]
         used, inverse = np.unique(strings, return_inverse=True)
-        numbers = [number(box.string(int(string))) for string in used]
+        numbers, damaged = [], []
+        for string in used:
+            text = box.string(int(string))
+            try:
+                numbers.append(number(text))
+                damaged.append(bool(string) and not text)
+            except ValueError:
+                numbers.append(0)
+                damaged.append(True)
         calls[column] = np.array(numbers, "<i4")[inverse] if numbers else 0
-    _follow(calls, entered, records)
-    issued = dict.fromkeys(
-        records["call"][records["kind"] == RecordKind.TOUCHED].tolist(), ""
+        if any(damaged) and column != "callers":  # which are told with the site
+            box.torn += int(np.array(damaged)[inverse].sum())
+    row_of = _Rows(entered["call"])
+    _follow(calls, entered, records, row_of)
+    touched = np.unique(records["call"][records["kind"] == RecordKind.TOUCHED])
+    issued = {
+        int(call): box.string(int(entered["site"][row])) if row >= 0 else ""
+        for call, row in zip(touched, row_of(touched), strict=True)
+    }
+    life = life_of(
+        records, np.cumsum(made), box, tables, header.rank, header.world_size, issued
     )
-    for call in issued:
-        for site in entered["site"][entered["call"] == call]:
-            issued[call] = box.string(int(site))
-    life = life_of(records, np.cumsum(made), box, tables, header.rank, issued)
     return calls, life
 
 
-def _follow(calls: NDArray[Any], entered: Records, records: Records) -> None:
+class _Rows:
+    """Rows of calls by the numbers of the calls in their process.
+
+    Args:
+        numbers: Of the calls in their rows, shape (calls,). Of two with one number,
+            the later has it.
+    """
+
+    def __init__(self, numbers: NDArray[Any]) -> None:
+        self._lowest = int(numbers.min()) if len(numbers) else 0
+        spread = int(numbers.max()) - self._lowest + 1 if len(numbers) else 0
+        self._sorted: NDArray[Any] | None = None
+        if spread <= _SPREAD * len(numbers):
+            self._rows = np.full(spread, -1)
+            self._rows[numbers - self._lowest] = np.arange(len(numbers))
+        else:  # damaged: such a table could have any size
+            self._rows = np.argsort(numbers, kind="stable")
+            self._sorted = numbers[self._rows]
+
+    def __call__(self, numbers: NDArray[Any]) -> NDArray[np.int64]:
+        """Rows, shape as the numbers; -1: none."""
+        rows = np.full(len(numbers), -1)
+        if self._sorted is not None:
+            at = np.searchsorted(self._sorted, numbers, "right") - 1
+            known = (at >= 0) & (self._sorted[at] == numbers)
+            rows[known] = self._rows[at[known]]
+        else:
+            at = numbers.astype(np.int64) - self._lowest
+            known = (at >= 0) & (at < len(self._rows))
+            rows[known] = self._rows[at[known]]
+        return rows
+
+
+_SPREAD = 16
+"""So many numbers for each call, at most: a ring may have lost what lay between."""
+
+
+def _follow(
+    calls: NDArray[Any], entered: Records, records: Records, row_of: _Rows
+) -> None:
     """Fill in how far each call came."""
     if not len(calls):
         return
-    lowest = int(entered["call"].min())
-    row_of = np.full(int(entered["call"].max()) - lowest + 1, -1)
-    row_of[entered["call"] - lowest] = np.arange(len(calls))
     used = np.isin(records["kind"], (RecordKind.WAIT, RecordKind.HANDED))
     calls["flags"][np.isin(entered["call"], records["call"][used])] &= ~UNUSED & 0xFF
     later = records[np.isin(records["kind"], list(_STATE_AFTER))]
-    numbers = later["call"].astype(np.int64) - lowest
-    known = (numbers >= 0) & (numbers < len(row_of))
-    later, rows = later[known], row_of[numbers[known]]
+    rows = row_of(later["call"])
     later, rows = later[rows >= 0], rows[rows >= 0]
     states = np.zeros(max(RecordKind) + 1, np.uint8)
     for kind, state in _STATE_AFTER.items():
@@ -120,12 +189,10 @@ def _follow(calls: NDArray[Any], entered: Records, records: Records) -> None:
     ):
         of_kind = later["kind"] == kind
         calls[column][rows[of_kind]] = later["time_ns"][of_kind]
-    _follow_backward(calls, records, row_of, lowest)
+    _follow_backward(calls, records, row_of)
 
 
-def _follow_backward(
-    calls: NDArray[Any], records: Records, row_of: NDArray[Any], lowest: int
-) -> None:
+def _follow_backward(calls: NDArray[Any], records: Records, row_of: _Rows) -> None:
     """What autograd issued and nobody else waits for, the end of backward waits for.
 
     A bracket is a BACKWARD_WAIT and the BACKWARD_WOKE of the same thread; both carry
@@ -134,30 +201,24 @@ def _follow_backward(
     brackets = records[
         np.isin(records["kind"], (RecordKind.BACKWARD_WAIT, RecordKind.BACKWARD_WOKE))
     ]
+    rows = row_of(brackets["call"]).tolist()
     open_brackets: dict[int, int] = {}
-    for record in brackets:
-        thread, number = int(record["thread"]), int(record["call"]) - lowest
+    for record, row in zip(brackets, rows, strict=True):
+        thread = int(record["thread"])
         if record["kind"] == RecordKind.BACKWARD_WAIT:
-            open_brackets[thread] = number
+            open_brackets[thread] = int(record["call"])
             continue
         open_brackets.pop(thread, None)
-        _close(calls, record, row_of, number, State.DONE)
-    for record in brackets[::-1]:
-        number = int(record["call"]) - lowest
-        if open_brackets.get(int(record["thread"])) == number:
-            _close(calls, record, row_of, number, State.WAITING)
+        _close(calls, record, row, State.DONE)
+    for record, row in zip(brackets[::-1], rows[::-1], strict=True):
+        if open_brackets.get(int(record["thread"])) == int(record["call"]):
+            _close(calls, record, row, State.WAITING)
 
 
-def _close(
-    calls: NDArray[Any],
-    bracket: Any,
-    row_of: NDArray[Any],
-    number: int,
-    state: State,
-) -> None:
-    if not 0 <= number < len(row_of) or row_of[number] < 0:
+def _close(calls: NDArray[Any], bracket: Any, row: int, state: State) -> None:
+    if row < 0:
         return
-    part = calls[row_of[number] :]
+    part = calls[row:]
     part = part[: np.searchsorted(part["enter_ns"], bracket["time_ns"], "right")]
     mine = part["state"] == State.ISSUED
     part["state"][mine] = state

@@ -24,12 +24,9 @@ kept/, second/, interrupted/, resumed/     used while runs are compared
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -40,46 +37,63 @@ from distdoctor.journal.layout import (
     EXITS_FILE,
     LOSSES_FILE,
     MASK_KEY_FILE,
+    NCCL_LOGS_FILE,
     SHELLS_FILE,
     STREAMS_FILE,
     SUBSTITUTES_FILE,
 )
+from distdoctor.journal.note_limits import possible
+from distdoctor.journal.packed_texts import MOST_LINES
 from distdoctor.journal.private_files import replace_private
+from distdoctor.journal.regular_files import content, decoded
 from distdoctor.model.observations.rng import Drawn
+from distdoctor.model.run import MOST_RANKS
 
 SCHEMA = "distdoctor.record/1"
 
 MANIFEST, STACKS, SOURCES = "run.json", "stacks.json", "sources.json"
 
-_DAMAGED = (ValueError, TypeError, KeyError, OverflowError, RecursionError)
+_MOST_RECORDED = 200_000  # lines of a file to which processes add some
 
-_MOST_LINES = 200_000  # of what workers write
+_LONGEST = 80  # letters of the name of a schema that are told
 
-_LARGEST_FILE = 64 * 1024 * 1024  # folders may come from anybody
+_MOST_DAMAGED = 1000  # of these; what follows is not looked at
+
+Rank = Annotated[int, msgspec.Meta(ge=0, lt=MOST_RANKS)]
+
+Pid = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
+
+Status = Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 32)]
+
+Line = Annotated[int, msgspec.Meta(ge=0, le=MOST_LINES)]
+
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+
+Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e12)]
 
 
 class Simulated(msgspec.Struct, kw_only=True):
     """A rank that ran alone, or was to."""
 
-    rank: int
+    rank: Rank
     begun: bool = True  # there was time for it
     stopped: str = ""  # why distdoctor ended it
-    exit_code: int | None = None
+    exit_code: Status | None = None
 
 
 class Sure(msgspec.Struct, kw_only=True):
     """Which calls of simulated ranks no stand-in for a received value decided."""
 
-    calls: int  # of each rank
+    calls: Count  # of each rank
     why: str  # what is wrong with those after
 
 
 class Still(msgspec.Struct, kw_only=True):
     """For how long no rank had moved when the job was ended."""
 
-    seconds: float
-    longest_before: float = 0.0  # of the times of quiet that had ended, seconds
-    idle: list[int] = []  # ranks that lived, and did next to nothing meanwhile
+    seconds: Seconds
+    longest_before: Seconds = 0.0  # of the times of quiet that had ended
+    idle: list[Rank] = []  # ranks that lived, and did next to nothing meanwhile
 
 
 class Manifest(msgspec.Struct, kw_only=True):
@@ -90,23 +104,23 @@ class Manifest(msgspec.Struct, kw_only=True):
     launch: list[str]
     script: str = ""  # as the reader knows the job, e.g. "train.py"
     directory: str  # where the job ran
-    ranks: int = 0  # asked for; 0: the command decides
+    ranks: Count = 0  # asked for; 0: the command decides
     started: str = ""  # ISO time
-    seconds: float = 0.0
-    exit_code: int | None = None  # of the command; None: it was ended
+    seconds: Seconds = 0.0
+    exit_code: Status | None = None  # of the command; None: it was ended
     stopped: str = ""  # why distdoctor ended the job; empty: it ended by itself
-    stopped_ns: int = 0  # when that was decided, on the machine's monotonic clock
+    stopped_ns: Count = 0  # when that was decided, on the machine's monotonic clock
     still: Still | None = None  # only if the job was ended
     closed: bool = False  # no process was left that could still become a rank
-    oom_kills: int = 0  # by the kernel, meanwhile
+    oom_kills: Count = 0  # by the kernel, meanwhile
     oom_of_group: bool = False  # counted in the job's control group, not the machine
-    alive: list[int] = []  # processes that still lived then
+    alive: list[Pid] = []  # processes that still lived then
     last_words: str = ""  # the last line that the job printed
     simulated: list[Simulated] = []  # ranks that ran alone, if not all ran together
     sure: Sure | None = None  # None: all calls of simulated ranks
-    proof_ms: float | None = None  # from a deadlock's last record to its proof
+    proof_ms: Seconds | None = None  # from a deadlock's last record to its proof
     nccl_log_bytes: dict[
-        str, int
+        str, Count
     ] = {}  # when distdoctor ended the job; see `nccl_logs`
     recorded: bool = False  # by the probes of calls and of ends alone
     remarks: list[str] = []  # what distdoctor could not do
@@ -125,7 +139,7 @@ class StackFrame(msgspec.Struct):
     """A line of a stack."""
 
     file: str
-    line: int
+    line: Line
     function: str
     integers: dict[str, int] = {}  # local variables
 
@@ -133,10 +147,10 @@ class StackFrame(msgspec.Struct):
 class StackSample(msgspec.Struct, kw_only=True):
     """The stack of a rank's main thread at one moment, innermost frame first."""
 
-    rank: int
-    pid: int
-    seconds: float  # since the start of the run
-    cpu_seconds: float | None = None  # used by the process so far
+    rank: Annotated[int, msgspec.Meta(gt=-(1 << 31), lt=MOST_RANKS)]  # see NO_RANK
+    pid: Pid
+    seconds: Seconds  # since the start of the run
+    cpu_seconds: Seconds | None = None  # used by the process so far
     taken_by: str = "py-spy"
     holds_gil: bool = False  # the main thread held the interpreter's lock
     frames: list[StackFrame] = []
@@ -215,8 +229,8 @@ def read_manifest(folder: Path) -> Manifest:
         )
     if manifest.schema != SCHEMA:
         raise RecordUnreadable(
-            f"{folder} was written in {manifest.schema!r}; this release reads "
-            f"{SCHEMA!r}: use the release that wrote it"
+            f"{folder} was written in {manifest.schema[:_LONGEST]!r}; this release "
+            f"reads {SCHEMA!r}: use the release that wrote it"
         )
     return manifest
 
@@ -248,16 +262,16 @@ def read_sources(folder: Path) -> dict[str, str]:
 class _Shell(msgspec.Struct, kw_only=True):
     """A rank's process, and the shell that leaves with its status."""
 
-    pid: int
-    shell: int
+    pid: Pid
+    shell: Pid
 
 
 class Exit(msgspec.Struct, kw_only=True):
     """How a process ended, as its parent saw it."""
 
-    pid: int
-    status: int  # negative: minus the signal
-    by: int = 0  # the parent
+    pid: Pid
+    status: Status  # negative: minus the signal
+    by: Pid = 0  # the parent
     site: str = ""  # the parent's line that asked; as in journals
 
 
@@ -271,19 +285,57 @@ def read_exits(folder: Path) -> dict[int, Exit]:
         The ends by process id; of two for one number, the later. A rank of horovodrun's
         has that of its shell, whose status is a shell's: 128 + n after signal n.
     """
-    exits = {end.pid: end for end in _lines(folder / EXITS_FILE, Exit)}
-    for one in _lines(folder / SHELLS_FILE, _Shell):
+    exits = {end.pid: end for end in _lines(folder / EXITS_FILE, Exit).values}
+    for one in _lines(folder / SHELLS_FILE, _Shell).values:
         if one.pid not in exits and (end := exits.get(one.shell)) is not None:
             exits[one.pid] = msgspec.structs.replace(end, pid=one.pid)
     return exits
 
 
-def _lines(path: Path, kind: type[AnyStruct]) -> Iterator[AnyStruct]:
+class RecordedLines(NamedTuple, Generic[AnyStruct]):
+    """What the lines of a file say.
+
+    Attributes:
+        values: Of those that can be read.
+        lost: Why others are missing; empty: none is.
+    """
+
+    values: list[AnyStruct]
+    lost: str
+
+
+def _lines(path: Path, kind: type[AnyStruct]) -> RecordedLines[AnyStruct]:
     """What each line of a file says; damaged ones are left out."""
-    with suppress(OSError), path.open(errors="replace") as file:
-        for line in file:
-            with suppress(*_DAMAGED):  # torn: its writer died
-                yield msgspec.convert(json.loads(line), kind)
+    try:
+        data = content(path)
+    except FileNotFoundError:
+        return RecordedLines([], "")
+    except OSError as error:
+        return RecordedLines([], str(error))
+    values: list[AnyStruct] = []
+    damaged = 0
+    lines = data.split(b"\n", _MOST_RECORDED)
+    for line in lines[:_MOST_RECORDED]:
+        if not line:
+            continue
+        try:
+            values.append(decoded(line, kind, names=True))
+        except ValueError:  # torn: its writer died
+            damaged += 1
+            if damaged > _MOST_DAMAGED:
+                return RecordedLines(
+                    values, f"more than {_MOST_DAMAGED} lines are damaged"
+                )
+    if len(lines) > _MOST_RECORDED:
+        return RecordedLines(values, f"it has more than {_MOST_RECORDED} lines")
+    return RecordedLines(values, f"damaged lines: {damaged}" if damaged else "")
+
+
+class _Loss(msgspec.Struct, kw_only=True):
+    """What went wrong inside the probes of a process."""
+
+    rank: Annotated[int, msgspec.Meta(ge=-1, lt=MOST_RANKS)]
+    why: str
 
 
 def read_losses(folder: Path) -> dict[int, str]:
@@ -296,12 +348,15 @@ def read_losses(folder: Path) -> dict[int, str]:
         The first reason of each rank, in words for the reader.
     """
     losses: dict[int, str] = {}
-    with suppress(OSError), (folder / LOSSES_FILE).open(errors="replace") as file:
-        for line in file:
-            with suppress(*_DAMAGED):  # torn: its writer died
-                record = json.loads(line)
-                losses.setdefault(int(record["rank"]), str(record["why"]))
+    for loss in _lines(folder / LOSSES_FILE, _Loss).values:
+        losses.setdefault(loss.rank, loss.why)
     return losses
+
+
+class _Substitute(msgspec.Struct, kw_only=True):
+    """Something took the place of CUDA in a process."""
+
+    kind: str
 
 
 def read_substitutes(folder: Path) -> tuple[str, ...]:
@@ -313,12 +368,8 @@ def read_substitutes(folder: Path) -> tuple[str, ...]:
     Returns:
         Names in `model.substitutes`.
     """
-    kinds = set()
-    with suppress(OSError), (folder / SUBSTITUTES_FILE).open(errors="replace") as file:
-        for line in file:
-            with suppress(*_DAMAGED):  # torn: its writer died
-                kinds.add(str(json.loads(line)["kind"]))
-    return tuple(sorted(kinds))
+    lines = _lines(folder / SUBSTITUTES_FILE, _Substitute).values
+    return tuple(sorted({line.kind for line in lines}))
 
 
 class Streams(NamedTuple):
@@ -326,6 +377,15 @@ class Streams(NamedTuple):
 
     by: int  # the process that started it
     site: str  # where its streams were seeded or made; as in journals
+    drawn: Drawn
+
+
+class _Stream(msgspec.Struct, kw_only=True):
+    """What a worker wrote down of itself."""
+
+    pid: Pid
+    by: Pid
+    site: str
     drawn: Drawn
 
 
@@ -339,23 +399,21 @@ def read_streams(folder: Path) -> list[Streams]:
         One for each worker process, loader and epoch.
     """
     streams: dict[tuple[int, int, int], Streams] = {}
-    with suppress(OSError), (folder / STREAMS_FILE).open(errors="replace") as file:
-        for line in islice(file, _MOST_LINES):
-            with suppress(*_DAMAGED):  # torn: its writer died
-                one = json.loads(line)
-                drawn = msgspec.convert({"rank": -1, **one["drawn"]}, Drawn)
-                key = (int(one["pid"]), drawn.loader, drawn.epoch)
-                streams[key] = Streams(int(one["by"]), str(one["site"]), drawn)
+    for one in _lines(folder / STREAMS_FILE, _Stream).values:
+        with suppress(ValueError):
+            drawn = possible(one.drawn)
+            key = (one.pid, drawn.loader, drawn.epoch)
+            streams[key] = Streams(one.by, one.site, drawn)
     return list(streams.values())
 
 
 class InChild(msgspec.Struct):
     """The first call of communication in a process that a rank had forked."""
 
-    by: int  # the rank's process
+    by: Pid  # the rank's process
     op: str
     site: str = ""  # as in journals
-    worker: int = -1
+    worker: Status = -1
 
 
 def read_children(folder: Path) -> list[InChild]:
@@ -367,33 +425,28 @@ def read_children(folder: Path) -> list[InChild]:
     Returns:
         The calls in the order in which they were written down.
     """
-    calls: list[InChild] = []
-    with suppress(OSError), (folder / CHILDREN_FILE).open(errors="replace") as file:
-        for line in islice(file, _MOST_LINES):
-            with suppress(msgspec.DecodeError, *_DAMAGED):  # torn: its writer died
-                calls.append(msgspec.json.decode(line, type=InChild))
-    return calls
+    return _lines(folder / CHILDREN_FILE, InChild).values
 
 
 class RunDifference(msgspec.Struct, kw_only=True):
     """How another run differed from this one in one thing; see `Unrepeated`."""
 
-    rank: int
-    step: int = 0
+    rank: Rank
+    step: Count = 0
     what: str
     name: str = ""
     here: str = ""
     there: str = ""
     file: str = ""  # the line that is to blame, or that it was seen at
-    line: int = 0
+    line: Line = 0
 
 
 class Comparison(msgspec.Struct, kw_only=True):
     """What came of comparing this run with another; see `Compared`."""
 
     how: str
-    steps: int = 0
-    begun: int = 0
+    steps: Count = 0
+    begun: Count = 0
     why: str = ""
     differences: list[RunDifference] = []
 
@@ -410,6 +463,51 @@ def read_comparison(folder: Path) -> Comparison | None:
     return _read(folder / COMPARISON_FILE, Comparison)
 
 
+class _NcclLog(msgspec.Struct, kw_only=True):
+    """A log of NCCL's that the user asked for."""
+
+    path: str
+
+
+def read_nccl_logs(folder: Path) -> list[Path]:
+    """Logs of NCCL's that the user asked for, whether they are there or not.
+
+    Args:
+        folder: The record folder; damaged lines are left out.
+
+    Returns:
+        The files in the order in which they were written down.
+    """
+    lines = _lines(folder / NCCL_LOGS_FILE, _NcclLog).values
+    return [Path(line.path) for line in lines if "\0" not in line.path]
+
+
+_OF_LINES: dict[str, Any] = {
+    EXITS_FILE: Exit,
+    SHELLS_FILE: _Shell,
+    LOSSES_FILE: _Loss,
+    SUBSTITUTES_FILE: _Substitute,
+    STREAMS_FILE: _Stream,
+    CHILDREN_FILE: InChild,
+    NCCL_LOGS_FILE: _NcclLog,
+}
+
+
+def lost_lines(folder: Path) -> list[tuple[str, str]]:
+    """What is missing of the files to which processes add lines.
+
+    Args:
+        folder: The record folder.
+
+    Returns:
+        Names of files, and why they, or lines of them, could not be read.
+    """
+    lost = (
+        (name, _lines(folder / name, kind).lost) for name, kind in _OF_LINES.items()
+    )
+    return [(name, why) for name, why in lost if why]
+
+
 def _read(path: Path, kind: type[AnyStruct]) -> AnyStruct | None:
     """A file of the folder; None if it is not there.
 
@@ -417,12 +515,10 @@ def _read(path: Path, kind: type[AnyStruct]) -> AnyStruct | None:
         RecordUnreadable: It is there and damaged.
     """
     try:
-        if path.stat().st_size > _LARGEST_FILE:
-            raise RecordUnreadable(f"{path} is larger than {_LARGEST_FILE} bytes")
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return decoded(content(path), kind)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError, *_DAMAGED) as error:
+    except (OSError, ValueError) as error:
         raise RecordUnreadable(
             f"{path} cannot be read ({error}); the record is damaged or not yours"
         ) from error

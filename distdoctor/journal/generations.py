@@ -26,6 +26,7 @@ from distdoctor.journal.format import (
 )
 from distdoctor.journal.notes_reader import read_life
 from distdoctor.journal.reader import Header, JournalReader
+from distdoctor.journal.regular_files import opened
 from distdoctor.model.events import Started
 
 _TIME = [name for name, _ in RECORD_FIELDS].index("time_ns")
@@ -74,8 +75,10 @@ def _is_first(path: Path) -> bool:
 
 def _brief(path: Path) -> _Brief | None:
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             header = Header(*HEADER.unpack(file.read(HEADER.size)))
+            if header.fault():
+                return None
             last_ns = header.started_ns
             if header.head and header.capacity:
                 slot = (header.head - 1) % header.capacity

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.journal.format import TOUCHED_BY_STEP, RecordKind
-from distdoctor.journal.notes_reader import read_life, read_note
+from distdoctor.journal.notes_reader import NotesReader, read_life
 from distdoctor.journal.reader import BATCH_TYPE, NOTE_TYPE, JournalReader, Records
 from distdoctor.journal.texts import Tables
 from distdoctor.model.events import (
@@ -27,14 +28,18 @@ from distdoctor.model.events import (
     Unreduced,
 )
 from distdoctor.model.observations.collectives import Awaited, step_of, step_text
+from distdoctor.model.observations.replicas import Trained, Weights
+from distdoctor.model.run import MOST_RANKS
 
-_TOLD = (
-    RecordKind.LIFE,
-    RecordKind.BATCH,
-    RecordKind.THREAD_END,
-    RecordKind.TOUCHED,
-    RecordKind.NOTE,
+_BATCH, _THREAD_END, _TOUCHED, _NOTE = (
+    int(kind)
+    for kind in (
+        *(RecordKind.BATCH, RecordKind.THREAD_END, RecordKind.TOUCHED),
+        RecordKind.NOTE,
+    )
 )
+
+_TOLD = (int(RecordKind.LIFE), _BATCH, _THREAD_END, _TOUCHED, _NOTE)
 
 
 def life_of(
@@ -43,6 +48,7 @@ def life_of(
     box: JournalReader,
     tables: Tables,
     rank: int,
+    size: int,
     issued: Mapping[int, str],
 ) -> list[tuple[int, Event]]:
     """Events of one journal, each with the number of calls that were made before.
@@ -53,43 +59,65 @@ def life_of(
         box: The journal; what it holds and cannot be read is counted there as torn.
         tables: Of the run.
         rank: Whose journal it is.
+        size: Number of ranks in the job; 0: not known.
         issued: Lines, by the numbers of calls whose tensors were touched too early.
 
     Returns:
         Pairs in the order of the journal.
     """
-    history = _History(rank, tables)
-    batches, notes = records.view(BATCH_TYPE), records.view(NOTE_TYPE)
-    selected = np.isin(records["kind"], _TOLD)
-    for position in np.flatnonzero(selected):
-        record, calls = records[position], int(calls_so_far[position])
-        if record["kind"] == RecordKind.THREAD_END:
-            ended = ThreadEnded(rank=rank, thread=int(record["thread"]))
+    with closing(NotesReader(box.path)) as notes:
+        history = _History(rank, tables, notes, size or MOST_RANKS)
+        _take(history, records, calls_so_far, box, issued)
+    return history.events
+
+
+def _take(
+    history: _History,
+    records: Records,
+    calls_so_far: NDArray[Any],
+    box: JournalReader,
+    issued: Mapping[int, str],
+) -> None:
+    """Add what all records of a journal tell."""
+    rank, tables = history.rank, history.tables
+    told = np.flatnonzero(np.isin(records["kind"], _TOLD))
+    some = records[told]
+    batches, notes = some.view(BATCH_TYPE), some.view(NOTE_TYPE)
+    # Lists: a journal has thousands of notes, and a look at one cell of an array costs.
+    columns = zip(
+        some["kind"].tolist(),
+        calls_so_far[told].tolist(),
+        some["site"].tolist(),
+        some["spec"].tolist(),
+        notes["begin"].tolist(),
+        notes["size"].tolist(),
+        strict=True,
+    )
+    for n, (kind, calls, site, spec, begin, size) in enumerate(columns):
+        if kind == _THREAD_END:
+            ended = ThreadEnded(rank=rank, thread=int(some["thread"][n]))
             history.events.append((calls, ended))
             continue
-        if record["kind"] == RecordKind.BATCH:
-            place = tables.place(box.string(int(record["site"])))
-            history.batch(calls, batches[position], place)
-            continue
-        if record["kind"] == RecordKind.TOUCHED:
+        place = tables.place(box.string(site))
+        if kind == _NOTE:
+            if not history.note(calls, begin, size, place):
+                box.torn += 1
+        elif kind == _BATCH:
+            history.batch(calls, batches[n], place)
+        elif kind == _TOUCHED:
             touched = Touched(
                 rank=rank,
-                issued=tables.place(issued.get(int(record["call"]), "")),
-                stepped=record["flags"] == TOUCHED_BY_STEP,
-                place=tables.place(box.string(int(record["site"]))),
+                issued=tables.place(issued.get(int(some["call"][n]), "")),
+                stepped=some["flags"][n] == TOUCHED_BY_STEP,
+                place=place,
             )
             history.events.append((calls, touched))
-            continue
-        place = tables.place(box.string(int(record["site"])))
-        if record["kind"] == RecordKind.NOTE:
-            history.note(calls, notes[position], box, place)
-            continue
-        try:
-            history.add(calls, box.string(int(record["spec"])), place)
-        except ValueError:
-            box.torn += 1
+        else:
+            try:
+                history.add(calls, box.string(spec), place)
+            except ValueError:
+                box.torn += 1
     history.close(int(calls_so_far[-1]) if len(calls_so_far) else 0)
-    return history.events
 
 
 @dataclass(slots=True)
@@ -98,8 +126,11 @@ class _History:
 
     rank: int
     tables: Tables
+    notes: NotesReader
+    size: int
     events: list[tuple[int, Event]] = field(default_factory=list)
     _start: int | None = None
+    _widths: dict[int, int] = field(default_factory=dict)  # parameters by model
     _loaders: dict[Place | None, Event] = field(default_factory=dict)
     _unreduced: dict[object, tuple[int, Event]] = field(default_factory=dict)
 
@@ -109,7 +140,7 @@ class _History:
         Raises:
             ValueError: It tells no event.
         """
-        event, site = read_life(text)
+        event, site = read_life(text, self.size)
         if event is None:  # of a later release
             return
         place = self.tables.place(site) if site else place
@@ -139,16 +170,19 @@ class _History:
             self.events[self._start] = (position, replace(joined, place=begun.place))
             self._start = None
 
-    def note(
-        self, position: int, record: Any, box: JournalReader, place: Place | None
-    ) -> None:
-        """Add what a note tells."""
-        begin, size = int(record["begin"]), int(record["size"])
+    def note(self, position: int, begin: int, size: int, place: Place | None) -> bool:
+        """Add what a note tells; False: it cannot be read."""
         try:
-            observation = read_note(box.path, begin, size)
+            observation = self.notes.read(begin, size, self.size)
         except (OSError, ValueError):
-            box.torn += 1
-            return
+            return False
+        match observation:
+            case Trained():
+                self._widths[observation.model] = len(observation.names)
+            case Weights(model=model) if (
+                model in self._widths and len(observation.prints) != self._widths[model]
+            ):
+                return False
         if isinstance(observation, Awaited):
             observation = replace(
                 observation,
@@ -158,6 +192,7 @@ class _History:
         if observation is not None:  # else of a later release
             event = replace(observation, rank=self.rank, place=place)
             self.events.append((position, event))
+        return True
 
     def _as_known(self, way: tuple[str, ...]) -> tuple[str, ...]:
         """Lines of a way with the names of files that the user knows."""

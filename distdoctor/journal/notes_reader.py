@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import json
+import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import IO, Any, TypeVar, get_args
 
 import msgspec
 
+from distdoctor.journal.note_limits import possible
 from distdoctor.journal.notes import MOST_BYTES, notes_of
+from distdoctor.journal.regular_files import decoded, opened
 from distdoctor.journal.version_1 import as_present
 from distdoctor.model.events import Life, Observation
 from distdoctor.model.observations import BY_NAME
+from distdoctor.model.run import MOST_RANKS
 
 _LIFE: dict[str, type[Life]] = {kind.__name__: kind for kind in get_args(Life)}
-
 
 _DAMAGED = (KeyError, TypeError, AttributeError, RecursionError)
 """What reading a text of version 1 can end in that is not what was written."""
 
+Told = TypeVar("Told")
 
-def read_life(text: str) -> tuple[Life | None, str]:
+
+def read_life(text: str, world_size: int = MOST_RANKS) -> tuple[Life | None, str]:
     """The event of a rank's life that a string of its journal tells.
 
     Returns:
@@ -30,49 +35,72 @@ def read_life(text: str) -> tuple[Life | None, str]:
     Raises:
         ValueError: It tells none.
     """
-    site = ""
+    data = text.encode()
+    if not data.startswith(b"{"):
+        return _event(data, _LIFE, world_size), ""
     try:
-        note = _decoded(text.encode())
-        if isinstance(note, dict):
-            *note, site = as_present(note)
-        name, fields = msgspec.convert(note, tuple[str, dict[str, Any]])
+        name, values, site = as_present(decoded(data, dict[str, Any], names=True))
         kind = _LIFE.get(name)
-        return None if kind is None else msgspec.convert(fields, kind), site
-    except (*_DAMAGED, msgspec.MsgspecError) as error:
+        if kind is None:
+            return None, site
+        return possible(msgspec.convert(values, kind), world_size), site
+    except _DAMAGED as error:
         raise ValueError(str(error)) from error
 
 
-def read_note(journal: Path, begin: int, size: int) -> Observation | None:
-    """The observation that a note tells; None if it is of a later release.
-
-    Its rank and place are not in it.
+class NotesReader:
+    """The notes of one journal.
 
     Args:
         journal: The journal's file; its notes lie beside it.
-        begin: Where the note begins, in bytes.
-        size: How many bytes it has.
-
-    Returns:
-        The observation with rank -1 and without a place, or None.
-
-    Raises:
-        OSError: The file is not there.
-        ValueError: It does not hold a note at that place.
     """
-    with notes_of(journal).open("rb") as file:
-        file.seek(begin)
-        data = file.read(min(size, MOST_BYTES))
-    try:
-        name, fields = msgspec.convert(_decoded(data), tuple[str, dict[str, Any]])
-        kind = BY_NAME.get(name)
-        return None if kind is None else msgspec.convert(fields, kind)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise ValueError(str(error)) from error
+
+    def __init__(self, journal: Path) -> None:
+        self._path = notes_of(journal)
+        self._file: IO[bytes] | None = None
+        self._left = 0  # bytes that no note was read from yet: none is read twice
+
+    def read(
+        self, begin: int, size: int, world_size: int = MOST_RANKS
+    ) -> Observation | None:
+        """The observation that a note tells; None if it is of a later release.
+
+        Args:
+            begin: Where the note begins, in bytes.
+            size: How many bytes it has.
+            world_size: Of the job.
+
+        Returns:
+            The observation with rank -1 and without a place, or None.
+
+        Raises:
+            OSError: The file is not there.
+            ValueError: It does not hold a note at that place.
+        """
+        if self._file is None:
+            self._file = opened(self._path)
+            self._left = min(os.fstat(self._file.fileno()).st_size, MOST_BYTES)
+        if size > self._left or begin > MOST_BYTES:
+            raise ValueError("there are not so many bytes of notes")
+        self._left -= size
+        return _event(os.pread(self._file.fileno(), size, begin), BY_NAME, world_size)
+
+    def close(self) -> None:
+        """Close the file, if it was opened."""
+        if self._file is not None:
+            self._file.close()
 
 
-def _decoded(data: bytes) -> Any:
-    """What JSON tells, also of names that are no text: msgspec refuses those."""
+def _event(
+    data: bytes, kinds: Mapping[str, type[Told]], world_size: int
+) -> Told | None:
     try:
-        return msgspec.json.decode(data)
-    except msgspec.DecodeError:
-        return json.loads(data)
+        name, text = decoded(data, tuple[str, msgspec.Raw])
+        kind = kinds.get(name)
+        return None if kind is None else possible(decoded(text, kind), world_size)
+    except msgspec.ValidationError:
+        raise
+    except ValueError:  # it may hold the name of a file that is no text
+        name, values = decoded(data, tuple[str, dict[str, Any]], names=True)
+    kind = kinds.get(name)
+    return None if kind is None else possible(msgspec.convert(values, kind), world_size)

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from itertools import pairwise
 
-_MOST_MEMBERS = 1 << 17  # a damaged text may name any number
+MOST_LINES = 10**9
+"""Of a file of source; a text that names a later one names none."""
 
+_MOST_MEMBERS = 1 << 17
+"""As `model.run.MOST_RANKS`: no rank of a group has a larger number."""
+
+_MEMBERS = re.compile(r"(?:\d{1,7}(?:-\d{1,7})?(?:,\d{1,7}(?:-\d{1,7})?)*)?", re.ASCII)
 OFTEN = 1000
 """So often, at most, one process sees a group of the same name and ranks."""
 
@@ -80,7 +86,6 @@ def _as_text(ranks: tuple[int, ...]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
-@lru_cache(maxsize=65_536)
 def members_of(group: str) -> tuple[int, ...]:
     """Global ranks by group rank, from a group's text.
 
@@ -92,14 +97,50 @@ def members_of(group: str) -> tuple[int, ...]:
 
     Returns:
         Global ranks, the position in the tuple being the rank in the group; empty if
-        the text names none. What a damaged text makes too long is cut.
+        the text names none.
+
+    Raises:
+        ValueError: The text is damaged: no group has such members.
     """
-    members: list[int] = []
-    for part in filter(None, group.split("\n")[3:4]):
-        for run in filter(None, part.split(",")):
-            first, _, last = run.partition("-")
-            end = int(last or first) + 1
-            members += range(int(first), min(end, _MOST_MEMBERS))
-            if len(members) > _MOST_MEMBERS:
-                break
-    return tuple(members)
+    return _members("".join(group.split("\n")[3:4]))
+
+
+@lru_cache(maxsize=4096)
+def _members(text: str) -> tuple[int, ...]:
+    return tuple(rank for first, end in _runs(text) for rank in range(first, end))
+
+
+def number_of_members(group: str) -> int:
+    """How many members a group has; this takes no memory for them.
+
+    Args:
+        group: What `group_text` returned.
+
+    Returns:
+        Their number.
+
+    Raises:
+        ValueError: As `members_of`.
+    """
+    runs = _runs("".join(group.split("\n")[3:4]))
+    return sum(end - first for first, end in runs)
+
+
+def _runs(text: str) -> list[tuple[int, int]]:
+    """Ranks that follow each other: the first, and that behind the last.
+
+    Raises:
+        ValueError: There are no such ranks, or one is there twice.
+    """
+    if not _MEMBERS.fullmatch(text):
+        raise ValueError("the ranks of a group are none")
+    runs = []
+    for run in filter(None, text.split(",")):
+        first, _, last = run.partition("-")
+        end = int(last or first) + 1
+        if not int(first) < end <= _MOST_MEMBERS:
+            raise ValueError(f"no group has the ranks {run}")
+        runs.append((int(first), end))
+    if any(one[1] > other[0] for one, other in pairwise(sorted(runs))):
+        raise ValueError("a rank is twice in a group")
+    return runs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ from distdoctor.journal.format import (
     VERSIONS_READ,
     offset_of,
 )
+from distdoctor.journal.regular_files import opened
 from distdoctor.model.run import MOST_RANKS
 
 _FIELDS = [(name, f"<{code}") for name, code in RECORD_FIELDS]
@@ -44,6 +46,10 @@ Records = NDArray[Any]
 """An array of `RECORD_TYPE`."""
 
 _MOST_RECORDS = 1 << 24  # 1 GiB of them
+_MOST_STRINGS = 1 << 28  # bytes; jobs write `STRINGS_BYTES` at most
+_MOST_BYTES = HEADER_BYTES + _MOST_STRINGS + _MOST_RECORDS * RECORD_BYTES
+_AT_ONCE = 1 << 16  # records that are copied: of a file with holes, few are whole
+_LATEST = 1 << 62  # count of records, and ns that a machine runs
 _MOST_THREADS = 256  # that write at one moment
 
 _U64 = struct.Struct("<Q")
@@ -69,6 +75,25 @@ class Header(NamedTuple):
     blind: int
     faults: int
 
+    def fault(self) -> str:
+        """Why it is none of a journal that can be read; empty: it is one."""
+        if self.magic != MAGIC:
+            return "is not a journal of distdoctor"
+        if self.version not in VERSIONS_READ:
+            return (
+                f"has format version {self.version}; this release reads version "
+                f"{VERSION} and older ones: use the release that wrote it"
+            )
+        if (
+            not 1 <= self.capacity <= _MOST_RECORDS
+            or self.strings_bytes > _MOST_STRINGS
+            or max(self.head, self.started_ns) > _LATEST
+        ):
+            return "has a damaged header"
+        if not -1 <= self.rank < MOST_RANKS or not 0 <= self.world_size <= MOST_RANKS:
+            return f"has a damaged header: rank {self.rank} of {self.world_size}"
+        return ""
+
 
 assert Header._fields == tuple(name for name, _ in HEADER_FIELDS)
 
@@ -92,8 +117,9 @@ class JournalReader:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            with path.open("rb") as file:
-                self._map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+            with opened(path) as file:
+                size = min(os.fstat(file.fileno()).st_size, _MOST_BYTES)
+                self._map = mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ)
         except (OSError, ValueError) as error:
             raise JournalUnreadable(
                 f"{path} cannot be read ({error}); was the run recorded completely?"
@@ -104,21 +130,9 @@ class JournalReader:
                 "it was cut off while being copied"
             )
         header = self.header()
-        if header.magic != MAGIC:
-            raise JournalUnreadable(f"{path} is not a journal of distdoctor")
-        if header.version not in VERSIONS_READ:
-            raise JournalUnreadable(
-                f"{path} has format version {header.version}; this release reads "
-                f"version {VERSION} and older ones: use the release that wrote it"
-            )
+        if fault := header.fault():
+            raise JournalUnreadable(f"{path} {fault}")
         ring = HEADER_BYTES + header.strings_bytes
-        if not 1 <= header.capacity <= _MOST_RECORDS or ring > 1 << 40:
-            raise JournalUnreadable(f"{path} has a damaged header")
-        if not -1 <= header.rank < MOST_RANKS or header.world_size > MOST_RANKS:
-            raise JournalUnreadable(
-                f"{path} has a damaged header: rank {header.rank} of "
-                f"{header.world_size}"
-            )
         whole = max(0, len(self._map) - ring) // RECORD_BYTES
         self.truncated = whole < header.capacity
         self._capacity = header.capacity
@@ -210,7 +224,18 @@ class JournalReader:
             return self._slots[:0]
         first = max(self.position, head - self._capacity)
         self.overwritten += first - self.position
-        numbers = np.arange(first, max(first, head), dtype=np.uint64)
+        self.position = first
+        kept = []
+        for start in range(first, head, _AT_ONCE):
+            stop = min(start + _AT_ONCE, head)
+            kept.append(self._some(start, stop, wait_for_young))
+            if self.position < stop:
+                break  # a record is being written
+        return kept[0] if len(kept) == 1 else np.concatenate(kept)
+
+    def _some(self, first: int, stop: int, wait_for_young: bool) -> Records:
+        """The whole ones of some records that follow each other."""
+        numbers = np.arange(first, stop, dtype=np.uint64)
         places = (numbers % np.uint64(self._capacity)).astype(np.intp)
         if self.truncated:
             there = places < self._whole
@@ -221,7 +246,7 @@ class JournalReader:
         whole = (records["commit"] == numbers + 1) & (again == numbers + 1)
         # Also what was finished between the two looks.
         young = np.flatnonzero(~whole & (again <= numbers + 1))
-        taken = head
+        taken = stop
         if len(young) and wait_for_young:
             # Being written; what follows it waits, so that order is kept.
             taken = int(numbers[young[0]])
@@ -232,6 +257,8 @@ class JournalReader:
             self.overwritten -= len(young)
         self.overwritten += int((~whole).sum())
         self.position = max(self.position, first, taken)
+        if whole.all():
+            return records
         kept: Records = records[whole]
         return kept
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -11,9 +10,10 @@ from pathlib import Path
 
 from distdoctor.errors import JournalUnreadable
 from distdoctor.journal.assembly import journals_by_generation
-from distdoctor.journal.folder import Manifest
-from distdoctor.journal.layout import NCCL_FOLDER, NCCL_LOGS_FILE
+from distdoctor.journal.folder import Manifest, read_nccl_logs
+from distdoctor.journal.layout import NCCL_FOLDER
 from distdoctor.journal.reader import JournalReader
+from distdoctor.journal.regular_files import is_regular
 
 _MOST_LOGS = 100_000
 _CLOCKS_DIFFER_S = 2.0  # times of files are coarse, and may be a server's
@@ -31,15 +31,16 @@ def nccl_logs(folder: Path, manifest: Manifest) -> dict[str, Path]:
         Files that are there, each once, by a name that stays when the record folder is
         moved or reached by another path: in it, for logs that lie there.
     """
-    ours = sorted((folder / NCCL_FOLDER).glob("*.log"))
+    inside = folder / NCCL_FOLDER
+    logs = [] if inside.is_symlink() else sorted(inside.glob("*.log"))
+    ours = list(filter(is_regular, logs))
     known = {path.resolve() for path in ours}
     found = {path.relative_to(folder).as_posix(): path for path in ours}
-    for path in _of_the_user(folder):
+    for path in read_nccl_logs(folder)[:_MOST_LOGS]:
         # Programs that ranks start inherit our variables, and note them as the user's.
         if _is_since(path, manifest.started) and path.resolve() not in known:
             found[str(path)] = path
-    there = ((key, path) for key, path in found.items() if path.is_file())
-    return dict(islice(there, _MOST_LOGS))
+    return dict(islice(found.items(), _MOST_LOGS))
 
 
 def sizes_of_nccl_logs(folder: Path, manifest: Manifest) -> dict[str, int]:
@@ -75,18 +76,9 @@ def ranks_by_process(folder: Path, manifest: Manifest) -> Mapping[int, int]:
     return ranks
 
 
-def _of_the_user(folder: Path) -> list[Path]:
-    found = []
-    with suppress(OSError), (folder / NCCL_LOGS_FILE).open(errors="replace") as file:
-        for line in islice(file, _MOST_LOGS):
-            with suppress(ValueError, TypeError, KeyError):  # torn: its writer died
-                found.append(Path(json.loads(line)["path"]))
-    return found
-
-
 def _is_since(path: Path, started: str) -> bool:
     try:
         begun = datetime.fromisoformat(started).timestamp()
-        return path.stat().st_mtime >= begun - _CLOCKS_DIFFER_S
-    except (OSError, ValueError):
+        return path.is_file() and path.stat().st_mtime >= begun - _CLOCKS_DIFFER_S
+    except (OSError, ValueError, OverflowError):
         return False

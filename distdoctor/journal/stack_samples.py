@@ -85,7 +85,10 @@ def _locked(
     if len(samples) < looks:
         return None
     stood = [
-        {(stack[0].file, stack[0].line, stack[0].function) for stack in sample.standing}
+        {
+            (top.file, top.line, top.function)
+            for top, *_ in filter(None, sample.standing)
+        }
         for sample in samples
     ]
     for file, line, function in sorted(set.intersection(*stood)):

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
+from math import prod
 from typing import Any
 
-from distdoctor.journal.packed_texts import OFTEN, members_of, parted
+from distdoctor.journal.packed_texts import (
+    MOST_LINES,
+    OFTEN,
+    members_of,
+    number_of_members,
+    parted,
+)
+from distdoctor.journal.regular_files import decoded
 from distdoctor.model.events import SETUP, STORE, WORLD, Place, Tensor
 from distdoctor.model.run import Group, Spec
 
 _OF_A_LINE = 3
 """Parts of the text of a line of source: file, line, function."""
+
+_MOST_MEMBERS = 1 << 22
+"""Of all groups of a run together; as many as 64 groups of 65,536 ranks have."""
+
+_MOST_ELEMENTS = 1 << 62
+"""Of a tensor, and of what a rank sends to another."""
 
 
 def relative(file: str, directory: str) -> str:
@@ -37,6 +50,7 @@ class Tables:
         self.callers: list[tuple[Place, ...]] = [()]
         self.specs: list[Spec] = [Spec()]
         self.groups: list[str] = []
+        self._members = 0  # of these groups
         self._known: dict[tuple[str, str], int] = {("site", ""): 0, ("spec", ""): 0}
         self._known["callers", ""] = 0
 
@@ -82,6 +96,9 @@ class Tables:
 
         Returns:
             Its position in `specs`.
+
+        Raises:
+            ValueError: The text is damaged.
         """
         return self._number("spec", text, self.specs, parse_spec)
 
@@ -93,13 +110,20 @@ class Tables:
 
         Returns:
             Its position in `groups`.
+
+        Raises:
+            ValueError: The text is damaged, or groups have too many members.
         """
         # Members may describe one group differently: a mesh with mixed-up names does.
         # And not each of them need have had as many processes before.
         name, _, often, ranks = (*text.split("\n"), "", "", "")[:4]
-        within = int(often) % OFTEN if often.isascii() and often.isdigit() else 0
+        within = _whole(often) % OFTEN if often else 0
         key = ("group", f"{name}\n{within}\n{ranks}")
         if key not in self._known:
+            members = number_of_members(text)
+            if self._members + members > _MOST_MEMBERS:
+                raise ValueError("too many groups of too many ranks")
+            self._members += members
             self._known[key] = len(self.groups)
             self.groups.append(text)
         return self._known[key]
@@ -114,9 +138,12 @@ class Tables:
             The line, or None.
         """
         file, line, function = (*parted(text), "", "")[:3]
-        if not (line.isascii() and line.isdigit()):
+        if not line.isdigit():
             return None
-        return self.named(Place(file, int(line), function))
+        try:
+            return self.named(Place(file, _whole(line, MOST_LINES), function))
+        except ValueError:
+            return None
 
     def named(self, place: Place) -> Place:
         """A line by the name of its file that the user knows.
@@ -186,9 +213,13 @@ def parse_spec(text: str) -> Spec:
 
     Returns:
         What the text says; an empty text tells no tensors.
+
+    Raises:
+        ValueError: The text is damaged.
     """
     if text.startswith("="):
-        return Spec(names=tuple(map(str, json.loads(text[1:]))))
+        names_told = decoded(text[1:].encode(), list[str | int], names=True)
+        return Spec(names=tuple(map(str, names_told)))
     moved, *names = text.split("\n")
     tensors, *splits = moved.split("|")
     return Spec(
@@ -200,8 +231,27 @@ def parse_spec(text: str) -> Spec:
 
 def _tensor(word: str) -> Tensor:
     dtype, _, shape = word.partition(" ")
-    return Tensor(tuple(int(size) for size in shape.split("x") if size), dtype)
+    sizes = tuple(_whole(size) for size in shape.split("x") if size)
+    if prod(sizes) > _MOST_ELEMENTS:
+        raise ValueError(f"no tensor has the shape {shape}")
+    return Tensor(sizes, dtype)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in text.split(",") if number)
+    return tuple(_whole(number) for number in text.split(",") if number)
+
+
+def _whole(text: str, most: int = _MOST_ELEMENTS) -> int:
+    """A whole number as probes write it.
+
+    Raises:
+        ValueError: The text is none, or it is larger.
+    """
+    if not (text.isascii() and text.isdigit() and len(text) < _LETTERS):
+        raise ValueError(f"{text[:_LETTERS]!r} is no number")
+    if (number := int(text)) > most:
+        raise ValueError(f"{number} is too large")
+    return number
+
+
+_LETTERS = 20  # of a number of 62 bits

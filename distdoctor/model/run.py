@@ -170,6 +170,7 @@ class Run:
         last_words: The last line that the job printed.
         substituted: What took the place of CUDA: names in `model.substitutes`.
         set_aside: What was found and could not be used, and why, in words.
+        unread: Files of the record that could not be read, or not all of them, and why.
         reached: By position of a group and rank, the ordinal of the last collective of
             ranks of whose calls on it none is among `calls`; -1: nobody knows it.
         pauses: By rank, the longest time between two of its calls in ns, where `calls`
@@ -210,6 +211,7 @@ class Run:
     last_words: str = ""
     substituted: tuple[str, ...] = ()
     set_aside: tuple[tuple[str, str], ...] = ()
+    unread: tuple[tuple[str, str], ...] = ()
     reached: Mapping[tuple[int, int], int] = field(default_factory=dict)
     pauses: Mapping[int, int] = field(default_factory=dict)
     calls_from: str = "run"

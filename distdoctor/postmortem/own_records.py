@@ -21,6 +21,7 @@ from distdoctor.journal.folder import (
     read_manifest,
 )
 from distdoctor.journal.reader import JournalReader
+from distdoctor.journal.regular_files import opened
 from distdoctor.model.run import Run
 from distdoctor.postmortem.own_nccl_logs import with_nccl_logs
 
@@ -117,11 +118,7 @@ def read_record(folder: Path) -> OwnRecord:
     whole = is_whole(manifest)
     if not whole:
         manifest.alive = _without_end(folder)
-    try:
-        run = assemble(folder, manifest)
-    except RecordUnreadable as error:  # stacks or sources
-        manifest.remarks = [*manifest.remarks, str(error)]
-        run = assemble(folder, manifest, stacks=False)
+    run = assemble(folder, manifest)
     run = with_nccl_logs(_without_cut_off(run, folder), folder, manifest)
     earlier: Sequence[Run] = ()
     if whole:
@@ -190,7 +187,7 @@ def _has_journal(names: Sequence[str]) -> bool:
 def _is_manifest(folder: Path) -> bool:
     """Whether the `run.json` of a folder is ours; others write such files, too."""
     try:
-        with (folder / MANIFEST).open("rb") as file:
+        with opened(folder / MANIFEST) as file:
             return RECORD in file.read(4096)
     except OSError:
         return False

@@ -114,8 +114,9 @@ def compose(
         evidence_of_ranks=[
             RankEvidenceData(list(ranks), list(kinds))
             for ranks, kinds in evidence_of_ranks(run.world_size, run.files)
-            if run.files
-        ],
+        ]
+        if run.files
+        else [],
     )
     return mask_report(report)
 
@@ -259,8 +260,8 @@ def _compared(run: Run) -> ComparedData | None:
 def _run(run: Run, manifest: Manifest, kept: str) -> RunData:
     joined = [event for rank in run.seen for event in run.of(Started, rank)]
     joined = [event for event in joined if event.joined]
-    codes = {}
-    for rank in range(run.world_size):
+    codes: dict[str, int | None] = dict.fromkeys(map(str, range(run.world_size)))
+    for rank in run.life:
         ended = run.of(Ended, rank)
         codes[str(rank)] = ended[-1].status if ended else None
         if ended and ended[-1].status is None and ended[-1].orderly:

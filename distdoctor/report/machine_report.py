@@ -12,7 +12,8 @@ from rich.text import Text
 
 from distdoctor.journal.folder import as_text as with_escapes
 from distdoctor.model.machine_condition import MachineCondition, MachineState
-from distdoctor.report.page import Page, plain
+from distdoctor.report.page import Page
+from distdoctor.report.plain_text import plain
 
 SCHEMA = "distdoctor.env/1"
 

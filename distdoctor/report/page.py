@@ -35,13 +35,6 @@ class Page:
         return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def plain(text: str) -> str:
-    """Text without control characters: names of files and errors may hold some."""
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode() for c in text
-    )
-
-
 def spelled(text: str, encoding: str) -> str:
     """Text with characters that an encoding has, as like as can be.
 

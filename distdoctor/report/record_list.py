@@ -10,7 +10,7 @@ import msgspec
 from distdoctor.journal.folder import as_text as with_escapes
 from distdoctor.journal.kept_records import KeptRecord
 from distdoctor.report.json import indented
-from distdoctor.report.page import plain
+from distdoctor.report.plain_text import plain
 
 SCHEMA = "distdoctor.records/1"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from distdoctor.model.outside_view import StackBranch
 from distdoctor.model.run import named
-from distdoctor.report.page import plain
+from distdoctor.report.plain_text import plain
 
 _MOST_LINES = 40
 _MOST_DEEP = 60

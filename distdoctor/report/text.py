@@ -18,7 +18,8 @@ from distdoctor.analysis.deadlock.next_calls import next_calls
 from distdoctor.model.events import BLOCKED, State
 from distdoctor.model.observations.comparison import RESUME
 from distdoctor.model.run import Run, named, ranges
-from distdoctor.report.page import Page, plain
+from distdoctor.report.page import Page
+from distdoctor.report.plain_text import plain
 from distdoctor.report.schema import (
     ComparedData,
     FindingData,
@@ -291,9 +292,10 @@ def _rows(finding: FindingData, run: Run) -> Iterator[tuple[str, str, str, str]]
     culprits = set(finding.ranks)
     folded: dict[tuple[str, str, bool], list[int]] = {}
     known: dict[tuple[bytes, bool], tuple[str, str]] = {}
+    columns = run.calls[_TOLD]
     for rank in [*finding.ranks, *finding.victims]:
         rows, more = _last_calls(run, rank, index)
-        alike = (run.calls[_TOLD][rows].tobytes(), more)
+        alike = (columns[rows].tobytes() if rows else b"", more)
         if alike not in known:
             known[alike] = _row(run, rows, next_calls(run, rank, _FORETOLD), more)
         folded.setdefault((*known[alike], rank in culprits), []).append(rank)
@@ -311,7 +313,7 @@ def _last_calls(run: Run, rank: int, group: int | None) -> tuple[list[int], bool
     """A rank's last calls on a group, and whether it made others."""
     mine = run.rows_of(rank)
     rows = list(mine[-_CALLS:])
-    if group is not None:
+    if group is not None and mine:
         rows = run.rows_on(rank, group)[-_CALLS:].tolist()
     return rows, len(mine) > len(rows)
 

@@ -46,6 +46,8 @@ def renumbered(run: Run) -> Iterator[Renumbered]:
     """
     reported: set[int] = set()
     for ranks in () if run.simulated else replicas(run):
+        if not run.has_seen(ranks):
+            continue
         last = {
             rank: {(one.name, one.keys): one for one in run.of(Numbered, rank)}
             for rank in ranks

@@ -189,6 +189,8 @@ def _sides(
         return None
     last = () if before is None else _way(run, before)
     here, there = (_way(run, meeting.rows[rank]) for rank in (inside, outside))
+    if not here:
+        return None
     left = [
         (_singled(run, function, loop, [stay, gone]), known, function, loop)
         for function, loop, known in _left(run, last, here, there)

@@ -195,7 +195,7 @@ def stepless(run: Run) -> Iterator[Stepless]:
         One for each such optimizer.
     """
     for ranks in replicas(run):
-        if not all(ended_well(run, rank) for rank in ranks):
+        if not run.has_seen(ranks) or not all(ended_well(run, one) for one in ranks):
             continue
         by_rank = {rank: _averaged_by(run, rank) for rank in ranks}
         for key in _shared_out(by_rank):

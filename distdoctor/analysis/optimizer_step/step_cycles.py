@@ -147,7 +147,7 @@ def passes_of(cycle: Cycle | Refused) -> Iterator[str]:
     yield from last
 
 
-def bare_steps(run: Run, rank: int, optimizer: int) -> set[int]:
+def bare_steps(run: Run, rank: int, optimizer: int) -> list[range]:
     """Steps made of nothing but gradients that a wrapper was to average, and did not.
 
     Other models may have been averaged meanwhile.
@@ -158,16 +158,16 @@ def bare_steps(run: Run, rank: int, optimizer: int) -> set[int]:
         optimizer: Its number on that rank, as in `Holds`.
 
     Returns:
-        The numbers of the steps.
+        The numbers of the steps that follow each other.
     """
-    found: set[int] = set()
+    found: list[range] = []
     for course in optimizer_histories(run):
         if (course.rank, course.optimizer) != (rank, optimizer):
             continue
         for cycle in course.cycles:
             passes = list(passes_of(cycle))
             if passes and all(word.endswith(BARE) for word in passes):
-                found.update(range(cycle.step, cycle.step + cycle.more + 1))
+                found.append(range(cycle.step, cycle.step + cycle.more + 1))
     return found
 
 

@@ -42,6 +42,8 @@ def compared(
         What `compare` finds, the first of each model.
     """
     for ranks in () if run.simulated else replicas(run):
+        if not run.has_seen(ranks):
+            continue
         reported: set[int] = set()
         begun = {rank: begun_by(run, rank) for rank in ranks}
         for key in sorted(set.intersection(*(set(one) for one in begun.values()))):

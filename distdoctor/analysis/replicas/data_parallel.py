@@ -35,8 +35,13 @@ def data_parallel(run: Run) -> tuple[tuple[int, ...], ...]:
 
 def _apart(run: Run, ranks: Sequence[int]) -> Iterator[tuple[int, ...]]:
     """Sets of ranks that have nothing to do with each other's forward passes."""
+    groups = at_work(run, ranks)
+    if not groups:
+        if len(ranks) > 1:
+            yield tuple(sorted(ranks))
+        return
     teams = {rank: {rank} for rank in ranks}
-    for group in at_work(run, ranks):
+    for group in groups:
         team = set().union(*(teams[rank] for rank in group))
         teams.update(dict.fromkeys(team, team))
     # Ranks at the same place of their teams, as in a mesh, may have the same share.
@@ -57,11 +62,11 @@ def at_work(run: Run, ranks: Sequence[int]) -> set[tuple[int, ...]]:
         Sets of at least two ranks, each ascending.
     """
     members = {group.name: group.ranks for group in run.groups}
-    found = set()
-    for rank in ranks:
+    found, among = set(), set(ranks)
+    for rank in filter(run.life.__contains__, ranks):
         rows = run.rows_of(rank)
         for at, event in run.life.get(rank, ()):
             if isinstance(event, Within) and 0 < at <= len(rows):
                 group = members.get(run.call(rows[at - 1]).group, ())
-                found.add(tuple(sorted(set(group) & set(ranks))))
+                found.add(tuple(sorted(set(group) & among)))
     return {group for group in found if len(group) > 1}

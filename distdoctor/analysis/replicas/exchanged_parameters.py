@@ -40,6 +40,9 @@ def exchanging_parameters(
     Returns:
         The heads of a few loops; empty if one of the ranks did not send there.
     """
+    ranks = list(ranks)
+    if not run.has_seen(ranks):
+        return []
     used = [_sites(run, rank, (among or {}).get(rank)) for rank in ranks]
     common = set.intersection(*used) if used else set()
     found = [

@@ -172,6 +172,8 @@ def unlike_teachers(run: Run) -> Iterator[UnlikeCopies]:
         One for each copy and set of replicas.
     """
     for ranks in () if run.simulated else replicas(run):
+        if not run.has_seen(ranks):
+            continue
         uses = {rank: _uses(run, rank) for rank in ranks}
         for copy in sorted(set.intersection(*map(set, uses.values()))):
             by_rank = {rank: of_rank[copy] for rank, of_rank in uses.items()}

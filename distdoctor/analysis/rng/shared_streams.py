@@ -142,7 +142,7 @@ def same_on_ranks(run: Run) -> list[SameNumbers]:
     everyone: set[tuple[int, ...]] = set()
     for ranks in data_parallel(run):
         alike: dict[tuple[int, int, int, str, str, int], list[Drawn]] = {}
-        for rank in ranks:
+        for rank in filter(run.life.__contains__, ranks):
             own = [one for one in run.of(Drawn, rank) if one.worker < 0 and one.trained]
             for one in (*own, *_workers_in_training(run, rank)):
                 for use, stream, begin in _uses(one):

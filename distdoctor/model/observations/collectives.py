@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from distdoctor.model.events import Observation, Place
 
+_LONGEST_NUMBER = 9  # letters of that of a line
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Awaited(Observation):
@@ -42,7 +44,7 @@ def step_of(text: str) -> Place | None:
     """
     before, _, function = text.rpartition(":")
     file, _, line = before.rpartition(":")
-    if not (line.isascii() and line.isdigit()):
+    if not (line.isascii() and line.isdigit() and len(line) <= _LONGEST_NUMBER):
         return None
     return Place(file, int(line), function)
 

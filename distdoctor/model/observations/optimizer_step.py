@@ -60,6 +60,7 @@ SCALED_STEP, SKIP = "scaled_step", "skip"
 
 ENDS = frozenset({STEP, SCALED_STEP, SKIP})
 
+_DIGITS = 5  # of how often a pattern comes
 _LONGEST = 6  # words that are looked for as a pattern
 
 
@@ -165,7 +166,8 @@ def unpacked(words: Iterable[str]) -> Iterator[str]:
     """
     for word in words:
         times, colon, pattern = word.partition(":")
-        if colon and times.isdigit():
-            yield from pattern.split(".") * int(times)
+        if colon and times.isascii() and times.isdigit():
+            often = int(times) if len(times) <= _DIGITS else 0  # else it is damaged
+            yield from pattern.split(".") * often
         else:
             yield word

@@ -46,13 +46,13 @@ def observations(folder: Path) -> list[Observation]:
 def test_an_observation_is_read_as_it_was_written(
     recorder: Recorder, tmp_path: Path
 ) -> None:
-    recorder.observe(Read(samples=(0, 1, 2), contents=(2**64 - 1,)), SITE)
+    recorder.observe(Read(samples=(0, 1, 2), contents=(2**64 - 1, 1, 2)), SITE)
     recorder.tell(Left())
     recorder.observe(Read(steps=3, unfinished=True))
     assert observations(tmp_path)[0] == Read(
         rank=0,
         samples=(0, 1, 2),
-        contents=(2**64 - 1,),
+        contents=(2**64 - 1, 1, 2),
         place=Place("train.py", 7, "main"),
     )
     words = draw(read(tmp_path)).split()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from distdoctor.journal.folder import read_exits
 from distdoctor.journal.layout import EXITS_FILE
 from distdoctor.journal.notes import NotesWriter
-from distdoctor.journal.notes_reader import read_note
+from distdoctor.journal.notes_reader import NotesReader
 from distdoctor.journal.packed_texts import group_text, joined, members_of, parted
 from distdoctor.journal.reader import JournalReader
 from distdoctor.journal.texts import Tables, groups_of
@@ -80,4 +80,6 @@ def test_a_note_of_a_file_with_a_strange_name_is_read(tmp_path: Path) -> None:
     event = Written(rank=-1, path="a\n\udc80")
     begin, size = writer.add(event)
     writer.close()
-    assert read_note(journal, begin, size) == event
+    reader = NotesReader(journal)
+    assert reader.read(begin, size) == event
+    reader.close()

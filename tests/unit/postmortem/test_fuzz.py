@@ -100,7 +100,9 @@ def test_a_number_that_is_none_of_ranks_makes_no_job_of_that_many() -> None:
 
 def test_groups_of_a_damaged_record_are_no_larger_than_a_job() -> None:
     text = "0\nworld\n0\n" + ",".join(["0-9999999999"] * 50)
-    assert len(members_of(text)) <= 2 * MOST_RANKS
+    with pytest.raises(ValueError, match="ranks"):
+        members_of(text)
+    assert len(members_of(f"0\nworld\n0\n0-{MOST_RANKS - 1}")) == MOST_RANKS
 
 
 @pytest.mark.parametrize(

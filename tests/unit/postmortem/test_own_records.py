@@ -168,7 +168,7 @@ def test_damaged_stacks_are_told_and_left_out(sick: Path) -> None:
     (sick / record.STACKS).write_text('[{"rank": ')
     report = report_on(sick)
     assert codes(report) == ["DD108"]
-    assert "stacks.json" in json.dumps(report["remarks"])
+    assert "what stacks.json tells" in json.dumps(report["not_examined"])
 
 
 def test_the_run_with_more_ranks_settles_a_tie(sick: Path, well: Path) -> None:
