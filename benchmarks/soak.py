@@ -2,8 +2,10 @@
 
     python benchmarks/soak.py [--runs 1000] [--jobs 1] [--seed 0] [--keep DIR]
 
-Each run is a patient, sick or well, under `distdoctor check`; in half of them a rank,
-the job's launcher or distdoctor itself gets a signal at a random moment. Counted are:
+Each run is a patient, sick or well, under `distdoctor check`. In half of them a rank,
+the job's launcher, its guard or distdoctor itself gets a signal at a random moment; in
+some the disk of the record fills up, the reader of the output goes, or nobody may
+trace. Counted are:
 
 wrong     a finding that neither the patient nor the injected fault explains, a sick
           patient called well, or a well one that nobody touched called anything else
@@ -32,8 +34,9 @@ import tempfile
 import time
 import uuid
 from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,11 +51,16 @@ SLOW = {"DD204", "DD206", "DD207", "DD213"}  # they are watched for long, on pur
 NOT_FORKED = {"DD214", "DD612", "DD613", "DD614"}
 """How a process starts or ends is what they are about, and forks do it otherwise."""
 
-DOCUMENTED = {0, 1, 2, 4, 128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGKILL}
+DOCUMENTED = {
+    *(0, 1, 2, 4, 128 + signal.SIGINT, 128 + signal.SIGTERM, 128 + signal.SIGPIPE),
+    -signal.SIGKILL,
+}
 UNPREPARED = {-signal.SIGINT, -signal.SIGTERM}  # before it started anything
 TIMED = {"DD209"}  # seen by when ranks arrive
 BUSY_S = 12.0  # such a run takes 5 where nobody else works
 FORKED_SHARE = 0.8  # of the runs
+MISUSED = 2
+DISK_MIB = 320  # room for the journals of three ranks, and for little beside them
 RUN_S = 180.0  # more than the default budget
 ORPHANS_S = 5.0
 MARK = "DISTDOCTOR_SOAK"
@@ -77,9 +85,10 @@ class Case:
     patient: Path
     state: str
     forked: bool
-    victim: str  # "", "rank", "launcher" or "distdoctor"
+    victim: str  # "", "rank", "launcher", "guard" or "distdoctor"
     signal: signal.Signals
     moment_s: float
+    hardship: str  # "", "full disk", "closed pipe" or "no ptrace"
 
     @property
     def code(self) -> str:
@@ -111,15 +120,68 @@ def command_of(case: Case, ranks: str) -> list[str]:
     return [str(case.patient), "--", case.state]
 
 
+def is_guard(process: psutil.Process) -> bool:
+    """Whether it is the guard, and no program that distdoctor asks something."""
+    return any("orphan_guard" in word for word in process.cmdline())
+
+
+@contextmanager
+def enduring(
+    case: Case, folder: Path, environment: dict[str, str]
+) -> Iterator[tuple[Callable[[], None], int]]:
+    """Make a run hard.
+
+    Yields:
+        What to do at the moment, and where the job's output is to go.
+    """
+    if case.hardship == "no ptrace":
+        tracer = folder / "bin" / "py-spy"
+        tracer.parent.mkdir()
+        refusal = (
+            "Error: Permission Denied: Try running again with elevated permissions"
+        )
+        tracer.write_text(f"#!/bin/sh\necho '{refusal}' >&2\nexit 1\n")
+        tracer.chmod(0o755)
+        environment["PATH"] = f"{tracer.parent}:{environment['PATH']}"
+    said = os.open(folder / "said.txt", os.O_WRONLY | os.O_CREAT)
+    act, output = (lambda: None), said
+    cache = folder / "cache"
+    cache.mkdir()
+    if case.hardship == "full disk":
+        size = ["-o", f"size={DISK_MIB}m"]
+        subprocess.run(["mount", "-t", "tmpfs", *size, "soak", cache], check=True)
+
+        def act() -> None:
+            with suppress(OSError), (cache / "full").open("wb") as full:
+                while True:
+                    full.write(bytes(1 << 20))
+
+    elif case.hardship == "closed pipe":
+        reader, output = os.pipe()
+
+        def act() -> None:
+            os.close(reader)
+
+    try:
+        yield act, output
+    finally:
+        for descriptor in {said, output}:
+            os.close(descriptor)
+        if case.hardship == "full disk":
+            subprocess.run(["umount", "-l", cache], check=True)
+
+
 def strike(case: Case, doctor: subprocess.Popen[bytes]) -> bool:
     """Send the signal to whom it is for, if they are there."""
     if case.victim == "distdoctor":
         doctor.send_signal(case.signal)
         return True
     with suppress(psutil.Error, OSError):
-        launchers = psutil.Process(doctor.pid).children()
+        guards = [one for one in psutil.Process(doctor.pid).children() if is_guard(one)]
+        launchers = [each for one in guards for each in one.children()]
         ranks = [rank for each in launchers for rank in each.children()]
-        for process in launchers if case.victim == "launcher" else ranks:
+        by_name = {"guard": guards, "launcher": launchers, "rank": ranks}
+        for process in by_name[case.victim]:
             process.send_signal(case.signal)
             return True
     return False
@@ -131,25 +193,29 @@ def run(case: Case, keep: Path | None) -> Outcome:
     mark, temporary, cache = uuid.uuid4().hex, folder / "tmp", folder / "cache"
     temporary.mkdir()
     report = folder / "report.json"
+    environment = os.environ | {"TMPDIR": str(temporary), MARK: mark}
+    environment["XDG_CACHE_HOME"] = str(cache)
     n = str(constant(case.patient, "RANKS"))
     how = "forked" if case.forked else "torchrun"
     outcome = Outcome(f"{case.code} {case.state} {how} {case.victim}".strip())
     struck = idle = False
-    with (folder / "said.txt").open("wb") as output:
+    recorded: list[Path] = []
+    with enduring(case, folder, environment) as (act, output):
         doctor = subprocess.Popen(
             [
                 *(sys.executable, "-m", "distdoctor", "check", "--format", "json"),
                 *("--output", str(report), "-n", n, *command_of(case, n)),
             ],
             cwd=folder,
-            env=os.environ
-            | {"XDG_CACHE_HOME": str(cache), "TMPDIR": str(temporary), MARK: mark},
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
         )
-        if case.victim:
+        if case.victim or case.hardship:
             time.sleep(case.moment_s)
+            act()
+        if case.victim:
             with suppress(psutil.Error):
                 idle = not psutil.Process(doctor.pid).children()
             struck = doctor.poll() is None and strike(case, doctor)
@@ -158,7 +224,10 @@ def run(case: Case, keep: Path | None) -> Outcome:
         except subprocess.TimeoutExpired:
             doctor.kill()
             status = 999
-    judge(case, struck, status, report, outcome)
+        if status == 0:
+            recorded = list(cache.glob("distdoctor/runs/*"))
+        # A job without its guard goes on as with one.
+        judge(case, struck and case.victim != "guard", status, report, outcome)
     outcome.detail = (folder / "said.txt").read_text(errors="replace")[-1500:]
     if '"internal": true' in outcome.detail or "internal error" in outcome.detail:
         outcome.faults.append("crashed")
@@ -177,7 +246,7 @@ def run(case: Case, keep: Path | None) -> Outcome:
     # torch makes this one, also without us.
     left = [path for path in temporary.iterdir() if "torchinductor" not in path.name]
     if status == 0:
-        left += list(cache.glob("distdoctor/runs/*"))
+        left += recorded
     if left and status != -signal.SIGKILL:
         outcome.faults.append("left")
         outcome.detail += f"\nleft {left}"
@@ -194,6 +263,10 @@ def judge(
     """Compare the verdict with what the run was."""
     if struck and case.victim == "distdoctor":
         return
+    if case.hardship == "closed pipe" and status == 128 + signal.SIGPIPE:
+        return  # nobody listens, and the job was ended
+    if case.hardship == "full disk" and status == MISUSED:
+        return  # there was no room for a run
     if not report.exists():
         outcome.faults.append("crashed")
         return
@@ -206,6 +279,9 @@ def judge(
     strange = codes - allowed - {"DD214"}
     missed = case.state == "sick" and case.code not in codes
     accused = case.state == "well" and content["verdict"] != "well"
+    if case.hardship:  # less may be seen, which is to be said
+        missed = case.state == "sick" and content["verdict"] == "well"
+        accused = case.state == "well" and content["verdict"] == "sick"
     busy = case.code in TIMED and content["run"]["seconds"] > BUSY_S
     if missed and busy and not strange:
         outcome.faults.append("too busy to tell")
@@ -228,7 +304,10 @@ def cases(runs: int, seed: int) -> list[Case]:
     for _ in range(runs):
         patient = dice.choice(patients)
         forkable = patient.stem[:5].upper() not in NOT_FORKED
-        victim = dice.choice(["", "", "", "rank", "launcher", "distdoctor"])
+        victim = dice.choice(
+            ["", "", "", "", "rank", "launcher", "guard", "distdoctor"]
+        )
+        hardship = dice.choice(["", "", "", "full disk", "closed pipe", "no ptrace"])
         signals = [signal.SIGKILL]
         if victim == "distdoctor":
             signals = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
@@ -240,6 +319,7 @@ def cases(runs: int, seed: int) -> list[Case]:
                 victim=victim,
                 signal=dice.choice(signals),
                 moment_s=dice.uniform(0.2, 8.0),
+                hardship="" if victim else hardship,
             )
         )
     return made
@@ -271,7 +351,8 @@ def main() -> None:
             if outcome is None:
                 continue
             how = "forked" if case.forked else "torchrun"
-            made[f"{case.state}, {how}, {case.victim or 'nothing'} struck"] += 1
+            fault = case.hardship or f"{case.victim or 'nothing'} struck"
+            made[f"{case.state}, {how}, {fault}"] += 1
             counts.update(set(outcome.faults))
             if sum(made.values()) % 50 == 0:
                 print(f"{sum(made.values())} runs: {dict(counts)}", flush=True)

@@ -33,7 +33,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 TORCHRUN = "torch.distributed.run"
 TRACE_VARIABLE = "BY_RULE_TRACE"  # the folder for what is counted
@@ -157,7 +157,7 @@ def _check(given: dict[str, Any]) -> None:
         sys.argv = ["distdoctor", *given["arguments"]]
         _plain_exit()
         tree: Any = importlib.import_module("distdoctor.launch.process_tree")
-        tree.subprocess = _Subprocess()
+        tree.GuardedProcess = _started
         importlib.import_module("distdoctor.cli").main()
         status = 0
     except SystemExit as left:
@@ -186,85 +186,79 @@ def _print_to(name: str) -> None:
     os.close(file)
 
 
-class _Subprocess:
-    """`subprocess`, as the process tree sees it: jobs of known kinds are forked."""
+def _started(command: Sequence[str], **named: Any) -> Any:
+    """A guarded process, as the process tree starts it: known jobs are forked."""
+    guarded: Any = importlib.import_module("distdoctor.launch.guarded_process")
+    program = [word for word in command if word != "-P"]
+    play: Any = None
+    if program[:1] == [sys.executable]:
+        if program[1:3] == ["-m", TORCHRUN]:
+            play, words = _as_torchrun, program[3:]
+        elif program[1].endswith(".py") and "multi_command" not in program[1]:
+            play, words = _as_python, program[1:]
+    if play is None:
+        return guarded.GuardedProcess(command, **named)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(subprocess, name)
+    class Forked(guarded.GuardedProcess):  # type: ignore[misc]
+        """A forked job: a child of this process, as one whose guard is gone."""
 
-    def Popen(  # noqa: N802 - its name there
-        self, command: Sequence[str], **named: Any
-    ) -> Any:
-        program = list(command)
-        if program[:1] == [sys.executable]:
-            if program[1:3] == ["-m", TORCHRUN]:
-                return _Forked(_as_torchrun, program[3:], named)
-            if program[1].endswith(".py") and "together" not in program[1]:
-                return _Forked(_as_python, program[1:], named)
-        return subprocess.Popen(command, **named)
+        def __init__(self) -> None:
+            psutil: Any = importlib.import_module("psutil")
+            self._mark = named["mark"], named["environment"][named["mark"]]
+            self._adopts, self._others = True, set(psutil.Process().children())
+            importlib.import_module("distdoctor.launch.orphan_guard").adopt_orphans(
+                True
+            )
+            self._control, theirs = socket.socketpair()
+            self._control.setblocking(False)
+            theirs.close()  # it says nothing, as one that has ended
+            self.returncode = self.stdin = self.stdout = self.stderr = None
+            names = ("stdin", "stdout", "stderr")
+            streams: list[Any] = [named.get(name) for name in names]
+            for at, name in ((1, "stdout"), (2, "stderr")):
+                if streams[at] == subprocess.PIPE:
+                    ours, streams[at] = os.pipe()
+                    setattr(self, name, os.fdopen(ours, "rb"))
+            self.pid = os.fork()
+            if not self.pid:
+                _become(play, words, named, streams)
+            for at, name in ((1, "stdout"), (2, "stderr")):
+                if getattr(self, name) is not None:
+                    os.close(streams[at])
+            self._guard, self.guard_pid = _Gone(), os.getpid()
+            self._roots = [psutil.Process(self.pid)]
+
+    return Forked()
 
 
-class _Forked:
-    """A forked job with the face of a `Popen`."""
+class _Gone:
+    """A guard that has ended."""
 
-    def __init__(self, play: Any, words: list[str], named: dict[str, Any]) -> None:
-        out, out_theirs = os.pipe()
-        err, err_theirs = os.pipe()
-        self.returncode: int | None = None
-        self.pid = os.fork()
-        if not self.pid:
-            _become(play, words, named, out_theirs, err_theirs)
-        os.close(out_theirs)
-        os.close(err_theirs)
-        self.stdout: IO[bytes] = os.fdopen(out, "rb")
-        self.stderr: IO[bytes] = os.fdopen(err, "rb")
+    def poll(self) -> int:
+        """Its exit status."""
+        return 0
 
-    def poll(self) -> int | None:
-        """Its exit status, if it has ended."""
-        if self.returncode is None:
-            with contextlib.suppress(ChildProcessError):
-                pid, status = os.waitpid(self.pid, os.WNOHANG)
-                if pid:
-                    self.returncode = os.waitstatus_to_exitcode(status)
-        return self.returncode
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Its exit status; waits for it."""
-        end = time.monotonic() + (timeout or 1e9)
-        while self.poll() is None:
-            if time.monotonic() > end:
-                raise subprocess.TimeoutExpired("job", timeout or 0.0)
-            time.sleep(0.01)
-        assert self.returncode is not None
-        return self.returncode
+    def wait(self, _: float | None = None) -> int:
+        """Its exit status."""
+        return 0
 
     def kill(self) -> None:
-        """End it."""
-        self.send_signal(signal.SIGKILL)
-
-    def terminate(self) -> None:
-        """Ask it to end."""
-        self.send_signal(signal.SIGTERM)
-
-    def send_signal(self, number: int) -> None:
-        """Send it a signal, if it is there."""
-        if self.poll() is None:
-            os.kill(self.pid, number)
+        """Do nothing."""
 
 
 def _become(
-    play: Any, words: list[str], named: dict[str, Any], out: int, err: int
+    play: Any, words: list[str], named: dict[str, Any], streams: Sequence[Any]
 ) -> None:
     """In the child: the program a job begins with; never returns."""
     status = 70
     try:
         os.setsid()
-        os.chdir(named["cwd"])
+        os.chdir(named["directory"])
         nothing = os.open(os.devnull, os.O_RDONLY)
-        for ours, theirs in ((nothing, 0), (out, 1), (err, 2)):
-            os.dup2(ours, theirs)
+        for theirs, ours in enumerate(streams):
+            os.dup2(nothing if ours in {None, subprocess.DEVNULL} else ours, theirs)
         os.closerange(3, 256)
-        _restore(named["env"])
+        _restore(named["environment"])
         status = play(words)
     except SystemExit as left:
         status = left.code if isinstance(left.code, int) else int(bool(left.code))
@@ -315,6 +309,7 @@ def _as_python(words: list[str]) -> int:
 
 def _as_torchrun(words: list[str]) -> int:
     """Be torchrun on one node."""
+    os.environ.pop("DISTDOCTOR_LAUNCHER", None)
     size, at = 1, 0
     while words[at].startswith("-"):
         if words[at] == "--nproc-per-node":
@@ -382,8 +377,9 @@ def _rank(rank: int, size: int, port: int, words: list[str]) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     _forget()
     boot = importlib.import_module("distdoctor.probes.boot")
-    if (opened := getattr(boot, "_open_if_ranked", None)) is not None:
-        opened()
+    for name in ("_take_output", "_open_if_ranked"):
+        if (begins := getattr(boot, name, None)) is not None:
+            begins()
     status = 1
     try:
         _run(words)
