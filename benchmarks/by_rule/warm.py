@@ -297,6 +297,9 @@ def _forget() -> None:
         settings._given.update((name, os.environ[name]) for name in names)
         settings._written.clear()
     with contextlib.suppress(ImportError, AttributeError):
+        files = importlib.import_module("distdoctor.probes.checkpoints.files_written")
+        files.FILES.reset()  # `check` has locked its record
+    with contextlib.suppress(ImportError, AttributeError):
         random = importlib.import_module("numpy.random")
         random.mtrand._rand._bit_generator.state = random.MT19937().state
 
