@@ -27,7 +27,7 @@ dist.barrier()
 dist.destroy_process_group()
 """
 
-MOST_GROWTH_KIB = 32 * 1024
+MOST_GROWTH_KIB = 128 * 1024  # of 192 MiB; checks are loaded meanwhile
 
 
 def checked(box: Box, *options: str, given: bytes = b"") -> tuple[int, bytes]:
@@ -53,7 +53,7 @@ def test_output_keeps_its_order_takes_no_memory_and_lies_on_no_disk(box: Box) ->
         + "    print('out', n)\n"
         + "    print('err', n, file=sys.stderr)\n"
         + "before = of_the_supervisor()\n"
-        + "for n in range(512 * (rank == 0)):\n"
+        + "for n in range(1536 * (rank == 0)):\n"
         + "    os.write(1, b'y' * 131072)\n"
         + "print()\n"
         + "time.sleep(1)\n"
@@ -67,7 +67,7 @@ def test_output_keeps_its_order_takes_no_memory_and_lies_on_no_disk(box: Box) ->
         assert own == [
             b"%s %d" % (stream, n) for n in range(100) for stream in (b"out", b"err")
         ]
-    assert out.count(b"y" * 131_072 * 512) == 1
+    assert out.count(b"y" * 131_072 * 1536) == 1
     grew = [int(number) for number in re.findall(rb"grew by (\d+)", out)]
     assert len(grew) == 2
     assert max(grew) < MOST_GROWTH_KIB
