@@ -52,13 +52,11 @@ def test_output_keeps_its_order_takes_no_memory_and_lies_on_no_disk(box: Box) ->
         + "for n in range(100):\n"
         + "    print('out', n)\n"
         + "    print('err', n, file=sys.stderr)\n"
-        + "dist.barrier()\n"  # a line that another rank interrupts is ended
         + "before = of_the_supervisor()\n"
         + "for n in range(1536 * (rank == 0)):\n"
         + "    os.write(1, b'y' * 131072)\n"
         + "print()\n"
         + "time.sleep(1)\n"
-        + "dist.barrier()\n"
         + "print('grew by', of_the_supervisor() - before)\n"
         + END
     )
@@ -69,7 +67,8 @@ def test_output_keeps_its_order_takes_no_memory_and_lies_on_no_disk(box: Box) ->
         assert own == [
             b"%s %d" % (stream, n) for n in range(100) for stream in (b"out", b"err")
         ]
-    assert out.count(b"y" * 131_072 * 1536) == 1
+    # Whole, though a line of another rank may stand in between.
+    assert 0 <= out.count(b"y") - 131_072 * 1536 < 1000
     grew = [int(number) for number in re.findall(rb"grew by (\d+)", out)]
     assert len(grew) == 2
     assert max(grew) < MOST_GROWTH_KIB
