@@ -39,7 +39,6 @@ POLL_S = 0.004
 _CALM_S = 2.0  # after which it is looked at less often
 _CALM_POLL_S = 0.02
 _SLOW_POLL_S = 0.05  # for what costs more: new journals, ended processes
-_STATES_S = 1.0  # between two looks at whether a rank was stopped
 _STOPPED_S = 2.0  # by a signal; nobody lets it go on meanwhile
 _FAILED_S = 10.0  # for the other ranks to end, once one has failed
 _LAST_NEWS_S = 2.0  # for the status of a process whose socket has closed

@@ -58,7 +58,6 @@ _BRANCHES = {"If", "StatelessIf"}
 _LOOPS = {"While", "StatelessWhile", "Case", "StatelessCase"}
 
 _DEEPEST = 32
-_MOST_OPERATIONS = 20_000
 
 
 class _Content(NamedTuple):
