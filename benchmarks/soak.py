@@ -65,6 +65,9 @@ RUN_S = 180.0  # more than the default budget
 ORPHANS_S = 5.0
 MARK = "DISTDOCTOR_SOAK"
 
+JOBS_OWN = ("torchinductor", "patient-")
+"""How the names of files begin that torch and the patients make, also without us."""
+
 AFTER_A_KILL = {"DD202", "DD201", "DD206"}
 """What the end of a rank by a signal may rightly be called, by its moment."""
 
@@ -243,8 +246,7 @@ def run(case: Case, keep: Path | None) -> Outcome:
             with suppress(psutil.Error):
                 outcome.detail += f"\norphan {orphan.cmdline()}"
                 orphan.kill()
-    # torch makes this one, also without us.
-    left = [path for path in temporary.iterdir() if "torchinductor" not in path.name]
+    left = [path for path in temporary.iterdir() if not path.name.startswith(JOBS_OWN)]
     if status == 0:
         left += recorded
     if left and status != -signal.SIGKILL:
