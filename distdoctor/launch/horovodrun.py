@@ -33,7 +33,8 @@ def horovodrun(program: Sequence[str], ranks: int) -> list[str]:
         ranks: How many.
     """
     return [
-        *(sys.executable, "-m", HOROVODRUN, "-np", str(ranks)),
+        # -P: as the program horovodrun, it finds no module in the working directory.
+        *(sys.executable, "-P", "-m", HOROVODRUN, "-np", str(ranks)),
         *("--gloo", "--network-interface", "lo"),
         "--disable-cache",  # of its checks of hosts, a file in the user's home
         *program,

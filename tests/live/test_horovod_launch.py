@@ -117,6 +117,16 @@ def test_a_script_is_started_by_horovodrun(box: Box) -> None:
 
 
 @needs_horovod
+def test_horovodrun_does_not_take_the_users_modules_for_its_own(box: Box) -> None:
+    (box.folder / "job").mkdir()
+    box.write("raise SystemExit('taken for the one of Python')\n", "yaml.py")
+    box.write(TRAINING, "job/train.py")
+    status, out, err = box.run("check", "job/train.py")
+    assert status == 0, out + err
+    assert "[rank1]:trained on 2\n" in out
+
+
+@needs_horovod
 def test_a_rank_killed_before_it_joined_is_named(box: Box) -> None:
     box.write(KILLED)
     command = horovodrun(2, "train.py")
