@@ -54,7 +54,8 @@ Remedy
 Find the operation with `torch.autograd.set_detect_anomaly(True)` at that step, or look
 at that batch: bound what a logarithm, root or division gets (`clamp_min(eps)`), lower
 the learning rate, clip gradients. Keep weights in float32 and compute under autocast,
-with a GradScaler for float16.
+with a GradScaler for float16. Give every parameter a value after `to_empty()`, which
+leaves what the memory held before.
 
 Known problems
 --------------
