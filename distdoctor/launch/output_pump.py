@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import selectors
 import threading
 import time
@@ -13,6 +12,7 @@ from contextlib import suppress
 
 from distdoctor.launch.audience import Audience
 from distdoctor.launch.horovodrun_lines import HorovodrunLines
+from distdoctor.launch.last_words import LastWords
 from distdoctor.launch.output_channels import STREAMS, Channel, OutputChannels
 from distdoctor.launch.output_lines import MarkedStream, UnendedLine
 
@@ -31,16 +31,6 @@ _REDRAW_S = 0.2
 _RESIZE_S = 0.5
 _POLL_S = 0.05
 
-_LONGEST_WORDS = 300
-_SAYS_SOMETHING = re.compile(rb"[0-9A-Za-z\x80-\xff]")
-"""In a line that is no mere ruler; bytes above are letters of some language's."""
-
-_SHELLS = re.compile(rb"^\[\w+\](?:<stderr>)?:(?:Terminated|Killed)\s*$")
-"""What horovodrun's shell says of a rank that a signal ended: not the job's words."""
-
-_RANKS_MARK = re.compile(rb"^\[(?:\d+,)?\w+\](?:<std(?:out|err)>)?: ?")
-"""torchrun's, ours, that of `horovodrun --gloo`, and that of mpirun."""
-
 
 class OutputPump:
     """Two threads: one empties the job's channels, the other one writes.
@@ -56,6 +46,7 @@ class OutputPump:
             one.
 
     Attributes:
+        last_words: Of the job, so far.
         unread: Whether the reader of the job's output has gone.
         remarks: What could not be written, as remarks for the report.
     """
@@ -77,6 +68,7 @@ class OutputPump:
         }
         self._filters = {each: launchers() for each in channels.own if launchers}
         self._streams = {name: MarkedStream() for name in STREAMS}
+        self.last_words = LastWords()
         self.unread = False
         self.remarks: list[str] = []
         if channels.failed:
@@ -85,7 +77,6 @@ class OutputPump:
             )
         self._failed: set[str] = set()
         self._last_read = 0.0
-        self._last_line = self._ranks_line = b""
         # What both threads use; to be changed under the lock.
         self._turn = threading.Condition()
         self._waiting: deque[tuple[str, bytes]] = deque()
@@ -108,15 +99,6 @@ class OutputPump:
             if time.monotonic() > max(begun, self._last_read) + SETTLE_S:
                 return
             time.sleep(_POLL_S)
-
-    def last_words(self, of_a_rank: bool) -> str:
-        """The last meaningful line of output, without the mark of its rank.
-
-        Args:
-            of_a_rank: Only lines with such a mark count, if there are any.
-        """
-        line = (of_a_rank and self._ranks_line) or self._last_line
-        return line[:_LONGEST_WORDS].decode(errors="replace")
 
     def close(self) -> None:
         """Pass on what the job has written, once its processes have ended.
@@ -211,29 +193,12 @@ class OutputPump:
     def _mark(self, channel: Channel, text: bytes) -> None:
         if not text:
             return
-        self._remember(channel, text)
+        self.last_words.hear(text, of_a_rank=bool(channel.mark))
         stream = self._streams[channel.stream]
         marked = stream.marked(text, channel.mark, channel)
         if self._redrawn[channel]:  # what follows below is drawn on lines of its own
             marked += stream.end(channel)
         self._put(channel.stream, marked)
-
-    def _remember(self, channel: Channel, text: bytes) -> None:
-        """Keep the last line that says something, and the last one of a rank."""
-        last = b""
-        for line in reversed(text.splitlines()):
-            if not _SAYS_SOMETHING.search(line) or _SHELLS.match(line):
-                continue
-            if channel.mark:
-                self._last_line = self._ranks_line = line.strip()
-                return
-            mark = _RANKS_MARK.match(line)
-            words = line[mark.end() :].strip() if mark else line.strip()
-            last = last or words
-            if mark and words:
-                self._ranks_line = words
-                break
-        self._last_line = last or self._last_line
 
     def _put(self, stream: str, text: bytes) -> None:
         """Hand text to the thread that writes, when there is room for it."""

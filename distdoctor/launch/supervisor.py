@@ -177,10 +177,10 @@ class _Supervisor:
         finally:
             tree.end(launcher_first=plan.quiet_launcher)
             pump.close()
-        last_words = pump.last_words(of_a_rank=plan.quiet_launcher)
+        last_words = pump.last_words.text(of_a_rank=plan.quiet_launcher)
         self.manifest.last_words = masked_text(last_words, MASK_KEY.encode())
         self.manifest.remarks += pump.remarks
-        if not self._has_input() and _NO_INPUT in pump.last_words(of_a_rank=True):
+        if not self._has_input() and _NO_INPUT in pump.last_words.text(of_a_rank=True):
             self.manifest.remarks.append(
                 "the job asked for a line of input, and several ranks have none under "
                 "distdoctor: pass what it asks for as an argument, or check it on one "

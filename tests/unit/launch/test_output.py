@@ -134,7 +134,7 @@ def fails_later(error: OSError) -> Callable[[], None]:
 def test_a_full_disk_under_the_output_lets_the_job_go_on() -> None:
     full = fails_later(OSError(errno.ENOSPC, "No space left on device"))
     pump = ran(Listener(fails=full), TALKS)
-    assert pump.last_words(of_a_rank=False) == "a line of the log 19999"
+    assert pump.last_words.text(of_a_rank=False) == "a line of the log 19999"
     (remark,) = pump.remarks
     assert "stdout could not be passed on (No space left on device)" in remark
     assert not pump.unread
@@ -143,7 +143,7 @@ def test_a_full_disk_under_the_output_lets_the_job_go_on() -> None:
 def test_a_reader_that_goes_away_is_noticed_and_the_job_goes_on() -> None:
     gone = fails_later(BrokenPipeError(errno.EPIPE, "Broken pipe"))
     pump = ran(Listener(fails=gone), TALKS)
-    assert pump.last_words(of_a_rank=False) == "a line of the log 19999"
+    assert pump.last_words.text(of_a_rank=False) == "a line of the log 19999"
     assert (pump.unread, pump.remarks) == (True, [])
 
 
@@ -193,7 +193,7 @@ def test_lines_carry_the_mark_of_their_rank_and_keep_their_order() -> None:
         mark = f"[rank{rank}]:"
         own = [line.removeprefix(mark) for line in lines if line.startswith(mark)]
         assert own == words
-    assert pump.last_words(of_a_rank=True) == "err 199"
+    assert pump.last_words.text(of_a_rank=True) == "err 199"
 
 
 def test_streams_stay_apart_where_they_end_apart() -> None:
