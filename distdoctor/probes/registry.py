@@ -186,6 +186,7 @@ LATE_IMPORTS = (
     "safetensors.torch",
     "torch._dynamo.trace_rules",
     "torch.distributed.fsdp",
+    "torch.distributed.tensor",
     "horovod.torch.optimizer",
 )
 """Modules of which probes of later stages are told, too."""

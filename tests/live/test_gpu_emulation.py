@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from command_box import Box
 
 from distdoctor.journal.environment import (
     DEVICE_VARIABLE,
@@ -74,3 +75,37 @@ def test_gpus_that_are_not_there_cannot_be_asked_for(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert "torch sees no GPU" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+SHARED_OUT = """
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+mesh = init_device_mesh("cuda", (2,))
+torch.manual_seed(5)
+whole = [torch.randn(2, 4, 6, 8, device="cuda", requires_grad=True) for _ in range(3)]
+scaled_dot_product_attention(*whole, is_causal=True).square().sum().backward()
+
+for placement in (Shard(0), Shard(1), Replicate()):
+    parts = [
+        distribute_tensor(one.detach(), mesh, [placement]).requires_grad_()
+        for one in whole
+    ]
+    out = scaled_dot_product_attention(*parts, is_causal=True)
+    assert isinstance(out, DTensor) and out.placements == (placement,)
+    out.square().sum().backward()
+    for one, part in zip(whole, parts):
+        torch.testing.assert_close(part.grad.full_tensor(), one.grad)
+print("as one")
+dist.destroy_process_group()
+"""
+
+
+def test_attention_is_shared_out_over_ranks_as_on_gpus(box: Box) -> None:
+    box.write(SHARED_OUT)
+    status, out, err = box.run("check", "train.py")
+    assert status == 0, out + err
+    assert "[rank1]:as one" in out

@@ -72,6 +72,14 @@ def watch_fsdp(module: ModuleType) -> None:
         harmless(nccl_groups.watch_fsdp)(module)
 
 
+def watch_dtensor(module: ModuleType) -> None:
+    """Complete DTensor's operators, right after `import torch.distributed.tensor`."""
+    if _installed:
+        from distdoctor.probes.gpu_emulation import attention
+
+        harmless(attention.share_out)(module)
+
+
 def _is_wanted() -> bool:
     asked = os.environ.get(DEVICE_VARIABLE, "")
     if asked == "auto":  # neither question wakes a driver up
@@ -79,4 +87,10 @@ def _is_wanted() -> bool:
     return asked == "cpu"
 
 
-PROBE = Probe(install=install, imports={"torch.distributed.fsdp": watch_fsdp})
+PROBE = Probe(
+    install=install,
+    imports={
+        "torch.distributed.fsdp": watch_fsdp,
+        "torch.distributed.tensor": watch_dtensor,
+    },
+)
