@@ -38,6 +38,7 @@ from distdoctor.journal.generations import generations
 from distdoctor.journal.layout import COMPARISON_FILE
 from distdoctor.journal.packed_texts import members_of
 from distdoctor.journal.reader import Header, JournalReader, Records
+from distdoctor.journal.record_files import lost_files
 from distdoctor.journal.simulated import as_simulated
 from distdoctor.journal.stack_samples import with_stacks
 from distdoctor.journal.texts import Tables, groups_of
@@ -169,8 +170,10 @@ def _assemble(folder: Path, manifest: Manifest, paths: list[Path], stacks: bool)
             damaged[path] = str(error)
     if damaged and not readable:
         raise JournalUnreadable(next(iter(damaged.values())))
-    assembly.streams = read_streams(folder)
-    assembly.children = read_children(folder)
+    for stream in read_streams(folder):
+        assembly.streams.setdefault(stream.by, []).append(stream)
+    for child in read_children(folder):
+        assembly.children.setdefault(child.by, []).append(child)
     run = assembly.run(damaged)
     if manifest.simulated:
         run = as_simulated(run, manifest)
@@ -178,7 +181,7 @@ def _assemble(folder: Path, manifest: Manifest, paths: list[Path], stacks: bool)
         run = replace(run, unwatched={**run.unwatched, Observation: _ONLY_RECORDED})
     if not stacks:
         return replace(run, unread=tuple(lost_lines(folder)))
-    unread = lost_lines(folder)
+    unread = lost_lines(folder) + lost_files(folder, manifest, run)
 
     def read(name: str, reader: Callable[[Path], Told], nothing: Told) -> Told:
         try:
@@ -221,8 +224,8 @@ class _Assembly:
         self._restarts: dict[int, int] = {}
         self._blind: set[int] = set()
         self._unranked: list[_Journal] = []
-        self.streams: list[Streams] = []
-        self.children: list[InChild] = []
+        self.streams: dict[int, list[Streams]] = {}  # by process
+        self.children: dict[int, list[InChild]] = {}
 
     def add(self, box: JournalReader) -> None:
         header = box.header()
@@ -376,16 +379,14 @@ class _Assembly:
                 worker=child.worker,
                 place=self._tables.place(child.site),
             )
-            for child in self.children
-            if child.by == journal.header.pid
+            for child in self.children.get(journal.header.pid, ())
         ]
         return [(len(journal.calls), one) for one in called] + [
             (
                 len(journal.calls),
                 replace(stream.drawn, rank=rank, place=self._tables.place(stream.site)),
             )
-            for stream in self.streams
-            if stream.by == journal.header.pid
+            for stream in self.streams.get(journal.header.pid, ())
         ]
 
     def _why_unseen(self, rank: int, damaged: Mapping[str, str]) -> str:

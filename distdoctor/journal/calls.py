@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from typing import Any
 
 import numpy as np
@@ -201,26 +202,76 @@ def _follow_backward(calls: NDArray[Any], records: Records, row_of: _Rows) -> No
     brackets = records[
         np.isin(records["kind"], (RecordKind.BACKWARD_WAIT, RecordKind.BACKWARD_WOKE))
     ]
-    rows = row_of(brackets["call"]).tolist()
+    if not len(brackets):
+        return
+    is_wait = brackets["kind"] == RecordKind.BACKWARD_WAIT
+    # Lists: a look at one cell of an array costs.
+    told = [
+        *zip(
+            is_wait.tolist(),
+            brackets["thread"].tolist(),
+            brackets["call"].tolist(),
+            row_of(brackets["call"]).tolist(),
+            brackets["time_ns"].tolist(),
+            strict=True,
+        )
+    ]
+    issued = _Issued(calls)
     open_brackets: dict[int, int] = {}
-    for record, row in zip(brackets, rows, strict=True):
-        thread = int(record["thread"])
-        if record["kind"] == RecordKind.BACKWARD_WAIT:
-            open_brackets[thread] = int(record["call"])
+    for waits, thread, call, row, time_ns in told:
+        if waits:
+            open_brackets[thread] = call
             continue
         open_brackets.pop(thread, None)
-        _close(calls, record, row, State.DONE)
-    for record, row in zip(brackets[::-1], rows[::-1], strict=True):
-        if open_brackets.get(int(record["thread"])) == int(record["call"]):
-            _close(calls, record, row, State.WAITING)
+        issued.close(row, time_ns, State.DONE)
+    for _, thread, call, row, time_ns in reversed(told):
+        if open_brackets.get(thread) == call:
+            issued.close(row, time_ns, State.WAITING)
 
 
-def _close(calls: NDArray[Any], bracket: Any, row: int, state: State) -> None:
-    if row < 0:
-        return
-    part = calls[row:]
-    part = part[: np.searchsorted(part["enter_ns"], bracket["time_ns"], "right")]
-    mine = part["state"] == State.ISSUED
-    part["state"][mine] = state
-    if state is State.DONE:
-        part["complete_ns"][mine] = bracket["time_ns"]
+class _Issued:
+    """The calls that were issued and that nothing has closed yet.
+
+    Args:
+        calls: Of one rank; their `state` and `complete_ns` change.
+    """
+
+    def __init__(self, calls: NDArray[Any]) -> None:
+        self._calls = calls
+        self._times = calls["enter_ns"].tolist()
+        rows = np.flatnonzero(calls["state"] == State.ISSUED)
+        self._rows = rows.tolist()
+        # For each of them, one that is not closed, or that is nearer to the next one
+        # that is not: brackets may lie over each other, and none goes through the same
+        # calls again. Source: union by path halving, Tarjan & van Leeuwen (1984).
+        self._next = list(range(len(rows) + 1))
+
+    def close(self, row: int, time_ns: int, state: State) -> None:
+        """Give a state to all that are left of a row and of what was made after it.
+
+        Args:
+            row: Position of the first call; negative: none.
+            time_ns: Calls that were made later are not meant.
+            state: What became of them; if they are done, then at that time.
+        """
+        if row < 0:
+            return
+        end = bisect_right(self._times, time_ns, row)
+        at = self._open(bisect_left(self._rows, row))
+        closed = []
+        while at < len(self._rows) and self._rows[at] < end:
+            closed.append(self._rows[at])
+            self._next[at] = at + 1
+            at = self._open(at)
+        if closed:
+            self._calls["state"][closed] = state
+            if state is State.DONE:
+                self._calls["complete_ns"][closed] = time_ns
+
+    def _open(self, at: int) -> int:
+        """The first that is not closed, from one on."""
+        following = self._next
+        while following[at] != at:
+            following[at] = following[following[at]]
+            at = following[at]
+        return at

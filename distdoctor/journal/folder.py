@@ -123,6 +123,8 @@ class Manifest(msgspec.Struct, kw_only=True):
         str, Count
     ] = {}  # when distdoctor ended the job; see `nccl_logs`
     recorded: bool = False  # by the probes of calls and of ends alone
+    # Bytes of the record's files when the run was over, by name; see `record_files`.
+    files: dict[str, Count] = {}
     remarks: list[str] = []  # what distdoctor could not do
     verdict: str = ""  # of the check that made the run; empty: it was not judged yet
     # What the project's pyproject.toml says: reasons to ignore findings, by code; and
