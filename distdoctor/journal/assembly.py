@@ -51,6 +51,10 @@ _SIGTERM_AS_SHELL = 143
 
 _UNCOUNTED = "one of its calls could not even be counted"
 
+_NEVER_CAME = "it never reached init_process_group or hvd.init with the probes in place"
+
+_DIGITS = len(str(MOST_RANKS))
+
 _ONLY_RECORDED = (
     "the job was recorded by `distdoctor record`, whose probes see calls and the ends "
     "of processes alone"
@@ -326,12 +330,7 @@ class _Assembly:
         size = self._size()
         self._adopt_the_rest(size)
         self._leave_out_the_blind()
-        whose = {path.name.split(".")[0]: why for path, why in damaged.items()}
-        unseen = {
-            rank: self._why_unseen(rank, whose)
-            for rank in range(size)
-            if rank not in self._journals
-        }
+        unseen = self._unseen(size, damaged)
         life = {}
         for rank, journal in self._journals.items():
             life[rank] = list(journal.life)
@@ -389,14 +388,21 @@ class _Assembly:
             for stream in self.streams.get(journal.header.pid, ())
         ]
 
-    def _why_unseen(self, rank: int, damaged: Mapping[str, str]) -> str:
-        if (name := f"rank-{rank}") in damaged:
-            return damaged[name]
-        if rank in self._losses or rank in self._blind:
-            return f"its probes failed: {self._losses.get(rank, _UNCOUNTED)}"
-        return (
-            "it never reached init_process_group or hvd.init with the probes in place"
-        )
+    def _unseen(self, size: int, damaged: Mapping[Path, str]) -> dict[int, str]:
+        """Why ranks have no journal; those of which nothing is known cost little."""
+        unseen = dict.fromkeys(range(size), _NEVER_CAME)
+        for rank in self._losses.keys() | self._blind:
+            if rank in unseen:
+                why = self._losses.get(rank, _UNCOUNTED)
+                unseen[rank] = f"its probes failed: {why}"
+        for path, why in damaged.items():
+            player, _, number = path.name.split(".")[0].partition("-")
+            is_rank = player == "rank" and number.isascii() and number.isdigit()
+            if is_rank and len(number) <= _DIGITS and int(number) in unseen:
+                unseen[int(number)] = why
+        for rank in self._journals:
+            unseen.pop(rank, None)
+        return unseen
 
     def _ended(self, rank: int, journal: _Journal) -> Ended | None:
         header = journal.header

@@ -10,7 +10,13 @@ from numpy.typing import NDArray
 
 from distdoctor.journal.format import RecordKind
 from distdoctor.journal.histories import life_of
-from distdoctor.journal.reader import MESSAGE_TYPE, Header, JournalReader, Records
+from distdoctor.journal.reader import (
+    MESSAGE_TYPE,
+    Header,
+    JournalReader,
+    Records,
+    of_kinds,
+)
 from distdoctor.journal.texts import Tables
 from distdoctor.model.events import Event, State
 from distdoctor.model.named_calls import is_by_name
@@ -82,8 +88,7 @@ def take_apart(
     if not timely.all():
         box.torn += int((~timely).sum())
         records = records[timely]
-    kinds = records["kind"]
-    made = np.isin(kinds, (RecordKind.ENTER, RecordKind.REFUSE))
+    made = of_kinds(records, RecordKind.ENTER, RecordKind.REFUSE)
     made[made] = _understood(records[made], box, tables)
     entered = records[made]
     calls = np.zeros(len(entered), CALLS)
@@ -105,11 +110,11 @@ def take_apart(
         ("spec", tables.spec),
         ("group", tables.group),
     ):
-        strings = entered["site" if column == "callers" else column]
-        used, inverse = np.unique(strings, return_inverse=True)
+        if column != "callers":  # which are told with the site
+            used, inverse = np.unique(entered[column], return_inverse=True)
         numbers, damaged = [], []
-        for string in used:
-            text = box.string(int(string))
+        for string in used.tolist():
+            text = box.string(string)
             try:
                 numbers.append(number(text))
                 damaged.append(bool(string) and not text)
@@ -117,7 +122,7 @@ def take_apart(
                 numbers.append(0)
                 damaged.append(True)
         calls[column] = np.array(numbers, "<i4")[inverse] if numbers else 0
-        if any(damaged) and column != "callers":  # which are told with the site
+        if any(damaged) and column != "callers":
             box.torn += int(np.array(damaged)[inverse].sum())
     row_of = _Rows(entered["call"])
     _follow(calls, entered, records, row_of)
@@ -175,9 +180,9 @@ def _follow(
     """Fill in how far each call came."""
     if not len(calls):
         return
-    used = np.isin(records["kind"], (RecordKind.WAIT, RecordKind.HANDED))
+    used = of_kinds(records, RecordKind.WAIT, RecordKind.HANDED)
     calls["flags"][np.isin(entered["call"], records["call"][used])] &= ~UNUSED & 0xFF
-    later = records[np.isin(records["kind"], list(_STATE_AFTER))]
+    later = records[of_kinds(records, *_STATE_AFTER)]
     rows = row_of(later["call"])
     later, rows = later[rows >= 0], rows[rows >= 0]
     states = np.zeros(max(RecordKind) + 1, np.uint8)
@@ -199,9 +204,8 @@ def _follow_backward(calls: NDArray[Any], records: Records, row_of: _Rows) -> No
     A bracket is a BACKWARD_WAIT and the BACKWARD_WOKE of the same thread; both carry
     the number of the first call that was issued in that backward pass.
     """
-    brackets = records[
-        np.isin(records["kind"], (RecordKind.BACKWARD_WAIT, RecordKind.BACKWARD_WOKE))
-    ]
+    kinds = RecordKind.BACKWARD_WAIT, RecordKind.BACKWARD_WOKE
+    brackets = records[of_kinds(records, *kinds)]
     if not len(brackets):
         return
     is_wait = brackets["kind"] == RecordKind.BACKWARD_WAIT

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from hostile_records import Case, place, remove, seeds
+from hostile_inputs import Case
+from hostile_records import place, remove, seeds
 
 from distdoctor.errors import RecordUnreadable
 from distdoctor.journal import folder as record
