@@ -47,7 +47,6 @@ from distdoctor.catalogue import every_check, manuals
 from distdoctor.errors import DistdoctorError
 from distdoctor.examination.examining import examine
 from distdoctor.journal.assembly import read_earlier, read_run
-from distdoctor.journal.layout import COMPARISON_FILE
 from distdoctor.judging import judge
 from distdoctor.model.declare import Check
 from distdoctor.model.findings import Unknown
@@ -140,9 +139,8 @@ class Inputs:
                 if name in case:
                     place(folder / name, case[name])
         lost = bool(other) and all(
-            isinstance(case[name], Special) if name in case else name != COMPARISON_FILE
-            for name in other
-        )  # without a comparison it is the record of a run that was compared with none
+            name not in case or isinstance(case[name], Special) for name in other
+        )
         try:
             return self._give(number, folder, tally, lost and self.are_sick[at])
         finally:

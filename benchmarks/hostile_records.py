@@ -24,6 +24,7 @@ from pathlib import Path
 import hostile_inputs
 from hostile_inputs import NUMBERS, TEXTS, Case
 
+from distdoctor.journal.folder import MANIFEST
 from distdoctor.journal.format import (
     HEADER,
     HEADER_BYTES,
@@ -216,8 +217,21 @@ def seeds(alike: int = 1 << 30, parts: int = 1) -> list[Case]:
         with tarfile.open(archive) as files:
             found += list(_cases(files))
     return [
-        _shortened(case, alike, parts, part) for case in found for part in range(parts)
+        _listed(_shortened(case, alike, parts, part))
+        for case in found
+        for part in range(parts)
     ]
+
+
+def _listed(case: Case) -> Case:
+    """A case whose manifest lists its files, as this release does; see `seal`."""
+    sizes = {
+        name: 0 if name.endswith(".journal") else len(content)
+        for name, content in case.items()
+        if name != MANIFEST
+    }
+    manifest = json.loads(case[MANIFEST]) | {"files": sizes}
+    return {**case, MANIFEST: json.dumps(manifest).encode()}
 
 
 def _cases(files: tarfile.TarFile) -> Iterator[Case]:

@@ -38,6 +38,7 @@ from distdoctor.journal.generations import generations
 from distdoctor.journal.layout import COMPARISON_FILE
 from distdoctor.journal.packed_texts import members_of
 from distdoctor.journal.reader import Header, JournalReader, Records
+from distdoctor.journal.record_files import lost_files
 from distdoctor.journal.simulated import as_simulated
 from distdoctor.journal.stack_samples import with_stacks
 from distdoctor.journal.texts import Tables, groups_of
@@ -49,6 +50,10 @@ from distdoctor.model.run import CALLS, MOST_RANKS, Quiet, Run
 _SIGTERM_AS_SHELL = 143
 
 _UNCOUNTED = "one of its calls could not even be counted"
+
+_NEVER_CAME = "it never reached init_process_group or hvd.init with the probes in place"
+
+_DIGITS = len(str(MOST_RANKS))
 
 _ONLY_RECORDED = (
     "the job was recorded by `distdoctor record`, whose probes see calls and the ends "
@@ -169,8 +174,10 @@ def _assemble(folder: Path, manifest: Manifest, paths: list[Path], stacks: bool)
             damaged[path] = str(error)
     if damaged and not readable:
         raise JournalUnreadable(next(iter(damaged.values())))
-    assembly.streams = read_streams(folder)
-    assembly.children = read_children(folder)
+    for stream in read_streams(folder):
+        assembly.streams.setdefault(stream.by, []).append(stream)
+    for child in read_children(folder):
+        assembly.children.setdefault(child.by, []).append(child)
     run = assembly.run(damaged)
     if manifest.simulated:
         run = as_simulated(run, manifest)
@@ -178,7 +185,7 @@ def _assemble(folder: Path, manifest: Manifest, paths: list[Path], stacks: bool)
         run = replace(run, unwatched={**run.unwatched, Observation: _ONLY_RECORDED})
     if not stacks:
         return replace(run, unread=tuple(lost_lines(folder)))
-    unread = lost_lines(folder)
+    unread = lost_lines(folder) + lost_files(folder, manifest, run)
 
     def read(name: str, reader: Callable[[Path], Told], nothing: Told) -> Told:
         try:
@@ -221,8 +228,8 @@ class _Assembly:
         self._restarts: dict[int, int] = {}
         self._blind: set[int] = set()
         self._unranked: list[_Journal] = []
-        self.streams: list[Streams] = []
-        self.children: list[InChild] = []
+        self.streams: dict[int, list[Streams]] = {}  # by process
+        self.children: dict[int, list[InChild]] = {}
 
     def add(self, box: JournalReader) -> None:
         header = box.header()
@@ -323,12 +330,7 @@ class _Assembly:
         size = self._size()
         self._adopt_the_rest(size)
         self._leave_out_the_blind()
-        whose = {path.name.split(".")[0]: why for path, why in damaged.items()}
-        unseen = {
-            rank: self._why_unseen(rank, whose)
-            for rank in range(size)
-            if rank not in self._journals
-        }
+        unseen = self._unseen(size, damaged)
         life = {}
         for rank, journal in self._journals.items():
             life[rank] = list(journal.life)
@@ -376,26 +378,31 @@ class _Assembly:
                 worker=child.worker,
                 place=self._tables.place(child.site),
             )
-            for child in self.children
-            if child.by == journal.header.pid
+            for child in self.children.get(journal.header.pid, ())
         ]
         return [(len(journal.calls), one) for one in called] + [
             (
                 len(journal.calls),
                 replace(stream.drawn, rank=rank, place=self._tables.place(stream.site)),
             )
-            for stream in self.streams
-            if stream.by == journal.header.pid
+            for stream in self.streams.get(journal.header.pid, ())
         ]
 
-    def _why_unseen(self, rank: int, damaged: Mapping[str, str]) -> str:
-        if (name := f"rank-{rank}") in damaged:
-            return damaged[name]
-        if rank in self._losses or rank in self._blind:
-            return f"its probes failed: {self._losses.get(rank, _UNCOUNTED)}"
-        return (
-            "it never reached init_process_group or hvd.init with the probes in place"
-        )
+    def _unseen(self, size: int, damaged: Mapping[Path, str]) -> dict[int, str]:
+        """Why ranks have no journal; those of which nothing is known cost little."""
+        unseen = dict.fromkeys(range(size), _NEVER_CAME)
+        for rank in self._losses.keys() | self._blind:
+            if rank in unseen:
+                why = self._losses.get(rank, _UNCOUNTED)
+                unseen[rank] = f"its probes failed: {why}"
+        for path, why in damaged.items():
+            player, _, number = path.name.split(".")[0].partition("-")
+            is_rank = player == "rank" and number.isascii() and number.isdigit()
+            if is_rank and len(number) <= _DIGITS and int(number) in unseen:
+                unseen[int(number)] = why
+        for rank in self._journals:
+            unseen.pop(rank, None)
+        return unseen
 
     def _ended(self, rank: int, journal: _Journal) -> Ended | None:
         header = journal.header

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,13 @@ from numpy.typing import NDArray
 
 from distdoctor.journal.format import RecordKind
 from distdoctor.journal.histories import life_of
-from distdoctor.journal.reader import MESSAGE_TYPE, Header, JournalReader, Records
+from distdoctor.journal.reader import (
+    MESSAGE_TYPE,
+    Header,
+    JournalReader,
+    Records,
+    of_kinds,
+)
 from distdoctor.journal.texts import Tables
 from distdoctor.model.events import Event, State
 from distdoctor.model.named_calls import is_by_name
@@ -81,8 +88,7 @@ def take_apart(
     if not timely.all():
         box.torn += int((~timely).sum())
         records = records[timely]
-    kinds = records["kind"]
-    made = np.isin(kinds, (RecordKind.ENTER, RecordKind.REFUSE))
+    made = of_kinds(records, RecordKind.ENTER, RecordKind.REFUSE)
     made[made] = _understood(records[made], box, tables)
     entered = records[made]
     calls = np.zeros(len(entered), CALLS)
@@ -104,11 +110,11 @@ def take_apart(
         ("spec", tables.spec),
         ("group", tables.group),
     ):
-        strings = entered["site" if column == "callers" else column]
-        used, inverse = np.unique(strings, return_inverse=True)
+        if column != "callers":  # which are told with the site
+            used, inverse = np.unique(entered[column], return_inverse=True)
         numbers, damaged = [], []
-        for string in used:
-            text = box.string(int(string))
+        for string in used.tolist():
+            text = box.string(string)
             try:
                 numbers.append(number(text))
                 damaged.append(bool(string) and not text)
@@ -116,7 +122,7 @@ def take_apart(
                 numbers.append(0)
                 damaged.append(True)
         calls[column] = np.array(numbers, "<i4")[inverse] if numbers else 0
-        if any(damaged) and column != "callers":  # which are told with the site
+        if any(damaged) and column != "callers":
             box.torn += int(np.array(damaged)[inverse].sum())
     row_of = _Rows(entered["call"])
     _follow(calls, entered, records, row_of)
@@ -174,9 +180,9 @@ def _follow(
     """Fill in how far each call came."""
     if not len(calls):
         return
-    used = np.isin(records["kind"], (RecordKind.WAIT, RecordKind.HANDED))
+    used = of_kinds(records, RecordKind.WAIT, RecordKind.HANDED)
     calls["flags"][np.isin(entered["call"], records["call"][used])] &= ~UNUSED & 0xFF
-    later = records[np.isin(records["kind"], list(_STATE_AFTER))]
+    later = records[of_kinds(records, *_STATE_AFTER)]
     rows = row_of(later["call"])
     later, rows = later[rows >= 0], rows[rows >= 0]
     states = np.zeros(max(RecordKind) + 1, np.uint8)
@@ -198,29 +204,78 @@ def _follow_backward(calls: NDArray[Any], records: Records, row_of: _Rows) -> No
     A bracket is a BACKWARD_WAIT and the BACKWARD_WOKE of the same thread; both carry
     the number of the first call that was issued in that backward pass.
     """
-    brackets = records[
-        np.isin(records["kind"], (RecordKind.BACKWARD_WAIT, RecordKind.BACKWARD_WOKE))
+    kinds = RecordKind.BACKWARD_WAIT, RecordKind.BACKWARD_WOKE
+    brackets = records[of_kinds(records, *kinds)]
+    if not len(brackets):
+        return
+    is_wait = brackets["kind"] == RecordKind.BACKWARD_WAIT
+    # Lists: a look at one cell of an array costs.
+    told = [
+        *zip(
+            is_wait.tolist(),
+            brackets["thread"].tolist(),
+            brackets["call"].tolist(),
+            row_of(brackets["call"]).tolist(),
+            brackets["time_ns"].tolist(),
+            strict=True,
+        )
     ]
-    rows = row_of(brackets["call"]).tolist()
+    issued = _Issued(calls)
     open_brackets: dict[int, int] = {}
-    for record, row in zip(brackets, rows, strict=True):
-        thread = int(record["thread"])
-        if record["kind"] == RecordKind.BACKWARD_WAIT:
-            open_brackets[thread] = int(record["call"])
+    for waits, thread, call, row, time_ns in told:
+        if waits:
+            open_brackets[thread] = call
             continue
         open_brackets.pop(thread, None)
-        _close(calls, record, row, State.DONE)
-    for record, row in zip(brackets[::-1], rows[::-1], strict=True):
-        if open_brackets.get(int(record["thread"])) == int(record["call"]):
-            _close(calls, record, row, State.WAITING)
+        issued.close(row, time_ns, State.DONE)
+    for _, thread, call, row, time_ns in reversed(told):
+        if open_brackets.get(thread) == call:
+            issued.close(row, time_ns, State.WAITING)
 
 
-def _close(calls: NDArray[Any], bracket: Any, row: int, state: State) -> None:
-    if row < 0:
-        return
-    part = calls[row:]
-    part = part[: np.searchsorted(part["enter_ns"], bracket["time_ns"], "right")]
-    mine = part["state"] == State.ISSUED
-    part["state"][mine] = state
-    if state is State.DONE:
-        part["complete_ns"][mine] = bracket["time_ns"]
+class _Issued:
+    """The calls that were issued and that nothing has closed yet.
+
+    Args:
+        calls: Of one rank; their `state` and `complete_ns` change.
+    """
+
+    def __init__(self, calls: NDArray[Any]) -> None:
+        self._calls = calls
+        self._times = calls["enter_ns"].tolist()
+        rows = np.flatnonzero(calls["state"] == State.ISSUED)
+        self._rows = rows.tolist()
+        # For each of them, one that is not closed, or that is nearer to the next one
+        # that is not: brackets may lie over each other, and none goes through the same
+        # calls again. Source: union by path halving, Tarjan & van Leeuwen (1984).
+        self._next = list(range(len(rows) + 1))
+
+    def close(self, row: int, time_ns: int, state: State) -> None:
+        """Give a state to all that are left of a row and of what was made after it.
+
+        Args:
+            row: Position of the first call; negative: none.
+            time_ns: Calls that were made later are not meant.
+            state: What became of them; if they are done, then at that time.
+        """
+        if row < 0:
+            return
+        end = bisect_right(self._times, time_ns, row)
+        at = self._open(bisect_left(self._rows, row))
+        closed = []
+        while at < len(self._rows) and self._rows[at] < end:
+            closed.append(self._rows[at])
+            self._next[at] = at + 1
+            at = self._open(at)
+        if closed:
+            self._calls["state"][closed] = state
+            if state is State.DONE:
+                self._calls["complete_ns"][closed] = time_ns
+
+    def _open(self, at: int) -> int:
+        """The first that is not closed, from one on."""
+        following = self._next
+        while following[at] != at:
+            following[at] = following[following[at]]
+            at = following[at]
+        return at

@@ -123,6 +123,8 @@ class Manifest(msgspec.Struct, kw_only=True):
         str, Count
     ] = {}  # when distdoctor ended the job; see `nccl_logs`
     recorded: bool = False  # by the probes of calls and of ends alone
+    # Bytes of the record's files when the run was over, by name; see `record_files`.
+    files: dict[str, Count] = {}
     remarks: list[str] = []  # what distdoctor could not do
     verdict: str = ""  # of the check that made the run; empty: it was not judged yet
     # What the project's pyproject.toml says: reasons to ignore findings, by code; and
@@ -184,13 +186,21 @@ def as_text(value: Any) -> Any:
     Returns:
         The same, with what is no Unicode (a lone surrogate) as an escape.
     """
+    try:
+        msgspec.json.encode(value)  # of large values, many times as fast as a look
+    except UnicodeEncodeError:
+        return _escaped(value)
+    return value
+
+
+def _escaped(value: Any) -> Any:
     match value:
         case str():
             return value.encode("utf-8", "backslashreplace").decode()
         case dict():
-            return {as_text(key): as_text(part) for key, part in value.items()}
+            return {_escaped(key): _escaped(part) for key, part in value.items()}
         case list():
-            return [as_text(part) for part in value]
+            return [_escaped(part) for part in value]
     return value
 
 

@@ -12,7 +12,13 @@ from numpy.typing import NDArray
 
 from distdoctor.journal.format import TOUCHED_BY_STEP, RecordKind
 from distdoctor.journal.notes_reader import NotesReader, read_life
-from distdoctor.journal.reader import BATCH_TYPE, NOTE_TYPE, JournalReader, Records
+from distdoctor.journal.reader import (
+    BATCH_TYPE,
+    NOTE_TYPE,
+    JournalReader,
+    Records,
+    of_kinds,
+)
 from distdoctor.journal.texts import Tables
 from distdoctor.model.events import (
     ADDRESS_FAULTS,
@@ -80,7 +86,7 @@ def _take(
 ) -> None:
     """Add what all records of a journal tell."""
     rank, tables = history.rank, history.tables
-    told = np.flatnonzero(np.isin(records["kind"], _TOLD))
+    told = np.flatnonzero(of_kinds(records, *_TOLD))
     some = records[told]
     batches, notes = some.view(BATCH_TYPE), some.view(NOTE_TYPE)
     # Lists: a journal has thousands of notes, and a look at one cell of an array costs.

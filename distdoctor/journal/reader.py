@@ -55,6 +55,22 @@ _MOST_THREADS = 256  # that write at one moment
 _U64 = struct.Struct("<Q")
 
 
+def of_kinds(records: Records, *kinds: int) -> NDArray[np.bool_]:
+    """Which records are of some kinds.
+
+    Args:
+        records: Of `RECORD_TYPE`, shape (records,).
+        *kinds: Of `RecordKind`.
+
+    Returns:
+        A mask, shape (records,).
+    """
+    wanted = np.zeros(256, np.bool_)
+    wanted[list(kinds)] = True
+    mask: NDArray[np.bool_] = wanted[records["kind"]]
+    return mask
+
+
 class Header(NamedTuple):
     """The first page of a journal; see `HEADER_FIELDS`."""
 

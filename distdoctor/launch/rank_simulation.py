@@ -17,12 +17,12 @@ from pathlib import Path
 
 from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.errors import JournalUnreadable
-from distdoctor.journal import folder as record
 from distdoctor.journal.assembly import assemble
 from distdoctor.journal.environment import SIMULATION_VARIABLE
 from distdoctor.journal.folder import Manifest, Simulated, Sure
 from distdoctor.journal.layout import BOARDS_FOLDER, VALUES_FOLDER
 from distdoctor.journal.private_files import make_private_folder
+from distdoctor.journal.record_files import seal
 from distdoctor.launch.audience import Audience, JobProgress
 from distdoctor.launch.supervisor import Plan, supervise
 from distdoctor.model.events import Ended
@@ -93,7 +93,7 @@ def simulate(
         shutil.rmtree(plan.folder / "again", ignore_errors=True)
         shutil.rmtree(values, ignore_errors=True)
     manifest.seconds = round(time.monotonic() - begun, 2)
-    record.write(plan.folder, record.MANIFEST, manifest)
+    seal(plan.folder, manifest)
     return manifest
 
 

@@ -31,6 +31,7 @@ from distdoctor.journal.environment import (
 from distdoctor.journal.folder import Manifest
 from distdoctor.journal.format import DEFAULT_BYTES
 from distdoctor.journal.reader import JournalReader
+from distdoctor.journal.record_files import seal
 from distdoctor.journal.secret_masking import MASK_KEY, masked_arguments, share_key
 from distdoctor.journal.trimming import trim_record
 from distdoctor.launch.oom_kills import OutOfMemoryKills
@@ -172,6 +173,7 @@ class _Recording:
         run = assemble(folder, manifest, stacks=False)
         sources = dict(sources_of(run, [], Path(manifest.directory)))
         record.write(folder, record.SOURCES, sources)
+        seal(folder, manifest)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from distdoctor.journal.environment import PAUSE_VARIABLE, TRACE_VARIABLE
 from distdoctor.journal.folder import Manifest
 from distdoctor.journal.layout import COMPARISON_FILE, KEPT_FOLDER
 from distdoctor.journal.private_files import make_private_folder
+from distdoctor.journal.record_files import seal
 from distdoctor.launch.audience import Audience
 from distdoctor.launch.file_restore import FileRestore
 from distdoctor.launch.supervisor import Plan, supervise
@@ -90,7 +91,7 @@ class _Series:
                 f"not put back as it was: {', '.join(failed)}; what was there lies in "
                 f"{self._kept.folder}"
             )
-        record.write(self._plan.folder, record.MANIFEST, manifest)
+        seal(self._plan.folder, manifest)
         return manifest
 
     def _watched(self, plan: Plan) -> Plan:

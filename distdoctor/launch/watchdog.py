@@ -19,6 +19,7 @@ from distdoctor.analysis.deadlock.wait_for_graph import standstill
 from distdoctor.journal import folder as record
 from distdoctor.journal.assembly import assemble
 from distdoctor.journal.folder import NO_RANK, Manifest, StackSample
+from distdoctor.journal.record_files import seal
 from distdoctor.journal.secret_masking import MASK_KEY, masked_tokens
 from distdoctor.journal.trimming import trim_record
 from distdoctor.launch.elastic_restarts import restarts_left
@@ -199,6 +200,7 @@ class Watchdog:
         run = assemble(folder, manifest, stacks=False)
         sources = dict(sources_of(run, self._samples, Path(manifest.directory)))
         record.write(folder, record.SOURCES, sources)
+        seal(folder, manifest)
 
 
 class _Watch:

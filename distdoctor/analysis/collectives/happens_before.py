@@ -6,8 +6,11 @@ had come to it is an order between the two.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
+from distdoctor.analysis.collectives.call_sequences import sequences
 from distdoctor.model.operations import CODE_OF, OPERATIONS, Waits
 from distdoctor.model.run import Rows, Run
 
@@ -50,50 +53,72 @@ def reached(run: Run, first: Moment) -> dict[int, int]:
     Returns:
         Ranks that nothing leads to are left out.
     """
-    found = {first[0]: first[1]}
-    waiting = [first[0]]
-    while waiting:
-        rank = waiting.pop()
-        for other, count in _next(run, rank, found[rank]):
-            if count < found.get(other, count + 1):
-                found[other] = count
-                waiting.append(other)
-    return found
+    return _Spread(run).reached(first)
 
 
-def _next(run: Run, rank: int, count: int) -> list[Moment]:
-    """The other ranks that cannot pass a call without this rank's calls from here."""
-    mine = run.rows_of(rank)
-    found: list[Moment] = []
-    for number, group in enumerate(run.groups):
-        rows = run.rows_on(rank, number)
-        rows = rows[rows >= mine.start + count]
-        if not len(rows) or rank not in group.ranks:
-            continue
-        place = group.ranks.index(rank)
-        ops, roots = run.calls["op"][rows], run.calls["peer"][rows]
-        outward = np.isin(ops, [*_TO_ALL, *_TO_ROOT])
-        outward |= np.isin(ops, _FROM_ROOT) & (roots == place)
-        if outward.any():
-            ordinal = int(run.calls["ordinal"][rows[outward][0]])
-            others = [other for other in group.ranks if other != rank]
-            found += _behind(run, number, ordinal, others)
-    sent = run.calls["op"][mine.start + count : mine.stop]
-    if np.isin(sent, _SENDS).any():
-        found += _receivers(run, rank)
-    return found
+class _Spread:
+    """How an order between moments goes on from rank to rank, each way gone once."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._gone: set[tuple[int, int]] = set()  # groups, and ordinals on them
+        self._senders: set[int] = set()
+        self._places: dict[int, dict[int, int]] = {}
+
+    def reached(self, first: Moment) -> dict[int, int]:
+        found = {first[0]: first[1]}
+        waiting = [first[0]]
+        while waiting:
+            rank = waiting.pop()
+            for other, count in self._next(rank, found[rank]):
+                if count < found.get(other, count + 1):
+                    found[other] = count
+                    waiting.append(other)
+        return found
+
+    def _next(self, rank: int, count: int) -> Iterator[Moment]:
+        """The ranks that cannot pass a call without this rank's calls from here."""
+        run, mine = self._run, self._run.rows_of(rank)
+        calls = run.calls[mine.start + count : mine.stop]
+        for number in np.unique(calls["group"]).tolist():
+            place = self._place(number, rank)
+            if place is None:
+                continue
+            on_it = calls[calls["group"] == number]
+            outward = np.isin(on_it["op"], [*_TO_ALL, *_TO_ROOT])
+            outward |= np.isin(on_it["op"], _FROM_ROOT) & (on_it["peer"] == place)
+            if outward.any():
+                ordinal = int(on_it["ordinal"][outward][0])
+                if (number, ordinal) not in self._gone:
+                    self._gone.add((number, ordinal))
+                    yield from self._behind(number, ordinal)
+        if len(self._senders) < _TOLD_TO_ALL and np.isin(calls["op"], _SENDS).any():
+            self._senders.add(rank)
+            yield from _receivers(run, rank)
+
+    def _place(self, group: int, rank: int) -> int | None:
+        """The rank's number in a group, if it is in it."""
+        if group not in self._places:
+            ranks = self._run.groups[group].ranks
+            self._places[group] = {one: n for n, one in enumerate(ranks)}
+        return self._places[group].get(rank)
+
+    def _behind(self, group: int, ordinal: int) -> Iterator[Moment]:
+        """Where the members are behind a collective of their group."""
+        run, every = self._run, sequences(self._run)
+        first, last = np.searchsorted(every.groups, (group, group + 1))
+        begin, end = every.starts[first], every.starts[last]
+        later = begin + np.flatnonzero(every.ordinals[begin:end] >= ordinal)
+        whose = np.searchsorted(every.starts, later, "right") - 1
+        whose, at = np.unique(whose, return_index=True)
+        ranks, rows = every.ranks[whose].tolist(), every.rows[later[at]].tolist()
+        for other, row in zip(ranks, rows, strict=True):
+            if other in self._places[group]:
+                yield other, row - run.rows_of(other).start + 1
 
 
-def _behind(run: Run, group: int, ordinal: int, others: list[int]) -> list[Moment]:
-    """Where others are behind a collective of a group."""
-    found = []
-    for other in others:
-        rows = run.rows_on(other, group)
-        ordinals = run.calls["ordinal"][rows]
-        later = rows[ordinals >= ordinal]
-        if len(later):
-            found.append((other, int(later[0]) - run.rows_of(other).start + 1))
-    return found
+_TOLD_TO_ALL = 2
+"""So many senders, and all receivers are behind one of them that is another rank."""
 
 
 def _receivers(run: Run, sender: int) -> list[Moment]:

@@ -12,6 +12,7 @@ Hilbrich et al., "MPI Runtime Error Detection with MUST" (2013).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -123,21 +124,30 @@ def _release(waits: dict[int, list[Wait]], moving: set[int]) -> None:
             thread = rank, -1 - n if wait.thread is None else wait.thread
             waiting.setdefault((wait.missing, wait.any_of), []).append(thread)
             open_waits[thread] += 1
+    # Of those that a wait is for, most may be ranks that nobody saw: only who waits
+    # itself can be released later.
+    stuck = waits.keys() - moving
     by_member: dict[int, list[tuple[frozenset[int], bool]]] = {}
+    short_of = {}
+    ended = []
     for key in waiting:
-        for member in key[0]:
+        missing, any_of = key
+        for member in missing & stuck:
             by_member.setdefault(member, []).append(key)
-    short_of = {key: 1 if key[1] else len(key[0]) for key in waiting}
-    fresh = list(moving)
-    while fresh:
-        for key in by_member.get(fresh.pop(), ()):
-            short_of[key] -= 1
-            if short_of[key] == 0:
-                open_waits.subtract(waiting[key])
-                for rank, number in waiting[key]:
-                    if not open_waits[rank, number] and rank in waits:
-                        del waits[rank]
-                        fresh.append(rank)
+        came = len(missing & moving)
+        short_of[key] = (1 if any_of else len(missing)) - came
+        if came and short_of[key] <= 0:
+            ended.append(key)
+    while ended:
+        key = ended.pop()
+        open_waits.subtract(waiting[key])
+        for rank, number in waiting[key]:
+            if not open_waits[rank, number] and rank in waits:
+                del waits[rank]
+                for other in by_member.get(rank, ()):
+                    short_of[other] -= 1
+                    if short_of[other] == 0:
+                        ended.append(other)
 
 
 def unreleased(
@@ -171,17 +181,18 @@ def held_up(waits: Mapping[int, Sequence[Wait]], by: Iterable[int]) -> set[int]:
     for rank, threads in waits.items():
         for wait in threads:
             waiting.setdefault(wait.missing, []).append(rank)
+    found = set(by)
+    later = waits.keys() - found
     by_member: dict[int, list[frozenset[int]]] = {}
     for missing in waiting:
-        for member in missing:
+        for member in missing & later:
             by_member.setdefault(member, []).append(missing)
-    found = set(by)
-    fresh = list(found)
-    while fresh:
-        for missing in by_member.pop(fresh.pop(), ()):
-            new = set(waiting.pop(missing, ())) - found
-            found |= new
-            fresh += new
+    reached = [missing for missing in waiting if not missing.isdisjoint(found)]
+    while reached:
+        new = set(waiting.pop(reached.pop(), ())) - found
+        found |= new
+        for rank in new:
+            reached += by_member.pop(rank, ())
     return found
 
 
@@ -243,7 +254,12 @@ class _Needs:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._meetings: dict[tuple[int, int], frozenset[int]] = {}
-        self._issued = last_issued(run)
+        self._issued: dict[int, dict[int, int]] = {}  # by group
+        for (group, rank), last in last_issued(run).items():
+            self._issued.setdefault(group, {})[rank] = last
+        self._progress: dict[
+            int, tuple[frozenset[int], dict[int, int], list[int]]
+        ] = {}  # by group: its members, how far each came, and these ordinals
         self._channels: _Channels | None = None
 
     def of(self, rank: int, row: int) -> Wait | None:
@@ -314,13 +330,16 @@ class _Needs:
         return self._meetings[key]
 
     def _absent(self, group: int, ordinal: int) -> frozenset[int]:
-        key = (group, ordinal)
+        """Members that have not made a collective; one set for ordinals alike."""
+        if group not in self._progress:
+            came = self._issued.get(group, {})
+            members = frozenset(self._run.groups[group].ranks)
+            self._progress[group] = members, came, sorted({*came.values()})
+        members, came, reached = self._progress[group]
+        key = group, bisect_left(reached, ordinal)
         if key not in self._meetings:
-            self._meetings[key] = frozenset(
-                rank
-                for rank in self._run.groups[group].ranks
-                if self._issued.get((group, rank), 0) < ordinal
-            )
+            there = (rank for rank, last in came.items() if last >= ordinal)
+            self._meetings[key] = members.difference(there)
         return self._meetings[key]
 
 

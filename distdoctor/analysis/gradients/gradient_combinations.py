@@ -100,13 +100,24 @@ def _combination(run: Run, chapter: Chapter) -> Combination | None:
     used = [np.array([one.used for one in look.seen]) for look in looks]
     everyone = tuple(range(len(chapter.ranks)))
     sources: list[tuple[int, ...]] = []
+    # Most ranks used the same, and what is not about their place is looked at once.
+    are_whole: dict[bytes, bool] = {}
+    fitting_any: dict[bytes, list[tuple[int, ...]]] = {}
     for place in everyone:
         gave = [numbers[place] for numbers in used]
-        if _is_sum(everyone, own, gave, NEARLY):
+        key = b"".join(one.tobytes() for one in gave)
+        if key not in are_whole:
+            are_whole[key] = _is_sum(everyone, own, gave, NEARLY)
+        if are_whole[key]:
             sources.append(chapter.ranks)
             continue
-        subsets = _subsets(place, len(everyone))
-        fitting = [one for one in subsets if _is_sum(one, own, gave, EXACT)]
+        if key not in fitting_any:
+            subsets = _subsets(len(everyone))
+            fits = [one for one in subsets if _is_sum(one, own, gave, EXACT)]
+            fitting_any[key] = fits
+        nearby = _neighbours(place, len(everyone))
+        fitting = [*fitting_any[key]]
+        fitting += [one for one in nearby if _is_sum(one, own, gave, EXACT)]
         largest = max(fitting, key=len, default=())
         # Whoever is not among them had nothing, if other subsets fit as well.
         if not all(set(one) <= set(largest) for one in fitting):
@@ -126,14 +137,20 @@ def _is_comparable(look: Look) -> bool:
     )
 
 
-def _subsets(place: int, count: int) -> Iterator[tuple[int, ...]]:
-    """Ranks whose sum is tried: all subsets, or of many ranks those that are likely."""
+def _subsets(count: int) -> Iterator[tuple[int, ...]]:
+    """Ranks whose sum is tried: all subsets, or of many ranks one, and all but one."""
     ranks = range(count)
     if count <= _MOST_RANKS:
         yield from chain.from_iterable(combinations(ranks, k) for k in range(1, count))
         return
     yield from ((rank,) for rank in ranks)
     yield from (tuple(one for one in ranks if one != rank) for rank in ranks)
+
+
+def _neighbours(place: int, count: int) -> Iterator[tuple[int, ...]]:
+    """Of many ranks, groups of one that are likely: those beside it, and in a row."""
+    if count <= _MOST_RANKS:
+        return
     for size in (n for n in range(2, count) if count % n == 0):
         first = place - place % size
         yield tuple(range(first, first + size))

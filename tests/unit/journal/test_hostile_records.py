@@ -4,19 +4,23 @@ import json
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
 import fuzz
 import fuzz_records
+import hostile_records
 import pytest
 
+from distdoctor.analysis.deadlock.wait_for_graph import standstill
 from distdoctor.errors import DistdoctorError, JournalUnreadable, RecordUnreadable
 from distdoctor.journal import folder as record
 from distdoctor.journal.assembly import read_run
 from distdoctor.journal.event_text import event_text
-from distdoctor.journal.folder import Manifest, read_exits
+from distdoctor.journal.folder import Manifest, as_text, read_exits
 from distdoctor.journal.format import HEADER, HEADER_FIELDS, RecordKind
 from distdoctor.journal.layout import EXITS_FILE
 from distdoctor.journal.notes import NotesWriter, notes_of
@@ -301,6 +305,71 @@ def test_calls_with_peers_and_ordinals_that_cannot_be_are_left_out(
     (folder / "rank-1.0.journal").unlink()
     write_rank(folder, 1, ordinal=1 << 63)
     assert "1 records were torn" in gaps(folder)["part of what rank 1 did"]
+
+
+# --- time -----------------------------------------------------------------------------
+
+
+def test_ends_of_backward_passes_that_lie_over_each_other_cost_what_one_does(
+    folder: Path,
+) -> None:
+    """Each went through all calls since the first again: 4 s for so many."""
+    (folder / "rank-1.0.journal").unlink()
+    writer, me, many = JournalWriter(folder, 1, 2, 16 << 20), os.getpid(), 40_000
+    group, code = writer.intern(WORLD), CODE_OF["all_reduce"]
+    for n in range(1, many + 1):
+        writer.put(RecordKind.ENTER, me, n, n, group, 7, code)
+    for _ in range(many):
+        writer.put(RecordKind.BACKWARD_WOKE, me, 1)
+    writer.end()
+    begun = time.process_time()
+    assert len(read_run(folder).rows_of(1)) == many
+    assert time.process_time() - begun < 2
+
+
+def test_a_group_of_all_ranks_that_a_job_may_have_is_looked_at_in_bulk(
+    tmp_path: Path,
+) -> None:
+    """Each rank that never came was asked for by name: 3.5 s."""
+    cases = hostile_records.seeds(alike=3)
+    case = next(one for one in cases if b"dd409_contested" in one[record.MANIFEST])
+    for name, content in case.items():
+        if name.endswith(".journal"):
+            box = hostile_records.Box.of(content)
+            box.set("world_size", MOST_RANKS)
+            box.strings = [
+                text.replace(b"\n0-1", b"\n0-%d" % (MOST_RANKS - 1))
+                for text in box.strings
+            ]
+            content = box.whole()
+        hostile_records.place(tmp_path / name, content)
+    judge(tmp_path)  # loads the checks
+    begun = time.process_time()
+    assert judge(tmp_path).run.world_size == MOST_RANKS
+    assert time.process_time() - begun < 2
+
+
+def test_what_is_text_is_not_gone_through_piece_by_piece() -> None:
+    codes = {"exit_codes": {str(rank): None for rank in range(10)}, "words": ["é"]}
+    assert as_text(codes) is codes
+    assert as_text({"\ud800": ["\udfff"]}) == {"\\ud800": ["\\udfff"]}
+
+
+def test_calls_that_the_same_ranks_lack_share_the_set_of_these(folder: Path) -> None:
+    """A set of all ranks for each call that stands open: gigabytes."""
+    manifest = record.read_manifest(folder)
+    manifest.alive = [os.getpid()]
+    record.write(folder, record.MANIFEST, manifest)
+    for rank in (0, 1):
+        (folder / f"rank-{rank}.0.journal").unlink()
+        writer, me = JournalWriter(folder, rank, MOST_RANKS, 1 << 20), os.getpid()
+        for n in range(1, 401):
+            group = writer.intern(f"0\ndefault_pg\n0\n0-{MOST_RANKS - 1}")
+            writer.put(RecordKind.ENTER, me, n, n, group, 7, CODE_OF["all_reduce"])
+        writer.end()
+    stuck = standstill(replace(read_run(folder), closed=True))
+    assert len(stuck.waits[0]) == 400
+    assert len({id(wait.missing) for wait in stuck.waits[0]}) == 1
 
 
 # --- notes ----------------------------------------------------------------------------
