@@ -11,6 +11,8 @@ from enum import IntEnum
 from math import prod
 from typing import TypeAlias
 
+from distdoctor.model.values import value
+
 WORLD = "world"
 """Name of the group that holds every rank."""
 
@@ -103,7 +105,7 @@ class Call:
         return f"{self.op}({', '.join(options)})" if options else self.op
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Started:
     """The rank joined (or tried to join) a job: `init_process_group` was called."""
 
@@ -116,7 +118,7 @@ class Started:
     place: Place | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class BadAddress:
     """The rank was to meet the others where that cannot work, or could not."""
 
@@ -139,7 +141,7 @@ ADDRESS_FAULTS = {
 """What can be wrong with an address."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Wrapped:
     """The rank wrapped a model for data parallelism."""
 
@@ -150,7 +152,7 @@ class Wrapped:
     place: Place | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Unreduced:
     """A backward pass ended, and DDP waits for gradients that did not come."""
 
@@ -160,7 +162,7 @@ class Unreduced:
     place: Place | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Reduced:
     """DDP got what it waited for after all; takes back an `Unreduced` of the model.
 
@@ -172,7 +174,7 @@ class Reduced:
     place: Place | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Misplaced:
     """A communication operation was called on a tensor without memory, in vain."""
 
@@ -182,7 +184,7 @@ class Misplaced:
     place: Place | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Batch:
     """A DataLoader's iterator ended; `count` batches had come from it."""
 
@@ -192,7 +194,7 @@ class Batch:
     place: Place | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Shortened:
     """From here on, passes over a DataLoader are shorter, so that the job ends in time.
 
@@ -205,7 +207,7 @@ class Shortened:
     place: Place | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Failure:
     """An exception left the rank's own code."""
 
@@ -219,7 +221,7 @@ class Failure:
     spawned: int = -1  # number in `torch.multiprocessing.spawn`; -1: none
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Left:
     """The rank called `destroy_process_group` for the whole world."""
 
@@ -227,7 +229,7 @@ class Left:
     place: Place | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Quit:
     """The rank's own code asked its process to end; `sys.exit` may yet be caught."""
 
@@ -237,7 +239,7 @@ class Quit:
     place: Place | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Ended:
     """The rank's process ended."""
 
@@ -248,7 +250,7 @@ class Ended:
     place: Place | None = None  # the line of its parent that learnt of it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class ThreadEnded:
     """A thread of the rank that had communicated ended."""
 
@@ -257,7 +259,7 @@ class ThreadEnded:
     place: None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Locked:
     """A thread of the rank was seen, again and again, waiting for a lock."""
 
@@ -266,7 +268,7 @@ class Locked:
     seconds: float  # from the first look to the last
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Dead:
     """The rank's main thread held the interpreter's lock for long, and did nothing."""
 
@@ -275,7 +277,7 @@ class Dead:
     place: Place | None = None  # the innermost line of the user's source
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Touched:
     """The tensor of an asynchronous call was used before the call was waited for."""
 
@@ -285,7 +287,7 @@ class Touched:
     place: Place | None = None  # the wait behind the change, or the step
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Busy:
     """The rank's main thread was seen in user code, again and again, moving nowhere."""
 
@@ -297,7 +299,7 @@ class Busy:
     doing: str = ""  # what it was seen to do there, in words; "": not known
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Observation:
     """What a rank was seen to do with data, weights, random state and files.
 
