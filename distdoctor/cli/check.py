@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
 import shutil
 import signal
 import sys
@@ -114,15 +116,19 @@ def _run(
     options: CheckOptions, plan: Plan, again: Plan | None, screen: Screen
 ) -> Manifest:
     """Run the job, in the way that was asked for."""
-    from distdoctor.launch.rank_simulation import simulate
-    from distdoctor.launch.run_comparison import prove_resume, run_twice
+    if options.played:
+        from distdoctor.launch.rank_simulation import simulate
+
+        return simulate(plan, options.world_size or 0, options.played, screen)
+    if options.is_compared:
+        from distdoctor.launch.run_comparison import prove_resume, run_twice
+
+        if again is not None:
+            return prove_resume(plan, again, screen)
+        return run_twice(plan, screen)
     from distdoctor.launch.supervisor import supervise
 
-    if options.played:
-        return simulate(plan, options.world_size or 0, options.played, screen)
-    if again is not None:
-        return prove_resume(plan, again, screen)
-    return run_twice(plan, screen) if options.twice else supervise(plan, screen)
+    return supervise(plan, screen)
 
 
 def _watched(run_it: Callable[[Screen], Manifest], divert: bool) -> int:
@@ -159,10 +165,16 @@ def _prepare() -> None:
 
 
 def _load_checks() -> None:
-    with suppress(ImportError, DistdoctorError):  # told when they are asked
-        from distdoctor.judging import load_checks
+    gc.disable()  # there is none among what is loaded
+    try:
+        with suppress(ImportError, DistdoctorError):  # told when they are asked
+            from distdoctor.judging import load_checks
 
-        load_checks()
+            load_checks()
+            importlib.import_module("distdoctor.report.text")
+            importlib.import_module("numpy.ma")  # by `numpy.unique`, when it is called
+    finally:
+        gc.enable()
 
 
 def _keep_verdict(folder: Path, verdict: str) -> None:

@@ -16,6 +16,7 @@ from distdoctor.journal.reader import BATCH_TYPE, NOTE_TYPE, JournalReader, Reco
 from distdoctor.journal.texts import Tables
 from distdoctor.model.events import (
     ADDRESS_FAULTS,
+    MOST_RANKS,
     BadAddress,
     Batch,
     Event,
@@ -29,7 +30,6 @@ from distdoctor.model.events import (
 )
 from distdoctor.model.observations.collectives import Awaited, step_of, step_text
 from distdoctor.model.observations.replicas import Trained, Weights
-from distdoctor.model.run import MOST_RANKS
 
 _BATCH, _THREAD_END, _TOUCHED, _NOTE = (
     int(kind)

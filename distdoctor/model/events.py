@@ -13,6 +13,12 @@ from typing import TypeAlias
 
 from distdoctor.model.values import value
 
+MOST_RANKS = 1 << 17
+"""No job has more: where a file tells of a larger number, it is none of ranks.
+
+Every rank of a job takes memory and time here, even if nothing is known of it.
+"""
+
 WORLD = "world"
 """Name of the group that holds every rank."""
 

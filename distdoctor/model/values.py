@@ -68,8 +68,9 @@ def _init(self: _Value, /, **given: Any) -> None:
 
 def _is_equal(self: _Value, other: object) -> bool:
     if other.__class__ is not self.__class__:
-        return NotImplemented
-    return bool(self._in_order(self) == self._in_order(other))
+        return NotImplemented  # type: ignore[no-any-return]
+    equal: bool = self._in_order(self) == self._in_order(other)
+    return equal
 
 
 def _hash(self: _Value) -> int:

@@ -22,7 +22,8 @@ def test_equal_are_those_of_one_kind_with_equal_fields() -> None:
     one = Started(rank=1, world_size=2, place=HERE)
     assert one == Started(rank=1, world_size=2, place=HERE)
     assert one != Started(rank=1, world_size=4, place=HERE)
-    assert one != Overflow(rank=1, place=HERE)
+    another: object = Overflow(rank=1, place=HERE)
+    assert one != another
     assert hash(one) == hash(Started(rank=1, world_size=2, place=HERE))
 
 
