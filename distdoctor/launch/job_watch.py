@@ -111,7 +111,8 @@ class JobWatch:
                 return reason
             fresh = self.progress.looks_without_news < _QUICK_POLLS
             quick = fresh and self.progress.is_suspicious()
-            time.sleep(QUICK_POLL_S if quick else POLL_S)
+            if self.tree.root.pause(QUICK_POLL_S if quick else POLL_S):
+                slow = 0.0
 
     def _tell(self, now: float) -> None:
         ranks = self.progress.ranks.values()
