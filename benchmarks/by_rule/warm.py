@@ -55,6 +55,7 @@ _LOADED = (
     "numpy",
     "distdoctor.cli",
     "distdoctor.launch.supervisor",
+    "distdoctor.launch.job_watch",
     "distdoctor.judging",
     "distdoctor.report.json",
 )

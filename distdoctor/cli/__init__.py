@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import importlib
 import io
 import os
@@ -212,6 +213,7 @@ def _leave(status: str | int | None, message: str = "") -> NoReturn:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, number)
             os.close(nowhere)
+    gc.freeze()  # Python looks for garbage several times when it ends
     sys.exit(status)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
 import shutil
 import signal
 import sys
@@ -22,7 +24,7 @@ from distdoctor.cli.options import (
     ReportOptions,
     report_options,
 )
-from distdoctor.cli.record_folder import record_folder
+from distdoctor.cli.record_folder import record_folder, tidy
 from distdoctor.cli.screen import Screen
 from distdoctor.cli.second_look import (
     attempted,
@@ -70,21 +72,28 @@ def run(
         if options.device == "cuda":
             require_gpus(job.command)
         needed = len(played) or job.expected or job.ranks
-        require_space(folder, needed, in_turn=bool(played))
+        try:
+            require_space(folder, needed, in_turn=bool(played))
+        except LaunchRefused:  # unless old records are in the way
+            if record is not None:
+                raise
+            tidy(beside=folder)
+            require_space(folder, needed, in_turn=bool(played))
         plan = options.plan(job, folder, options.budget)
         _require_codes(plan)
         again = options.resuming(asked, folder)
         if job.own:
             leave_allocation()
         divert = report.form != Format.TEXT and report.output is None
-        interrupted = _watched(partial(_run, options, plan, again), divert)
+        meanwhile = partial(_prepare, folder if record is None else None)
+        interrupted = _watched(partial(_run, options, plan, again), divert, meanwhile)
         judgement = Judged.of_record(folder, kept=str(record or ""))
 
         def judge_more(ranks: int, budget_s: float) -> Judged | None:
             more = make_private_folder(folder / f"with-{ranks}")
             further = options.plan(options.job(given, ranks, more), more, budget_s)
             require_space(more, ranks)
-            if _watched(partial(_run, options, further, None), divert):
+            if _watched(partial(_run, options, further, None), divert, _prepare):
                 return None
             return Judged.of_record(more, kept=str(record or ""))
 
@@ -114,23 +123,29 @@ def _run(
     options: CheckOptions, plan: Plan, again: Plan | None, screen: Screen
 ) -> Manifest:
     """Run the job, in the way that was asked for."""
-    from distdoctor.launch.rank_simulation import simulate
-    from distdoctor.launch.run_comparison import prove_resume, run_twice
+    if options.played:
+        from distdoctor.launch.rank_simulation import simulate
+
+        return simulate(plan, options.world_size or 0, options.played, screen)
+    if options.is_compared:
+        from distdoctor.launch.run_comparison import prove_resume, run_twice
+
+        if again is not None:
+            return prove_resume(plan, again, screen)
+        return run_twice(plan, screen)
     from distdoctor.launch.supervisor import supervise
 
-    if options.played:
-        return simulate(plan, options.world_size or 0, options.played, screen)
-    if again is not None:
-        return prove_resume(plan, again, screen)
-    return run_twice(plan, screen) if options.twice else supervise(plan, screen)
+    return supervise(plan, screen)
 
 
-def _watched(run_it: Callable[[Screen], Manifest], divert: bool) -> int:
+def _watched(
+    run_it: Callable[[Screen], Manifest], divert: bool, meanwhile: Callable[[], None]
+) -> int:
     """Run the job; 0, or the exit status that tells of an interruption."""
     from distdoctor.model.stop_reasons import Stop
 
     live = sys.stderr.isatty()
-    with signals_interrupt() as received, Screen(divert, live, _prepare) as screen:
+    with signals_interrupt() as received, Screen(divert, live, meanwhile) as screen:
         manifest = run_it(screen)
     if manifest.stopped == Stop.INTERRUPTED:
         asked = signal.SIGPIPE if screen.unread else signal.SIGINT
@@ -153,16 +168,33 @@ def _require_codes(plan: Plan) -> None:
             raise LaunchRefused(f"pyproject.toml, tool.distdoctor: {error}") from error
 
 
-def _prepare() -> None:
-    """Load what will judge, while the job's launcher and its ranks load torch."""
+def _prepare(new: Path | None = None) -> None:
+    """Load what will judge, while the job's launcher and its ranks load torch.
+
+    Args:
+        new: The record of the run, if it lies among others: old ones are removed, too.
+    """
     threading.Thread(target=_load_checks, daemon=True).start()
+    if new is not None:
+        threading.Thread(target=_tidy, args=(new,)).start()
+
+
+def _tidy(new: Path) -> None:
+    with suppress(OSError, DistdoctorError):
+        tidy(beside=new)
 
 
 def _load_checks() -> None:
-    with suppress(ImportError, DistdoctorError):  # told when they are asked
-        from distdoctor.judging import load_checks
+    gc.disable()  # there is none among what is loaded
+    try:
+        with suppress(ImportError, DistdoctorError):  # told when they are asked
+            from distdoctor.judging import load_checks
 
-        load_checks()
+            load_checks()
+            importlib.import_module("distdoctor.report.text")
+            importlib.import_module("numpy.ma")  # by `numpy.unique`, when it is called
+    finally:
+        gc.enable()
 
 
 def _keep_verdict(folder: Path, verdict: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from distdoctor.cli.record_folder import record_folder
+from distdoctor.cli.record_folder import record_folder, tidy
 from distdoctor.errors import LaunchRefused
 from distdoctor.report.plain_text import plain_lines
 
@@ -39,6 +39,8 @@ def run(context: click.Context, to: Path | None) -> None:
             "give a command after `--`: distdoctor record -- torchrun …"
         )
     with record_folder(to, "--to", "recorded-") as folder:
+        if to is None:
+            tidy(beside=folder)
         require_space(folder, 1)
         status = record_job(given_command(given), script_in(given), folder)
     with suppress(OSError):

@@ -42,10 +42,10 @@ from distdoctor.journal.record_files import lost_files
 from distdoctor.journal.simulated import as_simulated
 from distdoctor.journal.stack_samples import with_stacks
 from distdoctor.journal.texts import Tables, groups_of
-from distdoctor.model.events import Ended, Event, Failure, Observation
+from distdoctor.model.events import MOST_RANKS, Ended, Event, Failure, Observation
 from distdoctor.model.named_matching import with_names_matched
 from distdoctor.model.observations.processes import CalledInChild
-from distdoctor.model.run import CALLS, MOST_RANKS, Quiet, Run
+from distdoctor.model.run import CALLS, Quiet, Run
 
 _SIGTERM_AS_SHELL = 143
 

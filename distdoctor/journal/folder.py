@@ -46,8 +46,8 @@ from distdoctor.journal.note_limits import possible
 from distdoctor.journal.packed_texts import MOST_LINES
 from distdoctor.journal.private_files import replace_private
 from distdoctor.journal.regular_files import content, decoded
+from distdoctor.model.events import MOST_RANKS
 from distdoctor.model.observations.rng import Drawn
-from distdoctor.model.run import MOST_RANKS
 
 SCHEMA = "distdoctor.record/1"
 

@@ -22,6 +22,7 @@ from distdoctor.journal.reader import (
 from distdoctor.journal.texts import Tables
 from distdoctor.model.events import (
     ADDRESS_FAULTS,
+    MOST_RANKS,
     BadAddress,
     Batch,
     Event,
@@ -35,7 +36,6 @@ from distdoctor.model.events import (
 )
 from distdoctor.model.observations.collectives import Awaited, step_of, step_text
 from distdoctor.model.observations.replicas import Trained, Weights
-from distdoctor.model.run import MOST_RANKS
 
 _BATCH, _THREAD_END, _TOUCHED, _NOTE = (
     int(kind)

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, TypeVar, get_type_hints
 
 from distdoctor.journal.packed_texts import MOST_LINES
-from distdoctor.model.events import Place
+from distdoctor.model.events import MOST_RANKS, Place
 from distdoctor.model.observations.comparison import Traced
 from distdoctor.model.observations.data import Held, Read
 from distdoctor.model.observations.divergence import Turn
@@ -38,7 +38,6 @@ from distdoctor.model.observations.metrics import Shown
 from distdoctor.model.observations.optimizer_step import Cycle
 from distdoctor.model.observations.replicas import Trail, Trained, Weights
 from distdoctor.model.observations.rng import Drawn
-from distdoctor.model.run import MOST_RANKS
 
 Event = TypeVar("Event")
 

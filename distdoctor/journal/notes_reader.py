@@ -13,9 +13,8 @@ from distdoctor.journal.note_limits import possible
 from distdoctor.journal.notes import MOST_BYTES, notes_of
 from distdoctor.journal.regular_files import decoded, opened
 from distdoctor.journal.version_1 import as_present
-from distdoctor.model.events import Life, Observation
+from distdoctor.model.events import MOST_RANKS, Life, Observation
 from distdoctor.model.observations import BY_NAME
-from distdoctor.model.run import MOST_RANKS
 
 _LIFE: dict[str, type[Life]] = {kind.__name__: kind for kind in get_args(Life)}
 

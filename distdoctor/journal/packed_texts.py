@@ -10,7 +10,7 @@ MOST_LINES = 10**9
 """Of a file of source; a text that names a later one names none."""
 
 _MOST_MEMBERS = 1 << 17
-"""As `model.run.MOST_RANKS`: no rank of a group has a larger number."""
+"""As `model.events.MOST_RANKS`: no rank of a group has a larger number."""
 
 _MEMBERS = re.compile(r"(?:\d{1,7}(?:-\d{1,7})?(?:,\d{1,7}(?:-\d{1,7})?)*)?", re.ASCII)
 OFTEN = 1000

@@ -25,7 +25,7 @@ from distdoctor.journal.format import (
     offset_of,
 )
 from distdoctor.journal.regular_files import opened
-from distdoctor.model.run import MOST_RANKS
+from distdoctor.model.events import MOST_RANKS
 
 _FIELDS = [(name, f"<{code}") for name, code in RECORD_FIELDS]
 

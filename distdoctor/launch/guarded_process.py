@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -145,6 +146,19 @@ class GuardedProcess:
                 self.returncode = int(status) if status else self._unguarded()
         return self.returncode
 
+    def pause(self, seconds: float) -> bool:
+        """Sleep so long, or until the command has ended.
+
+        Returns:
+            Whether it has, and `poll` will tell.
+        """
+        if self.returncode is None and self._guard.poll() is None:
+            control = select.poll()
+            control.register(self._control, select.POLLIN)
+            return bool(control.poll(seconds * 1000))
+        time.sleep(seconds)
+        return False
+
     def _wake(self) -> None:
         """Somebody may have stopped the guard, and nothing is told by it then."""
         with suppress(OSError):
@@ -170,7 +184,7 @@ class GuardedProcess:
         while (status := self.poll()) is None:
             if time.monotonic() > end:
                 raise TimeoutError
-            time.sleep(_POLL_S)
+            self.pause(_POLL_S)
         return status
 
     def kill(self) -> None:

@@ -8,7 +8,6 @@ Source: Horovod 0.28.1, runner/launch.py.
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import json
 import sys
@@ -83,7 +82,9 @@ def _was_built_for_what_is_there(framework: Framework) -> bool:
         if not any((folder / framework).glob(_LIBRARY[framework])):
             return False
         built = json.loads((folder / "metadata.json").read_text())
-        there = importlib.metadata.version(framework)
+        from importlib.metadata import version  # slow, and few jobs get here
+
+        there = version(framework)
         return bool(built.get(_RELEASE_IN_METADATA[framework]) == there)
     except (OSError, ValueError, AttributeError, ImportError):
         return False

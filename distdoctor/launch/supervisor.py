@@ -1,19 +1,19 @@
-"""Runs a job under watch: reads the journals while it runs, and ends it in time.
+"""Runs a job under watch: starts it, has it watched, and leaves nothing of it behind.
 
-The supervisor adds no communication to the job and asks it nothing. It stops the job
-when a rank refused a call, when it has proved that some ranks can never go on, when a
-rank has moved nowhere for long while others wait for it, or when the budget is spent.
+The supervisor adds no communication to the job and asks it nothing.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
+import threading
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import distdoctor
 from distdoctor.errors import LaunchRefused
@@ -32,14 +32,13 @@ from distdoctor.journal.environment import (
 )
 from distdoctor.journal.folder import Manifest
 from distdoctor.journal.format import DEFAULT_BYTES
-from distdoctor.journal.recorded_nccl_logs import sizes_of_nccl_logs
 from distdoctor.journal.secret_masking import (
     MASK_KEY,
     masked_arguments,
     masked_text,
     share_key,
 )
-from distdoctor.launch.audience import Audience, JobProgress
+from distdoctor.launch.audience import Audience
 from distdoctor.launch.command import rank_marks, starts_torchrun
 from distdoctor.launch.horovodrun import starts_horovodrun
 from distdoctor.launch.horovodrun_lines import HorovodrunLines
@@ -47,20 +46,13 @@ from distdoctor.launch.oom_kills import OutOfMemoryKills
 from distdoctor.launch.output_channels import OutputChannels
 from distdoctor.launch.output_pump import OutputPump
 from distdoctor.launch.process_tree import ProcessTree
-from distdoctor.launch.rank_arrival import RankArrival, may_become_rank
-from distdoctor.launch.watchdog import Watchdog
 from distdoctor.model.stop_reasons import Stop
 from distdoctor.probes import NEEDLE
 
-POLL_S = 0.02  # shorter ones take the ranks' time where processors are few
-QUICK_POLL_S = 0.004  # while all that live seem to wait in vain
-_QUICK_POLLS = 20  # in a row; who waits longer is thought about more slowly
-SLOW_POLL_S = 0.05  # for what costs more: new journals, ended processes
-LAST_WORDS_S = 1.5  # for a launcher to notice that a rank ended; torchrun: 0.1
-ORPHANS_S = 1.0  # for what outlives the command
+if TYPE_CHECKING:
+    from distdoctor.launch.job_watch import JobWatch
 
 _NO_INPUT = "EOFError: EOF when reading a line"  # of Python's `input()`
-_FEW = 4  # processes without a rank that are looked at, where nobody said how many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,11 +125,8 @@ class _Supervisor:
             thresholds=plan.thresholds,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
         )
-        self.watchdog = Watchdog(plan.folder, self.manifest, alone=plan.alone)
-        self.progress = self.watchdog.progress
-        self.arrival = RankArrival()
+        self.begun = time.monotonic()
         self.kills = OutOfMemoryKills()
-        self.begun = self.watchdog.begun
 
     def run(self) -> Manifest:
         plan = self.plan
@@ -165,15 +154,13 @@ class _Supervisor:
             self.audience,
             HorovodrunLines if by_horovodrun else None,
         )
+        watch = None
         try:
-            self._stop(self._watch(tree, pump))
-            self.manifest.exit_code = tree.root.poll()
-            self.watchdog.look(self._without_rank(tree))
-            if self.manifest.stopped:
-                self._let_finish(tree)
-                pump.settle()
+            watch = self._watching(tree, pump)
+            watch.until_over()
         except KeyboardInterrupt:
-            self._stop(Stop.INTERRUPTED)
+            watch = watch or self._watching(tree, pump)
+            watch.stop(Stop.INTERRUPTED)
         finally:
             tree.end(launcher_first=plan.quiet_launcher)
             pump.close()
@@ -186,8 +173,25 @@ class _Supervisor:
                 "distdoctor: pass what it asks for as an argument, or check it on one "
                 "rank (-n 1), which has the input of distdoctor"
             )
-        self._conclude(tree)
+        if not self.manifest.stopped:
+            self.manifest.exit_code = tree.root.returncode
+        self.manifest.oom_kills = self.kills.count()
+        self.manifest.oom_of_group = self.kills.is_of_group
+        watch.conclude()
         return self.manifest
+
+    def _watching(self, tree: ProcessTree, pump: OutputPump) -> JobWatch:
+        """Load what watches, numpy among it, while the launcher loads torch.
+
+        In a thread, for an interruption must not leave a module loaded by half.
+        """
+        name = "distdoctor.launch.job_watch"
+        loading = threading.Thread(target=importlib.import_module, args=(name,))
+        loading.start()
+        loading.join()
+        from distdoctor.launch.job_watch import JobWatch
+
+        return JobWatch(self.plan, self.audience, self.manifest, tree, pump, self.begun)
 
     def _has_input(self) -> bool:
         """Whether our input is passed on: to one rank, as several would share it."""
@@ -209,26 +213,6 @@ class _Supervisor:
             str(plan.folder),
             streams=(stdin, stdout, stderr),
         )
-
-    def _stop(self, reason: str) -> None:
-        """Note why the job is ended, and what NCCL had said by then.
-
-        What it says behind that, it says because ranks are ended one by one.
-        """
-        self.watchdog.stop(reason)
-        if reason:
-            sizes = sizes_of_nccl_logs(self.plan.folder, self.manifest)
-            self.manifest.nccl_log_bytes = sizes
-
-    def _without_rank(self, tree: ProcessTree) -> list[int]:
-        """Processes that may yet become ranks, if no rank was ever seen."""
-        if self.progress.ranks or not self.manifest.stopped:
-            return []
-        return [
-            process.pid
-            for process in tree.processes()
-            if may_become_rank(process, set())
-        ][: max(self.plan.ranks, _FEW)]
 
     def _environment(self) -> dict[str, str]:
         inherited = dict(os.environ)
@@ -258,76 +242,3 @@ class _Supervisor:
             DEVICE_VARIABLE: self.plan.device,
             RANKS_VARIABLE: str(self.plan.devices),
         }
-
-    # --- while it runs ---
-
-    def _watch(self, tree: ProcessTree, pump: OutputPump) -> str:
-        """Wait for the end of the job, or for a reason to end it; "" if it ended."""
-        slow = over = 0.0
-        while True:
-            now = time.monotonic()
-            self.watchdog.update()
-            if now >= slow:
-                slow = now + SLOW_POLL_S
-                self.watchdog.census()
-                with suppress(OSError):  # the terminal is gone; `pump` notices it, too
-                    self._tell(now)
-                if tree.root.poll() is not None:
-                    over = over or now
-                    if not self.progress.living() or now > over + ORPHANS_S:
-                        return ""
-                if pump.unread:
-                    return Stop.INTERRUPTED
-                if reason := self._limit(now):
-                    return reason
-                if reason := self.watchdog.stuck(now):
-                    return reason
-                if self.arrival.is_closed(tree, self.progress.living(), now):
-                    self.manifest.closed = True
-                    self.watchdog.rejected = ()
-            if reason := self.watchdog.proved():
-                return reason
-            fresh = self.progress.looks_without_news < _QUICK_POLLS
-            quick = fresh and self.progress.is_suspicious()
-            time.sleep(QUICK_POLL_S if quick else POLL_S)
-
-    def _tell(self, now: float) -> None:
-        ranks = self.progress.ranks.values()
-        self.audience.progress(
-            JobProgress(
-                seconds=now - self.begun,
-                ranks=len(ranks),
-                alive=len(self.progress.living()),
-                steps=min((rank.reader.header().steps for rank in ranks), default=0),
-            )
-        )
-
-    def _limit(self, now: float) -> str:
-        if now > self.begun + self.plan.budget_s:
-            return Stop.BUDGET
-        living = self.progress.living()
-        if self.plan.steps and living and len(living) >= self.plan.ranks:
-            done = min(rank.reader.header().steps for rank in living)
-            if done >= self.plan.steps:
-                return Stop.STEPS
-        return ""
-
-    # --- when it is over ---
-
-    def _let_finish(self, tree: ProcessTree) -> None:
-        """Where a rank ended, its launcher is about to say so and to end the rest."""
-        end = time.monotonic() + LAST_WORDS_S
-        while (
-            any(rank.ended_ns for rank in self.progress.ranks.values())
-            and tree.root.poll() is None
-            and time.monotonic() < end
-        ):
-            time.sleep(SLOW_POLL_S)
-
-    def _conclude(self, tree: ProcessTree) -> None:
-        manifest = self.manifest
-        if not manifest.stopped:
-            manifest.exit_code = tree.root.returncode
-        manifest.oom_kills = self.kills.count()
-        manifest.oom_of_group = self.kills.is_of_group
-        self.watchdog.conclude()

@@ -11,6 +11,14 @@ from enum import IntEnum
 from math import prod
 from typing import TypeAlias
 
+from distdoctor.model.values import value
+
+MOST_RANKS = 1 << 17
+"""No job has more: where a file tells of a larger number, it is none of ranks.
+
+Every rank of a job takes memory and time here, even if nothing is known of it.
+"""
+
 WORLD = "world"
 """Name of the group that holds every rank."""
 
@@ -103,7 +111,7 @@ class Call:
         return f"{self.op}({', '.join(options)})" if options else self.op
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Started:
     """The rank joined (or tried to join) a job: `init_process_group` was called."""
 
@@ -116,7 +124,7 @@ class Started:
     place: Place | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class BadAddress:
     """The rank was to meet the others where that cannot work, or could not."""
 
@@ -139,7 +147,7 @@ ADDRESS_FAULTS = {
 """What can be wrong with an address."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Wrapped:
     """The rank wrapped a model for data parallelism."""
 
@@ -150,7 +158,7 @@ class Wrapped:
     place: Place | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Unreduced:
     """A backward pass ended, and DDP waits for gradients that did not come."""
 
@@ -160,7 +168,7 @@ class Unreduced:
     place: Place | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Reduced:
     """DDP got what it waited for after all; takes back an `Unreduced` of the model.
 
@@ -172,7 +180,7 @@ class Reduced:
     place: Place | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Misplaced:
     """A communication operation was called on a tensor without memory, in vain."""
 
@@ -182,7 +190,7 @@ class Misplaced:
     place: Place | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Batch:
     """A DataLoader's iterator ended; `count` batches had come from it."""
 
@@ -192,7 +200,7 @@ class Batch:
     place: Place | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Shortened:
     """From here on, passes over a DataLoader are shorter, so that the job ends in time.
 
@@ -205,7 +213,7 @@ class Shortened:
     place: Place | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Failure:
     """An exception left the rank's own code."""
 
@@ -219,7 +227,7 @@ class Failure:
     spawned: int = -1  # number in `torch.multiprocessing.spawn`; -1: none
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Left:
     """The rank called `destroy_process_group` for the whole world."""
 
@@ -227,7 +235,7 @@ class Left:
     place: Place | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Quit:
     """The rank's own code asked its process to end; `sys.exit` may yet be caught."""
 
@@ -237,7 +245,7 @@ class Quit:
     place: Place | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Ended:
     """The rank's process ended."""
 
@@ -248,7 +256,7 @@ class Ended:
     place: Place | None = None  # the line of its parent that learnt of it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class ThreadEnded:
     """A thread of the rank that had communicated ended."""
 
@@ -257,7 +265,7 @@ class ThreadEnded:
     place: None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Locked:
     """A thread of the rank was seen, again and again, waiting for a lock."""
 
@@ -266,7 +274,7 @@ class Locked:
     seconds: float  # from the first look to the last
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Dead:
     """The rank's main thread held the interpreter's lock for long, and did nothing."""
 
@@ -275,7 +283,7 @@ class Dead:
     place: Place | None = None  # the innermost line of the user's source
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Touched:
     """The tensor of an asynchronous call was used before the call was waited for."""
 
@@ -285,7 +293,7 @@ class Touched:
     place: Place | None = None  # the wait behind the change, or the step
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Busy:
     """The rank's main thread was seen in user code, again and again, moving nowhere."""
 
@@ -297,7 +305,7 @@ class Busy:
     doing: str = ""  # what it was seen to do there, in words; "": not known
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Observation:
     """What a rank was seen to do with data, weights, random state and files.
 

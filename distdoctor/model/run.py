@@ -42,12 +42,6 @@ from distdoctor.model.operations import (
 )
 from distdoctor.model.outside_view import LeftFile, ProcessView, StackBranch
 
-MOST_RANKS = 1 << 17
-"""No job has more: where a file tells of a larger number, it is none of ranks.
-
-Every rank of a job takes memory and time here, even if nothing is known of it.
-"""
-
 CALLS = np.dtype(
     [
         ("signature", "<u8"),

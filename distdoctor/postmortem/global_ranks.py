@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
-from distdoctor.model.run import MOST_RANKS
+from distdoctor.model.events import MOST_RANKS
 
 Members = Mapping[int, Hashable]
 """By rank in a communicator, what its process and GPU are known by."""

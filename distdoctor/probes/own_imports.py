@@ -8,6 +8,7 @@ for are taken out of `sys.modules` afterwards, so that it finds its own.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -46,6 +47,9 @@ def place_of_program() -> str | None:
 class Apart:
     """Inside of it, this thread's imports of Python's own modules find those.
 
+    Garbage is collected later: what is imported is none, and to look for some among all
+    that torch has made takes longer than the imports.
+
     Args:
         places: Where the program's own modules lie.
     """
@@ -55,13 +59,18 @@ class Apart:
         self._path = [one for one in sys.path if one not in self._places]
         self._thread = 0
         self._before: set[str] = set()
+        self._collects = False
 
     def __enter__(self) -> None:
+        self._collects = gc.isenabled()
+        gc.disable()
         self._thread, self._before = _get_ident(), set(sys.modules)
         sys.meta_path.insert(0, self)
 
     def __exit__(self, *_: object) -> None:
         sys.meta_path.remove(self)
+        if self._collects:
+            gc.enable()
         fresh = [name for name in sys.modules if name not in self._before]
         hidden = set(filter(self._has, {name.partition(".")[0] for name in fresh}))
         hidden.discard(_OWN)

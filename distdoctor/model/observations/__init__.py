@@ -1,6 +1,6 @@
 """Kinds of observation, by the subject they are about; see `Observation`.
 
-A new kind is a dataclass in one of these modules and an entry in its `KINDS`; probes
+A new kind is a `value` in one of these modules and an entry in its `KINDS`; probes
 write it by `RECORDER.observe`, and drawings spell it `kind(field=value,…)`.
 """
 

@@ -6,12 +6,11 @@ the last one of each window. Rounds count from 1, and alike on all ranks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from distdoctor.model.events import Observation
+from distdoctor.model.values import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Stride(Observation):
     """An optimizer made steps evenly, one in every so many rounds.
 
@@ -27,7 +26,7 @@ class Stride(Observation):
     until: int = 0  # rounds there had been when this was told
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Overflow(Observation):
     """A step was left out in a round, because something was Inf or NaN.
 
@@ -41,12 +40,12 @@ class Overflow(Observation):
     loss: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Kept(Observation):
     """The state of a GradScaler was asked for, by which it can be saved."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Scaling(Observation):
     """A GradScaler multiplied a loss for the first time."""
 
@@ -54,12 +53,12 @@ class Scaling(Observation):
     scale: float = 0.0  # that it was made with
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class ScaleRead(Observation):
     """A line asked a GradScaler for its scale, behind backward of a scaled loss."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Limited(Observation):
     """One of torch's functions clipped gradients that were still scaled.
 
@@ -73,7 +72,7 @@ class Limited(Observation):
     scale: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Handed(Observation):
     """Gradients were changed while they were scaled, and given to `GradScaler.step`."""
 
@@ -89,7 +88,7 @@ EMPTY = "empty"  # no parameter of the optimizer had a gradient
 these gradients; it never scaled a loss; its update has nothing to go by."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Refused(Observation):
     """A method of a GradScaler raised, because it was called out of turn."""
 
@@ -99,7 +98,7 @@ class Refused(Observation):
     words: tuple[str, ...] = ()  # as in `Cycle`, since the last step before
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class LoweredBackward(Observation):
     """A line of the user's called backward where autocast was on, for the first time.
 
@@ -110,7 +109,7 @@ class LoweredBackward(Observation):
     dtype: str = "bfloat16"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class StaleCast(Observation):
     """Backward ran through a copy of a parameter that autocast made before a step.
 
@@ -122,7 +121,7 @@ class StaleCast(Observation):
     names: tuple[str, ...] = ()  # of such parameters, some of them
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class HalfStep(Observation):
     """A step of an optimizer on parameters that it holds in float16 or bfloat16.
 

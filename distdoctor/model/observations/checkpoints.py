@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from distdoctor.model.events import Observation
+from distdoctor.model.values import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class _File(Observation):
     """A checkpoint and what is in it.
 
@@ -28,7 +27,7 @@ class _File(Observation):
     numbers: tuple[int, ...] = ()  # integers beside the parts: an epoch, a step
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Stored(_File):
     """A checkpoint was written; torch.save ended."""
 
@@ -42,7 +41,7 @@ class Stored(_File):
     weights: int = 0  # of the tensors of models in it, as far as looked at; 0: none
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Storing(Observation):
     """A checkpoint is about to be written; `Stored` follows, if that comes to its end.
 
@@ -54,7 +53,7 @@ class Storing(Observation):
     began_ns: int = 0  # monotonic clock of the machine
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Moved(Observation):
     """A file that was written as a checkpoint got another name, at one blow."""
 
@@ -63,14 +62,14 @@ class Moved(Observation):
     ended_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Opened(_File):
     """A checkpoint was read; torch.load ended."""
 
     error: str = ""  # the exception that ended it: "FileNotFoundError"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Given(Observation):
     """`load_state_dict` of a live object was called, and returned.
 
@@ -91,7 +90,7 @@ class Given(Observation):
     own: bool = False  # likewise: all tensors that match are the model's own
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Scheduled(Observation):
     """A scheduler of learning rates was made."""
 
@@ -99,7 +98,7 @@ class Scheduled(Observation):
     number: int = 0  # among the rank's
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Shuffled(Observation):
     """A DistributedSampler was told its epoch."""
 
@@ -108,7 +107,7 @@ class Shuffled(Observation):
     length: int = 0  # samples of its dataset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Continued(Observation):
     """An optimizer is about to make its first step, or its first since a load."""
 
@@ -124,14 +123,14 @@ class Continued(Observation):
     rng: int = 0  # fingerprint of torch's random state
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Reached(Observation):
     """The step behind a `Continued` is about to be made."""
 
     rng: int = 0  # fingerprint of torch's random state
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Written(Observation):
     """A file was opened for writing, and what was in it was thrown away."""
 
@@ -140,7 +139,7 @@ class Written(Observation):
     locked: bool = False  # the process took a lock on some file before
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class ReadBack(Observation):
     """A file was read that some rank of this job may have written."""
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from distdoctor.model.events import Observation, Place
+from distdoctor.model.values import value
 
 _LONGEST_NUMBER = 9  # letters of that of a line
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Awaited(Observation):
     """A thread waited for a call that it had issued; its place: the call's line.
 

@@ -7,10 +7,10 @@ place: they stand under any rank, or under -1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from distdoctor.model.events import Observation
+from distdoctor.model.values import value
 
 
 class MemberState(StrEnum):
@@ -24,7 +24,7 @@ class MemberState(StrEnum):
     FAILED = "failed"  # NCCL gave it an error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class CommunicatorLook(Observation):
     """NCCL's RAS told of a communicator."""
 
@@ -37,7 +37,7 @@ class CommunicatorLook(Observation):
     operations: int = 0  # the sum of their counts, if they are known one by one
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class AilingMember(Observation):
     """NCCL's RAS told of a member that is not, or no longer, well."""
 
@@ -52,7 +52,7 @@ class AilingMember(Observation):
     error: str = ""  # what NCCL says
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class LaunchedCount(Observation):
     """Members of a communicator had launched equally many operations of one kind.
 
@@ -68,7 +68,7 @@ class LaunchedCount(Observation):
     known: tuple[int, ...] = ()  # their ranks in the job, if those of all can be told
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class MemberWaits(Observation):
     """How long the others of a communicator waited for a member, each time.
 
@@ -88,7 +88,7 @@ class MemberWaits(Observation):
     waits_ms: tuple[int, ...] = ()  # those of 1 ms and more
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class TransferTime(Observation):
     """How long a collective of one size took once all members were there."""
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from distdoctor.model.events import Observation
+from distdoctor.model.values import value
 
 TWICE, RESUME = "twice", "resume"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Traced(Observation):
     """What was computed up to an optimizer's step; only seen where runs are compared.
 
@@ -42,7 +41,7 @@ STANDING = ("random", "rate", "scale", "weights", "buffer", "state")
 """Those that tell where a rank stands before a step."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Compared(Observation):
     """Another run of the job was compared with this one; told by the first rank."""
 
@@ -52,7 +51,7 @@ class Compared(Observation):
     why: str = ""  # nothing could be compared
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class _Difference(Observation):
     step: int = 0  # optimizer steps done before it
     what: str = ""  # "seed", "samples", "gradient", …
@@ -61,12 +60,12 @@ class _Difference(Observation):
     there: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Unrepeated(_Difference):
     """A second run of the same job differed from this one; its first difference."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Unrestored(_Difference):
     """The resumed job differed from this one, which went on without interruption."""
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from distdoctor.model.events import Observation
+from distdoctor.model.values import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class SamplesRead(Observation):
     """Samples were read, by whatever gives them; never written as such."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Read(SamplesRead):
     """A pass over a DataLoader began, went on, or ended; its line is the loop's.
 
@@ -46,7 +45,7 @@ class Read(SamplesRead):
     capped: bool = False  # there were too many samples to note them all
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Made(Observation):
     """What passes are made with was made; its line is the one that made it."""
 
@@ -69,7 +68,7 @@ ROLES = {
 """What a line does for a pass, in words for readers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Held(Observation):
     """What a dataset holds, where it holds something for each sample.
 
@@ -84,7 +83,7 @@ class Held(Observation):
     bags: tuple[int, ...] = ()  # of each, all rows in any order; 0: not taken
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Fed(Observation):
     """A model was called in training, at one of a few steps; its place: that line."""
 
@@ -92,7 +91,7 @@ class Fed(Observation):
     inputs: int = 0  # fingerprint of all that it was called with; 0: not known
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Numbered(Observation):
     """A dictionary gives each of n names one of n numbers in a row.
 

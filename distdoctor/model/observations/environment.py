@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from distdoctor.model.events import Observation
+from distdoctor.model.values import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Delayed(Observation):
     """How long a rank's main thread was ready to run and had no processor so far."""
 
@@ -15,7 +14,7 @@ class Delayed(Observation):
     delay_ms: tuple[int, ...] = ()  # at each of these moments
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Arguments(Observation):
     """A command line was read by argparse."""
 
@@ -23,7 +22,7 @@ class Arguments(Observation):
     values: tuple[str, ...] = ()  # as `repr` tells them
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Hyperparameters(Observation):
     """An optimizer made a step with these settings."""
 
@@ -35,7 +34,7 @@ class Hyperparameters(Observation):
     shared: bool = False  # it steps parameters of a model that ranks train together
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Configured(Observation):
     """A process told variables that configure its libraries; there are two kinds.
 
@@ -46,7 +45,7 @@ class Configured(Observation):
     settings: tuple[str, ...] = ()  # "NAME=value"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Variables(Configured):
     """All variables of the rank's environment that configure a library of its kind.
 
@@ -55,7 +54,7 @@ class Variables(Configured):
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Software(Observation):
     """Versions of what the rank had imported; a further one tells what came later."""
 
@@ -66,7 +65,7 @@ class Software(Observation):
     versions: tuple[str, ...] = ()  # of each
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Sources(Observation):
     """The user's files that the rank had imported; a further one tells later ones.
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from distdoctor.model.events import Observation
+from distdoctor.model.values import value
 
 ACCUMULATION, RANKS, PRECISION = "accumulation", "ranks", "precision"
 CHECKPOINTING, RESUMING, COMPILING = "checkpointing", "resuming", "compiling"
 """Properties by their names."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Property(Observation):
     """A property of a step was tried on some examples.
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from distdoctor.model.events import Observation
+from distdoctor.model.values import value
 
 WATCHDOG, GLOO, BARRIER = "watchdog", "gloo", "monitored_barrier"
 STALL = "stall_inspector"
 """Who gave a call up: NCCL's watchdog, gloo, such a barrier, Horovod's inspector."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Overdue(Observation):
     """Something that tells that a rank did not come to a call in time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class TimedOut(Overdue):
     """The rank gave up a call that others did not join in time, and said so."""
 
@@ -35,7 +34,7 @@ class TimedOut(Overdue):
     lacking: tuple[str, ...] = ()  # of each of them, the tensors it did not submit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Enqueued(Observation):
     """How far the rank had come in a group when the job was aborted: it said so."""
 
@@ -43,7 +42,7 @@ class Enqueued(Observation):
     number: int = 0  # of the last call that it had given to the backend, from 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class OpenNegotiation(Overdue):
     """Horovod's timeline, which rank 0 writes, ends before all came to an operation."""
 

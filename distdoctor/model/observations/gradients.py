@@ -6,9 +6,8 @@ optimizer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from distdoctor.model.events import Observation
+from distdoctor.model.values import value
 
 NO_GRADIENT = 0
 """In place of a fingerprint: the parameter has no gradient."""
@@ -20,7 +19,7 @@ NOT_FINITE = -1.0
 """In place of a norm: there are NaN or Inf in the tensor."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Holds(Observation):
     """What an optimizer holds, at its first step and when it was given more.
 
@@ -42,7 +41,7 @@ class Holds(Observation):
     divided: bool = False  # a DistributedSampler gives each rank a part of the data
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Gradients(Observation):
     """What an optimizer got for one of its steps 1, 2, 3, 4, 8, 16 and so on.
 
@@ -72,17 +71,17 @@ class Gradients(Observation):
     local: bool = False  # a wrapper was told not to average (`no_sync`)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Backward(Observation):
     """A line that called backward, for the first time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Bypassed(Observation):
     """A line that called a wrapped model without its wrapper."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Forgotten(Observation):
     """Parameters got gradients, and no optimizer that was made holds them.
 
@@ -96,12 +95,12 @@ class Forgotten(Observation):
     late: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Added(Observation):
     """A line put a module or parameter into a model that was wrapped already."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Unstepped(Observation):
     """Backward has run several times, and no optimizer made a step."""
 
@@ -110,7 +109,7 @@ class Unstepped(Observation):
     weights: int = 0  # fingerprint of all parameters that have a gradient
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class NotFinite(Observation):
     """NaN or Inf was seen for the first time.
 
@@ -144,7 +143,7 @@ CLEARED, LEFT = "cleared", "left"
 gradients are cleared, or the process ends."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Window(Observation):
     """Batches that backward ran on, up to a step of an optimizer.
 
@@ -161,7 +160,7 @@ class Window(Observation):
     more: int = 0  # windows that follow and are like it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Weighed(Observation):
     """What the batches weigh that an optimizer's step was made with.
 
@@ -184,21 +183,21 @@ class Weighed(Observation):
     used: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Clip(Observation):
     """A line clipped gradients by their norm before they were sent; told once."""
 
     optimizer: int = 0  # as in `Holds`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Exchange(Observation):
     """A line called the function that sends gradients; see `Sent`. Told once."""
 
     optimizer: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Sent(Observation):
     """What a rank sent for a step, and had not averaged before: gradients, mostly.
 
@@ -222,7 +221,7 @@ class Sent(Observation):
     in_backward: bool = False  # sent by a wrapper, in a later backward pass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Within(Observation):
     """The call before this gave something to others within a model's forward pass.
 

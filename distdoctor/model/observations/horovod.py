@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from distdoctor.model.events import Observation
 from distdoctor.model.observations.data import SamplesRead
+from distdoctor.model.values import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class OptimizerWrapped(Observation):
     """`hvd.DistributedOptimizer` made an optimizer of the user's; at that line."""
 
@@ -18,7 +17,7 @@ class OptimizerWrapped(Observation):
     op: str = "avg"  # by which it reduces gradients
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class StateDropped(Observation):
     """An optimizer made a step without the state that the one it was made of had.
 
@@ -31,7 +30,7 @@ class StateDropped(Observation):
     loaded: bool = False  # by `load_state_dict`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class ChangedInFlight(Observation):
     """Gradients were changed after Horovod had been given them to average.
 
@@ -47,7 +46,7 @@ class ChangedInFlight(Observation):
     bound: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class ReducedTwice(Observation):
     """A step reduced gradients that `synchronize` had reduced; at its line."""
 
@@ -56,7 +55,7 @@ class ReducedTwice(Observation):
     op: str = "avg"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class ReducedAgain(Observation):
     """An optimizer of Keras was given gradients that had been reduced several times.
 
@@ -70,7 +69,7 @@ class ReducedAgain(Observation):
     of: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class UnexpectedPass(Observation):
     """A backward pass began while Horovod had gradients of the pass before.
 
@@ -83,7 +82,7 @@ class UnexpectedPass(Observation):
     cleared: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class NameInFlight(Observation):
     """Horovod refused a call: it had one of the same name already, and not done yet.
 
@@ -96,7 +95,7 @@ class NameInFlight(Observation):
     parameters: int = 0  # that these call so: 1, or they mean different ones
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class GraphUnclear(Observation):
     """A function of TensorFlow has operations that a run of it may make or not.
 
@@ -108,7 +107,7 @@ class GraphUnclear(Observation):
     certain: int = 0  # that each run makes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class VariablePrints(Observation):
     """What the variables of a Keras optimizer weigh, after so many steps of it.
 
@@ -124,7 +123,7 @@ class VariablePrints(Observation):
     wrapped: bool = False  # by `hvd.DistributedOptimizer`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class PipelineStage(Observation):
     """A pipeline of `tf.data` that a rank reads shuffles, splits, or repeats samples.
 
@@ -140,7 +139,7 @@ class PipelineStage(Observation):
     seeds: tuple[int, ...] = ()  # by which it shuffles; 0, 0: anew each time
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class PipelineRead(SamplesRead):
     """A pass over a pipeline of `tf.data` began, went on, or ended.
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from distdoctor.model.events import Observation
+from distdoctor.model.values import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class RateRise(Observation):
     """The learning rate of an optimizer's first group rose several times in a row.
 
@@ -21,7 +20,7 @@ class RateRise(Observation):
     until: int = 0  # step of the optimizer when this was told
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class RateSet(Observation):
     """A line that has to do with the learning rate of an optimizer that rises.
 
@@ -31,7 +30,7 @@ class RateSet(Observation):
     optimizer: int = 0  # as in `RateRise`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class RateCourse(Observation):
     """The learning rate of an optimizer's first group, from its first step to its last.
 
@@ -47,7 +46,7 @@ class RateCourse(Observation):
     last: float = 0.0  # at the last step
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Schedule(Observation):
     """How often a scheduler was asked for the next rate; the place: the line that did.
 

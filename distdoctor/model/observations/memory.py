@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from distdoctor.model.events import Observation
+from distdoctor.model.values import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Memory(Observation):
     """How much a rank held at some of its optimizer steps."""
 
@@ -18,7 +17,7 @@ class Memory(Observation):
     passes: tuple[int, ...] = ()  # training passes over DataLoaders begun so far
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Retained(Observation):
     """Graphs of autograd were still alive long after their step."""
 
@@ -30,7 +29,7 @@ class Retained(Observation):
     name: str = ""  # the variable that keeps them; none: it was not found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Summed(Observation):
     """A pass without backward ended, and a variable held the graphs of its batches.
 

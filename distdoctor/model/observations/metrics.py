@@ -6,12 +6,11 @@ comes behind it, up to the next backward pass, is about its outcome.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from distdoctor.model.events import Observation
+from distdoctor.model.values import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Contributed(Observation):
     """The rank gave something to an operation of communication, the last one before."""
 
@@ -20,7 +19,7 @@ class Contributed(Observation):
     total: float = 0.0  # of all it gave, also of a matrix of counts; 0.0: not known
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Reported(Observation):
     """The rank wrote text with numbers in it to its output or to a log."""
 
@@ -28,7 +27,7 @@ class Reported(Observation):
     fraction: bool = False  # there was one with a decimal point or a percent sign
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class AddedUp(Observation):
     """The rank gave a few numbers to an operation that reduces, the last one before.
 
@@ -40,7 +39,7 @@ class AddedUp(Observation):
     losses: int = 0  # how many these are; 0: not known to be means of samples' losses
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Shown(Observation):
     """The rank wrote numbers with decimal points, not long after an `AddedUp`."""
 
@@ -49,7 +48,7 @@ class Shown(Observation):
     labels: tuple[str, ...] = ()  # "average", "loss", "accuracy", "total", joined by -
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Tallied(Observation):
     """A variable adds up, in half precision, what is small for it by now.
 

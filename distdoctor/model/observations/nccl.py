@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from distdoctor.model.events import Observation
 from distdoctor.model.observations.environment import Configured
+from distdoctor.model.values import value
 
 
 class ComplaintKind(StrEnum):
@@ -57,7 +57,7 @@ class ComplaintKind(StrEnum):
     WAITING = "waiting"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class NcclProcess(Configured):
     """A process printed lines of NCCL; of its settings, it told those that it used."""
 
@@ -79,7 +79,7 @@ class NcclProcess(Configured):
     calls: int = 0  # that the log has of it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Communicator(Observation):
     """The rank took part in a communicator of NCCL, or was about to."""
 
@@ -95,7 +95,7 @@ class Communicator(Observation):
     aborted: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class NcclComplaint(Observation):
     """A message of an error."""
 
@@ -112,7 +112,7 @@ class NcclComplaint(Observation):
     harmless: bool = False  # the rank, or all of the job, went on behind it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class LoggedCalls(Observation):
     """Calls on a communicator, around the first that not all its ranks made alike."""
 
@@ -123,7 +123,7 @@ class LoggedCalls(Observation):
     torn: bool = False  # lines of the process were cut
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class LoggedMessage(Observation):
     """A send of the rank, and the receive of its peer that is to meet it, differ."""
 

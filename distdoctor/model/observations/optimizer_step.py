@@ -8,9 +8,9 @@ Words tell what happened to the gradients of one optimizer. Those of backward ma
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from distdoctor.model.events import Observation
+from distdoctor.model.values import value
 
 BACKWARD = "backward"
 """Backward added to the gradients."""
@@ -64,7 +64,7 @@ _DIGITS = 5  # of how often a pattern comes
 _LONGEST = 6  # words that are looked for as a pattern
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Cycle(Observation):
     """What happened to the gradients of an optimizer up to one of its steps.
 
@@ -85,7 +85,7 @@ class Cycle(Observation):
     static: bool = False  # DDP was told that the graph is always the same
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Act(Observation):
     """A line that did what a word tells, to the gradients of an optimizer.
 
@@ -96,12 +96,12 @@ class Act(Observation):
     word: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Unsynced(Observation):
     """A line that told DDP not to average: it called `no_sync`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Piled(Observation):
     """One hook hangs on an object several times, and more often at each look.
 

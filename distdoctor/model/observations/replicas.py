@@ -6,12 +6,11 @@ Ranks are compared at the same step of the same model: an optimizer's step that 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from distdoctor.model.events import Observation
+from distdoctor.model.values import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Trained(Observation):
     """A model that the rank trains was met for the first time; its place: the model's.
 
@@ -27,7 +26,7 @@ class Trained(Observation):
     wrapped: bool = False  # in DistributedDataParallel
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Registered(Observation):
     """Parameters and modules came into a model by one line, which is the place.
 
@@ -38,7 +37,7 @@ class Registered(Observation):
     names: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Optimised(Observation):
     """An optimizer made its first step; its place: where it was made."""
 
@@ -46,7 +45,7 @@ class Optimised(Observation):
     kind: str = ""  # name of its class
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Weights(Observation):
     """Fingerprints before a step, one for each name of `Trained`; its place: the step.
 
@@ -63,7 +62,7 @@ class Weights(Observation):
     samples: tuple[float, ...] = ()  # first, middle and last element of each
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Trail(Observation):
     """Cheap fingerprints at each of several steps on end: of the first bytes alone."""
 
@@ -74,7 +73,7 @@ class Trail(Observation):
     after: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Changed(Observation):
     """Parameters changed outside of an optimizer's step; its place: the line before."""
 
@@ -83,7 +82,7 @@ class Changed(Observation):
     names: tuple[str, ...] = ()  # some of them
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Loaded(Observation):
     """`load_state_dict` was called; its place: that line."""
 
@@ -92,7 +91,7 @@ class Loaded(Observation):
     state: bool = False  # on an optimizer; else on a model that was wrapped, or stepped
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Evaluated(Observation):
     """A model was put into evaluation mode, or back; its place: that line.
 
@@ -110,7 +109,7 @@ class Evaluated(Observation):
     over: bool = False  # the model was put back into training mode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Copied(Observation):
     """A copy of a model was put into evaluation mode, or back; its place: that line.
 
@@ -128,7 +127,7 @@ class Copied(Observation):
     over: bool = False  # it was put back into training mode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Normalised(Observation):
     """A BatchNorm layer took its statistics in training; its place: the layer's."""
 

@@ -6,12 +6,11 @@ are the global ones, and any other name is a generator that the dataset holds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from distdoctor.model.events import Observation
+from distdoctor.model.values import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Seeded(Observation):
     """A stream was seeded, at a line of the user's or by a library for it."""
 
@@ -20,7 +19,7 @@ class Seeded(Observation):
     source: str = ""  # "clock", "process", "entropy", "state"; none: any other value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Drawn(Observation):
     """What a process drew from its streams in a pass over a DataLoader."""
 
@@ -36,7 +35,7 @@ class Drawn(Observation):
     seeded: tuple[str, ...] = ()  # in a worker: those that the user's code seeded there
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Flag(Observation):
     """A switch of torch's that decides about repeatability was set."""
 

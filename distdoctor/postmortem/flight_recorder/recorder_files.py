@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from distdoctor.model.run import MOST_RANKS
+from distdoctor.model.events import MOST_RANKS
 from distdoctor.postmortem import rank_names
 from distdoctor.postmortem.flight_recorder.decoding import Dump
 from distdoctor.postmortem.flight_recorder.entry_columns import CREATED

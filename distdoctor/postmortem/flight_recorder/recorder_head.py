@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from distdoctor.model.run import MOST_RANKS
+from distdoctor.model.events import MOST_RANKS
 
 _DIGITS = re.compile(r"\d{1,9}")
 

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from distdoctor.model.run import MOST_RANKS
+from distdoctor.model.events import MOST_RANKS
 from distdoctor.postmortem.horovod_timeline.timeline_events import BEGAN, TraceEvent
 
 _MOST_OPEN = 20_000

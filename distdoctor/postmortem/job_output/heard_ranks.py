@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
-from distdoctor.model.run import MOST_RANKS
+from distdoctor.model.events import MOST_RANKS
 from distdoctor.postmortem.job_evidence import Evidence
 from distdoctor.postmortem.job_output import called
 from distdoctor.postmortem.job_output import job_words as says

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from distdoctor.model.run import MOST_RANKS
+from distdoctor.model.events import MOST_RANKS
 from distdoctor.postmortem.nccl_logs.process_log import Life, ProcessLog
 
 Key: TypeAlias = tuple[object, ...]

@@ -6,8 +6,8 @@ import re
 from array import array
 from collections.abc import Callable
 
+from distdoctor.model.events import MOST_RANKS
 from distdoctor.model.observations.nccl import ComplaintKind
-from distdoctor.model.run import MOST_RANKS
 from distdoctor.postmortem.nccl_logs.call_reader import MOST_PROCESSES, CallReader
 from distdoctor.postmortem.nccl_logs.complaint_kinds import meaning
 from distdoctor.postmortem.nccl_logs.line_grammar import (

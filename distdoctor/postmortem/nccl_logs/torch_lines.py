@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from distdoctor.model.events import MOST_RANKS
 from distdoctor.model.observations.nccl import ComplaintKind
-from distdoctor.model.run import MOST_RANKS
 from distdoctor.postmortem.nccl_logs.complaint_kinds import meaning
 
 _RANK = re.compile(r"\[rank(\d{1,6})\]:?")

@@ -10,8 +10,8 @@ import re
 
 import msgspec
 
+from distdoctor.model.events import MOST_RANKS
 from distdoctor.model.observations.communicators import MemberState
-from distdoctor.model.run import MOST_RANKS
 from distdoctor.postmortem.nccl_ras.ras_report import (
     RasAilment,
     RasCommunicator,

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from distdoctor.model.events import MOST_RANKS
 from distdoctor.model.observations.communicators import MemberState
-from distdoctor.model.run import MOST_RANKS
 from distdoctor.postmortem.nccl_ras.ras_report import (
     RasAilment,
     RasCommunicator,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from distdoctor.model.events import Busy
-from distdoctor.model.run import MOST_RANKS, Frame, named
+from distdoctor.model.events import MOST_RANKS, Busy
+from distdoctor.model.run import Frame, named
 from distdoctor.postmortem.job_evidence import STACK, Evidence, SourceRead
 from distdoctor.postmortem.leavings import Leaving
 from distdoctor.postmortem.rank_names import ranks_of

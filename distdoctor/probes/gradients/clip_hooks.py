@@ -62,16 +62,16 @@ def watch(begin: Watcher | None = None, end: Watcher | None = None) -> None:
 
 def install() -> None:
     """Wrap the functions right after `import torch`: user files import them by name."""
+    wrappers = {}
     for name, bound in _BOUNDS.items():
         made = getattr(torch.nn.utils, name, None)
-        if made is None:
-            continue
-        clip = _telling(made, bound)
-        for place, module in list(sys.modules.items()):
-            if place.startswith("torch.") and module is not None:
-                for key, value in list(vars(module).items()):
-                    if value is made:
-                        setattr(module, key, clip)
+        if made is not None:
+            wrappers[id(made)] = _telling(made, bound)
+    for place, module in list(sys.modules.items()):
+        if place.startswith("torch.") and module is not None:
+            for key, value in list(vars(module).items()):
+                if id(value) in wrappers:
+                    setattr(module, key, wrappers[id(value)])
 
 
 def _telling(made: Callable[..., Any], bound: str) -> Callable[..., Any]:

@@ -27,11 +27,10 @@ from distdoctor.journal.notes import NotesWriter, notes_of
 from distdoctor.journal.packed_texts import group_text
 from distdoctor.journal.writer import JournalWriter
 from distdoctor.judging import judge
-from distdoctor.model.events import Left, Observation, Started, Wrapped
+from distdoctor.model.events import MOST_RANKS, Left, Observation, Started, Wrapped
 from distdoctor.model.observations.optimizer_step import Cycle
 from distdoctor.model.observations.replicas import Trained, Weights
 from distdoctor.model.operations import CODE_OF, NO_REDUCE_OP, signature
-from distdoctor.model.run import MOST_RANKS
 
 WORLD = group_text("0", "default_pg", 0, (0, 1))
 SITE = "/job/t.py\n7\ntrain"

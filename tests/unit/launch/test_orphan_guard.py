@@ -261,3 +261,38 @@ def test_the_guard_removes_the_sockets_of_workers(tmp_path: Path) -> None:
     left = folder.exists()
     shutil.rmtree(folder, ignore_errors=True)
     assert not left
+
+
+def sleeping(seconds: float, folder: Path) -> ProcessTree:
+    """A job that sleeps."""
+    streams = (subprocess.DEVNULL,) * 3
+    command = ["sleep", str(seconds)]
+    return ProcessTree(command, dict(os.environ), folder, str(folder), streams)
+
+
+def test_a_pause_is_over_when_the_command_is(tmp_path: Path) -> None:
+    tree = sleeping(0.2, tmp_path)
+    try:
+        begun = time.monotonic()
+        assert not tree.root.pause(0.001)
+        assert tree.root.pause(30.0)
+        assert tree.root.poll() == 0
+        assert not tree.root.pause(0.001)
+        assert time.monotonic() < begun + 20.0
+    finally:
+        tree.end()
+
+
+def test_a_pause_is_no_busy_wait_when_the_guard_is_gone(tmp_path: Path) -> None:
+    tree = sleeping(600, tmp_path)
+    try:
+        os.kill(tree.root.guard_pid, signal.SIGKILL)
+        end = time.monotonic() + 20.0
+        while tree.root.pause(0.05):  # until it is really gone
+            assert time.monotonic() < end
+        begun = time.monotonic()
+        assert not tree.root.pause(0.05)
+        assert time.monotonic() >= begun + 0.05
+        assert tree.root.poll() is None
+    finally:
+        tree.end()

@@ -17,7 +17,7 @@ from distdoctor.cli import app
 from distdoctor.errors import RecordUnreadable
 from distdoctor.journal.folder import read_manifest
 from distdoctor.journal.packed_texts import members_of
-from distdoctor.model.run import MOST_RANKS
+from distdoctor.model.events import MOST_RANKS
 from distdoctor.postmortem.flight_recorder import recorder_reader
 from distdoctor.postmortem.flight_recorder.creation_order import passed_over
 from distdoctor.postmortem.flight_recorder.recorder_files import rank_of
