@@ -81,7 +81,7 @@ def test_nothing_of_the_asking_function_is_kept() -> None:
     def all_reduce() -> bool:
         op, tensor = dist.ReduceOp.SUM, torch.ones(2)
         held = weakref.ref(tensor)
-        reduce_ops.asked(int(op), sys._getframe())
+        reduce_ops.asked(op.value, sys._getframe())
         del tensor
         return held() is None
 
