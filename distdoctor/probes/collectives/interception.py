@@ -15,6 +15,7 @@ import os
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -79,6 +80,7 @@ _RETURN, _WAIT, _WOKE = (
 )
 
 _is_completed = dist.Work.is_completed  # before anybody replaces it
+_unbox = dist.Work.unbox
 
 _UNREAD = (NOT_SEEN, 0, 0)  # signature, text and elements of a call
 
@@ -86,6 +88,7 @@ _ENGINE = getattr(torch.autograd.graph, "_engine_run_backward").__code__  # noqa
 """The innermost line of Python while autograd runs: what calls from it is C++."""
 
 _MOST_SPECS = 65_536
+_MOST_KEYSETS = 1024
 _MOST_WORKS = 1024
 _MOST_UNPOLLED = 16
 _MOST_IN_VAIN = 100
@@ -112,6 +115,7 @@ class Collectives:
         self._specs: dict[Key, tuple[int, int, int]] = {}
         # Reduce ops of what autograd issues: by operation, group and tensors.
         self._reduced: dict[tuple[int, str, Key], int] = {}
+        self._keysets: dict[int, tuple[Any, bool]] = {}  # see `_below`
         self._tasks: dict[int, int] = {}  # thread -> autograd task with a bracket
         # By thread: the autograd task that issued last, its line, layer and site.
         self._walked: dict[int, tuple[int, tuple[str, int, int]]] = {}
@@ -165,14 +169,16 @@ class Collectives:
             self._left,
             self._raised,
         )
+        keysets = self._keysets
         # `redispatch` without its frame of Python, where torch has it by that name.
         handle = getattr(op, "_handle", None)
         redispatch = getattr(handle, "redispatch_boxed", op.redispatch)
 
         # The guards are written out: as calls they cost as much as the work.
         def kernel(keyset: Any, *args: Any) -> Any:
-            below = keyset.remove(_BACKEND_SELECT)
-            if keyset.has(_META):  # a tensor without memory: no call is made
+            known = keysets.get(keyset.raw_repr()) or self._below(keyset)
+            below, is_meta = known
+            if is_meta:  # a tensor without memory: no call is made
                 self._without_memory(operation, args)
                 return redispatch(below, *args)
             try:
@@ -196,6 +202,14 @@ class Collectives:
             return out
 
         return kernel
+
+    def _below(self, keyset: Any) -> tuple[Any, bool]:
+        """What is left of a call's dispatch keys here, and whether it is on meta."""
+        if len(self._keysets) >= _MOST_KEYSETS:
+            self._keysets.clear()
+        known = keyset.remove(_BACKEND_SELECT), keyset.has(_META)
+        self._keysets[keyset.raw_repr()] = known
+        return known
 
     def _go_blind(self, error: BaseException) -> None:
         """Make nothing of any further call: which of the others' it meets is lost."""
@@ -265,15 +279,15 @@ class Collectives:
             thread = recorder.thread()
             try:
                 task = task_id()
+                caller = frame_above(2)
                 if task != -1:
                     flags |= IN_BACKWARD
-                    caller = frame_above(2)
                     of_engine = caller is None or caller.f_code is _ENGINE
                 moved = read(args)
                 if at_reduce is not None:
                     boxed = args[at_reduce]
                     known_by = (code, name, moved) if of_engine else None
-                    reduce_op = self._reduce_op(boxed, known_by)
+                    reduce_op = self._reduce_op(boxed, known_by, caller)
                 peer = -1 if at_peer is None else args[at_peer]
                 key = (code, reduce_op, peer, moved)
                 spec = specs.get(key) or self._spec(key, point_to_point)
@@ -350,37 +364,37 @@ class Collectives:
         if writer is None:
             return
         thread = RECORDER.thread()
-        writer.put(_RETURN, thread, pending.call)
+        writer.mark(_RETURN, thread, pending.call)
+        result, boxed = (out[0], out[-1]) if isinstance(out, tuple) else (None, out)
         if pending.of_engine:  # no Python is given its Work
             self._of_engine[thread] = pending
-            if isinstance(out, tuple):
-                self._remember_result(pending, out[0])
+            self._remember_result(pending, result)
             return
-        boxed = out[-1] if isinstance(out, tuple) else out
         if boxed is None:  # monitored_barrier has done all its waiting
-            writer.put(_WOKE, thread, pending.call, pending.ordinal, pending.group)
+            writer.mark(_WOKE, thread, pending.call, pending.ordinal, pending.group)
             return
         issued = self.inside.get(thread)
         if issued is not None:
             issued.append(pending)
-            writer.put(_WAIT, thread, pending.call, pending.ordinal, pending.group)
+            writer.mark(_WAIT, thread, pending.call, pending.ordinal, pending.group)
             return
-        if pending.needs_all and not (pending.asynchronous or pending.polled):
+        polled, asynchronous = pending.polled, pending.asynchronous
+        if pending.needs_all and not (asynchronous or polled):
             WAITS.queue(pending)  # the stream waits at once, and there may be no Work
-        work = dist.Work.unbox(boxed)
+        work = _unbox(boxed)
         works = self.works
-        most = _MOST_WORKS if pending.polled else _MOST_UNPOLLED
         while works:
             # A Work keeps its tensors alive: let the finished ones go.
             oldest, (held, _) = next(iter(works.items()))
-            if len(works) < most and not (pending.polled and _is_completed(held)):
+            most = _MOST_WORKS if polled else _MOST_UNPOLLED
+            if len(works) < most and not (polled and _is_completed(held)):
                 break
             works.pop(oldest, None)
         works[id(work)] = (work, pending)
         if pending.watched is not None:
             self.handles.hold(work, pending, thread)
-        if pending.asynchronous and isinstance(out, tuple):
-            self._remember_result(pending, out[0])
+        if asynchronous:
+            self._remember_result(pending, result)
 
     @harmless
     def _raised(self, pending: PendingCall) -> None:
@@ -430,14 +444,16 @@ class Collectives:
             known = self._walked[thread] = task, (text, layer, RECORDER.intern(way))
         return known[1]
 
-    def _reduce_op(self, boxed: Any, key: tuple[int, str, Key] | None) -> int:
+    def _reduce_op(
+        self, boxed: Any, key: tuple[int, str, Key] | None, caller: FrameType | None
+    ) -> int:
         """The number of a reduce op.
 
         To read it costs as much as all else; what autograd issues by itself (it has a
         key: operation, group, tensors) has the same one again for the same tensors.
         """
         if key is None:
-            return reduce_ops.read(boxed)
+            return reduce_ops.asked(boxed, caller)
         known = self._reduced.get(key)
         if known is None:
             if len(self._reduced) >= _MOST_SPECS:
@@ -499,7 +515,7 @@ def _looking(operation: Operation) -> Callable[..., None]:
     ) -> None:
         if gives and METRICS.passes:
             METRICS.contribute(elements, tensors, text)
-        if reduces and 0 < elements <= MOST_VALUES:
+        if reduces and 0 < elements <= MOST_VALUES and FIGURES.are_open(text):
             FIGURES.summed(elements, tensors, text)
         if pending.ordinal and not flags & IN_BACKWARD and TURNS.are_open(text):
             TURNS.look(text, pending.ordinal)

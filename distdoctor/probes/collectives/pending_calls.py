@@ -62,6 +62,6 @@ def put_state(kind: int, pending: PendingCall) -> None:
     try:
         if (writer := RECORDER.writer) is not None:
             thread = RECORDER.thread()
-            writer.put(kind, thread, pending.call, pending.ordinal, pending.group)
+            writer.mark(kind, thread, pending.call, pending.ordinal, pending.group)
     except Exception as error:  # noqa: BLE001 - written out: a guard costs as much
         lose_or_raise("waiting", error)

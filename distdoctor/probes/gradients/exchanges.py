@@ -85,16 +85,17 @@ class Exchanges:
             self.reduced += elements
         elif layer:  # FSDP, DTensor, a pipeline
             self.unclear += elements
-        elif self.looking and elements > 1:
+        elif self.looking and elements > 1 and self._looks < _MOST_LOOKS:
             self._look(elements, argument)
-        open_to = self.looking and not in_backward and layer in _OF_MODELS
-        if open_to and elements > _FIGURES:
+        if not self.looking or elements <= _FIGURES or in_backward:
+            return
+        if layer in _OF_MODELS and len(self._within) < _MOST_PLACES:
             self._place()
 
     @harmless
     def _place(self) -> None:
         """Tell where in the user's code the call is, if a model computes there."""
-        if len(self._within) >= _MOST_PLACES or is_capturing() or not is_within():
+        if is_capturing() or not is_within():
             return
         site = call_site(3)
         if site not in self._within:
@@ -103,7 +104,7 @@ class Exchanges:
 
     @harmless
     def _look(self, elements: int, argument: Any) -> None:
-        if self._looks >= _MOST_LOOKS or is_capturing():
+        if is_capturing():
             return
         self._looks += 1
         tensors = [tensor for tensor in _flat(argument) if tensor.is_floating_point()]

@@ -85,6 +85,10 @@ class Figures:
         self._total += float(loss.detach())
         self._count += 1
 
+    def are_open(self, site: str) -> bool:
+        """Whether more sums of a line may be told; on the hot path."""
+        return self._reported.get(site, 0) < _MOST_AT_ONE_LINE
+
     @harmless
     def summed(self, floating: int, argument: Any, site: str) -> None:
         """Called before numbers are reduced; the call is already recorded.

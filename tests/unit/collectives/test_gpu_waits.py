@@ -26,7 +26,7 @@ class Written:
         self.records: list[tuple[int, int]] = []
         self.lost = 0
 
-    def put(self, kind: int, _thread: int, call: int, *_more: Any) -> None:
+    def mark(self, kind: int, _thread: int, call: int, *_more: Any) -> None:
         """As the writer of a journal does."""
         self.records.append((kind, call))
 

@@ -544,3 +544,20 @@ def test_threads_share_a_journal(tmp_path: Path) -> None:
     assert len(records) == 4000
     for n in range(4):
         assert calls_in(records[records["thread"] == n]) == list(range(1000))
+
+
+@pytest.mark.parametrize("kind", [RecordKind.RETURN, RecordKind.WAIT, RecordKind.WOKE])
+@pytest.mark.parametrize("told", [(7,), (7, 1 << 40, (1 << 32) - 1)])
+def test_a_mark_is_written_as_put_writes_it(
+    tmp_path: Path, kind: RecordKind, told: tuple[int, ...]
+) -> None:
+    journal = JournalWriter(tmp_path, 0, 2, SMALL_BYTES)
+    journal.put(kind, (1 << 32) - 2, *told)
+    journal.mark(kind, (1 << 32) - 2, *told)
+    begin = HEADER_BYTES + int(HEADER.unpack_from(journal._map)[8])
+    both = [
+        bytes(journal._map[at + 16 : at + RECORD_BYTES])
+        for at in (begin, begin + RECORD_BYTES)
+    ]
+    assert both[0] == both[1] != bytes(RECORD_BYTES - 16)
+    assert journal._words[begin // 8 + RECORD_BYTES // 8] == 2

@@ -54,6 +54,29 @@ def test_a_call_knows_who_led_there() -> None:
     assert again == (line, way, layer)
 
 
+@pytest.mark.parametrize("deep", [0, 60])
+def test_each_way_is_told_apart_each_time(deep: int) -> None:
+    def here() -> tuple[str, str, int]:
+        return call_sites.layered_way(0)
+
+    def one() -> tuple[str, str, int]:
+        return here()
+
+    def two() -> list[tuple[str, str, int]]:
+        return [here(), one(), here()]
+
+    def down(depth: int) -> list[tuple[str, str, int]]:
+        return down(depth - 1) if depth else two()
+
+    for _ in range(3):
+        (first, *_), (middle, *_), (last, *_) = ways = down(deep)
+        assert first == middle == last
+        names = [way.split("\n")[2::3] for _, way, _ in ways]
+        last_names = [[name.rpartition(".")[2] for name in one[:3]] for one in names]
+        assert last_names[0][:2] == last_names[2][:2] == ["here", "two"]
+        assert last_names[1] == ["here", "one", "two"]
+
+
 def test_a_deep_recursion_keeps_a_bounded_way() -> None:
     def down(depth: int) -> str:
         return down(depth - 1) if depth else call_sites.layered_way(0)[1]
