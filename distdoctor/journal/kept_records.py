@@ -97,7 +97,7 @@ def outdated(
     total = sum(one.size_bytes for one in records)
     latest = max((one.started for one in records), default=now)
     for one in sorted(records, key=lambda one: one.started):
-        age_days = (now - one.started).total_seconds() / 86_400
+        age_days = (now - one.started) / timedelta(days=1)
         is_old = 0 < days < age_days
         is_over = 0 < size_bytes < total
         if one.may_go and one.started < latest and (is_old or is_over):

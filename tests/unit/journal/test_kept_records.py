@@ -110,7 +110,7 @@ def test_nothing_goes_that_may_stay(
     left = sum(one.size_bytes for one in records if id(one) not in gone)
     before = left + sum(one.size_bytes for one in going)
     for one in going:  # each was too old, or what was there with it was too much
-        is_old = days and NOW - one.started > timedelta(days=days)
+        is_old = 0 < days < (NOW - one.started) / timedelta(days=1)
         assert is_old or (size and before > size)
         before -= one.size_bytes
 
