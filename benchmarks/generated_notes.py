@@ -71,7 +71,7 @@ def with_notes(run: Run, notes: Sequence[Notes]) -> Run:
 def _averages(notes: Sequence[Notes], ranks: int) -> dict[int, Gradients]:
     """Gradients with what is used of them when so many ranks average, by identity."""
     by_rank = [[one for _, one in told if isinstance(one, Gradients)] for told in notes]
-    found = {}
+    found: dict[int, Gradients] = {}
     for looks in zip(*by_rank, strict=True):
         weights = [1] * (len(looks) - 1) + [ranks - len(looks) + 1]
         own = zip(*(one.own for one in looks), strict=True)

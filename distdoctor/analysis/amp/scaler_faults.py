@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import isclose, log10
 
@@ -137,16 +137,21 @@ def clips(run: Run) -> list[list[ScaledClip]]:
         For each optimizer a list, one entry for each rank.
     """
     found: dict[tuple[int, bool], list[ScaledClip]] = {}
+    histories: dict[int, dict[int, OptimizerHistory]] = {}
+    for one in optimizer_histories(run):
+        histories.setdefault(one.rank, {})[one.optimizer] = one
     for rank in run.seen:
-        for clip in (*_by_function(run, rank), *_by_hand(run, rank)):
-            key = clip.optimizer, clip.by_hand
-            if all(one.rank != rank for one in found.get(key, [])):
-                found.setdefault(key, []).append(clip)
+        mine = histories.get(rank, {})
+        for clip in (*_by_function(run, rank, mine), *_by_hand(run, rank)):
+            known = found.setdefault((clip.optimizer, clip.by_hand), [])
+            if not known or known[-1].rank != rank:
+                known.append(clip)
     return list(found.values())
 
 
-def _by_function(run: Run, rank: int) -> Iterator[ScaledClip]:
-    mine = {one.optimizer: one for one in optimizer_histories(run) if one.rank == rank}
+def _by_function(
+    run: Run, rank: int, mine: Mapping[int, OptimizerHistory]
+) -> Iterator[ScaledClip]:
     for limited in run.of(Limited, rank):
         course = mine.get(limited.optimizer)
         if course is None or not _is_chosen(limited.limit, limited.scale):
