@@ -157,8 +157,14 @@ def jobs(near_misses: bool, start: tuple[str, ...]) -> Iterator[Job]:
     yield Job("control: seeded by the clock", words, differs=True)
 
 
-def run(job: Job, checked: bool) -> Left:
-    """Run a job in a folder of its own, and read what it left."""
+def run(job: Job, checked: bool, kernels: Path) -> Left:
+    """Run a job in a folder of its own, and read what it left.
+
+    Args:
+        job: Which.
+        checked: Under `distdoctor check`.
+        kernels: Folder of what torch.compile has compiled.
+    """
     with tempfile.TemporaryDirectory(prefix="bits-") as name:
         folder = Path(name)
         left, report = folder / "left", folder / "report.json"
@@ -166,7 +172,9 @@ def run(job: Job, checked: bool) -> Left:
         environment = os.environ | {
             FOLDER_VARIABLE: str(left),
             "XDG_CACHE_HOME": str(folder / "cache"),
-            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+            "TORCHINDUCTOR_CACHE_DIR": str(kernels),
+            "TORCHINDUCTOR_FX_GRAPH_CACHE": "0",  # code is generated in each run, and
+            "TORCHINDUCTOR_AUTOGRAD_CACHE": "0",  # compiled once where it is the same
             "PYTHONPATH": str(ROOT / "benchmarks"),
             "OMP_NUM_THREADS": "1",  # as torchrun sets it
         }
@@ -274,7 +282,9 @@ class Compared:
 def compare(job: Job) -> Compared:
     """Run it three times, and compare."""
     begun = time.monotonic()
-    bare, checked, again = run(job, False), run(job, True), run(job, False)
+    with tempfile.TemporaryDirectory(prefix="bits-kernels-") as folder:
+        kernels = Path(folder)
+        bare, checked, again = (run(job, way, kernels) for way in (False, True, False))
     took = f"{time.monotonic() - begun:.0f}"
     values = str(len(bare.told))
     faults = []

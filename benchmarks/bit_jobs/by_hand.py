@@ -267,7 +267,8 @@ def reduce_scatter() -> None:
         dist.reduce_scatter_tensor(mine.grad, gradient)
         mine.grad /= size
         optimizer.step()
-        waiter = threading.Thread(target=dist.all_gather_into_tensor, args=(flat, mine))
+        both = flat, mine.detach()
+        waiter = threading.Thread(target=dist.all_gather_into_tensor, args=both)
         waiter.start()
         waiter.join()
         at = 0

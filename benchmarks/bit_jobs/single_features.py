@@ -132,9 +132,10 @@ def workers() -> None:
     np.random.seed(rank)
     mine, loading = (
         torch.Generator().manual_seed(rank),
-        torch.Generator().manual_seed(9),
+        torch.Generator().manual_seed(9 + rank),
     )
     model = DistributedDataParallel(make_model())
+    torch.manual_seed(rank)  # dropout falls otherwise on each rank
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     data = Jittered()
     sampler: DistributedSampler[Any] = DistributedSampler(data)

@@ -36,7 +36,7 @@ def main() -> None:
         points = torch.randn(16, FEATURES, generator=generator)
         targets = torch.randint(CLASSES, (16,), generator=generator)
         loss = functional.cross_entropy(model(points), targets)
-        loss.backward()
+        (loss / 2 if halves else loss).backward()  # gradients of two batches add up
         if not halves or index % 2:
             optimizer.step()
             optimizer.zero_grad()
