@@ -177,6 +177,7 @@ def run(job: Job, checked: bool, kernels: Path) -> Left:
             "TORCHINDUCTOR_AUTOGRAD_CACHE": "0",  # compiled once where it is the same
             "PYTHONPATH": str(ROOT / "benchmarks"),
             "OMP_NUM_THREADS": "1",  # as torchrun sets it
+            "CUDA_VISIBLE_DEVICES": "",  # else a job that asks for GPUs is given some
         }
         words = list(job.command)
         if checked:
