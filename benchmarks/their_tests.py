@@ -23,6 +23,7 @@ those are listed, and the exit status is 1. The rest are flakes, and are listed,
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import os
 import re
@@ -89,14 +90,21 @@ class _Teller:
         only: Names of the tests that are run; empty: all.
         without: Names of tests that are not.
         left_out: A pattern of others; "": none.
+        each_s: After which a test is ended, and its process with it.
     """
 
     def __init__(
-        self, path: Path, only: Sequence[str], without: Sequence[str], left_out: str
+        self,
+        path: Path,
+        only: Sequence[str],
+        without: Sequence[str],
+        left_out: str,
+        each_s: float,
     ) -> None:
         self._file = path.open("a", buffering=1)
         self._only, self._without = frozenset(only), frozenset(without)
         self._left_out = re.compile(left_out or "(?!)")
+        self._each_s = each_s
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         """Called when the tests are known."""
@@ -111,6 +119,11 @@ class _Teller:
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Called before a test."""
         self._write(nodeid, "crashed", "")
+        faulthandler.dump_traceback_later(self._each_s, exit=True)
+
+    def pytest_runtest_logfinish(self) -> None:
+        """Called behind a test."""
+        faulthandler.cancel_dump_traceback_later()
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Called after each part of a test: what was set up, the test, the end."""
@@ -146,7 +159,7 @@ def run_inside(path: Path, order: Path, told: Path) -> int:
     sys.path[:] = [str(path.parent), *(p for p in sys.path if p != here)]
     import pytest
 
-    only, without, joins, left_out = json.loads(order.read_text())
+    only, without, joins, left_out, each_s = json.loads(order.read_text())
     if joins:
         import torch.distributed as dist
         from torch._C._distributed_c10d import HashStore
@@ -155,7 +168,7 @@ def run_inside(path: Path, order: Path, told: Path) -> int:
     arguments = [str(path), "-q", "-c", os.devnull, f"--rootdir={path.parent}"]
     for plugin in ("distdoctor", "cacheprovider", "xdist"):
         arguments += ["-p", f"no:{plugin}"]
-    teller = _Teller(told, only, without, left_out)
+    teller = _Teller(told, only, without, left_out, each_s)
     return int(pytest.main([*arguments, "-W", "ignore"], plugins=[teller]))
 
 
@@ -170,6 +183,7 @@ class Way(NamedTuple):
         joins: Whether the tests' process is a rank itself.
         limit_s: After which a file is ended.
         left_out: A pattern of names of tests that are left out; "": none.
+        each_s: After which a test is ended, with its process; it counts as crashed.
         ranks: That the tests start, which start some.
     """
 
@@ -177,6 +191,7 @@ class Way(NamedTuple):
     joins: bool
     limit_s: float
     left_out: str
+    each_s: float
     ranks: int
 
 
@@ -237,7 +252,9 @@ def outcomes_of(
     for _ in range(_MOST_RESTARTS):
         number = next(_numbers)
         order = way.work / f"order.{number}"
-        order.write_text(json.dumps([[*names], [*found], way.joins, way.left_out]))
+        order.write_text(
+            json.dumps([[*names], [*found], way.joins, way.left_out, way.each_s])
+        )
         words = [sys.executable, str(Path(__file__).resolve()), "--inside"]
         words += map(str, (path, order, told))
         with (way.work / f"output.{number}").open("wb") as output:
@@ -255,8 +272,9 @@ def outcomes_of(
             except subprocess.TimeoutExpired:
                 print(f"{path.name}: ended after {way.limit_s:.0f} s", flush=True)
                 return {k: v for k, v in _read(told).items() if v.outcome != "crashed"}
-        before, found = len(found), _read(told)
-        if code in {0, 1} or len(found) == before:
+        before, found = found.keys(), _read(told)
+        new = [found[name].outcome for name in found.keys() - before]
+        if "crashed" not in new and (code in {0, 1} or not new):
             break
     return found
 
@@ -319,6 +337,7 @@ def main() -> None:
     parser.add_argument("files", nargs="*", help="files in there")
     parser.add_argument("--distributed", action="store_true")
     parser.add_argument("--limit", type=float, default=1800.0, help="seconds of a file")
+    parser.add_argument("--each", type=float, default=120.0, help="seconds of a test")
     parser.add_argument("--without", default="", help="a pattern of tests' names")
     parser.add_argument("--ranks", type=int, default=2, help="of --distributed")
     parser.add_argument("--keep", type=Path, help="folder that keeps all outputs")
@@ -333,7 +352,7 @@ def main() -> None:
             forked = work / "test_distributed_fork.py"
             forked.write_text(FORKED)
             paths.append((forked, False))
-        shared = given.limit, given.without, given.ranks
+        shared = given.limit, given.without, given.each, given.ranks
         found = [compare(path, Way(work, joins, *shared)) for path, joins in paths]
     for title, part in (("a probe is felt", 0), ("flakes", 1)):
         texts = [text for one in found for text in one[part]]
