@@ -65,8 +65,8 @@ RUN_S = 180.0  # more than the default budget
 ORPHANS_S = 5.0
 MARK = "DISTDOCTOR_SOAK"
 
-JOBS_OWN = ("torchinductor", "patient-")
-"""How the names of files begin that torch and the patients make, also without us."""
+JOBS_OWN = ("torchinductor", "ompi.", "patient-")
+"""How names begin of what torch, MPI and the patients make, also without us."""
 
 AFTER_A_KILL = {"DD202", "DD201", "DD206"}
 """What the end of a rank by a signal may rightly be called, by its moment."""
@@ -306,6 +306,7 @@ def cases(runs: int, seed: int) -> list[Case]:
     for _ in range(runs):
         patient = dice.choice(patients)
         forkable = patient.stem[:5].upper() not in NOT_FORKED
+        forkable &= "horovod" not in patient.read_text()  # that asks for horovodrun
         victim = dice.choice(
             ["", "", "", "", "rank", "launcher", "guard", "distdoctor"]
         )

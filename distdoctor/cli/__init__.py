@@ -100,9 +100,11 @@ class _Commands(click.Group):
             error.show(file=text)
             sys.stderr.write(plain_lines(text.getvalue()))
             status = error.exit_code
-        except click.Abort:
-            sys.stderr.write("Aborted!\n")
-            status = 1
+        except click.Abort as error:
+            sys.stderr.write("distdoctor: interrupted\n")
+            cause = error.__cause__
+            told = cause.args if isinstance(cause, KeyboardInterrupt) else ()
+            status = 128 + (told[0] if told else signal.SIGINT)
         sys.exit(status)
 
     def invoke(self, ctx: click.Context) -> Any:

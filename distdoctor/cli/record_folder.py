@@ -53,9 +53,11 @@ def record_folder(wanted: Path | None, option: str, kind: str = "") -> Iterator[
         ) from error
     try:
         yield folder
-    except LaunchRefused:
-        with suppress(OSError):
-            shutil.rmtree(folder)
+    except (LaunchRefused, KeyboardInterrupt) as error:
+        is_empty = not any(folder.glob("*.journal"))
+        if is_empty or isinstance(error, LaunchRefused):
+            with suppress(OSError):
+                shutil.rmtree(folder)
         raise
     finally:
         lock.release()

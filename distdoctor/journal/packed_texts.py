@@ -12,6 +12,8 @@ MOST_LINES = 10**9
 _MOST_MEMBERS = 1 << 17
 """As `model.events.MOST_RANKS`: no rank of a group has a larger number."""
 
+_FEW_MEMBERS = 1024
+
 _MEMBERS = re.compile(r"(?:\d{1,7}(?:-\d{1,7})?(?:,\d{1,7}(?:-\d{1,7})?)*)?", re.ASCII)
 OFTEN = 1000
 """So often, at most, one process sees a group of the same name and ranks."""
@@ -102,12 +104,17 @@ def members_of(group: str) -> tuple[int, ...]:
     Raises:
         ValueError: The text is damaged: no group has such members.
     """
-    return _members("".join(group.split("\n")[3:4]))
+    text = "".join(group.split("\n")[3:4])
+    few = _size(text) <= _FEW_MEMBERS
+    return _few_members(text) if few else _many_members(text)
 
 
-@lru_cache(maxsize=4096)
 def _members(text: str) -> tuple[int, ...]:
     return tuple(rank for first, end in _runs(text) for rank in range(first, end))
+
+
+_few_members = lru_cache(maxsize=4096)(_members)
+_many_members = lru_cache(maxsize=16)(_members)  # of up to 5 MB each
 
 
 def number_of_members(group: str) -> int:
@@ -122,8 +129,12 @@ def number_of_members(group: str) -> int:
     Raises:
         ValueError: As `members_of`.
     """
-    runs = _runs("".join(group.split("\n")[3:4]))
-    return sum(end - first for first, end in runs)
+    return _size("".join(group.split("\n")[3:4]))
+
+
+@lru_cache(maxsize=4096)
+def _size(text: str) -> int:
+    return sum(end - first for first, end in _runs(text))
 
 
 def _runs(text: str) -> list[tuple[int, int]]:

@@ -24,6 +24,7 @@ UNKNOWN_STATUS = 255
 
 _START_S = 60.0  # for a Python without packages to start on a busy machine
 _RELEASE_S = 2.0
+_ABANDON_S = 20.0  # for a guard to end a command that does not want to
 _POLL_S = 0.02
 
 Stream = int | IO[bytes] | None
@@ -112,7 +113,7 @@ class GuardedProcess:
         try:
             self.pid = self._started()
         except BaseException:
-            self.release()
+            self._abandon()
             self.close_pipes()
             raise
         # They know when their number has become another's.
@@ -229,10 +230,17 @@ class GuardedProcess:
         """Let the guard go: no process of the job is left, or whoever is may stay."""
         with suppress(OSError):
             self._control.send(orphan_guard.DONE)
+        self._leave_guard(_RELEASE_S)
+
+    def _abandon(self) -> None:
+        """Let the guard end what it may have started, as if this process had died."""
+        self._leave_guard(_ABANDON_S)
+
+    def _leave_guard(self, seconds: float) -> None:
         self._control.close()
         self._wake()
         with suppress(subprocess.TimeoutExpired):
-            self._guard.wait(_RELEASE_S)
+            self._guard.wait(seconds)
         self._guard.kill()
         self._guard.wait()
         if self._adopts:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
@@ -14,18 +17,49 @@ def signals_interrupt() -> Iterator[list[int]]:
 
     Yields:
         The signals received so far.
+
+    Raises:
+        KeyboardInterrupt: With the number of the first one.
     """
     received: list[int] = []
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
         received.append(number)
         if len(received) == 1:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(number)
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, interrupt) for number in numbers}
+    before = {number: signal.signal(number, interrupt) for number in _STOPPING}
     try:
         yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def postponed() -> Iterator[None]:
+    """Let signals that ask to stop wait until the block is left, and interrupt then.
+
+    For what must not be interrupted half-way: a job that has been started, and that
+    nobody holds yet, would never be ended. What a signal does without a handler of
+    Python's, it does at once.
+
+    Raises:
+        KeyboardInterrupt: At the end of the block, if such a signal came.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are the main thread's
+        return
+    waiting: list[int] = []
+    before = {
+        number: signal.signal(number, lambda sent, _: waiting.append(sent))
+        for number in _STOPPING
+        if callable(signal.getsignal(number))
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for sent in waiting:
+            signal.raise_signal(sent)

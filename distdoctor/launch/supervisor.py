@@ -10,6 +10,7 @@ import os
 import subprocess
 import threading
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -42,6 +43,7 @@ from distdoctor.launch.audience import Audience
 from distdoctor.launch.command import rank_marks, starts_torchrun
 from distdoctor.launch.horovodrun import starts_horovodrun
 from distdoctor.launch.horovodrun_lines import HorovodrunLines
+from distdoctor.launch.interruption import postponed
 from distdoctor.launch.oom_kills import OutOfMemoryKills
 from distdoctor.launch.output_channels import OutputChannels
 from distdoctor.launch.output_pump import OutputPump
@@ -132,6 +134,38 @@ class _Supervisor:
         plan = self.plan
         record.write(plan.folder, record.MANIFEST, self.manifest)
         share_key(plan.folder)
+        started: tuple[ProcessTree, OutputPump] | None = None
+        watch: JobWatch | None = None
+        with ExitStack() as job:
+            try:
+                with postponed():  # an interruption finds all of it, or nothing
+                    started = tree, pump = self._start()
+                    job.callback(self._end, *started)
+                watch = self._watching(tree, pump)
+                watch.until_over()
+            except KeyboardInterrupt:
+                if started is None:
+                    raise
+                watch = watch or self._watching(*started)
+                watch.stop(Stop.INTERRUPTED)
+        last_words = pump.last_words.text(of_a_rank=plan.quiet_launcher)
+        self.manifest.last_words = masked_text(last_words, MASK_KEY.encode())
+        self.manifest.remarks += pump.remarks
+        if not self._has_input() and _NO_INPUT in pump.last_words.text(of_a_rank=True):
+            self.manifest.remarks.append(
+                "the job asked for a line of input, and several ranks have none under "
+                "distdoctor: pass what it asks for as an argument, or check it on one "
+                "rank (-n 1), which has the input of distdoctor"
+            )
+        if not self.manifest.stopped:
+            self.manifest.exit_code = tree.root.returncode
+        self.manifest.oom_kills = self.kills.count()
+        self.manifest.oom_of_group = self.kills.is_of_group
+        watch.conclude()
+        return self.manifest
+
+    def _start(self) -> tuple[ProcessTree, OutputPump]:
+        plan = self.plan
         by_horovodrun = starts_horovodrun(plan.command)
         try:
             channels = OutputChannels(
@@ -149,36 +183,12 @@ class _Supervisor:
         except LaunchRefused:
             channels.close()
             raise
-        pump = OutputPump(
-            channels,
-            self.audience,
-            HorovodrunLines if by_horovodrun else None,
-        )
-        watch = None
-        try:
-            watch = self._watching(tree, pump)
-            watch.until_over()
-        except KeyboardInterrupt:
-            watch = watch or self._watching(tree, pump)
-            watch.stop(Stop.INTERRUPTED)
-        finally:
-            tree.end(launcher_first=plan.quiet_launcher)
-            pump.close()
-        last_words = pump.last_words.text(of_a_rank=plan.quiet_launcher)
-        self.manifest.last_words = masked_text(last_words, MASK_KEY.encode())
-        self.manifest.remarks += pump.remarks
-        if not self._has_input() and _NO_INPUT in pump.last_words.text(of_a_rank=True):
-            self.manifest.remarks.append(
-                "the job asked for a line of input, and several ranks have none under "
-                "distdoctor: pass what it asks for as an argument, or check it on one "
-                "rank (-n 1), which has the input of distdoctor"
-            )
-        if not self.manifest.stopped:
-            self.manifest.exit_code = tree.root.returncode
-        self.manifest.oom_kills = self.kills.count()
-        self.manifest.oom_of_group = self.kills.is_of_group
-        watch.conclude()
-        return self.manifest
+        launchers = HorovodrunLines if by_horovodrun else None
+        return tree, OutputPump(channels, self.audience, launchers)
+
+    def _end(self, tree: ProcessTree, pump: OutputPump) -> None:
+        tree.end(launcher_first=self.plan.quiet_launcher)
+        pump.close()
 
     def _watching(self, tree: ProcessTree, pump: OutputPump) -> JobWatch:
         """Load what watches, numpy among it, while the launcher loads torch.

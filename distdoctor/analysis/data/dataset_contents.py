@@ -59,7 +59,7 @@ def share_of_others(run: Run, meeting: LoopMeeting) -> float:
         From 0.0 (nothing, or it is not known) to 1.0, the greatest of all ranks.
     """
     first = held(run, meeting.passes[0])
-    if first is None or not first.names:
+    if first is None or not first.names or not first.rows:
         return 0.0
     most = 0.0
     wide = len(first.rows) // len(first.names)
@@ -67,6 +67,8 @@ def share_of_others(run: Run, meeting: LoopMeeting) -> float:
     for one in meeting.passes[1:]:
         other = held(run, one)
         if other is None or other.names != first.names:
+            return 0.0
+        if len(other.rows) != len(first.rows):  # short datasets of several lengths
             return 0.0
         theirs = np.array(other.rows, np.uint64).reshape(mine.shape)
         differ = (mine != theirs).mean(axis=1) > _NEARLY_ALL

@@ -96,11 +96,12 @@ def _ahead_on_gpus(run: Run) -> set[int]:
     least = {
         group: min(issued.get((group, member), 0) for member in run.groups[group].ranks)
         for group in {group for group, _ in issued}
+        if run.groups[group].ranks
     }
     return {
         rank
         for (group, rank), ordinal in issued.items()
-        if rank in on_nccl and ordinal > least[group]
+        if rank in on_nccl and ordinal > least.get(group, ordinal)
     }
 
 

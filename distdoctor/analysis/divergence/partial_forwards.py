@@ -81,7 +81,10 @@ def forward_by_some(run: Run, divergence: Divergence) -> Divergence:
     meeting, ranks = stray.meeting, stray.ranks
     call = run.call(meeting.rows[ranks[0]])
     others = tuple(rank for rank in divergence.group.ranks if rank not in ranks)
-    verb = WRAPPED[call.layer][len(ranks) > 1]
+    verbs = WRAPPED.get(call.layer)
+    if verbs is None:  # this rank's call from that line is another one
+        return divergence
+    verb = verbs[len(ranks) > 1]
     here = () if call.place is None else (call.place,)
     lines = (
         *pointers(here, ranks, verb),
