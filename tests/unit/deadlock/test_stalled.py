@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from distdoctor.analysis.deadlock.stalled import stalled
 from distdoctor.catalogue import every_check
 from distdoctor.examination.concluding import Conclusion, conclude
 from distdoctor.examination.examining import examine
@@ -112,3 +113,10 @@ def test_who_is_ahead_on_nccl_may_wait_for_its_gpu() -> None:
     assert concluded(on("nccl")).verdict == "unknown"
     assert "ranks {0-1} in wait_for_file at wait.py:9" in why(on("nccl"))
     assert concluded(on("gloo")).verdict == "well"
+
+
+def test_a_group_of_which_no_member_is_known_holds_nobody_up() -> None:
+    run = ended(ONE_ELSEWHERE, Quiet(9, idle=BOTH))
+    groups = tuple(replace(group, ranks=()) for group in run.groups)
+    object.__setattr__(run, "groups", groups)
+    assert stalled(run)

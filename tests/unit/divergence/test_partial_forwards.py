@@ -125,3 +125,19 @@ def test_who_left_the_loop_is_not_said_never_to_run_the_model_there() -> None:
     (found,) = divergences(replace(run, sources={"t.py": LEFT}, stacks=stacks))
     assert (found.why, found.culprits) == (Cause.SKIPPED, (1,))
     assert found.certainty is Certainty.LIKELY
+
+
+def test_another_call_at_a_forwards_line_is_none_of_a_model() -> None:
+    run = sketch(
+        """
+        rank 0 | broadcast(8)@t.py:7  broadcast(8,by=ddp)@e.py:3
+               | broadcast(8,by=backward)@e.py:3  barrier@t.py:9!
+        rank 1 | broadcast(8)@t.py:7  broadcast(8)@t.py:7
+               | broadcast(8,by=ddp)@e.py:3  barrier@t.py:9!
+        rank 2 | broadcast(8)@t.py:7  broadcast(8)@t.py:7
+               | broadcast(8)@t.py:7  all_reduce(4)@t.py:8...
+        rank 3 | broadcast(8)@t.py:7  broadcast(8)@t.py:7
+               | broadcast(8)@t.py:7  all_reduce(4)@t.py:8...
+        """
+    )
+    assert Cause.FORWARD not in {d.why for d in divergences(run)}
