@@ -282,7 +282,7 @@ def judge(
     missed = case.state == "sick" and case.code not in codes
     accused = case.state == "well" and content["verdict"] != "well"
     if case.hardship:  # less may be seen, which is to be said
-        missed = case.state == "sick" and content["verdict"] == "well"
+        missed = missed and content["verdict"] == "well"
         accused = case.state == "well" and content["verdict"] == "sick"
     busy = case.code in TIMED and content["run"]["seconds"] > BUSY_S
     if missed and busy and not strange:
