@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from distdoctor.probes.readability import lies_on_cpu
+
 _PLAIN = (Tensor, nn.Parameter)  # and nothing that only looks like one
 
 _CELLS: dict[torch.dtype, Any] = {
@@ -35,7 +37,7 @@ def cell_of(tensor: Tensor) -> Any:
         CPU, not a plain one, empty, of another dtype, or its memory was given back. It
         must not be used longer than the tensor lives and stays where it is.
     """
-    if not tensor.is_cpu or type(tensor) not in _PLAIN:
+    if type(tensor) not in _PLAIN or not lies_on_cpu(tensor):
         return None
     kind = _CELLS.get(tensor.dtype)
     if kind is None or tensor.layout is not torch.strided or not tensor.numel():
