@@ -7,6 +7,7 @@ there are none yet. What a probe would read there is not what the job trains wit
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,6 +16,11 @@ _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _peek = getattr(torch._C._functorch, "peek_interpreter_stack", lambda: None)
 _wrapped = getattr(torch._C._functorch, "is_functorch_wrapped_tensor", None)
 _mode = getattr(torch._C, "_get_dispatch_mode", lambda _key: None)
+
+_true = vars(torch._C.TensorBase)
+lies_on_cpu: Callable[[torch.Tensor], bool] = _true["is_cpu"].__get__
+"""Whether a tensor lies in the memory of the CPU. So says `is_cpu`, too, but where GPUs
+are emulated it first has to find out who asks."""
 
 
 def is_transforming() -> bool:
@@ -39,5 +45,7 @@ def all_have_values(found: Any) -> bool:
 
 def steps_have_values(optimizer: torch.optim.Optimizer) -> bool:
     """Whether an optimizer's parameters have values, so that its steps compute."""
-    groups = optimizer.param_groups
-    return has_values(next((p for group in groups for p in group["params"]), None))
+    for group in optimizer.param_groups:
+        for first in group["params"]:
+            return has_values(first)
+    return True

@@ -14,6 +14,7 @@ from torch import Tensor
 from distdoctor.model.observations.gradients import NotFinite
 from distdoctor.probes.amp import spoiling_operation
 from distdoctor.probes.call_sites import call_site
+from distdoctor.probes.fingerprints.first_elements import IS_NUMBER, cell_of
 from distdoctor.probes.fingerprints.sampled import is_finite
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.optimizer_step.optimizers import Optimizer
@@ -102,9 +103,14 @@ def _is_bad(parameters: list[Tensor]) -> bool:
     """
     for parameter in (parameters[0], parameters[-1]) if parameters else ():
         gradient = parameter.grad
-        if (
-            gradient is not None
-            and gradient.is_cpu
+        if gradient is None:
+            continue
+        cell = cell_of(gradient) if gradient.dtype in IS_NUMBER else None
+        if cell is not None:
+            if not math.isfinite(cell.value):
+                return True
+        elif (
+            gradient.is_cpu
             and gradient.layout is torch.strided
             and not hasattr(gradient, "to_local")
             and gradient.numel()

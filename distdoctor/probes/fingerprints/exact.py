@@ -42,8 +42,6 @@ _COPIED = 4096  # bytes up to which a copy costs less than a view
 
 _MUCH = 65_536  # bytes from which on sums in torch are faster than BLAKE2b
 
-_MOST_VIEWS = 4096
-
 
 def of_tensor(tensor: Tensor) -> int:
     """A fingerprint of a tensor's elements in order, without dtype and shape.
@@ -119,6 +117,8 @@ def bytes_of(tensor: Tensor) -> memoryview[Any]:
 
 def local(tensor: Tensor) -> Tensor:
     """The local part of a DTensor; any other tensor as it is."""
+    if type(tensor) is Tensor:  # most are
+        return tensor
     part = getattr(tensor, "_local_tensor", tensor)
     return part if isinstance(part, Tensor) else tensor
 
@@ -165,7 +165,9 @@ class Heads:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._views: dict[tuple[int, int], memoryview[Any]] = {}
+        self._addresses: list[int] = []
+        self._parts: list[ctypes.Array[ctypes.c_ubyte]] = []
+        self._kinds: dict[int, type[ctypes.Array[ctypes.c_ubyte]]] = {}
 
     def print_of(self, tensors: Sequence[Tensor | None]) -> int:
         """One fingerprint of all; None and empty tensors are left out.
@@ -173,27 +175,27 @@ class Heads:
         Args:
             tensors: On the CPU and strided; the same in number each time.
         """
-        views, parts = self._views, []
-        for place, tensor in enumerate(tensors):
-            if tensor is None:
-                continue
-            address = tensor.data_ptr()
-            # Memory may be given back and taken again; what is read is always the
-            # tensor's of now.
-            view = views.get((place, address))
-            if view is None:
-                if not address:
-                    continue
-                view = self._see(place, address, tensor)
-            parts.append(view)
-        return _hash(b"".join(parts))
+        addresses = [0 if one is None else one.data_ptr() for one in tensors]
+        # Memory may be given back and taken again; what is read is always the
+        # tensors' of now.
+        if addresses != self._addresses:
+            self._parts = self._see(addresses, tensors)
+            self._addresses = addresses
+        return _hash(b"".join(self._parts))
 
-    def _see(self, place: int, address: int, tensor: Tensor) -> memoryview[Any]:
-        if len(self._views) >= _MOST_VIEWS:
-            self._views.clear()
-        view = _memory(address, min(self._size, tensor.nbytes))
-        self._views[place, address] = view
-        return view
+    def _see(
+        self, addresses: Sequence[int], tensors: Sequence[Tensor | None]
+    ) -> list[ctypes.Array[ctypes.c_ubyte]]:
+        """Their first bytes where they lie; most gradients move at each step."""
+        parts, kinds = [], self._kinds
+        for address, tensor in zip(addresses, tensors, strict=True):
+            if address and tensor is not None:
+                size = min(self._size, tensor.nbytes)
+                kind = kinds.get(size)
+                if kind is None:
+                    kind = kinds[size] = ctypes.c_ubyte * size
+                parts.append(kind.from_address(address))
+        return parts
 
 
 # --- without waiting for a device ---

@@ -247,6 +247,8 @@ def _stepping(optimizer: Any, _args: Any, _kwargs: Any) -> None:
 @harmless
 def _begun(_args: Any) -> None:
     """Called before a backward pass: Horovod may have the last one's gradients yet."""
+    if not _wrapped:
+        return  # as in most jobs
     for optimizer, one in list(_wrapped.items()):
         if not one.unexpected and _is_complete(optimizer):
             one.unexpected = True  # told once
@@ -286,6 +288,8 @@ def _parameters(handles: Any) -> Iterator[Tensor]:
 @harmless
 def _passed() -> None:
     """Called after a backward pass."""
+    if not _wrapped:
+        return
     for optimizer, one in list(_wrapped.items()):
         if not is_due(_steps(optimizer) + 1):
             continue

@@ -91,8 +91,9 @@ class Optimizer:
         optimizer = self.optimizer
         groups = [] if optimizer is None else optimizer.param_groups
         some = self.parameters[:: max(1, len(self.parameters) // _ASKED)]
-        count = sum(len(group["params"]) for group in groups)
-        trained = sum(parameter.requires_grad for parameter in some)
+        # Lists, as generators would take twice as long.
+        count = sum([len(group["params"]) for group in groups])
+        trained = sum([parameter.requires_grad for parameter in some])
         before, self._counts = self._counts, (count, trained)
         if self._counts == before:
             return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 import torch
 
@@ -36,7 +36,9 @@ class _Model:
         self.open = False
 
 
-_models: WeakKeyDictionary[torch.nn.Module, _Model] = WeakKeyDictionary()
+_models: dict[ref[torch.nn.Module], _Model] = {}
+"""Those that are alive. A WeakKeyDictionary takes longer to list."""
+
 _notes = 0
 
 
@@ -51,7 +53,14 @@ def watch(ddp: Any) -> None:
         for name, parameter in ddp.module.named_parameters()
         if parameter.requires_grad and name not in ignored
     )
-    _models[ddp] = _Model(len(_models), names)
+    _models[ref(ddp, _forget)] = _Model(len(_models), names)
+
+
+def _forget(
+    gone: ref[torch.nn.Module],
+    known: dict[ref[torch.nn.Module], _Model] = _models,
+) -> None:  # the module may be empty by then
+    known.pop(gone, None)
 
 
 def install() -> None:
@@ -72,7 +81,10 @@ def install() -> None:
 def _look() -> None:
     if torch._C._current_graph_task_id() != -1:
         return  # a backward pass inside another one: recomputed activations
-    for ddp, model in list(_models.items()):
+    for reference, model in list(_models.items()):
+        ddp = reference()
+        if ddp is None:
+            continue
         missing = _missing(ddp)
         if missing is not None or model.open:
             _tell(model, missing)

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from distdoctor.model.observations.replicas import Changed, Trail, Trained, Weights
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.fingerprints import exact
+from distdoctor.probes.readability import lies_on_cpu
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.replicas.changing_lines import Lines
 
@@ -31,6 +32,7 @@ _MOST_LOOKS = 64  # whiles, from step to step, in which lines are looked after
 _MOST_LOADS = 100
 _MOST_NAMES = 8
 _PLAIN = (Tensor, nn.Parameter)
+_STRIDED = torch.strided
 
 
 def is_due(step: int) -> bool:
@@ -289,7 +291,7 @@ def _spread(places: Sequence[int], most: int) -> list[int]:
 def _gradient(tensor: Tensor | None) -> Tensor | None:
     """Its gradient, if that can be looked at where it lies."""
     slope = None if tensor is None else tensor.grad
-    if slope is None or slope.layout is not torch.strided or not slope.is_cpu:
+    if slope is None or slope.layout is not _STRIDED or not lies_on_cpu(slope):
         return None
     return slope
 

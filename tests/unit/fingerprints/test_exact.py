@@ -96,6 +96,16 @@ def test_heads_see_a_change_and_its_undoing() -> None:
     assert heads.print_of([tensors[0], None]) not in {first, changed}
 
 
+def test_heads_are_those_of_tensors_that_have_moved() -> None:
+    heads = exact.Heads(64)
+    steps = [[torch.full((size,), float(n)) for size in (3, 900)] for n in range(4)]
+    for moved in (*steps, [steps[0][0], steps[1][1]], steps[0][::-1]):
+        expected = exact.of_bytes(
+            b"".join(bytes(exact.bytes_of(one))[:64] for one in moved)
+        )
+        assert heads.print_of(moved) == expected
+
+
 @given(
     st.lists(
         st.tuples(seeds, st.integers(0, 9000), st.sampled_from(DTYPES)), min_size=1
