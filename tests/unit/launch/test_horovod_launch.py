@@ -184,7 +184,7 @@ def test_the_framework_is_the_one_that_is_imported(tmp_path: Path) -> None:
 
 def test_ranks_run_by_the_same_python_as_we() -> None:
     command = horovodrun([sys.executable, "train.py", "--lr", "1"], 3)
-    assert command[:5] == [sys.executable, "-m", HOROVODRUN, "-np", "3"]
+    assert command[:6] == [sys.executable, "-P", "-m", HOROVODRUN, "-np", "3"]
     assert command[-4:] == [sys.executable, "train.py", "--lr", "1"]
 
 
