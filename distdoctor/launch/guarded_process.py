@@ -222,6 +222,10 @@ class GuardedProcess:
         self._wake()  # it takes leave of those that end
         orphan_guard.end_all(lambda: [process.pid for process in self.processes()])
         self.poll()
+        self._take_leave()
+
+    def _take_leave(self) -> None:
+        """Collect the status of orphans that came to us and have ended."""
         for orphan in self._adopted():
             with suppress(ChildProcessError):
                 os.waitpid(orphan.pid, os.WNOHANG)
@@ -243,6 +247,7 @@ class GuardedProcess:
             self._guard.wait(seconds)
         self._guard.kill()
         self._guard.wait()
+        self._take_leave()  # of what had ended, and the guard had no time for
         if self._adopts:
             orphan_guard.adopt_orphans(False)
 
