@@ -94,7 +94,7 @@ def examine(run: Run) -> Iterator[Finding]:
 
 def _models(run: Run, rank: int) -> Iterator[_Model]:
     lines: dict[str, Place] = {}
-    for _, event in run.life.get(rank, ()):
+    for _, event in run.told(Registered, Wrapped, rank=rank):
         if isinstance(event, Registered) and event.place is not None:
             lines.update(dict.fromkeys(event.names, event.place))
         elif isinstance(event, Wrapped) and event.how == "ddp":

@@ -123,8 +123,6 @@ def _left(run: Run, rank: int) -> Left | None:
     """Where a rank left the job for good: it made no call after that."""
     made = len(run.rows_of(rank))
     behind = [
-        event
-        for position, event in run.life.get(rank, ())
-        if isinstance(event, Left) and position == made
+        event for position, event in run.told(Left, rank=rank) if position == made
     ]
     return behind[-1] if behind else None

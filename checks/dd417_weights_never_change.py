@@ -333,7 +333,9 @@ def _looks(run: Run, rank: int) -> list[list[int]]:
     """What a rank's weights were at such events, of the same optimizers each."""
     looks: list[list[int]] = []
     last: Observation | None = None
-    for event in run.of(Observation, rank):
+    if not run.told(Unstepped, rank=rank):
+        return looks
+    for _, event in run.told(Unstepped, Holds, rank=rank):
         if isinstance(event, Unstepped):
             if not looks or isinstance(last, Holds):
                 looks.append([])

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from distdoctor.model.class_index import ClassIndex
 from distdoctor.model.events import (
     SETUP,
     STORE,
@@ -215,10 +216,10 @@ class Run:
     evidence: tuple[str, ...] = ("run",)
     memory: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
     """What analyses concluded already, by their names."""
-    _events_of: dict[type, dict[int, list[Any]]] = field(
+    _events_of: dict[Any, Mapping[int, Sequence[tuple[int, Any]]]] = field(
         default_factory=dict, init=False, repr=False
     )
-    """Events by class, as far as they were asked for, and rank; see `of`."""
+    """By class, or tuple of such, as far as asked for, and rank; see `told`."""
 
     @classmethod
     def of_events(
@@ -409,9 +410,27 @@ class Run:
             The events, empty if there are none or the rank was not seen.
         """
         # Asked for a hundred kinds, of thousands of ranks that have none.
-        by_kind = self._events_of
-        events = (by_kind[kind] if kind in by_kind else self._by_rank(kind)).get(rank)
-        return [*events] if events else []
+        found = self._events_of.get(kind)
+        told = (self._by_rank(kind) if found is None else found).get(rank)
+        return [event for _, event in told] if told else []
+
+    def told(
+        self, kind: type[AnyEvent], *kinds: type[AnyEvent], rank: int
+    ) -> Sequence[tuple[int, AnyEvent]]:
+        """What `life` has of some kinds on one rank; costs as much as these are.
+
+        Args:
+            kind: A class of events; its subclasses count as well.
+            *kinds: More of them.
+            rank: A global rank of the run.
+
+        Returns:
+            In order, each event with the number of the rank's calls before it; all who
+            ask share it. Empty if there are none or the rank was not seen.
+        """
+        key = (kind, *kinds) if kinds else kind
+        found = self._events_of.get(key)
+        return (self._by_rank(key) if found is None else found).get(rank, ())
 
     def has(self, kind: type) -> bool:
         """Whether any rank has an event of this kind; setting up is no call.
@@ -428,27 +447,26 @@ class Run:
                 others = set(range(len(OPERATIONS))) - set(SETUP_CODES)
                 self.memory["has calls"] = len(self.with_op(*others)) > 0
             return bool(self.memory["has calls"])
-        return bool(self._by_rank(kind))
+        return any(issubclass(one, kind) for one in self._index().classes)
 
-    def _by_rank(self, kind: type[AnyEvent]) -> Mapping[int, list[AnyEvent]]:
-        """By rank that has some, its events of a kind; each event is looked at once."""
-        found = self._events_of.get(kind)
+    def _by_rank(self, key: Any) -> Mapping[int, Sequence[tuple[int, Any]]]:
+        """By rank that has some, what it told of a kind, or of those in a tuple.
+
+        Each event is looked at once, to learn of which class it is.
+        """
+        found = self._events_of.get(key)
         if found is None:
-            if "of class" not in self.memory:
-                self.memory["of class"] = _by_class(self.life)
-            classes: dict[type, dict[int, list[Any]]] = self.memory["of class"]
-            among = [classes[one] for one in classes if issubclass(one, kind)]
-            if len(among) > 1:  # in the order in which the rank wrote them
-                ranks = {rank for by_rank in among for rank in by_rank}
-                lives = ((rank, self.life[rank]) for rank in ranks)
-                among = [
-                    {
-                        r: [e for _, e in life if isinstance(e, kind)]
-                        for r, life in lives
-                    }
-                ]
-            found = self._events_of[kind] = among[0] if among else {}
+            index = self._index()
+            among = [one for one in index.classes if issubclass(one, key)]
+            found = index.of(among)
+            self._events_of[key] = found
         return found
+
+    def _index(self) -> ClassIndex:
+        if "of class" not in self.memory:
+            self.memory["of class"] = ClassIndex(self.life)
+        index: ClassIndex = self.memory["of class"]
+        return index
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Run):
@@ -465,16 +483,6 @@ class Run:
         )
 
     __hash__ = None  # type: ignore[assignment] # a run is large; nothing hashes it
-
-
-def _by_class(
-    life: Mapping[int, Sequence[tuple[int, Event]]],
-) -> dict[type, dict[int, list[Any]]]:
-    found: dict[type, dict[int, list[Any]]] = {}
-    for rank, events in life.items():
-        for _, event in events:
-            found.setdefault(type(event), {}).setdefault(rank, []).append(event)
-    return found
 
 
 class _Builder:

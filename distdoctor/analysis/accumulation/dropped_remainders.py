@@ -184,7 +184,7 @@ def _shortened_at(run: Run, rank: int) -> float:
 
     Who asked for a loader's length before is wrong about its end from then on.
     """
-    counts = (at for at, event in run.life[rank] if isinstance(event, Shortened))
+    counts = (at for at, _ in run.told(Shortened, rank=rank))
     return min(counts, default=inf)
 
 

@@ -51,7 +51,7 @@ def written(run: Run, rank: int) -> list[WrittenCheckpoint]:
         The checkpoints, under the names to which they were moved.
     """
     found: list[WrittenCheckpoint] = []
-    for count, event in run.life.get(rank, ()):
+    for count, event in run.told(Stored, Moved, rank=rank):
         if isinstance(event, Stored):
             found.append(WrittenCheckpoint(event.file, event, None, count))
         elif isinstance(event, Moved):
@@ -74,7 +74,7 @@ def begun(run: Run, rank: int) -> list[tuple[int, Storing]]:
         Pairs of the rank's number of calls before, and the event.
     """
     found: dict[str, tuple[int, Storing]] = {}
-    for count, event in run.life.get(rank, ()):
+    for count, event in run.told(Storing, Stored, rank=rank):
         if isinstance(event, Storing):
             found[event.file] = count, event
         elif isinstance(event, Stored):
@@ -93,10 +93,9 @@ def contested(run: Run) -> Iterator[Finding]:
     """
     by_file: dict[tuple[int, str], dict[int, list[tuple[int, Stored]]]] = {}
     for rank in run.seen:
-        for count, event in run.life.get(rank, ()):
-            if isinstance(event, Stored):
-                of_ranks = by_file.setdefault((event.disk, event.file), {})
-                of_ranks.setdefault(rank, []).append((count, event))
+        for count, event in run.told(Stored, rank=rank):
+            of_ranks = by_file.setdefault((event.disk, event.file), {})
+            of_ranks.setdefault(rank, []).append((count, event))
     reported: set[tuple[Place | None, ...]] = set()
     for (_, file), of_ranks in by_file.items():
         race = _race(run, of_ranks)

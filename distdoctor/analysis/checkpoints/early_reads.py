@@ -137,7 +137,7 @@ def _writes(run: Run, rank: int) -> Iterator[_Write]:
 def _reads(run: Run, rank: int) -> Iterator[_Read]:
     failed: set[Place | None] = set()
     found = {one.file for one in run.of(Opened, rank) if not one.error}
-    for count, event in run.life.get(rank, ()):
+    for count, event in run.told(Opened, Failure, rank=rank):
         if isinstance(event, Opened):
             failed |= {event.place} if event.error else set()
             if event.error == _NOT_THERE and event.file in found:

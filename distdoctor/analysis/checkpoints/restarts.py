@@ -13,6 +13,7 @@ from distdoctor.model.observations.checkpoints import (
     Reached,
     Scheduled,
     Shuffled,
+    Stored,
 )
 from distdoctor.model.run import Run
 
@@ -54,7 +55,8 @@ def training_legs(run: Run, rank: int) -> list[TrainingLeg]:
 
 def _legs(run: Run, rank: int) -> list[TrainingLeg]:
     found = [TrainingLeg()]
-    for _, event in run.life.get(rank, ()):
+    told = run.told(Opened, Given, Continued, Reached, Shuffled, rank=rank)
+    for _, event in told:
         if isinstance(event, (Opened, Given)) and found[-1].continued:
             if isinstance(event, Opened) and not event.parts:
                 continue
@@ -207,7 +209,7 @@ def _before(
     Ranks tell their samplers equally many.
     """
     count = 0
-    for _, event in run.life.get(writer, ()):
+    for _, event in run.told(Stored, Shuffled, rank=writer):
         if event is origin.stored:
             break
         count += isinstance(event, Shuffled)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,12 +48,12 @@ def clashes(run: Run) -> Iterator[Clash]:
     at_once: dict[tuple[str, int], list[ReadBack]] = {}
     read: dict[str, list[ReadBack]] = {}
     for rank in run.seen:
-        if not run.life.get(rank):
+        told: Sequence[tuple[int, Written | ReadBack]]
+        told = run.told(Written, ReadBack, rank=rank)
+        if not told:
             continue
         meeting = _Meetings(run, rank)
-        for position, event in run.life.get(rank, ()):
-            if not isinstance(event, Written | ReadBack):
-                continue
+        for position, event in told:
             before = meeting.before(position)
             key = (event.path, -1 if before is None else before)
             if isinstance(event, ReadBack):

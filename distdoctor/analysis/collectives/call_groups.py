@@ -106,9 +106,12 @@ def next_on_group(run: Run, rows: Iterable[int]) -> Iterator[int]:
     Yields:
         A position for each that has such a call.
     """
-    calls = run.calls
+    calls, ranks = run.calls, run.calls["rank"]
     for row in rows:
-        later = calls[row + 1 : run.rows_of(int(calls["rank"][row])).stop]
+        end = run.rows_of(int(ranks[row])).stop
+        if row + 1 == end:  # as of most ranks, where one keeps all others waiting
+            continue
+        later = calls[row + 1 : end]
         same = (later["group"] == calls["group"][row]) & (later["ordinal"] > 0)
         if same.any():
             yield row + 1 + int(same.argmax())

@@ -295,7 +295,7 @@ def _leaves_out(
     """
     if unused[rows].all():
         return True
-    steps = [n for n, event in run.life.get(rank, ()) if isinstance(event, Gradients)]
+    steps = [n for n, _ in run.told(Gradients, rank=rank)]
     ends = np.searchsorted(rows, run.rows_of(rank).start + np.array(steps, np.int64))
     last = rows[np.unique(ends[ends > 0]) - 1]
     return int(unused[last].sum()) >= _OFTEN and bool(unused[last].all())

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,10 +73,47 @@ def small_calls(run: Run) -> list[SmallCalls]:
         One for each line.
     """
     found: dict[tuple[Place | None, bool], list[SmallCalls]] = {}
+    before = _Course(0, 0.0, 0, range(0))
+    small: list[SmallCalls] = []
     for rank in run.seen:
-        for one in _of_rank(run, rank):
-            found.setdefault((one.example.place, one.buckets), []).append(one)
+        course = _course(run, rank)
+        if course is None:
+            continue
+        # Most ranks do what the one before did, and of those one example is kept.
+        if not _is_same(run, course, before):
+            before, small = course, list(_of_rank(run, rank, course))
+        for one in small:
+            alike = found.setdefault((one.example.place, one.buckets), [])
+            alike.append(replace(one, ranks=(rank,)))
     return [_joined(alike) for alike in found.values()]
+
+
+class _Course(NamedTuple):
+    """How a rank trained: its optimizer steps, backward passes, models, and calls."""
+
+    steps: int
+    passes: float
+    models: int
+    rows: range
+
+
+def _course(run: Run, rank: int) -> _Course | None:
+    """None: it called too seldom to have many small calls."""
+    steps = max((one.steps for one in run.of(RateCourse, rank)), default=0)
+    rows = run.rows_of(rank)
+    if steps < FEWEST_STEPS or len(rows) < MANY * steps:
+        return None
+    models = sum(one.how == "ddp" for one in run.of(Wrapped, rank))
+    return _Course(steps, steps * _passes(run, rank), models, rows)
+
+
+def _is_same(run: Run, one: _Course, other: _Course) -> bool:
+    """Whether two ranks made as many steps, with calls that are alike one by one."""
+    if one[:3] != other[:3] or len(one.rows) != len(other.rows):
+        return False
+    here, there = (run.calls[each.start : each.stop] for each in (one.rows, other.rows))
+    columns = ("site", "op", "flags", "spec")
+    return all(np.array_equal(here[name], there[name]) for name in columns)
 
 
 def _joined(alike: Sequence[SmallCalls]) -> SmallCalls:
@@ -86,20 +124,13 @@ def _joined(alike: Sequence[SmallCalls]) -> SmallCalls:
     )
 
 
-def _of_rank(run: Run, rank: int) -> Iterator[SmallCalls]:
-    steps = max((one.steps for one in run.of(RateCourse, rank)), default=0)
-    if steps < FEWEST_STEPS:
-        return
-    mine = run.rows_of(rank)
+def _of_rank(run: Run, rank: int, course: _Course) -> Iterator[SmallCalls]:
+    steps, passes, models, mine = course
     calls = run.calls[mine.start : mine.stop]
-    if len(calls) < MANY * steps:
-        return
-    passes = steps * _passes(run, rank)
     sizes = _sizes(run)[calls["spec"]]
     layers = calls["flags"] >> LAYER_SHIFT & LAYER_MASK
     summed = calls["op"] == CODE_OF["all_reduce"]
     waited = (calls["flags"] & ASYNCHRONOUS) == 0
-    models = sum(one.how == "ddp" for one in run.of(Wrapped, rank))
     ways = [(summed & waited & (layers == 0), MANY_BY_HAND, False)]
     if models:
         in_backward = summed & ~waited & (layers == LAYERS.index("backward"))

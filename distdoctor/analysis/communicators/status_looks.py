@@ -75,16 +75,12 @@ def observed(run: Run, kind: type[_Kind]) -> Iterator[_Kind]:
 @memoize
 def _largest(run: Run) -> int:
     """The size of the largest communicator that is told of."""
-    sized = (CommunicatorLook, MemberWaits, TransferTime)
-    return max(
-        (
-            event.size
-            for life in run.life.values()
-            for _, event in life
-            if isinstance(event, sized)
-        ),
-        default=0,
-    )
+    sizes = [0]
+    for key in run.life:
+        sizes += [one.size for one in run.of(CommunicatorLook, key)]
+        sizes += [one.size for one in run.of(MemberWaits, key)]
+        sizes += [one.size for one in run.of(TransferTime, key)]
+    return max(sizes)
 
 
 @memoize

@@ -271,7 +271,7 @@ def _epochs(
 
 def _last_shuffled(run: Run, rank: int, step: Traced) -> Shuffled | None:
     last = None
-    for _, event in run.life.get(rank, ()):
+    for _, event in run.told(Traced, Shuffled, rank=rank):
         if event is step:
             break
         if isinstance(event, Shuffled):

@@ -190,7 +190,7 @@ def _is_by_itself(run: Run, one: LoaderPass) -> bool:
     steps: list[Gradients] = []
     within = 0  # of those, the ones before the pass was told of last
     begun = False
-    for _, event in run.life.get(one.rank, ()):
+    for _, event in run.told(Read, Gradients, rank=one.rank):
         if isinstance(event, Read) and event.number == one.read.number:
             begun, within = True, len(steps)
         elif begun and isinstance(event, Gradients):

@@ -107,7 +107,7 @@ def passes(run: Run, rank: int) -> list[LoaderPass]:
 def _passes(run: Run, rank: int) -> list[LoaderPass]:
     parts: dict[int, list[tuple[int, Read]]] = {}
     made: dict[int, Made] = {}
-    for at, event in run.life.get(rank, ()):
+    for at, event in run.told(Read, Made, rank=rank):
         if isinstance(event, Read):
             parts.setdefault(event.number, []).append((at, event))
         elif isinstance(event, Made):

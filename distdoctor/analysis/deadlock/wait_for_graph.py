@@ -84,11 +84,8 @@ def _gone(run: Run) -> frozenset[int]:
     ended = set()
     for rank in run.seen:
         over = False
-        for _, event in run.life.get(rank, ()):
-            if isinstance(event, Ended | Left):
-                over = True
-            elif isinstance(event, Started):
-                over = False
+        for _, event in run.told(Ended, Left, Started, rank=rank):
+            over = not isinstance(event, Started)
         if over:
             ended.add(rank)
     return frozenset(ended)

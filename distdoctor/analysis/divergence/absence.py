@@ -124,9 +124,7 @@ def _finished(
     rank = finished[0]
     last = len(run.rows_of(rank))
     batches = [
-        event
-        for at, event in run.life.get(rank, ())
-        if isinstance(event, Batch) and event.ended and at == last
+        event for at, event in run.told(Batch, rank=rank) if event.ended and at == last
     ]
     begun = [
         event

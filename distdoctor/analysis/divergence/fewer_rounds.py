@@ -130,7 +130,7 @@ def _ended_loader(run: Run, rank: int, row: int) -> Batch | None:
     position = row - run.rows_of(rank).start
     ended = [
         event
-        for at, event in run.life.get(rank, ())
-        if isinstance(event, Batch) and event.ended and at == position
+        for at, event in run.told(Batch, rank=rank)
+        if event.ended and at == position
     ]
     return ended[-1] if ended else None

@@ -87,8 +87,8 @@ def _turns(run: Run) -> dict[int, Turn]:
     found = {}
     for rank in run.seen:
         rows = run.rows_of(rank)
-        for at, event in run.life.get(rank, ()):
-            if isinstance(event, Turn) and 0 < at <= len(rows):
+        for at, event in run.told(Turn, rank=rank):
+            if 0 < at <= len(rows):
                 row = rows[at - 1]
                 # With threads, another call may have come in between.
                 if run.calls["ordinal"][row] == event.ordinal:

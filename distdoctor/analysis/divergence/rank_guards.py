@@ -167,7 +167,7 @@ def _partings(run: Run, meeting: Meeting) -> list[_Side]:
         if not site:
             continue
         call = run.call(meeting.rows[ranks[0]])
-        others = [rank for rank in meeting.rows if rank not in ranks] + absent
+        others = [*(meeting.rows.keys() - set(ranks)), *absent]
         found = parting(run, call, sorted(ranks), sorted(others))
         if found is not None:
             sides.append(_Side(found, call, sorted(ranks)))

@@ -81,7 +81,7 @@ def quitting(run: Run, rank: int) -> Quit | None:
         What was seen of it.
     """
     found = None
-    for position, event in run.life.get(rank, ()):
+    for position, event in run.told(Left, Quit, rank=rank):
         if isinstance(event, Left):
             return None
         if isinstance(event, Quit):

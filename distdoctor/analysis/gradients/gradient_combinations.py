@@ -270,8 +270,8 @@ def carriers(run: Run, one: Combination) -> list[Call]:
     for rank, seen in zip(ranks, last.seen, strict=True):
         looks = [
             (calls, event)
-            for calls, event in run.life[rank]
-            if isinstance(event, Gradients) and event.optimizer == seen.optimizer
+            for calls, event in run.told(Gradients, rank=rank)
+            if event.optimizer == seen.optimizer
         ]
         end = next(calls for calls, event in looks if event is seen)
         begin = max((n for n, event in looks if event.step < seen.step), default=0)

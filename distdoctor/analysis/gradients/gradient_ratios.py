@@ -243,9 +243,8 @@ def summing_lines(
 def _calls_before(run: Run, step: Gradients) -> tuple[int, int]:
     """How many calls its rank had made at the step before a step, and at that."""
     begin = 0
-    for count, event in run.life.get(step.rank, ()):
+    for count, event in run.told(Gradients, rank=step.rank):
         if event is step:
             return begin, count
-        if isinstance(event, Gradients):
-            begin = count
+        begin = count
     return 0, 0

@@ -14,6 +14,7 @@ from distdoctor.analysis.optimizer_step.step_cycles import (
     optimizer_histories,
     passes_of,
 )
+from distdoctor.analysis.replicas.replica_sets import wrapped_together
 from distdoctor.model.events import Wrapped
 from distdoctor.model.observations.optimizer_step import LOCAL, SKIP, Cycle, unpacked
 from distdoctor.model.run import Run
@@ -62,16 +63,23 @@ def kept_by_some(run: Run) -> Iterator[KeptLocal]:
 
 
 def _replicas(run: Run) -> set[tuple[int, ...]]:
-    found = set()
+    of_one_model = []
     for rank in run.seen:
         wrapped = [one for one in run.of(Wrapped, rank) if one.how == "ddp"]
         if len(wrapped) == 1:
-            found.add(wrapped[0].ranks or tuple(range(run.world_size)))
+            of_one_model += wrapped
+    found = wrapped_together(run, of_one_model)
     return {ranks for ranks in found if len(ranks) > 1 and run.has_seen(ranks)}
 
 
 def _first(of_ranks: dict[int, OptimizerHistory]) -> KeptLocal | None:
     """The first step at which some average and others do not."""
+    told = {
+        tuple((one.step, one.more, one.words) for one in course.cycles)
+        for course in of_ranks.values()
+    }
+    if len(told) == 1:
+        return None  # what one rank does all do, and none keeps what it averages
     by_rank = {rank: _by_step(course) for rank, course in of_ranks.items()}
     for step in sorted(set.intersection(*(set(one) for one in by_rank.values()))):
         here = {rank: cycles[step] for rank, cycles in by_rank.items()}

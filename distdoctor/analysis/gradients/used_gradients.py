@@ -12,9 +12,13 @@ from numpy.typing import NDArray
 from distdoctor.analysis.amp.overflow_splits import first_split
 from distdoctor.analysis.collectives.early_use import raced
 from distdoctor.analysis.memoize import memoize
-from distdoctor.analysis.replicas.replica_sets import replicas, sent_in_each
+from distdoctor.analysis.replicas.replica_sets import (
+    replicas,
+    sent_in_each,
+    wrapped_together,
+)
 from distdoctor.analysis.replicas.weight_history import weight_history
-from distdoctor.model.events import Event, Observation, Place, Wrapped
+from distdoctor.model.events import Event, Place, Wrapped
 from distdoctor.model.findings import Location, Role
 from distdoctor.model.observations.gradients import (
     NO_GRADIENT,
@@ -139,9 +143,9 @@ def whole_chapters(run: Run) -> list[Chapter]:
         As of `chapters`.
     """
     everyone = tuple(range(run.world_size))
-    wrapped = {
-        event.ranks or everyone for rank in run.seen for event in run.of(Wrapped, rank)
-    }
+    wrapped = wrapped_together(
+        run, (event for rank in run.seen for event in run.of(Wrapped, rank))
+    )
     sets = sorted(wrapped) or [everyone]
     return list(_of_sets(run, [ranks for ranks in sets if len(ranks) > 1]))
 
@@ -197,7 +201,7 @@ def _parts(run: Run, rank: int) -> dict[tuple[int, int], _Part]:
     """By optimizer and number of its `Holds`, what came after that."""
     found: dict[tuple[int, int], _Part] = {}
     last: dict[int, tuple[int, int]] = {}
-    for event in run.of(Observation, rank):
+    for _, event in run.told(Holds, Gradients, Sent, rank=rank):
         if isinstance(event, Holds):
             number = last.get(event.optimizer, (0, -1))[1] + 1
             last[event.optimizer] = key = event.optimizer, number
@@ -344,7 +348,9 @@ def _sends(run: Run, seen: Sequence[Gradients], fitting: Sequence[int]) -> int:
     """
     rank = seen[0].rank
     known = set(map(id, seen))
-    ends = [calls for calls, event in run.life[rank] if id(event) in known]
+    ends = [
+        calls for calls, event in run.told(Gradients, rank=rank) if id(event) in known
+    ]
     rows = run.rows_of(rank)
     sites = run.calls["site"][rows.start : rows.stop]
     steady = set.intersection(

@@ -129,7 +129,7 @@ def _trained_passes(run: Run) -> list[list[tuple[PipelinePass, ...]]]:
 def _by_loop(run: Run, rank: int) -> dict[object, list[PipelinePass]]:
     parts: dict[int, list[tuple[int, PipelineRead]]] = {}
     stages: dict[int, list[PipelineStage]] = {}
-    for at, event in run.life.get(rank, ()):
+    for at, event in run.told(PipelineRead, PipelineStage, rank=rank):
         if isinstance(event, PipelineRead):
             parts.setdefault(event.number, []).append((at, event))
         elif isinstance(event, PipelineStage):

@@ -85,10 +85,9 @@ def variable_histories(run: Run) -> list[VariableHistory]:
 def _histories(run: Run) -> Iterator[VariableHistory]:
     seen: dict[int, dict[int, dict[int, tuple[int, VariablePrints]]]] = {}
     for rank in range(run.world_size):
-        for calls, event in run.life.get(rank, ()):
-            if isinstance(event, VariablePrints):
-                of_rank = seen.setdefault(event.optimizer, {}).setdefault(rank, {})
-                of_rank[event.step] = calls, event
+        for calls, event in run.told(VariablePrints, rank=rank):
+            of_rank = seen.setdefault(event.optimizer, {}).setdefault(rank, {})
+            of_rank[event.step] = calls, event
     for by_rank in seen.values():
         if len(by_rank) < run.world_size:
             continue

@@ -141,8 +141,8 @@ def contributed(run: Run, rank: int) -> list[tuple[Call, Contributed]]:
         rows = run.rows_of(rank)
         pairs = [
             (run.call(rows[at - 1]), event)
-            for at, event in run.life.get(rank, ())
-            if isinstance(event, Contributed) and 0 < at <= len(rows)
+            for at, event in run.told(Contributed, rank=rank)
+            if 0 < at <= len(rows)
         ]
         run.memory[key] = [
             (call, one) for call, one in pairs if call.place == one.place

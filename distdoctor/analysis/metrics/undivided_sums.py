@@ -119,8 +119,8 @@ def sums(run: Run, ops: frozenset[str]) -> dict[tuple[str, int], Sum]:
     parts: dict[tuple[str, int], dict[int, tuple[Call, AddedUp]]] = {}
     for rank in run.seen:
         rows = run.rows_of(rank)
-        for at, event in run.life.get(rank, ()):
-            if isinstance(event, AddedUp) and 0 < at <= len(rows):
+        for at, event in run.told(AddedUp, rank=rank):
+            if 0 < at <= len(rows):
                 call = run.call(rows[at - 1])
                 if call.place == event.place and call.ordinal and _adds(call, ops):
                     of_ranks = parts.setdefault((call.group, call.ordinal), {})
@@ -159,7 +159,7 @@ def written(
     """
     rows = run.rows_of(rank)
     latest: list[tuple[Sum, list[Shown]]] = []
-    for at, event in run.life.get(rank, ()):
+    for at, event in run.told(Shown, AddedUp, rank=rank):
         if isinstance(event, Shown):
             for _, after in latest:
                 after.append(event)

@@ -145,9 +145,20 @@ def job_of(run: Run) -> LoggedJob:
     """
     parties: dict[int, Party] = {}
     failed = aborted = False
-    for key, life in sorted(run.life.items()):
+    for key in sorted(run.life):
+        told = run.told(
+            NcclProcess,
+            Communicator,
+            NcclComplaint,
+            LoggedCalls,
+            LoggedMessage,
+            TimedOut,
+            rank=key,
+        )
+        if not told:
+            continue
         party = Party(key)
-        for _, event in life:
+        for _, event in told:
             if isinstance(event, NcclProcess):
                 party.process, party.host = event, event.host
             elif isinstance(event, Communicator):

@@ -60,7 +60,7 @@ def held(run: Run, rank: int) -> list[HeldParameters]:
     """
     found: list[HeldParameters] = []
     last: dict[int, HeldParameters] = {}
-    for event in run.of(Observation, rank):
+    for _, event in run.told(Holds, Gradients, rank=rank):
         if isinstance(event, Holds):
             last[event.optimizer] = one = HeldParameters(event)
             found.append(one)
@@ -254,7 +254,7 @@ def _calls_meanwhile(run: Run, one: HeldParameters) -> range:
     first, last = one.seen[0], one.seen[-1]
     begun, ended = 0, len(run.rows_of(first.rank))
     over = False
-    for count, event in run.life.get(first.rank, ()):
+    for count, event in run.told(Holds, Gradients, rank=first.rank):
         if event is first:
             begun = count
         over = over or event is last

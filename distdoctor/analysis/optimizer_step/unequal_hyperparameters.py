@@ -124,6 +124,8 @@ def _by_step(
 def _unequal(
     by_rank: dict[int, Hyperparameters],
 ) -> Iterator[tuple[str, dict[int, str]]]:
+    if len({(one.names, one.values) for one in by_rank.values()}) == 1:
+        return
     values = {
         rank: dict(zip(one.names, one.values, strict=False))
         for rank, one in by_rank.items()

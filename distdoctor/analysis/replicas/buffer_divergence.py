@@ -63,9 +63,7 @@ def _begun(run: Run, rank: int) -> dict[tuple[int, int], Begun[Evaluated]]:
     """A rank's evaluations by model and number."""
     found: dict[tuple[int, int], Begun[Evaluated]] = {}
     counts: dict[int, int] = {}
-    for calls, event in run.life.get(rank, ()):
-        if not isinstance(event, Evaluated):
-            continue
+    for calls, event in run.told(Evaluated, rank=rank):
         key = event.model, counts.get(event.model, 0)
         if event.over and key in found:
             found[key] = (*found[key][:2], calls)

@@ -65,8 +65,8 @@ def at_work(run: Run, ranks: Sequence[int]) -> set[tuple[int, ...]]:
     found, among = set(), set(ranks)
     for rank in filter(run.life.__contains__, ranks):
         rows = run.rows_of(rank)
-        for at, event in run.life.get(rank, ()):
-            if isinstance(event, Within) and 0 < at <= len(rows):
+        for at, _ in run.told(Within, rank=rank):
+            if 0 < at <= len(rows):
                 group = members.get(run.call(rows[at - 1]).group, ())
                 found.add(tuple(sorted(set(group) & among)))
     return {group for group in found if len(group) > 1}

@@ -252,7 +252,7 @@ def _seeds(run: Run, parting: ReplicaDivergence) -> list[tuple[int, Place | None
 def _broadcasts(run: Run, rank: int) -> list[Place]:
     """Lines of the user's own that broadcast floating-point tensors before any step."""
     rows = run.rows_of(rank)
-    begun = [at for at, one in run.life.get(rank, ()) if isinstance(one, Weights)]
+    begun = [at for at, _ in run.told(Weights, rank=rank)]
     calls = [run.call(row) for row in rows[: min(begun, default=0)]]
     places = {
         call.place: None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.analysis.memoize import memoize
 from distdoctor.analysis.replicas.weight_history import WeightHistory, weight_history
-from distdoctor.model.events import Observation, Wrapped
+from distdoctor.model.events import Wrapped
 from distdoctor.model.observations.gradients import Gradients, Holds, Sent
 from distdoctor.model.operations import OPERATIONS
 from distdoctor.model.run import Run
@@ -29,11 +29,8 @@ others of the rest."""
 _LEAST_SHARED = 17
 """Elements of parameters that ranks share, if not all: fewer may be equal by chance."""
 
-_SENDING = [
-    code
-    for code, operation in enumerate(OPERATIONS)
-    if operation.payload and operation.c10d
-]
+_SENDS = np.zeros(256, np.bool_)  # by code of an operation
+_SENDS[: len(OPERATIONS)] = [bool(one.payload and one.c10d) for one in OPERATIONS]
 
 _REDUCING = [
     code
@@ -59,14 +56,28 @@ def replicas(run: Run) -> tuple[tuple[int, ...], ...]:
 
 
 def _replicas(run: Run) -> tuple[tuple[int, ...], ...]:
-    everyone = tuple(range(run.world_size))
-    sets = {
-        event.ranks or everyone for rank in run.seen for event in run.of(Wrapped, rank)
-    }
+    sets = wrapped_together(
+        run, (event for rank in run.seen for event in run.of(Wrapped, rank))
+    )
     for seen in weight_history(run).values():
         sets.update(averaging_gradients(run, seen))
         sets.update(_averaging_weights(seen))
     return tuple(sorted(ranks for ranks in sets if len(ranks) > 1))
+
+
+def wrapped_together(run: Run, events: Iterable[Wrapped]) -> set[tuple[int, ...]]:
+    """The sets of ranks that wrappers connect; each is hashed as often as it is told.
+
+    Args:
+        run: The run that is judged.
+        events: Wrapped models, of all ranks.
+
+    Returns:
+        Each set as the wrappers told it; all ranks where one told none.
+    """
+    told = {event.ranks for event in events}
+    everyone = tuple(range(run.world_size))
+    return {ranks or everyone for ranks in told}
 
 
 def averaging_gradients(
@@ -87,7 +98,7 @@ def averaging_gradients(
     """
     by_gradient: dict[object, list[int]] = {}
     for rank, one in seen.items():
-        sent = list(_sent(run, rank, one))
+        sent = _sent(run, rank, one)
         if len(sent) > 1 and len({gradients for _, gradients in sent}) == 1:
             continue  # of a linear loss, say: it depends on neither data nor weights
         for step, gradients in sent:
@@ -183,7 +194,7 @@ def _own(run: Run, rank: int) -> dict[tuple[int, int, str], float]:
     """By optimizer, step and parameter, what backward gave on a rank."""
     found: dict[tuple[int, int, str], float] = {}
     names: dict[int, tuple[str, ...]] = {}
-    for event in run.of(Observation, rank):
+    for _, event in run.told(Holds, Gradients, rank=rank):
         if isinstance(event, Holds):
             names[event.optimizer] = event.names
         elif isinstance(event, Gradients) and event.optimizer in names:
@@ -196,8 +207,18 @@ def _own(run: Run, rank: int) -> dict[tuple[int, int, str], float]:
 
 def _sent(
     run: Run, rank: int, seen: WeightHistory
+) -> list[tuple[int, tuple[int, ...]]]:
+    """Steps before which a rank sent about as much as the model has, with gradients."""
+    known: dict[WeightHistory, list[tuple[int, tuple[int, ...]]]]
+    known = run.memory.setdefault("sent before steps", {})
+    if seen not in known:
+        known[seen] = list(_sent_before(run, rank, seen))
+    return known[seen]
+
+
+def _sent_before(
+    run: Run, rank: int, seen: WeightHistory
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Steps before which a rank sent about as much as the model has."""
     least = sum(seen.trained.numels) * _SHARE
     volume = sent_by(run, rank)
     calls, last = 0, 0
@@ -218,7 +239,10 @@ def sent_by(run: Run, rank: int) -> NDArray[np.int64]:
     Returns:
         Shape [calls + 1], int64, ascending.
     """
-    return np.concatenate([[0], np.cumsum(sent_in_each(run, rank))])
+    sent = sent_in_each(run, rank)
+    volume = np.zeros(len(sent) + 1, np.int64)
+    np.cumsum(sent, out=volume[1:])
+    return volume
 
 
 def sent_in_each(run: Run, rank: int) -> NDArray[np.int64]:
@@ -236,8 +260,8 @@ def sent_in_each(run: Run, rank: int) -> NDArray[np.int64]:
         run.memory["numels"] = np.array(numels, np.int64)
     rows = run.rows_of(rank)
     calls = run.calls[rows.start : rows.stop]
-    sends = np.isin(calls["op"], _SENDING)
-    sent: NDArray[np.int64] = np.where(sends, run.memory["numels"][calls["spec"]], 0)
+    sent: NDArray[np.int64] = run.memory["numels"][calls["spec"]]
+    sent *= _SENDS[calls["op"]]
     return sent
 
 
@@ -248,6 +272,16 @@ def _compute_alike(
 
     Of other models, such as one that is sharded among ranks, it may give what differs.
     """
+    known: dict[object, bool] = run.memory.setdefault("computed alike", {})
+    key = tuple(ranks), tuple(seen[rank] for rank in ranks)
+    if key not in known:
+        known[key] = _gave_alike(run, ranks, seen)
+    return known[key]
+
+
+def _gave_alike(
+    run: Run, ranks: Sequence[int], seen: Mapping[int, WeightHistory]
+) -> bool:
     own = []
     for rank in ranks:
         among = optimizers_of(run, rank, seen[rank])
@@ -281,7 +315,7 @@ def optimizers_of(run: Run, rank: int, seen: WeightHistory) -> set[int]:
 def _sends_gradients(run: Run, rank: int, seen: WeightHistory) -> bool:
     """Whether what a rank sent, by lines of its own or by hooks, were its gradients."""
     sizes: dict[int, tuple[int, ...]] = {}
-    for event in run.of(Observation, rank):
+    for _, event in run.told(Holds, Sent, rank=rank):
         if isinstance(event, Holds):
             sizes[event.optimizer] = event.sizes
         elif isinstance(event, Sent) and event.optimizer in sizes:

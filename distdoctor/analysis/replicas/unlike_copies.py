@@ -65,7 +65,9 @@ def _begun(run: Run, rank: int) -> dict[tuple[int, int], Begun[Copied]]:
     """A rank's evaluations by the number of the copy, and in their order."""
     found: dict[tuple[int, int], Begun[Copied]] = {}
     counts: dict[int, int] = {}
-    for calls, event in run.life.get(rank, ()):
+    if not run.told(Copied, rank=rank):
+        return found
+    for calls, event in run.told(Weights, Gradients, Copied, rank=rank):
         if isinstance(event, Weights | Gradients):  # training goes on
             for key, (at, first, end) in found.items():
                 found[key] = at, first, min(end, calls)

@@ -168,7 +168,8 @@ def weight_history(run: Run) -> dict[int, dict[int, WeightHistory]]:
 def _moments(run: Run) -> dict[int, dict[int, WeightHistory]]:
     found: dict[int, dict[int, WeightHistory]] = {}
     for rank in run.seen:
-        for calls, event in run.life.get(rank, ()):
+        told = run.told(Trained, Weights, Trail, Optimised, Changed, Loaded, rank=rank)
+        for calls, event in told:
             if isinstance(event, Trained):
                 found.setdefault(event.model, {})[rank] = WeightHistory(event)
             elif isinstance(event, Weights | Trail | Optimised | Changed | Loaded):

@@ -14,6 +14,7 @@ from distdoctor.model.events import (
     Call,
     Ended,
     Event,
+    Failure,
     Left,
     Place,
     Started,
@@ -119,6 +120,21 @@ def test_ranks_without_a_journal_are_not_seen() -> None:
 def test_a_gap_between_ranks_is_refused() -> None:
     with pytest.raises(ValueError, match="each once"):
         Run.of_events({0: [], 2: []})
+
+
+@given(st.lists(st.sampled_from(["started", "batch", "left", "ended"]), max_size=9))
+def test_told_is_what_life_has_of_some_kinds_in_its_order(kinds: list[str]) -> None:
+    made: dict[str, Event] = {
+        "started": Started(rank=0, world_size=2),
+        "batch": Batch(rank=0, count=1),
+        "left": Left(rank=0),
+        "ended": Ended(rank=0, status=0),
+    }
+    run = Run(world_size=2, life={0: [(n, made[kind]) for n, kind in enumerate(kinds)]})
+    for wanted in [(Batch,), (Left, Ended), (Ended, Started, Batch), (Failure, Left)]:
+        by_hand = [one for one in run.life[0] if isinstance(one[1], wanted)]
+        assert list(run.told(*wanted, rank=0)) == by_hand
+        assert not run.told(*wanted, rank=1)
 
 
 def test_of_gives_one_kind_of_one_rank() -> None:
