@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from distdoctor.journal.folder import MANIFEST, SOURCES, Manifest, write
+from distdoctor.journal.folder import MANIFEST, Manifest, write
 from distdoctor.journal.layout import COMPARISON_FILE, NCCL_FOLDER
 from distdoctor.model.observations.comparison import Traced
 from distdoctor.model.run import Run
@@ -78,8 +78,6 @@ def _lost(folder: Path, manifest: Manifest, run: Run) -> Iterator[tuple[str, str
             "the file is missing: the ranks wrote down what they computed, so that "
             "this run could be compared with another",
         )
-    if not held and _is_over(manifest) and not os.path.lexists(folder / SOURCES):
-        yield SOURCES, _MISSING
 
 
 def _lacks_comparison(folder: Path, manifest: Manifest, run: Run) -> bool:

@@ -328,6 +328,8 @@ class _Needs:
 
     def _absent(self, group: int, ordinal: int) -> frozenset[int]:
         """Members that have not made a collective; one set for ordinals alike."""
+        if ordinal <= 0:  # by stacks, it is not known which of its calls a rank is in
+            return frozenset()
         if group not in self._progress:
             came = self._issued.get(group, {})
             members = frozenset(self._run.groups[group].ranks)
