@@ -25,7 +25,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -37,6 +36,7 @@ import forked
 import torch
 from bit_jobs.leaving import FOLDER_VARIABLE
 from figures import print_table
+from timed_command import run_for
 
 ROOT = Path(__file__).resolve().parent.parent
 JOBS = ROOT / "benchmarks" / "bit_jobs"
@@ -108,13 +108,13 @@ class Left:
     """What a run left.
 
     Attributes:
-        code: Its exit status.
+        code: Its exit status; None if it was ended for its time.
         told: Digests by rank and name.
         verdict: Of `check`, with the codes of its findings; "" bare.
         output: What it printed last.
     """
 
-    code: int
+    code: int | None
     told: dict[str, str]
     verdict: str
     output: str
@@ -188,7 +188,7 @@ def run(job: Job, checked: bool, kernels: Path) -> Left:
         if not checked and job.command[: len(FORKED)] == FORKED:
             code = _by_fork(words[1:], folder, environment, output)
         else:
-            code = _started(words, folder, environment, output)
+            code = run_for(LIMIT_S, words, folder, environment, output)
         told: dict[str, str] = {}
         for path in sorted(left.glob("rank*.json")):
             for key, value in json.loads(path.read_text()).items():
@@ -197,29 +197,9 @@ def run(job: Job, checked: bool, kernels: Path) -> Left:
         return Left(code, told, _verdict(report), words_said[-3000:])
 
 
-def _started(
-    words: Sequence[str], folder: Path, environment: dict[str, str], output: Path
-) -> int:
-    """A command's exit status; 124 if it was ended for its time."""
-    with output.open("wb") as said:
-        try:
-            return subprocess.run(
-                words,
-                cwd=folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=subprocess.STDOUT,
-                timeout=LIMIT_S,
-                check=False,
-            ).returncode
-        except subprocess.TimeoutExpired:
-            return 124
-
-
 def _by_fork(
     words: Sequence[str], folder: Path, environment: dict[str, str], output: Path
-) -> int:
+) -> int | None:
     """The same of `forked.py`, by a fork of this process, which has torch."""
     pid = os.fork()
     if not pid:
@@ -245,7 +225,7 @@ def _by_fork(
         time.sleep(0.05)
     os.killpg(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    return 124
+    return None
 
 
 def _verdict(report: Path) -> str:

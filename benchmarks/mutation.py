@@ -21,8 +21,6 @@ import concurrent.futures
 import hashlib
 import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -38,6 +36,7 @@ from mutants import AMP, RECOMPUTED, TOKENS, TRUST, Mutant, mutated
 from planted import MUTANTS
 from step_properties import JOBS, PROPERTIES, load_job
 from textbook import CASES, Case
+from timed_command import run_for
 
 RANKS = 2
 DEADLINE_S = 300.0
@@ -281,19 +280,8 @@ def _kept(path: Path) -> dict[tuple[str, str], Result]:
 
 def _run(command: Sequence[str], folder: Path) -> int | None:
     """The exit status of a command; none if it ran past the deadline."""
-    with subprocess.Popen(
-        command,
-        cwd=folder,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(folder)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as process:
-        try:
-            return process.wait(DEADLINE_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            return None
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(folder)}
+    return run_for(DEADLINE_S, command, folder, environment, Path(os.devnull))
 
 
 if __name__ == "__main__":

@@ -16,20 +16,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bit_jobs.leaving import leave, seed_all
+from bit_jobs.training import BATCH, classified, fit, run_chosen
 
-FEATURES, WIDTH, CLASSES, BATCH = 8, 24, 4, 16
+FEATURES, WIDTH, CLASSES = 8, 24, 4
 
 
-def make_batches(seed: int, steps: int = 10) -> list[tuple[Tensor, Tensor]]:
+def make_batches(seed: int) -> list[tuple[Tensor, Tensor]]:
     """Batches; ranks that share samples give the same seed."""
-    generator = torch.Generator().manual_seed(seed)
-    return [
-        (
-            torch.randn(BATCH, FEATURES, generator=generator),
-            torch.randint(CLASSES, (BATCH,), generator=generator),
-        )
-        for _ in range(steps)
-    ]
+    return classified(seed, FEATURES, CLASSES)
 
 
 def average_gradients(model: nn.Module) -> None:
@@ -81,14 +75,12 @@ def tensor_parallel() -> None:
     up, down = nn.Linear(FEATURES, half), nn.Linear(half, CLASSES, bias=False)
     model = nn.ModuleList([up, down])
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    losses = []
-    for points, targets in make_batches(0):
+
+    def loss_of(points: Tensor, targets: Tensor) -> Tensor:
         part = down(torch.relu(up(_Copied.apply(points))))
-        loss = functional.cross_entropy(_Summed.apply(part), targets)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
+        return functional.cross_entropy(_Summed.apply(part), targets)
+
+    losses = fit(optimizer, make_batches(0), loss_of)
     leave(model=model, optimizer=optimizer, losses=losses)
 
 
@@ -294,16 +286,8 @@ def spawned() -> None:
     torch.multiprocessing.spawn(_spawned_rank, args=(2,), nprocs=2)  # type: ignore[attr-defined]
 
 
-def main() -> None:
-    """Run one of them."""
+if __name__ == "__main__":
     if sys.argv[1] == "spawned":
         spawned()
-        return
-    dist.init_process_group("gloo")
-    seed_all(0)
-    globals()[sys.argv[1]]()
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()
+    else:
+        run_chosen(globals())

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from bit_jobs.leaving import leave, seed_all
+from bit_jobs.leaving import leave
+from bit_jobs.training import BATCH, fit, run_chosen
 
 FEATURES = 8
 
@@ -20,8 +19,8 @@ def make_batches(steps: int = 8) -> list[tuple[Tensor, Tensor]]:
     generator = torch.Generator().manual_seed(3 + dist.get_rank())
     return [
         (
-            torch.randn(16, FEATURES, generator=generator),
-            torch.randn(16, 1, generator=generator),
+            torch.randn(BATCH, FEATURES, generator=generator),
+            torch.randn(BATCH, 1, generator=generator),
         )
         for _ in range(steps)
     ]
@@ -38,13 +37,11 @@ def model_inside() -> None:
     """The model is compiled, and DDP is around it."""
     model = DistributedDataParallel(torch.compile(make_model()))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    losses = []
-    for points, targets in make_batches():
-        loss = functional.mse_loss(model(points), targets)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
+    losses = fit(
+        optimizer,
+        make_batches(),
+        lambda points, targets: functional.mse_loss(model(points), targets),
+    )
     leave(model=model, optimizer=optimizer, losses=losses)
 
 
@@ -53,13 +50,11 @@ def ddp_inside() -> None:
     around = DistributedDataParallel(make_model())
     model = torch.compile(around)
     optimizer = torch.optim.AdamW(around.parameters(), lr=0.01)
-    losses = []
-    for points, targets in make_batches():
-        loss = functional.mse_loss(model(points), targets)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
+    losses = fit(
+        optimizer,
+        make_batches(),
+        lambda points, targets: functional.mse_loss(model(points), targets),
+    )
     leave(model=around, optimizer=optimizer, losses=losses)
 
 
@@ -122,13 +117,5 @@ def collective_inside() -> None:
     leave(weight=weight, losses=losses)
 
 
-def main() -> None:
-    """Run one of them."""
-    dist.init_process_group("gloo")
-    seed_all(0)
-    globals()[sys.argv[1]]()
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main()
+    run_chosen(globals())

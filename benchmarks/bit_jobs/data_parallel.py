@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from contextlib import nullcontext
 from pathlib import Path
@@ -27,7 +26,8 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from bit_jobs.leaving import leave, seed_all
+from bit_jobs.leaving import leave
+from bit_jobs.training import fit, run_chosen
 
 FEATURES, CLASSES = 12, 3
 
@@ -67,15 +67,7 @@ def train(
     model: nn.Module, optimizer: torch.optim.Optimizer, batches: list[list[Tensor]]
 ) -> list[float]:
     """One step per batch."""
-    losses = []
-    for batch in batches:
-        loss = loss_of(model, batch)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-        print(f"loss {losses[-1]:.6f}", flush=True)
-    return losses
+    return fit(optimizer, batches, lambda *batch: loss_of(model, [*batch]))
 
 
 def plain() -> None:
@@ -258,10 +250,7 @@ def main() -> None:
         os.environ["RANK"] = os.environ["OMPI_COMM_WORLD_RANK"]
         os.environ["WORLD_SIZE"] = os.environ["OMPI_COMM_WORLD_SIZE"]
         torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    seed_all(int(sys.argv[2]) if len(sys.argv) > 2 else 0)
-    globals()[sys.argv[1]]()
-    dist.destroy_process_group()
+    run_chosen(globals())
 
 
 if __name__ == "__main__":

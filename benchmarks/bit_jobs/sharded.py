@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -22,7 +20,8 @@ from torch.distributed.tensor.parallel import (
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from bit_jobs.leaving import leave, seed_all
+from bit_jobs.leaving import leave
+from bit_jobs.training import classified, fit, run_chosen
 
 FEATURES, WIDTH, CLASSES = 8, 32, 4
 
@@ -67,29 +66,16 @@ class Stack(nn.Module):
         return logits
 
 
-def make_batches(seed: int, steps: int = 10) -> list[tuple[Tensor, Tensor]]:
-    """Batches of 16; ranks that share samples give the same seed."""
-    generator = torch.Generator().manual_seed(seed)
-    return [
-        (
-            torch.randn(16, FEATURES, generator=generator),
-            torch.randint(CLASSES, (16,), generator=generator),
-        )
-        for _ in range(steps)
-    ]
-
-
 def train(model: nn.Module, seed: int, rate: float = 0.01) -> None:
     """Train it with Adam, and leave all."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
-    losses = []
-    for points, targets in make_batches(seed):
-        loss = functional.cross_entropy(model(points).float(), targets)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-        print(f"loss {losses[-1]:.6f}", flush=True)
+    losses = fit(
+        optimizer,
+        classified(seed, FEATURES, CLASSES),
+        lambda points, targets: functional.cross_entropy(
+            model(points).float(), targets
+        ),
+    )
     leave(model=model, optimizer=optimizer, losses=losses)
 
 
@@ -145,7 +131,7 @@ def _pipelined(kind: type[ScheduleGPipe] | type[Schedule1F1B]) -> None:
     schedule = kind(stage, n_microbatches=4, loss_fn=functional.cross_entropy)
     optimizer = torch.optim.Adam(stage_model.parameters(), lr=0.01)
     seen: list[list[float]] = []
-    for points, targets in make_batches(0):
+    for points, targets in classified(0, FEATURES, CLASSES):
         if rank == 0:
             schedule.step(points)
         else:
@@ -167,13 +153,5 @@ def pipelining_gpipe() -> None:
     _pipelined(ScheduleGPipe)
 
 
-def main() -> None:
-    """Run one of them."""
-    dist.init_process_group("gloo")
-    seed_all(0)
-    globals()[sys.argv[1]]()
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main()
+    run_chosen(globals())

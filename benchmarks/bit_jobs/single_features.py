@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 import time
 from typing import Any
 
@@ -17,21 +16,15 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from bit_jobs.leaving import leave, seed_all
+from bit_jobs.leaving import leave
+from bit_jobs.training import BATCH, classified, fit, run_chosen
 
-FEATURES, WIDTH, CLASSES, BATCH = 8, 32, 4, 16
+FEATURES, WIDTH, CLASSES = 8, 32, 4
 
 
 def make_batches(steps: int = 10) -> list[tuple[Tensor, Tensor]]:
     """This rank's batches."""
-    generator = torch.Generator().manual_seed(5 + dist.get_rank())
-    return [
-        (
-            torch.randn(BATCH, FEATURES, generator=generator),
-            torch.randint(CLASSES, (BATCH,), generator=generator),
-        )
-        for _ in range(steps)
-    ]
+    return classified(5 + dist.get_rank(), FEATURES, CLASSES, steps)
 
 
 def make_model() -> nn.Sequential:
@@ -48,14 +41,12 @@ def autocast() -> None:
     """bfloat16 where torch thinks it right."""
     model = DistributedDataParallel(make_model())
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    losses = []
-    for points, targets in make_batches():
+
+    def loss_of(points: Tensor, targets: Tensor) -> Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss = functional.cross_entropy(model(points), targets)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
+            return functional.cross_entropy(model(points), targets)
+
+    losses = fit(optimizer, make_batches(), loss_of)
     leave(model=model, optimizer=optimizer, losses=losses)
 
 
@@ -97,13 +88,11 @@ def recomputation() -> None:
 
     model = DistributedDataParallel(Recomputed())
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    losses = []
-    for points, targets in make_batches():
-        loss = functional.cross_entropy(model(points), targets)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
+    losses = fit(
+        optimizer,
+        make_batches(),
+        lambda points, targets: functional.cross_entropy(model(points), targets),
+    )
     leave(model=model, optimizer=optimizer, losses=losses)
 
 
@@ -279,13 +268,5 @@ def by_the_clock() -> None:
     autocast()
 
 
-def main() -> None:
-    """Run one of them."""
-    dist.init_process_group("gloo")
-    seed_all(0)
-    globals()[sys.argv[1]]()
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main()
+    run_chosen(globals())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -16,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from timed_command import run_for
 
 from by_rule.asking import COLLECTIVES
 from by_rule.warm import MEETINGS_VARIABLE, TRACE_VARIABLE
@@ -93,13 +94,8 @@ class Runner:
             if self._warm is not None:
                 status = self._warm.run(arguments, work, environment, output, limit_s)
             else:
-                status = _run(
-                    [str(self.distdoctor), *arguments],
-                    work,
-                    environment,
-                    output,
-                    limit_s,
-                )
+                command = [str(self.distdoctor), *arguments]
+                status = run_for(limit_s, command, work, environment, output)
             seconds = round(time.monotonic() - begun, 2)
             content = json.loads(report.read_text()) if report.exists() else {}
             words = output.read_text(errors="replace") if output.exists() else ""
@@ -153,32 +149,6 @@ class Runner:
         """End what was started."""
         if self._warm is not None:
             self._warm.close()
-
-
-def _run(
-    command: Sequence[str],
-    work: Path,
-    environment: dict[str, str],
-    output: Path,
-    limit_s: float,
-) -> int | None:
-    with (
-        output.open("wb") as words,
-        subprocess.Popen(
-            command,
-            cwd=work,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=words,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        ) as process,
-    ):
-        try:
-            return process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            return None
 
 
 class _Warm:
