@@ -75,7 +75,7 @@ def judge_run(
         kept: Its record folder for the report, if it stays.
         earlier: What ranks did in the same job that were started before these.
     """
-    with _no_garbage(), changed(every_check(), manifest.thresholds):
+    with without_collection(), changed(every_check(), manifest.thresholds):
         verdicts = examine(run, every_check())
         if earlier:
             before = [examine(one, every_check()) for one in earlier]
@@ -86,11 +86,12 @@ def judge_run(
 
 
 @contextmanager
-def _no_garbage() -> Iterator[None]:
-    """Without the garbage collector, which finds nothing here and looks at millions.
+def without_collection() -> Iterator[None]:
+    """Without Python's garbage collector, where it looks at much and finds nothing.
 
     Checks make next to no cycles of objects, and a run of 16,384 ranks has a million
-    events, all of which each full collection looks at.
+    events, all of which each full collection looks at; modules that are loaded are no
+    garbage, either.
     """
     collects = gc.isenabled()
     gc.disable()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import shutil
 import signal
@@ -185,16 +184,13 @@ def _tidy(new: Path) -> None:
 
 
 def _load_checks() -> None:
-    gc.disable()  # there is none among what is loaded
-    try:
-        with suppress(ImportError, DistdoctorError):  # told when they are asked
-            from distdoctor.judging import load_checks
+    with suppress(ImportError, DistdoctorError):  # told when they are asked
+        from distdoctor.judging import load_checks, without_collection
 
+        with without_collection():
             load_checks()
             importlib.import_module("distdoctor.report.text")
             importlib.import_module("numpy.ma")  # by `numpy.unique`, when it is called
-    finally:
-        gc.enable()
 
 
 def _keep_verdict(folder: Path, verdict: str) -> None:
