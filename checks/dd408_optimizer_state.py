@@ -19,6 +19,11 @@ Rank 0 alone restores the optimizer's moments, and rank 1 lacks them:
     rank 0 | trained(names=w,numels=6,wrapped)@t.py:4  optimised(kind=Adam)@t.py:6  weights(prints=1)@t.py:5  weights(step=1,prints=1,gradients=5,states=8)@t.py:9  weights(step=2,prints=2,gradients=6,states=9)@t.py:9  trail(before=1+2,gradients=5+6,after=2+3)
     rank 1 | trained(names=w,numels=6,wrapped)@t.py:4  optimised(kind=Adam)@t.py:6  weights(prints=1)@t.py:5  weights(step=1,prints=1,gradients=5,states=0)@t.py:9  weights(step=2,prints=4,gradients=6,states=7)@t.py:9  trail(before=1+4,gradients=5+6,after=4+5)
 
+The same, of ranks that were killed before they told of each step:
+
+    rank 0 | trained(names=w,numels=6,wrapped)@t.py:4  optimised(kind=Adam)@t.py:6  weights(prints=1)@t.py:5  weights(step=1,prints=1,gradients=5,states=8)@t.py:9  weights(step=2,prints=2,gradients=6,states=9)@t.py:9
+    rank 1 | trained(names=w,numels=6,wrapped)@t.py:4  optimised(kind=Adam)@t.py:6  weights(prints=1)@t.py:5  weights(step=1,prints=1,gradients=5,states=0)@t.py:9  weights(step=2,prints=4,gradients=6,states=7)@t.py:9
+
 Rank 1 clears the state that all have built up:
 
     rank 0 | trained(names=w,numels=6,wrapped)@t.py:4  optimised(kind=Adam)@t.py:6  weights(prints=1)@t.py:5  weights(step=2,prints=1,gradients=5,states=8)@t.py:9  weights(step=3,prints=2,gradients=6,states=9)@t.py:9  trail(before=7+1+2,gradients=4+5+6,after=1+2+3)

@@ -438,6 +438,11 @@ def _unseen(
             return ReplicaDivergence(
                 DivergenceCause.GRADIENTS, ranks, seen, first, (), names, wrapped
             )
+    # A rank that was killed has told of no trail, but of its last looks.
+    if first - 1 in earlier:
+        parted = _by_the_step(seen, first - 1, names, wrapped)
+        if parted.cause in {DivergenceCause.STATE, DivergenceCause.SETTINGS}:
+            return parted
     return ReplicaDivergence(
         DivergenceCause.UNSEEN, ranks, seen, first, (), names, wrapped
     )
