@@ -6,9 +6,9 @@ Run it with
 
 Each lane is one of the other benchmarks, cut short. It is run by the benchmarks of its
 own commit, on the package of its own commit, once for each in every turn, so that what
-else the machine does meets both. A figure is the median over the turns; the ratio is
-the median of the ratios turn by turn, with their range. What distdoctor needs is taken
-from this Python.
+else the machine does meets both; what a commit has to be compiled is built before. A
+figure is the median over the turns; the ratio is the median of the ratios turn by turn,
+with their range. What distdoctor needs is taken from this Python.
 
 Whatever is a number in the tables that a benchmark prints is compared, cell by cell; a
 row or column that only one of the commits has is left out, and said to be.
@@ -101,7 +101,15 @@ def _tree(commit: str) -> Iterator[Path]:
         tree = Path(path)
         # Where a package has its checks; else those of this Python are found.
         (tree / "distdoctor" / "checks").symlink_to(tree / "checks")
+        _compile(tree)
         yield tree
+
+
+def _compile(tree: Path) -> None:
+    """Build what a commit has to be compiled, as its installation would."""
+    build = [sys.executable, "-c", "import setuptools; setuptools.setup()", "build_ext"]
+    if any(tree.glob("distdoctor/**/*.c")):
+        subprocess.run([*build, "--inplace"], cwd=tree, check=True, capture_output=True)
 
 
 def _measure(tree: Path, lane: str, into: LaneFigures) -> None:

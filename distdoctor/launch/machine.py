@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 
+from distdoctor.compiled import HOT
 from distdoctor.journal.format import DEFAULT_BYTES
 from distdoctor.launch.machine_network import network
 from distdoctor.launch.machine_torch import DEADLINE_S, torch_conditions
@@ -54,6 +55,7 @@ def conditions(
         deadline_s: For torch to be imported.
     """
     yield from torch_conditions(deadline_s)
+    yield probes()
     yield from tracing()
     yield from map(launcher, LAUNCHERS)
     yield from network()
@@ -64,6 +66,17 @@ def conditions(
     yield processes(resource.getrlimit(resource.RLIMIT_NPROC))
     yield locked_memory(resource.getrlimit(resource.RLIMIT_MEMLOCK))
     yield room(records)
+
+
+def probes() -> MachineCondition:
+    """Whether what each call of communication passes is compiled."""
+    return enough(
+        HOT is not None,
+        "probes",
+        "compiled" if HOT else "interpreted",
+        "each call of communication takes some microseconds more",
+        "with a C compiler and Python's headers, install distdoctor once more",
+    )
 
 
 def launcher(name: str) -> MachineCondition:

@@ -7,7 +7,9 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from types import CodeType, FrameType, TracebackType
+from typing import TypeAlias
 
+from distdoctor.compiled import HOT
 from distdoctor.journal.packed_texts import joined, parted
 from distdoctor.model.layers import LAYERS
 from distdoctor.model.peer_faults import COMMUNICATING, PEER_IS_GONE
@@ -52,7 +54,10 @@ _ways: dict[tuple[int, ...], tuple[str, tuple[CodeType, ...]]] = {}
 """By `id` of the code and instruction of each frame: to hash a code takes longer than
 all else. Codes are kept with the text, so that no other gets their `id`."""
 
-_stacks: dict[tuple[int, ...], tuple[tuple[str, str, int], tuple[CodeType, ...]]] = {}
+Stack: TypeAlias = tuple[int, ...] | bytes
+"""Where each frame of a whole stack stands; as numbers of 8 bytes if C has read it."""
+
+_stacks: dict[Stack, tuple[tuple[str, str, int], tuple[CodeType, ...]]] = {}
 """What `layered_way` gives, by where each frame of the whole stack stands."""
 
 _DEEPEST = range(48)  # frames of a stack that is looked up as a whole
@@ -124,23 +129,28 @@ def layered_way(depth: int) -> tuple[str, str, int]:
 
     Measured: 0.2 µs for each frame of the stack.
     """
-    frame = above = frame_above(depth)
-    steps: list[int] = []
-    for _ in _DEEPEST:
-        if above is None:
-            break
-        # A code holds its own instructions: no other's are in the same place.
-        steps.append(id(above.f_code) + above.f_lasti)
-        above = above.f_back
-    if above is not None:
+    frame = frame_above(depth)
+    key = HOT.stack(depth) if HOT else _stack(frame)
+    if key is None:
         return _layered_way(frame)
-    key = tuple(steps)
     known = _stacks.get(key)
     if known is None:
-        known = _layered_way(frame), tuple(_codes(frame))
+        known = _layered_way(frame), tuple(codes(frame))
         if len(_stacks) < _MOST_WAYS:
             _stacks[key] = known
     return known[0]
+
+
+def _stack(frame: FrameType | None) -> Stack | None:
+    """Where a frame and those above it stand; None if they are too many."""
+    steps: list[int] = []
+    for _ in _DEEPEST:
+        if frame is None:
+            break
+        # A code holds its own instructions: no other's are in the same place.
+        steps.append(id(frame.f_code) + frame.f_lasti)
+        frame = frame.f_back
+    return tuple(steps) if frame is None else None
 
 
 def _layered_way(frame: FrameType | None) -> tuple[str, str, int]:
@@ -151,7 +161,8 @@ def _layered_way(frame: FrameType | None) -> tuple[str, str, int]:
     return text, _with_callers(frame, text), layer
 
 
-def _codes(frame: FrameType | None) -> Iterator[CodeType]:
+def codes(frame: FrameType | None) -> Iterator[CodeType]:
+    """What runs in a frame and in those above it."""
     while frame is not None:
         yield frame.f_code
         frame = frame.f_back

@@ -35,9 +35,11 @@ MAY_IMPORT = {
     "checks": "errors model analysis",
     "catalogue": "errors model",
     "examination": "errors model analysis",
-    "journal": "errors model",
-    "probes": "errors model journal",
-    "launch": "errors model journal probes analysis",  # it proves what the checks name
+    "compiled": "",
+    "journal": "compiled errors model",
+    "probes": "compiled errors model journal",
+    # It proves what the checks name.
+    "launch": "compiled errors model journal probes analysis",
     "horovod_build": "errors launch",  # which ends processes, and asks Pythons
     "report": "errors model analysis journal examination",
     "postmortem": "errors model journal launch",  # it takes stacks by the same means

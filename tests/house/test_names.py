@@ -45,6 +45,7 @@ OF_OBSERVATIONS = {"__init__", "drawing_syntax", "equivalence"}
 ROOMS = {
     "benchmarks",
     "cli",
+    "compiled",
     "equivalence",
     "examination",
     "horovod_build",

@@ -22,6 +22,7 @@ from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 
+from distdoctor.compiled import HOT
 from distdoctor.journal.environment import RECORD_VARIABLE
 from distdoctor.journal.format import offset_of
 from distdoctor.journal.layout import BOARDS_FOLDER
@@ -100,8 +101,13 @@ class Board:
                 self._words = memoryview(mmap.mmap(file, size)).cast("Q")
             finally:
                 os.close(file)
-        self.write = self._make_write()
-        self.agrees = self._make_agrees()
+        cells = HOT and HOT.Cells(self._words, self._rows, members, member)
+        self.write: Callable[[int, int], None] = (
+            cells.write if cells else self._make_write()
+        )
+        self.agrees: Callable[[int, int], bool] = (
+            cells.agrees if cells else self._make_agrees()
+        )
 
     def _make_write(self) -> Callable[[int, int], None]:
         """The function that writes a cell; a closure saves lookups."""

@@ -15,13 +15,14 @@ import os
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.library import Library
 
+from distdoctor.compiled import HOT
 from distdoctor.journal.environment import RECORD_VARIABLE
 from distdoctor.journal.format import NODES_MODULO, RecordKind
 from distdoctor.journal.layout import CHILDREN_FILE
@@ -39,7 +40,7 @@ from distdoctor.model.operations import (
     UNUSED,
     Operation,
 )
-from distdoctor.probes.call_sites import call_site, frame_above, layered_way
+from distdoctor.probes.call_sites import call_site, codes, frame_above, layered_way
 from distdoctor.probes.collectives import reduce_ops
 from distdoctor.probes.collectives.board import board_of
 from distdoctor.probes.collectives.gpu_waits import WAITS
@@ -88,6 +89,7 @@ _ENGINE = getattr(torch.autograd.graph, "_engine_run_backward").__code__  # noqa
 """The innermost line of Python while autograd runs: what calls from it is C++."""
 
 _MOST_SPECS = 65_536
+_MOST_KEPT = 4096
 _MOST_KEYSETS = 1024
 _MOST_WORKS = 1024
 _MOST_UNPOLLED = 16
@@ -113,6 +115,8 @@ class Collectives:
         self._groups: dict[str, UsedGroup | None] = {}
         self._seen: dict[tuple[str, tuple[int, ...]], int] = {}
         self._specs: dict[Key, tuple[int, int, int]] = {}
+        # By operator: what to record of calls that were made before, see `_keep`.
+        self._kept: dict[int, dict[Key, tuple[Any, ...]]] = {}
         # Reduce ops of what autograd issues: by operation, group and tensors.
         self._reduced: dict[tuple[int, str, Key], int] = {}
         self._keysets: dict[int, tuple[Any, bool]] = {}  # see `_below`
@@ -141,6 +145,8 @@ class Collectives:
         """Forget groups, whose names may be reused, and release Work objects."""
         self._groups.clear()
         self._specs.clear()  # their numbers are of a journal that may be another now
+        for kept in self._kept.values():
+            kept.clear()
         self._reduced.clear()
         self._walked.clear()
         self._of_engine.clear()
@@ -256,10 +262,13 @@ class Collectives:
         batching = RECORDER.batching if point_to_point else None
         unbox = dist.ProcessGroup.unbox
         groups, specs, recorder = self._groups, self._specs, RECORDER
+        kept = self._kept[code] = {}
         task_id = torch._C._current_graph_task_id
         nodes = torch._C._autograd._get_sequence_nr
 
-        def entering(args: tuple[Any, ...]) -> PendingCall | None:
+        def entering(
+            args: tuple[Any, ...], known_as: Key | None = None
+        ) -> PendingCall | None:
             writer = recorder.writer
             if writer is None:
                 self._in_child(operation, args[at_group])
@@ -308,10 +317,10 @@ class Collectives:
                     and is_users_own(2, point_to_point=point_to_point)
                 ):
                     flags |= UNUSED
-                error = sys.exception()
-                if error is not None and not isinstance(error, StopIteration):
-                    flags |= FAILING
-                    self._failing_with(error)
+                flags |= self._failing_with(sys.exception())
+                if known_as is not None and flags == layer << LAYER_SHIFT:
+                    found = *spec, reduce_op, peer, flags, site, layer, text
+                    _keep(kept, known_as, found, caller)
             except Exception as failed:  # noqa: BLE001 - the job must not feel the probe
                 lose_or_raise("entering", failed)
             signature, described, elements = spec
@@ -339,8 +348,7 @@ class Collectives:
                 args[at_tag] if at_tag is not None else nodes() % NODES_MODULO,
             )
             if kind == _REFUSE:
-                park()
-                writer.put(RecordKind.REISSUE, thread, call, ordinal, group.number)
+                _refused(thread, call, ordinal, group.number)
             pending = PendingCall(call, group, ordinal, flags, of_engine)
             pending.needs_all = needs_all
             WAITS.forget()
@@ -355,7 +363,25 @@ class Collectives:
                 lose_or_raise("counting", failed)
             return pending
 
-        return entering
+        return _repeating(
+            operation,
+            entering=entering,
+            kept=kept,
+            groups=groups,
+            unbox=unbox,
+            read=read,
+            task=task_id,
+            nodes=nodes,
+            count=EXCHANGES.count if counts else None,
+            look=look,
+            at_group=at_group,
+            at_read=at_read,
+            at_reduce=at_reduce,
+            at_peer=at_peer,
+            at_async=at_async,
+            code=code,
+            needs_all=needs_all,
+        )
 
     # --- after the call ---
 
@@ -472,10 +498,14 @@ class Collectives:
         spec = self._specs[key] = (number, RECORDER.intern(text), elements)
         return spec
 
-    def _failing_with(self, error: BaseException) -> None:
+    def _failing_with(self, error: BaseException | None) -> int:
+        """The flag of a call that is made while an exception is handled."""
+        if error is None or isinstance(error, StopIteration):
+            return 0
         if id(error) != self._failing:
             self._failing = id(error)
             RECORDER.failure(error, error.__traceback__, fatal=False)
+        return FAILING
 
     # --- waiting inside backward ---
 
@@ -504,6 +534,65 @@ class Collectives:
                 RECORDER.writer.put(RecordKind.BACKWARD_WOKE, thread, call)
 
         queue(before)
+
+
+def _repeating(
+    operation: Operation, entering: Callable[..., PendingCall | None], **way: Any
+) -> Callable[..., PendingCall | None]:
+    """What notes that a call is about to be made: in C, if it was made before.
+
+    Args:
+        operation: Of which kind.
+        entering: What notes any call; it is given a key for what it is to keep.
+        way: What that asks about the call, and where among its arguments what lies.
+    """
+    if HOT is None or operation.is_point_to_point:
+        return entering
+    places = {name: -1 for name, value in way.items() if value is None}
+    places.pop("count", None)
+    repeats: Callable[..., PendingCall | None] = HOT.Repeats(
+        SimpleNamespace(
+            **way | places,
+            entering=entering,
+            recorder=RECORDER,
+            asked=reduce_ops.asked,
+            pending=PendingCall,
+            forget=WAITS.forget,
+            refused=_refused,
+            lose=lose_or_raise,
+            is_interruption=is_interruption,
+            enter=_ENTER,
+            refuse=_REFUSE,
+        )
+    )
+    return repeats
+
+
+def _refused(thread: int, call: int, ordinal: int, group: int) -> None:
+    """Hold a call that the others do not make; if nobody watches, it is made."""
+    park()
+    if RECORDER.writer is not None:
+        RECORDER.writer.put(RecordKind.REISSUE, thread, call, ordinal, group)
+
+
+def _keep(
+    kept: dict[Key, tuple[Any, ...]],
+    key: Key,
+    found: tuple[Any, ...],
+    caller: FrameType | None,
+) -> None:
+    """Keep what to record of a call, for when this very line makes it again.
+
+    Args:
+        kept: Where; the compiled part looks there, and knows the order.
+        key: By what it is found: the stack, the tensors, reduce op and peer.
+        found: What is recorded and told of it.
+        caller: The innermost frame of the stack.
+    """
+    if len(kept) >= _MOST_KEPT:
+        kept.clear()
+    # The stack is known by its codes' places, which no others must get.
+    kept[key] = *found, tuple(codes(caller))
 
 
 def _looking(operation: Operation) -> Callable[..., None]:
