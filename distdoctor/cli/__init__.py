@@ -17,6 +17,7 @@ import click
 
 from distdoctor import __version__
 from distdoctor.errors import DistdoctorError, WorkingDirectoryGone
+from distdoctor.launch.interruption import nothing_interrupts, terminations_interrupt
 from distdoctor.report.plain_text import plain_lines
 
 WELL, SICK, MISUSED, BROKEN, INCOMPLETE = 0, 1, 2, 3, 4
@@ -102,9 +103,7 @@ class _Commands(click.Group):
             status = error.exit_code
         except click.Abort as error:
             sys.stderr.write("distdoctor: interrupted\n")
-            cause = error.__cause__
-            told = cause.args if isinstance(cause, KeyboardInterrupt) else ()
-            status = 128 + (told[0] if told else signal.SIGINT)
+            status = _interrupted(error.__cause__)
         sys.exit(status)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -138,6 +137,7 @@ def app(context: click.Context) -> None:
 
 def main() -> None:
     """Run one command and leave with its exit status."""
+    terminations_interrupt()
     _open_streams()
     arguments, given = _split(sys.argv[1:])
     status: str | int | None = 0
@@ -147,6 +147,8 @@ def main() -> None:
         except SystemExit as end:
             status = end.code
         _flush()
+    except KeyboardInterrupt as error:  # while the command came or went
+        _leave(_interrupted(error))
     except DistdoctorError as error:
         _leave(MISUSED, f"distdoctor: {error}\n")
     except _Unread:
@@ -158,6 +160,12 @@ def main() -> None:
     except Exception:  # noqa: BLE001 - a bug of ours has its own exit status
         _break()
     _leave(status)
+
+
+def _interrupted(error: BaseException | None) -> int:
+    """The exit status that tells of the signal behind an interruption."""
+    told = error.args if isinstance(error, KeyboardInterrupt) else ()
+    return 128 + (told[0] if told else signal.SIGINT)
 
 
 def _open_streams() -> None:
@@ -206,6 +214,7 @@ def _leave(status: str | int | None, message: str = "") -> NoReturn:
     Python would write what is left in its buffers when it ends, and change the status
     where that fails.
     """
+    nothing_interrupts()
     with suppress(OSError):
         sys.stderr.write(plain_lines(message))
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):

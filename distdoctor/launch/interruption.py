@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -36,6 +35,31 @@ def signals_interrupt() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
+def terminations_interrupt() -> None:
+    """Make SIGTERM and SIGHUP interrupt this process as Ctrl-C does, from now on.
+
+    Unless they are ignored, as SIGHUP is under nohup. What is in use when one comes is
+    let go, as at Ctrl-C; later ones change nothing.
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _terminate)
+
+
+def nothing_interrupts() -> None:
+    """Let no termination interrupt the end of this process, which is near."""
+    _terminations.append(0)
+
+
+_terminations: list[int] = []
+
+
+def _terminate(number: int, _frame: FrameType | None) -> None:
+    _terminations.append(number)
+    if len(_terminations) == 1:
+        raise KeyboardInterrupt(number)
+
+
 @contextmanager
 def postponed() -> Iterator[None]:
     """Let signals that ask to stop wait until the block is left, and interrupt then.
@@ -47,6 +71,8 @@ def postponed() -> Iterator[None]:
     Raises:
         KeyboardInterrupt: At the end of the block, if such a signal came.
     """
+    import threading  # every command loads this module
+
     if threading.current_thread() is not threading.main_thread():
         yield  # signals are the main thread's
         return

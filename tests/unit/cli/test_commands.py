@@ -1,7 +1,10 @@
-"""The list of commands, which loads none of them."""
+"""The list of commands, which loads none of them, and how any of them is ended."""
 
+import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -27,7 +30,8 @@ def test_an_unknown_command_is_none() -> None:
 
 
 def test_help_loads_no_command() -> None:
-    names = ("errors", "report", "report.plain_text", "cli")
+    names = ["errors", "launch", "launch.interruption"]
+    names += ["report", "report.plain_text", "cli"]
     text = (
         "import sys; from distdoctor.cli import main\n"
         "sys.argv = ['distdoctor', '--help']\n"
@@ -39,3 +43,74 @@ def test_help_loads_no_command() -> None:
     )
     loaded = str([f"distdoctor.{name}" for name in names])
     assert done.stdout.splitlines()[-1] == loaded
+
+
+WAITING = """
+import os, sys, tempfile, time
+import click
+from distdoctor import cli
+
+@click.command()
+def run():
+    with tempfile.TemporaryDirectory(dir=sys.argv[1]):
+        print("ready", flush=True)
+        time.sleep(60)
+        print("slept")
+
+run.help = "Waits."
+cli._Commands.get_command = lambda *_: run
+cli._split = lambda _: (["wait"], [])
+cli.main()
+"""
+
+
+def waiting(folder: Path, *, ignoring: int = 0) -> subprocess.Popen[str]:
+    """A command that takes long and has a temporary folder; it has begun."""
+
+    def ignore() -> None:
+        if ignoring:
+            signal.signal(ignoring, signal.SIG_IGN)
+
+    started = subprocess.Popen(
+        [sys.executable, "-c", WAITING, str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=ignore,
+        env=os.environ,
+    )
+    assert started.stdout is not None
+    assert started.stdout.readline() == "ready\n"
+    return started
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_any_command_and_leaves_nothing(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    command = waiting(tmp_path)
+    command.send_signal(number)
+    said, complained = command.communicate(timeout=30)
+    assert command.returncode == 128 + number
+    assert (said, complained.strip()) == ("", "distdoctor: interrupted")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_signal_that_is_ignored_ends_none(tmp_path: Path) -> None:
+    command = waiting(tmp_path, ignoring=signal.SIGHUP)
+    command.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        command.wait(1)
+    command.send_signal(signal.SIGTERM)
+    command.communicate(timeout=30)
+    assert command.returncode == 128 + signal.SIGTERM
+
+
+def test_a_command_that_is_done_is_not_interrupted() -> None:
+    text = (
+        "import os, signal; from distdoctor import cli\n"
+        "cli.app = lambda **_: None\n"
+        "cli.gc.freeze = lambda: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "cli.main()"
+    )
+    assert subprocess.run([sys.executable, "-c", text], check=False).returncode == 0
