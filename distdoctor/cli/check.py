@@ -80,7 +80,9 @@ def run(
             require_space(folder, needed, in_turn=bool(played))
         plan = options.plan(job, folder, options.budget)
         _require_codes(plan)
-        again = options.resuming(asked, folder)
+        again = options.resuming(asked, folder) or options.referring(
+            given, asked, folder
+        )
         if job.own:
             leave_allocation()
         divert = report.form != Format.TEXT and report.output is None
@@ -127,8 +129,14 @@ def _run(
 
         return simulate(plan, options.world_size or 0, options.played, screen)
     if options.is_compared:
-        from distdoctor.launch.run_comparison import prove_resume, run_twice
+        from distdoctor.launch.run_comparison import (
+            compare_with_reference,
+            prove_resume,
+            run_twice,
+        )
 
+        if again is not None and options.reference is not None:
+            return compare_with_reference(plan, again, screen)
         if again is not None:
             return prove_resume(plan, again, screen)
         return run_twice(plan, screen)

@@ -15,6 +15,7 @@ from distdoctor.cli.simulation_options import command_alone, ranks_to_play
 from distdoctor.errors import LaunchRefused
 from distdoctor.launch.command import Launcher
 from distdoctor.launch.job import BUDGET_S, DEFAULT_RANKS, Job, job_of, plan_of
+from distdoctor.launch.reference_command import on_one_rank
 
 if TYPE_CHECKING:
     from distdoctor.launch.supervisor import Plan
@@ -42,6 +43,7 @@ class CheckOptions:
     full: bool
     twice: bool
     resume: str | None
+    reference: str | None
     no_second_look: bool
     no_nccl_log: bool
     record: Path | None
@@ -50,20 +52,33 @@ class CheckOptions:
     def __post_init__(self) -> None:
         """See that they go together."""
         self.launcher = Launcher(self.launcher)
+        named = self.reference or ""
+        if self.script is None and named.endswith(".py") and " " not in named:
+            # `check --reference train.py`: the option's value may be left out.
+            self.script, self.reference = Path(named), ITSELF
         if self.world_size is not None or self.as_rank is not None:
             self.played = ranks_to_play(self.world_size, self.as_rank)
         if self.is_compared and self.played:
             raise LaunchRefused(
-                "--twice and --resume compare what real ranks compute, and "
-                "--world-size simulates them: give one of these"
+                "--twice, --resume and --reference compare what real ranks compute, "
+                "and --world-size simulates them: give one of these"
             )
-        if self.twice and self.resume is not None:
-            raise LaunchRefused("--twice and --resume are two proofs: give one of them")
+        proofs = (self.twice, self.resume is not None, self.reference is not None)
+        if sum(proofs) > 1:
+            raise LaunchRefused(
+                "--twice, --resume and --reference are proofs of their own: give one "
+                "of them"
+            )
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether runs are compared bit for bit, and to the end."""
+        return self.twice or self.resume is not None
 
     @property
     def is_compared(self) -> bool:
         """Whether the job is run more than once, to compare what comes of it."""
-        return self.twice or self.resume is not None
+        return self.is_exact or self.reference is not None
 
     def job(self, given: Sequence[str], ranks: int | None, logs: Path) -> Job:
         """The job that is to be checked.
@@ -83,7 +98,7 @@ class CheckOptions:
 
     def plan(self, job: Job, folder: Path, budget_s: float) -> Plan:
         """How a job is to be run, with its record in a folder."""
-        whole = self.full or self.steps or self.played or self.is_compared
+        whole = self.full or self.steps or self.played or self.is_exact
         return plan_of(
             job,
             folder,
@@ -127,6 +142,47 @@ class CheckOptions:
             device=self.device,
             nccl_log=not self.no_nccl_log,
         )
+
+    def referring(
+        self, given: Sequence[str], ranks: int | None, folder: Path
+    ) -> Plan | None:
+        """How the reference is to be run, if the job is compared with one.
+
+        Args:
+            given: Arguments of the script, or the command.
+            ranks: As for the job itself.
+            folder: Of the job's record.
+
+        Raises:
+            LaunchRefused: It cannot be started so.
+        """
+        if self.reference is None:
+            return None
+        logs = folder / "logs"
+        if self.reference != ITSELF:
+            words = _words_of("--reference", self.reference)
+            job = job_of(None, words, None, Launcher.AUTO, logs)
+        elif self.script is not None:
+            job = job_of(self.script, given, 1, self.launcher, logs)
+        else:
+            job = job_of(None, on_one_rank(given), ranks, self.launcher, logs)
+        return plan_of(
+            job, folder, budget_s=self.budget, device=self.device, shorten=False
+        )
+
+
+ITSELF = "-"
+"""Value of `--reference` without one: the job itself, on one rank."""
+
+
+def _words_of(option: str, command: str) -> list[str]:
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise LaunchRefused(f"{option} {command!r}: {error}") from error
+    if not words:
+        raise LaunchRefused(f"{option}: give a command")
+    return words
 
 
 _OPTIONS = (
@@ -194,6 +250,15 @@ _OPTIONS = (
         help="Run the job whole, then interrupted behind its first checkpoint, then "
         "this command, such as 'train.py --resume ckpt.pt', and say what it did not "
         "restore; implies --full. Files that the runs change are put back.",
+    ),
+    click.option(
+        "--reference",
+        metavar="[COMMAND]",
+        is_flag=False,
+        flag_value=ITSELF,
+        help="Run the job, then the same on one rank with the same global batch (or "
+        "this command, such as 'torchrun --nproc-per-node 1 train.py'), and say where "
+        "gradients or weights part. Files that the runs change are put back.",
     ),
     click.option(
         "--no-second-look",

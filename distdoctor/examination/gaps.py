@@ -33,7 +33,7 @@ from distdoctor.model.events import (
     Wrapped,
 )
 from distdoctor.model.findings import Severity, Sick, Unknown, Verdict
-from distdoctor.model.observations.comparison import RESUME, Compared
+from distdoctor.model.observations.comparison import REFERENCE, RESUME, Compared
 from distdoctor.model.operations import CODE_OF, OPERATIONS
 from distdoctor.model.run import Run, named
 from distdoctor.model.shortened_epochs import Shortening, shortenings
@@ -220,6 +220,8 @@ def _not_compared(run: Run) -> Iterator[Gap]:
                 what = "whether a second run does the same"
                 if one.how == RESUME:
                     what = "whether the job resumes as it was"
+                if one.how == REFERENCE:
+                    what = "whether the job computes what its reference does"
                 yield Gap(what, one.why)
 
 

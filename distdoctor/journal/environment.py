@@ -63,6 +63,12 @@ MASK_KEY_VARIABLE = "DISTDOCTOR_MASK_KEY"
 TRACE_VARIABLE = "DISTDOCTOR_TRACE"
 """Set where two runs are to be compared: fingerprints are written at each step."""
 
+VALUES_VARIABLE = "DISTDOCTOR_VALUES"
+"""Set where a run is to be compared with one of fewer ranks: values are written.
+
+"as they are"; or "moved": all weights are moved by a rounding before the first step.
+"""
+
 RECORD_VARIABLE = "DISTDOCTOR_RECORD"
 """Set where a job is only recorded: by the probes that cost next to nothing."""
 

@@ -451,6 +451,24 @@ class RunDifference(msgspec.Struct, kw_only=True):
     line: Line = 0
 
 
+class RunDeparture(msgspec.Struct, kw_only=True):
+    """How a tensor of a rank departs from the reference's; see `Departed`."""
+
+    rank: Rank
+    step: Count = 1
+    what: str
+    name: str = ""
+    kind: str
+    factor: float = 0.0
+    among: list[Rank] = []
+    excess: float = 0.0
+    of: Count = 0
+    file: str = ""  # the line that made the tensor
+    line: Line = 0
+    called: str = ""  # the line that calls the model
+    stepped: str = ""  # the line that makes the step
+
+
 class Comparison(msgspec.Struct, kw_only=True):
     """What came of comparing this run with another; see `Compared`."""
 
@@ -459,6 +477,7 @@ class Comparison(msgspec.Struct, kw_only=True):
     begun: Count = 0
     why: str = ""
     differences: list[RunDifference] = []
+    departures: list[RunDeparture] = []
 
 
 def read_comparison(folder: Path) -> Comparison | None:

@@ -17,6 +17,9 @@ PORTS_FOLDER = "ports"
 VALUES_FOLDER = "values"
 """Folder, in that of the record, of what simulated ranks agreed on."""
 
+REFERENCE_FOLDER = "reference"
+"""Folder, in that of the record, of tensors before each of the first steps."""
+
 EXITS_FILE = "exits.jsonl"
 """Ends of processes as their parents saw them: lines of JSON, `pid` and `status`."""
 

@@ -19,6 +19,7 @@ from distdoctor.journal.environment import (
     RECORD_VARIABLE,
     SIMULATION_VARIABLE,
     TRACE_VARIABLE,
+    VALUES_VARIABLE,
 )
 from distdoctor.probes import own_imports
 from distdoctor.probes.harmless import harmless
@@ -41,6 +42,7 @@ class Where(Enum):
     AMONG_RANKS = "among ranks"  # not where one rank of a large job is played alone
     ALONE = "alone"  # only there
     COMPARED = "compared"  # only where the run will be compared with another
+    REFERENCE = "reference"  # only where it will be with a run of fewer ranks
 
 
 class Entry(NamedTuple):
@@ -74,11 +76,14 @@ class Entry(NamedTuple):
                 return is_simulated()
             case Where.COMPARED:
                 return TRACE_VARIABLE in os.environ and not is_simulated()
+            case Where.REFERENCE:
+                return VALUES_VARIABLE in os.environ and not is_simulated()
         return True
 
 
 PROGRAM, TORCH, JOINED = Stage
-AMONG_RANKS, ALONE, COMPARED = Where.AMONG_RANKS, Where.ALONE, Where.COMPARED
+AMONG_RANKS, ALONE = Where.AMONG_RANKS, Where.ALONE
+COMPARED, REFERENCE = Where.COMPARED, Where.REFERENCE
 
 ENTRIES = (
     # How processes begin and end, and what is changed on the way.
@@ -112,6 +117,7 @@ ENTRIES = (
     Entry("rendezvous.setup_calls", TORCH),
     Entry("collectives.batched_messages", TORCH),
     Entry("optimizer_step.steps_done", TORCH),
+    Entry("comparison.written_values", TORCH, REFERENCE),  # one rank may join nobody
     Entry("lifecycle", TORCH),
     Entry("horovod.optimizer_wrapping", TORCH, AMONG_RANKS),
     Entry("environment.software", PROGRAM, AMONG_RANKS),

@@ -23,7 +23,12 @@ from distdoctor.model.findings import (
     Unknown,
     Well,
 )
-from distdoctor.model.observations.comparison import Compared, Unrepeated, Unrestored
+from distdoctor.model.observations.comparison import (
+    Compared,
+    Departed,
+    Unrepeated,
+    Unrestored,
+)
 from distdoctor.model.outside_view import LeftFile, StackBranch
 from distdoctor.model.run import Run
 from distdoctor.model.substitutes import SUBSTITUTES
@@ -248,11 +253,14 @@ def _compared(run: Run) -> ComparedData | None:
     for rank in run.seen:
         differences += [*run.of(Unrepeated, rank), *run.of(Unrestored, rank)]
     compared = every[0]
+    departed = any(run.of(Departed, rank) for rank in run.seen)
     return ComparedData(
         how=compared.how,
         steps=compared.steps,
         begun=compared.begun,
-        same=bool(compared.steps) and not any(map(has_effect, differences)),
+        same=bool(compared.steps)
+        and not departed
+        and not any(map(has_effect, differences)),
         why=compared.why,
     )
 

@@ -89,10 +89,12 @@ class SubstitutedData(msgspec.Struct):
 class ComparedData(msgspec.Struct, kw_only=True):
     """What came of comparing the run with another one of the same job."""
 
-    how: str  # twice: with a second run; resume: with an interrupted and resumed one
+    # twice: with a second run; resume: with an interrupted and resumed one; reference:
+    # with one of fewer ranks
+    how: str
     steps: int  # optimizer steps that were compared; 0: none could be
     begun: int  # steps before the checkpoint that was resumed from
-    same: bool  # all that was computed was the same, bit for bit
+    same: bool  # all that was compared was the same: bit for bit, or but for roundings
     why: str  # why nothing could be compared; empty: it could
 
 

@@ -16,7 +16,7 @@ from rich.text import Text
 from distdoctor.analysis.causes import capital
 from distdoctor.analysis.deadlock.next_calls import next_calls
 from distdoctor.model.events import BLOCKED, State
-from distdoctor.model.observations.comparison import RESUME
+from distdoctor.model.observations.comparison import REFERENCE, RESUME
 from distdoctor.model.run import Run, named, ranges
 from distdoctor.report.page import Page
 from distdoctor.report.plain_text import plain
@@ -167,6 +167,11 @@ def _proof(compared: ComparedData) -> str:
         return (
             f"the job was interrupted and resumed from its checkpoint at step "
             f"{compared.begun}, and did bit for bit what it does without: {steps} "
+            "compared"
+        )
+    if compared.how == REFERENCE:
+        return (
+            f"the job computes what its reference does, but for roundings: {steps} "
             "compared"
         )
     return f"a second run repeated the first bit for bit: {steps} compared"

@@ -13,6 +13,7 @@ MAY_OPEN = {
     "private_files.py": {"open", "os.open"},  # what this process writes itself
     "trimming.py": {"open"},  # likewise
     "kept_records.py": {"os.open"},  # the head of what may be one, with the same flags
+    "values_reader.py": {"np.load"},  # of what `opened` gave
     "record_lock.py": {"_BOOT.read_text", "Path(f'/proc/{pid}/stat').read_text"},
 }
 """By module of the journal, calls that open files in another way than `opened`."""

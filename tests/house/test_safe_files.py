@@ -29,6 +29,8 @@ MAY_UNPICKLE = {
     # Ask whether this process is a child of another's pool, or shares memory.
     "probes/membership.py": {"import multiprocessing"},
     "probes/gpu_emulation/mixed_devices.py": {"import multiprocessing"},
+    # Plain arrays: it is told to unpickle nothing.
+    "journal/values_reader.py": {"np.load", "allow_pickle"},
     # What the user's own functions save is loaded at once, from memory, in a test.
     "equivalence/resumption.py": {"torch.load", "torch.save"},
 }

@@ -5,7 +5,10 @@ from __future__ import annotations
 from distdoctor.model.events import Observation
 from distdoctor.model.values import value
 
-TWICE, RESUME = "twice", "resume"
+TWICE, RESUME, REFERENCE = "twice", "resume", "reference"
+
+TIMES, PART_OF_SUM, OTHERWISE = "times", "term", "otherwise"
+"""How a tensor of a rank departs from the reference's; see `Departed`."""
 
 
 @value(frozen=True, slots=True, kw_only=True)
@@ -45,7 +48,7 @@ STANDING = ("random", "rate", "scale", "weights", "buffer", "state")
 class Compared(Observation):
     """Another run of the job was compared with this one; told by the first rank."""
 
-    how: str = TWICE  # or RESUME: what the other run was
+    how: str = TWICE  # or RESUME, REFERENCE: what the other run was
     steps: int = 0  # of the optimizers on every rank, in both runs
     begun: int = 0  # steps before the checkpoint that was resumed from
     why: str = ""  # nothing could be compared
@@ -70,4 +73,25 @@ class Unrestored(_Difference):
     """The resumed job differed from this one, which went on without interruption."""
 
 
-KINDS = (Traced, Compared, Unrepeated, Unrestored)
+@value(frozen=True, slots=True, kw_only=True)
+class Departed(Observation):
+    """A tensor of this rank is not its part of the reference's, before a step.
+
+    It is `factor` times that part (`TIMES`); or the ranks of a group have terms of it,
+    whose sum is `factor` times that part (`PART_OF_SUM`); or neither (`OTHERWISE`). The
+    place is where the tensor was made.
+    """
+
+    step: int = 1
+    what: str = "gradient"  # or "weights"
+    name: str = ""  # in the reference
+    kind: str = OTHERWISE
+    factor: float = 0.0
+    among: tuple[int, ...] = ()  # the group
+    excess: float = 0.0  # of the difference, in units of what roundings come to
+    of: int = 0  # tensors of this rank that were compared
+    called: str = ""  # the line that calls the model; see `step_text`
+    stepped: str = ""  # the line that makes the step
+
+
+KINDS = (Traced, Compared, Unrepeated, Unrestored, Departed)

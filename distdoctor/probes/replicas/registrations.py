@@ -48,6 +48,16 @@ def _registered(parent: nn.Module, name: str, child: object) -> None:
         _lines.setdefault(parent, {})[name] = site
 
 
+def lines_of(model: nn.Module) -> dict[str, str]:
+    """The line that registered each parameter of a model, by its qualified name."""
+    found = {}
+    for path, module in model.named_modules():
+        for name, site in _lines.get(module, {}).items():
+            if name in module._parameters:
+                found[f"{path}.{name}" if path else name] = site
+    return found
+
+
 def tell(model: nn.Module, parameters: Iterable[str]) -> None:
     """Record the lines that registered these parameters and their modules."""
     by_site: dict[str, list[str]] = {}

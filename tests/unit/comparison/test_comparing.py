@@ -345,7 +345,7 @@ def test_only_what_is_asked_for_is_kept(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--twice", "--resume", "train.py"], "two proofs"),
+        (["--twice", "--resume", "train.py"], "give one of them"),
         (["--twice", "--world-size", "8"], "--world-size simulates"),
         (["--resume", ""], "give a command"),
         (["--resume", "train.py 'a"], "No closing quotation"),

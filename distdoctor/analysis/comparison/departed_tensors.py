@@ -1,0 +1,155 @@
+"""Tensors that are not what they are in the reference, and how readers are told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from distdoctor.model.events import Place, Wrapped
+from distdoctor.model.findings import Location, Role
+from distdoctor.model.observations.collectives import step_of
+from distdoctor.model.observations.comparison import OTHERWISE, PART_OF_SUM, Departed
+from distdoctor.model.observations.gradients import Backward
+from distdoctor.model.operations import IN_BACKWARD
+from distdoctor.model.run import Run, named
+
+_MOST_NAMES = 3
+
+_MOST_KINDS = 3
+
+_CLOSE = 1e-3
+"""So near to a simple number a factor is told as that number."""
+
+Kind = tuple[str, float, tuple[int, ...]]
+
+
+def parted(run: Run) -> list[Departed]:
+    """The tensors that depart in the first step in which any does.
+
+    Args:
+        run: The run that is judged.
+    """
+    every = [one for rank in run.seen for one in run.of(Departed, rank)]
+    first = min((one.step for one in every), default=0)
+    return [one for one in every if one.step == first]
+
+
+def in_words(found: Sequence[Departed]) -> str:
+    """The sentence that says what departs, and how.
+
+    Args:
+        found: Of one step; some.
+    """
+    what, step = found[0].what, found[0].step
+    kinds = [*_by_kind(found).items()]
+    parts = [_part(kind, of) for kind, of in kinds[:_MOST_KINDS]]
+    if len(kinds) > _MOST_KINDS:
+        others = len({one.name for _, of in kinds[_MOST_KINDS:] for one in of})
+        parts.append(f"{others} more depart in other ways")
+    when = "before any step" if step == 1 else f"after {_steps(step - 1)}"
+    which = "gradients" if what == "gradient" else "weights"
+    if what == "gradient":
+        when = f"in step {step}"
+    return (
+        f"The job does not compute what its reference on one rank does: {which} part "
+        f"{when}. {'; '.join(parts)}. That is up to "
+        f"{max(one.excess for one in found):.3g} times what roundings come to."
+    )
+
+
+def _steps(number: int) -> str:
+    return f"{number} step{'s' if number > 1 else ''}"
+
+
+def _by_kind(found: Iterable[Departed]) -> dict[Kind, list[Departed]]:
+    by_kind: dict[Kind, list[Departed]] = {}
+    for one in found:
+        factor = round(one.factor, 3) if one.kind != OTHERWISE else 0.0
+        by_kind.setdefault((one.kind, factor, one.among), []).append(one)
+    merged: dict[Kind, list[Departed]] = {}
+    # Ranks of several groups of a dimension miss the same sum, each its own.
+    for kind, of in by_kind.items():
+        merged.setdefault(kind, []).extend(of)
+    return merged
+
+
+def _part(kind: Kind, found: Sequence[Departed]) -> str:
+    names = list(dict.fromkeys(one.name for one in found))
+    ranks = tuple(sorted({one.rank for one in found}))
+    listed = ", ".join(names[:_MOST_NAMES])
+    if len(names) > _MOST_NAMES:
+        listed += f" and {len(names) - _MOST_NAMES} more"
+    of = f"{listed} on {named(ranks)}"
+    how, factor, among = kind
+    if how == PART_OF_SUM:
+        mean = " divided by their number" if factor > 1 else ""
+        return (
+            f"{of}: each rank has a part of its own, and the sum of those of "
+            f"{named(among)}{mean} is what the reference has: it is never taken"
+        )
+    if how == OTHERWISE:
+        return f"{of}: by no common factor"
+    if not factor:
+        return f"{of}: zero, or missing"
+    return f"{of}: {_factor(factor)} what the reference has"
+
+
+def _factor(factor: float) -> str:
+    """A factor in words that readers know: `2 times`, `1/4 of`.
+
+    >>> _factor(0.25), _factor(2.0), _factor(0.3712)
+    ('exactly 1/4 of', 'exactly 2 times', '0.371 times')
+    """
+    for number in range(2, 1025):
+        if abs(factor * number - 1) < _CLOSE:
+            return f"exactly 1/{number} of"
+    if factor >= 1 and abs(factor - round(factor)) < _CLOSE * factor:
+        return f"exactly {round(factor)} times"
+    return f"{factor:.3g} times"
+
+
+def locations(run: Run, found: Sequence[Departed]) -> tuple[Location, ...]:
+    """Where the first tensors of each kind were made, and what was done with them.
+
+    Args:
+        run: The run that is judged.
+        found: Of one step.
+
+    Returns:
+        The lines that made tensors, wrapped the model, call it, begin the backward
+        pass, send something in it and make the step. The fault lies at one of them, or
+        in between.
+    """
+    ranks = tuple(sorted({one.rank for one in found}))
+    told: list[tuple[Place | None, tuple[int, ...], Role, str]] = []
+    for of in _by_kind(found).values():
+        holders = tuple(sorted({one.rank for one in of}))
+        made = {one.place: one for one in reversed(of)}
+        for place, one in [*made.items()][::-1][:_MOST_NAMES]:
+            told.append((place, holders, Role.CULPRIT, f"makes {one.name}"))
+    told = told[:_MOST_NAMES]
+    first = ranks[0]
+    for wrapped in run.of(Wrapped, first):
+        told.append((wrapped.place, ranks, Role.PARTY, "wraps the model"))
+    told.append((step_of(found[0].called), ranks, Role.PARTY, "calls the model"))
+    for backward in run.of(Backward, first)[:1]:
+        told.append((backward.place, ranks, Role.PARTY, "begins the backward pass"))
+    for place in _sending(run, first):
+        told.append((place, ranks, Role.PARTY, "communicates in the backward pass"))
+    told.append((step_of(found[0].stepped), ranks, Role.PARTY, "makes the step"))
+    places: dict[tuple[str, int], Location] = {}
+    for place, holders, role, remark in told:
+        if place is not None:
+            location = Location(place, holders, role, remark)
+            places.setdefault((place.file, place.line), location)
+    return tuple(places.values())
+
+
+def _sending(run: Run, rank: int) -> list[Place]:
+    """The user's lines that communicate while a rank is in a backward pass."""
+    rows = np.asarray(run.rows_of(rank), dtype=np.int64)
+    inside = rows[run.calls["flags"][rows] & IN_BACKWARD > 0]
+    sites = dict.fromkeys(map(int, run.calls["site"][inside]))
+    places = [run.sites[site] for site in sites]
+    return [place for place in places if place is not None][:_MOST_NAMES]

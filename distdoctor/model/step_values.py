@@ -1,0 +1,49 @@
+"""What a rank had before a step of an optimizer, value by value.
+
+Only seen where a job is compared with its reference, and only of the first steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from numpy.typing import NDArray
+
+from distdoctor.model.events import Place
+
+Values: TypeAlias = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StepValues:
+    """Tensors of one rank, before one step.
+
+    Attributes:
+        step: Number of the step, from 1, among those of all optimizers.
+        weights: Parameters by name, without the names of wrappers; the rank's own
+            parts, in their own shapes.
+        gradients: Their gradients, as the optimizer finds them.
+        given: Tensors that models were given since the step before, without those
+            that another part of the model computed.
+        precision: By name of a parameter, the spacing of numbers at 1.0 in its dtype.
+        lines: By name of a parameter, the user's line that made it.
+        line: The user's line that makes the step.
+        called: That which called a model last.
+        random: Names of modules that drew random numbers while they computed.
+        of_batch: Names of modules that normalised by statistics of their own batch.
+        too_large: There is more than is written, and tensors are left out.
+    """
+
+    step: int
+    weights: Mapping[str, Values]
+    gradients: Mapping[str, Values]
+    given: tuple[Values, ...] = ()
+    precision: Mapping[str, float] = field(default_factory=dict)
+    lines: Mapping[str, Place] = field(default_factory=dict)
+    line: Place | None = None
+    called: Place | None = None
+    random: tuple[str, ...] = ()
+    of_batch: tuple[str, ...] = ()
+    too_large: bool = False

@@ -1,0 +1,115 @@
+"""`--reference`: a job is compared with the same job on one rank."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from real_runs import Checked, check
+
+JOB = """
+import argparse
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import mse_loss
+from torch.nn.parallel import DistributedDataParallel
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--each", type=int, default=0)
+parser.add_argument("--dropout", type=float, default=0.0)
+parser.add_argument("--norm", action="store_true")
+parser.add_argument("--share", type=float, default=1.0)
+options = parser.parse_args()
+
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(3)
+layers = [nn.Linear(6, 8), nn.Dropout(options.dropout), nn.Linear(8, 2)]
+if options.norm:
+    layers.insert(1, nn.BatchNorm1d(8))
+model = DistributedDataParallel(nn.Sequential(*layers))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+samples = torch.Generator().manual_seed(5)
+for _ in range(6):
+    whole = torch.randn(8, 6, generator=samples)
+    batch = whole[: options.each] + rank if options.each else whole.chunk(size)[rank]
+    optimizer.zero_grad()
+    loss = mse_loss(model(batch), batch[:, :2])
+    (loss * (options.share if size > 1 else 1.0)).backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+def compare(folder: Path, *arguments: str) -> Checked:
+    (folder / "train.py").write_text(JOB)
+    return check(folder, "--reference", "train.py", "--", *arguments)
+
+
+def gaps(report: dict[str, Any]) -> str:
+    return " ".join(one["why"] for one in report["not_examined"])
+
+
+def test_a_job_that_is_its_reference_is_well_and_leaves_no_values(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text(JOB)
+    command = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+    status, report, output = check(
+        tmp_path,
+        *("--reference", "--record", "kept", "--"),
+        *(*command, "--nproc-per-node=2", "train.py"),
+    )
+    assert (status, report["verdict"]) == (0, "well"), output
+    compared = report["compared"]
+    assert (compared["how"], compared["steps"], compared["same"]) == (
+        *("reference", 4),
+        True,
+    )
+    kept = {one.name for one in (tmp_path / "kept").iterdir()}
+    assert "comparison.json" in kept
+    assert not kept & {"reference", "moved", "values"}
+
+
+def test_a_wrong_scale_is_told_with_its_factor(tmp_path: Path) -> None:
+    status, report, output = compare(tmp_path, "--share", "0.5")
+    assert status == 1, output
+    (finding,) = [one for one in report["findings"] if one["code"] == "DD552"]
+    assert "exactly 1/2 of what the reference has" in finding["summary"]
+    assert finding["details"]["step"] == 1
+    assert len(finding["details"]["tensors"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("--each", "4"), "other samples in step 1"),
+        (("--dropout", "0.5"), "draws random numbers"),
+        (("--norm",), "BatchNorm1d normalises by each rank's own part"),
+    ],
+)
+def test_what_is_meant_to_differ_is_unknown(
+    tmp_path: Path, arguments: tuple[str, ...], why: str
+) -> None:
+    status, report, output = compare(tmp_path, *arguments)
+    assert (status, report["verdict"]) == (4, "unknown"), output
+    assert why in gaps(report)
+    assert not [one for one in report["findings"] if one["code"] == "DD552"]
+
+
+def test_a_command_of_its_own_gives_the_reference(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(JOB)
+    torchrun = f"{sys.executable} -m torch.distributed.run --standalone"
+    reference = f"{torchrun} --nproc-per-node 1 train.py"
+    status, report, output = check(tmp_path, "train.py", "--reference", reference)
+    assert (status, report["compared"]["same"]) == (0, True), output
+
+
+def test_a_reference_of_several_ranks_is_none(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(JOB)
+    torchrun = f"{sys.executable} -m torch.distributed.run --standalone"
+    reference = f"{torchrun} --nproc-per-node 2 train.py"
+    status, report, output = check(tmp_path, "train.py", "--reference", reference)
+    assert status == 4, output
+    assert "several ranks" in gaps(report)

@@ -1,0 +1,252 @@
+"""A job is compared with its reference: what departs, how, and what is not compared."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from distdoctor.analysis.comparison.departed_tensors import in_words
+from distdoctor.analysis.comparison.reference_runs import departures
+from distdoctor.model.events import Place
+from distdoctor.model.observations.collectives import step_text
+from distdoctor.model.observations.comparison import (
+    OTHERWISE,
+    PART_OF_SUM,
+    TIMES,
+    Compared,
+    Departed,
+)
+from distdoctor.model.step_values import StepValues
+
+EPS = float(np.finfo(np.float32).eps)
+LINE = Place("train.py", 9, "train")
+MADE = Place("train.py", 3, "build")
+
+
+def random(*shape: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+BATCH = random(8, 3, seed=5)
+
+
+def reference(steps: int = 2) -> list[StepValues]:
+    """A job with two weights, of which the first is cut by rows on two ranks."""
+    return [
+        StepValues(
+            step=n + 1,
+            weights={"up.weight": random(4, 3, seed=n), "norm": random(3, seed=20 + n)},
+            gradients={
+                "up.weight": random(4, 3, seed=40 + n),
+                "norm": random(3, seed=60 + n),
+            },
+            given=(BATCH + n,),
+            precision={"up.weight": EPS, "norm": EPS},
+            lines={"norm": MADE},
+            line=LINE,
+        )
+        for n in range(steps)
+    ]
+
+
+def moved(steps: Sequence[StepValues]) -> list[StepValues]:
+    return [
+        replace(
+            one,
+            weights={name: here * (1 + EPS) for name, here in one.weights.items()},
+            gradients={name: here * (1 + EPS) for name, here in one.gradients.items()},
+        )
+        for one in steps
+    ]
+
+
+def cut(one: StepValues, rank: int) -> StepValues:
+    """What one of two ranks has: half of the rows, and half of the batch."""
+    rows = slice(2 * rank, 2 * rank + 2)
+    return replace(
+        one,
+        weights={**one.weights, "up.weight": one.weights["up.weight"][rows]},
+        gradients={**one.gradients, "up.weight": one.gradients["up.weight"][rows]},
+        given=tuple(given[4 * rank : 4 * rank + 4] for given in one.given),
+    )
+
+
+Change = Callable[[StepValues, int], StepValues]
+
+
+def compared(
+    change: Change = lambda one, _: one,
+    of_reference: Callable[[StepValues], StepValues] = lambda one: one,
+) -> tuple[Compared, list[Departed]]:
+    """Compare a job, in which something was changed, with its reference."""
+    whole = [of_reference(one) for one in reference()]
+    ranks = {
+        rank: [change(cut(one, rank), rank) for one in reference()] for rank in (0, 1)
+    }
+    return departures(ranks, whole, moved(whole), [(0, 1)])
+
+
+def gradient(one: StepValues, **changed: Any) -> StepValues:
+    return replace(one, gradients={**one.gradients, **changed})
+
+
+def test_a_job_that_is_its_reference_departs_nowhere() -> None:
+    result, found = compared()
+    assert (result.steps, result.why, found) == (2, "", [])
+
+
+def test_what_roundings_come_to_is_no_departure() -> None:
+    noise = random(3, seed=99) * EPS
+    _, found = compared(
+        lambda one, _: gradient(one, norm=one.gradients["norm"] + noise)
+    )
+    assert not found
+
+
+@pytest.mark.parametrize("divided", [1, 2])
+def test_a_sum_that_is_missing_is_told_with_its_group(divided: int) -> None:
+    def change(one: StepValues, rank: int) -> StepValues:
+        part = random(3, seed=one.step)
+        parts = part, one.gradients["norm"] * divided - part
+        return gradient(one, norm=parts[rank])
+
+    result, found = compared(change)
+    assert result.steps == 1
+    assert [(one.rank, one.step, one.name) for one in found] == [
+        (0, 1, "norm"),
+        (1, 1, "norm"),
+    ]
+    for one in found:
+        assert (one.kind, one.factor, one.among) == (PART_OF_SUM, divided, (0, 1))
+        assert (one.place, one.stepped, one.of) == (MADE, step_text(LINE), 2)
+        assert one.excess > 10
+    assert ("divided by their number" in in_words(found)) is (divided == 2)
+
+
+@pytest.mark.parametrize(
+    ("factor", "words"),
+    [
+        (2, "exactly 2 times"),
+        (0.5, "exactly 1/2 of"),
+        (0.37, "0.37 times"),
+        (0, "zero"),
+    ],
+)
+def test_a_factor_is_told(factor: float, words: str) -> None:
+    name = "up.weight"
+    _, found = compared(
+        lambda one, _: gradient(one, **{name: one.gradients[name] * factor})
+    )
+    assert {(one.kind, one.name) for one in found} == {(TIMES, name)}
+    assert found[0].factor == pytest.approx(factor)
+    assert words in in_words(found)
+
+
+def test_what_is_another_thing_is_told_as_that() -> None:
+    _, found = compared(lambda one, rank: gradient(one, norm=random(3, seed=rank + 7)))
+    assert {one.kind for one in found} == {OTHERWISE}
+
+
+def test_a_gradient_that_is_absent_counts_as_zero() -> None:
+    def change(one: StepValues, _: int) -> StepValues:
+        return replace(one, gradients={"up.weight": one.gradients["up.weight"]})
+
+    _, found = compared(change)
+    assert {(one.name, one.factor) for one in found} == {("norm", 0.0)}
+
+
+def test_weights_that_part_though_gradients_do_not_are_told() -> None:
+    def change(one: StepValues, _: int) -> StepValues:
+        if one.step == 1:
+            return one
+        return replace(one, weights={**one.weights, "norm": one.weights["norm"] * 1.01})
+
+    result, found = compared(change)
+    assert result.steps == 2
+    assert {(one.step, one.what, one.name) for one in found} == {(2, "weights", "norm")}
+    assert "after 1 step" in in_words(found)
+
+
+def other_samples(one: StepValues, rank: int) -> StepValues:
+    return replace(one, given=(random(4, 3, seed=rank),))
+
+
+def twice_as_many(one: StepValues, rank: int) -> StepValues:
+    return replace(one, given=(BATCH if rank else BATCH[::-1] + 1,))
+
+
+def unseen(one: StepValues, _: int) -> StepValues:
+    return replace(one, given=())
+
+
+def other_weights(one: StepValues, _: int) -> StepValues:
+    return replace(one, weights={"up.weight": random(4, 3, seed=77)})
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (other_samples, "other samples in step 1"),
+        (twice_as_many, "other samples in step 1"),
+        (unseen, "was not seen on any rank"),
+        (
+            lambda one, _: replace(one, weights={"a": random(9, seed=77)}),
+            "other weights",
+        ),
+        (lambda one, _: replace(one, too_large=True), "too many to be written"),
+        (
+            lambda one, _: gradient(replace(one, random=("Net",)), norm=-BATCH[0]),
+            "random",
+        ),
+        (lambda one, _: gradient(replace(one, of_batch=("BN",)), norm=-BATCH[0]), "BN"),
+    ],
+)
+def test_what_cannot_be_compared_is_not(change: Change, why: str) -> None:
+    result, found = compared(change)
+    assert not found
+    assert not result.steps
+    assert why in result.why
+
+
+def test_random_layers_do_no_harm_where_all_is_equal() -> None:
+    result, found = compared(lambda one, _: replace(one, random=("Net",)))
+    assert (result.steps, found) == (2, [])
+
+
+def test_all_ranks_may_have_the_whole_batch() -> None:
+    result, found = compared(
+        lambda one, _: replace(one, given=(BATCH + (one.step - 1),))
+    )
+    assert (result.steps, found) == (2, [])
+
+
+def test_parts_of_the_batch_may_overlap() -> None:
+    def change(one: StepValues, rank: int) -> StepValues:
+        batch = BATCH + (one.step - 1)
+        return replace(one, given=(batch[:5] if rank == 0 else batch[3:],))
+
+    result, found = compared(change)
+    assert (result.steps, found) == (2, [])
+
+
+def test_a_reference_without_steps_is_none() -> None:
+    assert "made no step" in departures({0: []}, reference(), reference(), [])[0].why
+    ranks = {0: [cut(reference()[0], 0)]}
+    assert "made no step" in departures(ranks, [], [], [])[0].why
+
+
+def test_noise_that_is_large_hides_what_is_within_it() -> None:
+    whole = reference()
+    shaken = [
+        replace(one, gradients={n: g * 1.1 for n, g in one.gradients.items()})
+        for one in whole
+    ]
+    ranks = {
+        rank: [
+            gradient(cut(one, rank), norm=one.gradients["norm"] * 1.3) for one in whole
+        ]
+        for rank in (0, 1)
+    }
+    assert not departures(ranks, whole, shaken, [])[1]
