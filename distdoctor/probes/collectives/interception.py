@@ -405,7 +405,7 @@ class Collectives:
             writer.mark(_WAIT, thread, pending.call, pending.ordinal, pending.group)
             return
         polled, asynchronous = pending.polled, pending.asynchronous
-        if pending.needs_all and not (asynchronous or polled):
+        if WAITS.watching and pending.needs_all and not (asynchronous or polled):
             WAITS.queue(pending)  # the stream waits at once, and there may be no Work
         work = _unbox(boxed)
         works = self.works

@@ -72,7 +72,7 @@ def _watch_waits(collectives: Collectives) -> Library:
             put_state(_RAISED, pending)
             raise
         put_state(_WOKE, pending)
-        if pending.needs_all and not pending.polled:
+        if WAITS.watching and pending.needs_all and not pending.polled:
             queue(pending)
         works.pop(number, None)
         return result
