@@ -80,8 +80,8 @@ def guarded(run: Run, alignment: Alignment, fault: Meeting) -> Divergence | None
     """
     if not run.sources:
         return None
-    differ = alignment.varies(run.calls["site"])
-    differ |= alignment.varies(run.calls["callers"])
+    differ = alignment.varies(run, "site")
+    differ |= alignment.varies(run, "callers")
     differ &= alignment.ordinals <= fault.ordinal
     meetings = [
         alignment.meeting(run, int(n))

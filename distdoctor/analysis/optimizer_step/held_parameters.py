@@ -281,7 +281,7 @@ def communicates_at(run: Run, rank: int, place: Place | None) -> bool:
     if place is None or place not in run.sites:
         return False
     rows = run.rows_of(rank)
-    here = run.calls["site"][rows.start : rows.stop] == run.sites.index(place)
+    here = run.column("site")[rows.start : rows.stop] == run.sites.index(place)
     return bool(here.any())
 
 

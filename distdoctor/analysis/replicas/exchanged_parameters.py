@@ -62,7 +62,7 @@ def _sites(run: Run, rank: int, among: range | None) -> set[tuple[str, int]]:
     rows = run.rows_of(rank)
     if among is not None:
         rows = rows[among.start : among.stop]
-    numbers = np.unique(run.calls["site"][rows.start : rows.stop]).tolist()
+    numbers = np.unique(run.column("site")[rows.start : rows.stop]).tolist()
     places = [run.sites[number] for number in numbers]
     return {(place.file, place.line) for place in places if place is not None}
 
