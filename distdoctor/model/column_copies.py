@@ -69,6 +69,6 @@ class ColumnCopies:
 
 
 def _fits(values: NDArray[Any], into: np.dtype[Any]) -> bool:
-    """Whether some integers can be kept in a type."""
-    limits = np.iinfo(into)
-    return bool(values.min() >= limits.min and values.max() <= limits.max)
+    """Whether some integers, of which none is below 0, can be kept in a type."""
+    bits = int(np.bitwise_or.reduce(values))  # below 0, if any of them is
+    return 0 <= bits <= np.iinfo(into).max

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -221,6 +222,10 @@ class Run:
         default_factory=dict, init=False, repr=False
     )
     """By class, or tuple of such, as far as asked for, and rank; see `told`."""
+    _alone: dict[type, Mapping[int, list[Any]]] = field(
+        default_factory=dict, init=False, repr=False
+    )
+    """By class, as far as asked for, and rank; see `of`."""
 
     @classmethod
     def of_events(
@@ -454,9 +459,9 @@ class Run:
             The events, empty if there are none or the rank was not seen.
         """
         # Asked for a hundred kinds, of thousands of ranks that have none.
-        found = self._events_of.get(kind)
-        told = (self._by_rank(kind) if found is None else found).get(rank)
-        return [event for _, event in told] if told else []
+        found = self._alone.get(kind)
+        told = (self._without_positions(kind) if found is None else found).get(rank)
+        return [*told] if told else []
 
     def told(
         self, kind: type[AnyEvent], *kinds: type[AnyEvent], rank: int
@@ -504,6 +509,15 @@ class Run:
             among = [one for one in index.classes if issubclass(one, key)]
             found = index.of(among)
             self._events_of[key] = found
+        return found
+
+    def _without_positions(self, kind: type) -> Mapping[int, list[Any]]:
+        """By rank that has some, what it told of a kind, for `of`."""
+        event = itemgetter(1)
+        found = {
+            rank: list(map(event, told)) for rank, told in self._by_rank(kind).items()
+        }
+        self._alone[kind] = found
         return found
 
     def _index(self) -> ClassIndex:

@@ -377,7 +377,9 @@ def last_issued(run: Run) -> dict[tuple[int, int], int]:
         return {}
     ordinals, refused = found.ordinals, run.column("state") == State.REFUSED
     if refused.any():
-        ordinals = np.where(refused[found.rows], 0, ordinals)
+        if len(refused) > len(found.rows) or found.groups[0] != found.groups[-1]:
+            refused = refused[found.rows]  # others lie between them
+        ordinals = np.where(refused, 0, ordinals)
     last = np.maximum.reduceat(ordinals, found.starts[:-1])
     keys = zip(found.groups.tolist(), found.ranks.tolist(), strict=True)
     return dict(zip(keys, last.tolist(), strict=True))

@@ -177,8 +177,9 @@ def _partings(run: Run, meeting: Meeting) -> list[_Side]:
 def _split(run: Run, meeting: Meeting, *by: str) -> dict[tuple[int, ...], list[int]]:
     """The ranks of a meeting by what is noted of their calls."""
     found: dict[tuple[int, ...], list[int]] = {}
-    for rank, row in meeting.rows.items():
-        found.setdefault(run.calls[[*by]][row].item(), []).append(rank)
+    told = run.calls[[*by]][[*meeting.rows.values()]].tolist()
+    for rank, noted in zip(meeting.rows, told, strict=True):
+        found.setdefault(noted, []).append(rank)
     return found
 
 

@@ -56,8 +56,15 @@ def held(run: Run, rank: int) -> list[HeldParameters]:
 
     Returns:
         In the order in which the optimizers were first seen to hold it, each with its
-        steps.
+        steps; all who ask share it.
     """
+    known: dict[int, list[HeldParameters]] = run.memory.setdefault("held", {})
+    if rank not in known:
+        known[rank] = _held(run, rank)
+    return known[rank]
+
+
+def _held(run: Run, rank: int) -> list[HeldParameters]:
     found: list[HeldParameters] = []
     last: dict[int, HeldParameters] = {}
     for _, event in run.told(Holds, Gradients, rank=rank):

@@ -237,12 +237,20 @@ def sent_by(run: Run, rank: int) -> NDArray[np.int64]:
         rank: A global rank of the run.
 
     Returns:
-        Shape [calls + 1], int64, ascending.
+        Shape [calls + 1], int64, ascending; not to be changed.
     """
-    sent = sent_in_each(run, rank)
-    volume = np.zeros(len(sent) + 1, np.int64)
-    np.cumsum(sent, out=volume[1:])
-    return volume
+    rows = run.rows_of(rank)
+    mine = slice(rows.start, rows.stop)
+    # Most ranks do what the one before did.
+    key = tuple(run.column(name)[mine].tobytes() for name in ("spec", "op"))
+    before = run.memory.get("sent by a rank")
+    if before is None or before[0] != key:
+        sent = sent_in_each(run, rank)
+        volume = np.zeros(len(sent) + 1, np.int64)
+        np.cumsum(sent, out=volume[1:])
+        run.memory["sent by a rank"] = before = key, volume
+    known: NDArray[np.int64] = before[1]
+    return known
 
 
 def sent_in_each(run: Run, rank: int) -> NDArray[np.int64]:
